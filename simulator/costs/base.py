@@ -1,0 +1,182 @@
+"""What prices a run: the seam between the cluster and a cost model.
+
+A cost model answers five questions: how long one engine iteration takes, how long a trainer pass
+takes (and whether it fits in memory), how long a weight sync takes, how long the switch between
+rollout and training on shared GPUs takes, and what it cannot vouch for.
+
+Decode iterations are asked for as a *curve*: for a constant number of running rollouts, seconds as
+a piecewise-linear function of the context attended. The cluster sums such a curve over any number
+of iterations in closed form, which is what lets it jump from event to event.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from simulator.clock import to_seconds, to_ticks
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """The work of one engine iteration (one forward pass of one replica).
+
+    rollouts: rollouts that compute at least one token in it, decoding or prefilling.
+    context_tokens: sum over those rollouts of the tokens in the KV cache once the iteration ends,
+        which is what decode attention reads.
+    prefill_tokens: tokens computed by rollouts that are still prefilling (prompts, and the partial
+        responses of resumed or preempted rollouts). 0 in a pure decode iteration.
+    prefill_pairs: query-key pairs of those prefill tokens (a chunk of n tokens on top of c computed
+        ones has ``n * c + n * (n + 1) / 2``), which is what prefill attention computes.
+    prefill_rollouts: how many of ``rollouts`` are prefilling.
+    prefill_context_tokens: how much of ``context_tokens`` belongs to those.
+    """
+
+    rollouts: int
+    context_tokens: int
+    prefill_tokens: int = 0
+    prefill_pairs: int = 0
+    prefill_rollouts: int = 0
+    prefill_context_tokens: int = 0
+
+
+class Curve:
+    """Seconds of a decode iteration as a piecewise-linear function of its context tokens.
+
+    ``pieces`` are ``(from_context_tokens, seconds_at_that_context, seconds_per_token)``, in rising
+    order, the first from 0; the last reaches to infinity. Kept in ticks, so sums are exact.
+    """
+
+    __slots__ = ("_bases", "_slopes", "_starts")
+
+    def __init__(self, pieces: Sequence[tuple[int, float, float]]) -> None:
+        self._starts = [int(start) for start, _, _ in pieces]
+        if not pieces or self._starts[0] != 0 or self._starts != sorted(set(self._starts)):
+            raise ValueError("a curve's pieces start at 0 and rise strictly")
+        self._bases = [to_ticks(base) for _, base, _ in pieces]
+        self._slopes = [to_ticks(slope) for _, _, slope in pieces]
+
+    @classmethod
+    def affine(cls, base_s: float, per_token_s: float) -> Curve:
+        """``base_s + per_token_s * context``."""
+        return cls([(0, base_s, per_token_s)])
+
+    def ticks(self, context_tokens: int) -> int:
+        """Ticks of one iteration that attends ``context_tokens``."""
+        i = bisect_right(self._starts, context_tokens) - 1
+        return self._bases[i] + self._slopes[i] * (context_tokens - self._starts[i])
+
+    def seconds(self, context_tokens: int) -> float:
+        """Seconds of one iteration that attends ``context_tokens``."""
+        return to_seconds(self.ticks(context_tokens))
+
+    def total_ticks(self, context_tokens: int, stride: int, iterations: int) -> int:
+        """Ticks of ``iterations`` iterations whose context starts at ``context_tokens`` and grows
+        by ``stride`` (the running rollouts) each: a closed form per piece."""
+        starts, total = self._starts, 0
+        while iterations > 0:
+            i = bisect_right(starts, context_tokens) - 1
+            n = iterations
+            if i + 1 < len(starts) and stride > 0:
+                n = min(n, -((context_tokens - starts[i + 1]) // stride))
+            slope = self._slopes[i]
+            total += n * (self._bases[i] + slope * (context_tokens - starts[i]))
+            total += slope * stride * (n * (n - 1) // 2)
+            context_tokens += n * stride
+            iterations -= n
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class TrainLoad:
+    """What one update trains on, as counts.
+
+    groups: one ``(prompt_tokens, response_tokens of each selected rollout)`` per group.
+    shared_prefix: the layout: the prompt computed once a group (phases A, B, C), or dense.
+    """
+
+    groups: Sequence[tuple[int, Sequence[int]]]
+    shared_prefix: bool = False
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts trained on."""
+        return sum(len(responses) for _, responses in self.groups)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that a trainer pass computes: N (P + S) a group, or P + N S with a shared prefix
+        (arXiv 2606.01143)."""
+        total = 0
+        for prompt, responses in self.groups:
+            copies = min(1, len(responses)) if self.shared_prefix else len(responses)
+            total += prompt * copies + sum(responses)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class TrainCost:
+    """How long an update takes and what it holds.
+
+    phases_s: ``(name, seconds)`` in order: of ``log_prob, forward, backward, gradient_exchange,
+        optimizer`` those that the model tells apart, or one ``train``.
+    peak_bytes: peak memory of one trainer GPU, 0 where the model does not say.
+    microbatches: number of microbatches of one GPU, 0 where the model does not say.
+    """
+
+    phases_s: tuple[tuple[str, float], ...]
+    peak_bytes: int = 0
+    microbatches: int = 0
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of the whole update."""
+        return sum(seconds for _, seconds in self.phases_s)
+
+
+@dataclass(slots=True)
+class Extremes:
+    """The largest work that a run asked a cost model to price."""
+
+    rollouts: int = 0
+    context_tokens: int = 0
+    prefill_tokens: int = 0
+    train_tokens: int = 0
+    rollout_tokens: int = field(default=0)  # longest prompt + response
+
+
+class CostModel(Protocol):
+    """Prices a run. Implementations are pure: the same question has the same answer."""
+
+    def decode_curve(self, rollouts: int) -> Curve:
+        """Seconds of a pure decode iteration of ``rollouts`` rollouts, over its context."""
+        ...
+
+    def mixed_iteration_s(self, work: Iteration) -> float:
+        """Seconds of an iteration with ``work.prefill_tokens > 0``."""
+        ...
+
+    def train(self, load: TrainLoad) -> TrainCost:
+        """The update's phases. Raises ScenarioError when it does not fit in memory."""
+        ...
+
+    @property
+    def sync_s(self) -> float:
+        """Seconds to bring new weights to every replica."""
+        ...
+
+    @property
+    def switch_to_train_s(self) -> float:
+        """Seconds from the last rollout to the first trainer pass on shared GPUs."""
+        ...
+
+    @property
+    def switch_to_rollout_s(self) -> float:
+        """Seconds from synced weights to the first rollout on shared GPUs."""
+        ...
+
+    def warnings(self, extremes: Extremes) -> list[str]:
+        """One sentence for each way in which a run left the range this model covers."""
+        ...

@@ -1,0 +1,457 @@
+"""The one loop of reinforcement learning: rollouts, selection, update, weight sync, and again.
+
+It drives any `simulator.world.World` by the plans of any `simulator.policy.Policy`, and it is
+written once: overlapping training with rollout is another order of the same waits, not another
+loop. It keeps the books: every token sampled ends as trained, masked, dropped or carried, and every
+rollout submitted ends, or the run fails with the reason.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from simulator.errors import RunError
+from simulator.plan import Progress, StepPlan, describe
+from simulator.policy import GroupOutcome, Policy, StepOutcome
+from simulator.rollout import Group, Rollout, Segment
+from simulator.spans import DROPPED, TRAINED, PhaseSpan, Run, StepRecord
+from simulator.world import Event, Finished, Synced, TrainBatch, Trained, TrainGroup, World
+
+STRAGGLER_RATIO = 1.25  # max / median of a group's lengths (SAGC, arXiv 2606.02218)
+MAX_FRUITLESS_WAVES = 100
+
+
+def run(
+    world: World,
+    policy: Policy,
+    plan: StepPlan,
+    steps: int,
+    on_step: Callable[[StepRecord], None] | None = None,
+) -> Run:
+    """Runs ``steps`` updates of ``plan`` as ``policy`` rewrites it, on ``world``.
+
+    on_step is called after each step. Raises RunError where the run cannot go on (nothing under way,
+    a filter that accepts nothing, tokens lost), ScenarioError for a plan that contradicts itself.
+    """
+    return Loop(world, policy, plan, on_step).run(steps)
+
+
+class Loop:
+    """The loop's state: what is in flight, buffered and ready, and what the trainer is doing."""
+
+    def __init__(
+        self,
+        world: World,
+        policy: Policy,
+        plan: StepPlan,
+        on_step: Callable[[StepRecord], None] | None = None,
+    ) -> None:
+        self.world = world
+        self.policy = policy
+        self.base = plan
+        self.on_step = on_step
+        self.policy_state: Any = policy.init()
+        self.version = 0
+        self.next_group = 0
+        self.in_flight: dict[int, Group] = {}
+        self.in_flight_rollouts = 0
+        self.buffer: deque[Group] = deque()  # unfinished groups, oldest first
+        self.ready: list[Group] = []  # complete groups that count, in order of completion
+        self.result = Run(world.name, world.shape)
+        self._record = StepRecord(0, 0.0)
+        self._training: StepRecord | None = None
+        self._unsynced: StepRecord | None = None
+        self._completed: list[Group] = []  # in this step, whether accepted or not
+        self._rejected: set[int] = set()
+        self._accepted_since_launch = False
+
+    def run(self, steps: int) -> Run:
+        """Runs the steps and closes the books."""
+        result = self.result
+        result.start_s = result.end_s = self.world.now_s
+        for step in range(steps):
+            plan = self.policy.plan(replace(self.base, step=step), self.policy_state)
+            plan.check()
+            self._step(plan)
+        self._finish_update()
+        result.ledger.carried_tokens = sum(g.new_tokens for g in (*self.buffer, *self.ready))
+        if result.ledger.balance:
+            raise RunError(f"the books do not balance: {result.ledger}")
+        return result
+
+    # One step
+
+    def _step(self, plan: StepPlan) -> None:
+        now = self.world.now_s
+        self._record = StepRecord(plan.step, now, rollout_start_s=now, rollout_end_s=now)
+        self._record.group_size = plan.batch.group_size
+        self._completed, self._rejected = [], set()
+        decision: dict[str, Any] = {"step": plan.step, "plan": describe(plan), "launched": []}
+        self._roll_out(plan, decision)
+        batch = self._select(plan, decision)
+        self._observe(plan, decision)
+        record = self._record
+        start_s, end_s = record.rollout_start_s, record.rollout_end_s
+        self._phase(record.step, "rollout", "rollout", start_s, end_s, record.generated_tokens)
+        if plan.launch.run_ahead == 0:
+            self._train(plan, batch)
+            self._finish_update()
+        else:
+            self._finish_update()
+            self._train(plan, batch)
+        self.result.decisions.append(decision)
+
+    def _roll_out(self, plan: StepPlan, decision: dict[str, Any]) -> None:
+        """The rollout phase: launch, collect, refill, stop, and put away what is unfinished."""
+        need, start_s = plan.batch.groups, self.world.now_s
+        limit_s = plan.stop.limit_s
+        deadline_s = None if limit_s is None else start_s + limit_s
+        fruitless = 0
+        if len(self.ready) < need:
+            wave = plan.launch.groups_in_wave(plan.batch) - len(self.ready)
+            self._launch(wave, plan, decision)
+        while True:
+            if self._starved(plan):
+                fruitless = 0 if self._accepted_since_launch else fruitless + 1
+                if fruitless > MAX_FRUITLESS_WAVES:
+                    raise RunError(
+                        f"step {plan.step} can never finish: the filter rejected every group of "
+                        f"{MAX_FRUITLESS_WAVES} waves in a row ({len(self.ready)} of {need} groups "
+                        "accepted); check workload.rewards against policy"
+                    )
+                self._launch(self._refill_size(plan), plan, decision)
+            elapsed_s = self.world.now_s - start_s
+            late = deadline_s is not None and self.world.now_s >= deadline_s
+            if late and limit_s is not None:  # rounding must not make the deadline a hair short
+                elapsed_s = max(elapsed_s, limit_s)
+            progress = Progress(len(self.ready), need, self.in_flight_rollouts, elapsed_s)
+            if plan.stop(progress):
+                break
+            self._dispatch(self.world.wait(None if late else deadline_s), plan)
+            self._refill(plan, decision)
+        decision["stop"] = {
+            "type": type(plan.stop).__name__,
+            "ready": [group.group for group in self.ready],
+            "in_flight": self.in_flight_rollouts,
+        }
+        self._put_away(plan, decision)
+
+    def _launch(self, groups: int, plan: StepPlan, decision: dict[str, Any]) -> None:
+        """Puts ``groups`` groups in flight, the buffer's first if the plan says so."""
+        rollouts: list[Rollout] = []
+        self._accepted_since_launch = False
+        source = plan.launch.source
+        for _ in range(groups):
+            group = None
+            if source != "fresh" and self.buffer:
+                group = self._from_buffer(plan)
+            if group is None:
+                if source == "buffer" and len(rollouts):
+                    break
+                group = self._fresh(plan, self.next_group)
+                self.next_group += 1
+            self.in_flight[group.group] = group
+            rollouts.extend(group.unfinished)
+            self._record.launched_groups += 1
+            decision["launched"].append(group.group)
+        now_s = self.world.now_s
+        for rollout in rollouts:
+            rollout.in_flight = True
+            rollout.submitted_s = now_s
+            rollout.reached_tokens = rollout.new_tokens
+            self._record.resumed_tokens += rollout.new_tokens
+        self.in_flight_rollouts += len(rollouts)
+        self.world.submit(rollouts)
+
+    def _fresh(self, plan: StepPlan, group: int, attempt: int = 0) -> Group:
+        size = plan.batch.group_size
+        return Group(group, size, plan.launch.rollouts_per_group(size), attempt)
+
+    def _from_buffer(self, plan: StepPlan) -> Group | None:
+        """The oldest buffered group, restarted if it has grown too stale; None if none is left."""
+        bound = plan.staleness.max_versions
+        while self.buffer:
+            group = self.buffer.popleft()
+            oldest = group.oldest_version
+            if oldest is None and not group.winners:  # it starts from nothing: as this plan says
+                return self._fresh(plan, group.group, group.attempt)
+            if bound is None or oldest is None or self.version - oldest <= bound:
+                self._record.resumed_groups += 1
+                return group
+            self._drop(group.rollouts)
+            if plan.staleness.exceeded == "restart":
+                return self._fresh(plan, group.group, group.attempt + 1)
+        return None
+
+    # Refill
+
+    def _starved(self, plan: StepPlan) -> bool:
+        """Whether what is in flight can no longer fill the batch."""
+        if len(self.ready) + len(self.in_flight) >= plan.batch.groups:
+            return False
+        drained = plan.filter is None or plan.filter.refill_when == "short"
+        return drained or not self.in_flight
+
+    def _refill_size(self, plan: StepPlan) -> int:
+        groups = plan.filter.refill_groups if plan.filter else None
+        return groups or plan.launch.groups_in_wave(plan.batch)
+
+    def _refill(self, plan: StepPlan, decision: dict[str, Any]) -> None:
+        """Keeps the number in flight constant where the plan asks for it."""
+        if plan.launch.refill == "none" or len(self.ready) >= plan.batch.groups:
+            return
+        wave = plan.launch.groups_in_wave(plan.batch)
+        if plan.launch.refill == "group":
+            room = wave - len(self.in_flight)
+        else:
+            per_group = plan.launch.rollouts_per_group(plan.batch.group_size)
+            room = (wave * per_group - self.in_flight_rollouts) // per_group
+        if room > 0:
+            self._launch(room, plan, decision)
+
+    # Events
+
+    def _dispatch(self, events: list[Event], plan: StepPlan | None) -> None:
+        for event in events:
+            if isinstance(event, Finished):
+                if plan is None:
+                    raise RunError(f"{event.rollout} finished outside a rollout phase")
+                self._leave(event.rollout)
+                self._finished(event.rollout, plan)
+            elif isinstance(event, Trained):
+                self._trained(event)
+            else:
+                self._synced(event)
+
+    def _leave(self, rollout: Rollout) -> None:
+        """Books the stay that just ended."""
+        sampled = rollout.new_tokens - rollout.reached_tokens
+        if sampled:
+            last = rollout.segments[-1] if rollout.segments else None
+            if last is not None and last.version == self.version:
+                rollout.segments[-1] = Segment(self.version, last.tokens + sampled)
+            else:
+                rollout.segments.append(Segment(self.version, sampled))
+        rollout.in_flight = False
+        self.in_flight_rollouts -= 1
+        record, ledger = self._record, self.result.ledger
+        record.generated_tokens += sampled
+        record.rollout_end_s = max(record.rollout_end_s, rollout.end_s)
+        ledger.generated_tokens += sampled
+        ledger.prefill_tokens += rollout.prefill_tokens
+        again = rollout.prefilled_before  # an earlier stay of this attempt prefilled it
+        ledger.reprefilled_tokens += rollout.prefill_tokens if again else rollout.recomputed_tokens
+        ledger.preemptions += rollout.preemptions
+        rollout.prefilled_before = again or rollout.prefill_tokens > 0
+        self.result.stays.add(record.step, self.version, rollout)
+
+    def _finished(self, rollout: Rollout, plan: StepPlan) -> None:
+        """Counts a finished rollout towards its group."""
+        group = self.in_flight.get(rollout.group)
+        if group is None:  # its group was complete without it
+            self._drop([rollout])
+            return
+        group.winners.append(rollout)
+        if group.complete:
+            self._completed_group(group, plan)
+
+    def _completed_group(self, group: Group, plan: StepPlan) -> None:
+        """Takes a complete group out of flight, its slower rollouts with it, and filters it."""
+        del self.in_flight[group.group]
+        slower = [r for r in group.rollouts if not r.finished]
+        flying = [r for r in slower if r.in_flight]
+        if flying:
+            for rollout in self.world.abort(flying):
+                self._leave(rollout)
+        self._drop(slower)
+        group.winners.sort(key=lambda r: r.index)
+        self._completed.append(group)
+        rewards = [_reward(winner) for winner in group.winners]
+        if plan.filter is not None and not plan.filter.rule(rewards):
+            self._rejected.add(group.group)
+            self._record.rejected_groups += 1
+            self._drop(group.winners)
+        else:
+            self._accepted_since_launch = True
+            self.ready.append(group)
+
+    def _drop(self, rollouts: list[Rollout]) -> None:
+        """Books rollouts' tokens as dropped."""
+        for rollout in rollouts:
+            self._record.dropped_tokens += rollout.new_tokens
+            self.result.ledger.dropped_tokens += rollout.new_tokens
+            self.result.stays.settle(rollout, DROPPED)
+
+    # The end of the rollout phase
+
+    def _put_away(self, plan: StepPlan, decision: dict[str, Any]) -> None:
+        """Aborts what is in flight; what completes in its last iteration counts as complete."""
+        if self.in_flight:
+            aborted = self.world.abort()
+            for rollout in aborted:
+                self._leave(rollout)
+            for rollout in aborted:
+                if rollout.finished:
+                    self._finished(rollout, plan)
+        left = sorted(self.in_flight.values(), key=lambda group: group.group)
+        self.in_flight.clear()
+        if self.in_flight_rollouts:
+            raise RunError(f"{self.in_flight_rollouts} rollouts were lost at an abort")
+        if plan.unfinished == "resume":
+            self._buffer(left)
+        else:
+            for group in left:
+                self._drop(group.rollouts)
+            if plan.unfinished == "restart":
+                self._buffer([self._fresh(plan, g.group, g.attempt + 1) for g in left])
+        decision["unfinished"] = [[g.group, [r.new_tokens for r in g.rollouts]] for g in left]
+
+    def _buffer(self, groups: list[Group]) -> None:
+        """Adds groups to the buffer, which stays in order of age."""
+        self.buffer = deque(sorted((*self.buffer, *groups), key=lambda group: group.group))
+
+    # Selection and update
+
+    def _select(self, plan: StepPlan, decision: dict[str, Any]) -> TrainBatch:
+        """Takes the batch from the ready groups, and from each group the rollouts to train on."""
+        need = plan.batch.groups
+        taken = self.ready if plan.surplus == "train" else self.ready[:need]
+        surplus = self.ready[len(taken) :]
+        self.ready = []
+        if plan.surplus == "carry":
+            self.ready = surplus
+        else:
+            for group in surplus:
+                self._drop(group.winners)
+        chosen = [self._select_from(group, plan) for group in taken]
+        decision["selected"] = [[g.group, [r.index for r in g.rollouts]] for g in chosen]
+        decision["surplus"] = [group.group for group in surplus]
+        decision["rejected"] = sorted(self._rejected)
+        decision["layout"] = plan.layout
+        mask_before = self.version if plan.staleness.mask_off_policy else None
+        batch = TrainBatch(plan.step, tuple(chosen), mask_before)
+        self._book_training(batch)
+        return batch
+
+    def _select_from(self, group: Group, plan: StepPlan) -> TrainGroup:
+        kept = group.winners
+        for selector in plan.select:
+            positions = selector([_reward(r) for r in kept], group.group)
+            kept = [kept[position] for position in positions]
+        chosen = set(map(id, kept))
+        self._drop([r for r in group.winners if id(r) not in chosen])
+        base = kept if plan.advantages == "after_selection" else group.winners
+        return TrainGroup(group.group, tuple(kept), tuple(_reward(r) for r in base))
+
+    def _book_training(self, batch: TrainBatch) -> None:
+        record, ledger = self._record, self.result.ledger
+        rewards = []
+        for group in batch.groups:
+            for rollout in group.rollouts:
+                masked = 0
+                if batch.mask_before_version is not None:
+                    masked = rollout.tokens_before(batch.mask_before_version)
+                record.masked_tokens += masked
+                record.trained_tokens += rollout.new_tokens - masked
+                for segment in rollout.segments:
+                    age = batch.step - segment.version
+                    record.staleness[age] = record.staleness.get(age, 0) + segment.tokens
+                rewards.append(_reward(rollout))
+                self.result.stays.settle(rollout, TRAINED, batch.step)
+        ledger.masked_tokens += record.masked_tokens
+        ledger.trained_tokens += record.trained_tokens
+        record.trained_groups = len(batch.groups)
+        record.trained_rollouts = len(rewards)
+        record.mean_reward = sum(rewards) / len(rewards) if rewards else float("nan")
+
+    def _observe(self, plan: StepPlan, decision: dict[str, Any]) -> None:
+        """Shows the policy what came of the step."""
+        complete = tuple(self._outcome(group) for group in self._completed)
+        record = self._record
+        record.complete_groups = len(complete)
+        record.stragglers = sum(is_straggler(group.new_tokens) for group in complete)
+        record.buffered_groups = len(self.buffer)
+        outcome = StepOutcome(plan, complete, len(self.buffer), len(self.ready))
+        decision["complete"] = [group.group for group in complete]
+        record.policy = self.policy.describe_state(self.policy_state)
+        self.policy_state = self.policy.observe(self.policy_state, outcome)
+
+    def _outcome(self, group: Group) -> GroupOutcome:
+        winners = group.winners
+        return GroupOutcome(
+            group.group,
+            group.size,
+            tuple(r.new_tokens for r in winners),
+            tuple(_reward(r) for r in winners),
+            group.group not in self._rejected,
+            sum(r.truncated for r in winners),
+        )
+
+    def _train(self, plan: StepPlan, batch: TrainBatch) -> None:
+        self._training = self._record
+        self.world.train(batch, plan.layout)
+
+    def _finish_update(self) -> None:
+        """Waits for the update under way, if any, and brings its weights to the replicas."""
+        while self._training is not None:
+            self._dispatch(self.world.wait(), None)
+        if self._unsynced is not None:
+            self.world.sync_weights()
+        while self._unsynced is not None:
+            self._dispatch(self.world.wait(), None)
+
+    def _trained(self, event: Trained) -> None:
+        record = self._training
+        if record is None or record.step != event.step:
+            raise RunError(f"an update of step {event.step} ended that was not under way")
+        self._training, self._unsynced = None, record
+        for phase in event.phases:
+            track = "sync" if phase.kind == "switch" else "trainer"
+            if phase.kind == "switch":
+                record.switch_s += phase.end_s - phase.start_s
+            else:
+                record.train_s += phase.end_s - phase.start_s
+            self._phase(record.step, track, phase.kind, phase.start_s, phase.end_s, phase.tokens)
+
+    def _synced(self, event: Synced) -> None:
+        record = self._unsynced
+        if record is None:
+            raise RunError("a weight sync ended that was not under way")
+        self._unsynced = None
+        self.version += 1
+        for phase in event.phases:
+            seconds = phase.end_s - phase.start_s
+            if phase.kind == "switch":
+                record.switch_s += seconds
+            else:
+                record.sync_s += seconds
+            self._phase(record.step, "sync", phase.kind, phase.start_s, phase.end_s, phase.tokens)
+        record.end_s = self.world.now_s
+        record.step_s = record.end_s - self.result.end_s
+        self.result.end_s = record.end_s
+        self.result.steps.append(record)
+        if self.on_step is not None:
+            self.on_step(record)
+
+    def _phase(
+        self, step: int, track: str, kind: str, start_s: float, end_s: float, tokens: int
+    ) -> None:
+        self.result.phases.append(PhaseSpan(step, kind, track, start_s, end_s, tokens))
+
+
+def is_straggler(new_tokens: tuple[int, ...], ratio: float = STRAGGLER_RATIO) -> bool:
+    """Whether a group's longest response exceeds ``ratio`` times its median (SAGC,
+    arXiv 2606.02218)."""
+    ordered = sorted(new_tokens)
+    middle = len(ordered) // 2
+    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    return ordered[-1] > ratio * median
+
+
+def _reward(rollout: Rollout) -> float:
+    if rollout.reward is None:
+        raise RunError(f"{rollout} has no reward")
+    return rollout.reward

@@ -1,0 +1,118 @@
+"""What a scheduling policy is, and how policies compose.
+
+A policy rewrites the plan of the next step, in the manner of optax's gradient transformations: three
+pure functions over an explicit state. Random choices come from a seed and a counter held in the
+state, so a policy's decisions are a function of what it saw: the same observations give the same
+decisions in a simulated and in a real world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutcome:
+    """A complete group, as a policy sees it: one entry per winner, in order of index.
+
+    new_tokens: response lengths. accepted: whether the filter let it count. truncated: how many of
+    its rollouts ended at the cap.
+    """
+
+    group: int
+    size: int
+    new_tokens: tuple[int, ...]
+    rewards: tuple[float, ...]
+    accepted: bool
+    truncated: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What came of a step's rollouts. Counts and rewards, never seconds: decisions must not hang on
+    which world's clock measured them.
+
+    complete: groups that completed in this step, in the order they did.
+    buffered_groups: unfinished groups kept for later steps.
+    carried_groups: complete groups beyond the batch, kept for the next step.
+    """
+
+    plan: StepPlan
+    complete: tuple[GroupOutcome, ...]
+    buffered_groups: int
+    carried_groups: int
+
+
+class Policy:
+    """A scheduling policy. The base does nothing; override what you need.
+
+    All memory is in the state: ``init`` makes it, ``observe`` returns the next one, and neither
+    ``plan`` nor ``observe`` changes the one it is given.
+    """
+
+    def init(self) -> Any:
+        """The state before the first step."""
+        return None
+
+    def plan(self, plan: StepPlan, state: Any) -> StepPlan:
+        """The plan of the next step, rewritten."""
+        return plan
+
+    def observe(self, state: Any, outcome: StepOutcome) -> Any:
+        """The state after a step."""
+        return state
+
+    def group_sizes(self, sizes: frozenset[int]) -> frozenset[int]:
+        """Every group size that may follow from plans whose group size is one of ``sizes``."""
+        return sizes
+
+    def describe_state(self, state: Any) -> dict[str, Any]:
+        """The state's figures worth logging each step, as plain data."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Chain(Policy):
+    """Policies applied left to right; see `chain`."""
+
+    policies: tuple[Policy, ...]
+
+    def init(self) -> tuple[Any, ...]:
+        """One state per policy."""
+        return tuple(policy.init() for policy in self.policies)
+
+    def plan(self, plan: StepPlan, state: Sequence[Any]) -> StepPlan:
+        """Each policy rewrites what the one before it planned."""
+        for policy, own in zip(self.policies, state, strict=True):
+            plan = policy.plan(plan, own)
+        return plan
+
+    def observe(self, state: Sequence[Any], outcome: StepOutcome) -> tuple[Any, ...]:
+        """Every policy sees the same outcome."""
+        pairs = zip(self.policies, state, strict=True)
+        return tuple(policy.observe(own, outcome) for policy, own in pairs)
+
+    def group_sizes(self, sizes: frozenset[int]) -> frozenset[int]:
+        """The sizes that the last member to choose may choose."""
+        for policy in self.policies:
+            sizes = policy.group_sizes(sizes)
+        return sizes
+
+    def describe_state(self, state: Sequence[Any]) -> dict[str, Any]:
+        """The members' figures in one mapping."""
+        merged: dict[str, Any] = {}
+        for policy, own in zip(self.policies, state, strict=True):
+            merged.update(policy.describe_state(own))
+        return merged
+
+
+def chain(*policies: Policy) -> Chain:
+    """Policies applied left to right; chains flatten, and ``chain()`` is synchronous RL."""
+    flat: list[Policy] = []
+    for policy in policies:
+        flat.extend(policy.policies if isinstance(policy, Chain) else (policy,))
+    return Chain(tuple(flat))

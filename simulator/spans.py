@@ -1,0 +1,235 @@
+"""What a run leaves behind: tables of spans with the same columns in every world.
+
+A *stay* is one uninterrupted time of a rollout on a replica; a rollout that is aborted and resumed
+has several. A *phase* is an interval of a step (rollout, train, sync, switch). `Run.spans` joins the
+two into one tidy table, and everything else (metrics, pictures, traces) derives from here.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.rollout import Rollout
+from simulator.world import ClusterShape
+
+PENDING, TRAINED, DROPPED = 0, 1, 2
+
+_STAY_COLUMNS = {
+    "step": "q",
+    "group": "q",
+    "index": "q",
+    "attempt": "q",
+    "version": "q",
+    "versions": "q",
+    "replica": "q",
+    "prompt_tokens": "q",
+    "new_tokens": "q",
+    "total_tokens": "q",
+    "prefill_tokens": "q",
+    "recomputed_tokens": "q",
+    "preemptions": "q",
+    "finished": "b",
+    "truncated": "b",
+    "resumed": "b",
+    "fate": "b",
+    "trained_step": "q",
+    "reward": "d",
+    "submitted_s": "d",
+    "start_s": "d",
+    "end_s": "d",
+}
+
+
+class Stays:
+    """The table of stays, one row each, in the order they ended.
+
+    Columns: step, group, index, attempt; version (that sampled its tokens) and versions (distinct
+    ones in the rollout so far); replica; prompt_tokens; new_tokens (sampled in this stay) and
+    total_tokens (of the response so far); prefill_tokens and recomputed_tokens (the part that
+    preemptions caused); preemptions; finished, truncated, resumed; fate of its tokens (0 carried,
+    1 trained, 2 dropped) and trained_step (-1 if none); reward (nan until finished); submitted_s,
+    start_s (first computed), end_s.
+    """
+
+    columns = tuple(_STAY_COLUMNS)
+
+    def __init__(self) -> None:
+        self._data = {name: array(code) for name, code in _STAY_COLUMNS.items()}
+        self._append = [self._data[name].append for name in _STAY_COLUMNS]
+
+    def __len__(self) -> int:
+        return len(self._data["step"])
+
+    def __getitem__(self, column: str) -> NDArray[Any]:
+        """A column as a numpy array (a copy, so that the table can go on growing)."""
+        return np.array(self._data[column])
+
+    def add(self, step: int, version: int, rollout: Rollout) -> None:
+        """Appends the rollout's last stay."""
+        rollout.rows.append(len(self))
+        reward = rollout.reward
+        row = (
+            step,
+            rollout.group,
+            rollout.index,
+            rollout.attempt,
+            version,
+            len({segment.version for segment in rollout.segments}),
+            rollout.replica,
+            rollout.prompt_tokens,
+            rollout.new_tokens - rollout.reached_tokens,
+            rollout.new_tokens,
+            rollout.prefill_tokens,
+            rollout.recomputed_tokens,
+            rollout.preemptions,
+            rollout.finished,
+            rollout.truncated,
+            rollout.reached_tokens > 0,
+            PENDING,
+            -1,
+            float("nan") if reward is None else reward,
+            rollout.submitted_s,
+            rollout.start_s,
+            rollout.end_s,
+        )
+        for append, value in zip(self._append, row, strict=True):
+            append(value)
+
+    def settle(self, rollout: Rollout, fate: int, step: int = -1) -> None:
+        """Writes what became of the tokens of this attempt's stays."""
+        fates, trained = self._data["fate"], self._data["trained_step"]
+        for row in rollout.rows:
+            fates[row] = fate
+            trained[row] = step
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSpan:
+    """An interval of a step on a track: kind is ``rollout``, or one of `simulator.world.Phase`."""
+
+    step: int
+    kind: str
+    track: str
+    start_s: float
+    end_s: float
+    tokens: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end_s - self.start_s
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Where every generated token ended: ``generated == trained + masked + dropped + carried``.
+
+    reprefilled counts prefill work done again: for resumed rollouts, and after preemptions. It is
+    work of the engine, not tokens sampled, and stands outside the balance.
+    """
+
+    generated_tokens: int = 0
+    trained_tokens: int = 0
+    masked_tokens: int = 0
+    dropped_tokens: int = 0
+    carried_tokens: int = 0
+    prefill_tokens: int = 0
+    reprefilled_tokens: int = 0
+    preemptions: int = 0
+
+    @property
+    def balance(self) -> int:
+        """0 where nothing is lost or counted twice."""
+        ends = self.trained_tokens + self.masked_tokens + self.dropped_tokens + self.carried_tokens
+        return self.generated_tokens - ends
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """One step. Times are of the world's clock; step_s is from one step's end to the next one's.
+
+    groups and rollouts are those trained on; the tokens are responses, but computed_tokens is what
+    the trainer's passes computed, prompts included. staleness maps versions behind to tokens.
+    """
+
+    step: int
+    start_s: float
+    rollout_start_s: float = 0.0
+    rollout_end_s: float = 0.0
+    end_s: float = 0.0
+    group_size: int = 0
+    launched_groups: int = 0
+    resumed_groups: int = 0
+    complete_groups: int = 0
+    rejected_groups: int = 0
+    trained_groups: int = 0
+    trained_rollouts: int = 0
+    buffered_groups: int = 0
+    generated_tokens: int = 0
+    trained_tokens: int = 0
+    masked_tokens: int = 0
+    dropped_tokens: int = 0
+    resumed_tokens: int = 0
+    stragglers: int = 0
+    mean_reward: float = float("nan")
+    train_s: float = 0.0
+    sync_s: float = 0.0
+    switch_s: float = 0.0
+    step_s: float = 0.0
+    staleness: dict[int, int] = field(default_factory=dict)
+    policy: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rollout_s(self) -> float:
+        """Seconds from the first submit to the last rollout's stop."""
+        return self.rollout_end_s - self.rollout_start_s
+
+
+@dataclass(slots=True)
+class Run:
+    """Everything that a run left, in memory."""
+
+    world: str
+    shape: ClusterShape
+    stays: Stays = field(default_factory=Stays)
+    phases: list[PhaseSpan] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+    warnings: list[str] = field(default_factory=list)
+    start_s: float = 0.0
+    end_s: float = 0.0
+
+    @property
+    def makespan_s(self) -> float:
+        """Seconds from the first submit to the last sync."""
+        return self.end_s - self.start_s
+
+    span_columns = ("step", "kind", "track", "group", "index", "start_s", "end_s", "tokens")
+
+    def spans(self) -> Iterator[tuple[int, str, str, int, int, float, float, int]]:
+        """The one tidy table: phases, then stays, each in the order they ended; group and index are
+        -1 for a phase."""
+        for phase in self.phases:
+            yield (
+                phase.step,
+                phase.kind,
+                phase.track,
+                -1,
+                -1,
+                phase.start_s,
+                phase.end_s,
+                phase.tokens,
+            )
+        s = self.stays
+        names = ("step", "replica", "group", "index", "start_s", "end_s", "new_tokens")
+        for step, replica, group, index, start, end, tokens in zip(
+            *(s[name].tolist() for name in names), strict=True
+        ):
+            yield step, "stay", f"replica {replica}", group, index, start, end, tokens

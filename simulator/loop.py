@@ -17,10 +17,10 @@ from simulator.errors import RunError
 from simulator.plan import Progress, StepPlan, describe
 from simulator.policy import GroupOutcome, Policy, StepOutcome
 from simulator.rollout import Group, Rollout, Segment
+from simulator.selection import STRAGGLER_RATIO, is_straggler
 from simulator.spans import DROPPED, TRAINED, PhaseSpan, Run, StepRecord
 from simulator.world import Event, Finished, Synced, TrainBatch, Trained, TrainGroup, World
 
-STRAGGLER_RATIO = 1.25  # max / median of a group's lengths (SAGC, arXiv 2606.02218)
 MAX_FRUITLESS_WAVES = 100
 
 
@@ -326,6 +326,8 @@ class Loop:
         else:
             for group in surplus:
                 self._drop(group.winners)
+            if plan.surplus == "restart":
+                self._buffer([self._fresh(plan, g.group, g.attempt + 1) for g in surplus])
         chosen = [self._select_from(group, plan) for group in taken]
         decision["selected"] = [[g.group, [r.index for r in g.rollouts]] for g in chosen]
         decision["surplus"] = [group.group for group in surplus]
@@ -372,7 +374,7 @@ class Loop:
         complete = tuple(self._outcome(group) for group in self._completed)
         record = self._record
         record.complete_groups = len(complete)
-        record.stragglers = sum(is_straggler(group.new_tokens) for group in complete)
+        record.stragglers = sum(is_straggler(group.new_tokens, STRAGGLER_RATIO) for group in complete)
         record.buffered_groups = len(self.buffer)
         outcome = StepOutcome(plan, complete, len(self.buffer), len(self.ready))
         decision["complete"] = [group.group for group in complete]
@@ -440,15 +442,6 @@ class Loop:
         self, step: int, track: str, kind: str, start_s: float, end_s: float, tokens: int
     ) -> None:
         self.result.phases.append(PhaseSpan(step, kind, track, start_s, end_s, tokens))
-
-
-def is_straggler(new_tokens: tuple[int, ...], ratio: float = STRAGGLER_RATIO) -> bool:
-    """Whether a group's longest response exceeds ``ratio`` times its median (SAGC,
-    arXiv 2606.02218)."""
-    ordered = sorted(new_tokens)
-    middle = len(ordered) // 2
-    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-    return ordered[-1] > ratio * median
 
 
 def _reward(rollout: Rollout) -> float:

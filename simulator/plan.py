@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 from simulator.errors import ScenarioError
 
 Unfinished = Literal["discard", "resume", "restart"]
-Surplus = Literal["carry", "train", "drop"]
+Surplus = Literal["carry", "train", "drop", "restart"]
 Layout = Literal["dense", "shared_prefix"]
 Advantages = Literal["after_selection", "before_selection"]
 

@@ -1,0 +1,96 @@
+"""The same scenario under several policies: same prompts, lengths and rewards for each."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import ScenarioError
+from simulator.output import write_json, write_run
+from simulator.scenario import Scenario
+from simulator.simulate import Result, simulate
+from simulator.spans import StepRecord
+
+COLUMNS = (
+    "step_s",
+    "rollout_s",
+    "train_s",
+    "sync_s",
+    "switch_s",
+    "rollout_tokens_per_s",
+    "trained_tokens_per_s",
+    "bubble_fraction",
+    "straggler_rate",
+    "staleness_mean",
+    "generated_tokens",
+    "trained_tokens",
+    "dropped_tokens",
+    "reprefilled_tokens",
+    "length_bias",
+    "makespan_s",
+    "gpu_hours",
+)
+
+
+def compare(
+    scenarios: Sequence[Scenario], on_step: Callable[[StepRecord], None] | None = None
+) -> dict[str, Result]:
+    """Runs each scenario; results by the policy's name, in the order given.
+
+    Raises ScenarioError (``--policy``) where a policy is given twice.
+    """
+    names = [scenario.policy_name for scenario in scenarios]
+    for name in names:
+        if names.count(name) > 1:
+            raise ScenarioError("--policy", f"{name} is given twice")
+    return {scenario.policy_name: simulate(scenario, on_step) for scenario in scenarios}
+
+
+def table(results: Mapping[str, Result]) -> list[dict[str, Any]]:
+    """One row a policy: its metrics, and ``speedup`` (mean step time of the first over its own) and
+    ``throughput_gain`` (rollout tokens/s over the first's)."""
+    rows = []
+    first = next(iter(results.values())).summary
+    for name, result in results.items():
+        summary = result.summary
+        row: dict[str, Any] = {"policy": name}
+        row["speedup"] = first["step_s"] / summary["step_s"]
+        row["throughput_gain"] = _ratio(
+            summary["rollout_tokens_per_s"], first["rollout_tokens_per_s"]
+        )
+        row.update({column: summary[column] for column in COLUMNS})
+        rows.append(row)
+    return rows
+
+
+def _ratio(value: float, base: float) -> float:
+    return value / base if base else float("nan")
+
+
+def folder_name(policy: str) -> str:
+    """A folder's name for a policy's spelling."""
+    kept = "".join(c if c.isalnum() or c in "._-+" else "-" for c in policy.replace(" ", ""))
+    return kept.replace("-+", "+").strip("-")[:100]
+
+
+def write_comparison(folder: Path, results: Mapping[str, Result], plot: bool) -> None:
+    """Writes the table, the picture, and a folder a policy."""
+    rows = table(results)
+    with (folder / "comparison.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    write_json(folder / "comparison.json", rows)
+    for name, result in results.items():
+        below = folder / folder_name(name)
+        below.mkdir()
+        description = {"name": name, "policy_spelt": name, "scenario": result.scenario.raw.data}
+        write_run(below, result.run, result.summary, description, plot=False)
+    if plot:
+        from simulator.timeline import draw_comparison
+
+        draw_comparison(
+            {name: result.run for name, result in results.items()}, folder / "comparison.png"
+        )

@@ -1,0 +1,41 @@
+"""Cost models: what an iteration, an update, a weight sync and a switch take.
+
+Three sources behind one protocol (:class:`CostModel`): :class:`LinearCost` (coefficients),
+:class:`RooflineCost` (a model on a GPU) and :class:`TablesCost` (measured kernels).
+"""
+
+from simulator.costs.base import (
+    CostModel,
+    Curve,
+    Extremes,
+    Iteration,
+    TrainCost,
+    TrainLoad,
+)
+from simulator.costs.linear import LinearCost
+from simulator.costs.memory import Frontier, PhaseB, capacity_frontier, phase_b_memory
+from simulator.costs.roofline import ROOFLINE_SOURCES, RooflineCost, kv_pool_tokens
+from simulator.costs.tables import LatencyProvider, TablesCost, aiconfigurator_provider
+from simulator.costs.trainer import TRAINER_SOURCES, RooflineTrainer
+
+__all__ = [
+    "ROOFLINE_SOURCES",
+    "TRAINER_SOURCES",
+    "CostModel",
+    "Curve",
+    "Extremes",
+    "Frontier",
+    "Iteration",
+    "LatencyProvider",
+    "LinearCost",
+    "PhaseB",
+    "RooflineCost",
+    "RooflineTrainer",
+    "TablesCost",
+    "TrainCost",
+    "TrainLoad",
+    "aiconfigurator_provider",
+    "capacity_frontier",
+    "kv_pool_tokens",
+    "phase_b_memory",
+]

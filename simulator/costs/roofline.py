@@ -1,0 +1,333 @@
+"""Costs from first principles: a model's flop and bytes against a GPU's peaks (the roofline).
+
+Williams, Waterman and Patterson (2009): a kernel takes the longer of its flop at peak compute and
+its bytes at peak bandwidth, each times a measured efficiency. An iteration is the sum of its parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from simulator.checks import flag, join, known_keys, number, whole
+from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
+from simulator.costs.trainer import RooflineTrainer
+from simulator.errors import ScenarioError
+from simulator.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu, Provenance
+from simulator.models import Model
+
+Placement = Literal["colocated", "disaggregated"]
+
+# What the kernel tables behind the fitted efficiencies cover (Qwen3-8B, aiconfigurator 0.12.0).
+FITTED_ROLLOUTS = 512
+FITTED_TOKENS_PER_ROLLOUT = 32_768
+FITTED_PREFILL_TOKENS = 262_144
+FITTED_TENSOR_PARALLEL = 8
+
+FIELD = "cost.roofline"
+_SYNC = "checkpoint-engine's published weight updates on 8 and 16 GPUs; those on 256 held out"
+_HOST = (
+    "between kernel tables alone (0) and vLLM of mid-2024 (1.2 to 2.5 ms, and 64 to 126 us a "
+    "rollout, fitted to LLM-Inference-Bench)"
+)
+ROOFLINE_SOURCES = {
+    "host_s": Provenance("assumed", _HOST),
+    "host_per_rollout_s": Provenance("assumed", _HOST),
+    "sync_bytes_per_s": Provenance("fitted", _SYNC),
+    "sync_fixed_s": Provenance("fitted", _SYNC),
+    "switch_fixed_s": Provenance("assumed", "sleeping and waking an engine, order of a second"),
+    "reserve_bytes": Provenance("assumed", "activations, captured graphs and the CUDA context"),
+    "kv_memory_utilization": Provenance("assumed", "default of vLLM"),
+}
+
+
+def kv_pool_tokens(
+    model: Model,
+    gpu: Gpu,
+    tensor_parallel: int,
+    memory_utilization: float = 0.9,
+    reserve_bytes: float = 2e9,
+) -> int:
+    """Tokens that the KV pool of one replica holds.
+
+    Each GPU has ``memory_utilization`` of its memory, less its share of the weights, less
+    ``reserve_bytes`` for activations and captured graphs (assumed). More GPUs than KV heads hold
+    copies of the heads, so the pool grows no further. Raises ScenarioError
+    (``cluster.tensor_parallel``) where the weights leave no room, with the number that would fit.
+    """
+    if not 0 < memory_utilization <= 1:
+        raise ScenarioError(
+            f"{FIELD}.kv_memory_utilization", f"{memory_utilization:g} is no share from 0 to 1"
+        )
+    budget = gpu.memory_bytes * memory_utilization - reserve_bytes
+
+    def room(gpus: int) -> float:
+        return budget - model.weight_bytes / gpus
+
+    kv_share = model.kv_bytes_per_token / min(tensor_parallel, model.kv_heads)
+    tokens = math.floor(room(tensor_parallel) / kv_share)
+    if tokens >= 1:
+        return tokens
+    enough = [n for n in (2**i for i in range(1, 11)) if room(n) > 0.1 * budget]
+    advice = f"tensor_parallel {enough[0]} would fit" if enough else "no number of them holds it"
+    raise ScenarioError(
+        "cluster.tensor_parallel",
+        f"{model.name} has {model.weight_bytes / 1e9:.0f} GB of weights, which leaves no room for "
+        f"KV on {tensor_parallel} x {gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB each); {advice}",
+    )
+
+
+_NUMBERS = {  # options, and whether they must be more than 0
+    "host_s": False,
+    "host_per_rollout_s": False,
+    "sync_bytes_per_s": True,
+    "sync_fixed_s": False,
+    "switch_fixed_s": False,
+    "kv_memory_utilization": True,
+    "reserve_bytes": False,
+}
+
+
+@dataclass(frozen=True)
+class RooflineCost:
+    """Prices a run from ``model`` and ``gpu``, ``tensor_parallel`` GPUs a replica.
+
+    An iteration is the sum of: matrix products of the layers over all its tokens (weights read
+    once; of a mixture, the experts that its tokens are expected to reach); attention of decoding
+    rollouts (KV bytes); attention of prefilling ones (the longer of pairs and KV bytes); the LM
+    head for every rollout; a floor per layer; two all-reduces a layer; and ``host_s`` +
+    ``host_per_rollout_s`` per rollout, which is what the engine's host code adds to the GPU's time.
+
+    ``trainer`` prices the updates (default: :class:`RooflineTrainer` with its defaults on
+    ``trainer_gpus``). ``offload_optimizer`` says whether colocated GPUs move the trainer's states
+    to host memory during the rollout phase; ``switch_fixed_s`` is what a switch takes beside that.
+    Raises ScenarioError for a number out of range or a model that does not fit.
+    """
+
+    model: Model
+    gpu: Gpu
+    tensor_parallel: int = 1
+    replicas: int = 1
+    trainer_gpus: int = 1
+    placement: Placement = "colocated"
+    host_s: float = 1.0e-3
+    host_per_rollout_s: float = 1.0e-5
+    sync_bytes_per_s: float = 73e9
+    sync_fixed_s: float = 0.41
+    offload_optimizer: bool = True
+    switch_fixed_s: float = 1.0
+    kv_memory_utilization: float = 0.9
+    reserve_bytes: float = 2e9
+    trainer: RooflineTrainer | None = None
+    _curves: dict[int, Curve] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("tensor_parallel", "replicas", "trainer_gpus"):
+            whole(getattr(self, name), f"cluster.{name}", minimum=1)
+        for name, above in _NUMBERS.items():
+            value = number(getattr(self, name), f"{FIELD}.{name}", above=above)
+            object.__setattr__(self, name, value)
+        flag(self.offload_optimizer, f"{FIELD}.offload_optimizer")
+        if self.placement not in get_args(Placement):
+            raise ScenarioError(
+                "cluster.placement", f"{self.placement!r}; valid: {', '.join(get_args(Placement))}"
+            )
+        if self.model.heads % self.tensor_parallel:
+            raise ScenarioError(
+                "cluster.tensor_parallel",
+                f"{self.tensor_parallel} does not divide the {self.model.heads} attention heads "
+                f"of {self.model.name}",
+            )
+
+    @classmethod
+    def from_options(
+        cls,
+        model: Model,
+        gpu: Gpu,
+        options: Mapping[str, Any] | None = None,
+        *,
+        tensor_parallel: int = 1,
+        replicas: int = 1,
+        trainer_gpus: int = 1,
+        placement: Placement = "colocated",
+    ) -> RooflineCost:
+        """A cost model with the options of a scenario's ``cost.roofline``: fields of this class by
+        name, and under ``trainer`` those of :class:`RooflineTrainer`.
+
+        Raises ScenarioError naming the option that is unknown or out of range.
+        """
+        given = dict(options or {})
+        fixed = {"model", "gpu", "tensor_parallel", "replicas", "trainer_gpus", "placement"}
+        known_keys(given, [f.name for f in fields(cls) if f.init and f.name not in fixed], FIELD)
+        of_trainer = given.pop("trainer", None) or {}
+        if not isinstance(of_trainer, Mapping):
+            raise ScenarioError(join(FIELD, "trainer"), f"{of_trainer!r} is not a mapping")
+        theirs = [f.name for f in fields(RooflineTrainer) if f.name not in ("model", "gpu", "gpus")]
+        known_keys(of_trainer, theirs, join(FIELD, "trainer"))
+        trainer = RooflineTrainer(model, gpu, trainer_gpus, **of_trainer)
+        return cls(
+            model,
+            gpu,
+            tensor_parallel,
+            replicas,
+            trainer_gpus,
+            placement,
+            trainer=trainer,
+            **given,
+        )
+
+    @cached_property
+    def _trainer(self) -> RooflineTrainer:
+        return self.trainer or RooflineTrainer(self.model, self.gpu, self.trainer_gpus)
+
+    @property
+    def kv_pool_tokens(self) -> int:
+        """Tokens of KV that one replica holds (:func:`kv_pool_tokens`)."""
+        return kv_pool_tokens(
+            self.model,
+            self.gpu,
+            self.tensor_parallel,
+            self.kv_memory_utilization,
+            self.reserve_bytes,
+        )
+
+    # --- parts of an iteration, in seconds on one GPU of the replica ---
+
+    def _gemm_s(self, parameters: float, flop: float) -> float:
+        """Matrix products that read ``parameters`` weights once and compute ``flop``."""
+        gpu, share = self.gpu, self.tensor_parallel
+        read_s = (
+            parameters
+            * self.model.weight_bytes_per_parameter
+            / (share * gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency)
+        )
+        return max(read_s, flop / (share * gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency))
+
+    def _layers_s(self, tokens: int) -> float:
+        """The layers' matrix products over ``tokens`` tokens."""
+        model = self.model
+        shared = model.attention_parameters + model.dense_mlp_parameters
+        seconds = self._gemm_s(shared, 2.0 * shared * tokens)
+        if model.experts:
+            read = model.sparse_layers * model.experts_touched(tokens) * model.expert_parameters
+            used = model.sparse_layers * model.experts_per_token * model.expert_parameters
+            seconds += self._gemm_s(read, 2.0 * used * tokens)
+        return seconds
+
+    def _all_reduce_s(self, tokens: int) -> float:
+        """Two ring all-reduces a layer of the hidden states: 2 (n - 1) / n of their bytes each."""
+        n, gpu, model = self.tensor_parallel, self.gpu, self.model
+        if n == 1:
+            return 0.0
+        sent_bytes = 2 * (n - 1) / n * 2 * model.hidden * tokens
+        rate = gpu.link_bytes_per_s(n) * gpu.interconnect_efficiency
+        return 2 * model.layers * (gpu.all_reduce_floor_s + sent_bytes / rate)
+
+    @cached_property
+    def _kv_s_per_token(self) -> float:
+        """Reading one token's KV; GPUs beyond the KV heads read copies."""
+        share = min(self.tensor_parallel, self.model.kv_heads)
+        gpu = self.gpu
+        rate = gpu.bandwidth_bytes_per_s * gpu.decode_attention_bandwidth_efficiency
+        return self.model.kv_bytes_per_token / (share * rate)
+
+    def _prefill_attention_s(self, pairs: int, context_tokens: int) -> float:
+        gpu = self.gpu
+        rate = self.tensor_parallel * gpu.bf16_flop_per_s * gpu.prefill_attention_flop_efficiency
+        compute_s = pairs * self.model.attention_flop_per_pair / rate
+        return max(compute_s, context_tokens * self._kv_s_per_token)
+
+    def _base_s(self, tokens: int, rollouts: int) -> float:
+        """Everything but attention: ``tokens`` computed, ``rollouts`` sampled."""
+        model = self.model
+        return (
+            self._layers_s(tokens)
+            + self._gemm_s(model.head_parameters, float(model.head_flop_per_token) * rollouts)
+            + model.layers * self.gpu.layer_floor_s
+            + self._all_reduce_s(tokens)
+            + self.host_s
+            + self.host_per_rollout_s * rollouts
+        )
+
+    def iteration_s(self, work: Iteration) -> float:
+        """Seconds of any iteration; the decode curves are this formula in closed form."""
+        tokens = work.rollouts - work.prefill_rollouts + work.prefill_tokens
+        decode_context = work.context_tokens - work.prefill_context_tokens
+        seconds = self._base_s(tokens, work.rollouts) + decode_context * self._kv_s_per_token
+        if work.prefill_tokens:
+            seconds += self._prefill_attention_s(work.prefill_pairs, work.prefill_context_tokens)
+        return seconds
+
+    # --- the CostModel protocol ---
+
+    def decode_curve(self, rollouts: int) -> Curve:
+        """Affine in the context: attention reads its KV, all else is fixed by ``rollouts``."""
+        curve = self._curves.get(rollouts)
+        if curve is None:
+            curve = Curve.affine(self._base_s(rollouts, rollouts), self._kv_s_per_token)
+            self._curves[rollouts] = curve
+        return curve
+
+    def mixed_iteration_s(self, work: Iteration) -> float:
+        """Seconds of an iteration that prefills."""
+        return self.iteration_s(work)
+
+    def train(self, load: TrainLoad) -> TrainCost:
+        """The update's phases (:meth:`RooflineTrainer.train`)."""
+        return self._trainer.train(load)
+
+    @property
+    def sync_s(self) -> float:
+        """Seconds to bring new weights to every replica.
+
+        All weights at ``sync_bytes_per_s`` (or the GPU's interconnect, if that is slower) plus
+        ``sync_fixed_s``, whatever the number of replicas: broadcasts from many trainers to many
+        engines run side by side.
+        """
+        rate = min(self.sync_bytes_per_s, self.gpu.interconnect_bytes_per_s)
+        return self.sync_fixed_s + self.model.weight_bytes / rate
+
+    def _switch_s(self) -> float:
+        if self.placement != "colocated":
+            return 0.0
+        moved = self._trainer.state_bytes_per_gpu if self.offload_optimizer else 0.0
+        return self.switch_fixed_s + moved / self.gpu.host_link_bytes_per_s
+
+    @property
+    def switch_to_train_s(self) -> float:
+        """Colocated: free the KV pool (fixed) and load the trainer's states from the host."""
+        return self._switch_s()
+
+    @property
+    def switch_to_rollout_s(self) -> float:
+        """Colocated: move the trainer's states to the host and map the KV pool (fixed)."""
+        return self._switch_s()
+
+    def warnings(self, extremes: Extremes) -> list[str]:
+        """Ranges that the run left, and figures that nobody measured."""
+        said = []
+        gpu = self.gpu
+        for names, use in ((EFFICIENCIES, "engine"), (TRAINER_EFFICIENCIES, "trainer")):
+            if not gpu.kinds(names) & {"measured", "fitted"}:
+                said.append(
+                    f"{gpu.name}: {use} efficiencies are assumed; no kernel or step of this GPU "
+                    "was measured"
+                )
+        limits = (
+            (extremes.rollouts, FITTED_ROLLOUTS, "rollouts running on a replica"),
+            (extremes.rollout_tokens, FITTED_TOKENS_PER_ROLLOUT, "tokens in a rollout"),
+            (extremes.prefill_tokens, FITTED_PREFILL_TOKENS, "tokens prefilled in an iteration"),
+            (self.tensor_parallel, FITTED_TENSOR_PARALLEL, "GPUs in a replica"),
+        )
+        for reached, limit, what in limits:
+            if reached > limit:
+                said.append(f"{reached:,} {what}: the efficiencies were fitted up to {limit:,}")
+        if self.tensor_parallel > 1 and gpu.interconnect_shared:
+            said.append(
+                f"{gpu.name}: prefill with tensor parallelism over PCIe is rough (23 % mean error "
+                "against kernel tables of the L40S)"
+            )
+        return said

@@ -1,0 +1,250 @@
+"""Costs interpolated from tables of measured kernels (the optional package aiconfigurator)."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
+from simulator.costs.roofline import RooflineCost
+from simulator.errors import ScenarioError
+from simulator.hardware import Gpu
+from simulator.models import Model
+
+BATCHES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+CONTEXTS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+PREFILLS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+SLOPE_CHUNK, SLOPE_PREFIX = 2048, 8192  # where the cost of a query-key pair is read off
+
+# Names that aiconfigurator gives to what presets describe; models whose config it carries.
+SYSTEMS = {
+    "h100-sxm": "h100_sxm",
+    "h200-sxm": "h200_sxm",
+    "a100-80gb": "a100_sxm",
+    "l40s": "l40s",
+    "b200": "b200_sxm",
+    "gb200": "gb200",
+    "rtx-pro-6000": "rtx_pro_6000_server",
+}
+REPOSITORIES = {
+    "qwen3-0.6b": "Qwen/Qwen3-0.6B",
+    "qwen3-1.7b": "Qwen/Qwen3-1.7B",
+    "qwen3-8b": "Qwen/Qwen3-8B",
+    "qwen3-32b": "Qwen/Qwen3-32B",
+    "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
+    "llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B",
+    "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B",
+}
+
+
+class LatencyProvider(Protocol):
+    """Latencies of one replica, in milliseconds, from wherever they were measured."""
+
+    def decode_ms(self, batch: int, context_tokens: int) -> float:
+        """One decode iteration of ``batch`` rollouts of ``context_tokens`` each."""
+        ...
+
+    def prefill_ms(self, batch: int, tokens: int, prefix_tokens: int) -> float:
+        """One prefill of ``batch`` x ``tokens`` tokens on top of ``prefix_tokens`` computed ones
+        each."""
+        ...
+
+
+class AIConfigurator:
+    """:class:`LatencyProvider` over ``aiconfigurator`` (Apache-2.0; measured 0.12.0).
+
+    Raises ScenarioError(``cost.tables``) where the package is not installed, or has no table for
+    the model, system or backend.
+    """
+
+    def __init__(self, repository: str, system: str, backend: str, tensor_parallel: int) -> None:
+        try:
+            from aiconfigurator_core.sdk.engine import EngineHandle
+        except ImportError:
+            raise ScenarioError(
+                "cost.tables",
+                "needs the package aiconfigurator; pip install 'rollcast[tables]', or use roofline",
+            ) from None
+        logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
+        try:
+            self._engine = EngineHandle.compile(
+                repository, system, backend, tp_size=tensor_parallel
+            )
+        except Exception as error:  # the package raises whatever its parts raise
+            raise ScenarioError(
+                "cost.tables",
+                f"aiconfigurator has no table for {repository} on {system} with {backend} and "
+                f"tensor_parallel {tensor_parallel} ({error})",
+            ) from None
+
+    def decode_ms(self, batch: int, context_tokens: int) -> float:
+        """One decode iteration (asked for as the first of two output tokens)."""
+        return float(self._engine.predict_decode_latency(batch, context_tokens, 2))
+
+    def prefill_ms(self, batch: int, tokens: int, prefix_tokens: int) -> float:
+        """One prefill; the package counts the prefix in the input length."""
+        return float(
+            self._engine.predict_prefill_latency(batch, tokens + prefix_tokens, prefix_tokens)
+        )
+
+
+def aiconfigurator_provider(
+    model: Model, gpu: Gpu, tensor_parallel: int, backend: str = "vllm"
+) -> AIConfigurator:
+    """The tables of a preset model on a preset GPU.
+
+    Raises ScenarioError(``cost.tables``) where either has none, or the package is missing.
+    """
+    if gpu.name not in SYSTEMS:
+        raise ScenarioError(
+            "cost.tables", f"no tables for GPU {gpu.name}; tables exist for {', '.join(SYSTEMS)}"
+        )
+    if model.name not in REPOSITORIES:
+        raise ScenarioError(
+            "cost.tables",
+            f"no tables for model {model.name}; tables exist for {', '.join(REPOSITORIES)}",
+        )
+    return AIConfigurator(REPOSITORIES[model.name], SYSTEMS[gpu.name], backend, tensor_parallel)
+
+
+def _interpolate(x: float, xs: Sequence[int], ys: Sequence[float]) -> float:
+    """Piecewise-linear through (xs, ys); constant below the first, the last slope beyond the last
+    but one."""
+    if x <= xs[0]:
+        return ys[0]
+    i = min(bisect_left(xs, x), len(xs) - 1)
+    share = (x - xs[i - 1]) / (xs[i] - xs[i - 1])
+    return ys[i - 1] + share * (ys[i] - ys[i - 1])
+
+
+@dataclass(frozen=True)
+class TablesCost:
+    """Prices iterations from a :class:`LatencyProvider`, all else from a :class:`RooflineCost`.
+
+    Decode is interpolated linearly in batch and, at equal context per rollout, piecewise-linearly
+    in context. A prefill chunk costs what the table says of its tokens without a prefix, with
+    attention set right for its pairs, at the cost of a pair that two prefixes differ by; decoding
+    rollouts in the same iteration join the chunk's tokens and add their attention. ``host_s`` and
+    ``host_per_rollout_s`` of the roofline are added: tables hold kernels only.
+    """
+
+    provider: LatencyProvider
+    roofline: RooflineCost
+    batches: tuple[int, ...] = BATCHES
+    contexts: tuple[int, ...] = CONTEXTS
+    _curves: dict[int, Curve] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _rows: dict[int, list[float]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        for name, grid in (("batches", self.batches), ("contexts", self.contexts)):
+            if len(grid) < 2 or grid[0] < 1 or list(grid) != sorted(set(grid)):
+                raise ScenarioError(
+                    f"cost.tables.{name}", "give two or more whole numbers from 1 that rise"
+                )
+
+    def _host_s(self, rollouts: int) -> float:
+        return self.roofline.host_s + self.roofline.host_per_rollout_s * rollouts
+
+    def _row(self, batch: int) -> list[float]:
+        """Seconds over ``contexts`` at a batch of the grid, made to never fall with context."""
+        row = self._rows.get(batch)
+        if row is None:
+            row, floor = [], 0.0
+            for context in self.contexts:
+                floor = max(floor, self.provider.decode_ms(batch, context) / 1e3)
+                row.append(floor)
+            self._rows[batch] = row
+        return row
+
+    def _decode_row(self, rollouts: int) -> list[float]:
+        """Seconds over ``contexts`` at any batch."""
+        i = min(max(bisect_left(self.batches, rollouts), 1), len(self.batches) - 1)
+        low, high = self.batches[i - 1], self.batches[i]
+        share = (rollouts - low) / (high - low)
+        return [a + share * (b - a) for a, b in zip(self._row(low), self._row(high), strict=True)]
+
+    def decode_curve(self, rollouts: int) -> Curve:
+        """Piecewise-linear in the context, with a knot at each context of the grid."""
+        curve = self._curves.get(rollouts)
+        if curve is None:
+            row = self._decode_row(rollouts)
+            host = self._host_s(rollouts)
+            knots = [rollouts * context for context in self.contexts]
+            slopes = [
+                (b - a) / (y - x)
+                for a, b, x, y in zip(row, row[1:], knots, knots[1:], strict=False)
+            ]
+            pieces = [(0, row[0] + host, 0.0)]
+            pieces += [
+                (x, s + host, slope)
+                for x, s, slope in zip(knots, row, [*slopes, slopes[-1]], strict=True)
+            ]
+            curve = self._curves[rollouts] = Curve(pieces)
+        return curve
+
+    @cached_property
+    def _pair_s(self) -> float:
+        """Seconds of one query-key pair of prefill attention."""
+        far = self.provider.prefill_ms(1, SLOPE_CHUNK, SLOPE_PREFIX)
+        near = self.provider.prefill_ms(1, SLOPE_CHUNK, 0)
+        return max(0.0, far - near) / 1e3 / (SLOPE_CHUNK * SLOPE_PREFIX)
+
+    @cached_property
+    def _prefill_row(self) -> list[float]:
+        """Seconds over ``PREFILLS`` of a prefill without its attention pairs."""
+        row = []
+        floor = 0.0
+        for n in PREFILLS:
+            pairs_s = self._pair_s * n * (n + 1) / 2
+            floor = max(floor, self.provider.prefill_ms(1, n, 0) / 1e3 - pairs_s)
+            row.append(floor)
+        return row
+
+    def mixed_iteration_s(self, work: Iteration) -> float:
+        """Seconds of an iteration that prefills."""
+        decoding = work.rollouts - work.prefill_rollouts
+        seconds = _interpolate(work.prefill_tokens + decoding, PREFILLS, self._prefill_row)
+        seconds += self._pair_s * work.prefill_pairs
+        if decoding:
+            curve = self.decode_curve(decoding)
+            context = work.context_tokens - work.prefill_context_tokens
+            seconds += curve.seconds(context) - curve.seconds(0)
+        return seconds + self._host_s(work.rollouts)
+
+    def train(self, load: TrainLoad) -> TrainCost:
+        """As the roofline."""
+        return self.roofline.train(load)
+
+    @property
+    def sync_s(self) -> float:
+        """As the roofline."""
+        return self.roofline.sync_s
+
+    @property
+    def switch_to_train_s(self) -> float:
+        """As the roofline."""
+        return self.roofline.switch_to_train_s
+
+    @property
+    def switch_to_rollout_s(self) -> float:
+        """As the roofline."""
+        return self.roofline.switch_to_rollout_s
+
+    def warnings(self, extremes: Extremes) -> list[str]:
+        """Ranges of the grid that the run left."""
+        limits = (
+            (extremes.rollouts, self.batches[-1], "rollouts running on a replica"),
+            (extremes.rollout_tokens, self.contexts[-1], "tokens in a rollout"),
+            (extremes.prefill_tokens, PREFILLS[-1], "tokens prefilled in an iteration"),
+        )
+        return [
+            f"{reached:,} {what}: the tables were read up to {limit:,}"
+            for reached, limit, what in limits
+            if reached > limit
+        ]

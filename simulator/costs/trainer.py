@@ -1,0 +1,379 @@
+"""What an update costs: time and memory of a data-parallel trainer, dense or with a shared prefix.
+
+Shared-prefix training follows arXiv 2606.01143: phase A computes the prompt of a group once, phase
+B the responses in microbatches that read its keys and values, phase C the prompt's backward.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, get_args
+
+from simulator.checks import flag, number, whole
+from simulator.costs.base import TrainCost, TrainLoad
+from simulator.costs.memory import (
+    ACTIVATION_BYTES,
+    Recompute,
+    activation_bytes_per_token,
+    layer_activation_bytes,
+    shared_kv_bytes_per_token,
+)
+from simulator.errors import ScenarioError
+from simulator.hardware import Gpu, Provenance
+from simulator.models import Model
+
+Weights = Literal["full", "lora"]
+
+FIELD = "cost.roofline.trainer"  # where a scenario sets what follows
+
+COMPUTE_BYTES = 2  # bf16 copies of the weights that the passes read
+STREAM_EFFICIENCY = 0.8  # of memory bandwidth, by the optimiser's elementwise kernels (assumed)
+STEP_BYTES_PER_PARAMETER = 28  # Adam reads weight, gradient, two moments; writes three (fp32)
+LOGIT_BYTES = 17  # held per logit of a chunk: bf16 and fp32 logits, softmax, gradients (fitted)
+# What one forward moves beside its matrix products, at peak bandwidth, and what routed experts
+# reach of the efficiency of dense products. Fitted to the 19 H100 rows of prime-rl's published
+# baselines (RL and fine-tuning, Qwen3 0.6B to 30B-A3B, PyTorch without kernel fusion).
+TRAFFIC_PER_ACTIVATION_BYTE = 11.8  # norms, rotations, gates: bytes per activation byte kept
+TRAFFIC_PER_LOGIT = 147.0  # bytes per logit: the chunked fp32 log-softmax
+EXPERT_SHARE = 0.635
+
+_PRIME_RL = "prime-rl benchmarks/baselines, 19 H100 rows; H200 rows held out"
+TRAINER_SOURCES = {
+    "TRAFFIC_PER_ACTIVATION_BYTE": Provenance("fitted", _PRIME_RL),
+    "TRAFFIC_PER_LOGIT": Provenance("fitted", _PRIME_RL),
+    "EXPERT_SHARE": Provenance("fitted", _PRIME_RL),
+    "LOGIT_BYTES": Provenance("fitted", "prime-rl benchmarks/baselines, H100 fine-tuning memory"),
+    "STREAM_EFFICIENCY": Provenance("assumed", "typical of elementwise kernels"),
+    "collective_efficiency": Provenance("assumed", "typical of large ring collectives"),
+    "network_bytes_per_s": Provenance("assumed", "one 400 Gb/s link a GPU"),
+    "memory_utilization": Provenance("assumed", "5 % to fragmentation and the CUDA context"),
+}
+
+
+class Work(NamedTuple):
+    """Counts of one sequence or microbatch: tokens computed, positions that reach the LM head, and
+    query-key pairs of causal attention."""
+
+    tokens: int
+    head_tokens: int
+    pairs: float
+
+
+def dense_work(prompt_tokens: int, response_tokens: int) -> Work:
+    """A rollout on its own: P + S tokens, (P + S)^2 / 2 pairs."""
+    tokens = prompt_tokens + response_tokens
+    return Work(tokens, response_tokens, tokens * tokens / 2)
+
+
+def prefix_work(prompt_tokens: int) -> Work:
+    """Phases A and C of a group: P tokens, P^2 / 2 pairs, no logits."""
+    return Work(prompt_tokens, 0, prompt_tokens * prompt_tokens / 2)
+
+
+def suffix_work(prompt_tokens: int, response_tokens: int) -> Work:
+    """Phase B of a rollout: S tokens, P S + S^2 / 2 pairs."""
+    pairs = response_tokens * (prompt_tokens + response_tokens / 2)
+    return Work(response_tokens, response_tokens, pairs)
+
+
+def pack(sequences: Iterable[Work], budget_tokens: int) -> list[Work]:
+    """Sequences merged in order into microbatches of at most ``budget_tokens``; a longer sequence
+    is a microbatch of its own."""
+    microbatches: list[Work] = []
+    tokens, head, pairs = 0, 0, 0.0
+    for work in sequences:
+        if tokens and tokens + work.tokens > budget_tokens:
+            microbatches.append(Work(tokens, head, pairs))
+            tokens, head, pairs = 0, 0, 0.0
+        tokens, head, pairs = tokens + work.tokens, head + work.head_tokens, pairs + work.pairs
+    if tokens:
+        microbatches.append(Work(tokens, head, pairs))
+    return microbatches
+
+
+_POSITIVE = (
+    "state_bytes_per_parameter",
+    "frozen_bytes_per_parameter",
+    "exchange_bytes_per_parameter",
+    "collective_efficiency",
+    "network_bytes_per_s",
+    "memory_utilization",
+)
+
+
+@dataclass(frozen=True)
+class RooflineTrainer:
+    """A data-parallel trainer of ``model`` on ``gpus`` GPUs.
+
+    A forward takes 2 flop per active weight and token (at ``gpu.gemm_flop_efficiency``),
+    attention's 4 x heads x head_dim x layers flop per query-key pair, and the elementwise kernels
+    between them, which move many times the bytes that they keep. A backward takes twice that, and
+    ``recompute="full"`` one more forward. ``weights="lora"`` saves states, gradient exchange and
+    optimiser, but no time in the passes: in prime-rl's published steps adapters take back what
+    frozen weights save. ``log_prob_passes`` forwards run first (the old policy's; a reference
+    model adds one). The LM head runs on response tokens.
+
+    ``shard`` spreads states over the GPUs and gathers weights for each pass of each microbatch
+    (fully sharded data parallel); otherwise each GPU holds them all. Gradients are exchanged in
+    fp32. Communication is not overlapped with computation. Beyond ``gpus_per_node`` GPUs it crosses
+    ``network_bytes_per_s`` per GPU. ``microbatch_tokens`` is the budget of one microbatch on one
+    GPU; None takes the largest that fits, 32,768 at most unless a rollout is longer.
+    """
+
+    model: Model
+    gpu: Gpu
+    gpus: int = 1
+    weights: Weights = "full"
+    recompute: Recompute = "full"
+    shard: bool = True
+    log_prob_passes: int = 1
+    microbatch_tokens: int | None = None
+    logits_chunk_tokens: int = 1024
+    state_bytes_per_parameter: float = 16.0  # fp32 weight, gradient, two Adam moments
+    frozen_bytes_per_parameter: float = 4.0
+    exchange_bytes_per_parameter: float = 4.0
+    collective_efficiency: float = 0.7
+    network_bytes_per_s: float = 50e9
+    gpus_per_node: int = 8
+    memory_utilization: float = 0.95
+
+    def __post_init__(self) -> None:
+        whole(self.gpus, "cluster.trainer_gpus", minimum=1)
+        least = {"log_prob_passes": 0, "logits_chunk_tokens": 1, "gpus_per_node": 1}
+        if self.microbatch_tokens is not None:
+            least["microbatch_tokens"] = 1
+        for name, minimum in least.items():
+            count = whole(getattr(self, name), f"{FIELD}.{name}", minimum=minimum)
+            object.__setattr__(self, name, count)
+        for name in _POSITIVE:
+            value = number(getattr(self, name), f"{FIELD}.{name}", above=True)
+            object.__setattr__(self, name, value)
+        for name in ("collective_efficiency", "memory_utilization"):
+            if getattr(self, name) > 1:
+                raise ScenarioError(f"{FIELD}.{name}", "more than all of it; give 1 at most")
+        flag(self.shard, f"{FIELD}.shard")
+        for name, valid in (("recompute", Recompute), ("weights", Weights)):
+            if getattr(self, name) not in get_args(valid):
+                raise ScenarioError(
+                    f"{FIELD}.{name}",
+                    f"{getattr(self, name)!r}; valid: {', '.join(get_args(valid))}",
+                )
+
+    # --- memory of one GPU ---
+
+    @cached_property
+    def state_bytes_per_gpu(self) -> float:
+        """Bytes of weights, gradients and optimiser states that one GPU keeps between steps."""
+        full = self.weights == "full"
+        each = self.state_bytes_per_parameter if full else self.frozen_bytes_per_parameter
+        return self.model.parameters * each / (self.gpus if self.shard else 1)
+
+    @cached_property
+    def _gathered_bytes(self) -> float:
+        """bf16 weights in use: two layers (one prefetched) and the LM head."""
+        model = self.model
+        embeddings = model.head_parameters * (1 if model.tied_embeddings else 2)
+        layer = (model.parameters - embeddings) / model.layers
+        return COMPUTE_BYTES * (2 * layer + model.head_parameters)
+
+    @cached_property
+    def _fixed_bytes(self) -> float:
+        logits = LOGIT_BYTES * self.model.vocab * self.logits_chunk_tokens
+        return self.state_bytes_per_gpu + self._gathered_bytes + logits
+
+    @cached_property
+    def _budget_bytes(self) -> float:
+        return self.gpu.memory_bytes * self.memory_utilization
+
+    def peak_bytes(self, microbatch_tokens: int, prefix_tokens: int = 0) -> int:
+        """Peak memory of one GPU at a microbatch of that many tokens, with the K/V and gK/gV of a
+        shared prefix (and its recomputation's checkpoints) beside it."""
+        per_token = activation_bytes_per_token(self.model, self.recompute)
+        held = shared_kv_bytes_per_token(self.model)
+        if self.recompute == "full":
+            held += self.model.layers * self.model.hidden * ACTIVATION_BYTES
+        else:
+            held += self.model.layers * layer_activation_bytes(self.model)
+        activations = per_token * microbatch_tokens + held * prefix_tokens
+        # Phases A and C: the prefix as a microbatch (K/V among its activations) with gK/gV.
+        alone = (per_token + shared_kv_bytes_per_token(self.model) / 2) * prefix_tokens
+        return math.ceil(self._fixed_bytes + max(activations, alone))
+
+    def largest_microbatch_tokens(self) -> int:
+        """Tokens of the largest dense microbatch that fits on one GPU; 0 where none does."""
+        room = self._budget_bytes - self._fixed_bytes
+        return max(0, math.floor(room / activation_bytes_per_token(self.model, self.recompute)))
+
+    def _check_states(self) -> None:
+        if self.largest_microbatch_tokens() > 0:
+            return
+        raise ScenarioError(
+            "cluster.trainer_gpus",
+            f"out of memory before the first token: weights, gradients and optimiser states of "
+            f"{self.model.name} take {self._fixed_bytes / 1e9:.0f} GB of each of {self.gpus} x "
+            f"{self.gpu.name} ({self._budget_bytes / 1e9:.0f} GB usable); give the trainer more "
+            "GPUs, or sharded states",
+        )
+
+    def _budget_tokens(self, longest: int) -> int:
+        """Tokens of a microbatch, at least those of the longest sequence."""
+        budget = self.microbatch_tokens
+        if budget is None:
+            budget = min(32_768, self.largest_microbatch_tokens())
+        return max(budget, longest)
+
+    # --- time of one GPU ---
+
+    @cached_property
+    def _rate_bytes_per_s(self) -> float:
+        link = self.gpu.link_bytes_per_s(min(self.gpus, self.gpus_per_node))
+        if self.gpus > self.gpus_per_node:
+            link = min(link, self.network_bytes_per_s)
+        return link * self.collective_efficiency
+
+    @cached_property
+    def _others(self) -> float:
+        """(n - 1) / n: the share of a tensor that a ring collective sends per GPU."""
+        return (self.gpus - 1) / self.gpus
+
+    @cached_property
+    def _gather_s(self) -> float:
+        """All weights, gathered once for one pass."""
+        if not self.shard:
+            return 0.0
+        return COMPUTE_BYTES * self.model.parameters * self._others / self._rate_bytes_per_s
+
+    def _exchange_s(self, microbatches: int) -> float:
+        """Gradients: a reduce-scatter each microbatch (sharded), or one all-reduce."""
+        if self.weights == "lora":
+            return 0.0
+        one_way_s = (
+            self.exchange_bytes_per_parameter
+            * self.model.parameters
+            * self._others
+            / self._rate_bytes_per_s
+        )
+        return one_way_s * (microbatches if self.shard else 2)
+
+    @cached_property
+    def _optimizer_s(self) -> float:
+        if self.weights == "lora":
+            return 0.0
+        owned = self.model.parameters / (self.gpus if self.shard else 1)
+        return (
+            STEP_BYTES_PER_PARAMETER * owned / (self.gpu.bandwidth_bytes_per_s * STREAM_EFFICIENCY)
+        )
+
+    def _forward_s(self, work: Work) -> tuple[float, float]:
+        """Seconds of (all but attention, attention) of one forward."""
+        model, gpu = self.model, self.gpu
+        expert_weights = model.sparse_layers * model.expert_parameters
+        routed_flop = 2 * expert_weights * model.experts_per_token
+        dense_flop = model.linear_flop_per_token - routed_flop
+        flop = work.tokens * (dense_flop + routed_flop / EXPERT_SHARE)
+        flop += work.head_tokens * model.head_flop_per_token
+        compute_s = flop / (gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency)
+        untouched = model.experts - model.experts_touched(work.tokens)
+        read_bytes = COMPUTE_BYTES * (model.parameters - expert_weights * untouched)
+        read_s = read_bytes / (gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency)
+        kept_bytes = model.layers * layer_activation_bytes(model)
+        moved_bytes = work.tokens * TRAFFIC_PER_ACTIVATION_BYTE * kept_bytes
+        moved_bytes += work.head_tokens * TRAFFIC_PER_LOGIT * model.vocab
+        attention_s = (
+            work.pairs
+            * model.attention_flop_per_pair
+            / (gpu.bf16_flop_per_s * gpu.trainer_attention_flop_efficiency)
+        )
+        return max(compute_s, read_s) + moved_bytes / gpu.bandwidth_bytes_per_s, attention_s
+
+    def _phases_s(self, microbatches: Sequence[Work]) -> dict[str, float]:
+        linear = attention = 0.0
+        for work in microbatches:
+            linear_s, attention_s = self._forward_s(work)
+            linear += linear_s
+            attention += attention_s
+        gather = self._gather_s * len(microbatches)
+        forward = linear + attention
+        backward = 2 * forward
+        if self.recompute == "full":
+            backward += forward
+        return {
+            "log_prob": self.log_prob_passes * (forward + gather),
+            "forward": forward + gather,
+            "backward": backward + gather,
+            "gradient_exchange": self._exchange_s(len(microbatches)),
+            "optimizer": self._optimizer_s,
+        }
+
+    # --- the update ---
+
+    def _microbatches(self, load: TrainLoad) -> tuple[list[list[Work]], int]:
+        """Microbatches of each GPU, and the longest prefix shared.
+
+        Rollouts (whole groups, with a shared prefix) go to the GPU with the fewest tokens, longest
+        first (Graham's longest processing time rule).
+        """
+        jobs: list[tuple[int, list[list[Work]]]] = []
+        longest, prefix = 1, 0
+        for prompt, responses in load.groups:
+            if not responses:
+                continue
+            if load.shared_prefix:
+                suffixes = [suffix_work(prompt, s) for s in responses]
+                parts = [[prefix_work(prompt)], suffixes] if prompt else [suffixes]
+                jobs.append((sum(w.tokens for p in parts for w in p), parts))
+                longest, prefix = max(longest, *responses), max(prefix, prompt)
+            else:
+                for response in responses:
+                    work = dense_work(prompt, response)
+                    jobs.append((work.tokens, [[work]]))
+                    longest = max(longest, work.tokens)
+        self._check_fits(longest, prefix)
+        budget = self._budget_tokens(longest)
+        jobs.sort(key=lambda job: -job[0])
+        heap = [(0, gpu) for gpu in range(min(self.gpus, max(1, len(jobs))))]
+        assigned: list[list[list[Work]]] = [[] for _ in heap]
+        for tokens, parts in jobs:
+            held, gpu = heapq.heappop(heap)
+            assigned[gpu].extend(parts)
+            heapq.heappush(heap, (held + tokens, gpu))
+        if load.shared_prefix:  # the suffixes of two groups read two prefixes: never one microbatch
+            return [[m for part in parts for m in pack(part, budget)] for parts in assigned], prefix
+        return [pack((w for part in parts for w in part), budget) for parts in assigned], 0
+
+    def _check_fits(self, longest: int, prefix: int) -> None:
+        """Raises ScenarioError where the longest sequence, or the budget given, does not fit."""
+        self._check_states()
+        wanted = max(self.microbatch_tokens or 0, longest)
+        peak = self.peak_bytes(wanted, prefix)
+        if peak <= self._budget_bytes:
+            return
+        given = self.microbatch_tokens is not None and self.microbatch_tokens > longest
+        what = "the microbatch" if given else "the longest rollout"
+        beside = f" beside a shared prefix of {prefix:,}" if prefix else ""
+        raise ScenarioError(
+            f"{FIELD}.microbatch_tokens" if given else "cluster.trainer_gpus",
+            f"the trainer is out of memory: {what} of {wanted:,} tokens{beside} needs "
+            f"{peak / 1e9:.0f} GB of each {self.gpu.name} ({self._budget_bytes / 1e9:.0f} GB "
+            f"usable); the largest microbatch that fits is {self.largest_microbatch_tokens():,} "
+            f"tokens on {self.gpus} GPUs",
+        )
+
+    def train(self, load: TrainLoad) -> TrainCost:
+        """The phases of one update on the GPU that takes longest.
+
+        Raises ScenarioError where states or the longest rollout do not fit in memory, with the
+        largest microbatch that does.
+        """
+        if not load.rollouts:
+            return TrainCost(())
+        per_gpu, prefix = self._microbatches(load)
+        slowest = max((self._phases_s(m) for m in per_gpu), key=lambda phases: sum(phases.values()))
+        count = max(len(m) for m in per_gpu)
+        largest = max((w.tokens for m in per_gpu for w in m), default=0)
+        phases = tuple((name, s) for name, s in slowest.items() if s > 0)
+        return TrainCost(phases, self.peak_bytes(largest, prefix), count)

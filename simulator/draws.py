@@ -1,0 +1,59 @@
+"""Random numbers addressed by where they are used, not by the order in which they are asked for.
+
+Every policy must meet the same lengths and rewards: index 3 of group 17 draws the same numbers
+whether groups hold 4 rollouts or 16, and whatever else was drawn before. So a draw is a function of
+its address. Philox (Salmon et al., SC 2011) is a generator whose state *is* an address: the key
+holds (seed, stream), the counter holds (0, block of groups, lane of indices, attempt). Numbers are
+made a block at a time, which spreads NumPy's cost per call over a thousand rollouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import ScenarioError
+
+FloatArray = NDArray[np.float64]
+
+GROUPS_PER_BLOCK = 128
+INDICES_PER_LANE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDraw:
+    """What one group of rollouts is going to do.
+
+    prompt_tokens: length of the prompt they share. new_tokens: response length of index 0, 1, ...
+    (at least 1, at most the workload's ``max_new_tokens``). rewards: reward of each.
+    """
+
+    prompt_tokens: int
+    new_tokens: Sequence[int]
+    rewards: Sequence[float]
+
+
+def check_seed(seed: int) -> int:
+    """``seed``, if it fits Philox's key; ScenarioError otherwise."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise ScenarioError("seed", f"must be a whole number from 0 to 2**64 - 1, got {seed!r}")
+    return seed
+
+
+def keyed_uniforms(
+    seed: int, stream: int, shape: tuple[int, ...], *, block: int, lane: int = 0, attempt: int = 0
+) -> FloatArray:
+    """Uniforms in the open interval (0, 1) at the address (seed, stream, block, lane, attempt).
+
+    Made from the raw 64 bits, whose sequence NumPy guarantees, so that they are the same on every
+    platform and release. A longer first axis leaves the earlier numbers as they are.
+    """
+    counter = np.array([0, block, lane, attempt], dtype=np.uint64)
+    key = np.array([seed, stream], dtype=np.uint64)
+    bits = np.random.Philox(counter=counter, key=key).random_raw(int(np.prod(shape)))
+    # 52 bits and a half: never 0 and never 1, where a quantile function is infinite.
+    uniforms = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return uniforms.reshape(shape)

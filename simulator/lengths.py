@@ -1,0 +1,381 @@
+"""How long responses are: a random effect of the prompt times a random effect of the rollout.
+
+On the log scale, ``ln X = ln(median) + between_sd * z + W``: z, a standard normal, belongs to the
+prompt, and W (median 0, standard deviation ``within_sd``) to the rollout. A response is
+``N = min(ceil(X), cap)`` tokens: what would run past ``max_new_tokens`` is cut there, so the cap
+holds an atom, and ``P(N > n) = P(X > n)`` exactly for every whole n below it. With probability
+``runaway`` a rollout never stops by itself and reaches the cap whatever its prompt.
+
+A capped length has finitely many values, so a distribution here is simply its survival function in
+a table: moments, quantiles, draws and residuals are exact sums over that table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+LARGEST_CAP = 1 << 24
+_LN2 = math.log(2.0)
+
+# Spreads of the log below this move no length by a token, and would overflow.
+_NO_SPREAD = 1e-8
+
+
+class LengthDistribution:
+    """A response length in whole tokens, 1 to ``cap``; used like a frozen SciPy distribution.
+
+    survival: ``P(N > n)`` for n = 0, 1, ..., cap; from 1 down to 0, never rising.
+    """
+
+    __slots__ = ("_sf",)
+
+    def __init__(self, survival: FloatArray) -> None:
+        if survival.ndim != 1 or len(survival) < 2 or survival[0] != 1.0 or survival[-1] != 0.0:
+            raise ValueError("a survival table runs from P(N > 0) = 1 to P(N > cap) = 0")
+        self._sf = np.minimum.accumulate(np.clip(survival, 0.0, 1.0))
+
+    @classmethod
+    def from_samples(cls, lengths: ArrayLike, cap: int) -> LengthDistribution:
+        """The empirical distribution of observed lengths, of any shape, cut at ``cap``."""
+        observed = np.sort(np.clip(np.asarray(lengths, dtype=np.int64), 1, cap), axis=None)
+        if not observed.size:
+            raise ValueError("no lengths were observed")
+        below = np.searchsorted(observed, np.arange(cap + 1), side="right")
+        return cls(1.0 - below / len(observed))
+
+    @property
+    def cap(self) -> int:
+        """The longest length, tokens."""
+        return len(self._sf) - 1
+
+    def sf(self, tokens: ArrayLike) -> FloatArray:
+        """``P(N > tokens)``, in the shape of ``tokens``."""
+        at = np.clip(np.floor(np.asarray(tokens, dtype=np.float64)), 0, self.cap)
+        return np.asarray(self._sf[at.astype(np.int64)])[()]
+
+    def cdf(self, tokens: ArrayLike) -> FloatArray:
+        """``P(N <= tokens)``, in the shape of ``tokens``."""
+        return 1.0 - self.sf(tokens)
+
+    def pmf(self, tokens: ArrayLike) -> FloatArray:
+        """``P(N = tokens)`` of whole numbers, in the shape of ``tokens``."""
+        at = np.asarray(tokens, dtype=np.float64)
+        return np.where(at == np.floor(at), self.sf(at - 1) - self.sf(at), 0.0)[()]
+
+    def ppf(self, q: ArrayLike) -> IntArray:
+        """The smallest length n with ``P(N <= n) >= q``; q in [0, 1], else ValueError."""
+        quantile = np.asarray(q, dtype=np.float64)
+        if not np.all((quantile >= 0.0) & (quantile <= 1.0)):
+            raise ValueError("a quantile lies in [0, 1]")
+        return np.maximum(np.searchsorted(1.0 - self._sf, quantile, side="left"), 1)[()]
+
+    def rvs(self, size: int | tuple[int, ...], rng: np.random.Generator) -> IntArray:
+        """Independent draws from ``rng``, of shape ``size``."""
+        return self.ppf(rng.random(size))
+
+    def mean(self) -> float:
+        """Expected length, tokens: the sum of ``P(N > n)``."""
+        return float(self._sf[:-1].sum())
+
+    def var(self) -> float:
+        """Variance, tokens squared."""
+        mean = self.mean()
+        # Centred on the mean: E[N^2] - mean^2 loses digits when the spread is small.
+        weights = 2.0 * (np.arange(self.cap) - mean) + 1.0
+        return max(0.0, float(weights @ self._sf[:-1]) + mean * mean)
+
+    def std(self) -> float:
+        """Standard deviation, tokens."""
+        return math.sqrt(self.var())
+
+    def median(self) -> int:
+        """``ppf(0.5)``, tokens."""
+        return int(self.ppf(0.5))
+
+    def residual(self, reached_tokens: int) -> LengthDistribution:
+        """The tokens still to come, given that a response has ``reached_tokens`` and goes on.
+
+        Raises ValueError where no response goes on from there.
+        """
+        if not 0 <= reached_tokens < self.cap or self._sf[reached_tokens] == 0.0:
+            raise ValueError(f"no response goes on after {reached_tokens} tokens")
+        return LengthDistribution(self._sf[reached_tokens:] / self._sf[reached_tokens])
+
+
+class WithinEffect(Protocol):
+    """The rollout's effect W on the log of its length: median 0."""
+
+    def ppf(self, u: FloatArray) -> FloatArray:
+        """Quantile function."""
+        ...
+
+    def sf(self, w: FloatArray) -> FloatArray:
+        """``P(W > w)``."""
+        ...
+
+    def pdf(self, w: FloatArray) -> FloatArray:
+        """Density."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NormalEffect:
+    """W normal: the length, given its prompt, is lognormal."""
+
+    sd: float
+
+    def ppf(self, u: FloatArray) -> FloatArray:
+        """Quantile function."""
+        from scipy.special import ndtri
+
+        return np.asarray(self.sd * ndtri(u))
+
+    def sf(self, w: FloatArray) -> FloatArray:
+        """``P(W > w)``; a step where sd is 0."""
+        from scipy.special import ndtr
+
+        return np.asarray(ndtr(-w / self.sd) if self.sd > 0 else np.where(w < 0.0, 1.0, 0.0))
+
+    def pdf(self, w: FloatArray) -> FloatArray:
+        """Density."""
+        return np.exp(-0.5 * (w / self.sd) ** 2) / (self.sd * math.sqrt(2.0 * math.pi))
+
+
+@dataclass(frozen=True, slots=True)
+class GammaEffect:
+    """W the log of a gamma variate over its median: the length, given its prompt, is gamma."""
+
+    sd: float
+
+    def ppf(self, u: FloatArray) -> FloatArray:
+        """Quantile function."""
+        from scipy.special import gammaincinv
+
+        shape, median = _gamma_shape(self.sd)
+        with np.errstate(divide="ignore"):  # a quantile that underflows is a length of one token
+            return np.asarray(np.log(gammaincinv(shape, u) / median))
+
+    def sf(self, w: FloatArray) -> FloatArray:
+        """``P(W > w)``."""
+        from scipy.special import gammaincc
+
+        shape, median = _gamma_shape(self.sd)
+        with np.errstate(over="ignore"):
+            return np.asarray(gammaincc(shape, median * np.exp(w)))
+
+    def pdf(self, w: FloatArray) -> FloatArray:
+        """Density."""
+        from scipy.special import gammaln
+
+        shape, median = _gamma_shape(self.sd)
+        log_x = w + math.log(median)
+        return np.asarray(np.exp(shape * log_x - np.exp(log_x) - gammaln(shape)))
+
+
+@dataclass(frozen=True, slots=True)
+class WeibullEffect:
+    """W the log of a Weibull variate over its median: the length, given its prompt, is Weibull."""
+
+    sd: float
+
+    @property
+    def shape(self) -> float:
+        """The Weibull shape whose log has standard deviation ``sd``: pi / (sqrt(6) sd)."""
+        return math.pi / (math.sqrt(6.0) * self.sd)
+
+    def ppf(self, u: FloatArray) -> FloatArray:
+        """Quantile function."""
+        return np.log(-np.log1p(-u) / _LN2) / self.shape
+
+    def sf(self, w: FloatArray) -> FloatArray:
+        """``P(W > w)``."""
+        with np.errstate(over="ignore"):
+            return np.exp(-_LN2 * np.exp(self.shape * w))
+
+    def pdf(self, w: FloatArray) -> FloatArray:
+        """Density."""
+        hazard = _LN2 * np.exp(self.shape * w)
+        return self.shape * hazard * np.exp(-hazard)
+
+
+FAMILIES: dict[str, type[NormalEffect] | type[GammaEffect] | type[WeibullEffect]] = {
+    "lognormal": NormalEffect,
+    "gamma": GammaEffect,
+    "weibull": WeibullEffect,
+}
+
+
+@lru_cache(maxsize=64)
+def _gamma_shape(sd: float) -> tuple[float, float]:
+    """Shape and median of the gamma whose log has standard deviation ``sd``: trigamma(k) = sd^2."""
+    from scipy.special import gammaincinv, polygamma
+
+    low, high = 1e-4, 1e17
+    for _ in range(200):  # trigamma falls monotonically: halve on the log scale
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if polygamma(1, middle) > sd * sd else (low, middle)
+    return high, float(gammaincinv(high, 0.5))
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One kind of prompt.
+
+    family: the shape within a prompt: lognormal, gamma or weibull. median_tokens: median length of
+    a prompt whose effect is 0 (for lognormal, of all prompts too). between_sd, within_sd: standard
+    deviations of the log length, between prompts and within one.
+    """
+
+    family: str
+    median_tokens: float
+    between_sd: float
+    within_sd: float
+
+    @property
+    def effect(self) -> WithinEffect:
+        """The rollout's effect on the log length."""
+        return (
+            NormalEffect(0.0)
+            if self.within_sd < _NO_SPREAD
+            else FAMILIES[self.family](self.within_sd)
+        )
+
+    def log_length(self, prompt_z: FloatArray, within_u: FloatArray) -> FloatArray:
+        """Log of the uncapped length, from the prompt's z and the rollout's uniform."""
+        return math.log(self.median_tokens) + self.between_sd * prompt_z + self.effect.ppf(within_u)
+
+    def sf_given(self, effect_z: float, log_tokens: FloatArray) -> FloatArray:
+        """``P(ln X > log_tokens)`` of a prompt whose effect is ``effect_z``."""
+        return self.effect.sf(
+            log_tokens - math.log(self.median_tokens) - self.between_sd * effect_z
+        )
+
+    def sf_marginal(self, log_tokens: FloatArray) -> FloatArray:
+        """``P(ln X > log_tokens)`` over prompts.
+
+        In closed form where one of the effects is absent or both are normal. Otherwise the narrower
+        effect is integrated out, as the wider one then smooths the integrand: the trapezoid rule
+        on an analytic density converges exponentially.
+        """
+        from scipy.special import ndtr
+
+        offset = math.log(self.median_tokens) - log_tokens
+        effect = self.effect
+        if self.between_sd < _NO_SPREAD:
+            return effect.sf(-offset)
+        if isinstance(effect, NormalEffect):
+            return np.asarray(ndtr(offset / math.hypot(self.between_sd, self.within_sd)))
+        total = np.zeros_like(log_tokens)
+        if self.within_sd <= self.between_sd:
+            ends = effect.ppf(np.array([1e-14, 1.0 - 1e-14]))
+            nodes = np.arange(ends[0], ends[1], 0.2 * self.within_sd)
+            weights = effect.pdf(nodes)
+            for w, weight in zip(nodes, weights / weights.sum(), strict=True):
+                total += weight * ndtr((offset + w) / self.between_sd)
+        else:
+            nodes = np.arange(-8.6, 8.61, 0.2)
+            weights = np.exp(-0.5 * nodes**2)
+            for z, weight in zip(nodes, weights / weights.sum(), strict=True):
+                total += weight * effect.sf(-offset - self.between_sd * z)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class LengthModel:
+    """Response lengths over prompts and rollouts.
+
+    components, weights: the kinds of prompt and the share of each (a mixture is a set of tasks:
+    every rollout of a prompt comes from its prompt's component). runaway: probability that a
+    rollout runs to the cap whatever its prompt. drift_per_step: what each update of the weights
+    adds to the log of every median (0.01: one percent a step).
+    """
+
+    components: tuple[Component, ...]
+    weights: tuple[float, ...] = (1.0,)
+    runaway: float = 0.0
+    drift_per_step: float = 0.0
+
+    @classmethod
+    def lognormal(
+        cls,
+        median_tokens: float,
+        between_sd: float,
+        within_sd: float,
+        runaway: float = 0.0,
+        drift_per_step: float = 0.0,
+    ) -> LengthModel:
+        """Lognormal between prompts and within them."""
+        component = Component("lognormal", median_tokens, between_sd, within_sd)
+        return cls((component,), (1.0,), runaway, drift_per_step)
+
+    def scaled(self, factor: float) -> LengthModel:
+        """Every median ``factor`` times as long; spreads and the runaway share stay."""
+        if not (factor > 0.0 and math.isfinite(factor)):
+            raise ValueError(f"a length is scaled by a positive factor, got {factor}")
+        longer = (replace(c, median_tokens=c.median_tokens * factor) for c in self.components)
+        return replace(self, components=tuple(longer))
+
+    def drift(self, step: int) -> float:
+        """The factor on every length once the weights have had ``step`` updates."""
+        return math.exp(min(max(self.drift_per_step * step, -100.0), 100.0))
+
+    def at_step(self, step: int) -> LengthModel:
+        """The lengths once the weights have had ``step`` updates."""
+        return self.scaled(self.drift(step))
+
+    def marginal(self, cap: int) -> LengthDistribution:
+        """Length of a rollout of a random prompt, cut at ``cap`` tokens."""
+        log_tokens = np.log(_inner_tokens(cap))
+        shares = zip(self.weights, self.components, strict=True)
+        parts = [weight * component.sf_marginal(log_tokens) for weight, component in shares]
+        return self._capped(np.sum(parts, axis=0))
+
+    def given(self, effect_z: float, cap: int, component: int = 0) -> LengthDistribution:
+        """Length of a rollout of one prompt, cut at ``cap`` tokens.
+
+        effect_z: the prompt's effect in standard deviations. component: the kind of prompt.
+        """
+        log_tokens = np.log(_inner_tokens(cap))
+        return self._capped(self.components[component].sf_given(effect_z, log_tokens))
+
+    def uncapped(
+        self, component_u: FloatArray, prompt_z: FloatArray, within_u: FloatArray
+    ) -> FloatArray:
+        """Real-valued lengths before the cap, from the random effects.
+
+        component_u, prompt_z: one number per prompt, shape (prompts,); component_u picks the
+        component. within_u: uniforms of the rollouts, shape (prompts, rollouts), as is the result.
+        """
+        edges = np.cumsum(self.weights)[:-1]
+        kinds = np.searchsorted(edges, component_u, side="right")
+        log_lengths = np.empty_like(within_u)
+        for kind, component in enumerate(self.components):
+            rows = kinds == kind
+            log_lengths[rows] = component.log_length(prompt_z[rows, None], within_u[rows])
+        with np.errstate(over="ignore"):  # longer than any cap
+            return np.exp(log_lengths)
+
+    def _capped(self, inner: FloatArray) -> LengthDistribution:
+        survival = np.concatenate(([1.0], self.runaway + (1.0 - self.runaway) * inner, [0.0]))
+        return LengthDistribution(survival)
+
+
+def whole_tokens(uncapped: FloatArray, cap: int) -> IntArray:
+    """``min(ceil(X), cap)``, at least 1: the lengths that a cap of ``cap`` tokens leaves."""
+    return np.clip(np.ceil(uncapped), 1, cap).astype(np.int64)
+
+
+def _inner_tokens(cap: int) -> Sequence[int] | IntArray:
+    if not 1 <= cap <= LARGEST_CAP:
+        raise ValueError(f"a cap lies between 1 and {LARGEST_CAP} tokens, got {cap}")
+    return np.arange(1, cap)

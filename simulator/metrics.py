@@ -1,0 +1,376 @@
+"""What a run comes to: throughput, bubbles, waste, staleness and bias, from one `Run`'s tables.
+
+**Bubble.** A GPU is busy while its replica has a rollout running or waiting, or while the trainer,
+a sync or a switch works on it; the rest of the time it is held for nothing. `gpu_lanes` says which
+GPU was idle when, and what it waited for. Idle time alone flatters a cluster of few replicas, whose
+last rollout keeps everything "busy": ``underfilled_fraction`` measures that tail.
+
+**Length bias.** Policies that throw away what is unfinished train on the rollouts that were quick.
+``length_bias`` is the mean length of what was trained over the mean length of what was launched,
+where unfinished rollouts count as censored observations (`censored_mean`), not as missing or short.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simulator.spans import TRAINED, Run
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+CAUSES = ("stragglers", "trainer", "rollouts", "other")
+UNDERFILLED_BELOW = 0.25  # of a replica's peak in the phase
+
+_NOTHING: FloatArray = np.empty((0, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLane:
+    """GPUs that are always in the same state, and what they did when.
+
+    replica is -1 for GPUs of the trainer alone; where a trainer covers only part of a replica, the
+    replica has two lanes. busy maps ``rollout``, ``train``, ``sync`` (switches included), and idle
+    each of `CAUSES`, to intervals, shape (n, 2), in seconds. All of them together cover the run
+    exactly once.
+    """
+
+    replica: int
+    gpus: int
+    busy: dict[str, FloatArray] = field(default_factory=dict)
+    idle: dict[str, FloatArray] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """``replica 3``, or ``trainer``."""
+        return f"replica {self.replica}" if self.replica >= 0 else "trainer"
+
+
+# Sets of intervals: arrays of shape (n, 2) of starts and ends, sorted and disjoint
+
+
+def merged(starts: ArrayLike, ends: ArrayLike) -> FloatArray:
+    """The union of any intervals, empty ones left out; those that touch become one."""
+    start, end = np.asarray(starts, dtype=float), np.asarray(ends, dtype=float)
+    real = end > start
+    order = np.argsort(start[real], kind="stable")
+    start, end = start[real][order], end[real][order]
+    if not len(start):
+        return _NOTHING
+    reach = np.maximum.accumulate(end)
+    first = np.concatenate(([True], start[1:] > reach[:-1]))
+    last = np.concatenate((first[1:], [True]))
+    return np.column_stack((start[first], reach[last]))
+
+
+def total_s(intervals: FloatArray) -> float:
+    """Seconds covered."""
+    return float(np.sum(intervals[:, 1] - intervals[:, 0]))
+
+
+def _union(*sets: FloatArray) -> FloatArray:
+    every = np.concatenate(sets)
+    return merged(every[:, 0], every[:, 1])
+
+
+def _without(intervals: FloatArray, other: FloatArray) -> FloatArray:
+    """What of ``intervals`` lies outside ``other``."""
+    cuts = np.unique(np.concatenate((intervals.ravel(), other.ravel())))
+    middle = (cuts[:-1] + cuts[1:]) / 2
+    kept = _covers(intervals, middle) & ~_covers(other, middle)
+    return merged(cuts[:-1][kept], cuts[1:][kept])
+
+
+def _within(intervals: FloatArray, other: FloatArray) -> FloatArray:
+    """What of ``intervals`` lies inside ``other``."""
+    return _without(intervals, _without(intervals, other))
+
+
+def _covers(intervals: FloatArray, instants: FloatArray) -> NDArray[np.bool_]:
+    return np.searchsorted(intervals[:, 0], instants, "right") > np.searchsorted(
+        intervals[:, 1], instants, "right"
+    )
+
+
+# Time lines of a run
+
+
+def phase_intervals(run: Run) -> dict[str, FloatArray]:
+    """When the run was in ``rollout``, ``train`` (every kind of trainer work), ``sync`` and
+    ``switch``: intervals of shape (n, 2), in seconds, sorted and disjoint."""
+    times: dict[str, list[tuple[float, float]]] = {
+        "rollout": [],
+        "train": [],
+        "sync": [],
+        "switch": [],
+    }
+    for phase in run.phases:
+        kind = phase.kind if phase.kind in times else "train"
+        times[kind].append((phase.start_s, phase.end_s))
+    return {
+        kind: merged(*np.array(spans).T) if spans else _NOTHING for kind, spans in times.items()
+    }
+
+
+def running_over_time(run: Run, replica: int | None = None) -> tuple[FloatArray, IntArray]:
+    """How many rollouts are being computed, on one replica or on all.
+
+    Returns times, shape (n,), rising from the run's start, and counts, shape (n,): ``counts[i]``
+    from ``times[i]`` until ``times[i + 1]``; the last is 0. A rollout counts from the first
+    iteration that computes it to its end, preemptions between them included.
+    """
+    start, end = run.stays["start_s"], run.stays["end_s"]
+    if replica is not None:
+        here = run.stays["replica"] == replica
+        start, end = start[here], end[here]
+    return _step_function(run, start, end)
+
+
+def _step_function(run: Run, start: FloatArray, end: FloatArray) -> tuple[FloatArray, IntArray]:
+    computed = end > start
+    start, end = np.sort(start[computed]), np.sort(end[computed])
+    times = np.unique(np.concatenate(([run.start_s], start, end)))
+    counts = np.searchsorted(start, times, "right") - np.searchsorted(end, times, "right")
+    return times, counts
+
+
+def gpu_lanes(run: Run) -> list[GpuLane]:
+    """Every GPU that the run held, and what it did or waited for.
+
+    Rollout GPUs wait for ``stragglers`` while rollouts run on other replicas, else for the
+    ``trainer`` while it works; trainer GPUs wait for ``rollouts``. ``other`` is time in which
+    nothing was under way (0 in a simulated world). Syncs occupy all GPUs.
+    """
+    shape, phases = run.shape, phase_intervals(run)
+    held = merged([run.start_s], [run.end_s])
+    sync = _within(_union(phases["sync"], phases["switch"]), held)
+    train = _within(phases["train"], held)
+    replica, submitted, end = (run.stays[name] for name in ("replica", "submitted_s", "end_s"))
+    order = np.argsort(replica, kind="stable")
+    bounds = np.searchsorted(replica[order], np.arange(shape.replicas + 1))
+    rollouts = []
+    for number in range(shape.replicas):
+        rows = order[bounds[number] : bounds[number + 1]]
+        rollouts.append(_within(merged(submitted[rows], end[rows]), held))
+    anywhere = _union(_NOTHING, *rollouts)
+    lanes = []
+    for number, own in enumerate(rollouts):
+        first = number * shape.gpus_per_replica
+        shared = min(max(shape.trainer_gpus - first, 0), shape.gpus_per_replica)
+        if not shape.colocated:
+            shared = 0
+        for gpus, trains in ((shared, train), (shape.gpus_per_replica - shared, _NOTHING)):
+            if gpus:
+                lane = GpuLane(number, gpus, *_uses(held, own, trains, sync))
+                waits = (("stragglers", anywhere), ("trainer", train))
+                _blame(lane, waits)
+                lanes.append(lane)
+    alone = shape.gpus - shape.replicas * shape.gpus_per_replica
+    if alone:
+        lane = GpuLane(-1, alone, *_uses(held, _NOTHING, train, sync))
+        _blame(lane, (("rollouts", anywhere),))
+        lanes.append(lane)
+    return lanes
+
+
+def _uses(
+    held: FloatArray, rollout: FloatArray, train: FloatArray, sync: FloatArray
+) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+    """Busy and idle intervals of GPUs on which these go on; what comes first counts."""
+    sync = _without(sync, rollout)
+    train = _without(train, _union(rollout, sync))
+    busy = {"rollout": rollout, "train": train, "sync": sync}
+    return busy, {"other": _without(held, _union(*busy.values()))}
+
+
+def _blame(lane: GpuLane, waits: tuple[tuple[str, FloatArray], ...]) -> None:
+    """Divides a lane's idle time among causes, the first that holds."""
+    left = lane.idle["other"]
+    for cause, intervals in waits:
+        lane.idle[cause] = _within(left, intervals)
+        left = _without(left, intervals)
+    lane.idle["other"] = left
+
+
+def underfilled_fraction(run: Run) -> float:
+    """Share of the replica-seconds of all rollout phases in which a replica computes fewer than a
+    quarter of the rollouts that it computes at its peak in that phase.
+
+    A replica without any rollout in a phase is underfilled throughout.
+    """
+    spans = [(p.start_s, p.end_s) for p in run.phases if p.kind == "rollout" and p.seconds > 0]
+    if not spans:
+        return 0.0
+    starts, ends = np.array(sorted(spans)).T
+    replica, begin, end = (run.stays[name] for name in ("replica", "start_s", "end_s"))
+    underfilled = 0.0
+    for number in range(run.shape.replicas):
+        here = replica == number
+        times, counts = _step_function(run, begin[here], end[here])
+        cuts = np.unique(np.concatenate((times, starts, ends)))
+        length, middle = np.diff(cuts), (cuts[:-1] + cuts[1:]) / 2
+        phase = np.searchsorted(starts, middle, "right") - 1
+        inside = (phase >= 0) & (middle < ends[phase])
+        phase, length, middle = phase[inside], length[inside], middle[inside]
+        running = counts[np.searchsorted(times, middle, "right") - 1]
+        peak = np.zeros(len(starts), dtype=np.int64)
+        np.maximum.at(peak, phase, running)
+        few = (running < UNDERFILLED_BELOW * peak[phase]) | (peak[phase] == 0)
+        underfilled += float(length[few].sum())
+    return underfilled / (run.shape.replicas * float(np.sum(ends - starts)))
+
+
+# Bias of what is trained
+
+
+def censored_mean(lengths: ArrayLike, complete: ArrayLike) -> float:
+    """Mean length where incomplete observations say only "at least this long".
+
+    The area under the Kaplan-Meier survival curve (J. Am. Stat. Assoc. 53, 1958) up to the longest
+    observation: the plain mean where everything is complete, a lower bound of it where the longest
+    is not. lengths, complete: shape (n,). nan for n = 0.
+    """
+    length = np.asarray(lengths, dtype=float)
+    if not len(length):
+        return float("nan")
+    ended = np.asarray(complete, dtype=bool)
+    points, position = np.unique(length, return_inverse=True)
+    deaths = np.bincount(position[ended], minlength=len(points))
+    leaving = np.bincount(position, minlength=len(points))
+    at_risk = len(length) - np.concatenate(([0], np.cumsum(leaving)[:-1]))
+    survival = np.concatenate(([1.0], np.cumprod(1.0 - deaths / at_risk)[:-1]))
+    return float(np.sum(survival * np.diff(points, prepend=0.0)))
+
+
+def _length_bias(stays: dict[str, NDArray[Any]]) -> float | None:
+    """Mean length of trained rollouts over that of launched ones. Of a prompt that is tried again
+    only the first attempt counts as launched, lest the retries of slow prompts move the mean."""
+    ended = stays["finished"] == 1
+    trained = ended & (stays["fate"] == TRAINED)
+    first = np.flatnonzero(stays["attempt"] == 0)
+    if not trained.any() or not len(first):
+        return None
+    group, index = stays["group"][first], stays["index"][first]
+    key = group * (int(index.max()) + 1) + index
+    order = np.argsort(key, kind="stable")  # a rollout's stays are in order of time
+    last = np.concatenate((np.diff(key[order]) > 0, [True]))
+    rows = first[order[last]]
+    launched = censored_mean(stays["total_tokens"][rows], ended[rows])
+    return float(stays["total_tokens"][trained].mean()) / launched if launched else None
+
+
+# The summary
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """The metrics of a run as plain JSON types, in a fixed order. None where nothing was measured.
+
+    Seconds: makespan_s; step_s (mean), step_s_p50, step_s_p95 from one step's end to the next; the
+    totals of rollout_s, train_s, sync_s, switch_s; queue_s_mean, of a stay, from submit to first
+    computed. Tokens: the ledger; rollout_tokens_per_s is generated tokens over rollout time, the
+    wait for aborted rollouts included; trained_tokens_per_s is over the makespan.
+
+    bubble_fraction is idle over held GPU-seconds, and bubble_by_cause splits it (`gpu_lanes`);
+    underfilled_fraction: `underfilled_fraction`. straggler_rate: share of complete groups whose
+    longest response exceeds 1.25 medians (SAGC, arXiv 2606.02218). staleness: share of the tokens
+    of trained rollouts, masked ones included, by versions behind ("0" is on-policy), and its mean.
+    versions_per_rollout_mean and _max: of trained rollouts. carried_token_share: of their tokens,
+    those sampled in an earlier step. length_bias: 1 where what is trained is as long as what was
+    launched (see the module's head); a run that resumes also shows a little less than 1 for what it
+    still carries at its end. truncated_share: of finished rollouts, those at the cap.
+    """
+    stays = {name: run.stays[name] for name in run.stays.columns}
+    return {
+        **_times(run, stays),
+        **_tokens(run),
+        **_utilisation(run),
+        **_learning(run, stays),
+        "gpus": run.shape.gpus,
+        "gpu_hours": run.shape.gpus * run.makespan_s / 3600,
+    }
+
+
+def _times(run: Run, stays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    step_s = [record.step_s for record in run.steps]
+    p50, p95 = np.quantile(step_s, [0.5, 0.95]).tolist() if step_s else (None, None)
+    return {
+        "makespan_s": run.makespan_s,
+        "steps": len(run.steps),
+        "step_s": _mean(step_s),
+        "step_s_p50": p50,
+        "step_s_p95": p95,
+        "rollout_s": sum((record.rollout_s for record in run.steps), 0.0),
+        "train_s": sum((record.train_s for record in run.steps), 0.0),
+        "sync_s": sum((record.sync_s for record in run.steps), 0.0),
+        "switch_s": sum((record.switch_s for record in run.steps), 0.0),
+        "queue_s_mean": _mean(stays["start_s"] - stays["submitted_s"]),
+    }
+
+
+def _tokens(run: Run) -> dict[str, Any]:
+    ledger = run.ledger
+    rollout_s = sum(record.rollout_s for record in run.steps)
+    return {
+        "generated_tokens": ledger.generated_tokens,
+        "trained_tokens": ledger.trained_tokens,
+        "masked_tokens": ledger.masked_tokens,
+        "dropped_tokens": ledger.dropped_tokens,
+        "carried_tokens": ledger.carried_tokens,
+        "prefill_tokens": ledger.prefill_tokens,
+        "reprefilled_tokens": ledger.reprefilled_tokens,
+        "rollout_tokens_per_s": _ratio(ledger.generated_tokens, rollout_s),
+        "trained_tokens_per_s": _ratio(ledger.trained_tokens, run.makespan_s),
+    }
+
+
+def _utilisation(run: Run) -> dict[str, Any]:
+    held_s = run.shape.gpus * run.makespan_s
+    idle = dict.fromkeys(CAUSES, 0.0)
+    for lane in gpu_lanes(run):
+        for cause, intervals in lane.idle.items():
+            idle[cause] += lane.gpus * total_s(intervals)
+    by_cause = {cause: _ratio(seconds, held_s) or 0.0 for cause, seconds in idle.items()}
+    return {
+        "bubble_fraction": sum(by_cause.values()),
+        "bubble_by_cause": by_cause,
+        "underfilled_fraction": underfilled_fraction(run),
+    }
+
+
+def _learning(run: Run, stays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    finished = stays["finished"] == 1
+    of_trained = stays["fate"] == TRAINED
+    trained = finished & of_trained
+    behind: dict[int, int] = {}
+    for record in run.steps:
+        for versions, tokens in record.staleness.items():
+            behind[versions] = behind.get(versions, 0) + tokens
+    tokens = sum(behind.values())
+    carried = of_trained & (stays["step"] < stays["trained_step"])
+    complete = sum(record.complete_groups for record in run.steps)
+    versions = stays["versions"][trained]
+    return {
+        "rollouts": int(finished.sum()),
+        "preemptions": run.ledger.preemptions,
+        "straggler_rate": _ratio(sum(record.stragglers for record in run.steps), complete),
+        "staleness": {str(age): behind[age] / tokens for age in sorted(behind) if tokens},
+        "staleness_mean": _ratio(sum(age * count for age, count in behind.items()), tokens),
+        "versions_per_rollout_mean": _mean(versions),
+        "versions_per_rollout_max": int(versions.max()) if len(versions) else None,
+        "carried_token_share": _ratio(int(stays["new_tokens"][carried].sum()), tokens),
+        "length_bias": _length_bias(stays),
+        "truncated_share": _mean(stays["truncated"][finished]),
+        "mean_reward": _mean(stays["reward"][trained]),
+    }
+
+
+def _mean(values: Any) -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

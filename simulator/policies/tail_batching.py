@@ -1,0 +1,69 @@
+"""Tail batching: many short rounds, and now and then a long one for the prompts they left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simulator.plan import AllDone, EnoughGroups, StepPlan
+from simulator.policies.params import multiple
+from simulator.policy import Policy, StepOutcome
+
+
+@dataclass(frozen=True)
+class TailBatching(Policy):
+    """RollPacker's tail batching (arXiv 2509.21009; Farrrrland/RollPacker). Strictly on-policy.
+
+    (c) read in code, (p) in the paper, (i) inferred:
+
+    - a short round launches more fresh prompts than the batch needs and more rollouts of each than
+      its group needs; the first groups to have enough responses win, the rest is thrown away and
+      its prompts are queued (p, c)
+    - a long round, once a batch of prompts is queued: the oldest of them, no more rollouts than
+      needed, to the very end (p, c)
+    - a group that completes beyond the batch loses its tokens, and its prompt is queued (c)
+    - launches round up where the code rounds down (i)
+
+    over_sampling, rollouts: multiples of the batch's groups and of a group's rollouts launched in a
+    short round; 1.25 and 1.25 (p). From 1. The state is the number of prompts queued.
+
+    Raises ScenarioError (``policy.tail_batching.*``) for values out of range.
+    """
+
+    over_sampling: float = 1.25
+    rollouts: float = 1.25
+
+    def __post_init__(self) -> None:
+        for name in ("over_sampling", "rollouts"):
+            value = multiple(getattr(self, name), f"policy.tail_batching.{name}")
+            object.__setattr__(self, name, value)
+
+    def init(self) -> int:
+        """An empty queue."""
+        return 0
+
+    def plan(self, plan: StepPlan, state: int) -> StepPlan:
+        """Decides launch's source and multiples, stop, unfinished and surplus.
+
+        Whether a batch of prompts is queued is judged by the batch as planned so far: a policy that
+        sets the batch comes before this one.
+        """
+        if state >= plan.batch.groups:
+            launch = replace(plan.launch, source="buffer", over_sampling=1.0, rollouts=1.0)
+            return replace(
+                plan, launch=launch, stop=AllDone(), unfinished="restart", surplus="restart"
+            )
+        launch = replace(
+            plan.launch, source="fresh", over_sampling=self.over_sampling, rollouts=self.rollouts
+        )
+        return replace(
+            plan, launch=launch, stop=EnoughGroups(), unfinished="restart", surplus="restart"
+        )
+
+    def observe(self, state: int, outcome: StepOutcome) -> int:
+        """The prompts queued after the step."""
+        return outcome.buffered_groups
+
+    def describe_state(self, state: int) -> dict[str, Any]:
+        """The length of the queue."""
+        return {"queued_prompts": state}

@@ -1,0 +1,193 @@
+"""Readable tables on the terminal; plain text in a pipe."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from simulator.checks import nearest
+from simulator.compare import table
+from simulator.errors import ScenarioError
+from simulator.output import plain
+from simulator.simulate import Result
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 120
+    return Console(width=width, highlight=False, soft_wrap=False)
+
+
+def seconds(value: float) -> str:
+    """A duration for people."""
+    if value >= 7200:
+        return f"{value / 3600:.2f} h"
+    if value >= 600:
+        return f"{value / 60:.1f} min"
+    return f"{value:.3g} s" if value < 100 else f"{value:.1f} s"
+
+
+def count(value: float) -> str:
+    """A count for people."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
+        if abs(value) >= size:
+            return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"
+    return f"{value:,.0f}"
+
+
+def share(value: float | None) -> str:
+    """A share in per cent."""
+    return "-" if value is None or value != value else f"{100 * value:.1f} %"
+
+
+def show_summary(summary: Mapping[str, Any], as_json: bool = False) -> None:
+    """Prints one run."""
+    if as_json:
+        print(json.dumps(plain(dict(summary)), indent=1))
+        return
+    from rich.table import Table
+
+    s = summary
+    grid = Table(title=f"{s['scenario']}: {s['policy']}", show_header=False, title_justify="left")
+    grid.add_column(style="bold")
+    grid.add_column(justify="right")
+    grid.add_column(style="dim")
+    rows = [
+        (
+            "step time",
+            seconds(s["step_s"]),
+            f"mean of {s['steps']}, p95 {seconds(s['step_s_p95'])}",
+        ),
+        ("rollout / train", f"{seconds(s['rollout_s'])} / {seconds(s['train_s'])}", "in total"),
+        ("sync / switch", f"{seconds(s['sync_s'])} / {seconds(s['switch_s'])}", "in total"),
+        ("rollout tokens/s", count(s["rollout_tokens_per_s"]), "generated, over rollout time"),
+        ("trained tokens/s", count(s["trained_tokens_per_s"]), "over the whole run"),
+        ("bubble", share(s["bubble_fraction"]), "GPU time idle" + _causes(s["bubble_by_cause"])),
+        (
+            "underfilled",
+            share(s["underfilled_fraction"]),
+            "rollout time below 1/4 of the peak load",
+        ),
+        ("stragglers", share(s["straggler_rate"]), "groups whose max / median > 1.25"),
+        ("staleness", f"{s['staleness_mean']:.3f}", "versions, mean over trained tokens"),
+        ("tokens generated", count(s["generated_tokens"]), ""),
+        ("  trained / masked", f"{count(s['trained_tokens'])} / {count(s['masked_tokens'])}", ""),
+        ("  dropped / carried", f"{count(s['dropped_tokens'])} / {count(s['carried_tokens'])}", ""),
+        ("re-prefilled", count(s["reprefilled_tokens"]), f"{s['preemptions']} preemptions"),
+        ("makespan", seconds(s["makespan_s"]), f"{s['gpu_hours']:.2f} GPU-hours" + _cost(s)),
+    ]
+    for row in rows:
+        grid.add_row(*row)
+    console = _console()
+    console.print(grid)
+    _warn(console, s["warnings"])
+
+
+def _causes(causes: Mapping[str, float]) -> str:
+    said = [f"{name} {share(value)}" for name, value in causes.items() if value]
+    return f": {', '.join(said)}" if said else ""
+
+
+def _cost(summary: Mapping[str, Any]) -> str:
+    return f", ${summary['cost_usd']:,.2f}" if "cost_usd" in summary else ""
+
+
+def _warn(console: Any, warnings: list[str]) -> None:
+    for warning in warnings:
+        console.print(f"warning: {warning}", style="yellow", markup=False)
+
+
+def show_comparison(results: Mapping[str, Result], as_json: bool = False) -> None:
+    """Prints one row a policy."""
+    rows = table(results)
+    if as_json:
+        print(json.dumps(plain(rows), indent=1))
+        return
+    from rich.table import Table
+
+    scenario = next(iter(results.values())).scenario
+    title = f"{scenario.name}: {scenario.steps} steps of {scenario.plan.batch.groups} x "
+    grid = Table(title=f"{title}{scenario.plan.batch.group_size} rollouts", title_justify="left")
+    grid.add_column("policy", overflow="fold", style="bold")
+    for name in (
+        "step",
+        "speed-up",
+        "rollout",
+        "train",
+        "rollout tok/s",
+        "gain",
+        "bubble",
+        "stragglers",
+        "stale",
+        "dropped",
+        "re-prefilled",
+    ):
+        grid.add_column(name, justify="right")
+    for row, result in zip(rows, results.values(), strict=True):
+        steps = max(result.summary["steps"], 1)
+        generated = max(row["generated_tokens"], 1)
+        grid.add_row(
+            row["policy"],
+            seconds(row["step_s"]),
+            f"{row['speedup']:.2f}x",
+            seconds(row["rollout_s"] / steps),
+            seconds(row["train_s"] / steps),
+            count(row["rollout_tokens_per_s"]),
+            f"{100 * (row['throughput_gain'] - 1):+.0f} %",
+            share(row["bubble_fraction"]),
+            share(row["straggler_rate"]),
+            f"{row['staleness_mean']:.2f}",
+            share(row["dropped_tokens"] / generated),
+            share(row["reprefilled_tokens"] / generated),
+        )
+    console = _console()
+    console.print(grid)
+    console.print(
+        "Times are means per step. gain: rollout tokens/s against the first row; dropped and "
+        "re-prefilled: share of the tokens generated.",
+        style="dim",
+        markup=False,
+    )
+    said: list[str] = []
+    for result in results.values():
+        said.extend(w for w in result.summary["warnings"] if w not in said)
+    _warn(console, said)
+
+
+KINDS = ("gpus", "models", "lengths", "policies")
+
+
+def show_presets(kind: str | None, name: str | None, as_json: bool = False) -> None:
+    """Prints the presets of a kind, or all; with a name, every figure and its source."""
+    from simulator.presets_table import preset_details, preset_rows
+
+    if kind is not None and kind not in KINDS:
+        raise ScenarioError("presets", f"unknown kind {kind!r}; {nearest(kind, KINDS)}")
+    if name is not None and kind is not None:
+        details = preset_details(kind, name)
+        if as_json:
+            print(json.dumps(plain(details), indent=1))
+            return
+        _print_table(f"{kind}: {name}", details)
+        return
+    kinds = [kind] if kind else list(KINDS)
+    if as_json:
+        print(json.dumps(plain({k: preset_rows(k) for k in kinds}), indent=1))
+        return
+    for each in kinds:
+        _print_table(each, preset_rows(each))
+
+
+def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    grid = Table(title=title, title_justify="left")
+    for column in rows[0]:
+        number = isinstance(rows[0][column], int | float)
+        grid.add_column(column, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*(str(value) for value in row.values()))
+    _console().print(grid)

@@ -1,0 +1,329 @@
+"""A scenario: what to simulate, checked, and built into a world, a policy and a plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from simulator.checks import known_keys, nearest
+from simulator.cluster import SimulatedCluster
+from simulator.costs import (
+    CostModel,
+    LinearCost,
+    RooflineCost,
+    TablesCost,
+    aiconfigurator_provider,
+)
+from simulator.errors import ScenarioError
+from simulator.hardware import Gpu, load_gpu
+from simulator.models import Model, load_model
+from simulator.plan import Batch, StepPlan
+from simulator.policies import build_chain, check_policy, parse_policy, spell
+from simulator.policy import Chain
+from simulator.replica import EngineSpec
+from simulator.routing import ROUTINGS
+from simulator.scenario_file import RawScenario
+from simulator.workload import Workload, build_workload
+from simulator.world import ClusterShape
+
+MAX_GPUS = 65_536
+MAX_STEPS = 1_000_000
+MAX_ROLLOUTS = 4_000_000
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ClusterSection(_Section):
+    """Which GPUs. ``trainer_gpus`` left out is every rollout GPU where colocated, else as many."""
+
+    placement: Literal["colocated", "disaggregated"] = "colocated"
+    replicas: int = Field(default=1, ge=1, le=MAX_GPUS)
+    tensor_parallel: int = Field(default=1, ge=1, le=1024)
+    trainer_gpus: int | None = Field(default=None, ge=1, le=MAX_GPUS)
+    routing: str = "least_loaded"
+
+
+class EngineSection(_Section):
+    """The limits of each replica; ``kv_tokens`` left out follows from GPU memory."""
+
+    max_seqs: int = Field(default=256, ge=1, le=1_000_000)
+    max_batched_tokens: int = Field(default=8192, ge=1, le=10_000_000)
+    kv_tokens: int | None = Field(default=None, ge=1, le=10**12)
+    block_tokens: int = Field(default=16, ge=1, le=65_536)
+    prefix_caching: bool = True
+
+
+class WorkloadSection(BaseModel):
+    """The counts of the workload; the rest is read by `simulator.workload.build_workload`."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    batch_groups: int = Field(ge=1, le=MAX_ROLLOUTS)
+    group_size: int = Field(ge=1, le=MAX_ROLLOUTS)
+
+
+class ScenarioModel(_Section):
+    """The top level of a scenario file (see DESIGN of the command line in the README)."""
+
+    name: str | None = None
+    model: str | dict[str, Any] | None = None
+    gpu: str | dict[str, Any] | None = None
+    cluster: ClusterSection = ClusterSection()
+    engine: EngineSection = EngineSection()
+    workload: WorkloadSection
+    policy: str | list[Any] | None = None
+    cost: str | dict[str, Any] = "roofline"
+    steps: int = Field(default=10, ge=1, le=MAX_STEPS)
+    seed: int = Field(default=0, ge=0, le=2**63 - 1)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A checked scenario. ``world()`` makes a fresh simulated cluster each time."""
+
+    name: str
+    shape: ClusterShape
+    engine: EngineSpec
+    cost: CostModel
+    workload: Workload
+    policy: Chain
+    plan: StepPlan
+    steps: int
+    seed: int
+    gpu: Gpu | None
+    raw: RawScenario
+    routing: str
+
+    def world(self) -> SimulatedCluster:
+        """A fresh cluster at time 0. Raises ScenarioError where a rollout could never fit."""
+        try:
+            return SimulatedCluster(self.shape, self.engine, self.cost, self.workload, self.routing)
+        except ScenarioError as error:
+            raise self.raw.locate(error) from None
+
+    def with_policy(self, text: str) -> Scenario:
+        """The same scenario under another policy, spelt as on the command line."""
+        policy = parse_policy(text, seed=self.seed)
+        check_policy(policy, self.plan)
+        return Scenario(**{**self.__dict__, "policy": policy})
+
+    @property
+    def policy_name(self) -> str:
+        """The policy as the command line spells it."""
+        return spell(self.policy)
+
+
+def build_scenario(raw: RawScenario) -> Scenario:
+    """Checks a scenario and builds its parts.
+
+    Raises ScenarioError that names the key, its line, and the nearest valid name or value.
+    """
+    try:
+        return _build(raw)
+    except ScenarioError as error:
+        raise raw.locate(error) from None
+
+
+def _build(raw: RawScenario) -> Scenario:
+    model = _validated(raw.data)
+    cluster, counts = model.cluster, model.workload
+    if cluster.routing not in ROUTINGS:
+        raise ScenarioError(
+            "cluster.routing",
+            f"{cluster.routing!r} is unknown; {nearest(cluster.routing, ROUTINGS)}",
+        )
+    shape = _shape(cluster)
+    gpu = None if model.gpu is None else load_gpu(model.gpu)
+    network = None if model.model is None else _load_model(model.model, raw.folder)
+    cost = _cost(model.cost, network, gpu, cluster, shape, raw.folder)
+    workload_spec = {**raw.data["workload"]}
+    workload = build_workload(workload_spec, model.seed, raw.folder)
+    engine = _engine(model.engine, cost)
+    batch = Batch(counts.batch_groups, counts.group_size)
+    _check_sizes(batch, workload, engine, shape, cluster.routing)
+    plan = StepPlan(batch)
+    spec = model.policy
+    policy = (
+        parse_policy(spec, seed=model.seed)
+        if isinstance(spec, str)
+        else build_chain(spec, seed=model.seed)
+    )
+    check_policy(policy, plan)
+    if shape.colocated and policy.plan(plan, policy.init()).launch.run_ahead:
+        raise ScenarioError(
+            "policy.one_step_off",
+            "overlaps training with rollout, which needs cluster.placement: disaggregated",
+        )
+    return Scenario(
+        model.name or raw.name.removesuffix(".yaml").removesuffix(".yml"),
+        shape,
+        engine,
+        cost,
+        workload,
+        policy,
+        plan,
+        model.steps,
+        model.seed,
+        gpu,
+        raw,
+        cluster.routing,
+    )
+
+
+def _validated(data: Mapping[str, Any]) -> ScenarioModel:
+    try:
+        return ScenarioModel.model_validate(data)
+    except ValidationError as error:
+        raise _first_error(error) from None
+
+
+def _first_error(error: ValidationError) -> ScenarioError:
+    """The first complaint of pydantic as a sentence that names the key."""
+    details = error.errors(include_url=False)
+    detail = min(details, key=lambda d: (d["type"] != "extra_forbidden", d["loc"]))
+    location = [str(part) for part in detail["loc"]]
+    if location[0] in ("model", "gpu", "policy", "cost", "trainer_gpus", "kv_tokens"):
+        location = location[:1]
+    field = ".".join(location)
+    if detail["type"] == "extra_forbidden":
+        section: type[BaseModel] = ScenarioModel
+        for part in location[:-1]:
+            section = type(section.model_fields[part].default)
+        return ScenarioError(field, f"unknown key; {nearest(location[-1], section.model_fields)}")
+    if detail["type"] == "missing":
+        return ScenarioError(field, "missing; give its value")
+    message = detail["msg"][0].lower() + detail["msg"][1:]
+    return ScenarioError(field, f"{message}, got {_short(detail['input'])}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _shape(cluster: ClusterSection) -> ClusterShape:
+    colocated = cluster.placement == "colocated"
+    rollout_gpus = cluster.replicas * cluster.tensor_parallel
+    trainer_gpus = cluster.trainer_gpus or rollout_gpus
+    if colocated and trainer_gpus > rollout_gpus:
+        raise ScenarioError(
+            "cluster.trainer_gpus",
+            f"is {trainer_gpus}, but colocated replicas hold only {rollout_gpus} GPUs "
+            "(replicas x tensor_parallel); raise replicas, or use placement: disaggregated",
+        )
+    return ClusterShape(cluster.replicas, cluster.tensor_parallel, trainer_gpus, colocated)
+
+
+def _load_model(spec: str | dict[str, Any], folder: Path) -> Model:
+    if isinstance(spec, str) and (spec.endswith(".json") or (folder / spec).is_dir()):
+        return load_model(folder / spec)
+    return load_model(spec)
+
+
+def _cost(
+    spec: str | dict[str, Any],
+    network: Model | None,
+    gpu: Gpu | None,
+    cluster: ClusterSection,
+    shape: ClusterShape,
+    folder: Path,
+) -> CostModel:
+    kinds = ("roofline", "tables", "file", "linear")
+    if isinstance(spec, str):
+        spec = {spec: None}
+    known_keys(spec, kinds, "cost")
+    if len(spec) != 1:
+        raise ScenarioError("cost", f"give exactly one of {', '.join(kinds)}")
+    [(kind, options)] = spec.items()
+    if kind in ("linear", "file"):
+        coefficients = _from_file(options, folder) if kind == "file" else options
+        if not isinstance(coefficients, dict):
+            raise ScenarioError(f"cost.{kind}", "must be a mapping of coefficients")
+        return LinearCost.from_mapping(coefficients)
+    for key, value in (("model", network), ("gpu", gpu)):
+        if value is None:
+            raise ScenarioError(key, f"missing; cost: {kind} needs it (or give cost: linear)")
+    assert network is not None and gpu is not None
+    if options is not None and not isinstance(options, dict):
+        raise ScenarioError(f"cost.{kind}", f"must be a mapping of options, got {options!r}")
+    options = dict(options or {})
+    backend = options.pop("backend", "vllm") if kind == "tables" else None
+    of_roofline = options.pop("roofline", None) if kind == "tables" else options
+    if kind == "tables":
+        known_keys(options, ("backend", "roofline"), "cost.tables")
+    roofline = RooflineCost.from_options(
+        network,
+        gpu,
+        of_roofline,
+        tensor_parallel=cluster.tensor_parallel,
+        replicas=shape.replicas,
+        trainer_gpus=shape.trainer_gpus,
+        placement=cluster.placement,
+    )
+    if backend is None:
+        return roofline
+    provider = aiconfigurator_provider(network, gpu, cluster.tensor_parallel, str(backend))
+    return TablesCost(provider, roofline)
+
+
+def _from_file(path: Any, folder: Path) -> Any:
+    """The coefficients in a fitted file: JSON with a mapping ``linear``."""
+    if not isinstance(path, str):
+        raise ScenarioError("cost.file", f"{path!r} is not the path of a file")
+    try:
+        content = json.loads((folder / path).read_text("utf-8"))
+    except OSError as error:
+        raise ScenarioError("cost.file", f"cannot read {path}: {error.strerror}") from None
+    except ValueError:
+        raise ScenarioError("cost.file", f"{path} is not JSON") from None
+    if not isinstance(content, dict) or not isinstance(content.get("linear"), dict):
+        raise ScenarioError("cost.file", f"{path} has no mapping 'linear' of coefficients")
+    return content["linear"]
+
+
+def _engine(section: EngineSection, cost: CostModel) -> EngineSpec:
+    kv_tokens = section.kv_tokens
+    if kv_tokens is None:
+        if isinstance(cost, TablesCost):
+            cost = cost.roofline
+        if not isinstance(cost, RooflineCost):
+            raise ScenarioError(
+                "engine.kv_tokens", "missing; without cost: roofline it cannot follow from the GPU"
+            )
+        kv_tokens = cost.kv_pool_tokens
+    return EngineSpec(
+        section.max_seqs,
+        section.max_batched_tokens,
+        kv_tokens,
+        section.block_tokens,
+        section.prefix_caching,
+    )
+
+
+def _check_sizes(
+    batch: Batch, workload: Workload, engine: EngineSpec, shape: ClusterShape, routing: str
+) -> None:
+    """A group must fit into the KV pools that it is spread over, at the very least at its start."""
+    if batch.rollouts > MAX_ROLLOUTS:
+        raise ScenarioError(
+            "workload.group_size", f"{batch.rollouts} rollouts a step are more than {MAX_ROLLOUTS}"
+        )
+    pools = 1 if routing == "group_affinity" else shape.replicas
+    prompt = workload.max_prompt_tokens
+    shared = prompt * min(pools, batch.group_size) if engine.prefix_caching else 0
+    need = shared + batch.group_size * (1 if engine.prefix_caching else prompt + 1)
+    pool = engine.kv_tokens * pools
+    if need > pool:
+        raise ScenarioError(
+            "workload.group_size",
+            f"a group of {batch.group_size} needs at least {need} tokens of KV for its prompts and "
+            f"first tokens, but its replicas' pools hold {pool}; make the group smaller or "
+            "engine.kv_tokens larger",
+        )

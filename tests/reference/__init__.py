@@ -1,0 +1,1 @@
+"""Slow, plain implementations that the fast ones must agree with."""

@@ -1,0 +1,277 @@
+"""Hypothesis strategies for clusters, workloads and plans that are small and nasty.
+
+Round figures abound, so that replicas, trainers and time limits meet at the same instant; pools
+hold little more than one rollout, so that preemption is common; prompts need several chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
+from simulator.plan import (
+    AllDone,
+    Batch,
+    EnoughGroups,
+    Filter,
+    Launch,
+    Staleness,
+    StepPlan,
+    Stop,
+    TimeLimit,
+)
+from simulator.policy import Policy
+from simulator.replica import EngineSpec
+from simulator.workload import GroupDraw
+from simulator.world import ClusterShape
+
+ROUTINGS = ("round_robin", "least_loaded", "group_affinity")
+
+
+@dataclass(frozen=True)
+class TableWorkload:
+    """Draws looked up in short tables by an address that mixes group, index, attempt and step."""
+
+    prompts: tuple[int, ...]
+    lengths: tuple[int, ...]
+    rewards: tuple[float, ...]
+    max_new_tokens: int
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        return max(self.prompts)
+
+    def draw(self, group: int, size: int, attempt: int = 0, step: int = 0) -> GroupDraw:
+        # 7 and 1 are coprime to the reward table's size: no filter can reject every group.
+        start = 7 * group + 11 * attempt + 2 * step
+        return GroupDraw(
+            self.prompts[group % len(self.prompts)],
+            [self.lengths[(start + 3 * i) % len(self.lengths)] for i in range(size)],
+            [self.rewards[(start + i) % len(self.rewards)] for i in range(size)],
+        )
+
+
+@dataclass(frozen=True)
+class TableCost:
+    """A price for every count that the scheduler hands over, so that none can be wrong unseen.
+
+    knots: (context tokens, jump in seconds, slope in seconds a token) of the decode curve.
+    phases: (kind, fixed seconds, seconds a token) of the update.
+    """
+
+    iteration_s: float = 1.0
+    per_rollout_s: float = 0.0
+    per_context_token_s: float = 0.0
+    knots: tuple[tuple[int, float, float], ...] = ()
+    per_prefill_token_s: float = 0.0
+    per_pair_s: float = 0.0
+    per_prefill_rollout_s: float = 0.0
+    per_prefill_context_token_s: float = 0.0
+    phases: tuple[tuple[str, float, float], ...] = (("train", 1.0, 0.0),)
+    sync_s: float = 0.0
+    switch_to_train_s: float = 0.0
+    switch_to_rollout_s: float = 0.0
+
+    def decode_curve(self, rollouts: int) -> Curve:
+        base = self.iteration_s + self.per_rollout_s * rollouts
+        pieces = [(0, base, self.per_context_token_s)]
+        pieces += [(at, base + jump, slope) for at, jump, slope in self.knots]
+        return Curve(pieces)
+
+    def mixed_iteration_s(self, work: Iteration) -> float:
+        return (
+            self.iteration_s
+            + self.per_rollout_s * work.rollouts
+            + self.per_context_token_s * work.context_tokens
+            + self.per_prefill_token_s * work.prefill_tokens
+            + self.per_pair_s * work.prefill_pairs
+            + self.per_prefill_rollout_s * work.prefill_rollouts
+            + self.per_prefill_context_token_s * work.prefill_context_tokens
+        )
+
+    def train(self, load: TrainLoad) -> TrainCost:
+        return TrainCost(
+            tuple((kind, fixed + each * load.tokens) for kind, fixed, each in self.phases)
+        )
+
+    def warnings(self, extremes: Extremes) -> list[str]:
+        return []
+
+
+@dataclass(frozen=True)
+class HasVariance:
+    """Keeps a group whose rewards are not all the same."""
+
+    def __call__(self, rewards: Sequence[float]) -> bool:
+        return max(rewards) > min(rewards)
+
+
+@dataclass(frozen=True)
+class KeepFirst:
+    """Selects a group's first rollouts."""
+
+    keep: int
+
+    def __call__(self, rewards: Sequence[float], group: int = 0) -> list[int]:
+        return list(range(min(self.keep, len(rewards))))
+
+
+@dataclass(frozen=True)
+class Cycle(Policy):
+    """Fixed plans, one after the other."""
+
+    plans: tuple[StepPlan, ...]
+
+    def plan(self, plan: StepPlan, state: Any) -> StepPlan:
+        return replace(self.plans[plan.step % len(self.plans)], step=plan.step)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """All that a run hangs on."""
+
+    shape: ClusterShape
+    engine: EngineSpec
+    cost: TableCost
+    workload: TableWorkload
+    routing: str
+    plans: tuple[StepPlan, ...]
+    steps: int
+
+
+round_seconds = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0])
+odd_seconds = st.sampled_from([0.0, 0.001, 0.1, 1 / 3, 0.37, 1e-7])
+
+
+@st.composite
+def workloads(draw: st.DrawFn, cap: int | None = None) -> TableWorkload:
+    cap = draw(st.one_of(st.integers(1, 12), st.integers(1, 60))) if cap is None else cap
+    prompt = st.one_of(st.integers(1, 9), st.integers(1, 40), st.sampled_from([4, 8, 12, 16]))
+    length = st.one_of(st.just(cap), st.integers(1, cap), st.just(1))
+    return TableWorkload(
+        prompts=tuple(draw(st.lists(prompt, min_size=1, max_size=3))),
+        lengths=tuple(draw(st.lists(length, min_size=1, max_size=7))),
+        rewards=tuple(draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=5))),
+        max_new_tokens=cap,
+    )
+
+
+@st.composite
+def engines(draw: st.DrawFn, workload: TableWorkload) -> EngineSpec:
+    """From a pool that just fits the longest possible rollout to an ample one."""
+    max_seqs = draw(st.integers(1, 6))
+    budget = max_seqs + draw(st.one_of(st.just(0), st.integers(0, 8), st.integers(0, 64)))
+    block = draw(st.integers(1, 8))
+    longest = workload.max_prompt_tokens + workload.max_new_tokens
+    blocks = -(-longest // block)
+    blocks += draw(st.one_of(st.just(0), st.integers(0, blocks), st.integers(0, 6 * blocks)))
+    return EngineSpec(
+        max_seqs=max_seqs,
+        max_batched_tokens=budget,
+        kv_tokens=blocks * block + draw(st.integers(0, block - 1)),
+        block_tokens=block,
+        prefix_caching=draw(st.booleans()),
+    )
+
+
+@st.composite
+def costs(draw: st.DrawFn) -> TableCost:
+    """Round figures, under which everything ties, or odd ones, with a price on every count."""
+    if draw(st.booleans()):
+        seconds, context, slope = round_seconds, st.just(0.0), st.sampled_from([0.0, 0.125])
+        iteration_s = draw(st.sampled_from([1.0, 0.5]))
+    else:
+        seconds, context, slope = odd_seconds, odd_seconds, odd_seconds
+        iteration_s = draw(st.sampled_from([0.006, 0.1, 1 / 3, 1.0]))
+    ats = draw(st.sets(st.integers(1, 150), max_size=4))
+    kinds = draw(st.sampled_from([("train",), ("log_prob", "forward", "backward", "optimizer")]))
+    return TableCost(
+        iteration_s=iteration_s,
+        per_rollout_s=draw(seconds),
+        per_context_token_s=draw(context),
+        knots=tuple((at, draw(seconds), draw(slope)) for at in sorted(ats)),
+        per_prefill_token_s=draw(seconds),
+        per_pair_s=draw(slope),
+        per_prefill_rollout_s=draw(slope),
+        per_prefill_context_token_s=draw(slope),
+        phases=tuple((kind, draw(seconds), draw(slope)) for kind in kinds),
+        sync_s=draw(seconds),
+        switch_to_train_s=draw(seconds),
+        switch_to_rollout_s=draw(seconds),
+    )
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> ClusterShape:
+    return ClusterShape(
+        replicas=draw(st.integers(1, 4)),
+        gpus_per_replica=1,
+        trainer_gpus=1,
+        colocated=draw(st.booleans()),
+    )
+
+
+stops: st.SearchStrategy[Stop] = st.one_of(
+    st.just(AllDone()),
+    st.just(EnoughGroups()),
+    st.sampled_from([0.5, 1.0, 3.0, 7.0, 2.6, 0.1, 20.0]).map(TimeLimit),
+)
+
+
+@st.composite
+def plans(draw: st.DrawFn, run_ahead: int) -> StepPlan:
+    """Any combination of decisions that can go on."""
+    size = draw(st.integers(1, 4))
+    launch = Launch(
+        over_sampling=draw(st.sampled_from([1.0, 1.0, 1.5, 2.0, 3.0])),
+        rollouts=draw(st.sampled_from([1.0, 1.0, 1.5, 2.0])),
+        source=draw(st.sampled_from(["buffer_first", "buffer_first", "fresh", "buffer"])),
+        refill=draw(st.sampled_from(["none", "none", "group", "rollout"])),
+        run_ahead=run_ahead,
+    )
+    rule = None
+    if size > 1 and draw(st.integers(0, 3)) == 0:
+        rule = Filter(
+            HasVariance(),
+            refill_groups=draw(st.sampled_from([None, 1, 2])),
+            refill_when=draw(st.sampled_from(["short", "drained"])),
+        )
+    keep = draw(st.integers(0, size))
+    return StepPlan(
+        batch=Batch(draw(st.integers(1, 3)), size),
+        launch=launch,
+        stop=draw(stops),
+        unfinished=draw(st.sampled_from(["resume", "resume", "discard", "restart"])),
+        surplus=draw(st.sampled_from(["carry", "train", "drop"])),
+        filter=rule,
+        select=(KeepFirst(keep),) if keep else (),
+        advantages=draw(st.sampled_from(["after_selection", "before_selection"])),
+        layout=draw(st.sampled_from(["dense", "shared_prefix"])),
+        staleness=Staleness(
+            max_versions=draw(st.sampled_from([None, 0, 1, 2])),
+            exceeded=draw(st.sampled_from(["restart", "drop"])),
+            mask_off_policy=draw(st.booleans()),
+        ),
+    )
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    shape = draw(shapes())
+    workload = draw(workloads())
+    if len(set(workload.rewards)) == 1:  # or a filter rejects all
+        workload = replace(workload, rewards=(0.0, 1.0))
+    run_ahead = 0 if shape.colocated else draw(st.integers(0, 1))
+    return Scenario(
+        shape=shape,
+        engine=draw(engines(workload)),
+        cost=draw(costs()),
+        workload=workload,
+        routing=draw(st.sampled_from(ROUTINGS)),
+        plans=tuple(draw(st.lists(plans(run_ahead), min_size=1, max_size=2))),
+        steps=draw(st.integers(1, 4)),
+    )

@@ -1,0 +1,319 @@
+"""The roofline: against hand arithmetic, its laws, and measured kernels, engines and updates."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.costs import (
+    ROOFLINE_SOURCES,
+    Extremes,
+    Iteration,
+    RooflineCost,
+    TrainLoad,
+    kv_pool_tokens,
+)
+from simulator.errors import ScenarioError
+from simulator.hardware import Gpu, load_gpu
+from simulator.models import load_model
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+MODELS = ("qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "llama-3.1-70b")
+
+IDEAL = Gpu(
+    name="ideal",
+    memory_bytes=100e9,
+    bandwidth_bytes_per_s=1e12,
+    bf16_flop_per_s=1e15,
+    interconnect_bytes_per_s=1e11,
+    gemm_bandwidth_efficiency=1.0,
+    gemm_flop_efficiency=1.0,
+    decode_attention_bandwidth_efficiency=0.5,
+    prefill_attention_flop_efficiency=0.25,
+    layer_floor_s=1e-6,
+    all_reduce_floor_s=1e-5,
+    interconnect_efficiency=0.5,
+)
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    path = DATA / name
+    if not path.exists():
+        pytest.skip(f"real data are not beside the checkout: {path.name}")
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def prefill(batch: int, tokens: int, computed: int = 0) -> Iteration:
+    """``batch`` prompts, each ``tokens`` on top of ``computed``."""
+    pairs = batch * (tokens * computed + tokens * (tokens + 1) // 2)
+    context = batch * (computed + tokens)
+    return Iteration(batch, context, batch * tokens, pairs, batch, context)
+
+
+def test_decode_by_hand() -> None:
+    """Llama-3.1-8B: 6.979e9 layer weights, 0.525e9 in the head, 131,072 bytes of KV a token."""
+    cost = RooflineCost(load_model("llama-3.1-8b"), IDEAL, host_s=1e-3, host_per_rollout_s=1e-6)
+    layers, head, norms = 8_030_261_248 - 2 * 128_256 * 4096, 128_256 * 4096, 65 * 4096
+    expected = 2 * (layers - norms + head) / 1e12  # weights read once: few rollouts
+    expected += 32 * 1e-6 + 1e-3 + 10 * 1e-6 + 5_000 * 131_072 / 0.5e12
+    assert cost.decode_curve(10).seconds(5_000) == pytest.approx(expected, rel=1e-9)
+
+
+def test_prefill_by_hand() -> None:
+    cost = RooflineCost(load_model("llama-3.1-8b"), IDEAL, host_s=0, host_per_rollout_s=0)
+    layers = 8_030_261_248 - 2 * 128_256 * 4096 - 65 * 4096
+    pairs = 8192 * 8193 // 2
+    expected = 2 * layers * 8192 / 1e15 + 2 * 128_256 * 4096 / 1e12 + 32 * 1e-6
+    expected += 4 * 32 * 4096 * pairs / 0.25e15
+    assert cost.mixed_iteration_s(prefill(1, 8192)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_all_reduces_by_hand() -> None:
+    model = load_model("llama-3.1-8b")
+    with_links = RooflineCost(model, IDEAL, tensor_parallel=4)
+    free = replace(IDEAL, all_reduce_floor_s=0.0, interconnect_bytes_per_s=1e30)
+    without = RooflineCost(model, free, tensor_parallel=4)
+    sent = 2 * 3 / 4 * 2 * 4096 * 64
+    expected = 2 * 32 * (1e-5 + sent / 0.5e11)
+    extra = with_links.decode_curve(64).seconds(0) - without.decode_curve(64).seconds(0)
+    assert extra == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_mixture_reads_the_experts_that_its_tokens_reach() -> None:
+    model = load_model("qwen3-30b-a3b")
+    cost = RooflineCost(model, IDEAL, host_s=0, host_per_rollout_s=0)
+    fixed = 2 * (model.attention_parameters + model.dense_mlp_parameters + model.head_parameters)
+    one = (fixed + 2 * 48 * 8 * model.expert_parameters) / 1e12 + 48e-6
+    assert cost.decode_curve(1).seconds(0) == pytest.approx(one, rel=1e-9)
+    every = (fixed + 2 * 48 * 128 * model.expert_parameters) / 1e12 + 48e-6
+    assert one < cost.decode_curve(16).seconds(0) < every
+    assert cost.decode_curve(256).seconds(0) == pytest.approx(every, rel=1e-3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(MODELS),
+    parallel=st.sampled_from([1, 2, 4, 8]),
+    rollouts=st.integers(1, 1024),
+    context=st.integers(0, 10**7),
+)
+def test_the_curve_is_the_formula(name: str, parallel: int, rollouts: int, context: int) -> None:
+    cost = RooflineCost(load_model(name), load_gpu("h100-sxm"), tensor_parallel=parallel)
+    formula = cost.iteration_s(Iteration(rollouts, context))
+    assert cost.decode_curve(rollouts).seconds(context) == pytest.approx(formula, rel=1e-12)
+    assert cost.decode_curve(rollouts) is cost.decode_curve(rollouts)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    gpu=st.sampled_from(["h100-sxm", "l40s", "mi300x"]),
+    name=st.sampled_from(MODELS),
+    rollouts=st.integers(1, 1000),
+    context=st.integers(1, 10**6),
+    tokens=st.integers(1, 16_384),
+)
+def test_more_work_never_takes_less_time(
+    gpu: str, name: str, rollouts: int, context: int, tokens: int
+) -> None:
+    cost = RooflineCost(load_model(name), load_gpu(gpu), tensor_parallel=2)
+    decode_s = cost.iteration_s(Iteration(rollouts, context))
+    assert cost.iteration_s(Iteration(rollouts + 1, context)) >= decode_s
+    assert cost.iteration_s(Iteration(rollouts, context + 1)) > decode_s
+    chunk = prefill(1, tokens)
+    assert cost.iteration_s(prefill(1, tokens + 1)) >= cost.iteration_s(chunk)
+    assert cost.iteration_s(prefill(1, tokens, computed=100)) > cost.iteration_s(chunk)
+    both = Iteration(
+        rollouts + 1,
+        context + chunk.context_tokens,
+        chunk.prefill_tokens,
+        chunk.prefill_pairs,
+        1,
+        chunk.prefill_context_tokens,
+    )
+    alone = max(decode_s, cost.iteration_s(chunk))
+    # One forward is never shorter than either part, nor longer than one after the other.
+    assert alone <= cost.iteration_s(both) * (1 + 1e-12)
+    assert cost.iteration_s(both) <= decode_s + cost.iteration_s(chunk)
+
+
+def test_kv_pool_by_hand() -> None:
+    model = load_model("llama-3.1-8b")
+    expected = (100e9 * 0.9 - 2e9 - 2 * 8_030_261_248) / 131_072
+    assert kv_pool_tokens(model, IDEAL, 1) == int(expected)
+    expected = 8 * (100e9 * 0.5 - 2e9 - 2 * 8_030_261_248 / 16) / 131_072  # 8 KV heads, 16 GPUs
+    assert kv_pool_tokens(model, IDEAL, 16, memory_utilization=0.5) == int(expected)
+    cost = RooflineCost(model, IDEAL, kv_memory_utilization=0.9)
+    assert cost.kv_pool_tokens == kv_pool_tokens(model, IDEAL, 1)
+
+
+def test_a_model_that_does_not_fit_says_how_many_gpus_would() -> None:
+    model, gpu = load_model("llama-3.1-70b"), load_gpu("h100-sxm")
+    with pytest.raises(ScenarioError, match="tensor_parallel 4 would fit") as caught:
+        kv_pool_tokens(model, gpu, 1)
+    assert caught.value.field == "cluster.tensor_parallel"
+    assert kv_pool_tokens(model, gpu, 4) > 100_000
+    with pytest.raises(ScenarioError, match="kv_memory_utilization"):
+        kv_pool_tokens(model, gpu, 4, memory_utilization=1.2)
+    tiny = replace(gpu, memory_bytes=1e9)
+    with pytest.raises(ScenarioError, match="no number of them"):
+        kv_pool_tokens(model, tiny, 1)
+
+
+def test_sync_is_bound_by_the_slower_of_updater_and_link() -> None:
+    model = load_model("qwen3-8b")
+    fast = RooflineCost(model, load_gpu("h100-sxm"), sync_fixed_s=0.5)
+    assert fast.sync_s == pytest.approx(0.5 + model.weight_bytes / 73e9)
+    slow = RooflineCost(model, load_gpu("l40s"), sync_fixed_s=0.5)
+    assert slow.sync_s == pytest.approx(0.5 + model.weight_bytes / 32e9)
+
+
+def test_switches_cost_only_where_gpus_are_shared() -> None:
+    model, gpu = load_model("qwen3-8b"), load_gpu("h100-sxm")
+    shared = RooflineCost(model, gpu, trainer_gpus=8, switch_fixed_s=1.0)
+    moved_s = model.parameters * 16 / 8 / 64e9
+    assert shared.switch_to_train_s == pytest.approx(1.0 + moved_s)
+    assert shared.switch_to_rollout_s == pytest.approx(1.0 + moved_s)
+    assert replace(shared, offload_optimizer=False).switch_to_train_s == 1.0
+    apart = replace(shared, placement="disaggregated")
+    assert (apart.switch_to_train_s, apart.switch_to_rollout_s) == (0.0, 0.0)
+
+
+def test_warnings_name_each_range_left_and_only_those() -> None:
+    model = load_model("qwen3-8b")
+    cost = RooflineCost(model, load_gpu("h100-sxm"))
+    assert cost.warnings(Extremes(512, 10**7, 8192, 10**6, 32_768)) == []
+    (rollouts,) = cost.warnings(Extremes(rollouts=513))
+    assert rollouts.startswith("513 rollouts")
+    (tokens,) = cost.warnings(Extremes(rollout_tokens=40_000))
+    assert "40,000 tokens in a rollout" in tokens
+    unmeasured = RooflineCost(model, load_gpu("mi300x")).warnings(Extremes())
+    assert [("engine" in w, "trainer" in w) for w in unmeasured] == [(True, False), (False, True)]
+    pcie = RooflineCost(model, load_gpu("l40s"), tensor_parallel=2).warnings(Extremes())
+    assert any("PCIe" in w for w in pcie)
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "word"),
+    [
+        ({"host": 1}, "cost.roofline.host", "host_s"),
+        ({"host_s": -1}, "cost.roofline.host_s", "out of range"),
+        ({"sync_bytes_per_s": 0}, "cost.roofline.sync_bytes_per_s", "more than 0"),
+        ({"offload_optimizer": "no"}, "cost.roofline.offload_optimizer", "true or false"),
+        ({"trainer": 3}, "cost.roofline.trainer", "mapping"),
+        ({"trainer": {"recompute": "half"}}, "cost.roofline.trainer.recompute", "full, none"),
+        ({"trainer": {"shards": 1}}, "cost.roofline.trainer.shards", "shard"),
+        ({"tensor_parallel": 2}, "cost.roofline.tensor_parallel", "unknown"),
+    ],
+)
+def test_bad_options_name_themselves(options: dict[str, object], field: str, word: str) -> None:
+    with pytest.raises(ScenarioError, match=word) as caught:
+        RooflineCost.from_options(load_model("qwen3-8b"), load_gpu("h100-sxm"), options)
+    assert caught.value.field == field
+
+
+def test_options_reach_engine_and_trainer() -> None:
+    options = {"host_s": "2e-3", "trainer": {"log_prob_passes": 0, "microbatch_tokens": 4096}}
+    cost = RooflineCost.from_options(
+        load_model("qwen3-8b"), load_gpu("h100-sxm"), options, trainer_gpus=8
+    )
+    assert cost.host_s == 2e-3
+    phases = dict(cost.train(TrainLoad([(100, [900, 400])] * 8)).phases_s)
+    assert "log_prob" not in phases
+    assert phases["forward"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"tensor_parallel": 3}, "cluster.tensor_parallel"),
+        ({"tensor_parallel": 0}, "cluster.tensor_parallel"),
+        ({"replicas": 1.5}, "cluster.replicas"),
+        ({"placement": "shared"}, "cluster.placement"),
+    ],
+)
+def test_bad_clusters_name_the_key(change: dict[str, object], field: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        RooflineCost(load_model("qwen3-8b"), load_gpu("h100-sxm"), **change)  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+def test_parameters_that_are_not_physics_have_sources() -> None:
+    fields = set(RooflineCost.__dataclass_fields__)
+    assert set(ROOFLINE_SOURCES) <= fields
+    assert all(s.source and s.kind != "datasheet" for s in ROOFLINE_SOURCES.values())
+
+
+# --- against measurements ---
+
+SYSTEMS = {
+    "h100_sxm": "h100-sxm",
+    "h200_sxm": "h200-sxm",
+    "a100_sxm": "a100-80gb",
+    "l40s": "l40s",
+    "b200_sxm": "b200",
+}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_kernel_tables_held_out_rows(system: str) -> None:
+    """Mean errors on the rows that no efficiency was fitted to (every second one)."""
+    table = [r for r in rows("kernel_table_latency_qwen3_8b.csv") if r["system"] == system]
+    errors: dict[tuple[str, bool], list[float]] = {}
+    model, gpu = load_model("qwen3-8b"), load_gpu(SYSTEMS[system])
+    for row in table[1::2]:
+        parallel, batch, context = (int(row[k]) for k in ("tp", "batch", "context"))
+        cost = RooflineCost(model, gpu, parallel, host_s=0.0, host_per_rollout_s=0.0)
+        decode = row["phase"] == "decode"
+        work = Iteration(batch, batch * context) if decode else prefill(batch, context)
+        error = abs(1e3 * cost.iteration_s(work) / float(row["latency_ms"]) - 1)
+        errors.setdefault((row["phase"], parallel > 1), []).append(error)
+    means = {key: float(np.mean(values)) for key, values in errors.items()}
+    assert means["decode", False] < 0.05
+    assert means["prefill", False] < 0.07
+    assert means["decode", True] < 0.09
+    assert means["prefill", True] < (0.25 if system == "l40s" else 0.13)
+
+
+def test_a_real_engine_of_mid_2024_is_the_kernels_and_its_host_code() -> None:
+    """vLLM of mid-2024 on one H100, Llama-3-8B and Llama-2-7B with the host cost of that version
+    (1.22 ms and 74 us a rollout, fitted to these and other models of the same file)."""
+    llama2 = replace(
+        load_model("llama-3.1-8b"), name="llama-2-7b", kv_heads=32, intermediate=11008, vocab=32000
+    )
+    models = {
+        "meta-llama/Meta-Llama-3-8B": load_model("llama-3.1-8b"),
+        "meta-llama/Llama-2-7b-hf": llama2,
+    }
+    errors = []
+    for row in rows("engine_batch_latency.csv"):
+        if row["hw"] != "Nvidia H100 GPU" or row["ngpu"] != "1" or row["model"] not in models:
+            continue
+        cost = RooflineCost(
+            models[row["model"]], load_gpu("h100-sxm"), host_s=1.22e-3, host_per_rollout_s=74e-6
+        )
+        batch, length = int(row["batch"]), int(row["io_len"])
+        seconds = cost.mixed_iteration_s(prefill(batch, length))
+        ticks = cost.decode_curve(batch).total_ticks(batch * length, batch, length)
+        seconds += ticks / 2**80
+        errors.append(abs(seconds / float(row["latency_s"]) - 1))
+    assert len(errors) == 24
+    assert np.mean(errors) < 0.05
+    assert max(errors) < 0.15
+
+
+def test_weight_updates_on_256_gpus_held_out() -> None:
+    """checkpoint-engine on 256 H20: the fit saw 8 and 16 GPUs."""
+    weights = {"DeepSeek-V3.1 FP8": 671e9, "Kimi-K2 FP8": 1030e9}
+    seen = 0
+    for row in rows("rl_step_times.csv"):
+        if row["model"] in weights and row["n_gpu"] == "256":
+            rate = RooflineCost(load_model("qwen3-8b"), load_gpu("h20"))
+            predicted = rate.sync_fixed_s + weights[row["model"]] / rate.sync_bytes_per_s
+            assert predicted == pytest.approx(float(row["refit_s"]), rel=0.20)
+            seen += 1
+    assert seen == 2

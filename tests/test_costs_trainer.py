@@ -1,0 +1,360 @@
+"""The trainer: time against a plain sum, balance, memory, shared prefixes, and real baselines."""
+
+import csv
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.costs import (
+    RooflineTrainer,
+    TrainLoad,
+    capacity_frontier,
+    phase_b_memory,
+)
+from simulator.costs import trainer as module
+from simulator.costs.memory import (
+    activation_bytes_per_token,
+    layer_activation_bytes,
+    shared_kv_bytes_per_token,
+)
+from simulator.costs.trainer import Work, dense_work, pack, prefix_work, suffix_work
+from simulator.errors import ScenarioError
+from simulator.hardware import Gpu, load_gpu
+from simulator.models import load_model
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+
+QWEN = load_model("qwen3-8b")
+H100 = load_gpu("h100-sxm")
+
+GROUPS = st.lists(
+    st.tuples(st.integers(0, 800), st.lists(st.integers(1, 3000), max_size=8)),
+    min_size=1,
+    max_size=8,
+)
+
+
+def phases(trainer: RooflineTrainer, load: TrainLoad) -> dict[str, float]:
+    return dict(trainer.train(load).phases_s)
+
+
+def plain_forward_s(groups: list[tuple[int, list[int]]], shared: bool) -> float:
+    """One GPU, compute-bound: every token, logit and pair priced on its own."""
+    tokens = logits = pairs = 0.0
+    for prompt, responses in groups:
+        if shared and responses:
+            tokens += prompt
+            pairs += prompt**2 / 2
+        for response in responses:
+            logits += response
+            if shared:
+                tokens += response
+                pairs += prompt * response + response**2 / 2
+            else:
+                tokens += prompt + response
+                pairs += (prompt + response) ** 2 / 2
+    peak = H100.bf16_flop_per_s
+    linear = 2 * (QWEN.attention_parameters + QWEN.dense_mlp_parameters) * tokens
+    linear += 2 * QWEN.vocab * QWEN.hidden * logits
+    moved = 36 * layer_activation_bytes(QWEN) * module.TRAFFIC_PER_ACTIVATION_BYTE * tokens
+    moved += QWEN.vocab * module.TRAFFIC_PER_LOGIT * logits
+    attention = 4 * 36 * 32 * 128 * pairs
+    return (
+        linear / (peak * H100.gemm_flop_efficiency)
+        + moved / H100.bandwidth_bytes_per_s
+        + attention / (peak * H100.trainer_attention_flop_efficiency)
+    )
+
+
+# One H100 cannot hold the states of an 8B model: a GPU with room, and otherwise the same.
+ROOMY = replace(H100, name="roomy", memory_bytes=400e9)
+
+
+@settings(max_examples=50, deadline=None)
+@given(groups=GROUPS, shared=st.booleans())
+def test_one_gpu_against_a_plain_sum(groups: list[tuple[int, list[int]]], shared: bool) -> None:
+    trainer = RooflineTrainer(QWEN, ROOMY, log_prob_passes=2)
+    load = TrainLoad(groups, shared_prefix=shared)
+    cost = trainer.train(load)
+    if not load.rollouts:
+        assert cost.phases_s == ()
+        return
+    found, plain_s = dict(cost.phases_s), plain_forward_s(groups, shared)
+    weights_s = 2 * QWEN.parameters / (H100.bandwidth_bytes_per_s * H100.gemm_bandwidth_efficiency)
+    # A microbatch takes at least the time to read the weights; beyond that the sums agree.
+    assert plain_s <= found["forward"] * (1 + 1e-9)
+    assert found["forward"] <= plain_s + weights_s * cost.microbatches
+    assert found["log_prob"] == pytest.approx(2 * found["forward"])
+    assert found["backward"] == pytest.approx(3 * found["forward"])
+    assert "gradient_exchange" not in found
+
+
+def test_large_microbatches_are_exactly_the_plain_sum() -> None:
+    groups = [(2048, [4096] * 4)] * 2
+    for shared in (False, True):
+        found = phases(RooflineTrainer(QWEN, ROOMY), TrainLoad(groups, shared_prefix=shared))
+        assert found["forward"] == pytest.approx(plain_forward_s(groups, shared), rel=1e-9)
+
+
+def test_recomputation_is_one_more_forward() -> None:
+    load = TrainLoad([(100, [2000] * 4)])
+    full = phases(RooflineTrainer(QWEN, ROOMY), load)
+    kept = phases(RooflineTrainer(QWEN, ROOMY, recompute="none"), load)
+    assert full["backward"] - kept["backward"] == pytest.approx(full["forward"], rel=1e-9)
+
+
+def test_exchange_gather_and_optimizer_by_hand() -> None:
+    trainer = RooflineTrainer(QWEN, H100, gpus=8, microbatch_tokens=4096)
+    load = TrainLoad([(96, [4000] * 16)])
+    cost = trainer.train(load)
+    assert cost.microbatches == 2
+    found, size, rate = dict(cost.phases_s), QWEN.parameters, 450e9 * 0.7
+    assert found["gradient_exchange"] == pytest.approx(2 * 4 * size * 7 / 8 / rate)
+    assert found["optimizer"] == pytest.approx(28 * size / 8 / (3.35e12 * 0.8))
+    lone = RooflineTrainer(QWEN, ROOMY, gpus=8, microbatch_tokens=4096, shard=False)
+    whole = dict(lone.train(load).phases_s)
+    assert whole["gradient_exchange"] == pytest.approx(2 * 4 * size * 7 / 8 / rate)
+    gather = 2 * 2 * size * 7 / 8 / rate  # two microbatches, bf16
+    assert found["forward"] - whole["forward"] == pytest.approx(gather)
+    across = replace(trainer, gpus=16)
+    assert dict(across.train(load).phases_s)["gradient_exchange"] == pytest.approx(
+        4 * size * 15 / 16 / (50e9 * 0.7)
+    )
+
+
+def test_adapters_save_states_and_exchange() -> None:
+    load = TrainLoad([(96, [2000] * 16)])
+    full = RooflineTrainer(QWEN, H100, gpus=8).train(load)
+    lora = RooflineTrainer(QWEN, H100, gpus=8, weights="lora").train(load)
+    assert {"gradient_exchange", "optimizer"}.isdisjoint(dict(lora.phases_s))
+    assert full.peak_bytes - lora.peak_bytes == pytest.approx(12 * QWEN.parameters / 8, rel=1e-6)
+
+
+# --- packing and balance ---
+
+
+@given(lengths=st.lists(st.integers(1, 500), max_size=40), budget=st.integers(1, 600))
+def test_packing_keeps_every_token_and_the_budget(lengths: list[int], budget: int) -> None:
+    works = [dense_work(0, n) for n in lengths]
+    packed = pack(works, budget)
+    assert sum(w.tokens for w in packed) == sum(lengths)
+    assert sum(w.pairs for w in packed) == sum(w.pairs for w in works)
+    assert all(w.tokens <= max(budget, max(lengths)) for w in packed)
+    for one, following in itertools.pairwise(packed):
+        assert one.tokens + following.tokens > budget or following.tokens > budget
+
+
+def gpu_tokens(trainer: RooflineTrainer, load: TrainLoad) -> list[int]:
+    assigned, _ = trainer._microbatches(load)
+    return [sum(w.tokens for w in works) for works in assigned]
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths=st.lists(st.integers(1, 200), min_size=1, max_size=7), gpus=st.integers(1, 3))
+def test_balance_is_within_graham_of_the_best(lengths: list[int], gpus: int) -> None:
+    """Longest processing time is at most 4/3 - 1/(3m) of the best of all assignments."""
+    trainer = RooflineTrainer(QWEN, ROOMY, gpus=gpus)
+    held = gpu_tokens(trainer, TrainLoad([(0, lengths)]))
+    assert sum(held) == sum(lengths)
+    best = min(
+        max(sum(n for n, g in zip(lengths, a, strict=True) if g == gpu) for gpu in range(gpus))
+        for a in itertools.product(range(gpus), repeat=len(lengths))
+    )
+    assert max(held) <= (4 / 3 - 1 / (3 * gpus)) * best + 1e-9
+
+
+def test_shared_prefixes_keep_a_group_on_one_gpu() -> None:
+    groups = [(10, [100, 200, 300]), (20, [400]), (30, [50, 60])]
+    trainer = RooflineTrainer(QWEN, ROOMY, gpus=8)
+    held = sorted(gpu_tokens(trainer, TrainLoad(groups, shared_prefix=True)), reverse=True)
+    assert held == [610, 420, 140]
+    dense = gpu_tokens(trainer, TrainLoad(groups))
+    assert sorted(dense, reverse=True) == [420, 310, 210, 110, 90, 80]
+
+
+def test_suffixes_of_two_groups_are_never_one_microbatch() -> None:
+    trainer = RooflineTrainer(QWEN, ROOMY)
+    ((*works,),), prefix = trainer._microbatches(
+        TrainLoad([(10, [5, 6]), (20, [7])], shared_prefix=True)
+    )
+    assert prefix == 20
+    both = Work(11, 11, suffix_work(10, 5).pairs + suffix_work(10, 6).pairs)
+    assert works == [prefix_work(20), suffix_work(20, 7), prefix_work(10), both]
+
+
+@given(prompt=st.integers(0, 500), lengths=st.lists(st.integers(1, 500), min_size=1, max_size=9))
+def test_shared_prefix_saves_exactly_the_repeated_prompt(prompt: int, lengths: list[int]) -> None:
+    dense = [dense_work(prompt, s) for s in lengths]
+    shared = [prefix_work(prompt), *(suffix_work(prompt, s) for s in lengths)]
+    n = len(lengths)
+    assert sum(w.tokens for w in dense) - sum(w.tokens for w in shared) == (n - 1) * prompt
+    saved_pairs = sum(w.pairs for w in dense) - sum(w.pairs for w in shared)
+    assert saved_pairs == pytest.approx((n - 1) * prompt**2 / 2)
+
+
+def test_speed_up_of_a_shared_prefix_stays_below_its_token_bound() -> None:
+    load = [(10_240, [2048] * 16)] * 8
+    trainer = RooflineTrainer(load_model("qwen3-4b"), H100, gpus=8)
+    dense, shared = (trainer.train(TrainLoad(load, shared_prefix=s)).total_s for s in (False, True))
+    bound = 16 * 12_288 / (10_240 + 16 * 2048)
+    assert 2 < dense / shared < bound
+
+
+# --- memory ---
+
+
+def test_peak_by_hand() -> None:
+    trainer = RooflineTrainer(QWEN, H100, gpus=8)
+    layer = 2 * (4 * 4096 + (3 * 32 + 4 * 8) * 128 + 4 * 12288)
+    assert layer_activation_bytes(QWEN) == layer
+    states = 16 * QWEN.parameters / 8
+    embeddings = 2 * 151936 * 4096
+    gathered = 2 * (2 * (QWEN.parameters - embeddings) / 36 + embeddings / 2)
+    logits = 17 * 151936 * 1024
+    tokens = 10_000 * (36 * 4096 * 2 + 2 * layer)
+    assert trainer.peak_bytes(10_000) == pytest.approx(states + gathered + logits + tokens, abs=1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(gpus=st.integers(3, 64), recompute=st.sampled_from(["full", "none"]))
+def test_the_largest_microbatch_is_the_largest(gpus: int, recompute: str) -> None:
+    trainer = RooflineTrainer(QWEN, H100, gpus=gpus, recompute=recompute)  # type: ignore[arg-type]
+    tokens = trainer.largest_microbatch_tokens()
+    usable = H100.memory_bytes * 0.95
+    assert trainer.peak_bytes(tokens) <= usable < trainer.peak_bytes(tokens + 2)
+    assert trainer.train(TrainLoad([(0, [tokens])])).peak_bytes <= usable
+    with pytest.raises(ScenarioError, match=f"largest microbatch that fits is {tokens:,} tokens"):
+        trainer.train(TrainLoad([(0, [tokens + 2])]))
+
+
+def test_out_of_memory_says_what_to_change() -> None:
+    with pytest.raises(ScenarioError, match="before the first token") as caught:
+        RooflineTrainer(QWEN, H100).train(TrainLoad([(1, [1])]))
+    assert caught.value.field == "cluster.trainer_gpus"
+    given_budget = RooflineTrainer(QWEN, H100, gpus=8, microbatch_tokens=10**6)
+    with pytest.raises(ScenarioError, match="microbatch of 1,000,000 tokens") as caught:
+        given_budget.train(TrainLoad([(1, [1])]))
+    assert caught.value.field == "cost.roofline.trainer.microbatch_tokens"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"gpus": 0}, "cluster.trainer_gpus"),
+        ({"microbatch_tokens": 0}, "cost.roofline.trainer.microbatch_tokens"),
+        ({"log_prob_passes": -1}, "cost.roofline.trainer.log_prob_passes"),
+        ({"weights": "qlora"}, "cost.roofline.trainer.weights"),
+        ({"collective_efficiency": 0}, "cost.roofline.trainer.collective_efficiency"),
+        ({"shard": "yes"}, "cost.roofline.trainer.shard"),
+        ({"memory_utilization": 1.5}, "cost.roofline.trainer.memory_utilization"),
+    ],
+)
+def test_bad_trainers_name_the_key(change: dict[str, object], field: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        RooflineTrainer(QWEN, H100, **{"gpus": 8, **change})  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+def test_phase_b_by_hand() -> None:
+    """K/V and gK/gV: 2 x 2 x 36 layers x 8 heads x 128 x 2 bytes a prompt token."""
+    assert shared_kv_bytes_per_token(QWEN) == 2 * 2 * 36 * 8 * 128 * 2
+    per_token = activation_bytes_per_token(QWEN, "none")
+    found = phase_b_memory(QWEN, 1000, 200, microbatch_rollouts=3)
+    assert found.dense_bytes == 3 * 1200 * per_token
+    assert found.reuse_bytes == 1000 * shared_kv_bytes_per_token(QWEN) + 3 * 200 * per_token
+    assert found.saving == 1 - found.reuse_bytes / found.dense_bytes
+    weighted = phase_b_memory(QWEN, 1000, 200, 3, fixed_bytes=1e12)
+    assert weighted.reuse_bytes - found.reuse_bytes == 1e12
+
+
+def test_the_published_saving_needs_a_prompt_of_six_tenths() -> None:
+    """-59.1 % and 17,920 -> 29,696 tokens (arXiv 2606.01143) do not come with their split. At one
+    split, 6 : 4, both follow from this model within 4 %; at the paper's 10K / 2K neither does."""
+    llama = load_model("llama-3.1-8b")
+    budget = 17_920.5 * activation_bytes_per_token(llama, "none")
+    assert phase_b_memory(llama, 600, 400).saving == pytest.approx(0.591, rel=0.04)
+    frontier = capacity_frontier(llama, budget, 0.6)
+    assert frontier.dense_tokens == 17_920
+    assert frontier.reuse_tokens == pytest.approx(29_696, rel=0.04)
+    assert phase_b_memory(llama, 10_240, 2048).saving == pytest.approx(0.797, abs=0.005)
+    assert capacity_frontier(llama, budget, 10 / 12).reuse_tokens < 22_000
+
+
+@given(share=st.floats(0, 1), budget=st.floats(1e9, 1e12))
+def test_the_frontier_fills_its_budget_in_the_largest_phase(share: float, budget: float) -> None:
+    found = capacity_frontier(QWEN, budget, share)
+    per_token, kv = activation_bytes_per_token(QWEN, "none"), shared_kv_bytes_per_token(QWEN)
+
+    def peak(total: int) -> float:
+        prompt, response = share * total, (1 - share) * total
+        return max((per_token + kv / 2) * prompt, kv * prompt + per_token * response)
+
+    assert peak(found.reuse_tokens) <= budget * (1 + 1e-12) < peak(found.reuse_tokens + 2)
+    with pytest.raises(ScenarioError, match="share"):
+        capacity_frontier(QWEN, budget, share + 1.5)
+
+
+# --- against measurements ---
+
+BASELINES = {
+    "Qwen/Qwen3-0.6B": "qwen3-0.6b",
+    "Qwen/Qwen3-4B-Instruct-2507": "qwen3-4b",
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",
+}
+
+
+def baselines(gpu: str) -> list[dict[str, str]]:
+    path = DATA / "trainer_step_times.csv"
+    if not path.exists():
+        pytest.skip("real data are not beside the checkout: trainer_step_times.csv")
+    with path.open(newline="") as file:
+        table = list(csv.DictReader(file))
+    return [
+        r
+        for r in table
+        if gpu in r["gpu"]
+        and r["model"] in BASELINES
+        and r["type"] == "rl"
+        and r["success"] == "True"
+    ]
+
+
+def baseline(row: dict[str, str], gpu: Gpu) -> RooflineTrainer:
+    return RooflineTrainer(
+        load_model(BASELINES[row["model"]]),
+        gpu,
+        int(row["num_gpus"]),
+        weights="lora" if row["lora_rank"] else "full",
+        log_prob_passes=0,
+        microbatch_tokens=int(row["seq_len"]),
+    )
+
+
+@pytest.mark.parametrize(("gpu", "count", "limit"), [("h100-sxm", 17, 0.07), ("h200-sxm", 8, 0.10)])
+def test_prime_rl_steps(gpu: str, count: int, limit: float) -> None:
+    """Two full-length sequences a GPU and step. H200 rows are held out: nothing saw them."""
+    table = baselines(gpu[:4].upper())
+    errors = []
+    for row in table:
+        trainer = baseline(row, replace(load_gpu(gpu), memory_bytes=1e12))
+        length, gpus = int(row["seq_len"]), int(row["num_gpus"])
+        cost = trainer.train(TrainLoad([(0, [length] * (2 * gpus))]))
+        assert cost.microbatches == 2
+        errors.append(abs(cost.total_s / float(row["step_time_s"]) - 1))
+    assert len(errors) == count
+    assert np.mean(errors) < limit
+
+
+def test_prime_rl_memory() -> None:
+    """Peak memory of full-weight RL with recomputation on H200, held out: within 15 %."""
+    table = [r for r in baselines("H200") if not r["lora_rank"] and r["ac"] == "Recompute"]
+    assert len(table) == 4
+    for row in table:
+        trainer = baseline(row, load_gpu("h200-sxm"))
+        peak_gib = trainer.peak_bytes(int(row["seq_len"])) / 2**30
+        assert peak_gib == pytest.approx(float(row["peak_mem_gib"]), rel=0.15)

@@ -1,0 +1,395 @@
+"""The fast cluster and the plain reference must agree to the instant, whatever they are made to do.
+
+Both implement the same rules apart from each other: the fast one jumps from event to event, the
+reference computes every iteration. Times are compared as they are, not nearly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simulator.cluster import SimulatedCluster
+from simulator.errors import RunError
+from simulator.loop import run
+from simulator.plan import Batch, EnoughGroups, Launch, StepPlan, TimeLimit
+from simulator.replica import EngineSpec
+from simulator.rollout import Rollout
+from simulator.spans import Run
+from simulator.world import (
+    ClusterShape,
+    Event,
+    Finished,
+    Synced,
+    TrainBatch,
+    Trained,
+    TrainGroup,
+    World,
+)
+from tests.reference.cluster import ReferenceCluster
+from tests.strategies import (
+    ROUTINGS,
+    Cycle,
+    Scenario,
+    TableCost,
+    TableWorkload,
+    costs,
+    engines,
+    scenarios,
+    shapes,
+    workloads,
+)
+
+thorough = settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def worlds(scenario: Scenario) -> tuple[SimulatedCluster, ReferenceCluster]:
+    parts = (scenario.shape, scenario.engine, scenario.cost, scenario.workload, scenario.routing)
+    return SimulatedCluster(*parts), ReferenceCluster(*parts)
+
+
+# Whole runs
+
+
+def run_both(scenario: Scenario) -> tuple[Run, Run, ReferenceCluster]:
+    fast, slow = worlds(scenario)
+    policy = Cycle(scenario.plans)
+    fast_run = run(fast, policy, scenario.plans[0], scenario.steps)
+    slow_run = run(slow, policy, scenario.plans[0], scenario.steps)
+    return fast_run, slow_run, slow
+
+
+def require_equal(fast: Run, slow: Run) -> None:
+    assert fast.decisions == slow.decisions
+    for column in fast.stays.columns:
+        ours, theirs = fast.stays[column].tolist(), slow.stays[column].tolist()
+        if column == "reward":
+            ours, theirs = ([repr(value) for value in values] for values in (ours, theirs))
+        assert ours == theirs, column
+    assert fast.phases == slow.phases
+    assert (fast.start_s, fast.end_s, fast.ledger) == (slow.start_s, slow.end_s, slow.ledger)
+
+
+@thorough
+@given(scenarios())
+def test_runs_agree(scenario: Scenario) -> None:
+    fast, slow, _ = run_both(scenario)
+    require_equal(fast, slow)
+    assert slow.ledger.balance == 0
+
+
+def scenario_of(
+    plan: StepPlan,
+    *,
+    lengths: tuple[int, ...],
+    prompts: tuple[int, ...] = (10,),
+    replicas: int = 1,
+    max_seqs: int = 4,
+    max_batched_tokens: int = 8,
+    kv_tokens: int = 4096,
+    caching: bool = True,
+    colocated: bool = True,
+    cost: TableCost | None = None,
+    routing: str = "least_loaded",
+    steps: int = 3,
+) -> Scenario:
+    cap = max(lengths)
+    return Scenario(
+        shape=ClusterShape(replicas, 1, 1, colocated),
+        engine=EngineSpec(max_seqs, max_batched_tokens, kv_tokens, 4, caching),
+        cost=cost or TableCost(0.006, 2e-5, 2.2e-8, ((64, 1e-3, 1e-6),), 4e-6, sync_s=0.5),
+        workload=TableWorkload(prompts, lengths, (0.0, 1.0, 1.0), cap),
+        routing=routing,
+        plans=(plan,),
+        steps=steps,
+    )
+
+
+SYNCHRONOUS = StepPlan(batch=Batch(4, 3))
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_a_full_pool_preempts_and_both_agree(caching: bool) -> None:
+    lengths = (37, 5, 21, 40, 33)
+    scenario = scenario_of(SYNCHRONOUS, lengths=lengths, kv_tokens=72, caching=caching)
+    fast, slow, _ = run_both(scenario)
+    require_equal(fast, slow)
+    assert slow.ledger.preemptions > 10
+    assert slow.stays["recomputed_tokens"].sum() > 0
+
+
+def test_aborts_in_mid_flight_and_resumes_agree() -> None:
+    plan = replace(
+        SYNCHRONOUS, launch=Launch(over_sampling=2.0), stop=EnoughGroups(), unfinished="resume"
+    )
+    scenario = scenario_of(plan, lengths=(3, 40, 17, 29, 8, 5), replicas=3, steps=6)
+    fast, slow, _ = run_both(scenario)
+    require_equal(fast, slow)
+    assert slow.stays["resumed"].sum() > 5
+    assert (slow.stays["versions"] > 2).any()
+
+
+def test_losers_of_a_group_are_stopped_alike() -> None:
+    plan = replace(SYNCHRONOUS, launch=Launch(rollouts=5 / 3))
+    scenario = scenario_of(plan, lengths=(31, 5, 22, 9), replicas=2, kv_tokens=128)
+    fast, slow, _ = run_both(scenario)
+    require_equal(fast, slow)
+    assert (slow.stays["finished"] == 0).any()
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 5])
+@pytest.mark.parametrize("lengths", [(1,), (50,), (1, 50)])
+def test_extreme_lengths_agree(lengths: tuple[int, ...], replicas: int) -> None:
+    scenario = scenario_of(SYNCHRONOUS, lengths=lengths, replicas=replicas, kv_tokens=100)
+    fast, slow, _ = run_both(scenario)
+    require_equal(fast, slow)
+    assert slow.ledger.generated_tokens == sum(slow.stays["new_tokens"])
+    assert slow.stays["truncated"].any()
+
+
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_training_beside_rollouts_agrees(routing: str) -> None:
+    plan = replace(
+        SYNCHRONOUS,
+        launch=Launch(over_sampling=1.5, run_ahead=1),
+        stop=TimeLimit(4.0),
+        unfinished="resume",
+    )
+    cost = TableCost(0.25, phases=(("forward", 1.0, 0.0), ("backward", 2.0, 0.0)), sync_s=0.25)
+    scenario = scenario_of(
+        plan,
+        lengths=(2, 30, 11, 5),
+        replicas=2,
+        cost=cost,
+        colocated=False,
+        routing=routing,
+        steps=6,
+    )
+    fast, slow, _ = run_both(scenario)
+    require_equal(fast, slow)
+    rollout = [phase for phase in slow.phases if phase.kind == "rollout"]
+    backward = [phase for phase in slow.phases if phase.kind == "backward"]
+    assert any(r.start_s < b.end_s and b.start_s < r.end_s for r in rollout for b in backward)
+
+
+def test_an_iteration_that_schedules_nothing_agrees() -> None:
+    """A rollout that computed its group's last prompt block anew preempts itself to get it shared:
+    the pool is held by itself and by blocks that only it keeps in the cache."""
+    plan = StepPlan(batch=Batch(1, 2))
+    scenario = scenario_of(plan, lengths=(4,), prompts=(8,), kv_tokens=12, steps=2)
+    fast, slow, cluster = run_both(scenario)
+    require_equal(fast, slow)
+    assert any(one.work.rollouts == 0 for one in cluster.passes)
+
+
+# Below the loop: any order of submit, abort and wait
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Fresh rollouts as (group, index), and how many of the stopped ones to resume or restart."""
+
+    fresh: tuple[tuple[int, int], ...]
+    again: int
+    restart: bool
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Rollouts in flight whose place in order of key has its bit set; -1 is everything, None."""
+
+    mask: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The next event, if it comes within so many seconds."""
+
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Train:
+    """An update on whatever has finished."""
+
+
+@dataclass(frozen=True)
+class Sync:
+    """A weight sync."""
+
+
+Command = Submit | Abort | Wait | Train | Sync
+
+names = st.tuples(st.integers(0, 3), st.integers(0, 3))
+waits = st.one_of(
+    st.just(None), st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5, 3.0, 10.0, 0.006, 1 / 3, 0.37])
+)
+commands: st.SearchStrategy[list[Command]] = st.lists(
+    st.one_of(
+        st.builds(
+            Submit, st.lists(names, max_size=6, unique=True).map(tuple), st.integers(0, 4), st.booleans()
+        ),
+        st.builds(Submit, st.lists(names, min_size=2, max_size=9, unique=True).map(tuple), st.just(0), st.just(False)),
+        st.builds(Wait, waits),
+        st.builds(Wait, waits),
+        st.builds(Abort, st.one_of(st.just(-1), st.integers(0, 255))),
+        st.just(Train()),
+        st.just(Sync()),
+    ),
+    min_size=2,
+    max_size=25,
+)
+
+
+def seen(rollout: Rollout) -> tuple[Any, ...]:
+    """Everything that a world tells of a stay that has ended."""
+    return (
+        rollout.key,
+        rollout.attempt,
+        rollout.prompt_tokens,
+        rollout.new_tokens,
+        rollout.finished,
+        rollout.truncated,
+        rollout.reward,
+        rollout.replica,
+        rollout.start_s,
+        rollout.end_s,
+        rollout.prefill_tokens,
+        rollout.recomputed_tokens,
+        rollout.preemptions,
+    )
+
+
+class Driver:
+    """Makes one world obey commands and writes down all that it answers.
+
+    What to do hangs on the answers alone, so that two worlds that answer alike are driven alike.
+    As the loop does, it asks for a sync, and for an update on shared GPUs, only when nothing is in
+    flight (though some may still be leaving), and submits nothing until that is done.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.log: list[Any] = []
+        self.in_flight: dict[tuple[int, int], Rollout] = {}
+        self.stopped: list[Rollout] = []
+        self.finished: list[Rollout] = []
+        self.known: set[tuple[int, int]] = set()
+        self.attempts: dict[int, int] = {}  # by group, as the loop counts them
+        self.training = self.syncing = False
+        self.updates = 0
+
+    def obey(self, commands: Sequence[Command]) -> list[Any]:
+        for command in commands:
+            handler: Callable[[Any], Any] = getattr(self, type(command).__name__.lower())
+            self.log.append((command, handler(command), self.world.now_s))
+        while self.in_flight or self.training or self.syncing:
+            self.log.append((self.wait(Wait(None)), self.world.now_s))
+        with pytest.raises(RunError):
+            self.world.wait()
+        return self.log
+
+    def submit(self, command: Submit) -> None:
+        if self.syncing or (self.training and self.world.shape.colocated):
+            return
+        rollouts = []
+        for rollout in self.stopped[: command.again]:
+            if rollout not in self.stopped:
+                continue
+            self.stopped.remove(rollout)
+            if command.restart and all(group != rollout.group for group, _ in self.in_flight):
+                self.attempts[rollout.group] += 1
+                self.stopped = [other for other in self.stopped if other.group != rollout.group]
+                rollout = Rollout(*rollout.key, self.attempts[rollout.group])
+            rollouts.append(rollout)
+            self.in_flight[rollout.key] = rollout
+        for group, index in command.fresh:
+            if (group, index) not in self.known:
+                self.known.add((group, index))
+                rollouts.append(Rollout(group, index, self.attempts.setdefault(group, 0)))
+                self.in_flight[group, index] = rollouts[-1]
+        self.world.submit(rollouts)
+
+    def abort(self, command: Abort) -> list[Any]:
+        if command.mask == -1:
+            stopped = self.world.abort()
+        else:
+            flight = sorted(self.in_flight)
+            chosen = [key for place, key in enumerate(flight) if command.mask >> place & 1]
+            stopped = self.world.abort([self.in_flight[key] for key in chosen])
+        for rollout in stopped:
+            assert self.in_flight.pop(rollout.key) is rollout
+            (self.finished if rollout.finished else self.stopped).append(rollout)
+        return [seen(rollout) for rollout in stopped]
+
+    def wait(self, command: Wait) -> Any:
+        if not (self.in_flight or self.training or self.syncing):
+            return None
+        until_s = None if command.seconds is None else self.world.now_s + command.seconds
+        return [self.told(event) for event in self.world.wait(until_s)]
+
+    def told(self, event: Event) -> Any:
+        if isinstance(event, Finished):
+            rollout = event.rollout
+            assert self.in_flight.pop(rollout.key) is rollout
+            self.finished.append(rollout)
+            return seen(rollout)
+        if isinstance(event, Trained):
+            self.training = False
+        else:
+            assert isinstance(event, Synced)
+            self.syncing = False
+        return event
+
+    def train(self, command: Train) -> None:
+        if self.training or self.syncing or not self.finished:
+            return
+        if self.in_flight and self.world.shape.colocated:
+            return
+        groups: dict[int, list[Rollout]] = {}
+        for rollout in self.finished:
+            groups.setdefault(rollout.group, []).append(rollout)
+        self.finished = []
+        chosen = tuple(TrainGroup(group, tuple(rs), ()) for group, rs in sorted(groups.items()))
+        self.updates += 1
+        self.training = True
+        self.world.train(TrainBatch(self.updates, chosen), "dense")
+
+    def sync(self, command: Sync) -> None:
+        if not (self.training or self.syncing or self.in_flight):
+            self.syncing = True
+            self.world.sync_weights()
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Scenario:
+    workload = draw(workloads())
+    return Scenario(
+        shape=draw(shapes()),
+        engine=draw(engines(workload)),
+        cost=draw(costs()),
+        workload=workload,
+        routing=draw(st.sampled_from(ROUTINGS)),
+        plans=(),
+        steps=0,
+    )
+
+
+@thorough
+@given(clusters(), commands)
+def test_any_order_of_verbs_agrees(scenario: Scenario, orders: list[Command]) -> None:
+    fast, slow = worlds(scenario)
+    ours, theirs = Driver(fast).obey(orders), Driver(slow).obey(orders)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one == other
+    assert math.isfinite(fast.now_s)

@@ -1,0 +1,104 @@
+"""GPU presets carry provenance; mappings are checked key by key."""
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.errors import ScenarioError
+from simulator.hardware import EFFICIENCIES, Gpu, Kind, figure_names, gpu_presets, load_gpu
+
+NAMES = [
+    *("h100-sxm", "h200-sxm", "a100-80gb", "l40s", "b200"),
+    *("gb200", "h20", "mi300x", "rtx-pro-6000", "rtx-4090"),
+]
+BARE = {"memory_bytes": 80e9, "bandwidth_bytes_per_s": 2e12, "bf16_flop_per_s": 3e14}
+
+
+def test_presets_are_complete_and_every_figure_has_a_source() -> None:
+    presets = gpu_presets()
+    assert sorted(presets) == sorted(NAMES)
+    for gpu in presets.values():
+        assert set(gpu.provenance) == set(figure_names())
+        for name in figure_names():
+            said = gpu.provenance[name]
+            assert said.kind in get_args(Kind)
+            assert len(said.source) > 10, (gpu.name, name, said)
+        assert gpu.provenance["usd_per_hour"].kind == "assumed"
+        assert gpu.usd_per_hour > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_efficiencies_are_shares(name: str) -> None:
+    gpu = load_gpu(name)
+    for figure in figure_names():
+        if figure.endswith("efficiency"):
+            assert 0.05 < getattr(gpu, figure) <= 1, figure
+
+
+def test_only_gpus_in_the_kernel_tables_claim_a_fit() -> None:
+    fitted = {g.name for g in gpu_presets().values() if "fitted" in g.kinds(EFFICIENCIES)}
+    assert fitted == {"h100-sxm", "h200-sxm", "a100-80gb", "l40s", "b200"}
+
+
+def test_mapping_without_preset_marks_defaults_as_assumed() -> None:
+    gpu = Gpu.from_mapping({**BARE, "name": "mine"})
+    assert gpu.name == "mine"
+    assert gpu.memory_bytes == 80e9
+    assert gpu.kinds(figure_names()) == {"assumed"}
+
+
+def test_mapping_over_a_preset_changes_only_what_it_names() -> None:
+    entry = {"value": "2.0", "kind": "measured", "source": "our invoice of May"}
+    gpu = load_gpu({"preset": "h100-sxm", "usd_per_hour": entry})
+    base = load_gpu("h100-sxm")
+    assert gpu.usd_per_hour == 2.0
+    assert gpu.provenance["usd_per_hour"].source == "our invoice of May"
+    assert gpu.provenance["memory_bytes"] == base.provenance["memory_bytes"]
+    assert replace(gpu, usd_per_hour=base.usd_per_hour) == base
+
+
+@pytest.mark.parametrize(
+    ("mapping", "field", "word"),
+    [
+        ({**BARE, "memory": 1}, "gpu.memory", "memory_bytes"),
+        ({**BARE, "memory_bytes": -1}, "gpu.memory_bytes", "out of range"),
+        ({**BARE, "memory_bytes": float("nan")}, "gpu.memory_bytes", "out of range"),
+        ({**BARE, "memory_bytes": "lots"}, "gpu.memory_bytes", "number"),
+        ({**BARE, "memory_bytes": True}, "gpu.memory_bytes", "number"),
+        ({**BARE, "gemm_flop_efficiency": 68}, "gpu.gemm_flop_efficiency", "share"),
+        ({**BARE, "interconnect_shared": 1}, "gpu.interconnect_shared", "true or false"),
+        ({**BARE, "usd_per_hour": {"value": 1, "kind": "guess"}}, "gpu.usd_per_hour.kind", "valid"),
+        ({**BARE, "usd_per_hour": {"kind": "assumed"}}, "gpu.usd_per_hour.value", "missing"),
+        ({**BARE, "usd_per_hour": {"valeu": 1}}, "gpu.usd_per_hour.valeu", "value"),
+        ({"memory_bytes": 80e9}, "gpu.bandwidth_bytes_per_s", "missing"),
+        ({"preset": "h100"}, "gpu.preset", "h100-sxm"),
+    ],
+)
+def test_bad_mappings_name_the_key(mapping: dict[str, object], field: str, word: str) -> None:
+    with pytest.raises(ScenarioError, match=word) as caught:
+        load_gpu(mapping)
+    assert caught.value.field == field
+
+
+def test_unknown_names_offer_the_nearest() -> None:
+    with pytest.raises(ScenarioError, match=r"did you mean .*h100-sxm") as caught:
+        load_gpu("H100-SMX")
+    assert caught.value.field == "gpu"
+    with pytest.raises(ScenarioError, match=r"cluster\.gpu: 7"):
+        load_gpu(7, "cluster.gpu")  # type: ignore[arg-type]
+
+
+def test_figures_out_of_range_are_refused_by_the_class_itself() -> None:
+    with pytest.raises(ScenarioError, match=r"gpu\.bandwidth_bytes_per_s"):
+        replace(load_gpu("l40s"), bandwidth_bytes_per_s=0.0)
+
+
+@given(gpus=st.integers(1, 64))
+def test_a_shared_bridge_carries_the_same_total_for_any_number_of_pairs(gpus: int) -> None:
+    pcie, nvlink = load_gpu("l40s"), load_gpu("h100-sxm")
+    assert nvlink.link_bytes_per_s(gpus) == nvlink.interconnect_bytes_per_s
+    total = pcie.link_bytes_per_s(gpus) * max(1.0, gpus / 2)
+    assert total == pytest.approx(pcie.interconnect_bytes_per_s)

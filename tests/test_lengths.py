@@ -1,0 +1,285 @@
+"""Laws of the length model: exact tables against SciPy, brute force and sampling."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from simulator.errors import ScenarioError
+from simulator.length_specs import length_presets, lengths_from_spec
+from simulator.lengths import (
+    FAMILIES,
+    Component,
+    GammaEffect,
+    LengthDistribution,
+    LengthModel,
+    WeibullEffect,
+    whole_tokens,
+)
+
+LOGNORMAL = {"family": "lognormal", "median_tokens": 3200, "between_sd": 0.65, "within_sd": 0.3}
+
+models = st.builds(
+    lambda family, median, between, within, runaway: LengthModel(
+        (Component(family, median, between, within),), (1.0,), runaway
+    ),
+    st.sampled_from(sorted(FAMILIES)),
+    st.floats(2.0, 400.0),
+    st.sampled_from([0.0, 1e-200, 0.1, 0.7, 5.0]),
+    st.sampled_from([0.0, 1e-200, 1e-7, 0.05, 0.3, 5.0]),
+    st.sampled_from([0.0, 0.05, 1.0]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(model=models, cap=st.integers(1, 600), z=st.sampled_from([None, -2.0, 0.0, 1.0]))
+def test_a_distribution_agrees_with_its_own_probability_table(model, cap, z):
+    """Moments, quantiles and tails from the probabilities, by another road than the tables'."""
+    length = model.marginal(cap) if z is None else model.given(z, cap)
+    values = np.arange(1, cap + 1)
+    p = length.pmf(values)
+    assert p.min() >= 0.0
+    assert p.sum() == pytest.approx(1.0, abs=1e-12)
+    assert length.pmf(1.5) == length.pmf(0) == length.pmf(cap + 1) == 0.0
+    mean = float(p @ values)
+    assert length.mean() == pytest.approx(mean, rel=1e-12)
+    assert length.var() == pytest.approx(float(p @ (values - mean) ** 2), rel=1e-9, abs=1e-9)
+    assert length.std() == math.sqrt(length.var())
+    np.testing.assert_allclose(length.cdf(values), np.cumsum(p), atol=1e-12)
+    np.testing.assert_allclose(length.cdf(values) + length.sf(values), 1.0, atol=1e-12)
+    for q in (0.0, 0.01, 0.5, 0.9, 1.0):
+        n = int(length.ppf(q))
+        assert 1 <= n <= cap
+        assert length.cdf(n) >= q
+        assert n == 1 or length.cdf(n - 1) < q
+    assert length.median() == length.ppf(0.5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(model=models, cap=st.integers(3, 400), data=st.data())
+def test_residual_is_the_conditional_distribution(model, cap, data):
+    length = model.marginal(cap)
+    reached = data.draw(st.integers(0, cap - 1))
+    if length.sf(reached) == 0.0:
+        with pytest.raises(ValueError, match="goes on"):
+            length.residual(reached)
+        return
+    rest = length.residual(reached)
+    assert rest.cap == cap - reached
+    more = np.arange(0, cap - reached + 1)
+    np.testing.assert_allclose(
+        rest.sf(more) * length.sf(reached), length.sf(reached + more), rtol=1e-12, atol=1e-300
+    )
+
+
+def test_residual_of_a_residual_is_the_later_residual():
+    length = lengths_from_spec(LOGNORMAL).marginal(8192)
+    twice, once = length.residual(1000).residual(2000), length.residual(3000)
+    assert twice.mean() == pytest.approx(once.mean(), rel=1e-12)
+    for reached in (-1, 8192):
+        with pytest.raises(ValueError, match="goes on"):
+            length.residual(reached)
+
+
+def test_lognormal_marginal_against_scipy():
+    cap = 16384
+    length = lengths_from_spec(LOGNORMAL).marginal(cap)
+    exact = stats.lognorm(math.hypot(0.65, 0.3), scale=3200)
+    at = np.array([1, 50, 3200, 9000, cap - 1])
+    np.testing.assert_allclose(length.sf(at), exact.sf(at), rtol=1e-10)
+    assert length.pmf(cap) == pytest.approx(exact.sf(cap - 1))  # an atom, not a truncation
+    assert length.median() == 3200
+    # E[ceil(min(X, cap))] lies half a token above E[min(X, cap)].
+    mean = exact.expect(lambda x: x, ub=cap) + cap * exact.sf(cap)
+    assert length.mean() == pytest.approx(mean + 0.5 * exact.cdf(cap), abs=0.01)
+
+
+@pytest.mark.parametrize(("sd", "z"), [(0.1, 0.0), (0.3, 1.0), (1.2, -0.5)])
+def test_conditional_gamma_and_weibull_against_scipy(sd, z):
+    at = np.array([30, 100, 180, 400])
+    centre = 100.0 * math.exp(0.5 * z)
+    gamma = LengthModel((Component("gamma", 100.0, 0.5, sd),)).given(z, 4096)
+    shape = float(np.exp(np.interp(-sd * sd, *_negative_trigamma())))
+    reference = stats.gamma(shape, scale=centre / stats.gamma(shape).median())
+    np.testing.assert_allclose(gamma.sf(at), reference.sf(at), rtol=1e-3, atol=1e-9)
+    weibull = LengthModel((Component("weibull", 100.0, 0.5, sd),)).given(z, 4096)
+    c = math.pi / math.sqrt(6.0) / sd
+    reference = stats.weibull_min(c, scale=centre / math.log(2.0) ** (1.0 / c))
+    np.testing.assert_allclose(weibull.sf(at), reference.sf(at), rtol=1e-9, atol=1e-12)
+
+
+def _negative_trigamma():
+    from scipy.special import polygamma
+
+    log_shape = np.linspace(-3.0, 8.0, 20_001)
+    return -polygamma(1, np.exp(log_shape)), log_shape
+
+
+@pytest.mark.parametrize("effect", [GammaEffect, WeibullEffect])
+@pytest.mark.parametrize("sd", [0.05, 0.3, 1.5])
+def test_a_within_effect_has_median_zero_and_the_stated_spread(effect, sd):
+    within = effect(sd)
+    assert within.ppf(np.array([0.5]))[0] == pytest.approx(0.0, abs=1e-9)
+    low, high = within.ppf(np.array([1e-13, 1.0 - 1e-13]))
+    mean, _ = integrate.quad(lambda w: w * within.pdf(w), low, high, limit=200)
+    second, _ = integrate.quad(lambda w: w * w * within.pdf(w), low, high, limit=200)
+    assert math.sqrt(second - mean * mean) == pytest.approx(sd, rel=1e-4)
+    u = np.array([0.01, 0.3, 0.99])
+    np.testing.assert_allclose(1.0 - within.sf(within.ppf(u)), u, rtol=1e-9)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize(("between", "within"), [(0.8, 0.1), (0.3, 0.3), (0.1, 0.9), (1.5, 0.02)])
+def test_marginal_is_the_conditional_averaged_over_prompts(family, between, within):
+    component = Component(family, 500.0, between, within)
+    for tokens in (20.0, 300.0, 800.0, 5000.0):
+        at = np.log(np.array([tokens]))
+
+        def averaged(z, at=at, component=component):
+            return stats.norm.pdf(z) * component.sf_given(z, at)[0]
+
+        step = (math.log(tokens / 500.0)) / between
+        reference, _ = integrate.quad(
+            averaged, -8.5, 8.5, points=[min(max(step, -8.0), 8.0)], limit=400, epsabs=1e-11
+        )
+        assert component.sf_marginal(at)[0] == pytest.approx(reference, abs=1e-8)
+
+
+@pytest.mark.parametrize("family", [*sorted(FAMILIES), "mixture"])
+def test_draws_follow_the_marginal_distribution(family):
+    """Both ways to draw, from the table and from the random effects: Kolmogorov's bound."""
+    if family == "mixture":
+        parts = (Component("weibull", 60.0, 0.4, 0.5), Component("lognormal", 700.0, 0.3, 0.2))
+        model = LengthModel(parts, (0.3, 0.7), runaway=0.02)
+    else:
+        model = LengthModel((Component(family, 300.0, 0.6, 0.4),))
+    cap, n = 1000, 40_000
+    length = model.marginal(cap)
+    rng = np.random.default_rng(1)
+    effects = model.uncapped(rng.random(n), rng.standard_normal(n), rng.random((n, 1)))[:, 0]
+    effects[rng.random(n) < model.runaway] = np.inf
+    for sample in (length.rvs(n, rng), whole_tokens(effects, cap)):
+        assert sample.min() >= 1
+        assert sample.max() <= cap
+        empirical = LengthDistribution.from_samples(sample, cap)
+        at = np.arange(1, cap)
+        assert np.abs(empirical.cdf(at) - length.cdf(at)).max() < 1.95 / math.sqrt(n)  # p = 0.001
+    assert length.rvs((3, 2), rng).shape == (3, 2)
+
+
+def test_a_length_is_rounded_up_and_cut_at_the_cap():
+    """So ``P(N > n) = P(X > n)`` holds exactly below the cap, where lengths are short too."""
+    uncapped = np.array([0.0, 0.2, 1.0, 1.5, 2.0, 8.01, 9.0, 40.0, np.inf])
+    assert whole_tokens(uncapped, 9).tolist() == [1, 1, 1, 2, 2, 9, 9, 9, 9]
+    model, z = LengthModel.lognormal(3, 0.5, 0.4), np.random.default_rng(8).standard_normal(40_000)
+    u = np.random.default_rng(9).random((40_000, 1))
+    sample = whole_tokens(model.uncapped(u[:, 0], z, u), 6)
+    gap = LengthDistribution.from_samples(sample, 6).cdf([1, 2, 3, 5])
+    np.testing.assert_allclose(gap, model.marginal(6).cdf([1, 2, 3, 5]), atol=0.01)
+
+
+def test_a_mixture_marginal_is_the_weighted_sum_and_given_picks_the_component():
+    parts = (Component("gamma", 60.0, 0.4, 0.5), Component("lognormal", 700.0, 0.3, 0.2))
+    mixed = LengthModel(parts, (0.25, 0.75)).marginal(512)
+    alone = [LengthModel((part,)).marginal(512).mean() for part in parts]
+    assert mixed.mean() == pytest.approx(0.25 * alone[0] + 0.75 * alone[1])
+    model = LengthModel(parts, (0.25, 0.75))
+    assert model.given(0.0, 512, component=0).median() == 60
+    assert model.given(0.0, 5120, component=1).median() == 700
+
+
+def test_runaway_adds_an_atom_at_the_cap_and_scales_the_rest():
+    plain = lengths_from_spec(LOGNORMAL)
+    away = lengths_from_spec({**LOGNORMAL, "runaway": 0.1})
+    at = np.arange(0, 8192, 100)
+    np.testing.assert_allclose(away.marginal(8192).cdf(at), 0.9 * plain.marginal(8192).cdf(at))
+    assert lengths_from_spec({**LOGNORMAL, "runaway": 1}).given(0.0, 77).mean() == 77.0
+
+
+def test_scaling_and_drift_move_the_median_and_leave_the_spread():
+    model = lengths_from_spec({**LOGNORMAL, "drift_per_step": 0.01})
+    assert model.scaled(2.0).marginal(1 << 20).median() == 6400
+    drifted = model.at_step(70).components[0]
+    assert drifted.median_tokens == pytest.approx(3200 * math.exp(0.7))
+    assert (drifted.between_sd, drifted.within_sd) == (0.65, 0.3)
+    for factor in (0.0, -1.0, math.inf):
+        with pytest.raises(ValueError, match="positive"):
+            model.scaled(factor)
+
+
+def test_a_table_that_is_no_distribution_and_a_bad_quantile_are_refused():
+    for table in ([1.0], [0.9, 0.0], [1.0, 0.5], [[1.0], [0.0]]):
+        with pytest.raises(ValueError, match="survival table"):
+            LengthDistribution(np.array(table))
+    with pytest.raises(ValueError, match="no lengths"):
+        LengthDistribution.from_samples([], 10)
+    with pytest.raises(ValueError, match="quantile"):
+        lengths_from_spec(LOGNORMAL).marginal(10).ppf(1.1)
+    for cap in (0, 1 << 25):
+        with pytest.raises(ValueError, match="cap"):
+            lengths_from_spec(LOGNORMAL).marginal(cap)
+
+
+MIXTURE = {"family": "mixture", "components": [{"weight": 0.5, **LOGNORMAL}] * 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "says"),
+    [
+        ({"family": "log-normal"}, "family", "did you mean lognormal"),
+        ({"family": None}, "family", "missing"),
+        ({"family": 3}, "family", "unknown family 3"),
+        ({"median_tokens": 0}, "median_tokens", "more than 0"),
+        ({"median_tokens": None}, "median_tokens", "missing"),
+        ({"median_tokens": "many"}, "median_tokens", "not a number"),
+        ({"median_tokens": math.nan}, "median_tokens", "finite"),
+        ({"between_sd": -0.1}, "between_sd", "at least 0"),
+        ({"within_sd": 9}, "within_sd", "at most 5"),
+        ({"within_sd": True}, "within_sd", "not a number"),
+        ({"runaway": 1.01}, "runaway", "at most 1"),
+        ({"runaway": -0.01}, "runaway", "at least 0"),
+        ({"drift_per_step": 3}, "drift_per_step", "at most 1"),
+        ({"sigma": 1}, "sigma", "unknown key"),
+        ({"components": []}, "components", "unknown key"),
+        ({"preset": "qwen3-30b-a3b-thinkin"}, "preset", "did you mean qwen3-30b-a3b-thinking"),
+        ({"preset": ["x"]}, "preset", "unknown preset"),
+        ({"preset": "glm-4.5", "family": "mixture"}, "family", "leave preset out"),
+        ({**MIXTURE, "components": []}, "components", "missing"),
+        ({**MIXTURE, "components": 4}, "components", "missing"),
+        ({**MIXTURE, "components": [{"weight": 0.7, **LOGNORMAL}]}, "components", "sum to 0.7"),
+        ({**MIXTURE, "components": [{**LOGNORMAL}]}, "components[0].weight", "missing"),
+        ({**MIXTURE, "components": ["x"]}, "components[0]", "not a mapping"),
+    ],
+)
+def test_bad_parameters_name_their_key(change, field, says):
+    base = {} if change.get("family") == "mixture" and "preset" not in change else LOGNORMAL
+    with pytest.raises(ScenarioError, match=says.replace("[", r"\[")) as caught:
+        lengths_from_spec({**base, **change})
+    assert caught.value.field == f"workload.lengths.{field}"
+
+
+@pytest.mark.parametrize("spec", [None, "lognormal", [1], 3])
+def test_a_section_that_is_no_mapping_is_refused(spec):
+    with pytest.raises(ScenarioError, match="mapping"):
+        lengths_from_spec(spec)
+
+
+def test_every_preset_loads_and_a_key_beside_a_preset_overrides_it():
+    presets = length_presets()
+    assert {p.kind for p in presets.values()} == {"fitted", "published"}
+    for preset in presets.values():
+        assert preset.source
+        assert preset.model.marginal(16384).mean() > 1.0
+        if preset.kind == "fitted":
+            assert {"prompts", "rollouts", "cap_tokens", "standard_errors"} <= set(preset.details)
+        else:
+            assert "published" in preset.details
+    spec = {"preset": "glm-4.5", "within_sd": 0.9}
+    component = lengths_from_spec(spec).components[0]
+    assert component.within_sd == 0.9
+    assert component.median_tokens == presets["glm-4.5"].lengths["median_tokens"]

@@ -1,0 +1,271 @@
+"""How policies are spelt, and what is said of a spelling that is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.errors import ScenarioError
+from simulator.policies import (
+    APRIL,
+    PODS,
+    POLICIES,
+    SAGC,
+    DynamicSampling,
+    OneStepOff,
+    PartialRollout,
+    PrefixReuse,
+    TailBatching,
+    build_chain,
+    build_policy,
+    parse_policy,
+    spell,
+)
+from simulator.policy import Policy, chain
+
+NAN, INF = float("nan"), float("inf")
+
+
+def rejected(call: Callable[[], object], field: str, *words: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        call()
+    assert caught.value.field == field
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in caught.value.message
+
+
+# Values
+
+
+OUT_OF_RANGE: dict[tuple[str, str], Sequence[Any]] = {
+    ("april", "over_sampling"): (0.99, 0, -1, NAN, INF, "two", None, True, [2]),
+    ("april", "surplus"): ("keep", "", None, 1, ["drop"]),
+    ("april", "mask_off_policy"): ("yes", 1, None),
+    ("sagc", "candidates"): ([], 8, "4,8", [8, 8], [1, 8], [8, 2.5], [8, "a"]),
+    ("sagc", "tau"): (0.9, NAN, "x", None),
+    ("sagc", "alpha"): (-0.1, 1.1, NAN),
+    ("sagc", "eta"): (0, -1, INF),
+    ("sagc", "gamma"): (0, 1.01, NAN),
+    ("sagc", "lambda0"): (-1, 11, NAN),
+    ("sagc", "lambda_max"): (-1, INF),
+    ("sagc", "first"): (5, 1, 8.5, "8", None),
+    ("sagc", "seed"): (-1, 2**64, 1.5, "a"),
+    ("pods", "keep"): (0, -4, 2.5, NAN, INF, "4", None, True),
+    ("pods", "rule"): ("variance", None, 3),
+    ("pods", "advantages"): ("after", None),
+    ("pods", "seed"): (-1, 2**64, None),
+    ("dynamic_sampling", "refill_groups"): (0, -1, 1.5, "all"),
+    ("dynamic_sampling", "refill_when"): ("empty", None, 0),
+    ("dynamic_sampling", "surplus"): ("keep", 0, []),
+    ("tail_batching", "over_sampling"): (0.5, NAN, "x"),
+    ("tail_batching", "rollouts"): (0.5, INF, None),
+    ("partial_rollout", "in_flight"): (0.5, NAN, 1001, {}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [(*where, value) for where, values in OUT_OF_RANGE.items() for value in values],
+)
+def test_a_value_out_of_range_names_its_key(name: str, key: str, value: Any) -> None:
+    rest = {"keep": 4} if name == "pods" else {}
+    rejected(lambda: build_policy(name, rest | {key: value}), f"policy.{name}.{key}")
+    rejected(lambda: POLICIES[name](**(rest | {key: value})), f"policy.{name}.{key}")
+
+
+def test_a_rejection_says_what_would_be_right() -> None:
+    surplus: Any = "dorp"
+    words = ("must be one of carry, train, drop", "did you mean drop?", "got 'dorp'")
+    rejected(lambda: APRIL(2, surplus), "policy.april.surplus", *words)
+    wanted = ("must be a number from 1 to 1000", "got 0.5")
+    rejected(lambda: APRIL(0.5), "policy.april.over_sampling", *wanted)
+    rejected(lambda: SAGC(first=6), "policy.sagc.first", "4, 8, 16", "got 6")
+    rejected(lambda: PODS(0), "policy.pods.keep", "whole number of 1 or more", "got 0")
+
+
+def test_numbers_may_be_written_as_yaml_reads_them() -> None:
+    built = build_policy("sagc", {"eta": "5e-2", "first": 8.0, "candidates": [16, 8, 4]})
+    assert built == SAGC(eta=0.05)
+    assert isinstance(built, SAGC)
+    assert type(built.first) is int
+    assert build_policy("april", {"over_sampling": 2}) == APRIL(2.0)
+
+
+# Names
+
+
+def test_an_unknown_policy_or_parameter_is_named_with_the_nearest() -> None:
+    rejected(lambda: build_policy("aprill"), "policy.aprill", "did you mean april?")
+    rejected(lambda: build_policy("dapo"), "policy.dapo", "dapo_filter")
+    rejected(lambda: build_policy("zzz"), "policy.zzz", "valid: april", "tail_batching")
+    rejected(
+        lambda: build_policy("april", {"oversampling": 2}),
+        "policy.april.oversampling",
+        "did you mean over_sampling?",
+    )
+    rejected(lambda: build_policy("prefix_reuse", {"on": True}), "policy.prefix_reuse.on")
+    rejected(lambda: build_policy("april", {3: 2}), "policy.april.3")  # type: ignore[dict-item]
+    rejected(lambda: build_policy(7), "policy.7")  # type: ignore[arg-type]
+    rejected(lambda: build_policy("pods"), "policy.pods.keep", "missing")
+    rejected(lambda: build_policy("april", [2.0]), "policy.april", "mapping")  # type: ignore[arg-type]
+
+
+def test_errors_start_with_the_field_given() -> None:
+    params = {"over_sampling": 0}
+    rejected(lambda: build_policy("april", params, "runs[2].policy"),
+             "runs[2].policy.april.over_sampling")  # fmt: skip
+    rejected(
+        lambda: build_policy("dapo_filter", {"refill_groups": 0}),
+        "policy.dapo_filter.refill_groups",
+    )
+
+
+def test_every_policy_has_a_name() -> None:
+    kinds = {APRIL, SAGC, PODS, PrefixReuse, DynamicSampling, TailBatching, OneStepOff}
+    assert set(POLICIES.values()) == kinds | {PartialRollout}
+    for name, kind in POLICIES.items():
+        assert type(build_policy(name, {"keep": 2} if name == "pods" else None)) is kind
+
+
+# Chains
+
+
+def test_a_list_builds_a_chain_in_its_order() -> None:
+    spec = [
+        {"april": {"over_sampling": 1.5}},
+        "sagc",
+        {"pods": {"keep": 4}},
+        {"prefix_reuse": None},
+    ]
+    assert build_chain(spec) == chain(APRIL(1.5), SAGC(), PODS(4), PrefixReuse())
+    assert build_chain([]) == build_chain(None) == build_chain(["sync"]) == chain()
+    assert build_chain([{"pods": {"keep": 8}}, {"pods": {"keep": 4}}]) == chain(PODS(8), PODS(4))
+
+
+def test_a_seed_reaches_the_policies_that_draw() -> None:
+    spec = ["sagc", {"pods": {"keep": 4, "seed": 3}}, "prefix_reuse"]
+    assert build_chain(spec, seed=9) == chain(SAGC(seed=9), PODS(4, seed=3), PrefixReuse())
+    assert parse_policy("sagc+pods(keep=4,seed=3)+prefix_reuse", seed=9) == build_chain(
+        spec, seed=9
+    )
+
+
+@pytest.mark.parametrize("spec", ["april", {"april": {}}, 5, True])
+def test_a_chain_is_a_list(spec: Any) -> None:
+    rejected(lambda: build_chain(spec), "policy", "must be a list")
+
+
+@pytest.mark.parametrize("item", [{}, {"april": {}, "sagc": {}}, 5, None, ["april"]])
+def test_an_item_is_one_policy(item: Any) -> None:
+    rejected(lambda: build_chain(["sagc", item]), "policy[1]", "one name with its parameters")
+
+
+def test_contradictions_are_refused() -> None:
+    rejected(lambda: build_chain(["april", "tail_batching"]), "policy.tail_batching", "april")
+    rejected(lambda: parse_policy("partial_rollout+april"), "policy.april", "partial_rollout")
+    rejected(lambda: build_chain(["sagc", "sagc"]), "policy.sagc", "twice")
+    rejected(lambda: build_chain(["dapo_filter", "dynamic_sampling"]), "policy.dynamic_sampling")
+    rejected(lambda: build_chain(["tail_batching", "sagc"]), "policy.tail_batching", "after sagc")
+    build_chain(["sagc", "tail_batching"])
+    rejected(lambda: build_chain([{"sync": {"a": 1}}]), "policy.sync", "no parameters")
+    rejected(lambda: build_chain([{"sync": 5}]), "policy.sync", "no parameters")
+
+
+# Spellings
+
+
+def test_a_spelling_builds_a_chain() -> None:
+    assert parse_policy("sync") == parse_policy(" sync + sync ") == chain()
+    assert parse_policy("april") == chain(APRIL())
+    text = "april(over_sampling=1.5, surplus=drop, mask_off_policy=true) + sagc(candidates=[4,8])"
+    assert parse_policy(text) == chain(
+        APRIL(1.5, "drop", mask_off_policy=True), SAGC(candidates=(4, 8))
+    )
+    assert parse_policy("pods(keep=4,rule='random')+prefix_reuse()") == chain(
+        PODS(4, "random"), PrefixReuse()
+    )
+    assert parse_policy("dapo_filter(refill_groups=none)") == chain(DynamicSampling())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "  ",
+        "april(",
+        "april()(",
+        "april(2)",
+        "april+",
+        "+april",
+        "april sagc",
+        "april,sagc",
+        "april-sagc",
+        "one-step-off",
+        "april(over_sampling=2, over_sampling=3)",
+        "april(**{})",
+        "april(over_sampling=__import__('os'))",
+        "april(over_sampling=1+1j.real)",
+        "(lambda: 1)()",
+        "april.plan()",
+        "april(over_sampling=(((",
+        "x" * 5000,
+        "(" * 1500,
+        "sagc(candidates=" + "[" * 900 + "]" * 900 + ")",
+        "april\x00",
+        "2",
+    ],
+)
+def test_a_text_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        parse_policy(text)
+    assert caught.value.field.split(".")[0] == "policy"
+    assert len(str(caught.value)) < 400
+
+
+@given(st.text(alphabet="aprilsgcod()+=,[]'\"0123._ \\", max_size=30))
+def test_no_text_breaks_the_parser(text: str) -> None:
+    with contextlib.suppress(ScenarioError):
+        assert parse_policy(text) == parse_policy(f" {text} ")
+
+
+def test_a_wrong_value_in_a_spelling_names_its_key() -> None:
+    rejected(lambda: parse_policy("sagc+april(over_sampling=0)"), "policy.april.over_sampling")
+    rejected(lambda: parse_policy("pods(kep=4)"), "policy.pods.kep", "keep")
+    rejected(lambda: parse_policy("april(over_sampling=nan)"), "policy.april.over_sampling")
+
+
+members = st.one_of(
+    st.builds(
+        APRIL, st.floats(1, 1000), st.sampled_from(["carry", "train", "drop"]), st.booleans()
+    ),
+    st.builds(PartialRollout, st.floats(1, 1000)),
+    st.builds(TailBatching, st.floats(1, 1000), st.floats(1, 1000)),
+)
+others = st.one_of(
+    st.builds(PODS, st.integers(1, 10**6), st.sampled_from(["max_variance", "random"])),
+    st.builds(SAGC, candidates=st.just((2, 8)), alpha=st.floats(0, 1), seed=st.integers(0, 9)),
+    st.builds(DynamicSampling, st.none() | st.integers(1, 99), st.just("drained")),
+    st.just(PrefixReuse()),
+    st.just(OneStepOff()),
+)
+
+
+@given(st.lists(others, max_size=4, unique_by=type), st.none() | members)
+def test_a_chain_spells_itself(rest: list[Policy], launcher: Policy | None) -> None:
+    built = chain(*rest, *([launcher] if launcher else []))
+    assert parse_policy(spell(built)) == built
+
+
+def test_spellings_are_short() -> None:
+    assert spell(chain()) == "sync"
+    assert spell(chain(APRIL(), PODS(4))) == "april+pods(keep=4)"
+    assert spell(SAGC(candidates=(4, 8))) == "sagc(candidates=[4, 8])"
+    assert spell(DynamicSampling(refill_when="drained")) == "dynamic_sampling(refill_when=drained)"
+    with pytest.raises(ValueError, match="not among the named"):
+        spell(Policy())

@@ -1,0 +1,276 @@
+"""What each policy decides, and that composed policies leave each other's decisions alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.errors import ScenarioError
+from simulator.plan import (
+    AllDone,
+    Batch,
+    EnoughGroups,
+    Filter,
+    Launch,
+    Staleness,
+    StepPlan,
+    TimeLimit,
+    describe,
+)
+from simulator.policies import (
+    APRIL,
+    PODS,
+    SAGC,
+    DynamicSampling,
+    OneStepOff,
+    PartialRollout,
+    PrefixReuse,
+    TailBatching,
+    check_policy,
+)
+from simulator.policy import Chain, GroupOutcome, Policy, StepOutcome, chain
+from simulator.selection import MaxReward, MaxVariance, Percentile, RandomSubset, ZeroVariance
+
+BASE = StepPlan(Batch(8, 8), step=3)
+EVERY: tuple[Policy, ...] = (
+    APRIL(),
+    SAGC(),
+    PODS(keep=4),
+    PODS(keep=3, rule="random", advantages="before_selection"),
+    PrefixReuse(),
+    DynamicSampling(),
+    DynamicSampling(refill_when="drained", refill_groups=2),
+    TailBatching(),
+    OneStepOff(),
+    PartialRollout(),
+)
+COMPATIBLE: tuple[Policy, ...] = (
+    APRIL(surplus="drop", mask_off_policy=True),
+    SAGC(first=4),
+    PODS(keep=4),
+    PrefixReuse(),
+    DynamicSampling(),
+    OneStepOff(),
+)
+PAIRS = [
+    pair
+    for pair in itertools.permutations(EVERY, 2)
+    if not all(isinstance(policy, PODS) for policy in pair)  # 4 of 3 is a contradiction
+]
+policy_lists = st.lists(st.sampled_from(EVERY), max_size=4)
+
+
+def planned(policy: Policy, base: StepPlan = BASE) -> StepPlan:
+    return policy.plan(base, policy.init())
+
+
+def outcome(plan: StepPlan, buffered: int = 0) -> StepOutcome:
+    size = plan.batch.group_size
+    groups = tuple(
+        GroupOutcome(n, size, (100,) * (size - 1) + (100 + 50 * (n % 2),), (0.0,) * size, True, 0)
+        for n in range(plan.batch.groups)
+    )
+    return StepOutcome(plan, groups, buffered, 0)
+
+
+def changed(before: StepPlan, after: StepPlan) -> dict[str, Any]:
+    """The fields in which two plans differ, launch and staleness field by field."""
+    names: dict[str, Any] = {}
+    for name in StepPlan.__dataclass_fields__:
+        old, new = getattr(before, name), getattr(after, name)
+        if isinstance(old, Launch | Staleness):
+            for inner in old.__dataclass_fields__:
+                if getattr(old, inner) != getattr(new, inner):
+                    names[f"{name}.{inner}"] = getattr(new, inner)
+        elif old != new:
+            names[name] = new
+    return names
+
+
+def test_april_over_provisions_stops_early_and_resumes() -> None:
+    plan = planned(APRIL(over_sampling=1.5))
+    assert changed(BASE, plan) == {
+        "launch.over_sampling": 1.5,
+        "stop": EnoughGroups(),
+        "unfinished": "resume",
+    }
+    assert plan.launch.groups_in_wave(plan.batch) == 12
+    assert changed(BASE, planned(APRIL(surplus="drop", mask_off_policy=True))) == {
+        "launch.over_sampling": 2.0,
+        "stop": EnoughGroups(),
+        "unfinished": "resume",
+        "surplus": "drop",
+        "staleness.mask_off_policy": True,
+    }
+
+
+def test_april_keeps_a_staleness_bound_and_a_mask_that_were_planned() -> None:
+    base = StepPlan(Batch(8, 8), staleness=Staleness(2, "drop", mask_off_policy=True))
+    assert planned(APRIL(), base).staleness == base.staleness
+
+
+def test_april_scales_with_the_batch_that_a_later_policy_sets() -> None:
+    plan = planned(chain(APRIL(2.0), SAGC(first=4)))
+    assert (plan.batch, plan.launch.groups_in_wave(plan.batch)) == (Batch(16, 4), 32)
+
+
+def test_pods_adds_a_stage() -> None:
+    assert changed(BASE, planned(PODS(4))) == {"select": (MaxVariance(4),)}
+    assert planned(PODS(4, "max_reward")).select == (MaxReward(4),)
+    assert planned(PODS(4, "percentile")).select == (Percentile(4),)
+    assert planned(PODS(4, "random", seed=7)).select == (RandomSubset(4, 7, step=3),)
+    ablation = planned(PODS(4, advantages="before_selection"))
+    assert ablation.advantages == "before_selection"
+    twice = planned(chain(PODS(6, "random"), PODS(2)))
+    assert twice.select == (RandomSubset(6, 0, 3), MaxVariance(2))
+
+
+def test_pods_cannot_keep_more_than_the_group_has() -> None:
+    for policy in (PODS(9), chain(PODS(4), PODS(5))):
+        with pytest.raises(ScenarioError) as caught:
+            planned(policy).check()
+        assert caught.value.field == "policy.pods.keep"
+
+
+def test_prefix_reuse_and_one_step_off_take_one_decision_each() -> None:
+    assert changed(BASE, planned(PrefixReuse())) == {"layout": "shared_prefix"}
+    assert changed(BASE, planned(OneStepOff())) == {"launch.run_ahead": 1}
+    further = StepPlan(Batch(8, 8), launch=Launch(run_ahead=3))
+    assert planned(OneStepOff(), further).launch.run_ahead == 3
+
+
+def test_dynamic_sampling_filters_and_refills() -> None:
+    assert changed(BASE, planned(DynamicSampling())) == {
+        "filter": Filter(ZeroVariance(), None, "short"),
+        "stop": EnoughGroups(),
+    }
+    assert changed(BASE, planned(DynamicSampling(3, "drained"))) == {
+        "filter": Filter(ZeroVariance(), 3, "drained"),
+        "surplus": "drop",
+    }
+    assert planned(DynamicSampling(refill_when="drained", surplus="carry")).surplus == "carry"
+    assert planned(DynamicSampling(surplus="train")).surplus == "train"
+
+
+def test_dynamic_sampling_keeps_another_rule_of_when_to_stop() -> None:
+    base = StepPlan(Batch(8, 8), stop=TimeLimit(60.0))
+    assert planned(DynamicSampling(), base).stop == TimeLimit(60.0)
+
+
+def test_partial_rollout_keeps_rollouts_in_flight() -> None:
+    assert changed(BASE, planned(PartialRollout(in_flight=1.5))) == {
+        "launch.over_sampling": 1.5,
+        "launch.refill": "rollout",
+        "stop": EnoughGroups(),
+        "unfinished": "resume",
+    }
+
+
+def test_tail_batching_runs_a_long_round_once_a_batch_is_queued() -> None:
+    policy = TailBatching()
+    state, rounds = policy.init(), []
+    for queued in (3, 7, 8, 0, 5):
+        plan = policy.plan(BASE, state)
+        plan.check()
+        rounds.append(plan.launch.source)
+        state = policy.observe(state, outcome(plan, buffered=queued))
+        assert policy.describe_state(state) == {"queued_prompts": queued}
+    assert rounds == ["fresh", "fresh", "fresh", "buffer", "fresh"]
+
+    short, long = policy.plan(BASE, 7), policy.plan(BASE, 8)
+    assert short.launch == Launch(over_sampling=1.25, rollouts=1.25, source="fresh")
+    assert short.launch.groups_in_wave(short.batch) == 10
+    assert short.launch.rollouts_per_group(8) == 10
+    assert short.stop == EnoughGroups()
+    assert long.launch == Launch(source="buffer")
+    assert long.stop == AllDone()
+    assert short.unfinished == long.unfinished == "restart"
+    assert short.surplus == long.surplus == "restart"
+
+
+def test_tail_batching_ends_the_multiples_of_a_policy_before_it() -> None:
+    assert chain(APRIL(3.0), TailBatching()).plan(BASE, (None, 8)).launch.over_sampling == 1.0
+
+
+def test_all_compatible_policies_at_once_keep_every_decision() -> None:
+    expected = {
+        "batch": Batch(16, 4),
+        "launch.over_sampling": 2.0,
+        "launch.run_ahead": 1,
+        "stop": EnoughGroups(),
+        "unfinished": "resume",
+        "surplus": "drop",
+        "filter": Filter(ZeroVariance()),
+        "select": (MaxVariance(4),),
+        "layout": "shared_prefix",
+        "staleness.mask_off_policy": True,
+    }
+    for order in itertools.permutations(COMPATIBLE):
+        assert changed(BASE, planned(chain(*order))) == expected
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids=lambda policy: type(policy).__name__)
+def test_every_pair_makes_sound_plans_in_every_order(first: Policy, second: Policy) -> None:
+    policy = chain(first, second)
+    check_policy(policy, BASE)
+    state = policy.init()
+    for buffered in (0, 20, 0):
+        plan = policy.plan(BASE, state)
+        plan.check()
+        state = policy.observe(state, outcome(plan, buffered))
+
+
+@pytest.mark.parametrize("policy", EVERY, ids=lambda p: type(p).__name__)
+def test_plans_are_plain_data_and_the_same_each_time(policy: Policy) -> None:
+    data = describe(planned(policy))
+    assert json.loads(json.dumps(data)) == data
+    assert data == describe(planned(policy))
+    assert hash(planned(policy)) == hash(planned(policy))
+    json.dumps(policy.describe_state(policy.init()))
+
+
+@pytest.mark.parametrize("policy", EVERY, ids=lambda p: type(p).__name__)
+def test_deciding_and_observing_change_nothing(policy: Policy) -> None:
+    state = policy.init()
+    plan = policy.plan(BASE, state)
+    after = policy.observe(state, outcome(plan, 5))
+    assert StepPlan(Batch(8, 8), step=3) == BASE
+    assert state == policy.init()
+    assert plan == policy.plan(BASE, state)
+    assert after == policy.observe(state, outcome(plan, 5))
+
+
+@given(policy_lists, policy_lists, policy_lists)
+def test_chains_are_a_monoid(a: list[Policy], b: list[Policy], c: list[Policy]) -> None:
+    left = chain(chain(chain(*a), chain(*b)), chain(*c))
+    right = chain(chain(*a), chain(chain(*b), chain(*c)))
+    assert left == right == chain(*a, *b, *c)
+    assert chain(chain(), left) == chain(left, chain()) == left
+
+    # and they behave alike where they are nested without flattening
+    nested = Chain((Chain(tuple(a)), Chain(tuple(b)), Chain(tuple(c))))
+    assert planned(nested) == planned(left)
+    assert nested.group_sizes(frozenset({8})) == left.group_sizes(frozenset({8}))
+    first = outcome(planned(left), 9)
+    after_left = left.observe(left.init(), first)
+    after_nested = nested.observe(nested.init(), first)
+    assert nested.plan(BASE, after_nested) == left.plan(BASE, after_left)
+    assert nested.describe_state(after_nested) == left.describe_state(after_left)
+
+
+def test_the_empty_chain_is_synchronous() -> None:
+    assert planned(chain()) == BASE
+    assert chain().observe(chain().init(), outcome(BASE)) == ()
+
+
+def test_a_size_that_may_be_chosen_later_is_checked_before_the_run() -> None:
+    check_policy(chain(SAGC(), PODS(4)), BASE)
+    with pytest.raises(ScenarioError, match="keeps 6 rollouts of a group of 4"):
+        check_policy(chain(SAGC(), PODS(6)), BASE)
+    with pytest.raises(ScenarioError, match="dealt into groups of 16"):
+        check_policy(SAGC(), StepPlan(Batch(3, 8)))

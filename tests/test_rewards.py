@@ -1,0 +1,149 @@
+"""Reward models keep their mean and spread whatever they correlate with."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from simulator.errors import ScenarioError
+from simulator.lengths import LengthModel
+from simulator.rewards import (
+    BetaBernoulli,
+    ConstantReward,
+    NormalReward,
+    correlated,
+    rewards_from_spec,
+)
+from simulator.synthetic import SyntheticWorkload
+
+GROUPS, SIZE = 6000, 4
+
+
+def _drawn(rewards, seed=11):
+    """Log lengths and rewards of many groups, both (GROUPS, SIZE)."""
+    lengths = LengthModel.lognormal(1e5, 0.6, 0.3)
+    workload = SyntheticWorkload(lengths, rewards, 8, 1 << 24, seed)
+    groups = [workload.draw(group, SIZE) for group in range(GROUPS)]
+    return np.log([g.new_tokens for g in groups]), np.array([g.rewards for g in groups])
+
+
+@pytest.mark.parametrize("length_correlation", [0.0, 0.7, -1.0])
+@pytest.mark.parametrize("difficulty", [0.0, 0.8])
+def test_the_mean_and_spread_of_success_stay_whatever_the_correlations(
+    length_correlation, difficulty
+):
+    model = BetaBernoulli(0.35, 0.25, length_correlation, difficulty)
+    logs, rewards = _drawn(model)
+    assert set(np.unique(rewards)) == {0.0, 1.0}
+    group_means = rewards.mean(axis=1)
+    error = group_means.std() / math.sqrt(GROUPS)
+    assert abs(rewards.mean() - 0.35) < 4.0 * error
+    # Var(group mean) = between + (mean (1 - mean) - between) / SIZE
+    between = (group_means.var() - 0.35 * 0.65 / SIZE) / (1.0 - 1.0 / SIZE)
+    if length_correlation != -1.0:  # at +-1 errors within a group are no longer what p makes them
+        assert math.sqrt(between) == pytest.approx(0.25, rel=0.05)
+    within = logs - logs.mean(axis=1, keepdims=True)
+    longer_when_wrong = within[rewards == 0.0].mean() - within[rewards == 1.0].mean()
+    prompts = np.corrcoef(logs.mean(axis=1), group_means)[0, 1]
+    if length_correlation:
+        assert math.copysign(1.0, longer_when_wrong) == math.copysign(1.0, length_correlation)
+        assert abs(longer_when_wrong) > 0.05
+    else:
+        assert abs(longer_when_wrong) < 0.02
+    assert prompts < -0.3 if difficulty else length_correlation or abs(prompts) < 0.05
+
+
+def test_success_probabilities_are_beta_distributed():
+    model = BetaBernoulli(0.3, 0.2)
+    z = np.random.default_rng(2).standard_normal(20_000)
+    level = model.prompt_level(z)
+    certainty = 0.3 * 0.7 / 0.04 - 1.0
+    reference = stats.beta(0.3 * certainty, 0.7 * certainty)
+    assert stats.kstest(level, reference.cdf).pvalue > 1e-3
+    assert np.all(np.diff(level[np.argsort(z)]) <= 0.0)  # harder prompts succeed less
+
+
+@settings(max_examples=50, deadline=None)
+@given(mean=st.floats(0.02, 0.98), share=st.floats(0.0, 0.99))
+def test_every_feasible_spread_gives_probabilities(mean, share):
+    spec = {
+        "family": "beta_bernoulli",
+        "mean": mean,
+        "between_sd": share * math.sqrt(mean * (1.0 - mean)),
+    }
+    model = rewards_from_spec(spec)
+    u = (np.arange(4000) + 0.5) / 4000
+    level = model.prompt_level(stats.norm.ppf(u))
+    assert level.min() >= 0.0
+    assert level.max() <= 1.0
+    assert level.mean() == pytest.approx(mean, abs=2e-3)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.0])
+def test_certain_failure_and_certain_success(mean):
+    _, rewards = _drawn(BetaBernoulli(mean, 0.0, 0.5))
+    assert np.all(rewards == mean)
+
+
+def test_normal_rewards_have_the_stated_moments_and_fall_with_length():
+    logs, rewards = _drawn(NormalReward(-2.0, 1.5, 0.5, 0.6, 0.9))
+    assert rewards.mean() == pytest.approx(-2.0, abs=4 * 1.6 / math.sqrt(GROUPS))
+    assert np.sqrt(rewards.var(axis=1, ddof=1).mean()) == pytest.approx(0.5, rel=0.03)
+    assert rewards.mean(axis=1).std() == pytest.approx(math.hypot(1.5, 0.25), rel=0.03)
+    within = [x - x.mean(axis=1, keepdims=True) for x in (logs, rewards)]
+    assert np.corrcoef(within[0].ravel(), within[1].ravel())[0, 1] == pytest.approx(-0.6, abs=0.03)
+
+
+def test_a_constant_reward_is_constant():
+    _, rewards = _drawn(ConstantReward(0.25))
+    assert np.all(rewards == 0.25)
+
+
+def test_correlated_normals_keep_unit_variance():
+    rng = np.random.default_rng(0)
+    known, fresh = rng.standard_normal((2, 100_000))
+    for rho in (-1.0, -0.4, 0.0, 0.9, 1.0):
+        mixed = correlated(rho, known, fresh)
+        assert mixed.std() == pytest.approx(1.0, abs=0.01)
+        assert np.corrcoef(mixed, known)[0, 1] == pytest.approx(rho, abs=0.01)
+
+
+BETA = {"family": "beta_bernoulli", "mean": 0.5, "between_sd": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "says"),
+    [
+        (None, "", "mapping"),
+        ({"family": "beta_binomial"}, ".family", "did you mean beta_bernoulli"),
+        ({"mean": 0.5}, ".family", "missing"),
+        ({"family": "beta_bernoulli"}, ".mean", "missing"),
+        ({**BETA, "mean": 1.2}, ".mean", "at most 1"),
+        ({**BETA, "mean": "half"}, ".mean", "not a number"),
+        ({**BETA, "between_sd": 0.5}, ".between_sd", "below 0.5"),
+        ({**BETA, "mean": 0.1, "between_sd": 0.31}, ".between_sd", "below 0.3"),
+        ({**BETA, "between_sd": -0.1}, ".between_sd", "at least 0"),
+        ({**BETA, "within_sd": 0.1}, ".within_sd", "unknown key"),
+        ({**BETA, "length_correlation": 1.1}, ".length_correlation", "at most 1"),
+        ({**BETA, "lenght_correlation": 0.1}, ".lenght_correlation", "length_correlation"),
+        ({"family": "normal", "mean": 0, "between_sd": 1}, ".within_sd", "missing"),
+        ({"family": "constant", "mean": 1}, ".mean", "unknown key"),
+        ({"family": "constant", "value": math.inf}, ".value", "finite"),
+    ],
+)
+def test_bad_rewards_name_their_key(spec, field, says):
+    with pytest.raises(ScenarioError, match=says) as caught:
+        rewards_from_spec(spec)
+    assert caught.value.field == f"workload.rewards{field}"
+
+
+def test_specs_build_the_models_they_describe():
+    assert rewards_from_spec({**BETA, "length_correlation": 0.2}) == BetaBernoulli(0.5, 0.3, 0.2)
+    assert rewards_from_spec({"family": "constant"}) == ConstantReward(0.0)
+    spec = {"family": "normal", "mean": -1, "within_sd": 2, "difficulty_length_correlation": 0.5}
+    assert rewards_from_spec(spec) == NormalReward(-1.0, 0.0, 2.0, 0.0, 0.5)

@@ -1,0 +1,207 @@
+"""Trace files: every format is read, and everything that can be wrong with one is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.errors import ScenarioError
+from simulator.traces import read_trace
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(content: str | bytes, name: str = "trace.csv") -> Path:
+        file = tmp_path / name
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        return file
+
+    return written
+
+
+FLAT = {
+    "requests": "prompt_tokens,new_tokens\n10,5\n20,6\n30,7\n",
+    "Mooncake": "timestamp_ms,input_length,output_length,hash\n0,10,5,a\n0,20,6,b\n9,30,7,c\n",
+    "Azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023,10,5\n2023,20,6\n2024,30,7\n",
+    "Vidur": "num_decode_tokens,num_prefill_tokens,arrived_at\n5,10,0.1\n6.0,20,0.2\n7,30,0.3\n",
+}
+MOONCAKE_LINES = "\n".join(
+    json.dumps({"timestamp": 0, "input_length": p, "output_length": n, "hash_ids": [1, 2]})
+    for p, n in [(10, 5), (20, 6), (30, 7)]
+)
+
+
+@pytest.mark.parametrize("name", FLAT)
+@pytest.mark.parametrize("dress", ["plain", "bom", "crlf", "blank lines", "no last newline"])
+def test_request_formats_are_told_by_their_header(write, name, dress):
+    text = FLAT[name]
+    dressed = {
+        "plain": text,
+        "bom": "\ufeff" + text,
+        "crlf": text.replace("\n", "\r\n"),
+        "blank lines": text.replace("\n", "\n\n"),
+        "no last newline": text.rstrip(),
+    }[dress]
+    trace = read_trace(write(dressed))
+    assert (trace.format, trace.grouped, trace.has_rewards) == (name, False, False)
+    requests = [(group.prompt_tokens, group.new_tokens) for group in trace.groups]
+    assert requests == [(10, (5,)), (20, (6,)), (30, (7,))]
+
+
+def test_mooncake_lines_and_plain_json(write):
+    for text in (MOONCAKE_LINES, MOONCAKE_LINES.replace("\n", "\n\n") + "\n"):
+        trace = read_trace(write(text, "trace.jsonl"))
+        assert [group.prompt_tokens for group in trace.groups] == [10, 20, 30]
+        assert [group.new_tokens for group in trace.groups] == [(5,), (6,), (7,)]
+    single = read_trace(write(MOONCAKE_LINES.split("\n")[0], "one.jsonl"))
+    assert len(single.groups) == 1
+    plain = read_trace(write('{"prompt": 512,\n "out": [3, 4]}', "plain.json"))
+    assert [(g.prompt_tokens, g.new_tokens) for g in plain.groups] == [(512, (3,)), (512, (4,))]
+
+
+def test_groups_come_in_rising_order_with_their_rollouts_by_index(write):
+    text = (
+        "reward,index,group,new_tokens,prompt_tokens,note\n"
+        '0.5,1,7,11,100,"a, b"\n-1,0,7,10,100,\n1e0,0,3,20,200,\n'
+    )
+    trace = read_trace(write(text))
+    assert (trace.format, trace.grouped, trace.has_rewards) == ("rollcast", True, True)
+    first, second = trace.groups
+    assert (first.prompt_tokens, first.new_tokens, first.rewards) == (200, (20,), (1.0,))
+    assert (second.prompt_tokens, second.new_tokens, second.rewards) == (100, (10, 11), (-1.0, 0.5))
+    assert trace.dealt(99) is trace
+
+
+def test_requests_are_dealt_into_consecutive_groups(write):
+    trace = read_trace(write(FLAT["Azure"])).dealt(2)
+    (group,) = trace.groups
+    assert (group.prompt_tokens, group.new_tokens) == (10, (5, 6))
+    assert trace.grouped
+    assert "1 groups of 2 consecutive rows, 1 left over" in trace.warnings[0]
+    single = read_trace(write(FLAT["Azure"])).dealt(1)
+    assert [group.prompt_tokens for group in single.groups] == [10, 20, 30]
+    with pytest.raises(ScenarioError, match="3 requests, too few for one group of 4"):
+        read_trace(write(FLAT["Azure"])).dealt(4)
+
+
+G = "group,index,prompt_tokens,new_tokens,reward\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "is empty"),
+        ("  \n \n", "is empty"),
+        (G, "a header and no rows"),
+        (FLAT["Azure"].split("\n")[0], "a header and no rows"),
+        (b"prompt_tokens,new_tokens\n1,\xff\n", "not UTF-8 text .byte 27"),
+        (b"\x1f\x8b\x08\x00binary", "not UTF-8"),
+        ("12,34\n56,78\n", "no header that is known .*accepted are"),
+        ("a\x00b\n1\n", "no header that is known"),
+        ("prompt_tokens\n5\n", "lacks the column new_tokens; accepted"),
+        ("group,prompt_tokens,new_tokens\n0,5,5\n", "lacks the column index"),
+        ("ContextTokens,output\n5,5\n", "lacks the column GeneratedTokens"),
+        ("new_tokens,prompt_tokens,new_tokens\n5,5,5\n", "'new_tokens' 2 times"),
+        (G + "0,0,9,9\n", "line 2 has 4 cells; the header has 5"),
+        (G + "0,0,9,9,0,1\n", "line 2 has 6 cells"),
+        (G + "0,0,9,9.5,0\n", "line 2, new_tokens is '9.5'"),
+        (G + "0,0,9,9,1\n\n0,1,9,-3,0\n", "line 4, new_tokens is '-3'"),
+        (G + "0,0,0,9,1\n", "line 2, prompt_tokens is '0'"),
+        (G + "0,0,9,nan,1\n", "new_tokens is 'nan'"),
+        (G + "0,0,9,,1\n", "new_tokens is empty"),
+        (G + "0,0,9,1e3,1\n", "new_tokens is '1e3'"),
+        (G + "0,0,9,1_000,1\n", "new_tokens is '1_000'"),
+        (G + "0,0,9,٣,1\n", "new_tokens is"),
+        (G + "0,0,9,200000000,1\n", "over 100000000 tokens"),
+        (G + "0,0,9," + "9" * 5000 + ",1\n", r"new_tokens is '9+\.\.\.'"),
+        (G + "-1,0,9,9,1\n", "group is '-1'"),
+        (G + "0,x,9,9,1\n", "index is 'x'"),
+        (G + "0,0,9,9,good\n", "reward is 'good'; a reward is a finite number"),
+        (G + "0,0,9,9,inf\n", "reward is 'inf'"),
+        (G + "0,0,9,9,\n", "reward is empty"),
+        (G + "0,0,9,9,1\n0,0,9,8,1\n", "line 3 repeats group 0, index 0"),
+        (G + "0,0,9,9,1\n0,2,9,8,1\n", "group 0 has 2 rollouts and none with index 1"),
+        (G + "0,0,9,9,1\n0,1,8,8,1\n", "line 3 gives group 0 a prompt of 8 tokens"),
+        (G + '0,0,9,"9,1\n', "not valid CSV"),
+        (G + "0,0,9," + "x" * 200_000 + ",1\n", "not valid CSV"),
+        ('{"prompt": 5}', 'without the keys "prompt" and "out"'),
+        ("[1, 2]", 'without the keys "prompt" and "out"'),
+        ('{"prompt": 5, "out": []}', '"out" is not a list of lengths'),
+        ('{"prompt": 5, "out": 7}', '"out" is not a list of lengths'),
+        ('{"prompt": 5, "out": [4, 0]}', r'"out"\[1\] is \'0\''),
+        ('{"prompt": true, "out": [4]}', "\"prompt\" is 'true'"),
+        ('{"prompt": 5, "out": [null]}', "is 'null'"),
+        ('{"prompt": 5, "out": [4,', "not valid JSON"),
+        ("[" * 200_000, "not valid JSON"),
+        (MOONCAKE_LINES + "\n{oops", "line 4 is not valid JSON"),
+        (MOONCAKE_LINES + "\n7", "line 4 is not a JSON object"),
+        (MOONCAKE_LINES + '\n{"input_length": 4}', "line 4 lacks output_length"),
+        (MOONCAKE_LINES.replace("6", '"six"'), "line 2, output_length is 'six'"),
+        (MOONCAKE_LINES.replace("6", "6.5"), "line 2, output_length is '6.5'"),
+        (MOONCAKE_LINES.replace("6", "1e999"), "line 2, output_length is 'Infinity'"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_one_sentence(write, content, says):
+    with pytest.raises(ScenarioError, match=says) as caught:
+        read_trace(write(content))
+    assert caught.value.field == "workload.lengths.trace"
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_not_a_file_is_refused(tmp_path):
+    for path, says in ((tmp_path, "is a folder"), (tmp_path / "none.csv", "there is no file")):
+        with pytest.raises(ScenarioError, match=says) as caught:
+            read_trace(path)
+        assert caught.value.field == "workload.lengths.trace"
+
+
+@settings(max_examples=120, deadline=None)
+@given(content=st.one_of(st.binary(max_size=200), st.text(max_size=200), st.text(',01\n{}"[]ag')))
+def test_no_file_makes_the_reader_fail_in_another_way(tmp_path_factory, content):
+    file = tmp_path_factory.getbasetemp() / "fuzzed"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode(errors="replace"))
+    with pytest.raises(ScenarioError):
+        read_trace(file)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    header=st.sampled_from([G, *(text.split("\n")[0] + "\n" for text in FLAT.values())]),
+    rows=st.text('0123456789.,-"\n e', max_size=60),
+)
+def test_rows_that_are_read_hold_lengths_and_others_are_refused(tmp_path_factory, header, rows):
+    file = tmp_path_factory.getbasetemp() / "fuzzed.csv"
+    file.write_text(header + rows, encoding="utf-8")
+    try:
+        trace = read_trace(file)
+    except ScenarioError as error:
+        assert error.field == "workload.lengths.trace"  # noqa: PT017
+        return
+    assert trace.groups
+    for group in trace.groups:
+        assert group.prompt_tokens >= 1
+        assert min(group.new_tokens) >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "requests"),
+    [
+        ("chat_trace_azure.csv", "Azure", 19366),
+        ("chat_trace_mooncake.csv", "Mooncake", 12031),
+        ("vllm_requests_rtx_pro_6000.csv", "requests", 300),
+        ("peer_workload.json", "plain", 512),
+    ],
+)
+def test_real_traces(name, form, requests):
+    file = DATA / name
+    if not file.exists():
+        pytest.skip(f"the real trace {name} is not here")
+    trace = read_trace(file)
+    assert (trace.format, len(trace.groups)) == (form, requests)
+    assert len(trace.dealt(8).groups) == requests // 8

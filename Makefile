@@ -16,7 +16,7 @@ demo: $(VENV)/.installed  ## The main job: compare the policies for Qwen3-8B on 
 
 DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
   --policy 'pods(keep=4)' --policy prefix_reuse \
-  --policy 'april(over_sampling=2)+sagc+pods(keep=4)+prefix_reuse'
+  --policy 'all together: april(over_sampling=2)+sagc+pods(keep=4)+prefix_reuse'
 
 test: $(VENV)/.installed  ## All tests
 	$(BIN)/python -m pytest -n 2

@@ -17,7 +17,7 @@ from simulator.errors import RunError
 from simulator.plan import Progress, StepPlan, describe
 from simulator.policy import GroupOutcome, Policy, StepOutcome
 from simulator.rollout import Group, Rollout, Segment
-from simulator.selection import STRAGGLER_RATIO, is_straggler
+from simulator.selection import is_straggler
 from simulator.spans import DROPPED, TRAINED, PhaseSpan, Run, StepRecord
 from simulator.world import Event, Finished, Synced, TrainBatch, Trained, TrainGroup, World
 
@@ -374,7 +374,7 @@ class Loop:
         complete = tuple(self._outcome(group) for group in self._completed)
         record = self._record
         record.complete_groups = len(complete)
-        record.stragglers = sum(is_straggler(group.new_tokens, STRAGGLER_RATIO) for group in complete)
+        record.stragglers = sum(is_straggler(group.new_tokens) for group in complete)
         record.buffered_groups = len(self.buffer)
         outcome = StepOutcome(plan, complete, len(self.buffer), len(self.ready))
         decision["complete"] = [group.group for group in complete]

@@ -110,22 +110,26 @@ def show_comparison(results: Mapping[str, Result], as_json: bool = False) -> Non
 
     scenario = next(iter(results.values())).scenario
     title = f"{scenario.name}: {scenario.steps} steps of {scenario.plan.batch.groups} x "
-    grid = Table(title=f"{title}{scenario.plan.batch.group_size} rollouts", title_justify="left")
-    grid.add_column("policy", overflow="fold", style="bold")
+    grid = Table(
+        padding=(0, 0, 0, 1),
+        title=f"{title}{scenario.plan.batch.group_size} rollouts",
+        title_justify="left",
+    )
+    grid.add_column("policy", overflow="fold", style="bold", min_width=20)
     for name in (
-        "step",
-        "speed-up",
-        "rollout",
-        "train",
-        "rollout tok/s",
+        "step\ntime",
+        "speed-\nup",
+        "rollout\nphase",
+        "train\nphase",
+        "rollout\ntokens/s",
         "gain",
         "bubble",
-        "stragglers",
-        "stale",
-        "dropped",
-        "re-prefilled",
+        "strag-\nglers",
+        "stale-\nness",
+        "drop-\nped",
+        "re-pre-\nfilled",
     ):
-        grid.add_column(name, justify="right")
+        grid.add_column(name, justify="right", no_wrap=True)
     for row, result in zip(rows, results.values(), strict=True):
         steps = max(result.summary["steps"], 1)
         generated = max(row["generated_tokens"], 1)
@@ -136,7 +140,7 @@ def show_comparison(results: Mapping[str, Result], as_json: bool = False) -> Non
             seconds(row["rollout_s"] / steps),
             seconds(row["train_s"] / steps),
             count(row["rollout_tokens_per_s"]),
-            f"{100 * (row['throughput_gain'] - 1):+.0f} %",
+            f"{100 * (row['throughput_gain'] - 1):+.0f}%",
             share(row["bubble_fraction"]),
             share(row["straggler_rate"]),
             f"{row['staleness_mean']:.2f}",

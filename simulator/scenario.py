@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,6 +100,7 @@ class Scenario:
     gpu: Gpu | None
     raw: RawScenario
     routing: str
+    policy_name: str
 
     def world(self) -> SimulatedCluster:
         """A fresh cluster at time 0. Raises ScenarioError where a rollout could never fit."""
@@ -109,15 +110,14 @@ class Scenario:
             raise self.raw.locate(error) from None
 
     def with_policy(self, text: str) -> Scenario:
-        """The same scenario under another policy, spelt as on the command line."""
-        policy = parse_policy(text, seed=self.seed)
-        check_policy(policy, self.plan)
-        return Scenario(**{**self.__dict__, "policy": policy})
-
-    @property
-    def policy_name(self) -> str:
-        """The policy as the command line spells it."""
-        return spell(self.policy)
+        """The same scenario under another policy, spelt as on the command line, with a label of its
+        own before it if wanted (``all: april+sagc``). Raises ScenarioError."""
+        label, colon, chain = text.rpartition(":")
+        policy = parse_policy(chain, seed=self.seed)
+        _check_policy(policy, self.plan, self.shape)
+        if colon and not label.strip():
+            raise ScenarioError("--policy", f"{text!r} has an empty label before the colon")
+        return replace(self, policy=policy, policy_name=label.strip() or spell(policy))
 
 
 def build_scenario(raw: RawScenario) -> Scenario:
@@ -155,12 +155,7 @@ def _build(raw: RawScenario) -> Scenario:
         if isinstance(spec, str)
         else build_chain(spec, seed=model.seed)
     )
-    check_policy(policy, plan)
-    if shape.colocated and policy.plan(plan, policy.init()).launch.run_ahead:
-        raise ScenarioError(
-            "policy.one_step_off",
-            "overlaps training with rollout, which needs cluster.placement: disaggregated",
-        )
+    _check_policy(policy, plan, shape)
     return Scenario(
         model.name or raw.name.removesuffix(".yaml").removesuffix(".yml"),
         shape,
@@ -174,7 +169,18 @@ def _build(raw: RawScenario) -> Scenario:
         gpu,
         raw,
         cluster.routing,
+        spell(policy),
     )
+
+
+def _check_policy(policy: Chain, plan: StepPlan, shape: ClusterShape) -> None:
+    """Raises ScenarioError for a policy that this cluster or workload cannot carry out."""
+    check_policy(policy, plan)
+    if shape.colocated and policy.plan(plan, policy.init()).launch.run_ahead:
+        raise ScenarioError(
+            "policy.one_step_off",
+            "overlaps training with rollout, which needs cluster.placement: disaggregated",
+        )
 
 
 def _validated(data: Mapping[str, Any]) -> ScenarioModel:

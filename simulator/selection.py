@@ -17,6 +17,8 @@ import numpy as np
 
 from simulator.errors import ScenarioError
 
+STRAGGLER_RATIO = 1.25  # SAGC's tau (p)
+
 
 def _check(rewards: Sequence[float], keep: int) -> None:
     if not 1 <= keep <= len(rewards):
@@ -106,7 +108,7 @@ def random_subset(rewards: Sequence[float], keep: int, key: Sequence[int]) -> li
     return sorted(int(position) for position in np.argsort(bits, kind="stable")[:keep])
 
 
-def is_straggler(new_tokens: Sequence[int], ratio: float) -> bool:
+def is_straggler(new_tokens: Sequence[int], ratio: float = STRAGGLER_RATIO) -> bool:
     """Whether a group's longest response exceeds ``ratio`` times its median (arXiv 2606.02218).
 
     The median of an even number is the mean of the middle two (the paper does not say).

@@ -150,9 +150,22 @@ def _progress(label: str, steps: int) -> Iterator[Any]:
         yield lambda _: bar.advance(task)
 
 
+def _add_commands(argv: list[str]) -> None:
+    """Adds the commands of the other packages (``run``, ...), which the simulator does not know:
+    they register by entry point. Looked up only where it may be one of theirs that is asked for."""
+    own = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    if argv and argv[0] in own:
+        return
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="rollcast.commands"):
+        point.load()(app)
+
+
 def main() -> None:
     """Runs the command line: errors that a user can cause are one sentence and exit code 2."""
     try:
+        _add_commands(sys.argv[1:])
         app()
     except RollcastError as error:
         text = str(error) if isinstance(error, ScenarioError) else f"{error}"

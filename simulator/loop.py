@@ -55,6 +55,7 @@ class Loop:
         self.on_step = on_step
         self.policy_state: Any = policy.init()
         self.version = 0
+        self.next_step = 0
         self.next_group = 0
         self.in_flight: dict[int, Group] = {}
         self.in_flight_rollouts = 0
@@ -68,19 +69,48 @@ class Loop:
         self._rejected: set[int] = set()
         self._accepted_since_launch = False
 
-    def run(self, steps: int) -> Run:
-        """Runs the steps and closes the books."""
+    def run(self, steps: int, after_step: Callable[[Loop], None] | None = None) -> Run:
+        """Runs until ``steps`` steps are done and closes the books.
+
+        after_step: called between steps, when `state_dict` may be taken.
+        """
         result = self.result
-        result.start_s = result.end_s = self.world.now_s
-        for step in range(steps):
-            plan = self.policy.plan(replace(self.base, step=step), self.policy_state)
+        if self.next_step == 0:
+            result.start_s = result.end_s = self.world.now_s
+        while self.next_step < steps:
+            plan = self.policy.plan(replace(self.base, step=self.next_step), self.policy_state)
             plan.check()
             self._step(plan)
+            self.next_step += 1
+            if after_step is not None:
+                after_step(self)
         self._finish_update()
         result.ledger.carried_tokens = sum(g.new_tokens for g in (*self.buffer, *self.ready))
         if result.ledger.balance:
             raise RunError(f"the books do not balance: {result.ledger}")
         return result
+
+    _STATE = (
+        "policy_state",
+        "version",
+        "next_step",
+        "next_group",
+        "buffer",
+        "ready",
+        "result",
+    )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a loop on another world needs to go on from here, between two steps; picklable.
+        Raises RunError while an update is under way."""
+        if self.in_flight or self._training is not None or self._unsynced is not None:
+            raise RunError("a run can only be saved between two steps")
+        return {name: getattr(self, name) for name in self._STATE}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a `state_dict`."""
+        for name in self._STATE:
+            setattr(self, name, state[name])
 
     # One step
 

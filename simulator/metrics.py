@@ -85,7 +85,7 @@ def _without(intervals: FloatArray, other: FloatArray) -> FloatArray:
     return merged(cuts[:-1][kept], cuts[1:][kept])
 
 
-def _within(intervals: FloatArray, other: FloatArray) -> FloatArray:
+def intersection(intervals: FloatArray, other: FloatArray) -> FloatArray:
     """What of ``intervals`` lies inside ``other``."""
     return _without(intervals, _without(intervals, other))
 
@@ -147,15 +147,15 @@ def gpu_lanes(run: Run) -> list[GpuLane]:
     """
     shape, phases = run.shape, phase_intervals(run)
     held = merged([run.start_s], [run.end_s])
-    sync = _within(_union(phases["sync"], phases["switch"]), held)
-    train = _within(phases["train"], held)
+    sync = intersection(_union(phases["sync"], phases["switch"]), held)
+    train = intersection(phases["train"], held)
     replica, submitted, end = (run.stays[name] for name in ("replica", "submitted_s", "end_s"))
     order = np.argsort(replica, kind="stable")
     bounds = np.searchsorted(replica[order], np.arange(shape.replicas + 1))
     rollouts = []
     for number in range(shape.replicas):
         rows = order[bounds[number] : bounds[number + 1]]
-        rollouts.append(_within(merged(submitted[rows], end[rows]), held))
+        rollouts.append(intersection(merged(submitted[rows], end[rows]), held))
     anywhere = _union(_NOTHING, *rollouts)
     lanes = []
     for number, own in enumerate(rollouts):
@@ -191,37 +191,44 @@ def _blame(lane: GpuLane, waits: tuple[tuple[str, FloatArray], ...]) -> None:
     """Divides a lane's idle time among causes, the first that holds."""
     left = lane.idle["other"]
     for cause, intervals in waits:
-        lane.idle[cause] = _within(left, intervals)
+        lane.idle[cause] = intersection(left, intervals)
         left = _without(left, intervals)
     lane.idle["other"] = left
 
 
-def underfilled_fraction(run: Run) -> float:
-    """Share of the replica-seconds of all rollout phases in which a replica computes fewer than a
-    quarter of the rollouts that it computes at its peak in that phase.
+def underfilled_intervals(run: Run) -> list[FloatArray]:
+    """For each replica, when in a rollout phase it computes fewer than a quarter of the rollouts
+    that it computes at its peak in that phase; all of the phase, if it computes none.
 
-    A replica without any rollout in a phase is underfilled throughout.
+    That includes its idle time. Intervals of shape (n, 2), in seconds.
     """
     spans = [(p.start_s, p.end_s) for p in run.phases if p.kind == "rollout" and p.seconds > 0]
     if not spans:
-        return 0.0
+        return [_NOTHING] * run.shape.replicas
     starts, ends = np.array(sorted(spans)).T
     replica, begin, end = (run.stays[name] for name in ("replica", "start_s", "end_s"))
-    underfilled = 0.0
+    underfilled = []
     for number in range(run.shape.replicas):
         here = replica == number
         times, counts = _step_function(run, begin[here], end[here])
         cuts = np.unique(np.concatenate((times, starts, ends)))
-        length, middle = np.diff(cuts), (cuts[:-1] + cuts[1:]) / 2
+        middle = (cuts[:-1] + cuts[1:]) / 2
         phase = np.searchsorted(starts, middle, "right") - 1
         inside = (phase >= 0) & (middle < ends[phase])
-        phase, length, middle = phase[inside], length[inside], middle[inside]
         running = counts[np.searchsorted(times, middle, "right") - 1]
         peak = np.zeros(len(starts), dtype=np.int64)
-        np.maximum.at(peak, phase, running)
-        few = (running < UNDERFILLED_BELOW * peak[phase]) | (peak[phase] == 0)
-        underfilled += float(length[few].sum())
-    return underfilled / (run.shape.replicas * float(np.sum(ends - starts)))
+        np.maximum.at(peak, phase[inside], running[inside])
+        few = inside & ((running < UNDERFILLED_BELOW * peak[phase]) | (peak[phase] == 0))
+        underfilled.append(merged(cuts[:-1][few], cuts[1:][few]))
+    return underfilled
+
+
+def underfilled_fraction(run: Run) -> float:
+    """Share of the replica-seconds of all rollout phases that are underfilled
+    (`underfilled_intervals`)."""
+    phases_s = sum(phase.seconds for phase in run.phases if phase.kind == "rollout")
+    few_s = sum(total_s(intervals) for intervals in underfilled_intervals(run))
+    return _ratio(few_s, run.shape.replicas * phases_s) or 0.0
 
 
 # Bias of what is trained
@@ -275,9 +282,10 @@ def summarise(run: Run) -> dict[str, Any]:
     wait for aborted rollouts included; trained_tokens_per_s is over the makespan.
 
     bubble_fraction is idle over held GPU-seconds, and bubble_by_cause splits it (`gpu_lanes`);
-    underfilled_fraction: `underfilled_fraction`. straggler_rate: share of complete groups whose
-    longest response exceeds 1.25 medians (SAGC, arXiv 2606.02218). staleness: share of the tokens
-    of trained rollouts, masked ones included, by versions behind ("0" is on-policy), and its mean.
+    underfilled_fraction is the tail, as a share of rollout time. straggler_rate: share of complete
+    groups whose longest response exceeds 1.25 medians (SAGC, arXiv 2606.02218). staleness: share of
+    the tokens of trained rollouts, masked ones included, by versions behind ("0" is on-policy), and
+    its mean.
     versions_per_rollout_mean and _max: of trained rollouts. carried_token_share: of their tokens,
     those sampled in an earlier step. length_bias: 1 where what is trained is as long as what was
     launched (see the module's head); a run that resumes also shows a little less than 1 for what it

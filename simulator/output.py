@@ -34,6 +34,9 @@ FILES = (
     "comparison.csv",
     "comparison.json",
     "comparison.png",
+    "iterations.csv",
+    "updates.jsonl",
+    "provenance.json",
 )
 
 

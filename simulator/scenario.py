@@ -6,11 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from simulator.checks import known_keys, nearest
+from simulator.checks import known_keys
 from simulator.cluster import SimulatedCluster
 from simulator.costs import (
     CostModel,
@@ -26,63 +24,17 @@ from simulator.plan import Batch, StepPlan
 from simulator.policies import build_chain, check_policy, parse_policy, spell
 from simulator.policy import Chain
 from simulator.replica import EngineSpec
-from simulator.routing import ROUTINGS
 from simulator.scenario_file import RawScenario
+from simulator.scenario_sections import (
+    MAX_ROLLOUTS,
+    ClusterSection,
+    EngineSection,
+    ScenarioModel,
+    short,
+    validate,
+)
 from simulator.workload import Workload, build_workload
 from simulator.world import ClusterShape
-
-MAX_GPUS = 65_536
-MAX_STEPS = 1_000_000
-MAX_ROLLOUTS = 4_000_000
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class ClusterSection(_Section):
-    """Which GPUs. ``trainer_gpus`` left out is every rollout GPU where colocated, else as many."""
-
-    placement: Literal["colocated", "disaggregated"] = "colocated"
-    replicas: int = Field(default=1, ge=1, le=MAX_GPUS)
-    tensor_parallel: int = Field(default=1, ge=1, le=1024)
-    trainer_gpus: int | None = Field(default=None, ge=1, le=MAX_GPUS)
-    routing: str = "least_loaded"
-
-
-class EngineSection(_Section):
-    """The limits of each replica; ``kv_tokens`` left out follows from GPU memory."""
-
-    max_seqs: int = Field(default=256, ge=1, le=1_000_000)
-    max_batched_tokens: int = Field(default=8192, ge=1, le=10_000_000)
-    kv_tokens: int | None = Field(default=None, ge=1, le=10**12)
-    block_tokens: int = Field(default=16, ge=1, le=65_536)
-    prefix_caching: bool = True
-
-
-class WorkloadSection(BaseModel):
-    """The counts of the workload; the rest is read by `simulator.workload.build_workload`."""
-
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-
-    batch_groups: int = Field(ge=1, le=MAX_ROLLOUTS)
-    group_size: int = Field(ge=1, le=MAX_ROLLOUTS)
-
-
-class ScenarioModel(_Section):
-    """The top level of a scenario file (see DESIGN of the command line in the README)."""
-
-    name: str | None = None
-    model: str | dict[str, Any] | None = None
-    gpu: str | dict[str, Any] | None = None
-    cluster: ClusterSection = ClusterSection()
-    engine: EngineSection = EngineSection()
-    workload: WorkloadSection
-    policy: str | list[Any] | None = None
-    cost: str | dict[str, Any] = "roofline"
-    steps: int = Field(default=10, ge=1, le=MAX_STEPS)
-    seed: int = Field(default=0, ge=0, le=2**63 - 1)
-
 
 @dataclass(frozen=True)
 class Scenario:
@@ -132,13 +84,8 @@ def build_scenario(raw: RawScenario) -> Scenario:
 
 
 def _build(raw: RawScenario) -> Scenario:
-    model = _validated(raw.data)
+    model = validate(raw.data)
     cluster, counts = model.cluster, model.workload
-    if cluster.routing not in ROUTINGS:
-        raise ScenarioError(
-            "cluster.routing",
-            f"{cluster.routing!r} is unknown; {nearest(cluster.routing, ROUTINGS)}",
-        )
     shape = _shape(cluster)
     gpu = None if model.gpu is None else load_gpu(model.gpu)
     network = None if model.model is None else _load_model(model.model, raw.folder)
@@ -181,37 +128,6 @@ def _check_policy(policy: Chain, plan: StepPlan, shape: ClusterShape) -> None:
             "policy.one_step_off",
             "overlaps training with rollout, which needs cluster.placement: disaggregated",
         )
-
-
-def _validated(data: Mapping[str, Any]) -> ScenarioModel:
-    try:
-        return ScenarioModel.model_validate(data)
-    except ValidationError as error:
-        raise _first_error(error) from None
-
-
-def _first_error(error: ValidationError) -> ScenarioError:
-    """The first complaint of pydantic as a sentence that names the key."""
-    details = error.errors(include_url=False)
-    detail = min(details, key=lambda d: (d["type"] != "extra_forbidden", d["loc"]))
-    location = [str(part) for part in detail["loc"]]
-    if location[0] in ("model", "gpu", "policy", "cost", "trainer_gpus", "kv_tokens"):
-        location = location[:1]
-    field = ".".join(location)
-    if detail["type"] == "extra_forbidden":
-        section: type[BaseModel] = ScenarioModel
-        for part in location[:-1]:
-            section = type(section.model_fields[part].default)
-        return ScenarioError(field, f"unknown key; {nearest(location[-1], section.model_fields)}")
-    if detail["type"] == "missing":
-        return ScenarioError(field, "missing; give its value")
-    message = detail["msg"][0].lower() + detail["msg"][1:]
-    return ScenarioError(field, f"{message}, got {_short(detail['input'])}")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _shape(cluster: ClusterSection) -> ClusterShape:

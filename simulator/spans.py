@@ -63,6 +63,13 @@ class Stays:
         self._data = {name: array(code) for name, code in _STAY_COLUMNS.items()}
         self._append = [self._data[name].append for name in _STAY_COLUMNS]
 
+    def __getstate__(self) -> dict[str, array[Any]]:
+        return self._data
+
+    def __setstate__(self, data: dict[str, array[Any]]) -> None:
+        self._data = data
+        self._append = [data[name].append for name in _STAY_COLUMNS]
+
     def __len__(self) -> int:
         return len(self._data["step"])
 

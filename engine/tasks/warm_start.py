@@ -1,0 +1,254 @@
+"""Teach the built-in model the Collatz task by imitation, once, and keep the result.
+
+A run of reinforcement learning needs a model that is right now and then. The warm start trains it
+on a teacher's responses, slips included, for about four minutes on one core; the checkpoint is
+kept under a hash of the recipe and found again by later runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from engine.tasks import collatz, tokenizer
+from engine.tasks.model import build_model
+
+if TYPE_CHECKING:
+    import torch
+
+Progress = Callable[[int, int, float], None]
+"""``(step, steps, loss)`` after every step."""
+
+_REVISION = 1  # bumped when the code below trains differently by the same recipe
+_POOL_BATCHES = 64
+_DONE = "warm_start.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How the model is trained; its hash names the checkpoint.
+
+    steps: optimiser steps, warm-up of ``warmup_steps`` included, then a cosine to zero.
+    batch_tokens: padded tokens in a batch; responses of like length share one.
+    slip: the teacher's probability of getting a step wrong.
+    style: the style of prompts; ``worded`` first trains as ``bare`` and then for
+        ``adaptation_steps`` behind the instruction.
+    """
+
+    style: str = "bare"
+    steps: int = 2000
+    adaptation_steps: int = 500
+    batch_tokens: int = 2048
+    learning_rate: float = 2e-3
+    adaptation_rate: float = 1e-3
+    warmup_steps: int = 50
+    weight_decay: float = 0.05
+    slip: float = 0.06
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """The folder of the checkpoint."""
+        content = asdict(self)
+        if self.style == "bare":
+            del content["adaptation_steps"], content["adaptation_rate"]
+        content["instruction"] = collatz.instruction(self.style)
+        text = json.dumps([_REVISION, content], sort_keys=True)
+        return f"collatz-{self.style}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def cache_folder() -> Path:
+    """Where checkpoints are kept: ``ROLLCAST_CACHE``, or rollcast in the user's cache folder."""
+    if chosen := os.environ.get("ROLLCAST_CACHE"):
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "rollcast"
+
+
+def warm_start(
+    recipe: Recipe | None = None,
+    *,
+    folder: Path | None = None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Path:
+    """The folder of the warm-started model and tokenizer, trained now if it is not there yet.
+
+    Whole or absent: it is written beside its place and renamed. Without ``progress``, a bar is
+    shown on a terminal and nothing elsewhere. The same recipe gives the same weights on the same
+    machine with the same number of threads.
+    """
+    recipe = recipe or Recipe()
+    folder = cache_folder() if folder is None else folder
+    place = folder / recipe.name
+    if (place / _DONE).is_file():
+        return place
+    base = None
+    if recipe.style != "bare":
+        bare = replace(recipe, style="bare")
+        base = warm_start(bare, folder=folder, threads=threads, progress=progress)
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{recipe.name}-", dir=folder))
+    try:
+        began = time.perf_counter()
+        with _threads(threads), _reporting(recipe, progress) as report:
+            model, losses = _train(recipe, base, report)
+        with _no_bars():
+            model.save_pretrained(draft)
+        tokenizer.build_tokenizer().save_pretrained(draft)
+        record = asdict(recipe) | {
+            "seconds": round(time.perf_counter() - began, 1),
+            "threads": threads,
+            "loss": [round(loss, 4) for loss in losses[:: max(1, len(losses) // 100)]],
+        }
+        (draft / _DONE).write_text(json.dumps(record, indent=1) + "\n")
+        try:
+            draft.rename(place)
+        except OSError:  # another process was faster, with the same result
+            if not (place / _DONE).is_file():
+                raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return place
+
+
+def _train(recipe: Recipe, base: Path | None, report: Progress) -> tuple[Any, list[float]]:
+    import torch
+    from transformers import Qwen3ForCausalLM
+
+    adapting = base is not None
+    with _no_bars():
+        model = Qwen3ForCausalLM.from_pretrained(base) if adapting else build_model(recipe.seed)
+    model.train()
+    steps = recipe.adaptation_steps if adapting else recipe.steps
+    rate = recipe.adaptation_rate if adapting else recipe.learning_rate
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=recipe.weight_decay
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: _rate_factor(step, steps, recipe.warmup_steps)
+    )
+    preamble = tokenizer.encode(collatz.instruction(recipe.style))
+    batches, losses = _batches(recipe, adapting), list[float]()
+    for step in range(1, steps + 1):
+        loss = _loss(model, preamble, next(batches))
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        report(step, steps, losses[-1])
+    return model.eval(), losses
+
+
+def _rate_factor(step: int, steps: int, warmup_steps: int) -> float:
+    """Linear to 1 over the warm-up, then half a cosine to 0."""
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup_steps) / max(1, steps - warmup_steps)))
+
+
+def _batches(recipe: Recipe, adapting: bool) -> Iterator[list[tuple[list[int], list[int]]]]:
+    """Batches of ``(number>, response and end token)``, alike in length, in random order."""
+    rng = Random(f"warm start {recipe.seed} {adapting}")
+    starts = collatz.starts_for(False)
+    while True:
+        pool: list[tuple[list[int], list[int]]] = []
+        tokens = 0
+        while tokens < _POOL_BATCHES * recipe.batch_tokens:
+            start = starts.draw(rng)
+            response = tokenizer.encode(collatz.teacher_response(start, rng, recipe.slip))
+            pool.append((tokenizer.encode(f"{start}>"), [*response, tokenizer.END_ID]))
+            tokens += len(pool[-1][0]) + len(pool[-1][1])
+        pool.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
+        batches: list[list[tuple[list[int], list[int]]]] = [[]]
+        for pair in pool:  # the longest comes last, so it sets the padded width
+            width = len(pair[0]) + len(pair[1])
+            if batches[-1] and width * (len(batches[-1]) + 1) > recipe.batch_tokens:
+                batches.append([])
+            batches[-1].append(pair)
+        rng.shuffle(batches)
+        yield from batches
+
+
+def _loss(
+    model: Any, preamble: list[int], batch: list[tuple[list[int], list[int]]]
+) -> torch.Tensor:
+    """Mean cross-entropy of the response tokens. The preamble is computed once for the batch."""
+    import torch
+
+    width = max(len(prompt) + len(response) for prompt, response in batch)
+    ids = torch.full((len(batch), width), tokenizer.PAD_ID)
+    targets = torch.full((len(batch), width), -100)
+    for row, (prompt, response) in enumerate(batch):
+        both = torch.tensor([*prompt, *response])
+        ids[row, : len(both)] = both
+        targets[row, len(prompt) : len(both)] = both[len(prompt) :]
+    shared = None
+    if preamble:
+        shared = model(input_ids=torch.tensor([preamble]), use_cache=True).past_key_values
+        shared.batch_repeat_interleave(len(batch))
+    # Padding stands at the end, where causal attention keeps it from everything that counts.
+    logits = model(input_ids=ids, past_key_values=shared, use_cache=shared is not None).logits
+    return torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), targets[:, 1:].flatten(), ignore_index=-100
+    )
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Saving so small a model needs no progress bar of its own."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _reporting(recipe: Recipe, progress: Progress | None) -> Iterator[Progress]:
+    if progress is not None or not sys.stderr.isatty():
+        yield progress or (lambda step, steps, loss: None)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("warm start", total=None)
+
+        def show(step: int, steps: int, loss: float) -> None:
+            text = f"warm start ({recipe.style}), loss {loss:.2f}"
+            bar.update(task, completed=step, total=steps, description=text)
+
+        yield show

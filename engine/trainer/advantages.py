@@ -1,0 +1,62 @@
+"""Group-relative advantages, and the reward shaping that comes before them. Plain floats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import fsum, isfinite, sqrt
+
+from simulator.errors import ScenarioError
+
+GRPO_EPSILON = 1e-6
+"""Added to the standard deviation in GRPO as commonly implemented."""
+
+PODS_EPSILON = 1e-4
+"""Added to the standard deviation in the published code of PODS (arXiv 2504.13818)."""
+
+
+def group_advantages(
+    rewards: Sequence[float],
+    baseline_rewards: Sequence[float] | None = None,
+    *,
+    epsilon: float = GRPO_EPSILON,
+    divide_by_std: bool = True,
+) -> list[float]:
+    """``(reward - mean) / (std + epsilon)`` of one group, as in GRPO (arXiv 2402.03300).
+
+    Mean and standard deviation (ddof 1; 0 for fewer than two rewards) are those of
+    ``baseline_rewards``: the rewards that were kept where advantages come after selection (PODS'
+    default), those of the whole group where they come before it; ``rewards`` where None.
+    ``divide_by_std=False`` leaves the division out. Raises ValueError on an empty baseline or a
+    reward that is not finite.
+    """
+    baseline = rewards if baseline_rewards is None else baseline_rewards
+    if not baseline:
+        raise ValueError("a group needs at least one baseline reward")
+    if not all(isfinite(reward) for reward in (*rewards, *baseline)):
+        raise ValueError("every reward must be a finite number")
+    # The mean of equal rewards is exact, so that their advantages are exactly 0.
+    equal = min(baseline) == max(baseline)
+    mean = baseline[0] if equal else fsum(baseline) / len(baseline)
+    scale = 1.0
+    if divide_by_std:
+        spread = fsum((reward - mean) ** 2 for reward in baseline)
+        scale = sqrt(spread / (len(baseline) - 1)) + epsilon if len(baseline) > 1 else epsilon
+    return [(reward - mean) / scale for reward in rewards]
+
+
+def overlong_penalty(
+    response_tokens: int, *, max_response_tokens: int, buffer_tokens: int, weight: float = 1.0
+) -> float:
+    """What DAPO adds to the reward of a long response (arXiv 2503.14476, equation 13).
+
+    0 up to ``max_response_tokens - buffer_tokens``, then linear down to ``-weight`` at
+    ``max_response_tokens``, and ``-weight`` beyond. Raises ScenarioError on an impossible buffer.
+    """
+    if not 0 < buffer_tokens <= max_response_tokens:
+        raise ScenarioError(
+            "engine.trainer.overlong_buffer_tokens",
+            f"must be from 1 to the response budget of {max_response_tokens} tokens, "
+            f"not {buffer_tokens}",
+        )
+    excess_tokens = response_tokens - (max_response_tokens - buffer_tokens)
+    return -weight * min(1.0, max(0.0, excess_tokens / buffer_tokens))

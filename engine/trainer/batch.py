@@ -1,0 +1,129 @@
+"""What the trainer receives (sampled groups), and what it makes of them (examples)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.trainer.advantages import group_advantages
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRollout:
+    """One sampled response, possibly made by several weight versions.
+
+    response: its token ids.
+    log_probs: the log-probability with which each token was sampled, by the version that did it.
+    versions: the weight version that made each token, never falling.
+    reward: its (shaped) reward.
+    """
+
+    response: Sequence[int]
+    log_probs: Sequence[float]
+    versions: Sequence[int]
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
+class SampledGroup:
+    """The rollouts of one prompt that are trained on.
+
+    baseline_rewards: the rewards that the advantages' mean and standard deviation come from: those
+        of ``rollouts`` where advantages come after selection, of the whole group where before.
+    """
+
+    prompt: Sequence[int]
+    rollouts: Sequence[SampledRollout]
+    baseline_rewards: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Example:
+    """One rollout as the trainer sees it.
+
+    group: index of its group among those of the step; prompts are equal within a group.
+    sampled: the sampled log-probability of each response token.
+    trained: whether each response token counts in the loss (False: masked as too old).
+    """
+
+    group: int
+    prompt: Sequence[int]
+    response: Sequence[int]
+    sampled: Sequence[float]
+    trained: Sequence[bool]
+    advantage: float
+
+    @property
+    def input_tokens(self) -> int:
+        """Tokens that a dense forward is fed: all but the last of the response."""
+        return len(self.prompt) + len(self.response) - 1
+
+    @property
+    def trained_tokens(self) -> int:
+        """Response tokens that count in the loss."""
+        return sum(self.trained)
+
+
+def make_examples(
+    groups: Sequence[SampledGroup],
+    *,
+    epsilon: float,
+    divide_by_std: bool = True,
+    version: int,
+    mask_before_version: int | None = None,
+) -> list[Example]:
+    """Advantages and masks of a step's rollouts, in their order.
+
+    Tokens of a version below ``mask_before_version`` do not count in the loss; their rewards still
+    count in the advantages. Raises ValueError where a group cannot be what was sampled.
+    """
+    examples: list[Example] = []
+    for index, group in enumerate(groups):
+        _check(group, index, version)
+        advantages = group_advantages(
+            [rollout.reward for rollout in group.rollouts],
+            group.baseline_rewards,
+            epsilon=epsilon,
+            divide_by_std=divide_by_std,
+        )
+        for rollout, advantage in zip(group.rollouts, advantages, strict=True):
+            trained = [
+                mask_before_version is None or made_by >= mask_before_version
+                for made_by in rollout.versions
+            ]
+            examples.append(
+                Example(
+                    group=index,
+                    prompt=group.prompt,
+                    response=rollout.response,
+                    sampled=rollout.log_probs,
+                    trained=trained,
+                    advantage=advantage,
+                )
+            )
+    return examples
+
+
+def _check(group: SampledGroup, index: int, version: int) -> None:
+    if not group.prompt:
+        raise ValueError(f"group {index}: the prompt is empty")
+    if not group.rollouts:
+        raise ValueError(f"group {index}: there is no rollout to train on")
+    for number, rollout in enumerate(group.rollouts):
+        where = f"group {index}, rollout {number}"
+        tokens = len(rollout.response)
+        if tokens == 0:
+            raise ValueError(f"{where}: the response is empty")
+        if len(rollout.log_probs) != tokens or len(rollout.versions) != tokens:
+            raise ValueError(
+                f"{where}: {tokens} tokens, {len(rollout.log_probs)} log-probabilities and "
+                f"{len(rollout.versions)} versions; there must be one of each a token"
+            )
+        if any(a > b for a, b in itertools.pairwise(rollout.versions)):
+            raise ValueError(f"{where}: the versions of its tokens must not fall")
+        if rollout.versions[-1] > version:
+            raise ValueError(
+                f"{where}: a token of version {rollout.versions[-1]} is newer than the trainer's "
+                f"version {version}"
+            )

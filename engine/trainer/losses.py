@@ -1,0 +1,178 @@
+"""GRPO, DAPO and GSPO as one sum over tokens.
+
+Each loss is ``sum_t weight_t * correction_t * -min(ratio_t A, clip(ratio_t) A)``. The weights hold
+the aggregation and come from the whole batch before any microbatch is computed, so the losses (and
+gradients) of its microbatches add up to those of one large batch. The losses differ in ratio,
+clip range and weights alone, and know nothing of the layout.
+
+| loss | ratio | clip | a token's weight |
+|---|---|---|---|
+| GRPO (arXiv 2402.03300) | token | 1 -+ 0.2 | 1 / (tokens of its rollout x rollouts) |
+| DAPO (arXiv 2503.14476) | token | 1 - 0.2, 1 + 0.28 | 1 / tokens of the batch |
+| GSPO (arXiv 2507.18071) | sequence, length-normalised | 1 - 3e-4, 1 + 4e-4 | as in GRPO |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from engine.trainer.advantages import GRPO_EPSILON
+from engine.trainer.batch import Example
+from simulator.errors import ScenarioError
+
+IMPORTANCE_CAP = 2.0
+"""The usual cap of truncated importance weights between the engine's log-probabilities and the
+trainer's; off unless asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossConfig:
+    """A clipped policy-gradient loss.
+
+    clip_low, clip_high: the ratio is clipped to ``[1 - clip_low, 1 + clip_high]``.
+    aggregation: "sequence_mean" averages over a rollout's trained tokens, then over all rollouts;
+        "token_mean" averages over all trained tokens of the batch. A rollout whose every token is
+        masked still counts as one in the first, with a loss of 0.
+    sequence_ratio: one ratio a rollout, the geometric mean of its tokens' (GSPO).
+    advantage_epsilon: added to the standard deviation of a group's rewards.
+    divide_by_std: whether advantages are divided by that standard deviation at all.
+    drop_zero_variance: leave out groups whose advantages are all 0, as DAPO does.
+    importance_cap: cap of the truncated importance weight ``exp(trainer - sampled)`` with which
+        each token's loss is multiplied; None for no weight. Needs the trainer's own old
+        log-probabilities.
+    """
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    aggregation: Literal["sequence_mean", "token_mean"] = "sequence_mean"
+    sequence_ratio: bool = False
+    advantage_epsilon: float = GRPO_EPSILON
+    divide_by_std: bool = True
+    drop_zero_variance: bool = False
+    importance_cap: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("clip_low", "clip_high"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise _wrong(name, f"must be above 0, not {getattr(self, name)}")
+        if self.clip_low >= 1:
+            raise _wrong("clip_low", f"must be below 1, not {self.clip_low}")
+        if self.aggregation not in ("sequence_mean", "token_mean"):
+            raise _wrong(
+                "aggregation", f"must be sequence_mean or token_mean, not {self.aggregation!r}"
+            )
+        if self.advantage_epsilon <= 0:
+            raise _wrong("advantage_epsilon", f"must be above 0, not {self.advantage_epsilon}")
+        if self.importance_cap is not None and self.importance_cap <= 0:
+            raise _wrong("importance_cap", f"must be above 0, not {self.importance_cap}")
+
+
+def _wrong(name: str, message: str) -> ScenarioError:
+    return ScenarioError(f"engine.trainer.loss.{name}", message)
+
+
+GRPO = LossConfig()
+DAPO = LossConfig(clip_high=0.28, aggregation="token_mean", drop_zero_variance=True)
+GSPO = LossConfig(clip_low=3e-4, clip_high=4e-4, sequence_ratio=True)
+LOSSES = {"grpo": GRPO, "dapo": DAPO, "gspo": GSPO}
+
+
+@dataclass(frozen=True, slots=True)
+class LossTotals:
+    """What the weights are made of: counted over the whole batch that one update averages over."""
+
+    rollouts: int
+    trained_tokens: int
+
+    @classmethod
+    def of(cls, examples: Sequence[Example]) -> LossTotals:
+        """Totals of a batch."""
+        return cls(len(examples), sum(example.trained_tokens for example in examples))
+
+
+@dataclass(frozen=True, slots=True)
+class LossParts:
+    """The loss of a microbatch, and sums over its trained tokens for the metrics.
+
+    loss: its share of the batch's loss, a scalar with a gradient.
+    ratio_sum: sum of the importance ratios (of tokens; GSPO: of each token's sequence).
+    clipped: trained tokens whose clipped term is the binding one.
+    """
+
+    loss: Tensor
+    ratio_sum: Tensor
+    clipped: Tensor
+    trained_tokens: int
+
+
+def policy_loss(
+    config: LossConfig,
+    totals: LossTotals,
+    examples: Sequence[Example],
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    correction: Tensor | None = None,
+) -> LossParts:
+    """The loss of one microbatch.
+
+    log_probs: the trained model's log-probability of every response token, the examples'
+        concatenated in order, shape [tokens].
+    old_log_probs: the denominator of the ratio, same shape, without gradient.
+    correction: importance weights to multiply each token's loss with, same shape, or None.
+    """
+    device, dtype = log_probs.device, log_probs.dtype
+    trained = torch.tensor(
+        [flag for example in examples for flag in example.trained], dtype=dtype, device=device
+    )
+    lengths = [len(example.response) for example in examples]
+    repeats = torch.tensor(lengths, device=device)
+    advantages = torch.tensor([e.advantage for e in examples], dtype=dtype, device=device)
+    advantages = advantages.repeat_interleave(repeats)
+    weights = _weights(config, totals, examples, dtype, device).repeat_interleave(repeats)
+
+    # A masked token must not reach the exponential: its ratio may overflow, and 0 * inf is nan.
+    log_ratio = torch.where(trained > 0, log_probs - old_log_probs, 0.0)
+    if config.sequence_ratio:
+        counts = torch.tensor(
+            [max(1, e.trained_tokens) for e in examples], dtype=dtype, device=device
+        )
+        sums = torch.stack([part.sum() for part in torch.split(log_ratio.detach(), lengths)])
+        # Same value and gradient as the sequence-level loss: d/dx of the mean over tokens of
+        # exp(x_t - stop(x_t) + stop(mean)) is that of exp(mean).
+        log_ratio = log_ratio - log_ratio.detach() + (sums / counts).repeat_interleave(repeats)
+    ratio = log_ratio.exp()
+    plain = ratio * advantages
+    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high) * advantages
+    loss = -torch.minimum(plain, clipped) * weights * trained
+    if correction is not None:
+        loss = loss * torch.where(trained > 0, correction, 0.0)
+    with torch.no_grad():
+        ratio_sum = (ratio * trained).sum()
+        binding = ((clipped < plain) & (trained > 0)).sum()
+    return LossParts(loss.sum(), ratio_sum, binding, sum(e.trained_tokens for e in examples))
+
+
+def importance_weights(trainer: Tensor, sampled: Tensor, cap: float) -> Tensor:
+    """Truncated importance weights ``min(exp(trainer - sampled), cap)`` a token: they correct for
+    an engine that samples from slightly other probabilities than the trainer computes."""
+    return (trainer - sampled).exp().clamp(max=cap)
+
+
+def _weights(
+    config: LossConfig,
+    totals: LossTotals,
+    examples: Sequence[Example],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    """The weight of each trained token of each example, shape [examples]."""
+    if config.aggregation == "token_mean":
+        values = [1 / max(1, totals.trained_tokens)] * len(examples)
+    else:
+        values = [1 / (max(1, e.trained_tokens) * totals.rollouts) for e in examples]
+    return torch.tensor(values, dtype=dtype, device=device)

@@ -1,0 +1,124 @@
+"""Packing rollouts into microbatches, for either layout.
+
+The loss of a rollout does not depend on what it is packed with, so any packing gives the same
+update; it decides speed and memory alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.trainer.batch import Example
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedGroup:
+    """Rollouts of one prompt whose prefix is computed once.
+
+    prefix: the prompt without its last token. Each suffix is that token and the response without
+        its last, so that the suffix alone holds every position that predicts a response token.
+    microbatches: the rollouts, packed by the tokens of their suffixes.
+    """
+
+    prefix: Sequence[int]
+    microbatches: Sequence[Sequence[Example]]
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts that read this prefix."""
+        return sum(len(microbatch) for microbatch in self.microbatches)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How one batch is computed: dense microbatches, then groups with a shared prefix."""
+
+    dense: Sequence[Sequence[Example]]
+    shared: Sequence[SharedGroup]
+
+    @property
+    def microbatches(self) -> int:
+        """Forward and backward passes, not counting those over the prefixes alone."""
+        return len(self.dense) + sum(len(group.microbatches) for group in self.shared)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are fed to the model once each: N (P + S) a group when dense, P + N S with a
+        shared prefix (arXiv 2606.01143), less the ones that predict nothing."""
+        dense = sum(example.input_tokens for batch in self.dense for example in batch)
+        suffixes = sum(
+            len(example.response)
+            for group in self.shared
+            for batch in group.microbatches
+            for example in batch
+        )
+        return dense + suffixes + sum(len(group.prefix) for group in self.shared)
+
+    @property
+    def padding_tokens(self) -> int:
+        """Tokens computed on top, to make the rows of a microbatch equally long."""
+        total = sum(_padding(batch, dense_width) for batch in self.dense)
+        for group in self.shared:
+            total += sum(_padding(batch, suffix_width) for batch in group.microbatches)
+        return total
+
+
+def dense_width(example: Example) -> int:
+    """Tokens of one row of a dense microbatch."""
+    return example.input_tokens
+
+
+def suffix_width(example: Example) -> int:
+    """Tokens of one row of a suffix microbatch."""
+    return len(example.response)
+
+
+def _padding(batch: Sequence[Example], width: Callable[[Example], int]) -> int:
+    widths = [width(example) for example in batch]
+    return max(widths) * len(widths) - sum(widths)
+
+
+def pack(
+    examples: Sequence[Example], width: Callable[[Example], int], budget_tokens: int
+) -> list[list[Example]]:
+    """Microbatches of at most ``budget_tokens`` tokens, padding included, longest rows first.
+
+    A row that is longer than the budget by itself gets a microbatch of its own.
+    """
+    batches: list[list[Example]] = []
+    room = 0
+    for example in sorted(examples, key=width, reverse=True):
+        if not batches or len(batches[-1]) >= room:
+            batches.append([])
+            room = max(1, budget_tokens // width(example))
+        batches[-1].append(example)
+    return batches
+
+
+def plan_packing(
+    examples: Sequence[Example],
+    *,
+    shared_prefix: bool,
+    budget_tokens: int,
+    suffix_budget_tokens: int,
+) -> Packing:
+    """The packing of one batch.
+
+    With ``shared_prefix``, groups of one rollout and prompts of one token stay dense: there is
+    nothing to share, and the result is the same.
+    """
+    if not shared_prefix:
+        return Packing(pack(examples, dense_width, budget_tokens), [])
+    groups: dict[int, list[Example]] = {}
+    for example in examples:
+        groups.setdefault(example.group, []).append(example)
+    dense: list[Example] = []
+    shared: list[SharedGroup] = []
+    for members in groups.values():
+        if len(members) < 2 or len(members[0].prompt) < 2:
+            dense.extend(members)
+            continue
+        prefix = members[0].prompt[:-1]
+        shared.append(SharedGroup(prefix, pack(members, suffix_width, suffix_budget_tokens)))
+    return Packing(pack(dense, dense_width, budget_tokens), shared)

@@ -1,0 +1,191 @@
+"""A Hugging Face causal model as the trainer uses it: log-probabilities of response tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from engine.trainer.batch import Example
+from engine.trainer.errors import UnsupportedModelError
+from engine.trainer.moe import Router, RouterSums
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """What a microbatch computed.
+
+    log_probs: of every response token, the examples' concatenated in order, [tokens], float32 or
+        float64.
+    router: the routers' sums, where the auxiliary loss counts.
+    """
+
+    log_probs: Tensor
+    router: RouterSums | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Token sequences padded on the right, where a causal model never looks.
+
+    ids: [rows, width]. valid: flat indices of the real tokens.
+    """
+
+    ids: Tensor
+    valid: Tensor
+
+    @classmethod
+    def of(cls, sequences: Sequence[Sequence[int]], device: torch.device) -> Rows:
+        """Pad ``sequences`` to the longest."""
+        width = max(len(tokens) for tokens in sequences)
+        ids = torch.zeros((len(sequences), width), dtype=torch.long)
+        for row, tokens in enumerate(sequences):
+            ids[row, : len(tokens)] = torch.tensor(tokens)
+        lengths = torch.tensor([len(tokens) for tokens in sequences])
+        real = torch.arange(width)[None, :] < lengths[:, None]
+        return cls(ids.to(device), real.flatten().nonzero()[:, 0].to(device))
+
+
+class LogProbModel:
+    """The model's decoder and head, called apart so that only what predicts a response token goes
+    through the head.
+
+    temperature: the one that responses were sampled at; logits are divided by it.
+    autocast: compute in bfloat16 over weights of another type.
+    head_chunk_tokens: compute the head that many tokens at a time and again in the backward, which
+        keeps no logits; None for all at once.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        temperature: float = 1.0,
+        autocast: bool = False,
+        head_chunk_tokens: int | None = None,
+        router: Router | None = None,
+    ) -> None:
+        self.model = model
+        self.temperature = temperature
+        self.autocast = autocast
+        self.head_chunk_tokens = head_chunk_tokens
+        self.router = router
+        self.decoder: nn.Module = model.base_model
+        head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        if head is None or self.decoder is model:
+            raise UnsupportedModelError(
+                f"{type(model).__name__} has no separate decoder and output embedding; a causal "
+                "language model such as Qwen3ForCausalLM is needed"
+            )
+        self.head: nn.Module = head
+        self._check_head()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.model.device
+
+    @property
+    def low_precision(self) -> bool:
+        """Whether activations are in a 16-bit type."""
+        return self.autocast or self.model.dtype in (torch.bfloat16, torch.float16)
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """The context that forwards run in."""
+        if not self.autocast:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    @contextmanager
+    def checkpointed(self, enabled: bool) -> Iterator[None]:
+        """Forwards within keep only each layer's input and compute the rest again.
+
+        Always of the non-reentrant kind: the reentrant one cuts the graph to the prefix's keys and
+        values, which silently loses phase C.
+        """
+        if not enabled:
+            yield
+            return
+        self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        try:
+            yield
+        finally:
+            self.model.gradient_checkpointing_disable()  # type: ignore[no-untyped-call]
+
+    def decode(self, ids: Tensor, **kwargs: Any) -> Any:
+        """Run the decoder on ``ids`` [rows, width]."""
+        if self.router is not None:
+            kwargs["output_router_logits"] = True
+        kwargs.setdefault("use_cache", False)
+        return self.decoder(input_ids=ids, **kwargs)
+
+    def router_sums(self, output: Any, valid: Tensor | None) -> RouterSums | None:
+        """The routers' sums over the ``valid`` tokens of a decoder's output."""
+        if self.router is None:
+            return None
+        return self.router.sums(output.router_logits, valid)
+
+    def dense(self, examples: Sequence[Example]) -> Forward:
+        """One microbatch of whole sequences: prompt and response of every rollout."""
+        sequences = [[*e.prompt, *e.response[:-1]] for e in examples]
+        rows = Rows.of(sequences, self.device)
+        with self.precision():
+            output = self.decode(rows.ids)
+            width = rows.ids.shape[1]
+            positions = [
+                row * width + len(e.prompt) - 1 + offset
+                for row, e in enumerate(examples)
+                for offset in range(len(e.response))
+            ]
+            log_probs = self.log_probs(output.last_hidden_state, positions, examples)
+            return Forward(log_probs, self.router_sums(output, rows.valid))
+
+    def log_probs(
+        self, hidden: Tensor, positions: Sequence[int], examples: Sequence[Example]
+    ) -> Tensor:
+        """Log-probabilities of the examples' response tokens, from the decoder's output [rows,
+        width, hidden] at the flat ``positions`` that predict them."""
+        index = torch.tensor(positions, device=hidden.device)
+        targets = torch.tensor([t for e in examples for t in e.response], device=hidden.device)
+        rows = hidden.flatten(0, 1).index_select(0, index)
+        if self.head_chunk_tokens is None:
+            return self._head_log_probs(rows, targets)
+        chunks = zip(
+            torch.split(rows, self.head_chunk_tokens),
+            torch.split(targets, self.head_chunk_tokens),
+            strict=True,
+        )
+        again = partial(checkpoint, self._head_log_probs, use_reentrant=False)
+        return torch.cat([again(chunk, wanted) for chunk, wanted in chunks])
+
+    def _head_log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        logits = self.head(hidden)
+        if logits.dtype != torch.float64:
+            logits = logits.float()
+        if self.temperature != 1.0:
+            logits = logits / self.temperature
+        return -functional.cross_entropy(logits, targets, reduction="none")
+
+    def _check_head(self) -> None:
+        """Refuse models whose logits are not simply the head of the last hidden state (scaled or
+        capped logits), instead of training on wrong probabilities."""
+        ids = torch.tensor([[1, 0, 1]], device=self.device)
+        training = self.model.training
+        self.model.train(False)
+        with torch.no_grad():
+            expected = self.model(input_ids=ids, use_cache=False).logits.float()
+            got = self.head(self.decoder(input_ids=ids, use_cache=False).last_hidden_state).float()
+        self.model.train(training)
+        if expected.shape != got.shape or not torch.allclose(got, expected, 1e-3, 1e-3):
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} changes its logits after the output embedding "
+                "(scaling or capping), which the trainer does not compute"
+            )

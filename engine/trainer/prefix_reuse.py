@@ -1,0 +1,233 @@
+"""One prompt computed once for all its rollouts, forward and backward (arXiv 2606.01143).
+
+Phase A runs the prefix and keeps each layer's keys and values. Phase B runs the suffixes as
+ordinary microbatches that read those as leaves, so gradients add up in them. Phase C is one
+backward of the prefix from the accumulated gradients. Over the reals the result is dense training:
+the prefix's computation is the same for every rollout, and its gradient is linear in gK and gV.
+
+The prefix is the prompt without its last token. What limits the gain: the head, and attention from
+suffix to prefix, are not shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from engine.trainer import attention
+from engine.trainer.batch import Example
+from engine.trainer.errors import UnsupportedModelError
+from engine.trainer.model import Forward, LogProbModel, Rows
+from engine.trainer.moe import RouterSums
+
+Backend = Literal["attention", "cache"]
+"""How suffixes read the prefix: by :mod:`engine.trainer.attention`, or by an ordinary DynamicCache
+that copies the prefix for every suffix (slower and larger, but it needs nothing from the model's
+attention)."""
+
+Checkpoint = Literal["none", "prefix", "all"]
+"""What is computed again in the backward instead of kept: nothing, phase A, or every forward."""
+
+
+@dataclass(slots=True)
+class Prefix:
+    """A prefix between phases A and C.
+
+    roots: each layer's keys and values in phase A's graph.
+    leaves: the same tensors for phase B to read, [1, kv_heads, tokens, head_dim]; their ``grad`` is
+        gK and gV.
+    """
+
+    tokens: int
+    roots: dict[int, tuple[Tensor, Tensor]]
+    leaves: dict[int, tuple[Tensor, Tensor]]
+    router: RouterSums | None
+
+
+class PrefixReuse:
+    """Phases A, B and C on a model. Raises UnsupportedModelError on one that it is not exact for.
+
+    offload: keep phase A's activations in host memory until phase C (a copy each way; without
+        effect where the model is in host memory).
+    """
+
+    def __init__(
+        self,
+        runner: LogProbModel,
+        *,
+        backend: Backend = "attention",
+        checkpoint: Checkpoint = "none",
+        offload: bool = False,
+    ) -> None:
+        self.runner = runner
+        self.backend = backend
+        self.checkpoint = checkpoint
+        self.offload = offload
+        _refuse_layers(runner.model)
+        if backend == "cache" and checkpoint != "none":
+            raise UnsupportedModelError(
+                "the cache backend cannot be checkpointed: Hugging Face drops the cache silently",
+                "engine.trainer.checkpoint",
+            )
+        self._verify()
+
+    @contextmanager
+    def engaged(self) -> Iterator[None]:
+        """The model attends through the shared prefix within: forwards, and backwards too, since
+        checkpointing computes layers again there."""
+        if self.backend == "cache":
+            yield
+            return
+        model = self.runner.model
+        own = model.config._attn_implementation
+        model.set_attn_implementation(attention.NAME)
+        try:
+            yield
+        finally:
+            model.set_attn_implementation(own)
+
+    def begin(self, tokens: Sequence[int]) -> Prefix:
+        """Phase A on the prefix ``tokens``. Keeps a graph if gradients are enabled."""
+        ids = torch.tensor([list(tokens)], device=self.runner.device)
+        saved: AbstractContextManager[Any] = nullcontext()
+        if self.offload:
+            cuda = self.runner.device.type == "cuda"
+            saved = torch.autograd.graph.save_on_cpu(pin_memory=cuda)
+        recompute = self.checkpoint != "none" and torch.is_grad_enabled()
+        with self.runner.precision(), saved, self.runner.checkpointed(recompute):
+            roots, output = self._capture(ids)
+            router = self.runner.router_sums(output, None)
+        layers = self.runner.model.config.get_text_config().num_hidden_layers
+        if sorted(roots) != list(range(layers)):
+            raise UnsupportedModelError(
+                f"{len(roots)} of {layers} layers gave keys and values; the shared-prefix layout "
+                "needs softmax attention in every layer"
+            )
+        grad = torch.is_grad_enabled()
+        leaves = {
+            layer: (_leaf(key, grad), _leaf(value, grad)) for layer, (key, value) in roots.items()
+        }
+        return Prefix(len(tokens), roots if grad else {}, leaves, router)
+
+    def suffix(self, prefix: Prefix, examples: Sequence[Example]) -> Forward:
+        """Phase B: one microbatch of suffixes. Any number may follow, each with its backward."""
+        sequences = [[e.prompt[-1], *e.response[:-1]] for e in examples]
+        rows = Rows.of(sequences, self.runner.device)
+        width = rows.ids.shape[1]
+        positions = torch.arange(prefix.tokens, prefix.tokens + width, device=rows.ids.device)
+        recompute = self.checkpoint == "all" and torch.is_grad_enabled()
+        with self.runner.precision(), self.runner.checkpointed(recompute):
+            output = self.runner.decode(
+                rows.ids,
+                position_ids=positions[None, :],
+                **self._reading(prefix, len(examples)),
+            )
+            flat = [
+                row * width + offset
+                for row, e in enumerate(examples)
+                for offset in range(len(e.response))
+            ]
+            log_probs = self.runner.log_probs(output.last_hidden_state, flat, examples)
+            return Forward(log_probs, self.runner.router_sums(output, rows.valid))
+
+    def finish(self, prefix: Prefix, extra_loss: Tensor | None = None) -> None:
+        """Phase C: the prefix's backward, once, from what phase B accumulated.
+
+        ``extra_loss`` is a scalar of the prefix's own, such as its share of the routers' loss.
+        """
+        tensors: list[Tensor] = []
+        grads: list[Tensor | None] = []
+        for layer, roots in prefix.roots.items():
+            for root, leaf in zip(roots, prefix.leaves[layer], strict=True):
+                if root.requires_grad and leaf.grad is not None:
+                    tensors.append(root)
+                    grads.append(leaf.grad)
+        decoder = self.runner.decoder
+        if not tensors and any(p.requires_grad for p in decoder.parameters()):
+            raise RuntimeError("phase C has no gradient to carry back: was phase B run backward?")
+        if extra_loss is not None and extra_loss.requires_grad:
+            tensors.append(extra_loss)
+            grads.append(None)
+        if tensors:  # none where the output head alone is trained
+            torch.autograd.backward(tensors, grads)
+        prefix.roots.clear()
+        prefix.leaves.clear()
+
+    def _capture(self, ids: Tensor) -> tuple[dict[int, tuple[Tensor, Tensor]], Any]:
+        if self.backend == "attention":
+            capture = attention.PrefixCapture()
+            output = self.runner.decode(ids, rollcast_prefix=capture)
+            return capture.layers, output
+        cache: Any = DynamicCache(config=self.runner.model.config)
+        output = self.runner.decode(ids, past_key_values=cache, use_cache=True)
+        return {i: (layer.keys, layer.values) for i, layer in enumerate(cache.layers)}, output
+
+    def _reading(self, prefix: Prefix, rows: int) -> dict[str, Any]:
+        if self.backend == "attention":
+            return {"rollcast_prefix": attention.PrefixRead(prefix.leaves)}
+        cache = DynamicCache(config=self.runner.model.config)
+        for layer, (key, value) in prefix.leaves.items():
+            cache.update(key.expand(rows, -1, -1, -1), value.expand(rows, -1, -1, -1), layer)
+        return {"past_key_values": cache, "use_cache": True}
+
+    def _verify(self) -> None:
+        """Compare with dense log-probabilities on a few tokens, so that a model whose positions,
+        mask or attention this layout does not cover is refused before it is trained wrongly."""
+        vocabulary = self.runner.model.config.get_text_config().vocab_size
+        tokens = [(7 * i + 3) % vocabulary for i in range(16)]
+        examples = [_probe(tokens[:6], tokens[6:9]), _probe(tokens[:6], tokens[9:14])]
+        training = self.runner.model.training
+        self.runner.model.train(False)
+        try:
+            with torch.no_grad():
+                dense = self.runner.dense(examples).log_probs
+                with self.engaged():
+                    shared = self.suffix(self.begin(tokens[:5]), examples).log_probs
+        finally:
+            self.runner.model.train(training)
+        worst = (dense - shared).abs().max().item()
+        if not worst <= (0.5 if self.runner.low_precision else 1e-3):
+            raise UnsupportedModelError(
+                f"{type(self.runner.model).__name__} gives other log-probabilities with a shared "
+                f"prefix than without (by {worst:.2g}); use the dense layout"
+            )
+
+
+def _probe(prompt: Sequence[int], response: Sequence[int]) -> Example:
+    zeros = [0.0] * len(response)
+    return Example(0, prompt, response, zeros, [True] * len(response), 0.0)
+
+
+def _leaf(x: Tensor, grad: bool) -> Tensor:
+    return x.detach().contiguous().requires_grad_(grad)
+
+
+def _refuse_layers(model: nn.Module) -> None:
+    """Raise on layers that are not full softmax attention, and on randomness in the forward."""
+    config: Any = model.config
+    config = config.get_text_config()
+    name = type(model).__name__
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    window = getattr(config, "sliding_window", None)
+    if window is not None and getattr(config, "use_sliding_window", True):
+        uses = "sliding_attention" in kinds or not getattr(config, "layer_types", None)
+        if uses:
+            kinds.add("sliding_attention")
+    other = sorted(kinds - {"full_attention"})
+    if other:
+        raise UnsupportedModelError(
+            f"{name} has layers of {', '.join(other)}; the shared-prefix layout covers full "
+            "attention alone: use the dense layout"
+        )
+    random = getattr(config, "attention_dropout", 0.0) or getattr(config, "router_jitter_noise", 0)
+    if random or any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules()):
+        raise UnsupportedModelError(
+            f"{name} has dropout or router noise, which differs between the rollouts of a group; "
+            "set it to 0, or use the dense layout"
+        )

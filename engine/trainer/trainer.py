@@ -1,0 +1,424 @@
+"""The trainer: sampled groups in, one step of weight updates out."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from engine.trainer.batch import Example, SampledGroup, make_examples
+from engine.trainer.config import TrainerConfig, TrainMetrics
+from engine.trainer.errors import NonFiniteLoss
+from engine.trainer.losses import LossTotals, importance_weights, policy_loss
+from engine.trainer.microbatch import Packing, SharedGroup, plan_packing
+from engine.trainer.model import Forward, LogProbModel
+from engine.trainer.moe import Router, RouterBalance, RouterSums
+from engine.trainer.prefix_reuse import PrefixReuse
+from simulator.errors import ScenarioError
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What adds up over the microbatches of a step."""
+
+    loss: float = 0.0
+    aux_loss: float = 0.0
+    grad_norm: float = 0.0
+    ratio: float = 0.0
+    clipped: float = 0.0
+    tokens: int = 0
+    computed_tokens: int = 0
+    padding_tokens: int = 0
+    microbatches: int = 0
+    updates: int = 0
+
+
+class _Clock:
+    """Seconds a phase, the device's queue drained at both ends of each."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        self._drain()
+        start_s = time.perf_counter()
+        yield
+        self._drain()
+        self.seconds[phase] += time.perf_counter() - start_s
+
+    def _drain(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class Trainer:
+    """Updates a Hugging Face causal language model from sampled groups.
+
+    The model is changed in place and keeps its device and type. On the CPU, equal inputs and seeds
+    give equal weights; on CUDA as far as its kernels do (torch.use_deterministic_algorithms).
+    Raises UnsupportedModelError on a model that cannot be computed exactly.
+    """
+
+    def __init__(self, model: PreTrainedModel, config: TrainerConfig | None = None) -> None:
+        self.model = model
+        self.config = config or TrainerConfig()
+        if model.is_gradient_checkpointing:
+            # From here on config.checkpoint decides.
+            model.gradient_checkpointing_disable()  # type: ignore[no-untyped-call]
+        text_config = model.config.get_text_config()
+        self._runner = LogProbModel(
+            model,
+            temperature=self.config.temperature,
+            autocast=self.config.autocast,
+            head_chunk_tokens=self.config.head_chunk_tokens,
+            router=Router.of(text_config, self.config.router_aux_coefficient),
+        )
+        self._context_tokens: int | None = getattr(text_config, "max_position_embeddings", None)
+        self._vocabulary: int = text_config.vocab_size
+        self._reuse: PrefixReuse | None = None
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._optimizer = torch.optim.AdamW(
+            self._parameters,
+            lr=self.config.learning_rate,
+            betas=self.config.betas,
+            eps=self.config.adam_epsilon,
+            weight_decay=self.config.weight_decay,
+        )
+        self._shuffle = random.Random(self.config.seed)
+
+    def step(
+        self,
+        groups: Sequence[SampledGroup],
+        *,
+        shared_prefix: bool,
+        version: int,
+        mask_before_version: int | None = None,
+    ) -> TrainMetrics:
+        """Train on ``groups`` with the weights of ``version``.
+
+        shared_prefix: the layout; the update is the same.
+        mask_before_version: leave tokens of earlier versions out of the loss.
+
+        Raises NonFiniteLoss with weights, optimiser and random state as they were; ValueError on
+        groups that cannot have been sampled; ScenarioError on a rollout beyond the model's context.
+        """
+        examples = self._examples(groups, version, mask_before_version)
+        if self.config.loss.drop_zero_variance:
+            varied = {e.group for e in examples if e.advantage != 0}
+            examples = [e for e in examples if e.group in varied]
+        shuffled = self._shuffle.getstate()
+        updates = self._order(examples)
+        clock, sums = _Clock(self.model.device), _Sums()
+        if self.model.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.model.device)
+        undo = self._snapshot() if len(updates) > 1 else None
+        old: dict[Example, Tensor] = {}
+        training = self.model.training
+        self.model.train()
+        try:
+            balance = None
+            if examples and self.config.old_log_probs == "trainer":
+                balance = self._observe(examples, shared_prefix, clock, old)
+            for index, batch in enumerate(updates):
+                if index > 0 or self.config.minibatches > 1:
+                    balance = None  # the counts are of other examples, or of older weights
+                self._update(batch, shared_prefix, clock, sums, old, balance)
+        except BaseException:
+            self._shuffle.setstate(shuffled)
+            if undo is not None:
+                undo()
+            raise
+        finally:
+            self._optimizer.zero_grad(set_to_none=True)
+            self.model.train(training)
+        return self._metrics(examples, clock, sums)
+
+    def log_probs(
+        self, groups: Sequence[SampledGroup], *, shared_prefix: bool = False
+    ) -> list[list[list[float]]]:
+        """The current weights' log-probability of each response token, by group and rollout."""
+        newest = max((max(r.versions, default=0) for g in groups for r in g.rollouts), default=0)
+        examples = self._examples(groups, newest, None)
+        found: dict[Example, Tensor] = {}
+        self._observe(examples, shared_prefix, _Clock(self.model.device), found)
+        rows = iter(examples)
+        return [[found[next(rows)].tolist() for _ in group.rollouts] for group in groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimiser and random state: what a resumed run needs."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "shuffle": self._shuffle.getstate(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a :meth:`state_dict`."""
+        self.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        kind, words, gauss = state["shuffle"]
+        self._shuffle.setstate((kind, tuple(words), gauss))
+
+    # -- one update -------------------------------------------------------------------------------
+
+    def _update(
+        self,
+        examples: Sequence[Example],
+        shared_prefix: bool,
+        clock: _Clock,
+        sums: _Sums,
+        old: dict[Example, Tensor],
+        balance: RouterBalance | None,
+    ) -> None:
+        totals = LossTotals.of(examples)
+        if totals.trained_tokens == 0:
+            return
+        if self._runner.router is not None and balance is None:
+            balance = self._observe(examples, shared_prefix, clock, None)
+        self._optimizer.zero_grad(set_to_none=True)
+        packing = self._pack(examples, shared_prefix)
+        sums.computed_tokens += packing.tokens
+        sums.padding_tokens += packing.padding_tokens
+        sums.microbatches += packing.microbatches
+
+        def train(batch: Sequence[Example], run: Callable[[], Forward]) -> None:
+            self._train_microbatch(batch, run, totals, clock, sums, old, balance)
+
+        for batch in packing.dense:
+            with self._runner.checkpointed(self.config.checkpoint == "all"):
+                train(batch, partial(self._runner.dense, batch))
+        for group in packing.shared:
+            self._train_shared(group, train, clock, sums, balance)
+        self._apply(clock, sums)
+
+    def _train_shared(
+        self,
+        group: SharedGroup,
+        train: Callable[[Sequence[Example], Callable[[], Forward]], None],
+        clock: _Clock,
+        sums: _Sums,
+        balance: RouterBalance | None,
+    ) -> None:
+        """Phases A, B and C of one group."""
+        reuse = self._prefix_reuse()
+        with reuse.engaged():
+            with clock("forward"):
+                prefix = reuse.begin(group.prefix)
+            for batch in group.microbatches:
+                train(batch, partial(reuse.suffix, prefix, batch))
+            own_loss = None
+            if balance is not None and prefix.router is not None:
+                own_loss = balance.loss(prefix.router, times=group.rollouts)
+                sums.aux_loss += float(own_loss.detach())
+            with clock("backward"):
+                reuse.finish(prefix, own_loss)
+
+    def _train_microbatch(
+        self,
+        batch: Sequence[Example],
+        run: Callable[[], Forward],
+        totals: LossTotals,
+        clock: _Clock,
+        sums: _Sums,
+        old: dict[Example, Tensor],
+        balance: RouterBalance | None,
+    ) -> None:
+        """Forward, loss and backward; the same for either layout."""
+        with clock("forward"):
+            forward = run()
+            log_probs = forward.log_probs
+            sampled = torch.cat([torch.tensor(e.sampled, dtype=log_probs.dtype) for e in batch])
+            sampled = sampled.to(log_probs.device)
+            denominator, correction = sampled, None
+            if old:
+                denominator = torch.cat([old[e] for e in batch])
+                cap = self.config.loss.importance_cap
+                if cap is not None:
+                    correction = importance_weights(denominator, sampled, cap)
+            parts = policy_loss(self.config.loss, totals, batch, log_probs, denominator, correction)
+            loss = parts.loss
+            if balance is not None and forward.router is not None:
+                aux_loss = balance.loss(forward.router)
+                sums.aux_loss += float(aux_loss.detach())
+                loss = loss + aux_loss
+            if not torch.isfinite(loss):
+                raise NonFiniteLoss(
+                    f"the loss of a microbatch of {len(batch)} rollouts is {loss.item()}; the "
+                    "weights are those from before this step"
+                )
+        with clock("backward"):
+            loss.backward()  # type: ignore[no-untyped-call]
+        sums.loss += float(parts.loss.detach())
+        sums.ratio += float(parts.ratio_sum)
+        sums.clipped += float(parts.clipped)
+        sums.tokens += parts.trained_tokens
+
+    def _apply(self, clock: _Clock, sums: _Sums) -> None:
+        """Clip the gradients and update the weights."""
+        with clock("gradient"):
+            limit = self.config.max_grad_norm
+            norm = torch.nn.utils.clip_grad_norm_(
+                self._parameters, float("inf") if limit is None else limit
+            )
+            if not torch.isfinite(norm):
+                raise NonFiniteLoss(
+                    f"the norm of the gradient is {norm.item()}; the weights are those from before "
+                    "this step"
+                )
+        with clock("optimizer"):
+            self._optimizer.step()
+        sums.grad_norm += float(norm)
+        sums.updates += 1
+
+    # -- passes without gradient ------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _observe(
+        self,
+        examples: Sequence[Example],
+        shared_prefix: bool,
+        clock: _Clock,
+        found: dict[Example, Tensor] | None,
+    ) -> RouterBalance | None:
+        """Put each example's log-probabilities into ``found``, and return the expert counts."""
+        balance = RouterBalance(self._runner.router) if self._runner.router else None
+
+        def note(batch: Sequence[Example], forward: Forward) -> None:
+            if found is not None:
+                lengths = [len(e.response) for e in batch]
+                found.update(zip(batch, torch.split(forward.log_probs, lengths), strict=True))
+            count(forward.router)
+
+        def count(router: RouterSums | None, times: int = 1) -> None:
+            if balance is not None and router is not None:
+                balance.count(router, times)
+
+        packing = self._pack(examples, shared_prefix)
+        training = self.model.training
+        self.model.train(False)
+        try:
+            with clock("log_prob"):
+                for batch in packing.dense:
+                    note(batch, self._runner.dense(batch))
+                for group in packing.shared:
+                    reuse = self._prefix_reuse()
+                    with reuse.engaged():
+                        prefix = reuse.begin(group.prefix)
+                        count(prefix.router, group.rollouts)
+                        for batch in group.microbatches:
+                            note(batch, reuse.suffix(prefix, batch))
+        finally:
+            self.model.train(training)
+        return balance
+
+    # -- preparation ------------------------------------------------------------------------------
+
+    def _prefix_reuse(self) -> PrefixReuse:
+        """Built when first asked for: a model may be trained dense that has no shared prefix."""
+        if self._reuse is None:
+            self._reuse = PrefixReuse(
+                self._runner,
+                backend=self.config.prefix_backend,
+                checkpoint=self.config.checkpoint,
+                offload=self.config.offload_prefix,
+            )
+        return self._reuse
+
+    def _examples(
+        self, groups: Sequence[SampledGroup], version: int, mask_before_version: int | None
+    ) -> list[Example]:
+        if not groups:
+            raise ValueError("there is no group to train on")
+        examples = make_examples(
+            groups,
+            epsilon=self.config.loss.advantage_epsilon,
+            divide_by_std=self.config.loss.divide_by_std,
+            version=version,
+            mask_before_version=mask_before_version,
+        )
+        for example in examples:
+            tokens = len(example.prompt) + len(example.response)
+            if self._context_tokens is not None and tokens > self._context_tokens:
+                raise ScenarioError(
+                    "engine.model",
+                    f"a prompt of {len(example.prompt)} and a response of {len(example.response)} "
+                    f"tokens do not fit the model's context of {self._context_tokens} tokens",
+                )
+            ids = (*example.prompt, *example.response)
+            if min(ids) < 0 or max(ids) >= self._vocabulary:
+                raise ValueError(f"a token is outside the vocabulary of {self._vocabulary}")
+        return examples
+
+    def _order(self, examples: Sequence[Example]) -> list[list[Example]]:
+        """The batch of each update: whole groups, dealt out anew in every epoch."""
+        minibatches = self.config.minibatches
+        groups: dict[int, list[Example]] = defaultdict(list)
+        for example in examples:
+            groups[example.group].append(example)
+        updates: list[list[Example]] = []
+        for _ in range(self.config.epochs):
+            order = list(groups)
+            if minibatches > 1:
+                self._shuffle.shuffle(order)
+            shares = [order[i::minibatches] for i in range(minibatches)]
+            updates += [[e for group in share for e in groups[group]] for share in shares if share]
+        return updates
+
+    def _pack(self, examples: Sequence[Example], shared_prefix: bool) -> Packing:
+        budget_tokens = self.config.microbatch_tokens
+        return plan_packing(
+            examples,
+            shared_prefix=shared_prefix,
+            budget_tokens=budget_tokens,
+            suffix_budget_tokens=self.config.suffix_microbatch_tokens or budget_tokens,
+        )
+
+    def _snapshot(self) -> Callable[[], None]:
+        """A copy of weights and optimiser in host memory; call it to put them back."""
+        weights = [p.detach().to("cpu", copy=True) for p in self._parameters]
+        optimizer = copy.deepcopy(self._optimizer.state_dict())
+
+        def undo() -> None:
+            with torch.no_grad():
+                for parameter, weight in zip(self._parameters, weights, strict=True):
+                    parameter.copy_(weight)
+            self._optimizer.load_state_dict(optimizer)
+
+        return undo
+
+    def _metrics(self, examples: Sequence[Example], clock: _Clock, sums: _Sums) -> TrainMetrics:
+        updates, tokens = max(1, sums.updates), max(1, sums.tokens)
+        trained = sum(e.trained_tokens for e in examples)
+        device = self.model.device
+        return TrainMetrics(
+            log_prob_s=clock.seconds["log_prob"],
+            forward_s=clock.seconds["forward"],
+            backward_s=clock.seconds["backward"],
+            gradient_s=clock.seconds["gradient"],
+            optimizer_s=clock.seconds["optimizer"],
+            loss=sums.loss / updates,
+            aux_loss=sums.aux_loss / updates,
+            grad_norm=sums.grad_norm / updates,
+            clip_fraction=sums.clipped / tokens,
+            mean_ratio=sums.ratio / tokens if sums.tokens else 1.0,
+            rollouts=len(examples),
+            trained_tokens=trained,
+            masked_tokens=sum(len(e.response) for e in examples) - trained,
+            computed_tokens=sums.computed_tokens,
+            padding_tokens=sums.padding_tokens,
+            microbatches=sums.microbatches,
+            updates=sums.updates,
+            peak_bytes=(torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None),
+        )

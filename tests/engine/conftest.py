@@ -1,0 +1,94 @@
+"""One tiny random model and one real vLLM replica for the whole session of engine tests."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from engine.vllm_engine import VllmReplica
+
+HAVE_VLLM = importlib.util.find_spec("vllm") is not None
+CONTEXT_TOKENS = 256
+VOCABULARY = 96
+END_TOKEN = 1
+
+if HAVE_VLLM:
+    from engine.environment import prepare
+
+    prepare()
+
+
+def build_tiny(seed: int) -> Any:
+    """A random Qwen3 of 80k parameters whose next-token distribution is far from uniform."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=CONTEXT_TOKENS,
+        tie_word_embeddings=False,
+        initializer_range=0.15,
+        bos_token_id=None,
+        eos_token_id=END_TOKEN,
+        pad_token_id=0,
+    )
+    return Qwen3ForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Any:
+    if not HAVE_VLLM:
+        pytest.skip("vLLM is not installed (engine/engine-cpu.lock)")
+    return build_tiny(0)
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tiny_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny-model")
+    tiny_model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def make_replica(tiny_path: Path) -> Iterator[Callable[..., VllmReplica]]:
+    """Start further replicas beside the shared one; all of them end with the session."""
+    from engine.vllm_engine import VllmReplica
+
+    started: list[VllmReplica] = []
+
+    def make(**options: Any) -> VllmReplica:
+        options = {"max_seqs": 8, "max_batched_tokens": 512, "kv_tokens": 8192} | options
+        started.append(VllmReplica(tiny_path, **options))
+        return started[-1]
+
+    yield make
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gc.collect", lambda *args: 0)  # else each of them searches the whole heap
+        for replica in started:
+            replica.shutdown()
+
+
+@pytest.fixture(scope="session")
+def shared_replica(make_replica: Callable[..., VllmReplica]) -> VllmReplica:
+    return make_replica()
+
+
+@pytest.fixture
+def replica(shared_replica: VllmReplica, tiny_model: Any) -> Iterator[VllmReplica]:
+    """The shared replica: idle, with the model's own weights and an empty prefix cache."""
+    shared_replica.load_weights(tiny_model.state_dict())
+    yield shared_replica
+    if shared_replica.unfinished:
+        shared_replica.abort()

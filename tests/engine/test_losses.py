@@ -1,0 +1,217 @@
+"""Losses and advantages against slow readings of the papers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import statistics
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from engine.trainer import (  # noqa: E402
+    DAPO,
+    GRPO,
+    GSPO,
+    LOSSES,
+    PODS_EPSILON,
+    LossConfig,
+    group_advantages,
+    overlong_penalty,
+)
+from engine.trainer.batch import Example  # noqa: E402
+from engine.trainer.losses import LossTotals, importance_weights, policy_loss  # noqa: E402
+from simulator.errors import ScenarioError  # noqa: E402
+
+CONFIGS = {**LOSSES, "grpo_token_mean": LossConfig(aggregation="token_mean")}
+
+
+def batch(seed: int, rollouts: int, masked: bool = True):
+    """Random examples and, concatenated, their new and old log-probabilities."""
+    draw = random.Random(seed)
+    examples, new, old = [], [], []
+    for index in range(rollouts):
+        n = draw.randrange(1, 6)
+        trained = [not masked or draw.random() < 0.7 for _ in range(n)]
+        examples.append(
+            Example(index, [1], [0] * n, [0.0] * n, trained, draw.choice([-1.5, 0.0, 0.4, 2.0]))
+        )
+        old += [draw.uniform(-3, -1) for _ in range(n)]
+        new += [draw.uniform(-3, -1) for _ in range(n)]
+    return examples, torch.tensor(new, dtype=torch.float64), torch.tensor(old, dtype=torch.float64)
+
+
+def naive(config: LossConfig, examples, new, old):
+    """The formulas, one rollout and one token at a time; ``new`` may carry gradients."""
+    tokens = sum(sum(e.trained) for e in examples)
+    total, at = 0.0, 0
+    for e in examples:
+        here = [at + t for t in range(len(e.response)) if e.trained[t]]
+        at += len(e.response)
+        if not here:
+            continue
+        ratios = [(new[t] - old[t]).exp() for t in here]
+        if config.sequence_ratio:
+            ratios = [(sum(new[t] - old[t] for t in here) / len(here)).exp()] * len(here)
+        terms = []
+        for ratio in ratios:
+            low, high = 1 - config.clip_low, 1 + config.clip_high
+            bounded = low if ratio < low else high if ratio > high else ratio
+            a, b = ratio * e.advantage, bounded * e.advantage
+            terms.append(-(a if a <= b else b))
+        if config.aggregation == "token_mean":
+            total = total + sum(terms) / tokens
+        else:
+            total = total + sum(terms) / len(here) / len(examples)
+    return total
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), rollouts=st.integers(1, 6))
+def test_value_and_gradient_are_those_of_the_formula(name, seed, rollouts):
+    config = CONFIGS[name]
+    if config.sequence_ratio:
+        config = dataclasses.replace(config, clip_low=0.2, clip_high=0.3)  # hit both regimes
+    examples, new, old = batch(seed, rollouts)
+    ours, theirs = new.clone().requires_grad_(), new.clone().requires_grad_()
+    parts = policy_loss(config, LossTotals.of(examples), examples, ours, old)
+    expected = naive(config, examples, theirs, old) + 0.0 * theirs.sum()
+    assert parts.loss.item() == pytest.approx(expected.item(), abs=1e-12)
+    parts.loss.backward()
+    expected.backward()
+    assert torch.allclose(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), cut=st.integers(1, 5))
+def test_microbatches_add_up_to_the_batch(name, seed, cut):
+    examples, new, old = batch(seed, 6)
+    totals = LossTotals.of(examples)
+    whole = policy_loss(CONFIGS[name], totals, examples, new, old)
+    at = sum(len(e.response) for e in examples[:cut])
+    parts = [
+        policy_loss(CONFIGS[name], totals, examples[:cut], new[:at], old[:at]),
+        policy_loss(CONFIGS[name], totals, examples[cut:], new[at:], old[at:]),
+    ]
+    assert sum(p.loss.item() for p in parts) == pytest.approx(whole.loss.item(), abs=1e-13)
+    assert sum(int(p.clipped) for p in parts) == int(whole.clipped)
+    assert sum(p.trained_tokens for p in parts) == whole.trained_tokens == totals.trained_tokens
+
+
+def test_published_settings():
+    assert (GRPO.clip_low, GRPO.clip_high, GRPO.aggregation) == (0.2, 0.2, "sequence_mean")
+    assert (DAPO.clip_low, DAPO.clip_high, DAPO.aggregation) == (0.2, 0.28, "token_mean")
+    assert (GSPO.clip_low, GSPO.clip_high, GSPO.sequence_ratio) == (3e-4, 4e-4, True)
+    assert DAPO.drop_zero_variance
+    assert all(c.importance_cap is None for c in LOSSES.values())
+    assert all(c.advantage_epsilon == 1e-6 for c in LOSSES.values())
+
+
+def test_a_long_rollout_weighs_as_much_as_a_short_one_in_grpo_and_more_in_dapo():
+    examples = [
+        Example(0, [1], [0] * 9, [0.0] * 9, [True] * 9, 1.0),
+        Example(0, [1], [0], [0.0], [True], -1.0),
+    ]
+    zeros = torch.zeros(10, dtype=torch.float64)
+    loss = {
+        name: policy_loss(LOSSES[name], LossTotals.of(examples), examples, zeros, zeros).loss.item()
+        for name in ("grpo", "dapo")
+    }
+    assert loss["grpo"] == pytest.approx(0.0)
+    assert loss["dapo"] == pytest.approx(-0.8)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_masked_token_does_nothing_however_wild(name):
+    examples, new, old = batch(3, 4)
+    flags = torch.tensor([f for e in examples for f in e.trained])
+    assert not flags.all()
+    wild = torch.where(flags, old, -5000.0)
+    calm = new.clone().requires_grad_()
+    loss = policy_loss(CONFIGS[name], LossTotals.of(examples), examples, calm, wild).loss
+    expected = policy_loss(CONFIGS[name], LossTotals.of(examples), examples, new, old).loss
+    assert loss.item() == pytest.approx(expected.item())
+    loss.backward()
+    assert torch.isfinite(calm.grad).all()
+    assert (calm.grad[~flags] == 0).all()
+
+
+def test_clip_fraction_counts_binding_terms_alone():
+    up, down = math.log(1.5), math.log(0.5)
+    examples = [
+        Example(0, [1], [0, 0], [0.0] * 2, [True, True], 1.0),
+        Example(0, [1], [0, 0], [0.0] * 2, [True, True], -1.0),
+    ]
+    new = torch.tensor([up, down, up, down])
+    parts = policy_loss(GRPO, LossTotals.of(examples), examples, new, torch.zeros(4))
+    assert int(parts.clipped) == 2  # up with A > 0, down with A < 0
+    assert parts.ratio_sum.item() == pytest.approx(4.0)
+
+
+def test_importance_weights_are_cut_off_and_multiply_each_token():
+    trainer, sampled = torch.tensor([-1.0, -1.0, -1.0]), torch.tensor([-1.0, -1.5, -4.0])
+    weights = importance_weights(trainer, sampled, 2.0)
+    assert weights.tolist() == pytest.approx([1.0, math.exp(0.5), 2.0])
+    example = Example(0, [1], [0] * 3, sampled.tolist(), [True, True, True], 1.0)
+    loss = policy_loss(GRPO, LossTotals.of([example]), [example], trainer, trainer, weights).loss
+    assert loss.item() == pytest.approx(-weights.mean().item())
+
+
+@settings(max_examples=100)
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=20))
+def test_advantages(rewards):
+    got = group_advantages(rewards, epsilon=PODS_EPSILON)
+    mean, std = statistics.mean(rewards), statistics.stdev(rewards)
+    expected = [(r - mean) / (std + 1e-4) for r in rewards]
+    assert got == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert sum(got) == pytest.approx(0, abs=1e-6)
+    if len(set(rewards)) == 1:
+        assert got == [0.0] * len(rewards)
+
+
+def test_advantages_before_and_after_selection():
+    whole, kept = [0.0, 0.0, 0.0, 1.0], [0.0, 1.0]
+    after = group_advantages(kept)
+    before = group_advantages(kept, whole)
+    assert after == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)], rel=1e-5)
+    assert before == pytest.approx([-0.5, 1.5], rel=1e-5)
+    assert group_advantages(kept, whole, divide_by_std=False) == [-0.25, 0.75]
+    assert group_advantages([3.0]) == [0.0]
+
+
+@pytest.mark.parametrize("rewards", [[], [math.nan, 1.0], [math.inf]])
+def test_advantages_refuse_what_is_no_reward(rewards):
+    with pytest.raises(ValueError, match="reward"):
+        group_advantages(rewards)
+
+
+def test_overlong_penalty():
+    def penalty(n: int) -> float:
+        return overlong_penalty(n, max_response_tokens=100, buffer_tokens=20)
+
+    assert [penalty(n) for n in (1, 80, 85, 90, 100, 130)] == [0, 0, -0.25, -0.5, -1, -1]
+    with pytest.raises(ScenarioError, match="response budget of 100"):
+        overlong_penalty(1, max_response_tokens=100, buffer_tokens=101)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"clip_low": 1.0}, "clip_low"),
+        ({"clip_high": 0.0}, "clip_high"),
+        ({"aggregation": "mean"}, "aggregation"),
+        ({"advantage_epsilon": 0.0}, "advantage_epsilon"),
+        ({"importance_cap": -1.0}, "importance_cap"),
+    ],
+)
+def test_loss_config_refuses(changes, field):
+    with pytest.raises(ScenarioError, match=f"engine.trainer.loss.{field}"):
+        LossConfig(**changes)

@@ -1,0 +1,461 @@
+"""The Collatz task, its tokenizer and warm start; any other prompts and reward functions."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("transformers", reason="the engine's requirements are not installed")
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.environment import EngineError
+from engine.tasks import collatz, tokenizer, warm_start
+from engine.tasks.base import Prompt, Task
+from engine.tasks.collatz import CollatzTask
+from engine.tasks.custom import FileTask
+from engine.tasks.evaluation import Evaluation, evaluate
+from engine.tasks.model import build_model
+from engine.tasks.rewards import RewardCaller, load_reward
+from engine.tasks.warm_start import Recipe
+from simulator.errors import ScenarioError
+
+SHORT = Recipe(steps=8, warmup_steps=2, batch_tokens=512, adaptation_steps=3)
+
+
+def number_of(prompt: Prompt) -> int:
+    return int(prompt.text.rsplit("\n", 1)[-1].rstrip(">"))
+
+
+def right_response(start: int) -> str:
+    """By the definition, not by the module."""
+    value, text = start, ""
+    while value >= start:
+        value = value // 2 if value % 2 == 0 else 3 * value + 1
+        text += f">{value}"
+    return f"{text[1:]}={value}"
+
+
+# The task
+
+
+@settings(deadline=None)
+@given(group=st.integers(0, 10**6), seed=st.integers(0, 100), style=st.sampled_from(collatz.STYLES))
+def test_a_right_response_is_rewarded_and_another_is_not(group: int, seed: int, style: str) -> None:
+    task = CollatzTask(style)
+    prompt = task.prompt(group, seed)
+    response = right_response(number_of(prompt))
+    assert task.reward(prompt, response) == 1.0
+    assert task.reward(prompt, f"1=1!{response}") == 1.0
+    for wrong in (response + "0", response + "=", response.replace("=", ""), "", response[:-1]):
+        assert task.reward(prompt, wrong) == 0.0
+    assert tuple(tokenizer.encode(prompt.text)) == prompt.token_ids
+    assert len(response) <= collatz.MOST_CHARACTERS < task.max_new_tokens
+
+
+def test_prompts_are_drawn_by_seed_and_group_alone() -> None:
+    task = CollatzTask()
+    first = [task.prompt(group, 3).text for group in range(200)]
+    assert [CollatzTask().prompt(group, 3).text for group in reversed(range(200))] == first[::-1]
+    assert [task.prompt(group, 4).text for group in range(200)] != first
+    assert len(set(first)) > 190
+
+
+def test_held_out_starts_are_never_trained_on() -> None:
+    task = CollatzTask()
+    held_out = {number_of(prompt) for prompt in task.held_out(2000)}
+    trained = {number_of(task.prompt(group, 0)) for group in range(20_000)}
+    assert not held_out & trained
+    assert task.held_out(5) == task.held_out(2000)[:5]
+    starts, characters = collatz._all_starts()
+    assert collatz._is_held_out(starts).mean() == pytest.approx(1 / 8, abs=0.005)
+    for start, length in zip(starts[::997].tolist(), characters[::997].tolist(), strict=True):
+        assert len(right_response(start)) == length
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_lengths_are_long_tailed(held_out: bool) -> None:
+    task = CollatzTask()
+    prompts = task.held_out(4000) if held_out else [task.prompt(g, 0) for g in range(4000)]
+    lengths = np.array([len(right_response(number_of(prompt))) + 1 for prompt in prompts])
+    assert np.quantile(lengths, 0.99) >= 5 * np.median(lengths)
+    assert np.log(lengths).std() == pytest.approx(collatz.LOG_SD, abs=0.06)
+    assert np.median(lengths) == pytest.approx(collatz.MEDIAN_CHARACTERS, rel=0.1)
+
+
+def test_the_worded_prompt_shares_a_long_and_truthful_beginning() -> None:
+    task = CollatzTask("worded")
+    one, two = task.prompt(0, 0), task.prompt(1, 0)
+    shared = len(task.preamble)
+    assert shared > 500
+    assert one.token_ids[:shared] == two.token_ids[:shared]
+    assert one.token_ids != two.token_ids
+    examples = [line for line in task.preamble.splitlines() if line[:1].isdigit()]
+    assert len(examples) == 4
+    for line in examples:
+        start, _, response = line.partition(">")
+        assert response == right_response(int(start))
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 10**6), start=st.sampled_from([6, 7, 27, 447, 52_281]))
+def test_the_teacher_is_right_without_slips_and_finishes_with_them(seed: int, start: int) -> None:
+    assert collatz.teacher_response(start, Random(seed), 0.0) == right_response(start)
+    slipped = collatz.teacher_response(start, Random(seed), 0.3)
+    body, _, answer = slipped.rpartition("=")
+    assert int(answer) < start
+    assert body.endswith(answer)
+    assert len(slipped) <= collatz.MOST_CHARACTERS
+
+
+def test_the_teacher_slips_as_often_as_it_should() -> None:
+    rng, slips, steps, noticed = Random(0), 0, 0, 0
+    for _ in range(2000):
+        text = collatz.teacher_response(97, rng, 0.1).partition("=")[0]
+        value = 97
+        for part in text.split(">"):
+            first, sign, second = part.partition("!")
+            right = value // 2 if value % 2 == 0 else 3 * value + 1
+            slips += int(first) != right
+            noticed += bool(sign)
+            assert not sign or int(second) == right
+            value, steps = int(second or first), steps + 1
+    assert slips / steps == pytest.approx(0.1, abs=0.01)
+    assert noticed / slips == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_style_or_cap_that_is_not_one() -> None:
+    with pytest.raises(ScenarioError, match=r"engine.task.style: 'wordy' is unknown"):
+        CollatzTask("wordy")
+    with pytest.raises(ScenarioError, match=r"engine.task.max_new_tokens: it has to be at least 1"):
+        CollatzTask(max_new_tokens=0)
+
+
+# Tokenizer and warm start
+
+
+@settings(deadline=None)
+@given(text=st.text(tokenizer.CHARACTERS, max_size=80))
+def test_text_survives_the_tokenizer(text: str) -> None:
+    ids = tokenizer.encode(text)
+    assert len(ids) == len(text)
+    assert CollatzTask().decode([*ids, tokenizer.END_ID, 5, 6]) == text
+
+
+@pytest.fixture(scope="session")
+def short_start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return warm_start.warm_start(SHORT, folder=tmp_path_factory.mktemp("cache"))
+
+
+def test_hugging_face_loads_the_tokenizer_and_agrees(short_start: Path) -> None:
+    from transformers import AutoTokenizer
+
+    loaded = AutoTokenizer.from_pretrained(short_start)
+    for text in ("27>82>41!42=5", "two\nlines and  spaces", "", "é?"):
+        assert loaded.encode(text) == tokenizer.encode(text)
+    ids = tokenizer.encode("9>28>14=7\n x")
+    assert loaded.decode(ids) == "9>28>14=7\n x"
+    assert (loaded.eos_token_id, loaded.pad_token_id) == (tokenizer.END_ID, tokenizer.PAD_ID)
+    assert loaded.decode([*ids, tokenizer.END_ID], skip_special_tokens=True).endswith(" x")
+
+
+def test_the_model_is_small_and_built_by_its_seed() -> None:
+    before = torch.get_rng_state()
+    one, same, other = build_model(1), build_model(1), build_model(2)
+    assert torch.equal(before, torch.get_rng_state())
+    assert sum(p.numel() for p in one.parameters()) == 616_000
+    for name, value in one.state_dict().items():
+        assert torch.equal(value, same.state_dict()[name])
+    assert not torch.equal(one.lm_head.weight, other.lm_head.weight)
+
+
+def test_a_warm_start_learns_is_kept_and_reproducible(short_start: Path, tmp_path: Path) -> None:
+    record = json.loads((short_start / "warm_start.json").read_text())
+    assert record["loss"][-1] < record["loss"][0] - 0.3
+    seen: list[int] = []
+    again = warm_start.warm_start(
+        SHORT, folder=short_start.parent, progress=lambda step, steps, loss: seen.append(step)
+    )
+    assert again == short_start
+    assert not seen
+    fresh = warm_start.warm_start(
+        SHORT, folder=tmp_path, progress=lambda step, steps, loss: seen.append(step)
+    )
+    assert seen == list(range(1, SHORT.steps + 1))
+    weights = "model.safetensors"
+    assert (fresh / weights).read_bytes() == (short_start / weights).read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == [SHORT.name]
+
+
+def test_the_worded_start_adapts_the_bare_one(short_start: Path) -> None:
+    recipe = Recipe(**{**SHORT_FIELDS, "style": "worded"})
+    worded = warm_start.warm_start(recipe, folder=short_start.parent)
+    assert worded != short_start
+    assert (worded / "model.safetensors").read_bytes() != (
+        short_start / "model.safetensors"
+    ).read_bytes()
+
+
+SHORT_FIELDS = {name: getattr(SHORT, name) for name in SHORT.__dataclass_fields__}
+
+
+def test_a_preamble_computed_once_gives_the_loss_of_one_in_every_row() -> None:
+    model = build_model(0).eval()
+    preamble = tokenizer.encode("halve or triple\n")
+    rows = [
+        (tokenizer.encode(f"{n}>"), [*tokenizer.encode(right_response(n)), tokenizer.END_ID])
+        for n in (6, 7, 12, 15)
+    ]
+    shared = warm_start._loss(model, preamble, rows)
+    long = [([*preamble, *prompt], response) for prompt, response in rows]
+    dense = warm_start._loss(model, [], long)
+    assert shared.item() == pytest.approx(dense.item(), rel=1e-5)
+    gradients = []
+    for loss in (shared, dense):
+        model.zero_grad()
+        loss.backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))  # type: ignore[union-attr]
+    assert torch.allclose(gradients[0], gradients[1], atol=1e-6, rtol=1e-4)
+
+
+def test_recipes_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    recipes = [Recipe(), Recipe(steps=9), Recipe(slip=0.1), Recipe(style="worded"), Recipe(seed=1)]
+    assert len({recipe.name for recipe in recipes}) == len(recipes)
+    assert Recipe(adaptation_steps=7).name == Recipe().name  # it matters to worded ones alone
+    assert Recipe(style="worded", adaptation_steps=7).name != Recipe(style="worded").name
+    monkeypatch.setenv("ROLLCAST_CACHE", str(tmp_path))
+    assert warm_start.cache_folder() == tmp_path
+    monkeypatch.delenv("ROLLCAST_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert warm_start.cache_folder() == tmp_path / "rollcast"
+
+
+def test_a_warm_start_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
+    def stop(step: int, steps: int, loss: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        warm_start.warm_start(SHORT, folder=tmp_path, progress=stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_progress_bar_in_a_pipe(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    warm_start.warm_start(Recipe(**{**SHORT_FIELDS, "steps": 1}), folder=tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_progress_bar_on_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    warm_start.warm_start(Recipe(**{**SHORT_FIELDS, "steps": 1}), folder=tmp_path)
+    assert "warm start (bare), loss" in capfd.readouterr().err
+
+
+# Other tasks
+
+
+@pytest.fixture
+def rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    source = """
+        import time
+
+        NOTHING = 3
+
+        def length(prompt, response, answer):
+            return len(response) / answer
+
+        def breaks(prompt, response, answer):
+            raise ValueError("cannot parse")
+
+        def exits(prompt, response, answer):
+            raise SystemExit(1)
+
+        def hangs(prompt, response, answer):
+            time.sleep(30 if response == "slow" else 0)
+            return 1
+
+        def misleads(prompt, response, answer):
+            return answer
+    """
+    (tmp_path / "my_rewards.py").write_text(textwrap.dedent(source))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_rewards", raising=False)
+    return "my_rewards"
+
+
+@pytest.fixture
+def make_task(short_start: Path, tmp_path: Path, rewards: str) -> Callable[..., FileTask]:
+    def make(function: str = "length", answer: Any = 4, **options: Any) -> FileTask:
+        file = tmp_path / "prompts.jsonl"
+        lines = [json.dumps({"prompt": f"say {i}", "answer": answer}) for i in range(60)]
+        file.write_text("\n".join(lines) + "\n\n")
+        options = {"max_new_tokens": 16, "reward_timeout_s": 0.3} | options
+        return FileTask(file, f"{rewards}:{function}", short_start, **options)
+
+    return make
+
+
+def test_any_prompts_and_any_reward_function(make_task: Callable[..., FileTask]) -> None:
+    task: Task = make_task()
+    held_out = {prompt.text for prompt in task.held_out(60)}
+    train = {task.prompt(group, 0).text for group in range(60)}
+    assert held_out
+    assert held_out | train == {f"say {i}" for i in range(60)}
+    assert not held_out & train
+    epoch = [task.prompt(group, 0).text for group in range(2 * len(train))]
+    assert sorted(epoch[: len(train)]) == sorted(epoch[len(train) :]) == sorted(train)
+    assert epoch[: len(train)] != epoch[len(train) :]
+    assert [task.prompt(group, 1).text for group in range(len(train))] != epoch[: len(train)]
+    prompt = task.prompt(0, 0)
+    assert list(prompt.token_ids) == tokenizer.encode(prompt.text)
+    assert task.reward(prompt, "six") == 0.75
+    assert task.decode([*tokenizer.encode("six"), tokenizer.END_ID]) == "six"
+
+
+@pytest.mark.parametrize(
+    ("function", "answer", "response", "message"),
+    [
+        (
+            "breaks",
+            1,
+            "x",
+            r"my_rewards:breaks raised ValueError: cannot parse on the prompt 'say ",
+        ),
+        ("exits", 1, "x", r"my_rewards:exits raised SystemExit"),
+        ("hangs", 1, "slow", r"my_rewards:hangs took longer than 0.3 s on the prompt 'say "),
+        (
+            "misleads",
+            "high",
+            "x",
+            r"my_rewards:misleads returned 'high', which is not a finite num",
+        ),
+        ("misleads", None, "x", "returned None"),
+        ("length", 0, "x", "ZeroDivisionError"),
+    ],
+)
+def test_reward_functions_that_fail_are_named(
+    make_task: Callable[..., FileTask], function: str, answer: Any, response: str, message: str
+) -> None:
+    task = make_task(function, answer)
+    began = time.monotonic()
+    with pytest.raises(EngineError, match=message):
+        task.reward(task.prompt(0, 0), response)
+    assert time.monotonic() - began < 20
+
+
+def test_a_reward_caller_goes_on_after_a_failure() -> None:
+    caller = RewardCaller(lambda prompt, response, answer: {"a": 1.0}[response], "f")
+    prompt = Prompt("p" * 200, (2,))
+    for response in "abab":
+        if response == "a":
+            assert caller(prompt, response) == 1.0
+        else:
+            with pytest.raises(
+                EngineError, match=r"raised KeyError: 'b' on the prompt 'ppp.*\.\.\."
+            ):
+                caller(prompt, response)
+
+
+def test_a_reward_caller_gets_over_a_call_that_hung() -> None:
+    def function(prompt: str, response: str, answer: Any) -> float:
+        time.sleep(float(response))
+        return float(response)
+
+    caller = RewardCaller(function, "f", timeout_s=0.2)
+    with pytest.raises(EngineError, match=r"longer than 0\.2 s"):
+        caller(Prompt("p", (2,)), "0.5")
+    time.sleep(0.5)  # the old call's answer must not be taken for the next one's
+    assert caller(Prompt("p", (2,)), "0.01") == 0.01
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("my_rewards", "'my_rewards' is not of the form package.module:function"),
+        (":f", "not of the form"),
+        ("no_such_module_here:f", "module no_such_module_here cannot be imported"),
+        ("my_rewards:missing", "module my_rewards has no function missing"),
+        ("my_rewards:NOTHING", "has no function NOTHING"),
+    ],
+)
+def test_reward_paths_that_lead_nowhere(rewards: str, path: str, message: str) -> None:
+    with pytest.raises(ScenarioError, match=f"engine.task.reward: .*{message}"):
+        load_reward(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"prompt": "a"}\n{"prompt"', "line 2 of .* is not JSON"),
+        ('{"question": "a"}', "line 1 of .* has no text under 'prompt'"),
+        ('{"prompt": ""}', "has no text under 'prompt'"),
+        ("[1]", "has no text under 'prompt'"),
+        ("\n", "holds no prompt to train on"),
+        (None, "cannot be read"),
+    ],
+)
+def test_prompt_files_that_cannot_be_used(
+    short_start: Path, tmp_path: Path, rewards: str, content: str | None, message: str
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ScenarioError, match=f"engine.task.prompts: .*{message}"):
+        FileTask(file, f"{rewards}:length", short_start, max_new_tokens=4)
+
+
+def test_other_settings_that_cannot_be_used(
+    make_task: Callable[..., FileTask], tmp_path: Path, rewards: str
+) -> None:
+    with pytest.raises(ScenarioError, match=r"engine.task.max_new_tokens"):
+        make_task(max_new_tokens=0)
+    with pytest.raises(ScenarioError, match=r"engine.task.chat: .* has no chat template"):
+        make_task(chat=True)
+    with pytest.raises(ScenarioError, match=r"engine.model: .* has no tokenizer"):
+        FileTask("prompts.jsonl", f"{rewards}:length", tmp_path / "none", max_new_tokens=4)
+
+
+# With the engine
+
+
+def test_evaluation_with_the_engine_counts_what_the_task_says(short_start: Path) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
+    from engine.vllm_engine import VllmReplica
+
+    replica = VllmReplica(short_start, kv_tokens=8192, max_seqs=16)
+    assert replica.stop_token_ids == [tokenizer.END_ID]
+    task = CollatzTask(max_new_tokens=24)
+    prompts = task.held_out(6)
+    result = evaluate(replica, task, prompts, rollouts=3, seed=1)
+    assert result.rewards.shape == result.lengths_tokens.shape == (6, 3)
+    assert 1 <= result.lengths_tokens.min() <= result.lengths_tokens.max() <= 24
+    assert result.truncated == (result.lengths_tokens == 24).sum()  # an early end is unlikely there
+    again = evaluate(replica, task, prompts, rollouts=3, seed=1)
+    assert np.array_equal(again.lengths_tokens, result.lengths_tokens)
+    assert len(np.unique(result.lengths_tokens)) > 1 or result.truncated == 18
+    assert replica.unfinished == ()
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 100))
+def test_spreads_are_told_apart(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    logs = 5 + rng.normal(0, 0.6, (4000, 1)) + rng.normal(0, 0.3, (4000, 4))
+    lengths = np.exp(logs).round().astype(int)
+    result = Evaluation(np.ones((4000, 4)), lengths, 0)
+    assert result.between_sd == pytest.approx(0.6, rel=0.05)
+    assert result.within_sd == pytest.approx(0.3, rel=0.05)
+    assert result.length_quantile_tokens(0.5) == np.median(lengths)
+    assert Evaluation(np.ones((3, 1)), lengths[:3, :1], 0).within_sd == 0.0

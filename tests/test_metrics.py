@@ -1,0 +1,360 @@
+"""The metrics of a run, against slow computations that share no code with them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from statistics import mean
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.metrics import (
+    CAUSES,
+    censored_mean,
+    gpu_lanes,
+    merged,
+    phase_intervals,
+    running_over_time,
+    summarise,
+    total_s,
+    underfilled_fraction,
+)
+from simulator.rollout import Rollout, Segment
+from simulator.spans import TRAINED, PhaseSpan, Run, StepRecord
+from simulator.world import ClusterShape
+from tests.strategies import TableCost, TableWorkload
+
+
+def add_stay(
+    run: Run,
+    submitted_s: float,
+    start_s: float,
+    end_s: float,
+    replica: int = 0,
+    *,
+    rollout: Rollout | None = None,
+    step: int = 0,
+    tokens: int = 1,
+    finished: bool = True,
+) -> Rollout:
+    """A stay by hand; the same rollout again is resumed."""
+    rollout = rollout or Rollout(len(run.stays), 0)
+    rollout.reached_tokens = rollout.new_tokens
+    rollout.new_tokens += tokens
+    rollout.segments.append(Segment(step, tokens))
+    rollout.replica, rollout.finished = replica, finished
+    rollout.submitted_s, rollout.start_s, rollout.end_s = submitted_s, start_s, end_s
+    rollout.reward = 1.0 if finished else None
+    run.stays.add(step, step, rollout)
+    return rollout
+
+
+@st.composite
+def hand_made_runs(draw: st.DrawFn) -> Run:
+    """A run on a grid of whole seconds from 3 to 23, without the laws that a real one obeys."""
+    shape = ClusterShape(
+        replicas=draw(st.integers(1, 3)),
+        gpus_per_replica=draw(st.integers(1, 3)),
+        trainer_gpus=draw(st.integers(1, 8)),
+        colocated=draw(st.booleans()),
+    )
+    run = Run("hand-made", shape, start_s=3.0, end_s=23.0)
+    instants = st.integers(3, 23)
+    for _ in range(draw(st.integers(0, 8))):
+        submitted, start, end = sorted(draw(st.tuples(instants, instants, instants)))
+        add_stay(run, submitted, start, end, draw(st.integers(0, shape.replicas - 1)))
+    kinds = ("train", "forward", "sync", "switch")
+    for _ in range(draw(st.integers(0, 4))):
+        start, end = sorted(draw(st.tuples(instants, instants)))
+        kind = draw(st.sampled_from(kinds))
+        track = "trainer" if kind in ("train", "forward") else "sync"
+        run.phases.append(PhaseSpan(0, kind, track, start, end))
+    cuts = sorted(draw(st.lists(instants, min_size=4, max_size=4)))
+    for step, (start, end) in enumerate((cuts[:2], cuts[2:])):
+        run.phases.append(PhaseSpan(step, "rollout", "rollout", start, end))
+    return run
+
+
+def real_run(policy: str = "", **shape: object) -> Run:
+    """A small run of the simulated cluster, with preemption and resumed rollouts."""
+    from simulator.cluster import SimulatedCluster
+    from simulator.loop import run
+    from simulator.plan import Batch, StepPlan
+    from simulator.policies import parse_policy
+    from simulator.policy import chain
+    from simulator.replica import EngineSpec
+
+    workload = TableWorkload((8, 20), (1, 3, 5, 8, 13, 40, 64), (0.0, 1.0, 0.5), 64)
+    cost = TableCost(
+        per_rollout_s=0.125, phases=(("forward", 1, 0.5), ("backward", 2, 0)), sync_s=3
+    )
+    cluster = ClusterShape(**{"replicas": 2, "gpus_per_replica": 2, "trainer_gpus": 3, **shape})  # type: ignore[arg-type]
+    world = SimulatedCluster(cluster, EngineSpec(4, 16, 128), cost, workload)
+    return run(world, parse_policy(policy) if policy else chain(), StepPlan(Batch(4, 3)), 4)
+
+
+REAL = {
+    "synchronous": real_run("", colocated=True),
+    "april": real_run("april(over_sampling=2)", colocated=True),
+    "april_masked": real_run("april(over_sampling=2, mask_off_policy=True)", colocated=False),
+    "one_step_off": real_run("one_step_off()", colocated=False),
+    "wide_trainer": real_run("", colocated=True, trainer_gpus=7),
+}
+
+
+def naive_idle(run: Run) -> dict[str, float]:
+    """GPU-seconds idle by cause, one GPU and one second at a time. Times must be whole."""
+    shape, stays = run.shape, run.stays
+    rows = list(zip(stays["replica"], stays["submitted_s"], stays["end_s"], strict=True))
+    own = shape.replicas * shape.gpus_per_replica
+    idle = dict.fromkeys(CAUSES, 0.0)
+    for second in range(int(run.start_s), int(run.end_s)):
+        t = second + 0.5
+        busy = {int(replica) for replica, a, b in rows if a < t < b}
+        now = {p.kind for p in run.phases if p.start_s < t < p.end_s}
+        syncs, trains = bool(now & {"sync", "switch"}), bool(now & {"train", "forward"})
+        for gpu in range(shape.gpus):
+            rolls = gpu < own and gpu // shape.gpus_per_replica in busy
+            is_trainer = gpu < shape.trainer_gpus if shape.colocated else gpu >= own
+            if rolls or syncs or (trains and is_trainer):
+                continue
+            if gpu < own:
+                cause = "stragglers" if busy else "trainer" if trains else "other"
+            else:
+                cause = "rollouts" if busy else "other"
+            idle[cause] += 1
+    return idle
+
+
+@given(hand_made_runs())
+def test_idle_gpus_and_what_they_wait_for(run: Run) -> None:
+    summary = summarise(run)
+    held_s = run.shape.gpus * 20
+    expected = {cause: seconds / held_s for cause, seconds in naive_idle(run).items()}
+    assert summary["bubble_by_cause"] == pytest.approx(expected)
+    assert summary["bubble_fraction"] == pytest.approx(sum(expected.values()))
+
+
+@given(hand_made_runs())
+def test_gpu_lanes_cover_every_instant_once(run: Run) -> None:
+    lanes = gpu_lanes(run)
+    assert sum(lane.gpus for lane in lanes) == run.shape.gpus
+    for lane in lanes:
+        covers = [*lane.busy.values(), *lane.idle.values()]
+        for t in np.arange(3.25, 23, 0.5):
+            assert sum(bool(((c[:, 0] < t) & (t < c[:, 1])).any()) for c in covers) == 1
+
+
+@given(hand_made_runs(), st.integers(0, 2))
+def test_running_rollouts_at_every_instant(run: Run, replica: int) -> None:
+    rows = list(zip(*(run.stays[c] for c in ("replica", "start_s", "end_s")), strict=True))
+    for which in (None, replica):
+        times, counts = running_over_time(run, which)
+        assert times[0] == run.start_s
+        assert counts[-1] == 0
+        assert (np.diff(times) > 0).all()
+        for t in np.arange(3.5, 23):
+            expected = sum(a < t < b and which in (None, r) for r, a, b in rows)
+            assert counts[np.searchsorted(times, t) - 1] == expected
+
+
+@given(hand_made_runs())
+def test_underfilled_share_second_by_second(run: Run) -> None:
+    rows = list(zip(*(run.stays[c] for c in ("replica", "start_s", "end_s")), strict=True))
+    few, every = 0, 0
+    for phase in run.phases:
+        if phase.kind != "rollout":
+            continue
+        for replica in range(run.shape.replicas):
+            instants = np.arange(phase.start_s + 0.5, phase.end_s)
+            counts = [sum(r == replica and a < t < b for r, a, b in rows) for t in instants]
+            peak = max(counts, default=0)
+            few += sum(count < peak / 4 or peak == 0 for count in counts)
+            every += len(counts)
+    assert underfilled_fraction(run) == pytest.approx(few / every if every else 0)
+
+
+def test_one_replica_is_never_idle_but_has_a_tail() -> None:
+    run = Run("hand-made", ClusterShape(1, 1, 1, True), start_s=0.0, end_s=10.0)
+    for end in (2.0, 2.0, 2.0, 2.0, 10.0):
+        add_stay(run, 0.0, 0.0, end)
+    run.phases.append(PhaseSpan(0, "rollout", "rollout", 0.0, 10.0))
+    assert summarise(run)["bubble_fraction"] == 0
+    assert summarise(run)["underfilled_fraction"] == pytest.approx(0.8)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(-2, 6))))
+def test_merged_covers_the_same_instants(spans: list[tuple[int, int]]) -> None:
+    union = merged([a for a, _ in spans], [a + n for a, n in spans])
+    seconds = {a + i for a, n in spans for i in range(n)}
+    assert total_s(union) == len(seconds)
+    assert (union[1:, 0] > union[:-1, 1]).all()
+    assert {int(t) for a, b in union for t in np.arange(a, b)} == seconds
+
+
+def test_phases_of_every_trainer_kind_are_training() -> None:
+    phases = phase_intervals(REAL["one_step_off"])
+    kinds = {p.kind for p in REAL["one_step_off"].phases}
+    assert {"forward", "backward", "sync", "rollout"} <= kinds
+    trained = [p for p in REAL["one_step_off"].phases if p.track == "trainer"]
+    assert total_s(phases["train"]) == pytest.approx(sum(p.seconds for p in trained))
+    assert len(phases["switch"]) == 0
+
+
+# Length bias
+
+
+def naive_kaplan_meier(lengths: list[int], complete: list[bool]) -> float:
+    """The survival curve token by token."""
+    area, survival = 0.0, 1.0
+    for token in range(max(lengths)):
+        if token:
+            at_risk = sum(length >= token for length in lengths)
+            ended = sum(n == token and done for n, done in zip(lengths, complete, strict=True))
+            survival *= 1 - ended / at_risk
+        else:
+            zeros = sum(n == 0 and done for n, done in zip(lengths, complete, strict=True))
+            survival *= 1 - zeros / len(lengths)
+        area += survival
+    return area
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=1, max_size=12))
+def test_censored_mean_is_the_area_under_kaplan_meier(sample: list[tuple[int, bool]]) -> None:
+    lengths, complete = [n for n, _ in sample], [done for _, done in sample]
+    assert censored_mean(lengths, complete) == pytest.approx(naive_kaplan_meier(lengths, complete))
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1))
+def test_censored_mean_of_complete_lengths_is_the_mean(lengths: list[int]) -> None:
+    assert censored_mean(lengths, [True] * len(lengths)) == pytest.approx(mean(lengths))
+
+
+def test_censored_mean_of_nothing() -> None:
+    assert math.isnan(censored_mean([], []))
+
+
+def test_discarding_the_slow_shows_as_length_bias() -> None:
+    """Rollouts of 1 to 10 tokens; those above 5 are cut there and thrown away."""
+    run = Run("hand-made", ClusterShape(1, 1, 1, True), end_s=1.0)
+    for length in range(1, 11):
+        done = length <= 5
+        rollout = add_stay(run, 0, 0, 1, tokens=min(length, 5), finished=done)
+        if done:
+            run.stays.settle(rollout, TRAINED, 0)
+    # Survival falls from 1 by a tenth a token and is 0.5 at the cut.
+    assert summarise(run)["length_bias"] == pytest.approx(3 / (1 + 0.9 + 0.8 + 0.7 + 0.6))
+
+
+def test_resumed_rollouts_count_once_and_retries_do_not_move_the_reference() -> None:
+    run = Run("hand-made", ClusterShape(1, 1, 1, True), end_s=1.0)
+    resumed = add_stay(run, 0, 0, 1, tokens=3, finished=False, rollout=Rollout(7, 0))
+    other = add_stay(run, 0, 0, 1, tokens=2, rollout=Rollout(7, 1))
+    add_stay(run, 1, 1, 2, tokens=5, rollout=resumed, step=1)
+    retried = add_stay(run, 0, 0, 1, tokens=90, rollout=Rollout(7, 1, attempt=1))
+    for rollout in (resumed, other):
+        run.stays.settle(rollout, TRAINED, 1)
+    assert summarise(run)["length_bias"] == pytest.approx(1.0)
+    assert retried.finished
+
+
+# Whole runs
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_summary_of_a_simulated_run(name: str) -> None:
+    run = REAL[name]
+    summary = summarise(run)
+    stays = {column: run.stays[column] for column in run.stays.columns}
+    assert summary["generated_tokens"] == stays["new_tokens"].sum()
+    ends = ("trained_tokens", "masked_tokens", "dropped_tokens", "carried_tokens")
+    assert summary["generated_tokens"] == sum(summary[end] for end in ends)
+    assert summary["steps"] == 4
+    assert summary["step_s"] * 4 == pytest.approx(summary["makespan_s"])
+    assert summary["step_s_p50"] <= summary["step_s_p95"]
+    assert summary["gpu_hours"] == pytest.approx(run.shape.gpus * run.makespan_s / 3600)
+    assert 0 < summary["bubble_fraction"] < 1
+    assert sum(summary["bubble_by_cause"].values()) == pytest.approx(summary["bubble_fraction"])
+    assert summary["bubble_by_cause"]["other"] == pytest.approx(0, abs=1e-9)
+    trained_s = sum(p.seconds for p in run.phases if p.track == "trainer")
+    assert summary["train_s"] == pytest.approx(trained_s)
+    rollout_s = sum(p.seconds for p in run.phases if p.kind == "rollout")
+    expected = summary["generated_tokens"] / rollout_s
+    assert summary["rollout_tokens_per_s"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_staleness_and_rewards_from_the_stays(name: str) -> None:
+    """The summary takes staleness from the steps; the stays must tell the same."""
+    run = REAL[name]
+    summary = summarise(run)
+    rows = list(
+        zip(
+            *(run.stays[c].tolist() for c in ("group", "index", "fate", "trained_step", "version")),
+            *(run.stays[c].tolist() for c in ("new_tokens", "step", "finished", "reward")),
+            strict=True,
+        )
+    )
+    tokens: dict[str, int] = defaultdict(int)
+    versions = defaultdict(set)
+    carried, rewards = 0, []
+    for group, index, fate, trained_step, version, new, step, finished, reward in rows:
+        if fate != TRAINED:
+            continue
+        if new:
+            tokens[str(trained_step - version)] += new
+            versions[group, index].add(version)
+        carried += new * (step < trained_step)
+        if finished:
+            rewards.append(reward)
+    total = sum(tokens.values())
+    assert summary["staleness"] == pytest.approx({age: n / total for age, n in tokens.items()})
+    assert summary["staleness_mean"] == pytest.approx(
+        sum(int(age) * n for age, n in tokens.items()) / total
+    )
+    assert summary["carried_token_share"] == pytest.approx(carried / total)
+    counts = [len(of) for of in versions.values()]
+    assert summary["versions_per_rollout_mean"] == pytest.approx(mean(counts))
+    assert summary["versions_per_rollout_max"] == max(counts)
+    assert summary["mean_reward"] == pytest.approx(mean(rewards))
+
+
+def test_what_distinguishes_the_policies() -> None:
+    summaries = {name: summarise(run) for name, run in REAL.items()}
+    assert summaries["synchronous"]["length_bias"] == pytest.approx(1)
+    assert summaries["synchronous"]["staleness"] == {"0": 1.0}
+    assert summaries["synchronous"]["carried_token_share"] == 0
+    assert summaries["april"]["carried_token_share"] > 0
+    assert summaries["april"]["versions_per_rollout_max"] > 1
+    assert summaries["april_masked"]["masked_tokens"] > 0
+    assert summaries["one_step_off"]["bubble_by_cause"]["rollouts"] > 0
+    assert summaries["one_step_off"]["staleness"]["1"] > 0
+    assert summaries["wide_trainer"]["gpus"] == 7
+    assert all(s["preemptions"] > 0 for s in summaries.values())
+
+
+def test_straggler_rate_is_over_all_complete_groups() -> None:
+    run = Run("hand-made", ClusterShape(1, 1, 1, True))
+    for stragglers, complete in ((1, 4), (2, 2)):
+        run.steps.append(StepRecord(0, 0.0, stragglers=stragglers, complete_groups=complete))
+    assert summarise(run)["straggler_rate"] == 0.5
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_summary_is_plain_json_and_keeps_its_order(name: str) -> None:
+    summary = summarise(REAL[name])
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert list(summary) == list(summarise(REAL["synchronous"]))
+
+
+def test_a_run_without_steps_has_no_figures() -> None:
+    summary = summarise(Run("hand-made", ClusterShape(2, 1, 2, True)))
+    json.dumps(summary, allow_nan=False)
+    assert summary["step_s"] is None
+    assert summary["bubble_fraction"] == 0
+    assert summary["mean_reward"] is None
+    assert summary["staleness"] == {}

@@ -1,0 +1,161 @@
+"""Traces: valid, complete, and without overlaps on a thread."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter, defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.perfetto import lanes, write_trace
+from simulator.spans import PhaseSpan, Run
+from simulator.world import ClusterShape
+from tests.test_metrics import REAL, add_stay, hand_made_runs
+
+
+def trace(run: Run) -> list[dict[str, Any]]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    file = io.StringIO()
+    write_trace(run, file)
+    return json.loads(file.getvalue(), parse_constant=refuse)["traceEvents"]
+
+
+def names(events: list[dict[str, Any]]) -> dict[int, str]:
+    return {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+
+
+def slices_of(events: list[dict[str, Any]], process: str) -> list[dict[str, Any]]:
+    pids = names(events)
+    return [e for e in events if e["ph"] == "X" and pids[e["pid"]] == process]
+
+
+def assert_lawful(run: Run) -> None:
+    events = trace(run)
+    threads = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            start = round(event["ts"] * 1000)
+            threads[event["pid"], event["tid"]].append((start, start + round(event["dur"] * 1000)))
+    for spans in threads.values():
+        spans.sort()
+        assert all(a[1] <= b[0] for a, b in pairwise(spans))
+    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
+    assert set(threads) <= named
+    for replica in range(run.shape.replicas):
+        assert_replica(run, events, replica)
+
+
+def assert_replica(run: Run, events: list[dict[str, Any]], replica: int) -> None:
+    """Every stay is there, on no more threads than needed, and the counter counts them."""
+    stays = run.stays
+    here = np.flatnonzero(stays["replica"] == replica)
+    slices = slices_of(events, f"replica {replica}")
+    expected = Counter(
+        (
+            f"g{stays['group'][row]}/{stays['index'][row]}",
+            round(stays["start_s"][row] * 1e6, 3),
+            int(stays["new_tokens"][row]),
+            bool(stays["finished"][row]),
+        )
+        for row in here
+    )
+    found = Counter(
+        (e["name"], round(e["ts"], 3), e["args"]["tokens"], e["args"]["finished"]) for e in slices
+    )
+    assert found == expected
+    pid = next(pid for pid, name in names(events).items() if name == f"replica {replica}")
+    counter = [
+        (e["ts"], e["args"]["rollouts"]) for e in events if (e["ph"], e["pid"]) == ("C", pid)
+    ]
+    assert [ts for ts, _ in counter] == sorted({ts for ts, _ in counter})
+    assert counter[-1][1] == 0
+    for (ts, count), (after, _) in pairwise(counter):
+        t = (ts + after) / 2
+        assert sum(e["ts"] < t < e["ts"] + e["dur"] for e in slices) == count
+    points = any(e["dur"] == 0 for e in slices)
+    assert len({e["tid"] for e in slices}) <= max(count for _, count in counter) + points
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_trace_of_a_simulated_run(name: str) -> None:
+    assert_lawful(REAL[name])
+
+
+@given(hand_made_runs())
+def test_trace_of_any_run(run: Run) -> None:
+    assert_lawful(run)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=40))
+def test_lanes_are_disjoint_and_as_few_as_can_be(spans: list[tuple[int, int]]) -> None:
+    rows = sorted((start, start + length) for start, length in spans)
+    chosen = lanes([a for a, _ in rows], [b for _, b in rows])
+    for lane in set(chosen):
+        own = [row for row, at in zip(rows, chosen, strict=True) if at == lane]
+        assert all(a[1] <= b[0] for a, b in pairwise(own))
+    most = max(sum(a <= t < b for a, b in rows) + ((t, t) in rows) for t in range(40))
+    assert len(set(chosen)) <= most
+
+
+def test_phases_and_steps_are_there() -> None:
+    run = REAL["one_step_off"]
+    events = trace(run)
+    trainer = [(e["name"], e["args"]["step"]) for e in slices_of(events, "trainer")]
+    assert trainer == [(p.kind, p.step) for p in run.phases if p.track == "trainer"]
+    syncs = slices_of(events, "sync")
+    assert [e["dur"] for e in syncs] == pytest.approx([3e6] * 4)
+    steps = [e["name"] for e in slices_of(events, "steps")]
+    assert sorted(steps) == ["rollout"] * 4 + [f"step {i}" for i in range(4)]
+    marks = {e["name"]: e["ts"] for e in events if e["ph"] == "i"}
+    assert list(marks.values()) == pytest.approx([r.end_s * 1e6 for r in run.steps])
+    order = {e["pid"]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"}
+    pids = names(events)
+    by_position = [pids[pid] for pid in sorted(order, key=order.__getitem__)]
+    assert by_position == ["steps", "replica 0", "replica 1", "trainer", "sync"]
+
+
+def test_args_tell_what_became_of_a_stay() -> None:
+    run = Run("hand-made", ClusterShape(1, 1, 1, True), end_s=9.0)
+    rollout = add_stay(run, 1.0, 2.5, 4.0, tokens=7, finished=False)
+    add_stay(run, 5.0, 5.0, 6.0, tokens=2, rollout=rollout, step=1)
+    run.stays.settle(rollout, 1, 1)
+    first, second = slices_of(trace(run), "replica 0")
+    assert (first["ts"], first["dur"], first["args"]["queued_us"]) == (2.5e6, 1.5e6, 1.5e6)
+    assert (first["args"]["reward"], second["args"]["reward"]) == (None, 1.0)
+    assert (second["args"]["total_tokens"], second["args"]["versions"]) == (9, 2)
+    assert {first["args"]["fate"], second["args"]["fate"]} == {"trained"}
+
+
+def test_long_times_do_not_overlap_by_rounding() -> None:
+    run = Run("hand-made", ClusterShape(1, 1, 1, True))
+    ends = np.cumsum(np.full(2000, 1e6 / 3))
+    for start, end in pairwise(ends):
+        add_stay(run, start, start, end)
+    run.phases += [PhaseSpan(0, "train", "trainer", a, b) for a, b in pairwise(ends)]
+    spans = [(e["tid"], e["ts"], e["ts"] + e["dur"]) for e in slices_of(trace(run), "replica 0")]
+    assert {tid for tid, _, _ in spans} == {0}
+    assert {e["tid"] for e in slices_of(trace(run), "trainer")} == {0}
+
+
+def test_a_path_or_an_open_file(tmp_path: Path) -> None:
+    run = REAL["april"]
+    file = io.StringIO()
+    write_trace(run, file)
+    write_trace(run, tmp_path / "trace.json")
+    assert (tmp_path / "trace.json").read_text(encoding="utf-8") == file.getvalue()
+    with pytest.raises(FileNotFoundError):
+        write_trace(run, tmp_path / "missing" / "trace.json")
+
+
+def test_a_run_without_anything() -> None:
+    events = trace(Run("hand-made", ClusterShape(2, 1, 2, True)))
+    assert not [e for e in events if e["ph"] == "X"]

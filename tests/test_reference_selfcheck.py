@@ -1,0 +1,371 @@
+"""The reference itself, against arithmetic done by hand: who guards the guard."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from simulator.costs.base import Iteration
+from simulator.errors import RunError
+from simulator.replica import EngineSpec
+from simulator.rollout import Rollout
+from simulator.world import (
+    ClusterShape,
+    Event,
+    Finished,
+    Phase,
+    Synced,
+    TrainBatch,
+    Trained,
+    TrainGroup,
+)
+from tests.reference.cluster import ReferenceCluster
+from tests.strategies import Scenario, TableCost, TableWorkload, run_scenario, scenarios
+
+
+def cluster(
+    lengths: tuple[int, ...],
+    prompts: tuple[int, ...] = (8,),
+    *,
+    cost: TableCost | None = None,
+    replicas: int = 1,
+    colocated: bool = True,
+    routing: str = "least_loaded",
+    max_seqs: int = 8,
+    budget: int = 64,
+    blocks: int = 100,
+    caching: bool = True,
+) -> ReferenceCluster:
+    """Blocks of 4 tokens, iterations of 1 s. Of two lengths, (0, 0) gets the first and (0, 1) and
+    (1, 0) the second; of two prompts, even groups get the first."""
+    return ReferenceCluster(
+        ClusterShape(replicas, 1, 1, colocated),
+        EngineSpec(max_seqs, budget, 4 * blocks, 4, caching),
+        cost or TableCost(1.0),
+        TableWorkload(prompts, lengths, (0.0,), 60),
+        routing,
+    )
+
+
+def launch(world: ReferenceCluster, *keys: tuple[int, int]) -> list[Rollout]:
+    rollouts = [Rollout(*key) for key in keys]
+    world.submit(rollouts)
+    return rollouts
+
+
+def finish(world: ReferenceCluster) -> dict[tuple[int, int], Rollout]:
+    """Everything in flight, by key, once it has finished."""
+    done = {}
+    while world.in_flight:
+        for event in world.wait():
+            assert isinstance(event, Finished)
+            done[event.rollout.key] = event.rollout
+    return done
+
+
+def finished_keys(events: list[Event]) -> list[tuple[int, int]]:
+    return [event.rollout.key for event in events if isinstance(event, Finished)]
+
+
+def works(world: ReferenceCluster) -> list[Iteration]:
+    return [one.work for one in world.passes]
+
+
+def test_one_rollout_alone() -> None:
+    cost = TableCost(1.0, per_rollout_s=0.5, per_context_token_s=0.25, per_prefill_token_s=2.0)
+    world = cluster((3,), (5,), cost=cost, caching=False)
+    launch(world, (0, 0))
+    done = finish(world)[0, 0]
+    assert works(world) == [Iteration(1, 5, 5, 15, 1, 5), Iteration(1, 6), Iteration(1, 7)]
+    prefill_s = 1 + 0.5 + 5 * 0.25 + 5 * 2.0
+    decode_s = (1 + 0.5 + 6 * 0.25) + (1 + 0.5 + 7 * 0.25)
+    assert (done.start_s, done.end_s) == (0.0, prefill_s + decode_s)
+    assert (done.new_tokens, done.prefill_tokens, done.prompt_tokens) == (3, 5, 5)
+    assert done.finished
+    assert not done.truncated
+    assert done.reward == 0.0
+
+
+def test_a_prompt_in_chunks() -> None:
+    world = cluster((1,), (10,), budget=4, max_seqs=4, caching=False)
+    launch(world, (0, 0))
+    done = finish(world)[0, 0]
+    assert works(world) == [
+        Iteration(1, 4, 4, 1 + 2 + 3 + 4, 1, 4),
+        Iteration(1, 8, 4, 5 + 6 + 7 + 8, 1, 8),
+        Iteration(1, 10, 2, 9 + 10, 1, 10),
+    ]
+    assert (done.prefill_tokens, done.end_s) == (10, 3.0)
+
+
+def test_a_prompt_one_token_short_of_its_chunks_ends_like_a_decode() -> None:
+    cost = TableCost(1.0, per_prefill_token_s=1.0)
+    world = cluster((1,), (9,), budget=4, max_seqs=4, caching=False, cost=cost)
+    launch(world, (0, 0))
+    done = finish(world)[0, 0]
+    assert works(world)[2] == Iteration(1, 9)
+    assert (done.prefill_tokens, done.end_s) == (8, 5.0 + 5.0 + 1.0)
+
+
+def test_decoding_comes_first_and_the_rest_of_the_budget_goes_to_prompts() -> None:
+    world = cluster((6, 2), (5, 11), budget=6, max_seqs=2, caching=False)
+    launch(world, (0, 0), (1, 0))  # prompts 5 and 11; lengths 6 and 2
+    finish(world)
+    assert [dict(one.scheduled) for one in world.passes] == [
+        {(0, 0): 5, (1, 0): 1},
+        {(0, 0): 1, (1, 0): 5},
+        {(0, 0): 1, (1, 0): 5},
+        {(0, 0): 1, (1, 0): 1},
+        {(0, 0): 1},
+        {(0, 0): 1},
+    ]
+
+
+def test_a_sibling_hits_the_prompt_in_the_same_pass() -> None:
+    world = cluster((2,), (9,))
+    launch(world, (0, 0), (0, 1))
+    finish(world)
+    first = world.passes[0]
+    assert first.scheduled == (((0, 0), 9), ((0, 1), 1))
+    assert first.work == Iteration(2, 18, 10, 45 + 9, 2, 18)
+    assert first.free_blocks == 100 - 3 - 1  # two blocks shared, one private block each
+
+
+def test_a_hit_leaves_one_token_to_compute() -> None:
+    world = cluster((2,), (8,))
+    launch(world, (0, 0), (0, 1))
+    done = finish(world)
+    assert world.passes[0].scheduled == (((0, 0), 8), ((0, 1), 4))
+    assert world.passes[0].free_blocks == 100 - 2 - 1  # the second block is computed twice
+    assert done[0, 1].prefill_tokens == 4
+
+
+def test_without_caching_nothing_is_shared() -> None:
+    world = cluster((2,), (9,), caching=False)
+    launch(world, (0, 0), (0, 1))
+    finish(world)
+    assert world.passes[0].scheduled == (((0, 0), 9), ((0, 1), 9))
+    assert world.passes[0].free_blocks == 100 - 3 - 3
+
+
+def test_the_last_one_is_preempted_and_computes_its_tokens_again() -> None:
+    """Four blocks of four: two rollouts of 6 + 4 need three each at the end. After the first pass
+    (6 tokens each) both hold two; their third block is due with token 9, in the fourth pass."""
+    world = cluster((4,), (6,), blocks=4, caching=False)
+    launch(world, (0, 0), (0, 1))
+    done = finish(world)
+    assert [one.preempted for one in world.passes] == [(), (), (), ((0, 1),), ()]
+    assert [dict(one.scheduled) for one in world.passes[2:]] == [
+        {(0, 0): 1, (0, 1): 1},
+        {(0, 0): 1},  # its fourth token
+        {(0, 1): 9},  # 6 prompt tokens and the three it had sampled
+    ]
+    assert done[0, 0].end_s == 4.0
+    assert done[0, 1].end_s == 5.0
+    assert (done[0, 1].prefill_tokens, done[0, 1].recomputed_tokens) == (6 + 9, 9)
+    assert (done[0, 1].preemptions, done[0, 0].preemptions) == (1, 0)
+
+
+def test_no_overtaking_where_the_first_in_line_does_not_fit() -> None:
+    world = cluster((9,), (9, 1), blocks=5, caching=False)
+    launch(world, (0, 0), (2, 0), (1, 0))  # prompts 9, 9 and 1: 3 + 3 + 1 blocks of 5
+    world.wait(0.5)
+    assert world.passes[0].scheduled == (((0, 0), 9),)
+    assert [stay.rollout.key for stay in world.replicas[0].waiting] == [(2, 0), (1, 0)]
+
+
+def test_idle_entries_go_in_order_of_idleness() -> None:
+    """Prompts of 8 leave two blocks each in the cache; of six, a rollout of 9 to 12 tokens takes
+    three (two shared and one private)."""
+    world = cluster((1,), (8, 9), blocks=6)
+    cache = world.replicas[0].cache
+    launch(world, (0, 0))
+    finish(world)
+    launch(world, (2, 0))
+    finish(world)
+    assert set(cache) == {0, 2}
+    launch(world, (1, 0))  # 3 blocks: 6 - 3 = 3 are free, two entries hold 4
+    world.wait(2.5)
+    assert set(cache) == {1, 2}
+    finish(world)
+    launch(world, (2, 1))  # a hit on what is left of it: one block, as one token must be computed
+    assert finish(world)[2, 1].prefill_tokens == 4
+
+
+def test_an_idle_entry_is_no_room_for_its_own_group() -> None:
+    """Five blocks: group 1 runs with 3 (9 tokens) and group 0's idle entry has 2. Its next rollout
+    may hit one block, needs one more, and there is none that is not its entry's."""
+    world = cluster((1, 4), (8, 9), blocks=5)
+    launch(world, (0, 0))
+    finish(world)
+    launch(world, (1, 0))
+    world.wait(1.5)
+    launch(world, (0, 2))
+    world.wait(2.5)
+    assert [stay.rollout.key for stay in world.replicas[0].waiting] == [(0, 2)]
+    done = finish(world)
+    assert done[0, 2].start_s == done[1, 0].end_s == 5.0
+
+
+def test_a_preemption_to_get_blocks_that_it_holds_twice() -> None:
+    """Three blocks for 8 + 4 tokens. Index 1 computes the second prompt block although its sibling
+    has cached it, so that it needs four blocks for token 9: it preempts itself, the pass schedules
+    nothing, and then it hits both prompt blocks."""
+    world = cluster((1, 4), (8,), blocks=3)
+    launch(world, (0, 0), (0, 1))
+    done = finish(world)
+    assert [dict(one.scheduled) for one in world.passes] == [
+        {(0, 0): 8, (0, 1): 4},
+        {},
+        {(0, 1): 1},
+        {(0, 1): 1},
+        {(0, 1): 1},
+    ]
+    assert world.passes[1].work == Iteration(0, 0)
+    assert done[0, 1].preemptions == 1
+    assert done[0, 1].end_s == 5.0
+
+
+def test_a_sync_empties_the_cache_and_a_resumed_rollout_prefills_its_tokens() -> None:
+    cost = TableCost(1.0, sync_s=2.0, switch_to_rollout_s=0.5)
+    world = cluster((5,), (8,), cost=cost)
+    (rollout,) = launch(world, (0, 0))
+    assert world.wait(2.0) == []
+    assert world.abort() == [rollout]
+    assert (rollout.new_tokens, rollout.end_s, rollout.finished) == (2, 2.0, False)
+    assert rollout.reward is None
+    world.sync_weights()
+    phases = (Phase("sync", 2.0, 4.0), Phase("switch", 4.0, 4.5))
+    assert world.wait() == [Synced(phases)]
+    assert world.replicas[0].cache == {}
+    world.submit([rollout])
+    finish(world)
+    assert (rollout.prefill_tokens, rollout.start_s, rollout.end_s) == (8 + 2, 4.5, 7.5)
+    assert (rollout.new_tokens, rollout.recomputed_tokens) == (5, 0)
+
+
+@pytest.mark.parametrize(("abort_s", "tokens", "end_s"), [(1.5, 2, 2.0), (2.0, 2, 2.0)])
+def test_an_abort_takes_effect_at_a_boundary(abort_s: float, tokens: int, end_s: float) -> None:
+    world = cluster((5,))
+    launch(world, (0, 0))
+    world.wait(abort_s)
+    (rollout,) = world.abort()
+    assert (rollout.new_tokens, rollout.end_s) == (tokens, end_s)
+    assert world.abort() == []
+
+
+def test_an_abort_in_the_last_iteration_finds_it_finished() -> None:
+    world = cluster((2,))
+    rollout, other = launch(world, (0, 0), (0, 1))
+    world.wait(1.5)
+    assert world.abort([rollout]) == [rollout]
+    assert (rollout.finished, rollout.new_tokens, rollout.end_s) == (True, 2, 2.0)
+    assert finished_keys(world.wait()) == [other.key]
+    with pytest.raises(RunError):
+        world.wait()
+
+
+def test_one_that_waits_leaves_at_once() -> None:
+    world = cluster((5,), max_seqs=1)
+    _, second = launch(world, (0, 0), (0, 1))
+    world.wait(1.5)
+    world.abort([second])
+    assert (second.start_s, second.end_s, second.new_tokens, second.replica) == (1.5, 1.5, 0, 0)
+
+
+def test_routing() -> None:
+    keys = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (0, 2)]
+
+    def places(routing: str) -> list[int]:
+        world = cluster((5,), routing=routing, replicas=3)
+        return [rollout.replica for rollout in launch(world, *keys)]
+
+    assert places("round_robin") == [0, 1, 2, 0, 1, 2]
+    assert places("least_loaded") == [0, 1, 2, 0, 1, 2]
+    assert places("group_affinity") == [0, 0, 1, 1, 2, 0]
+
+
+def test_least_loaded_counts_those_about_to_leave() -> None:
+    world = cluster((5,), replicas=2)
+    first, _ = launch(world, (0, 0), (0, 1))
+    world.wait(0.5)
+    world.abort([first])
+    assert launch(world, (1, 0))[0].replica == 0  # a tie, at one each
+    assert launch(world, (1, 1))[0].replica == 1
+    assert launch(world, (1, 2))[0].replica == 0
+
+
+def test_an_update_on_shared_gpus_waits_for_the_replicas() -> None:
+    phases = (("log_prob", 0.0, 0.0), ("train", 1.0, 0.25))
+    cost = TableCost(1.0, phases=phases, switch_to_train_s=0.5)
+    world = cluster((1, 9), (8,), cost=cost)
+    short, _ = launch(world, (0, 0), (0, 1))
+    world.wait()
+    world.wait(1.5)
+    world.abort()
+    world.train(TrainBatch(7, (TrainGroup(0, (short,), ()),)), "dense")
+    train_s = 1.0 + 0.25 * 9
+    spans = (Phase("switch", 2.0, 2.5), Phase("train", 2.5, 2.5 + train_s, 9))
+    assert world.wait() == [Trained(7, spans)]
+
+
+def test_an_update_elsewhere_starts_at_once_and_events_of_an_instant_come_together() -> None:
+    world = cluster((2,), colocated=False, cost=TableCost(1.0, phases=(("train", 1.0, 0.0),)))
+    rollouts = launch(world, (0, 0), (0, 1))
+    world.wait(1.0)
+    world.train(TrainBatch(0, (TrainGroup(0, tuple(rollouts), ()),)), "dense")
+    events = world.wait()
+    assert events == [*map(Finished, rollouts), Trained(0, (Phase("train", 1.0, 2.0, 16),))]
+
+
+@given(scenarios())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_floats_add_up_to_the_ticks(scenario: Scenario) -> None:
+    """The plain sum of seconds, iteration by iteration, stays within 1e-9 of the exact clock."""
+    world = ReferenceCluster(
+        scenario.shape, scenario.engine, scenario.cost, scenario.workload, scenario.routing
+    )
+    run_scenario(scenario, world)
+    cost = scenario.cost
+    sums: dict[int, float] = defaultdict(float)
+    ticks: dict[int, int] = defaultdict(int)
+    for one in world.passes:
+        work = one.work
+        if work.prefill_tokens:
+            seconds = cost.mixed_iteration_s(work)
+        else:
+            below = [knot for knot in cost.knots if knot[0] <= work.context_tokens]
+            start, jump, slope = below[-1] if below else (0, 0.0, cost.per_context_token_s)
+            fixed = cost.iteration_s + cost.per_rollout_s * work.rollouts + jump
+            seconds = fixed + slope * (work.context_tokens - start)
+        sums[one.replica] += seconds
+        ticks[one.replica] += one.end - one.start
+    for replica, total in sums.items():
+        assert ticks[replica] / 2**80 == pytest.approx(total, rel=1e-9)
+
+
+@given(scenarios())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_replicas_do_one_thing_at_a_time(scenario: Scenario) -> None:
+    """Iterations of a replica do not overlap, and on shared GPUs no update overlaps any."""
+    world = ReferenceCluster(
+        scenario.shape, scenario.engine, scenario.cost, scenario.workload, scenario.routing
+    )
+    result = run_scenario(scenario, world)
+    for replica in world.replicas:
+        for before, after in zip(replica.passes, replica.passes[1:], strict=False):
+            assert before.end <= after.start
+    if result is None:
+        return
+    updates = [p for p in result.phases if p.kind not in ("rollout", "sync", "switch")]
+    if scenario.shape.colocated:
+        for one in world.passes:
+            for update in updates:
+                start_s, end_s = one.start / 2**80, one.end / 2**80
+                assert end_s <= update.start_s or update.end_s <= start_s
+    sampled = sum(result.stays["new_tokens"])
+    assert sampled == result.ledger.generated_tokens
+    finished = result.stays["finished"] == 1
+    assert (result.stays["total_tokens"][finished] >= 1).all()

@@ -2,8 +2,9 @@
 
     python -m benchmarks.prefix_reuse [--quick] [--out benchmarks/results/prefix_reuse.json]
 
-One thread, a random Qwen3 model, groups of N rollouts with a prompt of P and responses of S tokens. Both layouts run through the real trainer, alternately, each with several microbatch sizes;
-the fastest of each counts. What is reported:
+One thread, a random Qwen3 model, groups of N rollouts with a prompt of P and responses of S tokens.
+Both layouts run through the real trainer, in turn, each with several microbatch sizes; the fastest
+of each counts. Dense microbatches may mix groups, suffix microbatches cannot. What is reported:
 
 - seconds: CPU seconds of the one thread, the least of the repeats.
 - ratio: dense over reuse; share: ratio over the token bound N (P + S) / (P + N S). The work bound
@@ -254,7 +255,7 @@ def memory(model: Any, shape: Shape, repeats: int) -> list[dict[str, Any]]:
     ]
 
 
-def provenance() -> dict[str, Any]:
+def provenance(repeats: int) -> dict[str, Any]:
     import transformers
 
     return {
@@ -267,17 +268,18 @@ def provenance() -> dict[str, Any]:
         "model": SHAPE,
         "dtype": "float32",
         "command": "python -m benchmarks.prefix_reuse",
+        "repeats": repeats,
     }
 
 
 def show(point: dict[str, Any]) -> None:
-    print(
-        "P {prompt_tokens:5d}  S {response_tokens:4d}  N {rollouts:3d}  x {groups:2d}   dense {dense_s:8.3f} s "
-        "({dense_rows:3d} rows)   reuse {reuse_s:7.3f} s ({reuse_rows:2d} rows)   {ratio:5.2f}x of "
-        "{token_bound:5.2f}x = {share_of_token_bound:4.0%}   (work bound "
-        "{work_bound:.2f}x)".format(**point),
-        flush=True,
+    line = (
+        "P {prompt_tokens:5d}  S {response_tokens:4d}  N {rollouts:3d}  x {groups:2d}   "
+        "dense {dense_s:8.3f} s ({dense_rows:3d} rows)   "
+        "reuse {reuse_s:7.3f} s ({reuse_rows:2d} rows)   {ratio:5.2f}x "
+        "of {token_bound:5.2f}x = {share_of_token_bound:4.0%}   (work bound {work_bound:.2f}x)"
     )
+    print(line.format(**point), flush=True)
 
 
 def main() -> None:
@@ -289,7 +291,7 @@ def main() -> None:
     repeats = arguments.repeats or (1 if arguments.quick else 2)
     torch.set_num_threads(1)
     model = build()
-    started = provenance()
+    started = provenance(repeats)
     points = []
     for shape in [TARGET, *(QUICK_CURVE if arguments.quick else CURVE)]:
         points.append(compare(model, shape, max(repeats, 2) if shape == TARGET else repeats))

@@ -2,39 +2,71 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from types import FrameType
+from typing import Annotated, Any, cast
 
 import typer
 
-from simulator.errors import RollcastError, ScenarioError
+from simulator.errors import RollcastError
 
 app = typer.Typer(
     name="rollcast",
     help="Forecast how a scheduling policy changes the speed of LLM reinforcement learning.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
-ScenarioPath = Annotated[Path, typer.Argument(metavar="SCENARIO.yaml", show_default=False)]
+ScenarioPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SCENARIO.yaml", show_default=False, help="What to run; examples/ holds some."
+    ),
+]
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Write tables, trace and picture here.")
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="key=value", help="Override any key, as often as needed."),
+    typer.Option(
+        "--set", metavar="key=value", help="Override any key: workload.group_size=16. Repeat it."
+    ),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Override the seed.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a run that --out holds.")]
 NoPlot = Annotated[bool, typer.Option("--no-plot", help="Leave out the picture.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
 
-COMPARED = ("sync", "april", "sagc", "pods", "prefix_reuse")
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_CLICK_ERROR: type[Exception] = next(  # typer names only the leaves of this family
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+
+
+@app.callback(invoke_without_command=True)
+def rollcast(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """Forecast how a scheduling policy changes the speed of LLM reinforcement learning.
+
+    Start with: rollcast simulate examples/april.yaml
+    """
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"rollcast {installed('rollcast')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(2)
 
 
 @app.command()
@@ -47,7 +79,11 @@ def simulate(
     no_plot: NoPlot = False,
     as_json: Json = False,
 ) -> None:
-    """Run one scenario and show what came of it."""
+    """Run one scenario and show what came of it.
+
+    With --out: spans.csv, steps.csv, rollouts.csv, decisions.jsonl, summary.json, scenario.json,
+    trace.json (opens in ui.perfetto.dev) and timeline.png.
+    """
     from simulator import report
     from simulator.output import check_target, write_folder, write_run
     from simulator.simulate import load
@@ -89,7 +125,11 @@ def compare(
     no_plot: NoPlot = False,
     as_json: Json = False,
 ) -> None:
-    """Run one scenario under several policies, side by side."""
+    """Run one scenario under several policies, side by side.
+
+    Every policy meets the same prompts, lengths and rewards. The first is what the others are held
+    against; a policy given alone is held against sync. "NAME: CHAIN" gives a chain a name.
+    """
     from simulator import report
     from simulator.compare import compare as run_all
     from simulator.compare import write_comparison
@@ -119,7 +159,7 @@ def presets(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
-    """List GPUs, models, length distributions and policies, each figure with its source."""
+    """List GPUs, models, lengths and policies."""
     from simulator import report
 
     report.show_presets(kind, name, as_json)
@@ -162,24 +202,90 @@ def _add_commands(argv: list[str]) -> None:
         point.load()(app)
 
 
-def main() -> None:
-    """Runs the command line: errors that a user can cause are one sentence and exit code 2."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits: with 2, after one sentence, for what a user can put right.
+
+    argv: the arguments, those of the process if None.
+    """
+    with _stoppable():
+        sys.exit(_run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    """The exit code."""
+    _prepare_streams()
     try:
-        _add_commands(sys.argv[1:])
-        app()
+        code = app(
+            None if argv is None else list(argv), prog_name="rollcast", standalone_mode=False
+        )
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
     except RollcastError as error:
-        text = str(error) if isinstance(error, ScenarioError) else f"{error}"
-        print(f"error: {text}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output went away
-        sys.stderr.close()
-        sys.exit(1)
+        return _fail(str(error))
+    except _CLICK_ERROR as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "rollcast"
+        said = cast(Any, error).format_message().rstrip(".")
+        return _fail(f"{said}; see {command} --help")
     except MemoryError:
-        print("error: out of memory; make the run smaller (steps, workload)", file=sys.stderr)
-        sys.exit(2)
+        return _fail("out of memory; make steps or workload smaller")
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is left in the old one goes nowhere
+        if isinstance(error, BrokenPipeError):  # the reader of our output went away
+            return 1
+        return _fail(f"cannot print: {error.strerror or error}")
+    except _Stopped as stop:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 128 + stop.number
+
+
+def _prepare_streams() -> None:
+    """Lets the report go where there is nobody to read it, or where letters are missing."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _fail(message: str) -> int:
+    """Says what was wrong, in one line."""
+    shown = "".join(c if c.isprintable() else " " for c in " ".join(message.split()))
+    print(f"error: {shown}", file=sys.stderr)
+    return 2
+
+
+class _Stopped(BaseException):
+    """A signal asked the run to stop."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Turns the signals that end a process into `_Stopped`, so that what is half-written goes; a
+    second one does not interrupt that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in _STOPS:
+            signal.signal(each, signal.SIG_IGN)
+        raise _Stopped(number)
+
+    before = {each: signal.getsignal(each) for each in _STOPS}
+    try:
+        for each in _STOPS:
+            if before[each] is not signal.SIG_IGN:  # under nohup, a hangup stays ignored
+                signal.signal(each, stop)
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The simulated world: replicas, trainer and weight sync as SimPy processes on one integer clock."""
+"""The simulated world: replicas, trainer and weight sync, SimPy processes on one integer clock."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from simulator.world import ClusterShape, Event, Finished, Phase, Synced, TrainB
 class SimulatedCluster:
     """A `simulator.world.World` that costs no GPU.
 
-    shape: the GPUs. engine: limits of each replica. cost: prices everything. workload: how long each
-    rollout gets and what reward it earns. routing: which replica a rollout goes to
+    shape: the GPUs. engine: limits of each replica. cost: prices everything. workload: how long
+    each rollout gets and what reward it earns. routing: which replica a rollout goes to
     (`simulator.routing`). Raises ScenarioError where a rollout could never fit into the KV pool.
     """
 
@@ -195,6 +195,8 @@ class SimulatedCluster:
             if self._mail:
                 mail, self._mail = self._mail, []
                 return sorted(mail, key=_order)
+            if until is not None and self._now >= until:
+                return []
             if self._turns:
                 turns, self._turns = self._turns, []
                 for turn in turns:
@@ -202,8 +204,7 @@ class SimulatedCluster:
                 continue
             following = env.peek()
             if until is not None and following > until:
-                if until > env.now:
-                    env.run(until=until)
+                env.run(until=until)
                 return []
             if following == float("inf"):
                 raise RunError("the loop waits, but no rollout, update or sync is under way")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import ScenarioError
-from simulator.output import write_json, write_run
+from simulator.errors import RunError, ScenarioError
+from simulator.output import FILES, write_json, write_run
 from simulator.scenario import Scenario
 from simulator.simulate import Result, simulate
 from simulator.spans import StepRecord
@@ -39,13 +40,20 @@ def compare(
 ) -> dict[str, Result]:
     """Runs each scenario; results by the policy's name, in the order given.
 
-    Raises ScenarioError (``--policy``) where a policy is given twice.
+    Raises ScenarioError (``--policy``) where a policy is given twice, and RunError, naming the
+    policy, where one cannot go on.
     """
     names = [scenario.policy_name for scenario in scenarios]
     for name in names:
         if names.count(name) > 1:
             raise ScenarioError("--policy", f"{name} is given twice")
-    return {scenario.policy_name: simulate(scenario, on_step) for scenario in scenarios}
+    results = {}
+    for name, scenario in zip(names, scenarios, strict=True):
+        try:
+            results[name] = simulate(scenario, on_step)
+        except RunError as error:
+            raise RunError(f"under {name}, {error}") from None
+    return results
 
 
 def table(results: Mapping[str, Result]) -> list[dict[str, Any]]:
@@ -69,10 +77,20 @@ def _ratio(value: float, base: float) -> float:
     return value / base if base else float("nan")
 
 
-def folder_name(policy: str) -> str:
-    """A folder's name for a policy's spelling."""
-    kept = "".join(c if c.isalnum() or c in "._-+" else "-" for c in policy.replace(" ", ""))
-    return kept.replace("-+", "+").strip("-")[:100]
+def folder_names(policies: Iterable[str]) -> dict[str, str]:
+    """A folder's name for each policy's: readable, safe in any file system, each its own."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for policy in policies:
+        kept = "".join(c if c.isascii() and (c.isalnum() or c in "._+") else "-" for c in policy)
+        base = re.sub("-*[+]-*", "+", re.sub("--+", "-", kept)).strip("-.+")[:100] or "policy"
+        base = f"{base}-run" if base in FILES else base
+        name, number = base, 2
+        while name.lower() in taken:
+            name, number = f"{base}-{number}", number + 1
+        taken.add(name.lower())
+        names[policy] = name
+    return names
 
 
 def write_comparison(folder: Path, results: Mapping[str, Result], plot: bool) -> None:
@@ -83,8 +101,9 @@ def write_comparison(folder: Path, results: Mapping[str, Result], plot: bool) ->
         writer.writeheader()
         writer.writerows(rows)
     write_json(folder / "comparison.json", rows)
+    folders = folder_names(results)
     for name, result in results.items():
-        below = folder / folder_name(name)
+        below = folder / folders[name]
         below.mkdir()
         description = {"name": name, "policy_spelt": name, "scenario": result.scenario.raw.data}
         write_run(below, result.run, result.summary, description, plot=False)

@@ -55,6 +55,8 @@ class _Observed:
 
     count, mean, squares: number, mean and centred sum of squares of the responses that ended by
     themselves. capped: number at the cap. log_cap: log of the last length below the cap.
+    unfinished_group, log_reached: group, and log of the tokens reached, of each response that was
+    cut off elsewhere, shape (unfinished,).
     """
 
     count: FloatArray
@@ -62,22 +64,30 @@ class _Observed:
     squares: FloatArray
     capped: FloatArray
     log_cap: float
+    unfinished_group: NDArray[np.int64]
+    log_reached: FloatArray
 
     @property
     def capped_share(self) -> float:
-        return float(self.capped.sum() / (self.capped.sum() + self.count.sum()))
+        censored = self.capped.sum() + len(self.log_reached)
+        return float(censored / (censored + self.count.sum()))
 
 
-def fit_lengths(groups: Sequence[Sequence[int]], cap: int) -> LengthFit:
+def fit_lengths(
+    groups: Sequence[Sequence[float]],
+    cap: int,
+    unfinished: Sequence[Sequence[float]] | None = None,
+) -> LengthFit:
     """The lognormal model under which ``groups`` are most likely.
 
     groups: response lengths (tokens) of each prompt's rollouts; sizes may differ. cap: the cap they
-    were sampled with; a length of ``cap`` or more counts as capped. Where nothing reached the cap,
-    ``runaway`` is 0. Raises ValueError on lengths below 1 token, on fewer than two groups and where
+    were sampled with; a length of ``cap`` or more counts as capped. unfinished: for each group, the
+    tokens that further rollouts had reached when they were cut off by anything else, such as the
+    end of the run: each is longer than that. Where nothing was cut off, ``runaway`` is 0. Raises ValueError on lengths below 1 token, on fewer than two groups and where
     no group has two responses below the cap, since the two spreads cannot then be told apart.
     """
-    observed = _observe(groups, cap)
-    rollouts = int(observed.count.sum() + observed.capped.sum())
+    observed = _observe(groups, cap, unfinished)
+    rollouts = int(observed.count.sum() + observed.capped.sum()) + len(observed.log_reached)
     parameters, log_likelihood = _maximise(observed)
     errors = _standard_errors(observed, parameters)
     mu, between_sd, within_sd, runaway = parameters
@@ -97,7 +107,11 @@ def fit_lengths(groups: Sequence[Sequence[int]], cap: int) -> LengthFit:
     )
 
 
-def _observe(groups: Sequence[Sequence[int]], cap: int) -> _Observed:
+def _observe(
+    groups: Sequence[Sequence[float]],
+    cap: int,
+    unfinished: Sequence[Sequence[float]] | None = None,
+) -> _Observed:
     if cap < 2:
         raise ValueError(f"a cap of {cap} tokens leaves no length to fit")
     rows = []
@@ -115,7 +129,19 @@ def _observe(groups: Sequence[Sequence[int]], cap: int) -> _Observed:
             "two groups or more are needed, one of them with two responses below the cap"
         )
     count, mean, squares, capped = np.array(rows, dtype=np.float64).T
-    return _Observed(count, mean, squares, capped, math.log(cap - 1.0))
+    owner, reached = _cut_off(unfinished or [], len(groups))
+    return _Observed(count, mean, squares, capped, math.log(cap - 1.0), owner, reached)
+
+
+def _cut_off(
+    unfinished: Sequence[Sequence[float]], groups: int
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """Group and log tokens of each unfinished response; one that has no token says nothing."""
+    if unfinished and len(unfinished) != groups:
+        raise ValueError(f"unfinished lists {len(unfinished)} groups, and there are {groups}")
+    found = [(i, tokens) for i, row in enumerate(unfinished) for tokens in row if tokens > 0]
+    owner = np.array([i for i, _ in found], dtype=np.int64)
+    return owner, np.log(np.array([tokens for _, tokens in found], dtype=np.float64))
 
 
 def _negative_log_likelihood(
@@ -139,12 +165,18 @@ def _negative_log_likelihood(
     )
     total = float(log_density.sum()) + float(k.sum()) * math.log1p(-runaway)
     with_cap = observed.capped > 0
+    with_cap[observed.unfinished_group] = True
     if with_cap.any():
         effect_mean = (between_var * k * off / spread)[with_cap, None]
         effect_sd = np.sqrt(between_var * within_var / spread)[with_cap, None]
         nodes, weights = _normal_quadrature()
         beyond = ndtr((mu + effect_mean + effect_sd * nodes - observed.log_cap) / within_sd)
         reaching = (runaway + (1.0 - runaway) * beyond) ** observed.capped[with_cap, None]
+        if len(observed.log_reached):
+            row = (np.cumsum(with_cap) - 1)[observed.unfinished_group]
+            effect = effect_mean[row] + effect_sd[row] * nodes
+            beyond = ndtr((mu + effect - observed.log_reached[:, None]) / within_sd)
+            np.multiply.at(reaching, row, runaway + (1.0 - runaway) * beyond)
         likelihood = reaching @ weights
         total += float(np.log(np.maximum(likelihood, 1e-300)).sum())
     return -total

@@ -1,8 +1,9 @@
 """A replica's KV pool: blocks in use, and the prompt blocks that a group's rollouts share.
 
-Counts only. An *entry* is the cached prompt of a group on this replica. It is held while any rollout
-of the group runs here, and its blocks are in use; afterwards it is idle: the blocks count as free but
-can still be hit, until the pool runs short and idle entries are evicted, the one idle longest first.
+Counts only. An *entry* is the cached prompt of a group on this replica. It is held while any
+rollout of the group runs here, and its blocks are in use; afterwards it is idle: the blocks count
+as free but can still be hit, until the pool runs short and idle entries are evicted, the one idle
+longest first.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class KvPool:
         entry.holders += 1
 
     def grow(self, group: int, prompt_tokens: int) -> int:
-        """The first ``prompt_tokens`` prompt tokens are scheduled: caches their full blocks. Returns
-        how many of the caller's blocks thereby became the entry's."""
+        """Caches the full blocks of the first ``prompt_tokens`` prompt tokens, now scheduled.
+        Returns how many of the caller's blocks thereby became the entry's."""
         if not self.caching:
             return 0
         entry = self._entries[group]

@@ -33,8 +33,9 @@ def run(
 ) -> Run:
     """Runs ``steps`` updates of ``plan`` as ``policy`` rewrites it, on ``world``.
 
-    on_step is called after each step. Raises RunError where the run cannot go on (nothing under way,
-    a filter that accepts nothing, tokens lost), ScenarioError for a plan that contradicts itself.
+    on_step is called after each step. Raises RunError where the run cannot go on (nothing under
+    way, a filter that accepts nothing, tokens lost), ScenarioError for a plan that contradicts
+    itself.
     """
     return Loop(world, policy, plan, on_step).run(steps)
 
@@ -85,7 +86,9 @@ class Loop:
             if after_step is not None:
                 after_step(self)
         self._finish_update()
-        result.ledger.carried_tokens = sum(g.new_tokens for g in (*self.buffer, *self.ready))
+        kept = [r for group in self.buffer for r in group.rollouts]
+        kept += [r for group in self.ready for r in group.winners]  # the others are dropped
+        result.ledger.carried_tokens = sum(rollout.new_tokens for rollout in kept)
         if result.ledger.balance:
             raise RunError(f"the books do not balance: {result.ledger}")
         return result

@@ -1,6 +1,6 @@
 """Writing a run's folder: whole, or not at all.
 
-Everything is written into a temporary folder beside the target, which takes the target's name in one
+Everything is written into a hidden folder beside the target, which takes the target's name in one
 rename once it is complete. A run that is interrupted leaves nothing.
 """
 
@@ -11,7 +11,6 @@ import json
 import math
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -21,7 +20,7 @@ from typing import Any, TextIO
 from simulator.errors import ScenarioError
 from simulator.spans import TRAINED, Run, StepRecord
 
-MARKER = "summary.json"
+MARKER, COMPARISON = "summary.json", "comparison.json"
 FILES = (
     "spans.csv",
     "steps.csv",
@@ -41,55 +40,96 @@ FILES = (
 
 
 def check_target(folder: Path, force: bool) -> None:
-    """Raises ScenarioError (``--out``) where a run cannot be put into ``folder``: it is a file, holds
-    another run without ``force``, or holds something else (which is never removed)."""
-    if not folder.exists():
-        parent = next((p for p in folder.absolute().parents if p.exists()), Path("/"))
-        if not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise ScenarioError("--out", f"cannot write below {parent}")
-        return
-    if not folder.is_dir():
-        raise ScenarioError("--out", f"{folder} is a file; give a folder")
-    names = {entry.name for entry in folder.iterdir()}
-    if not names:
-        return
-    if not _is_run(folder):
-        raise ScenarioError("--out", f"{folder} is not empty and holds no run; give another folder")
+    """Raises ScenarioError (``--out``) where a run cannot be put into ``folder``: it is a file, it
+    holds another run and ``force`` is not set, or it holds something else (never removed)."""
+    try:
+        folder = folder.resolve()
+        if not folder.exists():
+            parent = next(p for p in folder.parents if p.exists())
+            if not parent.is_dir():
+                raise ScenarioError("--out", f"{parent} is a file; give a folder")
+            if not os.access(parent, os.W_OK | os.X_OK):
+                raise ScenarioError("--out", f"cannot write below {parent}")
+            return
+        if not folder.is_dir():
+            raise ScenarioError("--out", f"{folder} is a file; give a folder")
+        if not any(folder.iterdir()):
+            return
+        if not _is_run(folder):
+            message = f"{folder} is not empty and holds no run alone; give another folder"
+            raise ScenarioError("--out", message)
+    except (OSError, ValueError, RuntimeError) as error:  # a name too long, a loop of links
+        said = getattr(error, "strerror", None) or error
+        raise ScenarioError("--out", f"cannot use {folder}: {said}") from None
     if not force:
         raise ScenarioError("--out", f"{folder} holds another run; add --force to replace it")
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether everything in it was written by this module."""
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            if not _is_run(entry):
-                return False
-        elif entry.name not in FILES:
-            return False
-    return True
+    """Whether ``folder`` is a run, or a comparison's folder of runs, with nothing else in it."""
+    entries = list(folder.iterdir())
+    files = {entry.name for entry in entries if not entry.is_dir()}
+    folders = [entry for entry in entries if entry.is_dir()]
+    if not files <= set(FILES):
+        return False
+    if COMPARISON in files:
+        return all(map(_is_run, folders))
+    return not folders and MARKER in files and _has_schema(folder / MARKER)
+
+
+def _has_schema(summary: Path) -> bool:
+    try:
+        content = json.loads(summary.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and str(content.get("schema")).startswith("rollcast-")
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None], force: bool = False) -> None:
     """Calls ``fill`` with a fresh folder and puts that in the place of ``folder``.
 
-    Raises ScenarioError as `check_target` does, and (``--out``) where the disk refuses; then nothing
-    is left behind and what stood there still stands.
+    Raises ScenarioError as `check_target` does, and (``--out``) where the disk refuses; then
+    nothing is left behind and what stood there still stands.
     """
     check_target(folder, force)
-    folder = folder.absolute()
-    work = None
+    folder = folder.resolve()
+    empty = folder.exists() and not any(folder.iterdir())
+    # An empty folder may be a mount, or the folder that somebody stands in: it stays what it is.
+    place = folder if empty else folder.parent
+    work = place / f".{folder.name[:200]}.{os.getpid()}.partial"
+    made = [parent for parent in (folder, *folder.parents) if not parent.exists()][1:]
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        work.chmod(0o755)
+        place.mkdir(parents=True, exist_ok=True)
+        work.mkdir()
         fill(work)
-        _swap(work, folder)
+        if empty:
+            _move_up(work, folder)
+        else:
+            _swap(work, folder)
+        made = []
     except OSError as error:
         raise ScenarioError("--out", f"cannot write {folder}: {error.strerror or error}") from None
     finally:
-        if work is not None:
-            shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
+        for parent in made:  # innermost first; one that somebody else filled stays
+            with suppress(OSError):
+                parent.rmdir()
+
+
+def _move_up(work: Path, folder: Path) -> None:
+    """Moves what ``work`` holds into ``folder``, all of it or nothing."""
+    moved: list[Path] = []
+    try:
+        for entry in sorted(work.iterdir()):
+            moved.append(folder / entry.name)
+            entry.rename(moved[-1])
+    except BaseException:
+        for target in moved:
+            if target.is_dir():
+                shutil.rmtree(target, ignore_errors=True)
+            else:
+                target.unlink(missing_ok=True)
+        raise
 
 
 def _swap(new: Path, folder: Path) -> None:
@@ -97,17 +137,15 @@ def _swap(new: Path, folder: Path) -> None:
     if not folder.exists():
         new.rename(folder)
         return
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    aside = new.with_suffix(".replaced")
+    folder.rename(aside)
     try:
-        folder.rename(aside / "old")
-        try:
-            new.rename(folder)
-        except OSError:
-            with suppress(OSError):
-                (aside / "old").rename(folder)
-            raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        new.rename(folder)
+    except BaseException:
+        with suppress(OSError):
+            aside.rename(folder)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_run(
@@ -203,9 +241,9 @@ _ROLLOUT_COLUMNS = (
 
 
 def _rollouts_table(run: Run) -> tuple[Sequence[str], Iterable[tuple[Any, ...]]]:
-    """rollouts.csv: one row a stay. new_tokens are those sampled in the stay, so that they add up to
-    the tokens generated; total_tokens those of the response so far. trained: whether the tokens were
-    trained on, in trained_step. Flags are 0 or 1; the reward is empty until there is one."""
+    """rollouts.csv: one row a stay. new_tokens are those sampled in the stay, so that they add up
+    to the tokens generated; total_tokens those of the response so far. trained: whether the tokens
+    were trained on, in trained_step. Flags are 0 or 1; the reward is empty until there is one."""
     stays = run.stays
     columns: list[list[Any]] = []
     for name in _ROLLOUT_COLUMNS:

@@ -1,9 +1,9 @@
 """What a scheduling policy is, and how policies compose.
 
-A policy rewrites the plan of the next step, in the manner of optax's gradient transformations: three
-pure functions over an explicit state. Random choices come from a seed and a counter held in the
-state, so a policy's decisions are a function of what it saw: the same observations give the same
-decisions in a simulated and in a real world.
+A policy rewrites the plan of the next step, in the manner of optax's gradient transformations:
+three pure functions over an explicit state. Random choices come from a seed and a counter held in
+the state, so a policy's decisions are a function of what it saw: the same observations give the
+same decisions in a simulated and in a real world.
 """
 
 from __future__ import annotations

@@ -1,23 +1,25 @@
 """One inference engine: continuous batching as vLLM V1's scheduler does it, jumping between events.
 
-Each iteration begins with a scheduling pass over a budget of ``max_batched_tokens``: running rollouts
-first, in order of admission, one token for each that decodes and a chunk for one that still
-prefills; where the KV pool runs short, the rollout admitted last is preempted, to be recomputed from
-the front of the queue. If none was, waiting rollouts are admitted first come, first served, as long
-as all their known tokens fit (vLLM's ``scheduler_reserve_full_isl``) and ``max_seqs`` allows. A
-rollout whose known tokens are all computed samples one token at the iteration's end.
+Each iteration begins with a scheduling pass over a budget of ``max_batched_tokens``: running
+rollouts first, in order of admission, one token for each that decodes and a chunk for one that
+still prefills; where the KV pool runs short, the rollout admitted last is preempted, to be
+recomputed from the front of the queue. If none was, waiting rollouts are admitted first come, first
+served, as long as all their known tokens fit (vLLM's ``scheduler_reserve_full_isl``) and
+``max_seqs`` allows. A rollout whose known tokens are all computed samples one token at the
+iteration's end.
 
 Two facts make jumps exact. A rollout caught in the middle of its prefill took the rest of the
 budget, so nothing was admitted behind it: it is the last one running, and there is at most one. And
 while all that run decode, the pass repeats itself until one finishes or the pool runs short, for an
 idle pool only shrinks: that many iterations are one event, and their time is a closed form of the
 cost's decode curve (`simulator.costs.base.Curve.total_ticks`). Decoding rollouts are therefore not
-touched one by one: with ``it`` the count of iterations, a rollout's computed tokens are ``it + off``
-for a constant ``off``, and the blocks it needs follow from ``off`` modulo the block size.
+touched one by one: with ``it`` the count of iterations, a rollout's computed tokens are
+``it + off`` for a constant ``off``, and the blocks it needs follow from ``off`` modulo the block
+size.
 
 A pure decode iteration costs what the decode curve says at its context; one in which anything
-prefills costs ``mixed_iteration_s``. The reference in ``tests/reference`` does all this one iteration
-and one rollout at a time.
+prefills costs ``mixed_iteration_s``; a pass that leaves nothing to compute takes no time. The
+reference in ``tests/reference`` does all this one iteration and one rollout at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, cast
 
 import simpy
 
@@ -54,8 +56,8 @@ class EngineSpec:
         if self.max_batched_tokens < self.max_seqs:
             raise ScenarioError(
                 "engine.max_batched_tokens",
-                f"is {self.max_batched_tokens}, less than max_seqs ({self.max_seqs}): every running "
-                "rollout needs one token per iteration",
+                f"is {self.max_batched_tokens}, less than max_seqs ({self.max_seqs}): every "
+                "running rollout needs one token per iteration",
             )
 
     @property
@@ -102,6 +104,21 @@ class Stay:
         self.recomputed_tokens = 0
         self.preemptions = 0
         self.aborted = False
+
+
+@dataclass(slots=True)
+class _Work:
+    """What the rollouts that do not decode yet add to an iteration, as in `Iteration`.
+
+    context_tokens: of all of them; the other figures are of those that count as prefilling. One
+    whose last token alone was left over by a chunk does not: it computes what decoding would.
+    """
+
+    context_tokens: int = 0
+    prefill_rollouts: int = 0
+    prefill_tokens: int = 0
+    prefill_pairs: int = 0
+    prefill_context_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -177,7 +194,7 @@ class Replica:
         self._phases = [0] * spec.block_tokens  # decoding rollouts by when they need a block
         self._ends: list[tuple[int, int, Stay]] = []  # (iteration, ticket, who) that finish
         self._tickets = 0
-        self._prefilling: list[Stay] = []  # scheduled to prefill in the iteration under way
+        self._filling: list[Stay] = []  # scheduled in the iteration under way, not decoding yet
         self._aborted: list[Stay] = []
         self._jump: _Jump | None = None
         self._wake: simpy.Event | None = None
@@ -199,36 +216,38 @@ class Replica:
     def idle_at(self) -> int:
         """The tick at which the iteration under way ends; now if there is none."""
         jump = self._jump
-        return self._env.now if jump is None else jump.start + jump.ticks
+        return self._now if jump is None else jump.start + jump.ticks
 
-    def submit(self, sequences: Sequence[Stay]) -> None:
+    def submit(self, stays: Sequence[Stay]) -> None:
         """Queues stays; they are seen at the next boundary."""
         can_admit = not self.waiting and len(self.running) < self._spec.max_seqs
-        self.waiting.extend(sequences)
+        self.waiting.extend(stays)
         if self._wake is not None:
             self._wake.succeed()
             self._wake = None
         elif self._jump is not None and can_admit:
             self._cut()
 
-    def abort(self, sequences: Sequence[Stay]) -> None:
+    def abort(self, stays: Sequence[Stay]) -> None:
         """Stops stays at the next boundary, and writes into their rollouts how they end there."""
-        now = self._env.now
-        gone = {sequence for sequence in sequences if sequence not in self.running}
+        now = self._now
+        gone = {stay for stay in stays if stay not in self.running}
         if gone:
-            self.waiting = deque(s for s in self.waiting if s not in gone)
-        if len(gone) < len(sequences) and self._jump is not None:
+            self.waiting = deque(stay for stay in self.waiting if stay not in gone)
+        # Who leaves the queue may have kept others from being admitted.
+        can_admit = bool(gone and self.waiting) and len(self.running) < self._spec.max_seqs
+        if can_admit or len(gone) < len(stays):
             self._cut()
-        for sequence in sequences:
-            if sequence in gone:
-                self._report(sequence, sequence.known, now)
+        for stay in stays:
+            if stay in gone:
+                self._report(stay, stay.known, now)
             elif self._jump is None:
-                known = self._stop(sequence)
-                self._report(sequence, known, now)
+                known = self._stop(stay)
+                self._report(stay, known, now)
             else:
-                sequence.aborted = True
-                self._aborted.append(sequence)
-                self._report(sequence, self._known_at_boundary(sequence), self.idle_at)
+                stay.aborted = True
+                self._aborted.append(stay)
+                self._report(stay, self._known_at_boundary(stay), self.idle_at)
 
     # The process
 
@@ -246,22 +265,29 @@ class Replica:
                 yield env.timeout(jump.ticks)
             except simpy.Interrupt:
                 yield env.timeout(jump.start + jump.ticks - env.now)
-            self._jump = None
-            self._end(jump)
+            if self._jump is jump:
+                self._end(jump)
 
     def _cut(self) -> None:
-        """Makes the jump under way end at its next boundary."""
-        if self._jump is not None and self._jump.cut(self._env.now):
+        """Makes the jump under way end at its next boundary: at once, if that is now."""
+        jump = self._jump
+        if jump is not None and jump.cut(self._now):
             self._process.interrupt()
+            if jump.start + jump.ticks == self._now:
+                self._end(jump)
+
+    @property
+    def _now(self) -> int:
+        return cast(int, self._env.now)  # simpy types its clock as int | float
 
     # A scheduling pass
 
     def _schedule(self) -> _Jump:
         preempted = self._make_room()
-        self._prefilling = []
+        self._filling = []
         budget = self._spec.max_batched_tokens - self._decoding
         context = self._decoding * (self._it + 1) + self._off_sum
-        work = [0, 0, 0]  # tokens, pairs, context of what prefills
+        work = _Work()
         last = next(reversed(self.running), None)
         if last is not None and not last.decoding and budget > 0:
             tokens = min(last.known - last.computed, budget)
@@ -272,7 +298,7 @@ class Replica:
                 preempted = True
             else:
                 self.pool.used += need
-                self._prefill(last, tokens, work)
+                self._fill(last, tokens, work, prefilling=last.known - last.computed > 1)
                 budget -= tokens
         if not preempted:
             self._admit(budget, work)
@@ -294,72 +320,91 @@ class Replica:
         self.pool.used += self._phases[slot]
         return preempted
 
-    def _preempt(self, sequence: Stay) -> None:
-        sequence.known = self._stop(sequence)
-        sequence.preemptions += 1
-        self.waiting.appendleft(sequence)
+    def _preempt(self, stay: Stay) -> None:
+        stay.known = self._stop(stay)
+        stay.preemptions += 1
+        self.waiting.appendleft(stay)
 
-    def _prefill(self, sequence: Stay, tokens: int, work: list[int]) -> None:
-        """Schedules a chunk whose blocks are taken."""
-        before = sequence.computed
-        sequence.computed += tokens
-        prompt = min(sequence.computed, sequence.rollout.prompt_tokens)
-        sequence.shared += self.pool.grow(sequence.rollout.group, prompt)
-        sequence.prefill_tokens += tokens
-        if sequence.preemptions:
-            sequence.recomputed_tokens += tokens
-        work[0] += tokens
-        work[1] += tokens * before + tokens * (tokens + 1) // 2
-        work[2] += sequence.computed
-        self._prefilling.append(sequence)
+    def _fill(self, stay: Stay, tokens: int, work: _Work, prefilling: bool) -> None:
+        """Schedules tokens, whose blocks are taken, of a rollout that does not decode yet."""
+        before = stay.computed
+        stay.computed += tokens
+        prompt = min(stay.computed, stay.rollout.prompt_tokens)
+        stay.shared += self.pool.grow(stay.rollout.group, prompt)
+        self._filling.append(stay)
+        work.context_tokens += stay.computed
+        if not prefilling:
+            return
+        stay.prefill_tokens += tokens
+        if stay.preemptions:
+            stay.recomputed_tokens += tokens
+        work.prefill_rollouts += 1
+        work.prefill_tokens += tokens
+        work.prefill_pairs += tokens * before + tokens * (tokens + 1) // 2
+        work.prefill_context_tokens += stay.computed
 
-    def _admit(self, budget: int, work: list[int]) -> None:
+    def _admit(self, budget: int, work: _Work) -> None:
         """Admits waiting rollouts in order while budget, ``max_seqs`` and the pool allow."""
         pool, waiting = self.pool, self.waiting
         while budget > 0 and waiting and len(self.running) < self._spec.max_seqs:
-            sequence = waiting[0]
-            group, known = sequence.rollout.group, sequence.known
+            stay = waiting[0]
+            group, known = stay.rollout.group, stay.known
             if not pool.fits(group, known):
                 break
             waiting.popleft()
-            self.running[sequence] = None
-            sequence.shared = pool.hits(group, known)
-            sequence.computed = sequence.shared * pool.block_tokens
+            self.running[stay] = None
+            stay.shared = pool.hits(group, known)
+            stay.computed = stay.shared * pool.block_tokens
             pool.hold(group)
-            tokens = min(known - sequence.computed, budget)
-            pool.used += pool.blocks_for(sequence.computed + tokens) - sequence.shared
-            if sequence.start < 0:
-                sequence.start = self._env.now
-            self._prefill(sequence, tokens, work)
+            tokens = min(known - stay.computed, budget)
+            pool.used += pool.blocks_for(stay.computed + tokens) - stay.shared
+            if stay.start < 0:
+                stay.start = self._now
+            self._fill(stay, tokens, work, prefilling=True)
             budget -= tokens
             pool.evict()
 
-    def _plan_jump(self, context: int, work: list[int], preempted: bool) -> _Jump:
-        now, extremes = self._env.now, self._extremes
-        prefilling, decoding = len(self._prefilling), self._decoding
-        rollouts = decoding + prefilling
+    def _plan_jump(self, context: int, work: _Work, preempted: bool) -> _Jump:
+        now, extremes, decoding = self._now, self._extremes, self._decoding
+        rollouts = decoding + len(self._filling)
         if rollouts > extremes.rollouts:
             extremes.rollouts = rollouts
-        if prefilling:
-            total = context + work[2]
-            extremes.context_tokens = max(extremes.context_tokens, total)
-            extremes.prefill_tokens = max(extremes.prefill_tokens, work[0])
-            iteration = Iteration(rollouts, total, work[0], work[1], prefilling, work[2])
-            ticks = to_ticks(self._cost.mixed_iteration_s(iteration))
-            return _Jump(now, 1, rollouts, total, None, ticks)
+        if self._filling:
+            context += work.context_tokens
+            extremes.context_tokens = max(extremes.context_tokens, context)
+            extremes.prefill_tokens = max(extremes.prefill_tokens, work.prefill_tokens)
+            if work.prefill_tokens:
+                iteration = Iteration(
+                    rollouts,
+                    context,
+                    work.prefill_tokens,
+                    work.prefill_pairs,
+                    work.prefill_rollouts,
+                    work.prefill_context_tokens,
+                )
+                ticks = to_ticks(self._cost.mixed_iteration_s(iteration))
+            else:
+                ticks = self._curve(rollouts).ticks(context)
+            return _Jump(now, 1, rollouts, context, None, ticks)
         if not decoding:
+            if preempted:  # nothing is left to schedule, and the next pass may admit again
+                return _Jump(now, 1, 0, 0, None, 0)
             raise RunError(
                 f"replica {self.number} can never go on: its KV pool of {self._spec.kv_tokens} "
                 "tokens cannot hold the next rollout (engine.kv_tokens)"
             )
-        curve = self._curves.get(decoding)
-        if curve is None:
-            curve = self._curves[decoding] = self._cost.decode_curve(decoding)
+        curve = self._curve(decoding)
         # After a preemption the queue is looked at again in the next pass, if its head would fit.
         n = 1 if preempted and self._head_fits() else self._horizon()
         extremes.context_tokens = max(extremes.context_tokens, context + (n - 1) * decoding)
         ticks = curve.total_ticks(context, decoding, n)
         return _Jump(now, n, decoding, context, curve, ticks)
+
+    def _curve(self, rollouts: int) -> Curve:
+        curve = self._curves.get(rollouts)
+        if curve is None:
+            curve = self._curves[rollouts] = self._cost.decode_curve(rollouts)
+        return curve
 
     def _head_fits(self) -> bool:
         if len(self.running) >= self._spec.max_seqs:
@@ -390,6 +435,7 @@ class Replica:
 
     def _end(self, jump: _Jump) -> None:
         """The boundary: tokens are sampled, the finished and the aborted leave."""
+        self._jump = None
         n, size = jump.iterations, self._spec.block_tokens
         if n > 1:
             cycles, rest = divmod(n - 1, size)
@@ -400,73 +446,72 @@ class Replica:
             self.pool.evict()
         self._it += n
         done: list[Stay] = []
-        for sequence in self._prefilling:
-            if sequence.computed == sequence.known:
-                sequence.known += 1
-                if sequence.known == sequence.target:
-                    done.append(sequence)
-                    continue
-            if sequence.computed == sequence.known - 1:
-                self._start_decoding(sequence)
-        self._prefilling = []
+        for stay in self._filling:
+            if stay.computed == stay.known:
+                stay.known += 1
+                if stay.known == stay.target:
+                    done.append(stay)
+                else:
+                    self._start_decoding(stay)
+        self._filling = []
         ends = self._ends
         while ends and ends[0][0] <= self._it:
-            _, ticket, sequence = heappop(ends)
-            if sequence.ticket == ticket:
-                done.append(sequence)
-        for sequence in done:
-            known = self._stop(sequence)
-            if not sequence.aborted:
-                self._report(sequence, known, self._env.now)
-                self._finished(sequence.rollout)
-        for sequence in self._aborted:
-            if sequence in self.running:
-                self._stop(sequence)
+            _, ticket, stay = heappop(ends)
+            if stay.ticket == ticket:
+                done.append(stay)
+        for stay in done:
+            known = self._stop(stay)
+            if not stay.aborted:
+                self._report(stay, known, self._now)
+                self._finished(stay.rollout)
+        for stay in self._aborted:
+            if stay in self.running:
+                self._stop(stay)
         self._aborted = []
 
-    def _start_decoding(self, sequence: Stay) -> None:
-        sequence.decoding = True
-        off = sequence.off = sequence.computed - self._it
+    def _start_decoding(self, stay: Stay) -> None:
+        stay.decoding = True
+        off = stay.off = stay.computed - self._it
         self._decoding += 1
         self._off_sum += off
         self._phases[-off % self._spec.block_tokens] += 1
         self._tickets += 1
-        sequence.ticket = self._tickets
-        heappush(self._ends, (sequence.target - 1 - off, sequence.ticket, sequence))
+        stay.ticket = self._tickets
+        heappush(self._ends, (stay.target - 1 - off, stay.ticket, stay))
 
-    def _stop(self, sequence: Stay) -> int:
+    def _stop(self, stay: Stay) -> int:
         """Takes it out of the running and frees its blocks; returns its known tokens."""
-        del self.running[sequence]
-        if sequence.decoding:
-            sequence.decoding = False
-            sequence.ticket = -1
-            off = sequence.off
-            sequence.computed = self._it + off
-            sequence.known = sequence.computed + 1
+        del self.running[stay]
+        if stay.decoding:
+            stay.decoding = False
+            stay.ticket = -1
+            off = stay.off
+            stay.computed = self._it + off
+            stay.known = stay.computed + 1
             self._decoding -= 1
             self._off_sum -= off
             self._phases[-off % self._spec.block_tokens] -= 1
-        private = self.pool.blocks_for(sequence.computed) - sequence.shared
-        self.pool.release(sequence.rollout.group, private, self._env.now)
-        sequence.computed = sequence.shared = 0
-        return sequence.known
+        private = self.pool.blocks_for(stay.computed) - stay.shared
+        self.pool.release(stay.rollout.group, private, self._now)
+        stay.computed = stay.shared = 0
+        return stay.known
 
-    def _known_at_boundary(self, sequence: Stay) -> int:
+    def _known_at_boundary(self, stay: Stay) -> int:
         """Its known tokens when the jump under way ends."""
         assert self._jump is not None
-        if sequence.decoding:
-            return self._it + sequence.off + 1 + self._jump.iterations
-        samples = sequence in self._prefilling and sequence.computed == sequence.known
-        return sequence.known + samples
+        if stay.decoding:
+            return self._it + stay.off + 1 + self._jump.iterations
+        samples = stay in self._filling and stay.computed == stay.known
+        return stay.known + samples
 
-    def _report(self, sequence: Stay, known: int, end: int) -> None:
+    def _report(self, stay: Stay, known: int, end: int) -> None:
         """Writes the stay's outcome into its rollout."""
-        rollout = sequence.rollout
+        rollout = stay.rollout
         rollout.new_tokens = known - rollout.prompt_tokens
-        rollout.finished = known == sequence.target
+        rollout.finished = known == stay.target
         rollout.replica = self.number
         rollout.end_s = to_seconds(end)
-        rollout.start_s = rollout.end_s if sequence.start < 0 else to_seconds(sequence.start)
-        rollout.prefill_tokens = sequence.prefill_tokens
-        rollout.recomputed_tokens = sequence.recomputed_tokens
-        rollout.preemptions = sequence.preemptions
+        rollout.start_s = rollout.end_s if stay.start < 0 else to_seconds(stay.start)
+        rollout.prefill_tokens = stay.prefill_tokens
+        rollout.recomputed_tokens = stay.recomputed_tokens
+        rollout.preemptions = stay.preemptions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +18,7 @@ from simulator.simulate import Result
 def _console() -> Any:
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else 120
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
     return Console(width=width, highlight=False, soft_wrap=False)
 
 
@@ -49,11 +50,13 @@ def show_summary(summary: Mapping[str, Any], as_json: bool = False) -> None:
         print(json.dumps(plain(dict(summary)), indent=1))
         return
     from rich.table import Table
+    from rich.text import Text
 
     s = summary
-    grid = Table(title=f"{s['scenario']}: {s['policy']}", show_header=False, title_justify="left")
-    grid.add_column(style="bold")
-    grid.add_column(justify="right")
+    title = Text(f"{s['scenario']}: {s['policy']}")
+    grid = Table(title=title, show_header=False, title_justify="left")
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
     grid.add_column(style="dim")
     rows = [
         (
@@ -107,58 +110,78 @@ def show_comparison(results: Mapping[str, Result], as_json: bool = False) -> Non
         print(json.dumps(plain(rows), indent=1))
         return
     from rich.table import Table
+    from rich.text import Text
 
     scenario = next(iter(results.values())).scenario
-    title = f"{scenario.name}: {scenario.steps} steps of {scenario.plan.batch.groups} x "
-    grid = Table(
-        padding=(0, 0, 0, 1),
-        title=f"{title}{scenario.plan.batch.group_size} rollouts",
-        title_justify="left",
+    batch = scenario.plan.batch
+    title = (
+        f"{scenario.name}: {scenario.steps} steps of {batch.groups} x {batch.group_size} rollouts"
     )
-    grid.add_column("policy", overflow="fold", style="bold", min_width=20)
-    for name in (
-        "step\ntime",
-        "speed-\nup",
-        "rollout\nphase",
-        "train\nphase",
-        "rollout\ntokens/s",
-        "gain",
-        "bubble",
-        "strag-\nglers",
-        "stale-\nness",
-        "drop-\nped",
-        "re-pre-\nfilled",
-    ):
-        grid.add_column(name, justify="right", no_wrap=True)
-    for row, result in zip(rows, results.values(), strict=True):
-        steps = max(result.summary["steps"], 1)
-        generated = max(row["generated_tokens"], 1)
-        grid.add_row(
-            row["policy"],
-            seconds(row["step_s"]),
-            f"{row['speedup']:.2f}x",
-            seconds(row["rollout_s"] / steps),
-            seconds(row["train_s"] / steps),
-            count(row["rollout_tokens_per_s"]),
-            f"{100 * (row['throughput_gain'] - 1):+.0f}%",
-            share(row["bubble_fraction"]),
-            share(row["straggler_rate"]),
-            f"{row['staleness_mean']:.2f}",
-            share(row["dropped_tokens"] / generated),
-            share(row["reprefilled_tokens"] / generated),
-        )
     console = _console()
+    columns = list(_COMPARED)
+    left_out: list[str] = []
+    wide = console.options.update_width(1000)
+    longest = max(6, *(len(row["policy"]) for row in rows))
+    policy_width = min(longest, max(12, console.width // 4))
+    while True:
+        grid = Table(padding=(0, 0, 0, 1), title=Text(title), title_justify="left")
+        grid.add_column("policy", overflow="fold", style="bold", width=policy_width)
+        for name in columns:
+            grid.add_column(name, justify="right", no_wrap=True)
+        for row, result in zip(rows, results.values(), strict=True):
+            cells = _cells(row, result.summary["steps"])
+            grid.add_row(Text(row["policy"]), *(cells[name] for name in columns))
+        dropped = next((name for name in _FIRST_TO_GO if name in columns), None)
+        if dropped is None or console.measure(grid, options=wide).maximum <= console.width:
+            break
+        columns.remove(dropped)
+        left_out.append(dropped.replace("-\n", "").replace("\n", " "))
     console.print(grid)
-    console.print(
-        "Times are means per step. gain: rollout tokens/s against the first row; dropped and "
-        "re-prefilled: share of the tokens generated.",
-        style="dim",
-        markup=False,
-    )
+    notes = "Times are means per step. gain: rollout tokens/s against the first row; dropped and "
+    notes += "re-prefilled: share of the tokens generated."
+    if left_out:
+        notes += f" For {', '.join(left_out)}, make the terminal wider."
+    console.print(notes, style="dim", markup=False)
     said: list[str] = []
     for result in results.values():
         said.extend(w for w in result.summary["warnings"] if w not in said)
     _warn(console, said)
+
+
+_COMPARED = (
+    "step\ntime",
+    "speed-\nup",
+    "rollout\nphase",
+    "train\nphase",
+    "rollout\ntokens/s",
+    "gain",
+    "bubble",
+    "strag-\nglers",
+    "stale-\nness",
+    "drop-\nped",
+    "re-pre-\nfilled",
+)
+_FIRST_TO_GO = ("gain", "drop-\nped", "re-pre-\nfilled", "strag-\nglers", "train\nphase",
+                "rollout\nphase", "stale-\nness", "rollout\ntokens/s")  # fmt: skip
+
+
+def _cells(row: Mapping[str, Any], steps: int) -> dict[str, str]:
+    """A policy's cells by column."""
+    generated = max(row["generated_tokens"], 1)
+    values = (
+        seconds(row["step_s"]),
+        f"{row['speedup']:.2f}x",
+        seconds(row["rollout_s"] / max(steps, 1)),
+        seconds(row["train_s"] / max(steps, 1)),
+        count(row["rollout_tokens_per_s"]),
+        f"{100 * (row['throughput_gain'] - 1):+.0f}%",
+        share(row["bubble_fraction"]),
+        share(row["straggler_rate"]),
+        f"{row['staleness_mean']:.2f}",
+        share(row["dropped_tokens"] / generated),
+        share(row["reprefilled_tokens"] / generated),
+    )
+    return dict(zip(_COMPARED, values, strict=True))
 
 
 KINDS = ("gpus", "models", "lengths", "policies")
@@ -187,11 +210,12 @@ def show_presets(kind: str | None, name: str | None, as_json: bool = False) -> N
 
 def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
-    grid = Table(title=title, title_justify="left")
+    grid = Table(title=Text(title), title_justify="left")
     for column in rows[0]:
         number = isinstance(rows[0][column], int | float)
         grid.add_column(column, justify="right" if number else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*(str(value) for value in row.values()))
+        grid.add_row(*(Text(str(value)) for value in row.values()))
     _console().print(grid)

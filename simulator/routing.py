@@ -34,7 +34,7 @@ class RoundRobin:
 
 
 class LeastLoaded:
-    """To the replica with the fewest rollouts running or waiting, the lowest number among equals."""
+    """To the replica with the fewest running or waiting (the lowest number among equals)."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
@@ -46,8 +46,8 @@ class LeastLoaded:
 
 
 class GroupAffinity(LeastLoaded):
-    """All rollouts of a group to one replica, the least loaded when the group is first seen, so that
-    they share its prompt's blocks."""
+    """All rollouts of a group to one replica, the least loaded when the group is first seen, so
+    that they share its prompt's blocks."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         super().__init__(replicas)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from simulator.checks import known_keys
+from simulator.checks import known_keys, nearest
 from simulator.cluster import SimulatedCluster
 from simulator.costs import (
     CostModel,
@@ -19,7 +19,7 @@ from simulator.costs import (
 )
 from simulator.errors import ScenarioError
 from simulator.hardware import Gpu, load_gpu
-from simulator.models import Model, load_model
+from simulator.models import Model, load_model, model_presets
 from simulator.plan import Batch, StepPlan
 from simulator.policies import build_chain, check_policy, parse_policy, spell
 from simulator.policy import Chain
@@ -35,6 +35,18 @@ from simulator.scenario_sections import (
 )
 from simulator.workload import Workload, build_workload
 from simulator.world import ClusterShape
+
+LARGEST_COST_S = 1e6
+__all__ = [
+    "ClusterSection",
+    "EngineSection",
+    "Scenario",
+    "ScenarioModel",
+    "build_policies",
+    "build_scenario",
+    "validate",
+]
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -69,7 +81,8 @@ class Scenario:
         _check_policy(policy, self.plan, self.shape)
         if colon and not label.strip():
             raise ScenarioError("--policy", f"{text!r} has an empty label before the colon")
-        return replace(self, policy=policy, policy_name=label.strip() or spell(policy))
+        name = label.strip() or spell(parse_policy(chain, seed=0))
+        return replace(self, policy=policy, policy_name=name)
 
 
 def build_scenario(raw: RawScenario) -> Scenario:
@@ -90,18 +103,13 @@ def _build(raw: RawScenario) -> Scenario:
     gpu = None if model.gpu is None else load_gpu(model.gpu)
     network = None if model.model is None else _load_model(model.model, raw.folder)
     cost = _cost(model.cost, network, gpu, cluster, shape, raw.folder)
-    workload_spec = {**raw.data["workload"]}
-    workload = build_workload(workload_spec, model.seed, raw.folder)
+    _check_costs(cost)
+    workload = build_workload(model.workload.model_dump(), model.seed, raw.folder)
     engine = _engine(model.engine, cost)
     batch = Batch(counts.batch_groups, counts.group_size)
     _check_sizes(batch, workload, engine, shape, cluster.routing)
     plan = StepPlan(batch)
-    spec = model.policy
-    policy = (
-        parse_policy(spec, seed=model.seed)
-        if isinstance(spec, str)
-        else build_chain(spec, seed=model.seed)
-    )
+    policy = build_policies(model.policy, model.seed)
     _check_policy(policy, plan, shape)
     return Scenario(
         model.name or raw.name.removesuffix(".yaml").removesuffix(".yml"),
@@ -116,8 +124,13 @@ def _build(raw: RawScenario) -> Scenario:
         gpu,
         raw,
         cluster.routing,
-        spell(policy),
+        spell(build_policies(model.policy, 0)),  # a seed that follows the run's is not spelt
     )
+
+
+def build_policies(spec: Any, seed: int) -> Chain:
+    """The chain that ``policy`` spells, as a list or in one line of text. Raises ScenarioError."""
+    return parse_policy(spec, seed=seed) if isinstance(spec, str) else build_chain(spec, seed=seed)
 
 
 def _check_policy(policy: Chain, plan: StepPlan, shape: ClusterShape) -> None:
@@ -144,9 +157,16 @@ def _shape(cluster: ClusterSection) -> ClusterShape:
 
 
 def _load_model(spec: str | dict[str, Any], folder: Path) -> Model:
-    if isinstance(spec, str) and (spec.endswith(".json") or (folder / spec).is_dir()):
-        return load_model(folder / spec)
-    return load_model(spec)
+    """A model whose path, if it is one, starts from the scenario's folder."""
+    if isinstance(spec, str) and spec.lower() not in model_presets():
+        with suppress(OSError, ValueError, RuntimeError):  # no path at all
+            path = folder / Path(spec).expanduser()
+            if path.exists() or spec.endswith(".json"):
+                return load_model(path)
+    try:
+        return load_model(spec)
+    except OSError:
+        raise ScenarioError("model", f"{short(spec)} is no preset, and no path") from None
 
 
 def _cost(
@@ -159,22 +179,24 @@ def _cost(
 ) -> CostModel:
     kinds = ("roofline", "tables", "file", "linear")
     if isinstance(spec, str):
+        if spec not in kinds:
+            raise ScenarioError("cost", f"unknown cost {short(spec)}; {nearest(spec, kinds)}")
         spec = {spec: None}
     known_keys(spec, kinds, "cost")
     if len(spec) != 1:
-        raise ScenarioError("cost", f"give exactly one of {', '.join(kinds)}")
+        raise ScenarioError("cost", f"must be exactly one of {', '.join(kinds)}")
     [(kind, options)] = spec.items()
     if kind in ("linear", "file"):
         coefficients = _from_file(options, folder) if kind == "file" else options
         if not isinstance(coefficients, dict):
-            raise ScenarioError(f"cost.{kind}", "must be a mapping of coefficients")
+            message = f"must be a mapping of coefficients, got {short(coefficients)}"
+            raise ScenarioError(f"cost.{kind}", message)
         return LinearCost.from_mapping(coefficients)
-    for key, value in (("model", network), ("gpu", gpu)):
-        if value is None:
-            raise ScenarioError(key, f"missing; cost: {kind} needs it (or give cost: linear)")
-    assert network is not None and gpu is not None
+    if network is None or gpu is None:
+        key = "gpu" if network else "model"
+        raise ScenarioError(key, f"missing; cost: {kind} needs it (or give cost: linear)")
     if options is not None and not isinstance(options, dict):
-        raise ScenarioError(f"cost.{kind}", f"must be a mapping of options, got {options!r}")
+        raise ScenarioError(f"cost.{kind}", f"must be a mapping of options, got {short(options)}")
     options = dict(options or {})
     backend = options.pop("backend", "vllm") if kind == "tables" else None
     of_roofline = options.pop("roofline", None) if kind == "tables" else options
@@ -200,14 +222,31 @@ def _from_file(path: Any, folder: Path) -> Any:
     if not isinstance(path, str):
         raise ScenarioError("cost.file", f"{path!r} is not the path of a file")
     try:
-        content = json.loads((folder / path).read_text("utf-8"))
+        place = folder / Path(path).expanduser()
+        if place.exists() and not place.is_file():
+            raise ScenarioError("cost.file", f"{path} is not a file")
+        content = json.loads(place.read_text("utf-8"))
     except OSError as error:
         raise ScenarioError("cost.file", f"cannot read {path}: {error.strerror}") from None
-    except ValueError:
-        raise ScenarioError("cost.file", f"{path} is not JSON") from None
+    except (ValueError, RuntimeError):  # not UTF-8, not JSON, nested too deeply, not a path
+        raise ScenarioError("cost.file", f"{path!r} is not a file of JSON") from None
     if not isinstance(content, dict) or not isinstance(content.get("linear"), dict):
         raise ScenarioError("cost.file", f"{path} has no mapping 'linear' of coefficients")
     return content["linear"]
+
+
+def _check_costs(cost: CostModel) -> None:
+    """Raises ScenarioError for coefficients with which the clock would stand still or overflow."""
+    if isinstance(cost, LinearCost):
+        for coefficient in fields(cost):
+            value = getattr(cost, coefficient.name)
+            if value > LARGEST_COST_S:
+                raise ScenarioError(
+                    f"cost.linear.{coefficient.name}",
+                    f"must be at most {LARGEST_COST_S:g} seconds, got {value:g}",
+                )
+    if cost.decode_curve(1).ticks(1) == 0:
+        raise ScenarioError("cost", "an iteration takes no time; give it a cost")
 
 
 def _engine(section: EngineSection, cost: CostModel) -> EngineSpec:
@@ -239,6 +278,12 @@ def _check_sizes(
         )
     pools = 1 if routing == "group_affinity" else shape.replicas
     prompt = workload.max_prompt_tokens
+    if prompt >= engine.kv_tokens:
+        raise ScenarioError(
+            "workload.prompt_tokens",
+            f"a prompt of {prompt} tokens does not fit into a KV pool of {engine.kv_tokens}; make "
+            "it shorter or engine.kv_tokens larger",
+        )
     shared = prompt * min(pools, batch.group_size) if engine.prefix_caching else 0
     need = shared + batch.group_size * (1 if engine.prefix_caching else prompt + 1)
     pool = engine.kv_tokens * pools

@@ -13,10 +13,12 @@ import yaml
 from simulator.errors import ScenarioError
 
 _MAX_BYTES = 4_000_000
+_MAX_VALUES = 100_000
+_MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people write it: ``1e-3`` and ``1e9`` are numbers, a key given twice is an error."""
+    """YAML as people write it: ``1e-3`` and ``1e9`` are numbers."""
 
 
 _Loader.add_implicit_resolver(
@@ -30,25 +32,26 @@ _Loader.add_implicit_resolver(
 class RawScenario:
     """A scenario before it is checked: its mapping, and the line of each dotted key.
 
-    folder: what relative paths inside it start from.
+    folder: what relative paths inside it start from. overridden: the option behind each key that
+    the command line set.
     """
 
     data: dict[str, Any]
     lines: Mapping[str, int] = field(default_factory=dict)
     name: str = "scenario"
     folder: Path = Path()
-    overridden: frozenset[str] = frozenset()
+    overridden: Mapping[str, str] = field(default_factory=dict)
 
     def locate(self, error: ScenarioError) -> ScenarioError:
         """The same error with the file and line of its key, or of the nearest key above it."""
         key = error.field
         while key:
             if key in self.overridden:
-                return ScenarioError(error.field, f"{error.message} (from --set {key})")
+                return ScenarioError(error.field, f"{error.message} (from {self.overridden[key]})")
             if key in self.lines:
                 place = f"{self.name}, line {self.lines[key]}"
                 return ScenarioError(error.field, f"{error.message} ({place})")
-            key = re.sub(r"(\[[^\]]*\]|\.?[^.\[]+)$", "", key)
+            key = key[: max(key.rfind("."), key.rfind("["), 0)]
         return error
 
 
@@ -71,97 +74,155 @@ def read_scenario(path: Path) -> RawScenario:
 
 def parse_scenario(text: str, name: str = "scenario", folder: Path = Path()) -> RawScenario:
     """Parses a scenario's text; see `read_scenario`."""
-    try:
-        root = yaml.compose(text, Loader=_Loader)
-        lines: dict[str, int] = {}
-        if root is not None:
-            _walk(root, "", lines, name)
-        data = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error)
-        raise ScenarioError("", f"{name}{place}: not valid YAML: {problem}") from None
-    except (ValueError, RecursionError, TypeError) as error:
-        raise ScenarioError("", f"{name}: not valid YAML: {error}") from None
+    data, lines = _parse(text, name)
     if not isinstance(data, dict):
         raise ScenarioError("", f"{name} is empty or not a mapping of keys; see examples/")
     return RawScenario(data, lines, name, folder)
 
 
-def _walk(node: yaml.Node, prefix: str, lines: dict[str, int], name: str) -> None:
-    """Notes the line of every key below ``node``. Raises ScenarioError for a key given twice."""
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            dotted = f"{prefix}.{key.value}" if prefix else str(key.value)
-            line = key.start_mark.line + 1
-            if dotted in lines and not prefix.endswith("]"):
-                message = f"given twice, in lines {lines[dotted]} and {line} of {name}"
-                raise ScenarioError(dotted, message)
-            lines[dotted] = line
-            _walk(value, dotted, lines, name)
-    elif isinstance(node, yaml.SequenceNode):
-        for position, item in enumerate(node.value):
-            lines[f"{prefix}[{position}]"] = item.start_mark.line + 1
-            if isinstance(item, yaml.MappingNode):  # a policy's parameters are policy.NAME.KEY
-                _walk_item(item, prefix, lines)
+def _parse(text: str, name: str) -> tuple[Any, dict[str, int]]:
+    """What a YAML text says, and the line of each dotted key. Raises ScenarioError."""
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return None, {}
+        walk = _Walk(name)
+        walk.visit(root, "")
+        return loader.construct_document(root), walk.lines
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}" if mark else ""
+        context, problem = getattr(error, "context", None), getattr(error, "problem", None)
+        said = ", ".join(part for part in (context, problem) if part) or str(error)
+        raise ScenarioError("", f"{name}{place}: not valid YAML: {said}") from None
+    except RecursionError:
+        raise ScenarioError("", f"{name}: nested too deeply") from None
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
+        # PyYAML's constructors fail so on values such as !!int "" or 2024-13-45
+        raise ScenarioError("", f"{name}: not valid YAML: {error}") from None
 
 
-def _walk_item(node: yaml.MappingNode, prefix: str, lines: dict[str, int]) -> None:
-    for key, value in node.value:
-        dotted = f"{prefix}.{key.value}"
-        lines.setdefault(dotted, key.start_mark.line + 1)
-        if isinstance(value, yaml.MappingNode):
-            for inner, _ in value.value:
-                lines.setdefault(f"{dotted}.{inner.value}", inner.start_mark.line + 1)
+class _Walk:
+    """Notes the line of every key. A policy's parameters, which stand in a list, are
+    ``policy.NAME.KEY``.
 
-
-def override(raw: RawScenario, settings: Sequence[str]) -> RawScenario:
-    """The scenario with ``key=value`` settings applied; a value is read as YAML.
-
-    A policy's parameter is ``policy.april.over_sampling``. Raises ScenarioError for a setting of
-    another form, or one that would put a key under something that is not a mapping.
+    Raises ScenarioError for a key given twice (YAML would keep the last in silence), for one that
+    is not text, and for anchors that refer to themselves or multiply beyond reason.
     """
-    data = _copy(raw.data)
-    overridden = set(raw.overridden)
+
+    def __init__(self, name: str) -> None:
+        self.lines: dict[str, int] = {}
+        self._name = name
+        self._above: set[int] = set()
+        self._values = 0
+
+    def visit(self, node: yaml.Node, prefix: str) -> None:
+        """Everything below ``node``, whose own dotted key is ``prefix``."""
+        self._values += 1
+        if self._values > _MAX_VALUES:
+            raise ScenarioError(prefix, f"more than {_MAX_VALUES} values in {self._name}")
+        if id(node) in self._above:
+            raise ScenarioError(prefix, f"refers to itself in {self._name}")
+        self._above.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            self._mapping(node, prefix)
+        elif isinstance(node, yaml.SequenceNode):
+            for position, item in enumerate(node.value):
+                place = f"{prefix}[{position}]"
+                self.lines.setdefault(place, item.start_mark.line + 1)
+                self.visit(item, prefix if prefix == "policy" else place)
+        self._above.remove(id(node))
+
+    def _mapping(self, node: yaml.MappingNode, prefix: str) -> None:
+        given: dict[str, int] = {}
+        merged = []
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.tag == _MERGE:
+                merged.append(value)
+                continue
+            if key.tag != _TEXT:
+                shown = key.value if isinstance(key, yaml.ScalarNode) else "this key"
+                message = f"{shown!r} is not text; put a key into quotes"
+                raise ScenarioError(prefix, f"{message} ({self._name}, line {line})")
+            dotted = f"{prefix}.{key.value}" if prefix else str(key.value)
+            if key.value in given:
+                message = f"given twice, in lines {given[key.value]} and {line} of {self._name}"
+                raise ScenarioError(dotted, message)
+            given[key.value] = line
+            self.lines.setdefault(dotted, line)
+            self.visit(value, dotted)
+        for value in merged:  # last, as a key of its own comes before a merged one
+            for part in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                self.visit(part, prefix)
+
+
+def override(raw: RawScenario, settings: Sequence[str], seed: int | None = None) -> RawScenario:
+    """The scenario with ``key=value`` settings applied, and ``seed``; a value is read as YAML.
+
+    A policy's parameter is ``policy.april.over_sampling``, an entry of another list
+    ``components[0]``. Raises ScenarioError for a setting of another form, or one that would put a
+    key under something that is not a mapping.
+    """
+    data, lines, overridden = _copy(raw.data), dict(raw.lines), dict(raw.overridden)
     for setting in settings:
         key, equals, text = setting.partition("=")
         key = key.strip()
-        if not equals or not key or any(not part for part in key.split(".")):
+        path = re.sub(r"\[(\d+)\]", r".\1", key).split(".")
+        if not equals or not all(path):
             raise ScenarioError("--set", f"{setting!r} is not of the form key=value")
-        try:
-            value = yaml.load(text, Loader=_Loader)
-        except yaml.YAMLError:
-            raise ScenarioError("--set", f"cannot read the value in {setting!r}") from None
-        _put(data, key.split("."), value, key)
-        overridden.add(key)
-    return RawScenario(data, raw.lines, raw.name, raw.folder, frozenset(overridden))
+        value, _ = _parse(text, f"--set {key}")
+        _put(data, path, value, key)
+        for known in [k for k in lines if k == key or k.startswith((f"{key}.", f"{key}["))]:
+            del lines[known]
+        parts = [key, *(key[: dot.start()] for dot in re.finditer(r"[.\[]", key))]
+        for part in parts:  # the key, and what had to be made to hold it
+            if part not in lines:
+                overridden[part] = f"--set {key}"
+    if seed is not None:
+        data["seed"] = seed
+        overridden["seed"] = "--seed"
+    return RawScenario(data, lines, raw.name, raw.folder, overridden)
 
 
 def _put(place: dict[str, Any], path: Sequence[str], value: Any, key: str) -> None:
-    """Sets ``path`` below ``place``; a name stands for a mapping that is yet empty."""
+    """Sets ``path`` below ``place``, making the mappings on the way."""
     part, *rest = path
     if not rest:
         place[part] = value
         return
     below = place.get(part)
-    if below is None or isinstance(below, str):
+    if part == "policy" and not isinstance(below, list):
+        below = place[part] = [] if below is None else [below]
+    if isinstance(below, list):
+        _put_into_list(below, rest, value, key)
+        return
+    if isinstance(below, str) and part in ("model", "gpu"):
+        below = place[part] = {"preset": below}
+    elif below is None or (isinstance(below, str) and part == "cost"):
         below = place[part] = {}
-    elif isinstance(below, list):
-        below = _entry(below, rest[0], key)
-    elif not isinstance(below, dict):
+    if not isinstance(below, dict):
         raise ScenarioError(key, f"{part} is {below!r}, which has no keys below it")
     _put(below, rest, value, key)
 
 
-def _entry(items: list[Any], name: str, key: str) -> dict[str, Any]:
-    """The entry called ``name`` of a list such as ``policy``, as ``{name: parameters}``."""
+def _put_into_list(items: list[Any], path: Sequence[str], value: Any, key: str) -> None:
+    """Sets ``path`` in the entry of a list that its first part names or numbers, from 0."""
+    part, *rest = path
     for position, item in enumerate(items):
-        if item == name:
-            items[position] = {name: {}}
-        if isinstance(items[position], dict) and name in items[position]:
-            return items[position]  # type: ignore[no-any-return]
-    raise ScenarioError(key, f"the list has no entry called {name}")
+        named = item == part or (isinstance(item, dict) and part in item)
+        if not named and part != str(position):
+            continue
+        if not rest and not named:
+            items[position] = value
+            return
+        if isinstance(item, str):
+            item = items[position] = {item: {}}
+        if isinstance(item, dict):
+            _put(item, path if named else rest, value, key)
+            return
+    raise ScenarioError(key, f"it has no entry {part} to set this in; set the list as a whole")
 
 
 def _copy(value: Any) -> Any:

@@ -97,20 +97,23 @@ def validate(data: Mapping[str, Any]) -> ScenarioModel:
 
     Raises ScenarioError for an unknown key, if there is one, else for the first that is wrong.
     """
-    given = _without_nulls(data)
+    given = _without_nulls(data, ScenarioModel)
     for section in ("cluster", "engine", "workload"):
         if isinstance(given.get(section), dict):
-            given[section] = _without_nulls(given[section])
+            given[section] = _without_nulls(given[section], _SECTIONS[section])
     try:
         return ScenarioModel.model_validate(given)
     except ValidationError as error:
         details = error.errors(include_url=False)
         first = min(details, key=lambda d: (d["type"] != "extra_forbidden", d["loc"]))
-        raise _complaint(first["type"], first["loc"], first["input"], first.get("ctx", {})) from None
+        raise _complaint(
+            first["type"], first["loc"], first["input"], first.get("ctx", {})
+        ) from None
 
 
-def _without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in data.items() if value is not None}
+def _without_nulls(data: Mapping[str, Any], section: type[BaseModel]) -> dict[str, Any]:
+    known = section.model_fields
+    return {key: value for key, value in data.items() if value is not None or key not in known}
 
 
 def _complaint(
@@ -126,7 +129,9 @@ def _complaint(
         return ScenarioError(field, f"unknown key; {nearest(key, known)}")
     if kind == "missing":
         return ScenarioError(field, "missing; give its value")
-    return ScenarioError(field, f"must be {_wanted(kind, field, given, context)}, got {short(given)}")
+    return ScenarioError(
+        field, f"must be {_wanted(kind, field, given, context)}, got {short(given)}"
+    )
 
 
 def _wanted(kind: str, field: str, given: Any, context: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulator.errors import ScenarioError
 from simulator.loop import run
 from simulator.metrics import summarise
 from simulator.scenario import Scenario, build_scenario
@@ -32,8 +33,7 @@ def load(path: str | Path, *settings: str, seed: int | None = None) -> Scenario:
 
 def from_raw(raw: RawScenario, *settings: str, seed: int | None = None) -> Scenario:
     """A scenario from its parsed file; see `load`."""
-    extra = () if seed is None else (f"seed={seed}",)
-    return build_scenario(override(raw, [*settings, *extra]))
+    return build_scenario(override(raw, settings, seed))
 
 
 def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = None) -> Result:
@@ -42,7 +42,10 @@ def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = 
     Raises ScenarioError or RunError where it cannot be run to its end.
     """
     world = scenario.world()
-    result = run(world, scenario.policy, scenario.plan, scenario.steps, on_step)
+    try:
+        result = run(world, scenario.policy, scenario.plan, scenario.steps, on_step)
+    except ScenarioError as error:  # a trace too short, a batch too large for the trainer
+        raise scenario.raw.locate(error) from None
     result.warnings.extend(scenario.cost.warnings(world.extremes))
     result.warnings.extend(getattr(scenario.workload, "warnings", ()))
     summary: dict[str, Any] = {

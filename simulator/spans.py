@@ -1,8 +1,8 @@
 """What a run leaves behind: tables of spans with the same columns in every world.
 
 A *stay* is one uninterrupted time of a rollout on a replica; a rollout that is aborted and resumed
-has several. A *phase* is an interval of a step (rollout, train, sync, switch). `Run.spans` joins the
-two into one tidy table, and everything else (metrics, pictures, traces) derives from here.
+has several. A *phase* is an interval of a step (rollout, train, sync, switch). `Run.spans` joins
+the two into one tidy table, and everything else (metrics, pictures, traces) derives from here.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from simulator.drawing import (
     TAIL,
     TRAIN,
     WIDTH_IN,
-    FloatArray,
     Target,
     bin_edges,
     covered,
@@ -38,6 +37,7 @@ from simulator.drawing import (
 )
 from simulator.metrics import (
     CAUSES,
+    FloatArray,
     GpuLane,
     gpu_lanes,
     intersection,

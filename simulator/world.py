@@ -57,8 +57,8 @@ class TrainBatch:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """An interval of trainer, sync or switch work: ``kind`` is ``train``, ``log_prob``, ``forward``,
-    ``backward``, ``gradient_exchange``, ``optimizer``, ``sync`` or ``switch``."""
+    """An interval of trainer, sync or switch work: ``kind`` is ``train``, ``log_prob``,
+    ``forward``, ``backward``, ``gradient_exchange``, ``optimizer``, ``sync`` or ``switch``."""
 
     kind: str
     start_s: float
@@ -108,9 +108,10 @@ class World(Protocol):
         ...
 
     def abort(self, rollouts: Sequence[Rollout] | None = None) -> list[Rollout]:
-        """Stops these (all in flight if None) at their replica's next iteration boundary and returns
-        them as they are there, by (group, index); one whose last token falls into that iteration is
-        ``finished``. No event follows for any of them."""
+        """Stops these (all in flight if None) at their replica's next iteration boundary.
+
+        Returns them as they are there, by (group, index); one whose last token falls into that
+        iteration is ``finished``. No event follows for any of them."""
         ...
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:

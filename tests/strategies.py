@@ -160,10 +160,11 @@ odd_seconds = st.sampled_from([0.0, 0.001, 0.1, 1 / 3, 0.37, 1e-7])
 
 
 @st.composite
-def workloads(draw: st.DrawFn, cap: int | None = None) -> TableWorkload:
-    cap = draw(st.one_of(st.integers(1, 12), st.integers(1, 60))) if cap is None else cap
-    prompt = st.one_of(st.integers(1, 9), st.integers(1, 40), st.sampled_from([2, 4, 8, 12]))
-    length = st.one_of(st.just(cap), st.integers(1, cap), st.just(1))
+def workloads(draw: st.DrawFn) -> TableWorkload:
+    """Prompts that often fill whole blocks; lengths of 1, at the cap, and in between."""
+    cap = draw(st.one_of(st.sampled_from([4, 1, 13, 24, 60]), st.integers(1, 60)))
+    prompt = st.one_of(st.sampled_from([1, 2, 4, 8, 12]), st.integers(1, 9), st.integers(1, 40))
+    length = st.one_of(st.just(cap), st.integers(1, cap), st.integers(1, cap), st.just(1))
     return TableWorkload(
         prompts=tuple(draw(st.lists(prompt, min_size=1, max_size=3))),
         lengths=tuple(draw(st.lists(length, min_size=1, max_size=7))),
@@ -175,15 +176,15 @@ def workloads(draw: st.DrawFn, cap: int | None = None) -> TableWorkload:
 @st.composite
 def engines(draw: st.DrawFn, workload: TableWorkload) -> EngineSpec:
     """From a pool that just fits the longest possible rollout to an ample one."""
-    max_seqs = draw(st.integers(1, 6))
-    budget = max_seqs + draw(st.one_of(st.just(0), st.integers(0, 8), st.integers(0, 64)))
-    block = draw(st.integers(1, 8))
+    max_seqs = draw(st.sampled_from([3, 1, 2, 4, 5, 6]))
+    spare = st.one_of(st.just(0), st.integers(0, 8), st.integers(0, 64))
+    block = draw(st.one_of(st.sampled_from([1, 2, 4]), st.integers(1, 8)))
     longest = workload.max_prompt_tokens + workload.max_new_tokens
     blocks = -(-longest // block)
-    blocks += draw(st.one_of(st.integers(0, 3), st.integers(0, blocks), st.just(9 * blocks)))
+    blocks += draw(st.sampled_from([0, 1, 2, 3, blocks // 2, blocks, 9 * blocks]))
     return EngineSpec(
         max_seqs=max_seqs,
-        max_batched_tokens=budget,
+        max_batched_tokens=max_seqs + draw(spare),
         kv_tokens=blocks * block + draw(st.integers(0, block - 1)),
         block_tokens=block,
         prefix_caching=draw(st.booleans()),

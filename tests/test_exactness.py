@@ -99,6 +99,7 @@ def scenario_of(
     max_seqs: int = 4,
     max_batched_tokens: int = 8,
     kv_tokens: int = 4096,
+    block_tokens: int = 4,
     caching: bool = True,
     colocated: bool = True,
     cost: TableCost | None = None,
@@ -108,7 +109,7 @@ def scenario_of(
     cap = max(lengths)
     return Scenario(
         shape=ClusterShape(replicas, 1, 1, colocated),
-        engine=EngineSpec(max_seqs, max_batched_tokens, kv_tokens, 4, caching),
+        engine=EngineSpec(max_seqs, max_batched_tokens, kv_tokens, block_tokens, caching),
         cost=cost or TableCost(0.006, 2e-5, 2.2e-8, ((64, 1e-3, 1e-6),), 4e-6, sync_s=0.5),
         workload=TableWorkload(prompts, lengths, (0.0, 1.0, 1.0), cap),
         routing=routing,
@@ -128,6 +129,22 @@ def test_a_full_pool_preempts_and_both_agree(caching: bool) -> None:
     require_equal(fast, slow)
     assert slow.ledger.preemptions > 10
     assert slow.stays["recomputed_tokens"].sum() > 0
+
+
+def test_several_preemptions_in_one_pass_agree() -> None:
+    """Twelve siblings hold one or two blocks each beside the shared prompt, and each wants one."""
+    scenario = scenario_of(
+        StepPlan(batch=Batch(1, 12)),
+        lengths=(20, 11, 16),
+        prompts=(9,),
+        max_seqs=12,
+        max_batched_tokens=64,
+        kv_tokens=29,
+        block_tokens=1,
+    )
+    fast, slow, cluster = run_both(scenario)
+    require_equal(fast, slow)
+    assert any(len(one.preempted) > 1 for one in cluster.passes)
 
 
 def test_aborts_in_mid_flight_and_resumes_agree() -> None:
@@ -233,7 +250,10 @@ class Sync:
 
 Command = Submit | Wait | Abort | Train | Sync
 
-fresh = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 5)), max_size=4).map(tuple)
+groups = st.tuples(st.integers(0, 9), st.sampled_from([2, 1, 3, 4, 6]))
+submits = st.builds(
+    Submit, st.lists(groups, min_size=1, max_size=4).map(tuple), st.integers(0, 6), st.booleans()
+)
 seconds = st.one_of(
     st.sampled_from([0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 13.0]),
     st.sampled_from([0.006, 0.1, 1 / 3, 0.37, 1.7]),
@@ -242,14 +262,15 @@ waits = st.builds(Wait, st.one_of(st.none(), seconds, seconds))
 masks = st.one_of(st.just(-1), st.integers(0, 255))
 commands: st.SearchStrategy[list[Command]] = st.lists(
     st.one_of(
-        st.builds(Submit, fresh, st.integers(0, 6), st.booleans()),
+        submits,
         waits,
         st.builds(Abort, waits, masks),
+        st.builds(Submit, st.just(()), st.integers(1, 6), st.booleans()),
         st.just(Train()),
         st.just(Sync()),
     ),
-    min_size=2,
-    max_size=25,
+    min_size=4,
+    max_size=30,
 )
 
 
@@ -389,8 +410,11 @@ def clusters(draw: st.DrawFn) -> Scenario:
 
 
 @thorough
-@given(clusters(), commands)
-def test_any_order_of_verbs_agrees(scenario: Scenario, orders: list[Command]) -> None:
+@given(clusters(), submits, commands)
+def test_any_order_of_verbs_agrees(
+    scenario: Scenario, first: Submit, others: list[Command]
+) -> None:
+    orders = [first, *others]
     fast, slow = worlds(scenario)
     ours, theirs = Driver(fast).obey(orders), Driver(slow).obey(orders)
     for one, other in zip(ours, theirs, strict=True):

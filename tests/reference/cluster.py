@@ -78,7 +78,7 @@ class ReferenceCluster:
         self.version = 0  # of the weights that the replicas have
         self.submitted = 0
         self.home: dict[int, Replica] = {}  # of each group, under group_affinity
-        self.launched_at: dict[tuple[int, int], int] = {}  # version, by (group, attempt)
+        self.first_version: dict[tuple[int, int, int], int] = {}  # by (group, index, attempt)
 
     @property
     def now_s(self) -> float:
@@ -107,10 +107,9 @@ class ReferenceCluster:
             self.in_flight[rollout.key] = stay
 
     def draw(self, rollout: Rollout) -> tuple[int, int, float]:
-        """(prompt tokens, response tokens, reward) of a rollout's attempt, as of the version at
-        which its group was launched."""
+        """(prompt tokens, response tokens, reward), as of the version of the first submit."""
         group, index, attempt = rollout.group, rollout.index, rollout.attempt
-        step = self.launched_at.setdefault((group, attempt), self.version)
+        step = self.first_version.setdefault((group, index, attempt), self.version)
         drawn = self.workload.draw(group, index + 1, attempt, step)
         return drawn.prompt_tokens, drawn.new_tokens[index], drawn.rewards[index]
 
@@ -123,12 +122,10 @@ class ReferenceCluster:
         return self.home.setdefault(rollout.group, least)
 
     def abort(self, rollouts: Sequence[Rollout] | None = None) -> list[Rollout]:
-        """Stops rollouts at their replica's next boundary; those not in flight are passed over."""
+        """Stops rollouts, all of which are in flight, at their replica's next boundary."""
         keys = sorted(self.in_flight if rollouts is None else {r.key for r in rollouts})
         stopped = []
         for key in keys:
-            if key not in self.in_flight:
-                continue
             stay = self.in_flight.pop(key)
             replica = self.replicas[stay.rollout.replica]
             if stay in replica.waiting:

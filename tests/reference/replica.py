@@ -1,7 +1,7 @@
 """A replica, one iteration at a time: the specification of continuous batching written out plainly.
 
-Nothing here is clever. Every block that a rollout holds is an entry of a list, every total is summed
-anew when it is asked for, and what must always hold is asserted after every pass.
+Nothing here is clever. Every block that a rollout holds is an entry of a list, every total is
+summed anew when it is asked for, and what must always hold is asserted after every pass.
 """
 
 from __future__ import annotations
@@ -141,11 +141,12 @@ class Replica:
             self.admit(budget)
         self.evict()
         work = self.work()
-        ticks = (
-            to_ticks(self.cost.mixed_iteration_s(work))
-            if work.prefill_tokens
-            else self.cost.decode_curve(work.rollouts).ticks(work.context_tokens)
-        )
+        if work.rollouts == 0:  # only preemptions: no forward pass, the next one follows at once
+            ticks = 0
+        elif work.prefill_tokens:
+            ticks = to_ticks(self.cost.mixed_iteration_s(work))
+        else:
+            ticks = self.cost.decode_curve(work.rollouts).ticks(work.context_tokens)
         self.ends = now + ticks
         for stay in self.running:
             if stay.scheduled and stay.start is None:

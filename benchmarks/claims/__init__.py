@@ -1,0 +1,1 @@
+"""Published claims, one module a paper, each against the forecast."""

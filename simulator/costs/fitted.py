@@ -1,0 +1,288 @@
+"""Costs fitted from measured runs, as ``rollcast calibrate`` writes them.
+
+A fitted file is JSON of schema ``rollcast-fitted/1``; its mapping ``cost`` is read here, `range`
+says what the measurements covered, and the rest (errors, lengths, provenance) belongs to
+`calibration`, which the simulator does not know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simulator.checks import flag, number, whole
+from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
+from simulator.errors import ScenarioError
+from simulator.fields import Fields
+
+SCHEMA = "rollcast-fitted/1"
+FIELD = "cost.file"
+
+
+@dataclass(frozen=True, slots=True)
+class IterationCost:
+    """Seconds of an engine iteration, in the counts of `simulator.costs.base.Iteration`.
+
+    rollout_pieces: ``(from_rollouts, seconds_per_rollout)`` in rising order, the first from 0: each
+        slope holds up to the next piece, the last one for ever.
+    per_admission_s: of each rollout that prefills in the iteration, beside its tokens: queueing it,
+        and settling it once it ends.
+    """
+
+    fixed_s: float
+    rollout_pieces: tuple[tuple[int, float], ...]
+    per_context_token_s: float
+    per_prefill_token_s: float
+    per_prefill_pair_s: float = 0.0
+    per_admission_s: float = 0.0
+
+    def rollouts_s(self, rollouts: int) -> float:
+        """Seconds of an iteration without its context and prefill."""
+        total = self.fixed_s
+        ends = [start for start, _ in self.rollout_pieces[1:]]
+        for (start, slope), end in zip(self.rollout_pieces, [*ends, rollouts], strict=True):
+            total += slope * max(min(rollouts, end) - start, 0)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateCost:
+    """Seconds of an update in one layout: per token that a pass is fed (padding included, where the
+    packing is known), per microbatch and per rollout."""
+
+    fixed_s: float
+    per_token_s: float
+    per_rollout_s: float = 0.0
+    per_microbatch_s: float = 0.0
+    log_prob_per_token_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How the trainer makes microbatches: groups dealt to ``minibatches``, and in each the longest
+    rows first, into microbatches of at most ``microbatch_tokens`` with padding."""
+
+    microbatch_tokens: int
+    minibatches: int = 1
+    suffix_microbatch_tokens: int | None = None
+
+    def fed(self, load: TrainLoad) -> tuple[int, int]:
+        """Tokens that one pass over the batch is fed, padding included, and microbatches."""
+        tokens = microbatches = 0
+        for share in range(self.minibatches):
+            dense: list[int] = []
+            for prompt, responses in load.groups[share :: self.minibatches]:
+                if load.shared_prefix and len(responses) > 1 and prompt > 1:
+                    budget = self.suffix_microbatch_tokens or self.microbatch_tokens
+                    padded, batches = _pack(responses, budget)
+                    tokens += prompt - 1 + padded
+                    microbatches += batches
+                else:  # the last token of a response is fed to nothing
+                    dense.extend(prompt + response - 1 for response in responses)
+            padded, batches = _pack(dense, self.microbatch_tokens)
+            tokens += padded
+            microbatches += batches
+        return tokens, microbatches
+
+
+def _pack(widths: Sequence[int], budget_tokens: int) -> tuple[int, int]:
+    """Padded tokens, and microbatches, of rows of these widths."""
+    rows, tokens, microbatches, first = sorted(widths, reverse=True), 0, 0, 0
+    while first < len(rows):
+        width = max(rows[first], 1)
+        count = min(max(1, budget_tokens // width), len(rows) - first)
+        tokens += width * count
+        microbatches += 1
+        first += count
+    return tokens, microbatches
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """The least and the most of each quantity that the measurements hold."""
+
+    rollouts: tuple[int, int]
+    context_tokens: tuple[int, int]
+    prefill_tokens: tuple[int, int]
+    train_tokens: tuple[int, int]
+    rollout_tokens: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FittedCost:
+    """A `simulator.costs.base.CostModel` with coefficients fitted from runs of a real engine.
+
+    shared_prefix: the update in that layout; None where it was never measured, and then it is priced
+        as dense microbatches of the tokens that it feeds.
+    skips_equal_rewards: whether the trainer left out groups whose rewards are all equal.
+    policies: those of the measured runs, as a command line spells them.
+    """
+
+    iteration: IterationCost
+    dense: UpdateCost
+    shared_prefix: UpdateCost | None
+    sync_s: float
+    switch_to_train_s: float
+    switch_to_rollout_s: float
+    packing: Packing | None
+    skips_equal_rewards: bool
+    covered: Covered
+    policies: tuple[str, ...] = ()
+    name: str = field(default="fitted file", compare=False)
+
+    @classmethod
+    def from_mapping(cls, content: object, name: str = "fitted file") -> FittedCost:
+        """The costs in a fitted file's content. Raises ScenarioError (``cost.file``) for another
+        schema, and for what is missing or out of range, by its name."""
+        if not isinstance(content, Mapping) or content.get("schema") != SCHEMA:
+            found = content.get("schema") if isinstance(content, Mapping) else None
+            said = f"is of schema {found!r}" if found else "names no schema"
+            raise ScenarioError(FIELD, f"{name} {said}; rollcast calibrate writes {SCHEMA!r}")
+        try:
+            return _read(content, name)
+        except ScenarioError as error:
+            raise ScenarioError(FIELD, f"{name}: {error}") from None
+
+    @classmethod
+    def load(cls, path: Path) -> FittedCost:
+        """Reads a fitted file; raises ScenarioError (``cost.file``)."""
+        return cls.from_mapping(read_json(path), path.name)
+
+    def decode_curve(self, rollouts: int) -> Curve:
+        """Affine in the context."""
+        iteration = self.iteration
+        return Curve.affine(iteration.rollouts_s(rollouts), iteration.per_context_token_s)
+
+    def mixed_iteration_s(self, work: Iteration) -> float:
+        """The decode curve at the same rollouts and context, and what the prefill adds."""
+        iteration = self.iteration
+        return (
+            iteration.rollouts_s(work.rollouts)
+            + iteration.per_context_token_s * work.context_tokens
+            + iteration.per_prefill_token_s * work.prefill_tokens
+            + iteration.per_prefill_pair_s * work.prefill_pairs
+            + iteration.per_admission_s * work.prefill_rollouts
+        )
+
+    def train(self, load: TrainLoad) -> TrainCost:
+        """One ``train`` phase, after a ``log_prob`` phase where that was measured."""
+        update = (self.shared_prefix if load.shared_prefix else None) or self.dense
+        fed, microbatches = (load.tokens, 0) if self.packing is None else self.packing.fed(load)
+        train_s = (
+            update.fixed_s
+            + update.per_token_s * fed
+            + update.per_rollout_s * load.rollouts
+            + update.per_microbatch_s * microbatches
+        )
+        phases: tuple[tuple[str, float], ...] = (("train", train_s),)
+        if update.log_prob_per_token_s > 0:
+            phases = (("log_prob", update.log_prob_per_token_s * load.tokens), *phases)
+        return TrainCost(phases, microbatches=microbatches)
+
+    def warnings(self, extremes: Extremes) -> list[str]:
+        """One sentence for each quantity that went beyond the most that was measured."""
+        said = []
+        for quantity in ("rollouts", "context_tokens", "prefill_tokens", "train_tokens",
+                         "rollout_tokens"):  # fmt: skip
+            asked, most = getattr(extremes, quantity), getattr(self.covered, quantity)[1]
+            if asked > most:
+                said.append(
+                    f"{self.name} covers up to {most} {quantity} "
+                    f"({_WHERE[quantity]}), and the run went to {asked}: extrapolated"
+                )
+        return said
+
+
+_WHERE = {
+    "rollouts": "in one iteration",
+    "context_tokens": "in one iteration",
+    "prefill_tokens": "in one iteration",
+    "train_tokens": "in one update",
+    "rollout_tokens": "of prompt and response",
+}
+
+
+def read_json(path: Path) -> Any:
+    """A file's JSON; raises ScenarioError (``cost.file``) where there is none."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        message = f"cannot read {path.name}: {error.strerror or error}"
+        raise ScenarioError(FIELD, message) from None
+    except (ValueError, RecursionError):
+        raise ScenarioError(FIELD, f"{path.name} is not a file of JSON") from None
+
+
+def _read(content: Mapping[str, Any], name: str) -> FittedCost:
+    cost = Fields(
+        content.get("cost"),
+        "cost",
+        ("iteration", "dense", "shared_prefix", "sync_s", "switch_to_train_s",
+         "switch_to_rollout_s", "packing", "skips_equal_rewards"),
+    )  # fmt: skip
+    shared = cost.get("shared_prefix")
+    packing = cost.get("packing")
+    policies = content.get("policies", ())
+    return FittedCost(
+        _iteration(cost.get("iteration")),
+        _update(cost.get("dense"), "cost.dense"),
+        None if shared is None else _update(shared, "cost.shared_prefix"),
+        cost.number("sync_s"),
+        cost.number("switch_to_train_s"),
+        cost.number("switch_to_rollout_s"),
+        None if packing is None else _packing(packing),
+        flag(cost.get("skips_equal_rewards"), "cost.skips_equal_rewards"),
+        _covered(content.get("range")),
+        tuple(str(policy) for policy in policies) if isinstance(policies, list) else (),
+        name,
+    )
+
+
+def _iteration(spec: object) -> IterationCost:
+    numbers = ("fixed_s", "per_context_token_s", "per_prefill_token_s", "per_prefill_pair_s",
+               "per_admission_s")  # fmt: skip
+    fields = Fields(spec, "cost.iteration", (*numbers, "rollout_pieces"))
+    name, listed = fields.name("rollout_pieces"), fields.get("rollout_pieces")
+    if not isinstance(listed, list) or not all(isinstance(p, list) and len(p) == 2 for p in listed):
+        raise ScenarioError(name, "must be a list of [from_rollouts, seconds_per_rollout]")
+    pieces = tuple((whole(start, name), number(slope, name)) for start, slope in listed)
+    starts = [start for start, _ in pieces]
+    if not starts or starts[0] != 0 or starts != sorted(set(starts)):
+        raise ScenarioError(name, "must start at 0 rollouts and rise strictly")
+    values = {key: fields.number(key) for key in numbers}
+    if values["fixed_s"] + pieces[0][1] == 0:
+        raise ScenarioError(fields.name("fixed_s"), "an iteration takes no time")
+    return IterationCost(rollout_pieces=pieces, **values)
+
+
+def _update(spec: object, field: str) -> UpdateCost:
+    names = ("fixed_s", "per_token_s", "per_rollout_s", "per_microbatch_s", "log_prob_per_token_s")
+    fields = Fields(spec, field, names)
+    return UpdateCost(*(fields.number(key) for key in names))
+
+
+def _packing(spec: object) -> Packing:
+    names = ("microbatch_tokens", "minibatches", "suffix_microbatch_tokens")
+    fields = Fields(spec, "cost.packing", names)
+    suffix = "suffix_microbatch_tokens"
+    return Packing(
+        fields.whole("microbatch_tokens"),
+        fields.whole("minibatches", 1),
+        fields.whole(suffix) if suffix in fields else None,
+    )
+
+
+def _covered(spec: object) -> Covered:
+    names = ("rollouts", "context_tokens", "prefill_tokens", "train_tokens", "rollout_tokens")
+    fields = Fields(spec, "range", names)
+    ends = []
+    for key in names:
+        pair = fields.get(key)
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ScenarioError(fields.name(key), "must be [least, most]")
+        least, most = (whole(end, fields.name(key)) for end in pair)
+        ends.append((least, most))
+    return Covered(*ends)

@@ -18,7 +18,12 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO.yaml", show_default=False)],
+    scenario: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SCENARIO.yaml", show_default=False, help="What to run; examples/engine.yaml."
+        ),
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write tables, trace, picture here.")
     ] = None,
@@ -26,7 +31,9 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="key=value", help="Override any key, as often as needed."),
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Override the seed.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the unfinished run beside --out.")
     ] = False,
@@ -34,7 +41,12 @@ def run(
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Leave out the picture.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Run one scenario on real vLLM and torch, under the same policies."""
+    """Run one scenario on real vLLM and torch, under the same policies.
+
+    With --out: the files of simulate (steps.csv with the accuracy too), iterations.csv,
+    updates.jsonl and provenance.json. Until it is finished, the run is saved after every step in
+    DIR.running, from where --resume goes on.
+    """
     from engine.environment import vllm_version
     from simulator import report
     from simulator.scenario_file import override, read_scenario
@@ -43,9 +55,8 @@ def run(
     from engine.config import build_run
     from engine.run import run_scenario
 
-    extra = () if seed is None else (f"seed={seed}",)
-    spec = build_run(override(read_scenario(scenario), [*(settings or ()), *extra]))
-    with _progress(spec.steps) as advance:
+    spec = build_run(override(read_scenario(scenario), settings or (), seed))
+    with _saved_steps_named(out), _progress(spec.steps) as advance:
         real = run_scenario(
             spec, out, resume=resume, force=force, plot=not no_plot, on_step=advance
         )
@@ -55,6 +66,21 @@ def run(
         print(f"accuracy: {first:.3f} in the first tenth of the steps, {last:.3f} in the last")
     if out is not None:
         print(f"wrote {out}/", file=sys.stderr)
+
+
+@contextmanager
+def _saved_steps_named(out: Path | None) -> Iterator[None]:
+    """Says how to go on with a run that stopped, whatever stopped it."""
+    from engine import checkpoint
+    from simulator.errors import ScenarioError
+
+    try:
+        yield
+    except BaseException as error:
+        wrong_call = isinstance(error, ScenarioError) and error.field.startswith("--resume")
+        if out is not None and not wrong_call and checkpoint.exists(out):
+            print("the finished steps are saved; add --resume to go on", file=sys.stderr)
+        raise
 
 
 @contextmanager

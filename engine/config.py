@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from engine.environment import EngineError, vllm_version
+from engine.options import mapping, typed
 from engine.replica import Sampling
 from engine.trainer.config import TrainerConfig
 from engine.trainer.losses import LOSSES, LossConfig
-from simulator.checks import known_keys, nearest, whole
+from simulator.checks import flag, known_keys, nearest, number, whole
 from simulator.errors import ScenarioError
 from simulator.plan import Batch, StepPlan
-from simulator.policies import build_chain, check_policy, parse_policy, spell
+from simulator.policies import check_policy, spell
 from simulator.policy import Chain
-from simulator.scenario import EngineSection, validate
+from simulator.scenario import EngineSection, build_policies, validate
 from simulator.scenario_file import RawScenario
+from simulator.scenario_sections import ClusterSection
 
 BUILT_IN = "collatz"
-_TASK_KEYS = ("name", "style", "prompts", "reward", "chat", "reward_timeout_s")
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What to ask and how to judge it: the built-in task by ``name`` and ``style``, or one's own by
+    ``prompts`` (a JSON Lines file) and ``reward`` (``package.module:function``)."""
+
+    name: str | None = None
+    style: str = "bare"
+    prompts: Path | None = None
+    reward: str = ""
+    chat: bool = False
+    reward_timeout_s: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -38,16 +53,16 @@ class RunSpec:
     max_new_tokens: int
     engine: EngineSection
     model: Path | None
-    task: Mapping[str, Any]
+    task: TaskSpec
     trainer: TrainerConfig
     sampling: Sampling
     raw: RawScenario
 
 
 def build_run(raw: RawScenario) -> RunSpec:
-    """Checks a scenario for the real engine.
+    """Checks a scenario for the real engine; nothing is loaded or started.
 
-    Raises ScenarioError that names the key and its line; nothing is loaded or started.
+    Raises ScenarioError that names the key and its line, EngineError where vLLM is missing.
     """
     try:
         return _build(raw)
@@ -58,70 +73,172 @@ def build_run(raw: RawScenario) -> RunSpec:
 def _build(raw: RawScenario) -> RunSpec:
     model = validate(raw.data)
     engine, counts = model.engine, model.workload
-    if model.cluster.replicas != 1 or model.cluster.tensor_parallel != 1:
-        raise ScenarioError(
-            "cluster.replicas", "the real engine runs one replica in this process; make it 1"
-        )
-    if model.cluster.placement != "colocated":
-        raise ScenarioError(
-            "cluster.placement", "replica and trainer share this process; make it colocated"
-        )
+    _check_cluster(model.cluster)
     plan = StepPlan(Batch(counts.batch_groups, counts.group_size))
-    spec = model.policy
-    policy = (
-        parse_policy(spec, seed=model.seed)
-        if isinstance(spec, str)
-        else build_chain(spec, seed=model.seed)
-    )
+    policy = build_policies(model.policy, model.seed)
     check_policy(policy, plan)
     if policy.plan(plan, policy.init()).launch.run_ahead:
         raise ScenarioError("policy.one_step_off", "needs replica and trainer on GPUs of their own")
-    workload = raw.data["workload"]
-    if "max_new_tokens" not in workload:
+    if counts.max_new_tokens is None:
         raise ScenarioError("workload.max_new_tokens", "missing; give a number of tokens")
-    task = dict(engine.task or {"name": BUILT_IN})
-    known_keys(task, _TASK_KEYS, "engine.task")
+    max_new_tokens = whole(counts.max_new_tokens, "workload.max_new_tokens", minimum=1)
+    _check_engine(engine, max_new_tokens)
+    task = _task(engine.task, raw.folder)
     path = None if engine.model is None else raw.folder / engine.model
-    if path is None and "prompts" in task:
+    if path is None and task.prompts is not None:
         raise ScenarioError("engine.model", "missing; a task of your own needs a model's folder")
     if path is not None and not (path / "config.json").is_file():
         raise ScenarioError("engine.model", f"{engine.model} holds no Hugging Face config.json")
+    sampling = _sampling(engine.sampling)
     return RunSpec(
-        model.name or raw.name.removesuffix(".yaml"),
+        model.name or raw.name.removesuffix(".yaml").removesuffix(".yml"),
         policy,
-        spell(policy),
+        spell(build_policies(model.policy, 0)),  # a seed that follows the run's is not spelt
         plan,
         model.steps,
         model.seed,
-        whole(workload["max_new_tokens"], "workload.max_new_tokens", minimum=1),
+        max_new_tokens,
         engine,
         path,
         task,
-        trainer_config(engine.trainer or {}, model.seed),
-        _sampling(engine.sampling or {}),
+        trainer_config(engine.trainer, model.seed, sampling),
+        sampling,
         raw,
     )
 
 
-def trainer_config(options: Mapping[str, Any], seed: int) -> TrainerConfig:
-    """The trainer's settings; ``loss`` is a name, or a mapping whose ``name`` is the base."""
-    given = dict(options)
-    known_keys(given, [f.name for f in fields(TrainerConfig)], "engine.trainer")
-    loss = given.pop("loss", "grpo")
-    changes = dict(loss) if isinstance(loss, Mapping) else {"name": loss}
-    base = str(changes.pop("name", "grpo"))
-    if base not in LOSSES:
-        raise ScenarioError("engine.trainer.loss", f"unknown loss {base!r}; {nearest(base, LOSSES)}")
-    known_keys(changes, [f.name for f in fields(LossConfig)], "engine.trainer.loss")
-    if "betas" in given:
-        given["betas"] = tuple(given["betas"])
-    given.setdefault("seed", seed)
+def _check_cluster(cluster: ClusterSection) -> None:
+    for key in ("replicas", "tensor_parallel"):
+        if (count := getattr(cluster, key)) != 1:
+            message = f"is {count}; the real engine is one replica in this process, so make it 1"
+            raise ScenarioError(f"cluster.{key}", message)
+    if cluster.placement != "colocated":
+        raise ScenarioError(
+            "cluster.placement", "replica and trainer share this process; make it colocated"
+        )
+
+
+def _check_engine(engine: EngineSection, max_new_tokens: int) -> None:
+    """What can be known to fail without starting anything."""
+    _, on_cpu = vllm_version()
+    if on_cpu and engine.block_tokens % 32:
+        raise ScenarioError(
+            "engine.block_tokens", f"is {engine.block_tokens}; vLLM on a CPU needs a multiple of 32"
+        )
+    if engine.max_batched_tokens < engine.max_seqs:
+        raise ScenarioError(
+            "engine.max_batched_tokens",
+            f"is {engine.max_batched_tokens}, less than max_seqs ({engine.max_seqs}): every "
+            "running rollout needs one token per iteration",
+        )
+    pool_tokens = None if engine.kv_tokens is None else engine.kv_tokens // engine.block_tokens
+    if pool_tokens is not None and pool_tokens * engine.block_tokens <= max_new_tokens:
+        raise ScenarioError(
+            "engine.kv_tokens",
+            f"a pool of {engine.kv_tokens} tokens cannot hold one rollout of a prompt and "
+            f"{max_new_tokens} new tokens",
+        )
+    if engine.dtype not in DTYPES:
+        raise ScenarioError("engine.dtype", f"{engine.dtype!r} is not one of {', '.join(DTYPES)}")
+    _check_device(engine.device)
+
+
+def _check_device(name: str) -> None:
+    import torch
+
+    field = "engine.device"
     try:
-        return TrainerConfig(loss=replace(LOSSES[base], **changes), **given)
-    except (TypeError, ValueError) as error:
-        raise ScenarioError("engine.trainer", str(error)) from None
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ScenarioError(field, f"{name!r} is not cpu, cuda, or one of several such as cuda:1")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            seen = f"{count} GPU{'s' if count > 1 else ''}" if count else "no GPU"
+            raise ScenarioError(field, f"is {name}, but torch sees {seen} here; make it cpu")
 
 
-def _sampling(options: Mapping[str, Any]) -> Sampling:
-    known_keys(options, [f.name for f in fields(Sampling)], "engine.sampling")
-    return Sampling(**options)
+def _task(options: Any, folder: Path) -> TaskSpec:
+    field = "engine.task"
+    given = mapping(options, field)
+    known_keys(given, TaskSpec.__dataclass_fields__, field)
+    for key in ("name", "style", "prompts", "reward"):
+        if key in given and not isinstance(given[key], str):
+            raise ScenarioError(f"{field}.{key}", f"{given[key]!r} is not text")
+    if "prompts" in given or "reward" in given:
+        for key in ("prompts", "reward"):
+            if key not in given:
+                raise ScenarioError(f"{field}.{key}", "missing; a task needs prompts and reward")
+        for key in ("name", "style"):
+            if key in given:
+                message = "is of the built-in task; leave it out, or leave out prompts and reward"
+                raise ScenarioError(f"{field}.{key}", message)
+        timeout_s = given.get("reward_timeout_s", TaskSpec.reward_timeout_s)
+        return TaskSpec(
+            prompts=folder / given["prompts"],
+            reward=given["reward"],
+            chat=flag(given.get("chat", False), f"{field}.chat"),
+            reward_timeout_s=number(timeout_s, f"{field}.reward_timeout_s", above=True),
+        )
+    for key in ("chat", "reward_timeout_s"):
+        if key in given:
+            message = "is for a task of your own, with prompts and reward"
+            raise ScenarioError(f"{field}.{key}", message)
+    name, style = given.get("name", BUILT_IN), given.get("style", TaskSpec.style)
+    if name != BUILT_IN:
+        raise ScenarioError(f"{field}.name", f"{name!r} is unknown; {BUILT_IN} is built in")
+    from engine.tasks.collatz import STYLES
+
+    if style not in STYLES:
+        raise ScenarioError(f"{field}.style", f"{style!r} is unknown; {nearest(style, STYLES)}")
+    return TaskSpec(name=name, style=style)
+
+
+def trainer_config(options: Any, seed: int, sampling: Sampling | None = None) -> TrainerConfig:
+    """The trainer's settings; ``loss`` is a name, or a mapping whose ``name`` is the base.
+
+    The temperature is that of ``sampling``. Raises ScenarioError that names the key.
+    """
+    sampling = sampling or Sampling()
+    field = "engine.trainer"
+    given = typed(options, TrainerConfig, field, apart=("loss",))
+    given["loss"] = _loss(given.get("loss", "grpo"), f"{field}.loss")
+    given.setdefault("seed", seed)
+    if given.setdefault("temperature", sampling.temperature) != sampling.temperature:
+        raise ScenarioError(
+            f"{field}.temperature",
+            f"is {given['temperature']:g}, but tokens are sampled at {sampling.temperature:g}; "
+            "leave it out",
+        )
+    config = TrainerConfig(**given)
+    if (sampling.top_p < 1 or sampling.top_k > 0) and config.old_log_probs != "trainer":
+        raise ScenarioError(
+            f"{field}.old_log_probs",
+            "must be trainer with engine.sampling.top_p or top_k: the log-probabilities sampled "
+            "with are of the truncated distribution, and the trainer's are of the whole one",
+        )
+    return config
+
+
+def _loss(value: Any, field: str) -> LossConfig:
+    options = {"name": value} if isinstance(value, str) else mapping(value, field)
+    base = options.get("name", "grpo")
+    if not isinstance(base, str) or base not in LOSSES:
+        raise ScenarioError(field, f"unknown loss {base!r}; {nearest(str(base), LOSSES)}")
+    changes = {key: item for key, item in options.items() if key != "name"}
+    return replace(LOSSES[base], **typed(changes, LossConfig, field))
+
+
+def _sampling(options: Any) -> Sampling:
+    field = "engine.sampling"
+    try:
+        sampling = Sampling(**typed(options, Sampling, field))
+    except EngineError as error:
+        raise ScenarioError(field, str(error).rstrip(".")) from None
+    if sampling.temperature == 0:
+        raise ScenarioError(
+            f"{field}.temperature", "is 0: a group of equal responses teaches nothing; raise it"
+        )
+    return sampling

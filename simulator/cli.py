@@ -214,10 +214,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run(argv: Sequence[str] | None) -> int:
     """The exit code."""
     _prepare_streams()
+    arguments = sys.argv[1:] if argv is None else list(argv)
     try:
-        code = app(
-            None if argv is None else list(argv), prog_name="rollcast", standalone_mode=False
-        )
+        _add_commands(arguments)
+        code = app(arguments, prog_name="rollcast", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except RollcastError as error:
@@ -235,7 +235,7 @@ def _run(argv: Sequence[str] | None) -> int:
             return 1
         return _fail(f"cannot print: {error.strerror or error}")
     except _Stopped as stop:
-        print("interrupted; nothing was written", file=sys.stderr)
+        print("interrupted; no output folder was written", file=sys.stderr)
         return 128 + stop.number
 
 

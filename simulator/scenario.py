@@ -16,6 +16,7 @@ from simulator.costs import (
     RooflineCost,
     TablesCost,
     aiconfigurator_provider,
+    kv_pool_tokens,
 )
 from simulator.errors import ScenarioError
 from simulator.hardware import Gpu, load_gpu
@@ -105,7 +106,7 @@ def _build(raw: RawScenario) -> Scenario:
     cost = _cost(model.cost, network, gpu, cluster, shape, raw.folder)
     _check_costs(cost)
     workload = build_workload(model.workload.model_dump(), model.seed, raw.folder)
-    engine = _engine(model.engine, cost)
+    engine = _engine(model.engine, cost, network, gpu, cluster.tensor_parallel)
     batch = Batch(counts.batch_groups, counts.group_size)
     _check_sizes(batch, workload, engine, shape, cluster.routing)
     plan = StepPlan(batch)
@@ -249,16 +250,25 @@ def _check_costs(cost: CostModel) -> None:
         raise ScenarioError("cost", "an iteration takes no time; give it a cost")
 
 
-def _engine(section: EngineSection, cost: CostModel) -> EngineSpec:
+def _engine(
+    section: EngineSection,
+    cost: CostModel,
+    network: Model | None,
+    gpu: Gpu | None,
+    tensor_parallel: int,
+) -> EngineSpec:
+    """The engine's limits; a KV pool that is not given follows from model and GPU memory."""
     kv_tokens = section.kv_tokens
-    if kv_tokens is None:
-        if isinstance(cost, TablesCost):
-            cost = cost.roofline
-        if not isinstance(cost, RooflineCost):
-            raise ScenarioError(
-                "engine.kv_tokens", "missing; without cost: roofline it cannot follow from the GPU"
-            )
+    if isinstance(cost, TablesCost):
+        cost = cost.roofline
+    if kv_tokens is None and isinstance(cost, RooflineCost):
         kv_tokens = cost.kv_pool_tokens
+    elif kv_tokens is None:
+        if network is None or gpu is None:
+            raise ScenarioError(
+                "engine.kv_tokens", "missing; give it, or model and gpu for it to follow from"
+            )
+        kv_tokens = kv_pool_tokens(network, gpu, tensor_parallel)
     return EngineSpec(
         section.max_seqs,
         section.max_batched_tokens,

@@ -90,7 +90,7 @@ def test_same_run_same_bytes(tmp_path: Path) -> None:
 def test_settings_of_others_change_nothing_and_are_left_alone() -> None:
     plain, odd = io.BytesIO(), io.BytesIO()
     draw_comparison({"a": REAL["april"]}, plain)
-    with matplotlib.rc_context({"font.size": 20, "text.color": "red"}):
+    with matplotlib.rc_context({"font.size": 20, "figure.facecolor": "red"}):
         draw_comparison({"a": REAL["april"]}, odd)
         assert matplotlib.rcParams["font.size"] == 20
     assert plain.getvalue() == odd.getvalue()

@@ -190,7 +190,8 @@ def _wrong_digit(value: int, rng: Random) -> int:
 def _is_held_out(starts: NDArray[np.int64]) -> NDArray[np.bool_]:
     """An eighth of the starts, by a multiplicative hash."""
     mixed = (starts.astype(np.uint64) * np.uint64(0x9E3779B1)) & np.uint64(0xFFFFFFFF)
-    return (mixed >> np.uint64(29)) == 0
+    held_out: NDArray[np.bool_] = (mixed >> np.uint64(29)) == 0
+    return held_out
 
 
 @cache

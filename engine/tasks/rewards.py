@@ -40,10 +40,11 @@ def load_reward(path: str, field: str = "engine.task.reward") -> RewardFunction:
     finally:
         if added:
             sys.path.remove(os.getcwd())
-    function = getattr(module, name, None)
+    function: Any = getattr(module, name, None)
     if not callable(function):
         raise ScenarioError(field, f"module {module_name} has no function {name}.")
-    return function  # type: ignore[no-any-return]
+    found: RewardFunction = function
+    return found
 
 
 class RewardCaller:

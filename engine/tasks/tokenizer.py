@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -27,10 +27,12 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel(VOCABULARY, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
+    fast: Any = PreTrainedTokenizerFast  # its constructor carries no types
+    built: PreTrainedTokenizerFast = fast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=END,
         unk_token=UNKNOWN,
         clean_up_tokenization_spaces=False,
     )
+    return built

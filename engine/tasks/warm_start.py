@@ -129,6 +129,7 @@ def _train(recipe: Recipe, base: Path | None, report: Progress) -> tuple[Any, li
     from transformers import Qwen3ForCausalLM
 
     adapting = base is not None
+    model: Any
     with _no_bars():
         model = Qwen3ForCausalLM.from_pretrained(base) if adapting else build_model(recipe.seed)
     model.train()
@@ -143,8 +144,8 @@ def _train(recipe: Recipe, base: Path | None, report: Progress) -> tuple[Any, li
     preamble = tokenizer.encode(collatz.instruction(recipe.style))
     batches, losses = _batches(recipe, adapting), list[float]()
     for step in range(1, steps + 1):
-        loss = _loss(model, preamble, next(batches))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss: Any = _loss(model, preamble, next(batches))
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -223,8 +224,9 @@ def _threads(count: int) -> Iterator[None]:
 @contextmanager
 def _no_bars() -> Iterator[None]:
     """Saving so small a model needs no progress bar of its own."""
-    from transformers.utils import logging
+    from transformers import utils
 
+    logging: Any = utils.logging
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

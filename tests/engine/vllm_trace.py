@@ -21,15 +21,16 @@ Row = tuple[int, int, int]
 
 
 def run_requests(
-    replica: VllmReplica, requests: Sequence[Request], *, shared_prompt: bool = False
+    replica: VllmReplica, requests: Sequence[Request], groups: Sequence[int] | None = None
 ) -> tuple[list[Row], int, list[int]]:
     """The real rows, preemptions in all, and the requests' numbers in the order they finished.
 
-    Prompts differ from their first token on, so that nothing is shared, unless ``shared_prompt``.
+    groups: the group of each request; prompts differ from their first token on between groups and
+        are the same (up to their length) within one. None gives every request one of its own.
     """
+    groups = range(len(requests)) if groups is None else groups
     for i, (prompt_tokens, new_tokens) in enumerate(requests):
-        first = 2 if shared_prompt else 2 + i
-        prompt = [first] + [3 + k % 50 for k in range(prompt_tokens - 1)]
+        prompt = [2 + groups[i]] + [3 + k % 50 for k in range(prompt_tokens - 1)]
         replica.submit(str(i), prompt, max_new_tokens=new_tokens, seed=i, ignore_eos=True)
     rows, preemptions, order = [], 0, []
     while replica.unfinished:
@@ -43,9 +44,11 @@ def run_requests(
     return rows, preemptions, order
 
 
-def trace_iterations(replica: VllmReplica, requests: Sequence[Request]) -> list[Row]:
+def trace_iterations(
+    replica: VllmReplica, requests: Sequence[Request], groups: Sequence[int] | None = None
+) -> list[Row]:
     """Per iteration of the real vLLM: (prefill tokens, rollouts, context tokens)."""
-    return run_requests(replica, requests)[0]
+    return run_requests(replica, requests, groups)[0]
 
 
 class _Rollout:

@@ -1,0 +1,89 @@
+"""Starting what a scenario needs: the task, the trainer with its model, and the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.config import RunSpec
+from engine.environment import prepare, sentence
+from engine.tasks.base import Task
+from engine.world import EngineWorld
+from simulator.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from engine.trainer.trainer import Trainer
+    from engine.vllm_engine import VllmReplica
+
+
+def start_world(spec: RunSpec) -> EngineWorld:
+    """The world of a scenario; the built-in model is warm-started first. What starts fast starts
+    first, so that what is wrong with it is said soon.
+
+    Raises EngineError or ScenarioError where something cannot be had.
+    """
+    prepare()
+    try:
+        task, path = start_task(spec)
+        trainer = start_trainer(spec, path)
+    except ScenarioError as error:
+        raise spec.raw.locate(error) from None
+    return EngineWorld(start_replica(spec, path), trainer, task, spec.seed)
+
+
+def start_task(spec: RunSpec) -> tuple[Task, Path]:
+    """The task, and the folder of the model that it is for."""
+    task = spec.task
+    if task.prompts is not None:
+        from engine.tasks.custom import FileTask
+
+        assert spec.model is not None
+        own = FileTask(
+            task.prompts,
+            task.reward,
+            spec.model,
+            max_new_tokens=spec.max_new_tokens,
+            chat=task.chat,
+            reward_timeout_s=task.reward_timeout_s,
+        )
+        return own, spec.model
+    from engine.tasks.collatz import CollatzTask
+    from engine.tasks.warm_start import Recipe, warm_start
+
+    built_in = CollatzTask(task.style, spec.max_new_tokens)
+    return built_in, spec.model or warm_start(Recipe(style=task.style))
+
+
+def start_trainer(spec: RunSpec, path: Path) -> Trainer:
+    """The trainer, with the model in ``path`` on the scenario's device."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from engine.trainer.trainer import Trainer
+
+    torch.manual_seed(spec.seed)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, spec.engine.dtype))
+        model = model.to(device=torch.device(spec.engine.device))
+    except (OSError, ValueError, RuntimeError) as error:
+        message = f"the model in {path.name} cannot be loaded: {sentence(error)}"
+        raise ScenarioError("engine.model", message) from error
+    return Trainer(model, spec.trainer)
+
+
+def start_replica(spec: RunSpec, path: Path) -> VllmReplica:
+    """The engine, with the model in ``path``."""
+    from engine.vllm_engine import VllmReplica
+
+    section = spec.engine
+    return VllmReplica(
+        path,
+        max_seqs=section.max_seqs,
+        max_batched_tokens=section.max_batched_tokens,
+        kv_tokens=section.kv_tokens,
+        block_tokens=section.block_tokens,
+        prefix_caching=section.prefix_caching,
+        dtype=section.dtype,
+        seed=spec.seed,
+        sampling=spec.sampling,
+    )

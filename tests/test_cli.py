@@ -1,0 +1,523 @@
+"""The command line from outside: every mistake is one sentence and exit code 2, every run is whole,
+the same seed gives the same bytes, and a stopped run leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from simulator.cli import main
+
+TINY = """\
+cluster: {replicas: 2}
+engine: {max_seqs: 8, max_batched_tokens: 2048, kv_tokens: 100000}
+workload:
+  batch_groups: 4
+  group_size: 4
+  prompt_tokens: 100
+  max_new_tokens: 1000
+  lengths: {family: lognormal, median_tokens: 200, between_sd: 0.65, within_sd: 0.30}
+  rewards: {family: beta_bernoulli, mean: 0.5, between_sd: 0.3}
+policy:
+  - april: {over_sampling: 2.0}
+cost:
+  linear:
+    iteration_s: 6.0e-3
+    per_rollout_s: 2.0e-5
+    per_context_token_s: 2.2e-8
+    per_prefill_token_s: 4.0e-6
+    train_per_token_s: 1.0e-5
+    train_fixed_s: 0.0
+    sync_s: 1.0
+steps: 3
+seed: 0
+"""
+POLICY = "policy:\n  - april: {over_sampling: 2.0}\n"
+TABLES = ("spans.csv", "steps.csv", "rollouts.csv", "decisions.jsonl", "summary.json")
+ROLLCAST = [sys.executable, "-m", "simulator.cli"]
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Runs the command line in this process: (exit code, stdout, stderr)."""
+
+    def call(*argv: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main([str(arg) for arg in argv])
+        said = capsys.readouterr()
+        assert isinstance(stop.value.code, int)
+        return stop.value.code, said.out, said.err
+
+    return call
+
+
+def refused(result: tuple[int, str, str]) -> str:
+    """The one sentence of a refused command."""
+    code, out, err = result
+    assert code == 2, (out, err)
+    assert err.startswith("error: "), err
+    assert err.count("\n") == 1, err
+    assert err.endswith("\n")
+    assert out == ""
+    return err.removeprefix("error: ").strip()
+
+
+def settings(*pairs: str) -> list[str]:
+    return [part for pair in pairs for part in ("--set", pair)]
+
+
+# What is wrong is said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("steps: 3", "stps: 3"), ["stps", "did you mean steps", "line 21"]),
+        (("max_seqs", "max_seq"), ["engine.max_seq:", "did you mean max_seqs", "line 2"]),
+        (("replicas", "replica"), ["cluster.replica:", "did you mean replicas", "line 1"]),
+        (("group_size", "groupsize"), ["workload.groupsize:", "did you mean group_size", "line 5"]),
+        (("between_sd: 0.65", "betwen_sd: 1"), ["workload.lengths.betwen_sd", "between_sd"]),
+        (("mean:", "maen:"), ["workload.rewards.maen", "did you mean mean", "line 9"]),
+        (("linear:", "linaer:"), ["cost.linaer", "did you mean linear", "line 13"]),
+        (("sync_s", "synch_s"), ["cost.linear.synch_s", "did you mean sync_s", "line 20"]),
+        (("april:", "apirl:"), ["policy.apirl", "did you mean april", "line 11"]),
+        (("over_sampling", "oversampling"), ["policy.april.oversampling", "over_sampling"]),
+        (("lognormal", "lognrmal"), ["workload.lengths.family", "lognormal", "line 8"]),
+        (("replicas: 2", "replicas: 0"), ["cluster.replicas", "at least 1", "got 0", "line 1"]),
+        (("replicas: 2", "replicas: 2, placement: colocatd"), ["cluster.placement", "colocated?"]),
+        (("replicas: 2", "replicas: true"), ["cluster.replicas", "whole number", "True"]),
+        (("replicas: 2", "replicas: .nan"), ["cluster.replicas", "whole number", "nan"]),
+        (("group_size: 4", "group_size: 4.5"), ["workload.group_size", "whole number"]),
+        (("group_size: 4", "group_size: -4"), ["workload.group_size", "at least 1"]),
+        (("max_seqs: 8", "max_seqs: eight"), ["engine.max_seqs", "whole number", "'eight'"]),
+        (("{replicas: 2}", "[2]"), ["cluster:", "a mapping", "[2]"]),
+        (("kv_tokens: 100000", "kv_tokens: 1000"), ["engine.kv_tokens", "one rollout", "1104"]),
+        (("kv_tokens: 100000", "kv_tokens: 90"), ["workload.prompt_tokens", "KV pool of 90"]),
+        ((", kv_tokens: 100000", ""), ["engine.kv_tokens", "missing"]),
+        (("max_batched_tokens: 2048", "max_batched_tokens: 4"), ["max_batched_tokens", "max_seqs"]),
+        (("sync_s: 1.0", "sync_s: -1"), ["cost.linear.sync_s", "line 20"]),
+        (("sync_s: 1.0", "sync_s: 1e30"), ["cost.linear.sync_s", "at most 1e+06"]),
+        (("sync_s: 1.0", "sync_s: .inf"), ["cost.linear.sync_s", "finite"]),
+        (("between_sd: 0.3}", "between_sd: 0.9}"), ["workload.rewards.between_sd"]),
+        (("  batch_groups: 4\n", ""), ["workload.batch_groups", "missing"]),
+        (("steps: 3", "steps: 3\nsteps: 4"), ["steps", "given twice", "21 and 22"]),
+        (("sampling: 2.0", "sampling: 2.0, over_sampling: 3"), ["over_sampling", "given twice"]),
+        (("steps: 3", "on: 3"), ["'on'", "quotes", "line 21"]),
+        (("steps: 3", "steps:\t- 3"), ["line 21", "not valid YAML"]),
+        (("steps: 3", "steps: &a [*a]"), ["steps", "refers to itself"]),
+        (("cost:\n", "cost:\n  roofline: {}\n"), ["cost", "exactly one"]),
+        (("replicas: 2", "replicas: 2, trainer_gpus: 3"), ["cluster.trainer_gpus", "colocated"]),
+        ((POLICY, "policy: [{pods: {keep: 5}}]\n"), ["policy.pods.keep", "group of 4"]),
+        ((POLICY, "policy: [{sagc: {first: 4, candidates: [2, 4]}}, {pods: {keep: 3}}]\n"),
+         ["policy.pods.keep", "group of 2"]),
+        ((POLICY, "policy: [{sagc: {first: 4, candidates: [4, 32]}}]\n"), ["16 rollouts", "32"]),
+        ((POLICY, "policy: {april: {}}\n"), ["policy", "must be a list"]),
+        ((POLICY, "policy: [{april: 2}]\n"), ["policy.april", "mapping of parameters"]),
+        ((POLICY, "policy: [april, april]\n"), ["policy.april", "twice"]),
+        ((POLICY, "policy: [one_step_off]\n"), ["policy.one_step_off", "disaggregated"]),
+        (("mean: 0.5, between_sd: 0.3}\n" + POLICY, "mean: 1.0}\npolicy: [dynamic_sampling]\n"),
+         ["step 0 can never finish", "0 of 4 groups", "workload.rewards"]),
+    ],
+)  # fmt: skip
+def test_a_wrong_scenario_names_the_key_the_line_and_what_would_be_right(
+    cli: Cli, tiny: Path, change: tuple[str, str], said: list[str]
+) -> None:
+    assert change[0] in TINY
+    tiny.write_text(TINY.replace(*change))
+    out = tiny.parent / "out"
+    message = refused(cli("simulate", tiny, "--no-plot", "--out", out))
+    for part in said:
+        assert part in message
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "empty"),
+        (b"just text", "not a mapping"),
+        (bytes(range(256)), "not a text file"),
+        (b"a: \x00", "not valid YAML"),
+        (b"a: [" * 5000, "nested too deeply"),
+        (b"a: &a [1,1,1,1,1,1,1,1,1,1]\n" + b"".join(
+            b"%c: &%c [%s]\n" % (c + 1, c + 1, b",".join([b"*%c" % c] * 10)) for c in range(97, 106)
+        ), "more than 100000 values"),
+        (b"steps: !!python/object:os.system x", "could not determine a constructor"),
+        (b"steps: !!timestamp abc", "not valid YAML"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_scenario(cli: Cli, tiny: Path, content: bytes, said: str) -> None:
+    tiny.write_bytes(content)
+    assert said in refused(cli("simulate", tiny))
+
+
+def test_a_scenario_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
+    assert "No such file" in refused(cli("simulate", tmp_path / "none.yaml"))
+    assert "is a folder" in refused(cli("simulate", tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["nope"], "No such command 'nope'"),
+        (["simulate"], "SCENARIO.yaml"),
+        (["simulate", "a.yaml", "--nope"], "--nope"),
+        (["simulate", "a.yaml", "--seed", "x"], "--seed"),
+        (["simulate", "a.yaml", "--out"], "--out"),
+        (["presets", "gpu"], "did you mean gpus"),
+        (["presets", "gpus", "h100"], "h100-sxm"),
+    ],
+)
+def test_wrong_usage(cli: Cli, argv: list[str], said: str) -> None:
+    assert said in refused(cli(*argv))
+
+
+TRACE = "group,index,prompt_tokens,new_tokens\n"
+
+
+@pytest.mark.parametrize(
+    ("trace", "said"),
+    [
+        ("", "empty"),
+        (TRACE, "no rows"),
+        (TRACE + "0,0,10,-5\n", "new_tokens"),
+        (TRACE + "0,0,10,x\n", "new_tokens"),
+        (TRACE + "0,0,10\n", "line 2 has 3 cells"),
+        ("a,b\n1,2\n", "no header that is known"),
+        (TRACE + "".join(f"{g},{i},10,50\n" for g in range(8) for i in range(4)), "holds 8 groups"),
+        (TRACE + "".join(f"{g},{i},10,50\n" for g in range(8) for i in range(3)), "holds 3 roll"),
+    ],
+)
+def test_a_trace_that_does_not_serve(cli: Cli, tiny: Path, trace: str, said: str) -> None:
+    (tiny.parent / "trace.csv").write_text(trace)
+    tiny.write_text(
+        TINY.replace("  prompt_tokens: 100\n", "").replace(
+            "{family: lognormal, median_tokens: 200, between_sd: 0.65, within_sd: 0.30}",
+            "{trace: trace.csv}",
+        )
+    )
+    message = refused(cli("simulate", tiny, "--no-plot", "--out", tiny.parent / "out"))
+    assert message.startswith("workload.lengths.trace: ")
+    assert said in message
+    assert "tiny.yaml, line 7" in message
+    assert not (tiny.parent / "out").exists()
+
+
+# --set, --seed
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        (["workload.group_size=16"], ("workload", "group_size"), 16),
+        (["workload.group_size=1e1"], ("workload", "group_size"), 1e1),
+        (["cost.linear.sync_s=0"], ("cost", "linear", "sync_s"), 0),
+        (["policy.april.over_sampling=1.5"], ("policy", 0, "april", "over_sampling"), 1.5),
+        (["policy[0].april.over_sampling=1.5"], ("policy", 0, "april", "over_sampling"), 1.5),
+        (["policy=april", "policy.april.over_sampling=3"],
+         ("policy", 0, "april", "over_sampling"), 3),
+        (["policy=[sync, sagc]", "policy.sagc.tau=2"], ("policy", 1, "sagc", "tau"), 2),
+        (["model=qwen3-8b", "model.layers=4"], ("model", "layers"), 4),
+    ],
+)  # fmt: skip
+def test_set_reaches_any_key(
+    cli: Cli, tiny: Path, given: list[str], key: tuple[str | int, ...], value: float
+) -> None:
+    out = tiny.parent / "out"
+    code, _, err = cli("simulate", tiny, "--no-plot", "--out", out, *settings(*given))
+    assert code == 0, err
+    place = json.loads((out / "scenario.json").read_text())["scenario"]
+    for part in key:
+        place = place[part]
+    assert place == value
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["lengths.family=1"], "lengths: unknown key"),
+        (["workload.lengths.nonsense=1"], "workload.lengths.nonsense: unknown key"),
+        (["workload.group_size=0"], "at least 1, got 0 (from --set workload.group_size)"),
+        (["workload={}"], "workload.batch_groups: missing; give its value (from --set workload)"),
+        (["policy.sagc.tau=2"], "policy.sagc.tau: it has no entry sagc"),
+        (["engine.kv_tokens.x=1"], "kv_tokens is 100000, which has no keys below it"),
+        (["a"], "not of the form key=value"),
+        (["a..b=1"], "not of the form key=value"),
+        (["steps=[1"], "not valid YAML"),
+        (["steps=&a [*a]"], "refers to itself"),
+        (["cost=''"], "cost: unknown cost ''"),
+        (["cost=roofline"], "model: missing"),
+        (["cost={file: nope.json}"], "cost.file: cannot read nope.json"),
+        (["model=" + "a" * 5000], "model: "),
+    ],
+)
+def test_set_nonsense(cli: Cli, tiny: Path, given: list[str], said: str) -> None:
+    assert said in refused(cli("simulate", tiny, "--no-plot", *settings(*given)))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_out_of_range(cli: Cli, tiny: Path, seed: int) -> None:
+    message = refused(cli("simulate", tiny, "--seed", seed))
+    assert message.startswith("seed: must be at ")
+    assert message.endswith("(from --seed)")
+
+
+def test_a_seed_changes_the_run_but_not_the_policys_name(cli: Cli, tiny: Path) -> None:
+    argv = ("simulate", tiny, "--json", *settings("policy=[sagc]"))
+    runs = [json.loads(cli(*argv, "--seed", seed)[1]) for seed in (0, 7, 2**63 - 1)]
+    assert len({run["makespan_s"] for run in runs}) == 3
+    assert {run["policy"] for run in runs} == {"sagc"}
+
+
+# The same seed, the same bytes
+
+
+def test_the_same_seed_gives_the_same_bytes_whatever_the_hash_seed(tiny: Path) -> None:
+    folders = []
+    for number in ("1", "2"):
+        out = tiny.parent / number
+        argv = [*ROLLCAST, "compare", str(tiny), "--policy", "april+sagc", "--policy", "sync"]
+        environment = {**os.environ, "PYTHONHASHSEED": number}
+        subprocess.run(
+            [*argv, "--out", str(out), "--no-plot"],
+            check=True, capture_output=True, env=environment,
+        )  # fmt: skip
+        folders.append(out)
+    first, second = ({p.relative_to(f): p for f in [f] for p in f.rglob("*.*")} for f in folders)
+    assert first.keys() == second.keys()
+    assert len(first) > 2 * len(TABLES)
+    for name, path in first.items():
+        assert path.read_bytes() == second[name].read_bytes(), name
+
+
+def test_compare_equals_separate_runs(cli: Cli, tiny: Path) -> None:
+    policies = {"sync": "[]", "april": "[april]", "pods(keep=2)": "[{pods: {keep: 2}}]"}
+    both = tiny.parent / "both"
+    chosen = [part for name in policies for part in ("--policy", name)]
+    assert cli("compare", tiny, *chosen, "--out", both, "--no-plot")[0] == 0
+    folders = sorted(path.name for path in both.iterdir() if path.is_dir())
+    assert folders == ["april", "pods-keep-2", "sync"]
+    for name, (spelt, policy) in zip(
+        ("sync", "april", "pods-keep-2"), policies.items(), strict=True
+    ):
+        alone = tiny.parent / name
+        code, _, err = cli(
+            "simulate", tiny, *settings(f"policy={policy}"), "--out", alone, "--no-plot"
+        )
+        assert code == 0, err
+        for table in TABLES:
+            assert (alone / table).read_bytes() == (both / name / table).read_bytes(), (
+                spelt,
+                table,
+            )
+
+
+def test_compare_names_the_policy_that_cannot_go_on(cli: Cli, tiny: Path) -> None:
+    message = refused(
+        cli("compare", tiny, "--policy", "dynamic_sampling",
+            *settings("workload.rewards={family: constant}"), "--out", tiny.parent / "out")
+    )  # fmt: skip
+    assert message.startswith("under dynamic_sampling, step 0 can never finish")
+    assert not (tiny.parent / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("policies", "said"),
+    [
+        (["aprl"], "did you mean april"),
+        (["april", "april(over_sampling=2)"], "april is given twice"),
+        ([": april"], "empty label"),
+        ([""], "names no policy"),
+        (["april((("], "cannot read"),
+        (["pods(keep=9)"], "policy.pods.keep"),
+        (["pods(keep=__import__('os').system('false'))"], "cannot read"),
+    ],
+)
+def test_compare_refuses(cli: Cli, tiny: Path, policies: list[str], said: str) -> None:
+    chosen = [part for policy in policies for part in ("--policy", policy)]
+    assert said in refused(cli("compare", tiny, *chosen))
+
+
+# --out
+
+
+def test_out_refuses_what_it_must_not_touch(cli: Cli, tiny: Path) -> None:
+    folder = tiny.parent
+
+    def run(out: str, *more: str) -> tuple[int, str, str]:
+        return cli("simulate", tiny, "--no-plot", "--json", "--out", folder / out, *more)
+
+    assert run("a")[0] == 0
+    before = (folder / "a" / "summary.json").read_bytes()
+    assert "holds another run; add --force" in refused(run("a"))
+    assert run("a", "--force", "--seed", "1")[0] == 0
+    assert (folder / "a" / "summary.json").read_bytes() != before
+
+    (folder / "a" / "notes.txt").write_text("mine")
+    assert "holds no run alone" in refused(run("a", "--force"))
+    assert (folder / "a" / "notes.txt").read_text() == "mine"
+
+    theirs = folder / "theirs"
+    theirs.mkdir()
+    (theirs / "summary.json").write_text("{}")  # our name, but another's file
+    assert "holds no run alone" in refused(run("theirs", "--force"))
+    assert (theirs / "summary.json").read_text() == "{}"
+
+    (folder / "file").write_text("x")
+    assert "is a file" in refused(run("file", "--force"))
+    assert "is a file" in refused(run("file/below"))
+    assert run("new/parents/run")[0] == 0
+    assert sorted(p.name for p in folder.iterdir()) == ["a", "file", "new", "theirs", "tiny.yaml"]
+
+
+def test_an_empty_folder_is_filled_and_not_replaced(cli: Cli, tiny: Path) -> None:
+    out = tiny.parent / "out"
+    out.mkdir()
+    inode = out.stat().st_ino
+    assert cli("simulate", tiny, "--no-plot", "--out", out)[0] == 0
+    assert out.stat().st_ino == inode
+    assert {path.name for path in out.iterdir()} == {*TABLES, "scenario.json", "trace.json"}
+
+
+def test_labels_cannot_leave_the_folder_or_collide(cli: Cli, tiny: Path) -> None:
+    labels = ["../up", "..", "/", "a/b", "a-b", "summary.json"]
+    policies = ["sync", "april", "sagc", "prefix_reuse", "pods(keep=2)", "dapo_filter"]
+    chosen = [
+        part
+        for pair in zip(labels, policies, strict=True)
+        for part in ("--policy", ": ".join(pair))
+    ]
+    out = tiny.parent / "out"
+    code, _, err = cli("compare", tiny, *chosen, "--no-plot", "--out", out)
+    assert code == 0, err
+    assert len([path for path in out.iterdir() if path.is_dir()]) == len(labels)
+    assert sorted(path.name for path in tiny.parent.iterdir()) == ["out", "tiny.yaml"]
+    assert cli("compare", tiny, "--no-plot", "--out", out, "--force")[0] == 0
+
+
+# Streams, terminals, signals: from outside
+
+
+def outside(*argv: str, shell: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    command = " ".join([*ROLLCAST, *argv, shell])
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        capture_output=True, text=True, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def test_a_reader_that_goes_away_and_letters_that_are_missing(tiny: Path) -> None:
+    gone = outside("simulate", str(tiny), shell="| true")
+    assert gone.stderr == ""
+    full = outside("simulate", str(tiny), "--json", shell="> /dev/full")
+    assert (full.returncode, full.stderr) == (2, "error: cannot print: No space left on device\n")
+    plain = outside(
+        "compare", str(tiny), "--policy", "'é: april'", COLUMNS="80", PYTHONIOENCODING="ascii"
+    )
+    assert plain.returncode == 0, plain.stderr
+    assert plain.stdout.isascii()
+    assert max(map(len, plain.stdout.splitlines())) <= 80
+    assert "speed-" in plain.stdout
+
+
+def test_a_terminal_sees_a_progress_bar_and_a_pipe_does_not(tiny: Path) -> None:
+    import fcntl
+    import termios
+
+    assert outside("simulate", str(tiny)).stderr == ""
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [*ROLLCAST, "simulate", str(tiny)])
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(master, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(master)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert b"0/3" in shown
+    assert "step time" in shown.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("writing", [False, True])
+def test_a_stopped_run_leaves_no_folder(tiny: Path, number: signal.Signals, writing: bool) -> None:
+    out = tiny.parent / "new" / "out"
+    argv = [*ROLLCAST, "simulate", str(tiny), "--no-plot", "--out", str(out)]
+    argv += settings("steps=400" if writing else "steps=100000")
+    process = subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    if writing:
+        while not list(tiny.parent.glob("new/.out*")) and time.monotonic() < until:
+            assert process.poll() is None
+            time.sleep(0.001)
+    else:
+        time.sleep(1.0)
+    process.send_signal(number)
+    _, err = process.communicate()
+    assert not out.exists()
+    if number is signal.SIGKILL:
+        assert process.returncode == -number
+    else:
+        assert (process.returncode, err) == (128 + number, "interrupted; no output folder was written\n")
+        assert sorted(path.name for path in tiny.parent.iterdir()) == ["tiny.yaml"]
+
+
+def test_a_disk_that_refuses_leaves_nothing(tiny: Path) -> None:
+    out = tiny.parent / "new" / "out"
+    script = 'ulimit -f 4; exec "$@"'  # no file above 4 KiB
+    argv = [*ROLLCAST, "simulate", str(tiny), "--no-plot", "--out", str(out)]
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *argv, *settings("steps=50")], capture_output=True, text=True
+    )
+    assert refused((done.returncode, done.stdout, done.stderr)).endswith("File too large")
+    assert sorted(path.name for path in tiny.parent.iterdir()) == ["tiny.yaml"]
+
+
+# Help
+
+
+def test_help_and_version(cli: Cli) -> None:
+    assert cli("--version")[1].startswith("rollcast ")
+    code, out, _ = cli("--help")
+    assert code == 0
+    for command in ("simulate", "compare", "presets"):
+        assert command in out
+        assert cli(command, "--help")[0] == 0
+    assert cli()[0] == 2
+
+
+@pytest.mark.parametrize("kind", ["gpus", "models", "lengths", "policies"])
+def test_presets_are_listed_and_shown(cli: Cli, kind: str) -> None:
+    code, out, _ = cli("presets", kind, "--json")
+    assert code == 0
+    names = [row["name"] for row in json.loads(out)[kind]]
+    assert len(names) == len(set(names)) > 3
+    code, out, _ = cli("presets", kind, names[0])
+    assert code == 0
+    assert names[0] in out

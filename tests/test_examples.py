@@ -1,0 +1,193 @@
+"""Every example loads, runs and keeps its books; so does the command line's own scenario."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.policies import spell
+from simulator.scenario_file import parse_scenario
+from simulator.simulate import Result, from_raw, load, simulate
+from simulator.spans import DROPPED, TRAINED
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+NAMES = sorted(path.name for path in EXAMPLES.glob("*.yaml"))
+
+CONTRACT = """
+model: qwen3-8b
+gpu: h100-sxm
+cluster:
+  placement: colocated
+  replicas: 8
+  tensor_parallel: 1
+  trainer_gpus: 8
+engine: {max_seqs: 256, max_batched_tokens: 8192, kv_tokens: null, prefix_caching: true}
+workload:
+  batch_groups: 32
+  group_size: 8
+  prompt_tokens: 512
+  max_new_tokens: 16384
+  lengths: {family: lognormal, median_tokens: 3200, between_sd: 0.65, within_sd: 0.30}
+  rewards: {family: beta_bernoulli, mean: 0.5, between_sd: 0.3}
+policy:
+  - april: {over_sampling: 2.0}
+cost:
+  linear:
+    iteration_s: 6.0e-3
+    per_rollout_s: 2.0e-5
+    per_context_token_s: 2.2e-8
+    per_prefill_token_s: 4.0e-6
+    train_per_token_s: 1.0e-5
+    train_fixed_s: 0.0
+    sync_s: 1.0
+steps: 60
+seed: 0
+"""
+PROMISED = {
+    "makespan_s",
+    "rollout_s",
+    "train_s",
+    "sync_s",
+    "generated_tokens",
+    "trained_tokens",
+    "dropped_tokens",
+    "reprefilled_tokens",
+    "bubble_fraction",
+    "rollouts",
+    "preemptions",
+    "straggler_rate",
+    "warnings",
+}
+
+
+def check_books(result: Result, steps: int) -> None:
+    """Conservation, from the table of stays and not from the ledger that the loop keeps."""
+    run, stays = result.run, result.run.stays
+    assert len(run.steps) == steps
+    made, fate = stays["new_tokens"], stays["fate"]
+    trained, dropped = int(made[fate == TRAINED].sum()), int(made[fate == DROPPED].sum())
+    carried = int(made[(fate != TRAINED) & (fate != DROPPED)].sum())
+    ledger = run.ledger
+    assert int(made.sum()) == ledger.generated_tokens > 0
+    assert trained == ledger.trained_tokens + ledger.masked_tokens > 0
+    assert (dropped, carried) == (ledger.dropped_tokens, ledger.carried_tokens)
+    ended: dict[tuple[int, ...], int] = {}
+    columns = (stays[name].tolist() for name in ("group", "index", "attempt", "finished"))
+    for *key, finished in zip(*columns, strict=True):
+        assert not ended.get(tuple(key)), f"{key} went on after its end"
+        ended[tuple(key)] = finished
+    assert sum(ended.values()) == result.summary["rollouts"]
+    assert run.steps[-1].end_s == pytest.approx(result.summary["makespan_s"])
+
+
+def test_every_example_is_described() -> None:
+    text = (EXAMPLES / "README.md").read_text("utf-8")
+    assert NAMES
+    assert [name for name in NAMES if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_example_runs(name: str) -> None:
+    steps = 1 if name == "peers.yaml" else 3
+    result = simulate(load(EXAMPLES / name, f"steps={steps}"))
+    check_books(result, steps)
+
+
+def test_contract_runs() -> None:
+    result = simulate(from_raw(parse_scenario(CONTRACT), "steps=8"))
+    check_books(result, 8)
+    assert PROMISED - set(result.summary) == set()
+    assert result.summary["policy"] == "april"
+    # APRIL stops with half of what is in flight; someone has to be carried over.
+    assert result.run.ledger.carried_tokens > 0
+
+
+def both(name: str, *settings: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Summaries of the example's policy and of synchronous RL."""
+    checked = load(EXAMPLES / name, *settings)
+    return simulate(checked).summary, simulate(checked.with_policy("sync")).summary
+
+
+def test_sagc_keeps_the_rollouts_of_a_step() -> None:
+    records = simulate(load(EXAMPLES / "sagc.yaml", "steps=30")).run.steps
+    assert {record.trained_rollouts for record in records} == {64}
+    assert len({record.group_size for record in records}) > 1
+
+
+def test_pods_trains_on_a_quarter_of_the_same_rollouts() -> None:
+    pods, sync = both("pods.yaml", "steps=4")
+    assert pods["generated_tokens"] == sync["generated_tokens"]
+    assert pods["rollouts"] == 4 * 64
+    assert {
+        r.trained_rollouts for r in simulate(load(EXAMPLES / "pods.yaml", "steps=2")).run.steps
+    } == {16}
+    assert pods["train_s"] < 0.5 * sync["train_s"]
+
+
+def test_prefix_reuse_changes_the_trainer_alone() -> None:
+    reuse, sync = both("prefix_reuse.yaml", "steps=2")
+    assert reuse["rollout_s"] == pytest.approx(sync["rollout_s"])
+    bound = 16 * (10_240 + 1_500) / (10_240 + 16 * 1_500)  # at the mean response, roughly
+    assert 1.5 < sync["train_s"] / reuse["train_s"] < 1.1 * bound
+
+
+def test_one_step_off_overlaps() -> None:
+    ahead, sync = both("one_step_off.yaml", "steps=4")
+    assert ahead["makespan_s"] < sync["makespan_s"]
+    assert 0 < ahead["staleness_mean"] <= 1
+
+
+def test_tail_batching_stays_on_policy_and_drops() -> None:
+    tail, _ = both("tail_batching.yaml", "steps=4")
+    assert tail["staleness_mean"] == 0
+    assert tail["dropped_tokens"] > 0
+
+
+def test_dapo_rejects_groups_and_fills_the_batch() -> None:
+    records = simulate(load(EXAMPLES / "dapo.yaml", "steps=2")).run.steps
+    assert sum(record.rejected_groups for record in records) > 0
+    assert {record.trained_groups for record in records} == {32}
+
+
+def test_all_chains_what_it_says() -> None:
+    checked = load(EXAMPLES / "all.yaml", "steps=4")
+    assert spell(checked.policy) == "april+sagc+pods(keep=4)+prefix_reuse"
+    result = simulate(checked)
+    for record in result.run.steps:
+        assert record.trained_rollouts == 4 * record.trained_groups
+
+
+def test_peers_has_512_rollouts_that_overflow_the_pool() -> None:
+    summary = simulate(load(EXAMPLES / "peers.yaml")).summary
+    assert summary["rollouts"] == 512
+    assert summary["preemptions"] > 0
+
+
+def test_trace_is_what_its_generator_makes() -> None:
+    made = runpy.run_path(str(EXAMPLES / "make_trace.py"))["lines"]()
+    assert (EXAMPLES / "trace.csv").read_text("utf-8").splitlines() == made
+
+
+def test_trace_is_replayed() -> None:
+    lines = (EXAMPLES / "trace.csv").read_text("utf-8").splitlines()[1:]
+    rows = [tuple(map(int, line.split(","))) for line in lines]
+    lengths = {(group, index): min(new, 8192) for group, index, _, new, _ in rows}
+    result = simulate(load(EXAMPLES / "trace.yaml", "steps=2", "policy=[]"))
+    stays = result.run.stays
+    seen = zip(stays["group"].tolist(), stays["index"].tolist(), strict=True)
+    assert len(stays) == 2 * 64
+    assert [lengths[key] for key in seen] == stays["total_tokens"].tolist()
+
+
+def test_an_example_runs_from_the_command_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "simulator.cli", "simulate", str(EXAMPLES / "trace.yaml")]
+    out = tmp_path / "run"
+    options = ["--set", "steps=1", "--no-plot", "--out", str(out)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (out / "summary.json").is_file()

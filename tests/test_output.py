@@ -1,0 +1,298 @@
+"""What a run leaves on disk: the files and columns of the contract, sums that agree, and folders
+that are whole or not there."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.errors import ScenarioError
+from simulator.output import check_target, plain, write_folder, write_run
+from simulator.scenario_file import parse_scenario
+from simulator.simulate import Result, from_raw, simulate
+
+SCENARIO = """\
+cluster: {replicas: 2, placement: disaggregated, trainer_gpus: 1}
+engine: {max_seqs: 6, max_batched_tokens: 256, kv_tokens: 2400}
+workload:
+  batch_groups: 3
+  group_size: 4
+  prompt_tokens: {median_tokens: 60, sd: 0.4, max_tokens: 300}
+  max_new_tokens: 900
+  lengths: {family: lognormal, median_tokens: 200, between_sd: 0.65, within_sd: 0.30, runaway: 0.05}
+  rewards: {family: beta_bernoulli, mean: 0.5, between_sd: 0.3}
+policy: []
+cost:
+  linear:
+    iteration_s: 6.0e-3
+    per_rollout_s: 2.0e-5
+    per_context_token_s: 2.2e-8
+    per_prefill_token_s: 4.0e-6
+    train_per_token_s: 1.0e-5
+    sync_s: 1.0
+    log_prob_per_token_s: 3.0e-6
+steps: 6
+"""
+POLICIES = [
+    "sync",
+    "april",
+    "april(surplus=drop, mask_off_policy=true)+pods(keep=2)",
+    "dapo_filter(refill_when=drained)+prefix_reuse",
+    "tail_batching",
+    "partial_rollout",
+    "one_step_off",
+    "april+sagc(candidates=[2, 4], first=4)+pods(keep=2)+prefix_reuse",
+]
+COLUMNS = {  # the contract: at least these, in this order, before any others
+    "spans.csv": "step,kind,track,group,index,start_s,end_s,tokens",
+    "rollouts.csv": "step,group,index,prompt_tokens,new_tokens,start_s,end_s,finished,trained,"
+    "reward,versions,replica",
+    "steps.csv": "step,start_s",
+}
+SUMMARY = (
+    "makespan_s",
+    "rollout_s",
+    "train_s",
+    "sync_s",
+    "generated_tokens",
+    "trained_tokens",
+    "dropped_tokens",
+    "reprefilled_tokens",
+    "bubble_fraction",
+    "rollouts",
+    "preemptions",
+    "straggler_rate",
+    "warnings",
+)
+
+
+def ran(policy: str) -> Result:
+    return simulate(from_raw(parse_scenario(SCENARIO), f"policy={policy}"))
+
+
+def written(result: Result, folder: Path, plot: bool = False) -> Path:
+    scenario = {"name": "test", "scenario": result.scenario.raw.data}
+    write_folder(folder, lambda work: write_run(work, result.run, result.summary, scenario, plot))
+    return folder
+
+
+def table(path: Path) -> list[dict[str, Any]]:
+    """A CSV with every cell that reads as a number as one."""
+    with path.open(newline="") as file:
+        return [{key: number(cell) for key, cell in row.items()} for row in csv.DictReader(file)]
+
+
+def number(cell: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            pass
+    return cell
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_tables_keep_the_contract_and_agree(tmp_path: Path, policy: str) -> None:
+    folder = written(ran(policy), tmp_path / "run")
+    for name, columns in COLUMNS.items():
+        assert (folder / name).read_text().startswith(columns)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert set(SUMMARY) <= set(summary)
+    steps, stays, spans = (table(folder / f"{n}.csv") for n in ("steps", "rollouts", "spans"))
+    assert len(steps) == summary["steps"] == 6
+
+    # Tokens: every one sampled is trained or masked, dropped or carried.
+    assert sum(row["new_tokens"] for row in stays) == summary["generated_tokens"]
+    ended = summary["trained_tokens"] + summary["masked_tokens"]
+    assert sum(row["new_tokens"] for row in stays if row["trained"]) == ended
+    assert summary["generated_tokens"] == (
+        ended + summary["dropped_tokens"] + summary["carried_tokens"]
+    )
+    for name in ("generated_tokens", "trained_tokens", "masked_tokens"):
+        assert sum(step[name] for step in steps) == summary[name]
+    assert summary["rollouts"] == sum(row["finished"] for row in stays)
+    assert sum(row["preemptions"] for row in stays) == summary["preemptions"]
+    for step in steps:
+        own = [row for row in stays if row["step"] == step["step"]]
+        assert sum(row["new_tokens"] for row in own) == step["generated_tokens"]
+        assert max(row["end_s"] for row in own) == step["rollout_end_s"]
+        taught = {(r["group"], r["index"]) for r in stays if r["trained_step"] == step["step"]}
+        assert len(taught) == step["trained_rollouts"]
+
+    # Time: the spans are those of the steps, and the makespan is their sum.
+    assert math.fsum(step["step_s"] for step in steps) == pytest.approx(summary["makespan_s"])
+    assert max(row["end_s"] for row in spans) == summary["makespan_s"]
+    for column, kinds in (
+        ("rollout_s", {"rollout"}), ("train_s", {"train", "log_prob"}), ("sync_s", {"sync"})
+    ):  # fmt: skip
+        for step in steps:
+            own = [r for r in spans if r["step"] == step["step"] and r["kind"] in kinds]
+            lasted = sum(row["end_s"] - row["start_s"] for row in own)
+            assert lasted == pytest.approx(step[column], abs=1e-9), (column, step["step"])
+        assert sum(step[column] for step in steps) == pytest.approx(summary[column])
+    assert all(row["start_s"] <= row["end_s"] for row in [*spans, *stays])
+    assert all(row["submitted_s"] <= row["start_s"] for row in stays)
+    assert len([row for row in spans if row["kind"] == "stay"]) == len(stays)
+    assert 0 <= summary["bubble_fraction"] <= 1
+
+    # Rewards: one for each rollout that finished, none for the others.
+    assert all((row["reward"] == "") == (not row["finished"]) for row in stays)
+
+
+def test_the_policies_above_exercise_what_is_checked() -> None:
+    """Preemptions, re-prefills, masked, dropped and carried tokens all occur somewhere."""
+    summaries = [ran(policy).summary for policy in POLICIES]
+    for key in ("preemptions", "reprefilled_tokens", "masked_tokens", "dropped_tokens",
+                "carried_tokens"):  # fmt: skip
+        assert any(summary[key] for summary in summaries), key
+
+
+def test_every_policy_meets_the_same_lengths_and_rewards() -> None:
+    drawn: dict[tuple[int, ...], tuple[int, float]] = {}
+    met_twice = 0
+    for policy in POLICIES:
+        stays = ran(policy).run.stays
+        columns = ("group", "index", "attempt", "total_tokens", "reward", "finished")
+        for *key, tokens, reward, finished in zip(
+            *(stays[c].tolist() for c in columns), strict=True
+        ):
+            if finished:
+                met_twice += tuple(key) in drawn
+                assert drawn.setdefault(tuple(key), (tokens, reward)) == (tokens, reward)
+    assert met_twice > 100
+
+
+def test_json_is_strict_and_the_trace_has_its_tracks(tmp_path: Path) -> None:
+    folder = written(ran("april+sagc(candidates=[2, 4], first=4)"), tmp_path / "run")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    for name in ("summary.json", "scenario.json", "trace.json"):
+        json.loads((folder / name).read_text(), parse_constant=refuse)
+    for line in (folder / "decisions.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=refuse)
+    trace = json.loads((folder / "trace.json").read_text())
+    names = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
+    assert any("replica 0" in name for name in names)
+    assert any("trainer" in name for name in names)
+
+
+def test_plain_makes_strict_json() -> None:
+    given = {1: (math.nan, [math.inf, 2.5]), "a": {"b": -math.inf, "c": None, "d": True}}
+    assert plain(given) == {"1": [None, [None, 2.5]], "a": {"b": None, "c": None, "d": True}}
+
+
+def test_the_picture_is_the_same_bytes_each_time(tmp_path: Path) -> None:
+    result = ran("april")
+    first = written(result, tmp_path / "a", plot=True) / "timeline.png"
+    second = written(result, tmp_path / "b", plot=True) / "timeline.png"
+    assert first.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert first.read_bytes() == second.read_bytes()
+
+
+# Whole folders or none
+
+
+def fill_with(text: str, fail: BaseException | None = None) -> Callable[[Path], None]:
+    def fill(work: Path) -> None:
+        (work / "summary.json").write_text(json.dumps({"schema": "rollcast-run/1", "text": text}))
+        if fail is not None:
+            raise fail
+
+    return fill
+
+
+def says(folder: Path) -> str:
+    return str(json.loads((folder / "summary.json").read_text())["text"])
+
+
+@pytest.mark.parametrize("fail", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("before", ["nothing", "empty", "run"])
+def test_a_failure_leaves_what_was_there(tmp_path: Path, fail: BaseException, before: str) -> None:
+    out = tmp_path / "p" / "out"
+    if before != "nothing":
+        out.mkdir(parents=True)
+    if before == "run":
+        write_folder(out, fill_with("old"))
+    kept = sorted(tmp_path.rglob("*"))
+    expected = ScenarioError if isinstance(fail, OSError) else KeyboardInterrupt
+    with pytest.raises(expected):
+        write_folder(out, fill_with("new", fail), force=True)
+    assert sorted(tmp_path.rglob("*")) == kept
+    if before == "run":
+        assert says(out) == "old"
+
+
+def test_a_swap_that_fails_puts_the_old_run_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    write_folder(out, fill_with("old"))
+    rename = Path.rename
+
+    def refuse(self: Path, target: Path) -> Path:
+        if self.suffix == ".partial":
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(ScenarioError, match="Input/output error"):
+        write_folder(out, fill_with("new"), force=True)
+    assert says(out) == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_move_that_fails_half_way_empties_the_folder_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(work: Path) -> None:
+        (work / "a").mkdir()
+        (work / "a" / "spans.csv").write_text("x")
+        (work / "b").write_text("x")
+
+    rename = Path.rename
+
+    def refuse(self: Path, target: Path) -> Path:
+        if self.name == "b":
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(ScenarioError, match="Input/output error"):
+        write_folder(tmp_path, fill)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_our_own_runs_are_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_folder(out, fill_with("old"))
+    with pytest.raises(ScenarioError, match="--force"):
+        check_target(out, force=False)
+    check_target(out, force=True)
+    link = tmp_path / "link"
+    link.symlink_to(out)
+    write_folder(link, fill_with("new"), force=True)
+    assert link.is_symlink()
+    assert says(out) == "new"
+    (out / "sub").mkdir()
+    with pytest.raises(ScenarioError, match="holds no run alone"):
+        check_target(out, force=True)
+    (out / "sub").rmdir()
+    (out / "summary.json").write_text("not json")
+    with pytest.raises(ScenarioError, match="holds no run alone"):
+        check_target(out, force=True)
+
+
+def test_targets_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for target in (tmp_path / "loop", tmp_path / ("x" * 300), Path("/dev/null"), Path("a\0b")):
+        with pytest.raises(ScenarioError) as refusal:
+            check_target(target, force=True)
+        assert refusal.value.field == "--out"

@@ -1,37 +1,52 @@
 # Everything sets itself up from a fresh clone with only Python (3.11 or newer) and make.
 PYTHON ?= python3
+# Two environments: users of the simulator never pay for the engine's 2 GB.
 VENV := .venv
-BIN := $(VENV)/bin
+ENGINE := .venv-engine
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-
-.PHONY: demo test check bench published clean
-
-$(VENV)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --editable '.[dev]'
-	touch $@
-
-demo: $(VENV)/.installed  ## The main job: compare the policies for Qwen3-8B on 8 H100
-	$(BIN)/rollcast compare examples/april.yaml --out demo --force $(DEMO_POLICIES)
 
 DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
   --policy 'pods(keep=4)' --policy prefix_reuse \
   --policy 'all together: april(over_sampling=2)+sagc+pods(keep=4)+prefix_reuse'
 
-test: $(VENV)/.installed  ## All tests
-	$(BIN)/python -m pytest -n 2
+.PHONY: demo demo-engine test test-core check bench published clean
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --editable '.[dev]'
+	touch $@
+
+# The pinned list is installed without its dependencies: some of them would pull CUDA builds that
+# break vLLM on a CPU. On a CUDA machine: pip install -e '.[engine,dev]' instead.
+$(ENGINE)/.installed: pyproject.toml engine/engine-cpu.lock
+	$(PYTHON) -m venv $(ENGINE)
+	$(ENGINE)/bin/pip install --quiet --no-deps --requirement engine/engine-cpu.lock
+	$(ENGINE)/bin/pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/.installed  ## The main job: compare the policies for Qwen3-8B on 8 H100
+	$(VENV)/bin/rollcast compare examples/april.yaml --out demo --force $(DEMO_POLICIES)
+
+demo-engine: $(ENGINE)/.installed  ## The same loop on real vLLM and torch, on two cores
+	$(ENGINE)/bin/rollcast run examples/engine.yaml --set steps=40 --out demo-engine --force
+
+test: $(ENGINE)/.installed  ## All tests, those with real vLLM and torch included
+	OMP_NUM_THREADS=1 $(ENGINE)/bin/python -m pytest -n 2 --dist loadfile
+
+test-core: $(VENV)/.installed  ## The tests that need no engine
+	$(VENV)/bin/python -m pytest -n 2 --ignore tests/engine
 
 check: $(VENV)/.installed  ## Types, lint, formatting, import contracts
-	$(BIN)/mypy
-	$(BIN)/ruff check simulator tests benchmarks
-	$(BIN)/ruff format --check simulator tests benchmarks
-	$(BIN)/lint-imports
+	$(VENV)/bin/mypy
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/lint-imports
 
-bench: $(VENV)/.installed  ## Speed and memory, side by side
-	$(BIN)/python benchmarks/speed.py
+bench: $(VENV)/.installed  ## Speed and memory of the simulator
+	$(VENV)/bin/python benchmarks/speed.py
 
 published: $(VENV)/.installed  ## Forecasts against published measurements
-	$(BIN)/python benchmarks/published.py
+	$(VENV)/bin/python benchmarks/published.py
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(ENGINE) demo demo-engine .pytest_cache .hypothesis .mypy_cache .ruff_cache

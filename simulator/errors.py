@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class RollcastError(Exception):
-    """The base of every error that a user can cause; the command line prints it and exits with 2."""
+    """Base of every error that a user can cause: the command line prints it and exits with 2."""
 
 
 class ScenarioError(RollcastError):

@@ -44,8 +44,8 @@ def preset_details(kind: str, name: str) -> Rows:
         ]
     if kind == "lengths":
         preset = length_presets()[name]
-        figures: dict[str, Any] = {"kind": preset.kind, "source": preset.source, "note": preset.note}
-        figures.update({"lengths": preset.lengths, **preset.details})
+        figures: dict[str, Any] = {"kind": preset.kind, "source": preset.source}
+        figures.update({"note": preset.note, "lengths": preset.lengths, **preset.details})
         return [{"figure": key, "value": _text(value)} for key, value in figures.items()]
     row = next(row for row in rows if row["name"] == name)
     return [{"figure": key, "value": _text(value)} for key, value in row.items()]

@@ -20,9 +20,9 @@ class ReplayWorkload:
         self.max_new_tokens = max_new_tokens
         self._found: dict[tuple[int, int], dict[int, tuple[int, float]]] = {}
         self._prompts: dict[int, int] = {}
-        columns = ("group", "attempt", "index", "prompt_tokens", "total_tokens", "finished", "reward")
+        columns = ("group", "attempt", "index", "prompt_tokens", "total_tokens", "finished")
         for group, attempt, index, prompt, total, finished, reward in zip(
-            *(stays[name].tolist() for name in columns), strict=True
+            *(stays[name].tolist() for name in (*columns, "reward")), strict=True
         ):
             tokens = total if finished else min(total + unfinished_tokens, max_new_tokens)
             self._found.setdefault((group, attempt), {})[index] = (tokens, reward)

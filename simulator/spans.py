@@ -105,7 +105,8 @@ class Stays:
             rollout.start_s,
             rollout.end_s,
         )
-        for append, value in zip(self._append, row, strict=True):
+        values: tuple[Any, ...] = row
+        for append, value in zip(self._append, values, strict=True):
             append(value)
 
     def settle(self, rollout: Rollout, fate: int, step: int = -1) -> None:

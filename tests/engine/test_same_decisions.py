@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("vllm")
+pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
 from engine.tasks.base import Prompt
 from engine.trainer import Trainer, TrainerConfig

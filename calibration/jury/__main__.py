@@ -1,0 +1,72 @@
+"""``python -m calibration.jury``: judge every published source and write the verdict."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from calibration.jury import (
+    engine_grid,
+    kernel_tables,
+    peers,
+    report,
+    rl_steps,
+    trace,
+    trainer_baselines,
+    weight_updates,
+)
+from calibration.jury.files import DEFAULT_DATA, AbsentError
+from calibration.jury.verdict import Source
+from simulator.errors import RollcastError
+
+Judge = Callable[[Path], Source]
+
+SOURCES: Mapping[str, Judge] = {
+    "trace": trace.source,
+    "engine_grid": engine_grid.source,
+    "kernel_tables": kernel_tables.source,
+    "trainer_baselines": trainer_baselines.source,
+    "rl_steps": rl_steps.source,
+    "weight_updates": weight_updates.source,
+    "peers": peers.source,
+}
+OUT = Path(__file__).parents[1] / "data" / "jury"
+
+
+def judge(data: Path, keys: list[str] | None = None) -> list[Source]:
+    """The sources named (all of them), in order; one whose data set is absent is marked skipped."""
+    found = []
+    for key in keys or list(SOURCES):
+        try:
+            found.append(SOURCES[key](data))
+        except AbsentError as reason:
+            found.append(Source(key, key.replace("_", " "), "", skipped=str(reason)))
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Judges, prints and writes. Returns 2 where a file is wrong, after saying which."""
+    parser = argparse.ArgumentParser(prog="python -m calibration.jury", description=__doc__)
+    parser.add_argument("--data", type=Path, default=DEFAULT_DATA, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder to write to")
+    parser.add_argument("--only", choices=list(SOURCES), action="append", help="judge this source")
+    options = parser.parse_args(arguments)
+    try:
+        sources = judge(options.data, options.only)
+        for source in sources:
+            print("\n".join(report.summary_lines(source)))
+        written = report.write(sources, options.out)
+    except RollcastError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: cannot write to {options.out}: {error.strerror}", file=sys.stderr)
+        return 2
+    print(f"wrote {', '.join(path.name for path in written[:3])} to {options.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

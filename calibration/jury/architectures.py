@@ -1,0 +1,42 @@
+"""Models of published tables by the name that the table gives them."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from calibration.jury.files import PUBLISHED, read_rows
+from simulator.errors import ScenarioError
+from simulator.models import Model, load_model
+
+PRESETS = {
+    "meta-llama/Meta-Llama-3-8B": "llama-3.1-8b",
+    "meta-llama/Meta-Llama-3-70B": "llama-3.1-70b",
+    "Qwen/Qwen2-7B": "qwen2.5-7b",  # the same widths
+    "Qwen/Qwen3-8B": "qwen3-8b",
+    "Qwen/Qwen3-0.6B": "qwen3-0.6b",
+    "Qwen/Qwen3-4B-Instruct-2507": "qwen3-4b",
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",
+}
+FILE = "architectures.csv"
+
+
+@cache
+def typed_in() -> dict[str, Model]:
+    """Architectures that are no preset. Raises ScenarioError for one that contradicts itself."""
+    models = {}
+    for row in read_rows(PUBLISHED / FILE, ("name", "layers", "source")):
+        given = {key: value for key, value in row.items() if value}
+        for key in ("qkv_bias", "qk_norm"):
+            if key in given:
+                given[key] = given[key] == "true"  # type: ignore[assignment]
+        models[row["name"]] = Model.from_mapping(given, f"{FILE}, {row['name']}")
+    return models
+
+
+def architecture(name: str) -> Model:
+    """The model ``name``. Raises ScenarioError for one that is neither preset nor typed in."""
+    if name in PRESETS:
+        return load_model(PRESETS[name])
+    if name not in typed_in():
+        raise ScenarioError("model", f"the architecture of {name!r} is not in {FILE}")
+    return typed_in()[name]

@@ -1,0 +1,140 @@
+"""Requests with lengths and arrival times, through one simulated replica."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from simulator.cluster import SimulatedCluster
+from simulator.costs import CostModel, Curve, Extremes, Iteration, TrainCost, TrainLoad
+from simulator.draws import GroupDraw
+from simulator.errors import RunError, ScenarioError
+from simulator.replica import EngineSpec
+from simulator.rollout import Rollout
+from simulator.world import ClusterShape, Event, Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request: its prompt, its response, and when it arrives (seconds since the start)."""
+
+    prompt_tokens: int
+    new_tokens: int
+    arrival_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """When a request's first token and its last came out, seconds since the start."""
+
+    first_token_s: float
+    end_s: float
+
+
+class _Requests:
+    """A workload whose group i is request i."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+        self.max_new_tokens = max(request.new_tokens for request in requests)
+        self.max_prompt_tokens = max(request.prompt_tokens for request in requests)
+
+    def draw(self, group: int, size: int, attempt: int = 0, step: int = 0) -> GroupDraw:
+        request = self._requests[group]
+        return GroupDraw(request.prompt_tokens, [request.new_tokens] * size, [0.0] * size)
+
+
+class _Logged:
+    """A cost model that notes each iteration with prefill: (start_s, seconds, tokens)."""
+
+    def __init__(self, cost: CostModel) -> None:
+        self._cost = cost
+        self.world: SimulatedCluster | None = None
+        self.prefills: list[tuple[float, float, int]] = []
+
+    def decode_curve(self, rollouts: int) -> Curve:
+        return self._cost.decode_curve(rollouts)
+
+    def mixed_iteration_s(self, work: Iteration) -> float:
+        assert self.world is not None
+        seconds = self._cost.mixed_iteration_s(work)
+        self.prefills.append((self.world.now_s, seconds, work.prefill_tokens))
+        return seconds
+
+    def train(self, load: TrainLoad) -> TrainCost:
+        return self._cost.train(load)
+
+    @property
+    def sync_s(self) -> float:
+        return self._cost.sync_s
+
+    @property
+    def switch_to_train_s(self) -> float:
+        return self._cost.switch_to_train_s
+
+    @property
+    def switch_to_rollout_s(self) -> float:
+        return self._cost.switch_to_rollout_s
+
+    def warnings(self, extremes: Extremes) -> list[str]:
+        return self._cost.warnings(extremes)
+
+
+def serve(requests: Sequence[Request], engine: EngineSpec, cost: CostModel) -> list[Served]:
+    """When each request is served by one replica, in the order given.
+
+    Requests are submitted at their arrival, in order of it. Raises ScenarioError for no request or
+    one that could never fit, RunError for lost requests.
+    """
+    if not requests:
+        raise ScenarioError("requests", "there are none")
+    logged = _Logged(cost)
+    shape = ClusterShape(replicas=1, gpus_per_replica=1, trainer_gpus=1, colocated=False)
+    world = logged.world = SimulatedCluster(shape, engine, logged, _Requests(requests))
+    rollouts = [Rollout(number, 0) for number in range(len(requests))]
+    events: list[Event] = []
+    order = sorted(range(len(requests)), key=lambda number: requests[number].arrival_s)
+    position = 0
+    while position < len(order):
+        due = requests[order[position]].arrival_s
+        if due > world.now_s:
+            while news := world.wait(due):
+                events += news
+        together = position + 1
+        while together < len(order) and requests[order[together]].arrival_s <= due:
+            together += 1
+        world.submit([rollouts[number] for number in order[position:together]])
+        position = together
+    while len(events) < len(requests):
+        events += world.wait()
+    ended = sum(isinstance(event, Finished) for event in events)
+    if ended != len(requests):
+        raise RunError(f"{len(requests) - ended} of {len(requests)} requests were lost")
+    first = _first_tokens([rollouts[number] for number in order], logged.prefills)
+    by_number = dict(zip(order, first, strict=True))
+    return [Served(by_number[number], rollout.end_s) for number, rollout in enumerate(rollouts)]
+
+
+def _first_tokens(
+    rollouts: Sequence[Rollout], prefills: Sequence[tuple[float, float, int]]
+) -> list[float]:
+    """The end of the iteration in which each prompt was computed to its end; rollouts in order of
+    their submission.
+
+    The engine admits and prefills in that order, so the tokens prefilled so far say whose prompt is
+    through; one iteration early where a chunk left exactly one token of it, which the replica then
+    computes as it decodes. A preempted rollout would break that order: then first tokens are not known, and the
+    start of each rollout stands for its first token.
+    """
+    if any(rollout.preemptions for rollout in rollouts):
+        return [rollout.start_s for rollout in rollouts]
+    done = list(accumulate(tokens for _, _, tokens in prefills))
+    first, wanted, iteration = [], 0, 0
+    for rollout in rollouts:
+        wanted += rollout.prefill_tokens
+        while done[iteration] < wanted:
+            iteration += 1
+        start_s, seconds, _ = prefills[iteration]
+        first.append(start_s + seconds)
+    return first

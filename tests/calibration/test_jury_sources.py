@@ -1,0 +1,276 @@
+"""Every source of the jury: bad input, its arithmetic on small cases, and the committed verdict."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibration.jury import (
+    engine_grid,
+    kernel_tables,
+    peers,
+    rl_steps,
+    trace,
+    trainer_baselines,
+    weight_updates,
+)
+from calibration.jury.__main__ import OUT, SOURCES, judge, main
+from calibration.jury.architectures import PRESETS, architecture, typed_in
+from calibration.jury.files import DEFAULT_DATA, PUBLISHED, AbsentError
+from calibration.jury.replay import Request, Served
+from calibration.jury.report import as_json
+from simulator.costs import Iteration
+from simulator.errors import ScenarioError
+from simulator.scenario_file import RawScenario, read_scenario
+from simulator.simulate import from_raw, simulate
+
+HEADS = {
+    trace.FILE: ",".join(trace.COLUMNS),
+    engine_grid.FILE: ",".join(engine_grid.COLUMNS),
+    kernel_tables.FILE: ",".join(kernel_tables.COLUMNS),
+    trainer_baselines.FILE: ",".join(trainer_baselines.COLUMNS),
+    rl_steps.FILE: ",".join(rl_steps.COLUMNS),
+}
+ROW = "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,1,4,2,10,100,{mean},0.8,2,1.0,{to},{role},s"
+
+
+@pytest.mark.parametrize(
+    ("read", "name", "row", "message"),
+    [
+        (trace.read_trace, trace.FILE, "10,0,0.0,1.0,2.0", "line 2, new_tokens"),
+        (trace.read_trace, trace.FILE, "10,5,3.0,1.0,2.0", "line 2, first_token_s"),
+        (trace.read_trace, trace.FILE, "10,5,0.0,1.0,0.5", "line 2, last_token_s"),
+        (engine_grid.read_grid, engine_grid.FILE, "TPU,1,m,8,1,1.0", "hw.*known: Nvidia H100"),
+        (
+            engine_grid.read_grid,
+            engine_grid.FILE,
+            "Nvidia H100 GPU,1,m,8,1,zero",
+            "line 2, latency_s",
+        ),
+        (kernel_tables.read_table, kernel_tables.FILE, "m,h100_sxm,1,sleep,1,8,1.0", "phase"),
+        (kernel_tables.read_table, kernel_tables.FILE, "m,h9,1,decode,1,8,1.0", "system"),
+        (
+            trainer_baselines.read_steps,
+            trainer_baselines.FILE,
+            "NVIDIA H200,8,m,rl,,16384,2,None,flash_attention_3,True,1.0",
+            "ac.*Recompute, Offload",
+        ),
+        (rl_steps.read_runs, rl_steps.FILE, ROW.format(mean=0, to="", role="held out"), "mean_new"),
+        (rl_steps.read_runs, rl_steps.FILE, ROW.format(mean=9, to="", role="seen"), "role"),
+        (
+            rl_steps.read_runs,
+            rl_steps.FILE,
+            ROW.format(mean=9, to="y", role="held out"),
+            "no run 'y'",
+        ),
+    ],
+)
+def test_a_wrong_row_names_its_line(
+    tmp_path: Path, read: Callable[[Path], object], name: str, row: str, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(f"{HEADS[name]}\n{row}\n")
+    with pytest.raises(ScenarioError, match=message):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"prompt": 5, "out": []}', '{"prompt": 5, "out": [1.5]}', "nonsense"]
+)
+def test_a_wrong_workload_says_its_form(tmp_path: Path, text: str) -> None:
+    path = tmp_path / peers.FILE
+    path.write_text(text)
+    with pytest.raises(ScenarioError, match="is not"):
+        peers.read_workload(path)
+
+
+def test_absent_data_are_said_and_nothing_else_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = ["trace", "engine_grid", "kernel_tables", "trainer_baselines", "peers"]
+    found = judge(tmp_path, [*keys, "weight_updates"])
+    assert [bool(source.skipped) for source in found] == [True] * 5 + [False]
+    with pytest.raises(AbsentError):
+        SOURCES["trace"](tmp_path)
+    arguments = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--only"]
+    assert main([*arguments, "weight_updates"]) == 0
+    (tmp_path / trace.FILE).write_text("a,b\n1,2\n")
+    assert main([*arguments, "trace"]) == 2
+    assert "has no column" in capsys.readouterr().err
+
+
+def test_a_trace_that_is_another_is_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / trace.FILE
+    path.write_text(f"{HEADS[trace.FILE]}\n10,5,0.0,1.0,2.0\n")
+    with pytest.raises(ScenarioError, match="makespan_s 2"):
+        trace.source(tmp_path)
+
+
+def test_three_figures_of_a_trace_by_hand() -> None:
+    requests = [Request(10, 5, 0.0), Request(10, 1, 1.0), Request(10, 3, 2.0)]
+    served = [Served(1.0, 5.0), Served(2.0, 2.0), Served(4.0, 7.0)]
+    found = trace.summarise(requests, served)
+    assert found.makespan_s == 7.0
+    assert found.mean_latency_s == pytest.approx((5 + 1 + 5) / 3)
+    assert found.mean_tpot_s == pytest.approx((1.0 + 1.5) / 2)
+    with pytest.raises(ScenarioError, match="second token"):
+        trace.summarise(requests[1:2], served[1:2])
+
+
+def test_every_architecture_typed_in_is_whole() -> None:
+    for name in [*PRESETS, *typed_in()]:
+        assert architecture(name).parameters > 5e8
+    # Published totals, in billions; non-gated MLPs entered as gated ones keep their weights.
+    known = {
+        "meta-llama/Llama-2-7b-hf": 6.74,
+        "mistralai/Mixtral-8x7B-v0.1": 46.7,
+        "facebook/opt-6.7b": 6.66 + 0.2,  # its embeddings are tied; here they are not
+        "Qwen/Qwen3-235B-A22B-Instruct-2507": 235.1,
+        "PrimeIntellect/INTELLECT-3": 106.9,
+    }
+    for name, billions in known.items():
+        assert architecture(name).parameters / 1e9 == pytest.approx(billions, rel=0.01)
+    with pytest.raises(ScenarioError, match="not in architectures"):
+        architecture("nobody/Nothing-1B")
+
+
+BATCHES = [
+    engine_grid.Batch("H100", 1, "Qwen/Qwen2-7B", length, batch, 1.0)
+    for length in (32, 64)
+    for batch in (1, 4, 16)
+]
+
+
+def test_host_overhead_of_a_known_engine_is_recovered() -> None:
+    known = (2.1e-3, 45e-6)
+    rows = [replace(row, latency_s=engine_grid.simulate_s(row, *known)) for row in BATCHES]
+    assert engine_grid.fit_host(rows) == pytest.approx(known, rel=1e-6)
+    cases, hosts = engine_grid.judge([*rows, *rows])
+    assert [case.role for case in cases].count("held out") == len(rows)
+    assert hosts["1 x H100"] == pytest.approx(known, rel=1e-6)
+    assert max(abs(case.error) for case in cases) < 1e-6
+
+
+def test_a_full_kv_pool_makes_a_batch_wait() -> None:
+    """Llama-2-7B on the 40 GB board: 64 x 1,024 tokens need 34 GB of KV, 23 GB are there."""
+    fits = engine_grid.Batch("A100", 1, "meta-llama/Llama-2-7b-hf", 256, 64, 1.0)
+    waits = replace(fits, length=512)
+    ratio = engine_grid.simulate_s(waits, 0, 0) / engine_grid.simulate_s(fits, 0, 0)
+    assert ratio > 2.6  # twice the tokens, a little more context, and a second wave
+
+
+def test_a_step_of_the_kernel_table_by_hand() -> None:
+    step = kernel_tables.Step("Qwen/Qwen3-8B", "l40s", 2, "prefill", 3, 10, 1.0)
+    assert step.work == Iteration(3, 30, 30, 165, 3, 30)
+    assert replace(step, phase="decode").work == Iteration(3, 30)
+    roles = [case.role for case in kernel_tables.judge([step, replace(step, gpu="b200"), step])]
+    assert roles == ["calibrated", "calibrated", "held out"]  # every second of each GPU
+
+
+def test_efficiencies_of_a_known_trainer_are_recovered() -> None:
+    gpu = trainer_baselines.board("H200")
+    known = replace(gpu, gemm_flop_efficiency=0.5, trainer_attention_flop_efficiency=0.4)
+    step = trainer_baselines.Step(
+        "H200", 8, "Qwen3-4B", "rl", False, 16384, 2, "Recompute", "flash_attention_3", 1.0
+    )
+    steps = [replace(step, length=n, lora=lora) for n in (8192, 65536) for lora in (True, False)]
+    timed = [replace(s, step_s=trainer_baselines.forecast_s(s, known)) for s in steps]
+    found = trainer_baselines.fit_efficiencies(timed, gpu)
+    assert found.gemm_flop_efficiency == pytest.approx(0.5, rel=1e-6)
+    assert found.trainer_attention_flop_efficiency == pytest.approx(0.4, rel=1e-6)
+
+
+@given(st.floats(0.2, 1.2), st.floats(0.05, 0.95))
+def test_the_median_gives_the_mean_at_the_cap(log_sd: float, share: float) -> None:
+    cap = 4000.0
+    median = rl_steps.median_for_mean(share * cap, log_sd, cap)
+    assert rl_steps.capped_mean(median, log_sd, cap) == pytest.approx(share * cap, rel=1e-6)
+
+
+def test_the_capped_mean_against_draws() -> None:
+    draws = 900.0 * np.exp(0.8 * np.random.default_rng(1).standard_normal(400_000))
+    expected = np.minimum(draws, 2000).mean()
+    assert rl_steps.capped_mean(900.0, 0.8, 2000.0) == pytest.approx(expected, rel=5e-3)
+
+
+def test_a_mean_at_or_beyond_the_cap_is_refused() -> None:
+    for mean in (0.0, 100.0, 120.0, math.nan):
+        with pytest.raises(ScenarioError, match="between 0 and the cap"):
+            rl_steps.median_for_mean(mean, 0.5, 100.0)
+
+
+def test_verl_lengths_are_what_the_report_says_they_are_calibrated_to() -> None:
+    """The on-policy rows' log-prob and update, seconds."""
+    runs = {run.name: run for run in rl_steps.read_runs(PUBLISHED / rl_steps.FILE)}
+    for name, train_s in (("fsdp", 374), ("megatron", 463)):
+        keys = {**rl_steps.scenario(runs[f"verl-7b-h20-sync-{name}"]), "steps": 1}
+        (step,) = simulate(from_raw(RawScenario(keys))).run.steps
+        assert step.train_s == pytest.approx(train_s, rel=0.02)
+
+
+def test_a_ratio_is_taken_to_its_own_on_policy_run() -> None:
+    runs = rl_steps.read_runs(PUBLISHED / rl_steps.FILE)
+    tiny = [replace(run, groups=2, group_size=4) for run in runs[:2]]
+    tiny = [replace(tiny[0], step_s=8.0), replace(tiny[1], step_s=6.0)]
+    cases, scenarios = rl_steps.judge(tiny)
+    assert [case.unit for case in cases] == ["s", "s", ""]
+    assert cases[2].measured == 0.75
+    assert cases[2].forecast == pytest.approx(cases[1].forecast / cases[0].forecast)
+    assert set(scenarios) == {run.name for run in tiny}
+
+
+def test_a_weight_update_is_fixed_time_and_bytes() -> None:
+    small, large = weight_updates.forecast_s(1e9), weight_updates.forecast_s(74e9)
+    assert large - small == pytest.approx(1.0, rel=1e-6)
+
+
+# --- the committed verdict ---
+
+
+def committed() -> dict[str, dict[str, object]]:
+    found = json.loads((OUT / "jury.json").read_text("utf-8"))
+    return {source["key"]: source for source in found["sources"]}
+
+
+def test_every_source_is_in_the_committed_verdict() -> None:
+    assert list(committed()) == list(SOURCES)
+    assert not any(source["skipped"] for source in committed().values())
+    assert "engine_grid" in committed()
+
+
+@pytest.mark.parametrize("key", [key for key in SOURCES if key != "rl_steps"])
+def test_the_committed_verdict_is_what_comes_out(key: str) -> None:
+    (source,) = judge(DEFAULT_DATA, [key])
+    if source.skipped:
+        pytest.skip(f"real data are not beside the checkout: {source.skipped}")
+    (fresh,) = as_json([source])["sources"]
+    known = committed()[key]
+    for part, fields in (("checks", ("value",)), ("cases", ("measured", "forecast"))):
+        assert [x["name"] for x in fresh[part]] == [x["name"] for x in known[part]]
+        for ours, theirs in zip(fresh[part], known[part], strict=True):
+            for field in fields:
+                assert ours[field] == pytest.approx(theirs[field], rel=1e-4), ours["name"]
+
+
+def test_a_committed_scenario_gives_the_committed_forecast() -> None:
+    """One of them from its file; all of them are remade in a minute by the command."""
+    cases = {case["name"]: case for case in committed()["rl_steps"]["cases"] if case["unit"] == "s"}
+    assert sorted(cases) == sorted(path.stem for path in (OUT / "scenarios").iterdir())
+    name = "llama-8b-h100-1off-v0.5"
+    result = simulate(from_raw(read_scenario(OUT / "scenarios" / f"{name}.yaml")))
+    assert result.run.steps[-1].step_s == pytest.approx(cases[name]["forecast"], rel=1e-4)
+
+
+def test_committed_files_are_small_and_hold_no_bulk() -> None:
+    sizes = {path.name: path.stat().st_size for path in OUT.rglob("*") if path.is_file()}
+    assert sum(sizes.values()) < 300_000
+    for key in ("engine_grid", "kernel_tables", "trainer_baselines"):
+        assert committed()[key]["cases"] == []

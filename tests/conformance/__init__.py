@@ -1,0 +1,1 @@
+"""One set of laws that every policy and every world keeps."""

@@ -1,0 +1,201 @@
+"""A world that passes everything on to another one, and holds the laws of worlds against it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+
+from simulator.plan import Layout
+from simulator.rollout import Rollout
+from simulator.world import ClusterShape, Event, Finished, Synced, TrainBatch, Trained
+from tests.conformance.arenas import Arena
+
+Key = tuple[int, int]
+NEARLY_S = 1e-9
+
+
+class Monitor:
+    """Stands between the loop and a world. Every violation is an AssertionError where it happens."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.world = arena.world
+        self.name = arena.world.name
+        self.shape: ClusterShape = arena.world.shape
+        self.version = 0
+        self.submitted = self.ended = self.resumed = self.aborted = 0
+        self._arena = arena
+        self._now_s = arena.world.now_s
+        self._flying: dict[Key, Rollout] = {}
+        self._before: dict[Key, int] = {}  # tokens when the stay began
+        self._reached: dict[tuple[int, int, int], int] = {}  # by group, index, attempt
+        self._prompts: dict[int, int] = {}
+        self._made: dict[Key, tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...]]] = {}
+        self._cold: dict[tuple[int, int], list[int]] = defaultdict(list)  # missing prompt tokens
+        self._trained: set[tuple[int, int, int]] = set()
+        self._updating: int | None = None
+        self._updates = 0
+        self._unsynced = self._syncing = False
+
+    @property
+    def now_s(self) -> float:
+        now_s = self.world.now_s
+        assert now_s >= self._now_s, "the clock runs backwards"
+        self._now_s = now_s
+        return now_s
+
+    @property
+    def idle(self) -> bool:
+        return not self._flying and self._updating is None and not self._syncing
+
+    def submit(self, rollouts: Sequence[Rollout]) -> None:
+        for rollout in rollouts:
+            assert rollout.key not in self._flying, f"{rollout} is in flight twice"
+            assert not rollout.finished
+            reached = self._reached.get((*rollout.key, rollout.attempt), 0)
+            assert rollout.new_tokens == reached, "tokens were lost between two stays"
+            self._before[rollout.key] = reached
+            self.resumed += reached > 0
+            if self._arena.tokens and reached:
+                self._made[rollout.key] = self._tokens(rollout)
+        self.world.submit(rollouts)
+        for rollout in rollouts:
+            self._flying[rollout.key] = rollout
+            prompt_tokens = self._prompts.setdefault(rollout.group, rollout.prompt_tokens)
+            assert rollout.prompt_tokens == prompt_tokens > 0
+        self.submitted += len(rollouts)
+
+    def abort(self, rollouts: Sequence[Rollout] | None = None) -> list[Rollout]:
+        asked = [*self._flying] if rollouts is None else [r.key for r in rollouts]
+        stopped = self.world.abort(rollouts)
+        assert [rollout.key for rollout in stopped] == sorted(asked)
+        for rollout in stopped:
+            self._end(rollout)
+        self.aborted += len(stopped)
+        return stopped
+
+    def train(self, batch: TrainBatch, layout: Layout) -> None:
+        assert self._updating is None, "two updates at once"
+        assert not self._unsynced, "an update on weights that were never synced"
+        assert not self._flying, "an update begins while rollouts are in flight"
+        assert batch.step == self._updates
+        for group in batch.groups:
+            assert len({r.attempt for r in group.rollouts}) == 1
+            for rollout in group.rollouts:
+                self._check_trainable(rollout)
+        self._updating = batch.step
+        self.world.train(batch, layout)
+
+    def sync_weights(self) -> None:
+        assert self._unsynced, "a sync without new weights"
+        assert not self._flying, "a sync within a rollout phase"
+        self._syncing = True
+        self.world.sync_weights()
+
+    def wait(self, until_s: float | None = None) -> list[Event]:
+        events = self.world.wait(until_s)
+        now_s = self.now_s
+        assert events or (until_s is not None and now_s >= until_s - NEARLY_S)
+        assert [_rank(event) for event in events] == sorted(_rank(event) for event in events)
+        for event in events:
+            if isinstance(event, Finished):
+                assert self._flying[event.rollout.key] is event.rollout
+                assert event.rollout.finished
+                assert event.rollout.end_s <= now_s + NEARLY_S
+                self._end(event.rollout)
+                continue
+            ends = [(phase.start_s, phase.end_s) for phase in event.phases]
+            assert all(start <= end <= now_s + NEARLY_S for start, end in ends)
+            assert all(a[1] <= b[0] + NEARLY_S for a, b in pairwise(ends))
+            if isinstance(event, Trained):
+                assert event.step == self._updating
+                self._updating, self._unsynced = None, True
+                self._updates += 1
+            else:
+                self._synced(event)
+        return events
+
+    # Inside
+
+    def _synced(self, event: Synced) -> None:
+        assert self._syncing
+        assert not self._flying
+        self._syncing = self._unsynced = False
+        self.version += 1
+        # The caches were empty when this version began, so of every prompt that a replica saw,
+        # some rollout computed all of it.
+        for (group, replica), missing in self._cold.items():
+            assert min(missing) == 0, f"group {group} found old keys on replica {replica}"
+        self._cold.clear()
+
+    def _end(self, rollout: Rollout) -> None:
+        """A stay is over."""
+        del self._flying[rollout.key]
+        self.ended += 1
+        before = self._before.pop(rollout.key)
+        sampled = rollout.new_tokens - before
+        assert 0 <= sampled
+        assert 0 <= rollout.new_tokens <= self._arena.cap
+        assert rollout.start_s <= rollout.end_s + NEARLY_S
+        assert 0 <= rollout.replica < self.shape.replicas
+        if rollout.finished:
+            assert sampled > 0
+            assert rollout.reward is not None
+            assert rollout.new_tokens == self._arena.cap or not rollout.truncated
+        self._reached[(*rollout.key, rollout.attempt)] = rollout.new_tokens
+        self._check_prefill(rollout, before, sampled)
+        if self._arena.tokens:
+            self._check_tokens(rollout, before)
+
+    def _check_prefill(self, rollout: Rollout, before: int, sampled: int) -> None:
+        """A stay computes what it knows, but for whole blocks of the prompt that its group has."""
+        assert 0 <= rollout.recomputed_tokens <= rollout.prefill_tokens
+        assert rollout.recomputed_tokens == 0 or rollout.preemptions > 0
+        if rollout.preemptions or not sampled:
+            return
+        found = rollout.prompt_tokens + before - rollout.prefill_tokens
+        block = self._arena.block_tokens
+        if block is None:
+            assert found == 0
+            return
+        # Where a chunk leaves one token over, the simulator decodes that one.
+        odd = found % block
+        assert odd == 0 or (odd == 1 and not self._arena.tokens), (rollout, found)
+        found -= odd
+        assert 0 <= found <= rollout.prompt_tokens, "a resumed rollout found its old tokens' keys"
+        self._cold[rollout.group, rollout.replica].append(found)
+
+    def _tokens(self, rollout: Rollout) -> tuple[tuple[int, ...], ...]:
+        assert self._arena.tokens is not None
+        tokens = self._arena.tokens(rollout)
+        return tokens.ids, tokens.log_probs, tokens.versions  # type: ignore[return-value]
+
+    def _check_tokens(self, rollout: Rollout, before: int) -> None:
+        """Tokens and log-probabilities of earlier stays are untouched; the new ones are of the
+        version that the replicas hold."""
+        ids, log_probs, versions = self._tokens(rollout)
+        assert len(ids) == len(log_probs) == len(versions) == rollout.new_tokens
+        old = self._made.pop(rollout.key, ((), (), ()))
+        assert (ids[:before], log_probs[:before], versions[:before]) == old
+        assert set(versions[before:]) <= {self.version}
+        assert all(value <= 0 for value in log_probs)
+
+    def _check_trainable(self, rollout: Rollout) -> None:
+        identity = (*rollout.key, rollout.attempt)
+        assert identity not in self._trained, f"{rollout} is trained on twice"
+        self._trained.add(identity)
+        assert rollout.finished
+        assert not rollout.in_flight
+        versions = [segment.version for segment in rollout.segments]
+        assert versions == sorted(set(versions))
+        assert versions[-1] <= self.version
+        assert sum(segment.tokens for segment in rollout.segments) == rollout.new_tokens
+        if self._arena.tokens:
+            spread = [s.version for s in rollout.segments for _ in range(s.tokens)]
+            assert [*self._tokens(rollout)[2]] == spread
+
+
+def _rank(event: Event) -> tuple[int, int, int]:
+    if isinstance(event, Finished):
+        return 0, *event.rollout.key
+    return (1 if isinstance(event, Trained) else 2), 0, 0

@@ -1,0 +1,66 @@
+"""What the engine says it computed is what the scheduler's rules, as the simulator has them, say.
+
+Two figures can differ by rules of their own: where a chunk leaves the last token of a prefill over,
+the simulator decodes that one. Here the budget holds any prefill, so that everything is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from simulator.cluster import SimulatedCluster
+from simulator.loop import run
+from simulator.plan import Batch, StepPlan
+from simulator.policies import parse_policy
+from simulator.replica import EngineSpec
+from simulator.run_replay import ReplayWorkload
+from simulator.spans import Run
+from simulator.world import ClusterShape
+from tests.conformance.arenas import BLOCK, COST, HAVE_VLLM, MAX_SEQS, real
+from tests.conformance.monitor import Monitor
+
+pytestmark = pytest.mark.skipif(not HAVE_VLLM, reason="vLLM is not installed (engine-cpu.lock)")
+
+CAP, BUDGET, STEPS = 40, 512, 3
+PLAN = StepPlan(Batch(4, 4))
+COLUMNS = ("group", "index", "new_tokens", "prefill_tokens", "recomputed_tokens", "preemptions")
+NARROW = {"kv_tokens": 384, "prefix_caching": False, "max_model_len": 128}
+AMPLE = {"kv_tokens": 4096, "prefix_caching": True}
+
+
+def both_worlds(
+    replicas: Callable[..., Any], policy: str, options: dict[str, Any]
+) -> tuple[Run, Run, Monitor]:
+    replica = replicas(max_batched_tokens=BUDGET, **options)
+    caching = options["prefix_caching"]
+    monitor = Monitor(real(replica, CAP, caching))
+    measured = run(monitor, parse_policy(policy, seed=5), PLAN, STEPS)
+    spec = EngineSpec(MAX_SEQS, BUDGET, replica.kv_blocks * BLOCK, BLOCK, caching)
+    shape = ClusterShape(1, 1, 1, colocated=True)
+    world = SimulatedCluster(shape, spec, COST, ReplayWorkload(measured.stays, CAP))
+    return measured, run(world, parse_policy(policy, seed=5), PLAN, STEPS), monitor
+
+
+@pytest.mark.parametrize("policy", ["sync", "april(over_sampling=2)"])
+@pytest.mark.parametrize("options", [AMPLE, NARROW], ids=["ample", "narrow"])
+def test_prefills_and_preemptions_are_those_of_the_rules(
+    replicas: Callable[..., Any], options: dict[str, Any], policy: str
+) -> None:
+    measured, expected, _ = both_worlds(replicas, policy, options)
+    for column in COLUMNS:
+        assert measured.stays[column].tolist() == expected.stays[column].tolist(), column
+    assert measured.ledger == expected.ledger
+    assert (measured.ledger.preemptions > 0) == (options is NARROW)
+    assert (measured.ledger.reprefilled_tokens > 0) == (options is NARROW or policy != "sync")
+
+
+def test_iterations_and_rollouts_count_the_same_tokens(replicas: Callable[..., Any]) -> None:
+    measured, _, monitor = both_worlds(replicas, "april(over_sampling=2)", NARROW)
+    iterations = monitor.world.log.iterations  # type: ignore[attr-defined]
+    assert iterations["prefill_tokens"].sum() == measured.ledger.prefill_tokens
+    assert iterations["preemptions"].sum() == measured.ledger.preemptions
+    assert (iterations["seconds"] > 0).all()
+    assert set(iterations["version"].tolist()) == set(range(STEPS))

@@ -1,0 +1,28 @@
+"""A reward function for whole runs, which fails when a test wants it to."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+FAULT: str | None = None
+"""``raise``, ``hang`` or ``nan``, once `AFTER` calls have gone well."""
+AFTER = 0
+_calls = 0
+
+
+def arm(fault: str | None, after: int = 0) -> None:
+    global FAULT, AFTER, _calls
+    FAULT, AFTER, _calls = fault, after, 0
+
+
+def even(prompt: str, response: str, answer: Any) -> float:
+    global _calls
+    _calls += 1
+    if FAULT and _calls > AFTER:
+        if FAULT == "raise":
+            raise KeyError("the judge is out")
+        if FAULT == "hang":
+            time.sleep(30)
+        return float("nan")
+    return float(sum(map(ord, response)) % 2 == 0)

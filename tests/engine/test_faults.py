@@ -1,0 +1,349 @@
+"""What goes wrong in a real run: it stops, says why in one sentence, and resumes.
+
+Faults are injected at the seam between the engine and what it calls; vLLM and torch are real.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
+
+import run_rewards
+import torch
+from running import STEPS, Home, Outcome, lend, outcome, require_same, revive, set_up
+
+from engine.config import build_run
+from simulator.errors import ScenarioError
+from simulator.scenario_file import override, parse_scenario, read_scenario
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "engine.yaml"
+HINT = "the finished steps are saved; add --resume to go on"
+
+
+@pytest.fixture
+def home(
+    tmp_path: Path, tiny_path: Path, tiny_model: Any, replica: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Home]:
+    set_up(tmp_path, tiny_path)
+    run_rewards.arm(None)
+    home = Home(tmp_path, replica)
+    lend(home, tiny_model, monkeypatch)
+    yield home
+    run_rewards.arm(None)
+    revive(replica)
+
+
+_whole: list[Outcome] = []
+
+
+@pytest.fixture
+def whole(home: Home) -> Outcome:
+    if not _whole:
+        assert home.run() == 0
+        _whole.append(outcome(home))
+        home.out.rename(home.folder / "whole")
+    return _whole[0]
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Any:
+    """What the last run wrote on stderr: how to go on, and one sentence."""
+
+    def read(*, saved: bool = True) -> str:
+        text = capsys.readouterr().err
+        assert "Traceback" not in text
+        lines = [line for line in text.splitlines() if not line.startswith("Writing model")]
+        assert lines[:-1] == ([HINT] if saved else []), text
+        assert lines[-1].startswith("error: ")
+        return lines[-1]
+
+    capsys.readouterr()
+    return read
+
+
+def test_vllm_raises_in_a_step(home: Home, whole: Outcome, said: Any) -> None:
+    calls, step = count(), home.replica._engine.step
+
+    def failing() -> Any:
+        if home.replica.version == 2 and next(calls) == 5:
+            raise RuntimeError("the KV cache is on fire\nand much more about it")
+        return step()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(home.replica._engine, "step", failing)
+        assert home.run() == 2
+    expected = "vLLM failed in an iteration: RuntimeError: the KV cache is on fire"
+    assert said() == f"error: {expected}"
+    assert home.run("--resume") == 0
+    require_same(outcome(home), whole, 2)
+
+
+def test_vllm_hangs_in_a_step(home: Home, whole: Outcome, said: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        calls, step = count(), home.replica._engine.step
+
+        def hanging() -> Any:
+            if home.replica.version == 1 and next(calls) == 3:
+                time.sleep(30)
+            return step()
+
+        patch.setattr(home.replica._engine, "step", hanging)
+        patch.setattr(home.replica, "_step_timeout_s", 2.0)
+        assert home.run() == 2
+    assert "vLLM did not return from an iteration within 2.0 s" in said()
+    assert home.run("--resume") == 0
+    require_same(outcome(home), whole, 1)
+
+
+def test_vllm_finds_no_work(home: Home, said: Any) -> None:
+    """Rollouts wait, but the scheduler schedules nothing."""
+    scheduler = home.replica._scheduler
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "max_num_running_reqs", 0)
+        patch.setattr(home.replica, "_stall_iterations", 4)
+        assert home.run() == 2
+    assert "vLLM stalled: rollout 0/0 waits, but 4 iterations in a row scheduled" in said()
+
+
+def test_a_full_disk_while_saving(home: Home, whole: Outcome) -> None:
+    """The file may grow to half of what it needs; the last checkpoint stays whole."""
+    from engine import checkpoint
+
+    save, calls = checkpoint.save, count()
+
+    def on_full_disk(*arguments: Any) -> None:
+        if next(calls) == 2:
+            half = home.saved.stat().st_size // 2
+            resource.setrlimit(resource.RLIMIT_FSIZE, (half, half))
+        save(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        status, text = home.in_child(
+            before=lambda: patch.setattr("engine.checkpoint.save", on_full_disk)
+        )
+    assert os.WEXITSTATUS(status) == 2
+    assert [HINT] == text.splitlines()[:-1]
+    assert text.splitlines()[-1].startswith("error: cannot save the run to ")
+    assert [path.name for path in home.saved.parent.iterdir()] == ["checkpoint.pkl"]
+    assert home.run("--resume") == 0
+    require_same(outcome(home), whole, 1)
+
+
+def test_a_full_disk_while_writing_the_results(home: Home, whole: Outcome, said: Any) -> None:
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.run.write_json", full)
+        assert home.run() == 2
+    assert "No space left on device" in said()
+    assert not home.out.exists()
+    assert home.run("--resume") == 0
+    require_same(outcome(home), whole, STEPS)
+
+
+def test_a_loss_that_is_not_finite(home: Home, whole: Outcome, said: Any) -> None:
+    from engine.trainer import Trainer
+
+    step = Trainer.step
+
+    def poisoned(self: Trainer, groups: Any, **options: Any) -> Any:
+        weight = next(self.model.parameters())
+        if options["version"] == 2:
+            with torch.no_grad():
+                weight.fill_(float("nan"))
+        return step(self, groups, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "step", poisoned)
+        assert home.run() == 2
+    assert "the loss of a microbatch of" in (text := said())
+    assert "is nan" in text
+    assert home.run("--resume") == 0
+    require_same(outcome(home), whole, 2)
+
+
+def test_the_trainer_runs_out_of_memory(home: Home, whole: Outcome, said: Any) -> None:
+    from engine.trainer import Trainer
+
+    calls, apply = count(), Trainer._apply
+
+    def starved(*arguments: Any) -> None:
+        if next(calls) == 3:  # after the first of two minibatches
+            raise torch.OutOfMemoryError("tried to allocate 20 GiB")
+        apply(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_apply", starved)
+        assert home.run() == 2
+    text = said()
+    assert "the update of step 1 failed: OutOfMemoryError: tried to allocate 20 GiB" in text
+    assert home.run("--resume") == 0
+    require_same(outcome(home), whole, 1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("raise", "Reward function run_rewards:even raised KeyError"),
+        ("hang", "Reward function run_rewards:even took longer than 0.5 s"),
+        ("nan", "Reward function run_rewards:even returned nan"),
+    ],
+)
+def test_a_reward_function_that_fails(
+    home: Home, whole: Outcome, said: Any, fault: str, message: str
+) -> None:
+    scenario = home.folder / "scenario.yaml"
+    scenario.write_text(
+        scenario.read_text().replace("reward_timeout_s: 10", "reward_timeout_s: 0.5")
+    )
+    run_rewards.arm(fault, after=20)
+    assert home.run() == 2
+    text = said()
+    assert message in text
+    assert "on the prompt 'count to" in text
+    run_rewards.arm(None)
+    assert home.run("--resume") == 0
+    resumed = outcome(home)
+    assert resumed.trained  # it failed in the second step or later
+    require_same(resumed, whole, min(resumed.trained))
+
+
+def test_a_prompt_longer_than_the_context(home: Home, said: Any) -> None:
+    text = "x" * 300
+    (home.folder / "prompts.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"{text}{i}"}) + "\n" for i in range(9))
+    )
+    assert home.run() == 2
+    assert "needs 301 prompt and up to 24 response tokens, but" in said()
+
+
+def test_a_kv_pool_too_small_for_one_rollout(
+    tmp_path: Path, tiny_path: Path, monkeypatch: pytest.MonkeyPatch, said: Any
+) -> None:
+    """With an engine of its own, whose pool holds a response but not its prompt with it."""
+    set_up(tmp_path, tiny_path)
+    prompts = "".join(json.dumps({"prompt": "x" * 45 + str(i)}) + "\n" for i in range(9))
+    (tmp_path / "prompts.jsonl").write_text(prompts)
+    monkeypatch.setattr("gc.collect", lambda *args: 0)
+    home = Home(tmp_path, None)  # type: ignore[arg-type]
+    assert home.run("--set", "engine.kv_tokens=64") == 2
+    assert "the KV pool of 64 tokens allow 64 in all" in said()
+    assert home.run("--set", "engine.kv_tokens=32", "--set", "workload.max_new_tokens=40") == 2
+    assert "engine.kv_tokens: a pool of 32 tokens cannot hold one rollout" in said()
+
+
+# Scenarios that are wrong are refused before anything starts
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "message"),
+    [
+        (["engine.trainer.learning_rate=fast"], "engine.trainer.learning_rate", "not a number"),
+        (["engine.trainer.learning_rate=0"], "engine.trainer.learning_rate", "above 0"),
+        (["engine.trainer.learning_rat=1"], "engine.trainer.learning_rat", "learning_rate"),
+        (["engine.trainer.minibatches=1.5"], "engine.trainer.minibatches", "whole number"),
+        (["engine.trainer.autocast=1"], "engine.trainer.autocast", "true or false"),
+        (["engine.trainer.betas=0.9"], "engine.trainer.betas", "list of 2 numbers"),
+        (["engine.trainer.betas=[0.9, x]"], "engine.trainer.betas", "not a number"),
+        (["engine.trainer.checkpoint=most"], "engine.trainer.checkpoint", "prefix"),
+        (["engine.trainer.loss=gpro"], "engine.trainer.loss", "did you mean .*grpo"),
+        (["engine.trainer.loss.clip=1"], "engine.trainer.loss.clip", "clip_low"),
+        (["engine.trainer.loss.clip_low=x"], "engine.trainer.loss.clip_low", "not a number"),
+        (["engine.trainer.temperature=0.5"], "engine.trainer.temperature", "sampled at 1"),
+        (["engine.sampling.temperature=hot"], "engine.sampling.temperature", "not a number"),
+        (["engine.sampling.temperature=0"], "engine.sampling.temperature", "teaches nothing"),
+        (["engine.sampling.top_p=0"], "engine.sampling", "top_p is above 0"),
+        (["engine.sampling.top_p=0.9"], "engine.trainer.old_log_probs", "must be trainer"),
+        (["engine.sampling.topk=5"], "engine.sampling.topk", "top_k"),
+        (["engine.task.name=math"], "engine.task.name", "collatz is built in"),
+        (["engine.task.style=3"], "engine.task.style", "not text"),
+        (["engine.task.style=wordy"], "engine.task.style", "worded"),
+        (["engine.task.stile=bare"], "engine.task.stile", "style"),
+        (["engine.task.prompts=x.jsonl"], "engine.task.reward", "missing"),
+        (["engine.task.chat=true"], "engine.task.chat", "task of your own"),
+        (["engine.task={prompts: a, reward: 'b:c'}"], "engine.model", "missing"),
+        (
+            ["engine.task={prompts: a, reward: 'b:c', reward_timeout_s: 0}"],
+            "engine.task.reward_timeout_s",
+            "more than 0",
+        ),
+        (["engine.trainer=[1]"], "engine.trainer", "mapping|dictionary"),
+        (["engine.dtype=float99"], "engine.dtype", "float32, bfloat16"),
+        (["engine.device=tpu"], "engine.device", "not cpu, cuda"),
+        (["engine.model=nowhere"], "engine.model", "no Hugging Face config.json"),
+        (["engine.block_tokens=16"], "engine.block_tokens", "multiple of 32"),
+        (["engine.max_batched_tokens=64"], "engine.max_batched_tokens", "less than max_seqs"),
+        (["engine.kv_tokens=512"], "engine.kv_tokens", "cannot hold one rollout"),
+        (["cluster.replicas=2"], "cluster.replicas", "make it 1"),
+        (["cluster.placement=disaggregated"], "cluster.placement", "make it colocated"),
+        (["policy=[one_step_off]"], "policy.one_step_off", "GPUs of their own"),
+        (["workload.max_new_tokens=null"], "workload.max_new_tokens", "missing"),
+        (["workload.max_new_tokens=many"], "workload.max_new_tokens", "not a number"),
+    ],
+)
+def test_a_wrong_scenario_names_its_key(settings: list[str], field: str, message: str) -> None:
+    with pytest.raises(ScenarioError, match=message) as caught:
+        build_run(override(read_scenario(EXAMPLE), settings))
+    assert caught.value.field == field
+    assert "\n" not in str(caught.value)
+    assert "--set" in str(caught.value) or "engine.yaml, line" in str(caught.value) or (
+        "missing" in message
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_device_that_is_not_there() -> None:
+    with pytest.raises(ScenarioError, match=r"engine\.device: is cuda, but torch sees no GPU"):
+        build_run(override(read_scenario(EXAMPLE), ["engine.device=cuda"]))
+
+
+def test_the_line_of_a_wrong_key_is_named() -> None:
+    text = EXAMPLE.read_text().replace("learning_rate: 1.0e-4", "learning_rate: fast")
+    line = 1 + text[: text.index("learning_rate: fast")].count("\n")
+    with pytest.raises(ScenarioError, match=f"scenario, line {line}"):
+        build_run(parse_scenario(text))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["engine.task.reward=run_rewards:odd"], "has no function odd"),
+        (["engine.task.reward=nowhere:odd"], "cannot be imported"),
+        (["engine.task.prompts=none.jsonl"], "engine.task.prompts: "),
+        (["engine.task.chat=true"], "has no chat template"),
+        (["engine.trainer.learning_rate=fast"], "engine.trainer.learning_rate: "),
+    ],
+)
+def test_what_is_wrong_with_a_task_is_said_before_the_engine_starts(
+    home: Home, said: Any, monkeypatch: pytest.MonkeyPatch, settings: list[str], message: str
+) -> None:
+    monkeypatch.setattr("engine.start.start_replica", None)
+    assert home.run(*(part for setting in settings for part in ("--set", setting))) == 2
+    assert message in said(saved=False)
+
+
+def test_weights_that_cannot_be_read(home: Home, said: Any) -> None:
+    (home.folder / "model" / "model.safetensors").write_bytes(b"not a model")
+    assert home.run() == 2
+    assert "engine.model: the model in model cannot be loaded: " in said(saved=False)
+
+
+def test_the_defaults_are_those_of_the_trainer() -> None:
+    spec = build_run(read_scenario(EXAMPLE))
+    assert spec.trainer.loss.aggregation == "token_mean"
+    assert spec.trainer.loss.clip_low == 0.2
+    assert (spec.trainer.minibatches, spec.trainer.seed) == (2, spec.seed)
+    hot = build_run(override(read_scenario(EXAMPLE), ["engine.sampling.temperature=0.7"]))
+    assert hot.trainer.temperature == hot.sampling.temperature == 0.7

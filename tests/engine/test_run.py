@@ -1,0 +1,308 @@
+"""``rollcast run``: what it writes, and that a run that was killed goes on as if it had not been."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
+
+import run_rewards
+from running import STEPS, Home, Outcome, kill_myself, lend, outcome, require_same, revive, set_up
+
+
+@pytest.fixture
+def home(
+    tmp_path: Path, tiny_path: Path, tiny_model: Any, replica: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Home]:
+    set_up(tmp_path, tiny_path)
+    run_rewards.arm(None)
+    home = Home(tmp_path, replica)
+    lend(home, tiny_model, monkeypatch)
+    yield home
+    revive(replica)
+
+
+_whole: list[Outcome] = []
+
+
+@pytest.fixture
+def whole(home: Home) -> Outcome:
+    """The run that nothing interrupts."""
+    if not _whole:
+        assert home.run() == 0
+        _whole.append(outcome(home))
+        home.out.rename(home.folder / "whole")
+    return _whole[0]
+
+
+# What it writes
+
+
+def test_the_folder_has_all_of_simulates_files_and_the_engines(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert home.run() == 0
+    said = capsys.readouterr()
+    assert "accuracy: " in said.out
+    assert "wrote " in said.err
+    assert not home.saved.parent.exists()
+    names = {path.name for path in home.out.iterdir()}
+    of_simulate = {"spans.csv", "steps.csv", "rollouts.csv", "decisions.jsonl", "scenario.json"}
+    of_engine = {"iterations.csv", "updates.jsonl", "provenance.json"}
+    assert names == of_simulate | of_engine | {"summary.json", "trace.json"}
+    check_tables(home)
+
+
+def check_tables(home: Home) -> None:
+    tables = {}
+    for name in ("steps", "rollouts", "iterations"):
+        with (home.out / f"{name}.csv").open() as file:
+            tables[name] = list(csv.DictReader(file))
+    summary = json.loads((home.out / "summary.json").read_text())
+    lines = (home.out / "updates.jsonl").read_text().splitlines()
+    updates = [json.loads(line) for line in lines]
+    assert [int(row["step"]) for row in tables["steps"]] == list(range(STEPS))
+    for row, update in zip(tables["steps"], updates, strict=True):
+        rewards = [
+            float(r["reward"]) for r in tables["rollouts"] if r["step"] == row["step"] and r["reward"]
+        ]
+        accuracy = sum(rewards) / len(rewards)
+        assert float(row["accuracy"]) == pytest.approx(accuracy) == pytest.approx(update["accuracy"])
+        assert update["step"] == int(row["step"])
+    for column in ("prefill_tokens", "preemptions"):
+        in_rollouts = sum(int(row[column]) for row in tables["rollouts"])
+        assert sum(int(row[column]) for row in tables["iterations"]) == in_rollouts
+    assert sum(int(row["new_tokens"]) for row in tables["rollouts"]) == summary["generated_tokens"]
+    assert summary["reprefilled_tokens"] > 0
+    assert 0 <= summary["sync_log_prob_difference"] < 1e-4
+    ended = max(float(row["end_s"]) for row in tables["steps"])
+    assert sum(float(row["seconds"]) for row in tables["iterations"]) < ended
+    provenance = json.loads((home.out / "provenance.json").read_text())
+    assert {"torch", "numpy", "rollcast"} <= set(provenance["versions"])
+    assert str(home.folder) not in json.dumps([summary, provenance])
+
+
+def test_the_same_columns_as_simulate(home: Home) -> None:
+    from simulator.output import write_run
+    from simulator.scenario_file import parse_scenario
+    from simulator.simulate import from_raw, simulate
+
+    text = """
+engine: {kv_tokens: 4096}
+workload: {batch_groups: 2, group_size: 2, prompt_tokens: 5, max_new_tokens: 9,
+           lengths: {family: lognormal, median_tokens: 5, between_sd: 0.3, within_sd: 0.3}}
+cost: {linear: {iteration_s: 1.0e-3, train_per_token_s: 1.0e-5}}
+policy: [{april: {over_sampling: 2.0}}, {sagc: {candidates: [2, 4], first: 2}}]
+steps: 2
+"""
+    simulated = simulate(from_raw(parse_scenario(text)))
+    folder = home.folder / "simulated"
+    folder.mkdir()
+    write_run(folder, simulated.run, simulated.summary, {}, plot=False)
+    assert home.run("--set", "steps=1") == 0
+    for name in ("spans.csv", "steps.csv", "rollouts.csv"):
+        ours = (home.out / name).read_text().splitlines()[0].split(",")
+        theirs = (folder / name).read_text().splitlines()[0].split(",")
+        assert ours == [*theirs, *(["accuracy"] if name == "steps.csv" else [])]
+    ours, theirs = (json.loads((f / "summary.json").read_text()) for f in (home.out, folder))
+    assert set(theirs) <= set(ours)
+
+
+# Stops and resumes
+
+
+def in_rollout(home: Home, patch: pytest.MonkeyPatch) -> None:
+    calls, step = count(), home.replica.step
+
+    def dying() -> Any:
+        if home.replica.version == 2 and next(calls) == 9:
+            kill_myself()
+        return step()
+
+    patch.setattr(home.replica, "step", dying)
+
+
+def in_update(home: Home, patch: pytest.MonkeyPatch) -> None:
+    """Between the two minibatches of the update: half of it is in the weights."""
+    from engine.trainer import Trainer
+
+    calls, apply = count(), Trainer._apply
+
+    def dying(*arguments: Any) -> None:
+        apply(*arguments)
+        if next(calls) == 4:
+            kill_myself()
+
+    patch.setattr(Trainer, "_apply", dying)
+
+
+def in_sync(home: Home, patch: pytest.MonkeyPatch) -> None:
+    load = home.replica.load_weights
+
+    def dying(weights: Any) -> None:
+        load(weights)
+        if home.replica.version == 3:
+            kill_myself()
+
+    patch.setattr(home.replica, "load_weights", dying)
+
+
+def in_checkpoint(home: Home, patch: pytest.MonkeyPatch) -> None:
+    """With half a file on the disk."""
+    calls = count()
+    dump = pickle.dump
+
+    def dying(state: Any, file: Any, protocol: int) -> None:
+        if next(calls) == 3:
+            content = pickle.dumps(state, protocol)
+            file.write(content[: len(content) // 2])
+            file.flush()
+            kill_myself()
+        dump(state, file, protocol)
+
+    patch.setattr("engine.checkpoint.pickle.dump", dying)
+
+
+def in_first_step(home: Home, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(home.replica, "step", kill_myself)
+
+
+def in_results(home: Home, patch: pytest.MonkeyPatch) -> None:
+    """All steps are done; some of the tables are written."""
+    patch.setattr("engine.run.write_json", lambda *arguments: kill_myself())
+
+
+KILLS = [
+    (in_first_step, 0),
+    (in_rollout, 2),
+    (in_update, 2),
+    (in_sync, 2),
+    (in_checkpoint, 2),
+    (in_results, STEPS),
+]
+
+
+@pytest.mark.parametrize(("arm", "done"), KILLS, ids=[arm.__name__ for arm, _ in KILLS])
+def test_a_killed_run_goes_on_as_if_it_had_not_been(
+    home: Home, whole: Outcome, arm: Callable[..., None], done: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        status, _ = home.in_child(before=lambda: arm(home, patch))
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    assert not home.out.exists()
+    assert home.saved.is_file()
+    assert home.run("--resume") == 0
+    require_same(outcome(home), whole, done)
+    assert not home.saved.parent.exists()
+
+
+def test_the_clock_leaves_interruptions_and_saving_out(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine import checkpoint
+
+    save = checkpoint.save
+
+    def slowly(*arguments: Any) -> None:
+        time.sleep(2.0)
+        save(*arguments)
+
+    monkeypatch.setattr("engine.checkpoint.save", slowly)
+    assert home.run("--set", "steps=1") == 0
+    assert json.loads((home.out / "summary.json").read_text())["makespan_s"] < 2.0
+
+
+def test_more_steps_are_the_same_run(home: Home, whole: Outcome) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        status, _ = home.in_child("--set", "steps=3", before=lambda: in_rollout(home, patch))
+    assert os.WIFSIGNALED(status)
+    assert home.run("--resume", "--set", "steps=4") == 0
+    require_same(outcome(home), whole, 2)
+
+
+def test_a_killed_process_is_resumed_by_another(home: Home, whole: Outcome) -> None:
+    """The real thing: another process, with an engine of its own, and no help from the tests."""
+    command = [sys.executable, "-m", "simulator.cli", "run", str(home.folder / "scenario.yaml")]
+    folders = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+    process = subprocess.Popen(
+        [*command, "--out", str(home.out), "--no-plot"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    began, seen = time.monotonic(), set()
+    while process.poll() is None and len(seen) < 3 and time.monotonic() - began < 120:
+        if home.saved.is_file():
+            seen.add(home.saved.stat().st_ino)
+        time.sleep(0.002)
+    process.kill()
+    _, said = process.communicate()
+    assert len(seen) == 3, said
+    with home.saved.open("rb") as file:
+        done = pickle.load(file)["loop"]["next_step"]
+    assert done >= 1
+    assert home.run("--resume") == 0
+    require_same(outcome(home), whole, done)
+
+
+# Calls that are refused
+
+
+def killed_in_step_2(home: Home) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        home.in_child(before=lambda: in_rollout(home, patch))
+    assert home.saved.is_file()
+
+
+def test_resuming_what_cannot_be_resumed(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(*options: str) -> str:
+        assert home.run(*options) == 2
+        said = capsys.readouterr().err.strip().splitlines()
+        assert len(said) == 1 and said[0].startswith("error: "), said
+        return said[0]
+
+    assert "there is no unfinished run beside" in refused("--resume")
+    killed_in_step_2(home)
+    assert "had another engine.trainer.learning_rate" in refused(
+        "--resume", "--set", "engine.trainer.learning_rate=0.01"
+    )
+    assert "had another seed" in refused("--resume", "--seed", "8")
+    assert "had another policy" in refused("--resume", "--set", "policy=[]")
+    assert "has done 2 already" in refused("--resume", "--set", "steps=1")
+    content = home.saved.read_bytes()
+    assert home.saved.is_file()
+    for broken in (b"", b"nothing of ours", content[: len(content) // 2], pickle.dumps([1])):
+        home.saved.write_bytes(broken)
+        assert "start anew with --force" in refused("--resume")
+    home.saved.write_bytes(content)
+    assert home.run() == 2  # it would be overwritten
+    said = capsys.readouterr().err
+    assert "an unfinished run lies beside" in said
+    assert "--resume or --force" in said
+    assert home.run("--force", "--set", "steps=1") == 0
+
+
+def test_resume_needs_a_folder() -> None:
+    from engine.config import build_run
+    from engine.run import run_scenario
+    from simulator.errors import ScenarioError
+    from simulator.scenario_file import read_scenario
+
+    example = read_scenario(Path(__file__).parents[2] / "examples" / "engine.yaml")
+    with pytest.raises(ScenarioError, match="--resume: needs --out"):
+        run_scenario(build_run(example), None, resume=True)

@@ -7,11 +7,12 @@ from typing import Any, Literal, cast
 
 import simpy
 
+from simulator.batching import Stay
 from simulator.clock import to_seconds, to_ticks
 from simulator.costs.base import CostModel, Extremes, TrainLoad
 from simulator.errors import RunError, ScenarioError
 from simulator.plan import Layout
-from simulator.replica import EngineSpec, Replica, Stay
+from simulator.replica import EngineSpec, Replica
 from simulator.rollout import Rollout
 from simulator.routing import ROUTINGS, Router
 from simulator.workload import Workload

@@ -32,6 +32,7 @@ from typing import Any, cast
 
 import simpy
 
+from simulator.batching import Jump, Stay, Work
 from simulator.clock import to_seconds, to_ticks
 from simulator.costs.base import CostModel, Curve, Extremes, Iteration
 from simulator.errors import RunError, ScenarioError
@@ -64,99 +65,6 @@ class EngineSpec:
     def kv_blocks(self) -> int:
         """Whole blocks in the pool."""
         return self.kv_tokens // self.block_tokens
-
-
-class Stay:
-    """A stay of a rollout on a replica.
-
-    known: prompt and sampled tokens to compute before the next one is sampled. While it waits or
-    prefills, ``computed`` counts tokens in the cache; while it decodes, they are ``it + off``.
-    shared: blocks of its that belong to the group's cache entry.
-    """
-
-    __slots__ = (
-        "aborted",
-        "computed",
-        "decoding",
-        "known",
-        "off",
-        "preemptions",
-        "prefill_tokens",
-        "recomputed_tokens",
-        "rollout",
-        "shared",
-        "start",
-        "target",
-        "ticket",
-    )
-
-    def __init__(self, rollout: Rollout, total_new_tokens: int) -> None:
-        self.rollout = rollout
-        self.known = rollout.prompt_tokens + rollout.new_tokens
-        self.target = rollout.prompt_tokens + total_new_tokens
-        self.computed = 0
-        self.decoding = False
-        self.off = 0
-        self.shared = 0
-        self.ticket = -1  # of its place in the heap of ends
-        self.start = -1
-        self.prefill_tokens = 0
-        self.recomputed_tokens = 0
-        self.preemptions = 0
-        self.aborted = False
-
-
-@dataclass(slots=True)
-class _Work:
-    """What the rollouts that do not decode yet add to an iteration, as in `Iteration`.
-
-    context_tokens: of all of them; the other figures are of those that count as prefilling. One
-    whose last token alone was left over by a chunk does not: it computes what decoding would.
-    """
-
-    context_tokens: int = 0
-    prefill_rollouts: int = 0
-    prefill_tokens: int = 0
-    prefill_pairs: int = 0
-    prefill_context_tokens: int = 0
-
-
-@dataclass(slots=True)
-class _Jump:
-    """Iterations under way: ``iterations`` of them from ``start``, all with the same batch."""
-
-    start: int
-    iterations: int
-    rollouts: int
-    context_tokens: int
-    curve: Curve | None  # None: a single iteration that takes ``ticks``
-    ticks: int
-
-    def ticks_of(self, iterations: int) -> int:
-        """Ticks of its first ``iterations`` iterations."""
-        if self.curve is None or iterations == self.iterations:
-            return self.ticks
-        return self.curve.total_ticks(self.context_tokens, self.rollouts, iterations)
-
-    def iterations_until(self, now: int) -> int:
-        """Iterations until its first boundary at or after ``now``, at least one."""
-        low, high, elapsed = 1, self.iterations, now - self.start
-        while low < high:
-            middle = (low + high) // 2
-            if self.ticks_of(middle) >= elapsed:
-                high = middle
-            else:
-                low = middle + 1
-        return low
-
-    def cut(self, now: int) -> bool:
-        """Ends it at its first boundary at or after ``now``; whether that changed anything."""
-        iterations = self.iterations_until(now)
-        if iterations == self.iterations:
-            return False
-        self.ticks = self.ticks_of(iterations)
-        self.iterations = iterations
-        return True
 
 
 class Replica:
@@ -196,7 +104,7 @@ class Replica:
         self._tickets = 0
         self._filling: list[Stay] = []  # scheduled in the iteration under way, not decoding yet
         self._aborted: list[Stay] = []
-        self._jump: _Jump | None = None
+        self._jump: Jump | None = None
         self._wake: simpy.Event | None = None
         self._process = env.process(self._run())
 
@@ -282,12 +190,12 @@ class Replica:
 
     # A scheduling pass
 
-    def _schedule(self) -> _Jump:
+    def _schedule(self) -> Jump:
         preempted = self._make_room()
         self._filling = []
         budget = self._spec.max_batched_tokens - self._decoding
         context = self._decoding * (self._it + 1) + self._off_sum
-        work = _Work()
+        work = Work()
         last = next(reversed(self.running), None)
         if last is not None and not last.decoding and budget > 0:
             tokens = min(last.known - last.computed, budget)
@@ -325,7 +233,7 @@ class Replica:
         stay.preemptions += 1
         self.waiting.appendleft(stay)
 
-    def _fill(self, stay: Stay, tokens: int, work: _Work, prefilling: bool) -> None:
+    def _fill(self, stay: Stay, tokens: int, work: Work, prefilling: bool) -> None:
         """Schedules tokens, whose blocks are taken, of a rollout that does not decode yet."""
         before = stay.computed
         stay.computed += tokens
@@ -343,7 +251,7 @@ class Replica:
         work.prefill_pairs += tokens * before + tokens * (tokens + 1) // 2
         work.prefill_context_tokens += stay.computed
 
-    def _admit(self, budget: int, work: _Work) -> None:
+    def _admit(self, budget: int, work: Work) -> None:
         """Admits waiting rollouts in order while budget, ``max_seqs`` and the pool allow."""
         pool, waiting = self.pool, self.waiting
         while budget > 0 and waiting and len(self.running) < self._spec.max_seqs:
@@ -364,7 +272,7 @@ class Replica:
             budget -= tokens
             pool.evict()
 
-    def _plan_jump(self, context: int, work: _Work, preempted: bool) -> _Jump:
+    def _plan_jump(self, context: int, work: Work, preempted: bool) -> Jump:
         now, extremes, decoding = self._now, self._extremes, self._decoding
         rollouts = decoding + len(self._filling)
         if rollouts > extremes.rollouts:
@@ -385,10 +293,10 @@ class Replica:
                 ticks = to_ticks(self._cost.mixed_iteration_s(iteration))
             else:
                 ticks = self._curve(rollouts).ticks(context)
-            return _Jump(now, 1, rollouts, context, None, ticks)
+            return Jump(now, 1, rollouts, context, None, ticks)
         if not decoding:
             if preempted:  # nothing is left to schedule, and the next pass may admit again
-                return _Jump(now, 1, 0, 0, None, 0)
+                return Jump(now, 1, 0, 0, None, 0)
             raise RunError(
                 f"replica {self.number} can never go on: its KV pool of {self._spec.kv_tokens} "
                 "tokens cannot hold the next rollout (engine.kv_tokens)"
@@ -398,7 +306,7 @@ class Replica:
         n = 1 if preempted and self._head_fits() else self._horizon()
         extremes.context_tokens = max(extremes.context_tokens, context + (n - 1) * decoding)
         ticks = curve.total_ticks(context, decoding, n)
-        return _Jump(now, n, decoding, context, curve, ticks)
+        return Jump(now, n, decoding, context, curve, ticks)
 
     def _curve(self, rollouts: int) -> Curve:
         curve = self._curves.get(rollouts)
@@ -433,7 +341,7 @@ class Replica:
 
     # The end of an iteration
 
-    def _end(self, jump: _Jump) -> None:
+    def _end(self, jump: Jump) -> None:
         """The boundary: tokens are sampled, the finished and the aborted leave."""
         self._jump = None
         n, size = jump.iterations, self._spec.block_tokens

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from simulator.replica import Replica, Stay
+from simulator.batching import Stay
+from simulator.replica import Replica
 from simulator.rollout import Rollout
 
 Queues = Sequence[Sequence[Stay]]

@@ -13,7 +13,6 @@ from typing import Any
 from hypothesis import strategies as st
 
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
-from simulator.errors import RunError
 from simulator.loop import run
 from simulator.plan import (
     AllDone,
@@ -37,7 +36,10 @@ ROUTINGS = ("round_robin", "least_loaded", "group_affinity")
 
 @dataclass(frozen=True)
 class TableWorkload:
-    """Draws looked up in short tables by an address that mixes group, index, attempt and step."""
+    """Draws looked up in short tables by an address that mixes group, index, attempt and step.
+
+    Rewards of odd groups differ for every index, so that no filter on variance rejects for ever.
+    """
 
     prompts: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -53,7 +55,7 @@ class TableWorkload:
         return GroupDraw(
             self.prompts[group % len(self.prompts)],
             [self.lengths[(start + 3 * i) % len(self.lengths)] for i in range(size)],
-            [self.rewards[(start + i) % len(self.rewards)] for i in range(size)],
+            [self.rewards[(start + i) % len(self.rewards)] + group % 2 * i / 8 for i in range(size)],
         )
 
 
@@ -145,14 +147,9 @@ class Scenario:
     steps: int
 
 
-def run_scenario(scenario: Scenario, world: World) -> Run | None:
-    """The scenario's run; None where its filter comes to reject every group."""
-    try:
-        return run(world, Cycle(scenario.plans), scenario.plans[0], scenario.steps)
-    except RunError as error:
-        if "can never finish" not in str(error):
-            raise
-        return None
+def run_scenario(scenario: Scenario, world: World) -> Run:
+    """The scenario's run on this world."""
+    return run(world, Cycle(scenario.plans), scenario.plans[0], scenario.steps)
 
 
 round_seconds = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0])
@@ -276,8 +273,6 @@ def plans(draw: st.DrawFn, run_ahead: int) -> StepPlan:
 def scenarios(draw: st.DrawFn) -> Scenario:
     shape = draw(shapes())
     workload = draw(workloads())
-    if len(set(workload.rewards)) == 1:  # a filter would reject all, which takes long
-        workload = replace(workload, rewards=(0.0, 1.0))
     run_ahead = 0 if shape.colocated else draw(st.integers(0, 1))
     return Scenario(
         shape=shape,

@@ -484,7 +484,8 @@ def test_a_stopped_run_leaves_no_folder(tiny: Path, number: signal.Signals, writ
     if number is signal.SIGKILL:
         assert process.returncode == -number
     else:
-        assert (process.returncode, err) == (128 + number, "interrupted; no output folder was written\n")
+        said = "interrupted; no output folder was written\n"
+        assert (process.returncode, err) == (128 + number, said)
         assert sorted(path.name for path in tiny.parent.iterdir()) == ["tiny.yaml"]
 
 

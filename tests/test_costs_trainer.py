@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.costs import (
+    TRAINER_SOURCES,
     RooflineTrainer,
     TrainLoad,
     capacity_frontier,
@@ -61,8 +62,8 @@ def plain_forward_s(groups: list[tuple[int, list[int]]], shared: bool) -> float:
     peak = H100.bf16_flop_per_s
     linear = 2 * (QWEN.attention_parameters + QWEN.dense_mlp_parameters) * tokens
     linear += 2 * QWEN.vocab * QWEN.hidden * logits
-    moved = 36 * layer_activation_bytes(QWEN) * module.TRAFFIC_PER_ACTIVATION_BYTE * tokens
-    moved += QWEN.vocab * module.TRAFFIC_PER_LOGIT * logits
+    moved = 36 * layer_activation_bytes(QWEN) * RooflineTrainer.traffic_per_activation_byte * tokens
+    moved += QWEN.vocab * RooflineTrainer.traffic_per_logit * logits
     attention = 4 * 36 * 32 * 128 * pairs
     return (
         linear / (peak * H100.gemm_flop_efficiency)
@@ -99,6 +100,35 @@ def test_large_microbatches_are_exactly_the_plain_sum() -> None:
     for shared in (False, True):
         found = phases(RooflineTrainer(QWEN, ROOMY), TrainLoad(groups, shared_prefix=shared))
         assert found["forward"] == pytest.approx(plain_forward_s(groups, shared), rel=1e-9)
+
+
+def test_traffic_is_an_option_and_linear() -> None:
+    """Each option adds its bytes at peak bandwidth; without both, products and attention remain."""
+    load = TrainLoad([(1000, [4000] * 4)])
+    bare = {"traffic_per_activation_byte": 0.0, "traffic_per_logit": 0.0}
+
+    def forward_s(**options: float) -> float:
+        return phases(RooflineTrainer(QWEN, ROOMY, **{**bare, **options}), load)["forward"]  # type: ignore[arg-type]
+
+    kept = 36 * layer_activation_bytes(QWEN) * 20_000 / H100.bandwidth_bytes_per_s
+    logits = QWEN.vocab * 16_000 / H100.bandwidth_bytes_per_s
+    assert forward_s(traffic_per_activation_byte=3) - forward_s() == pytest.approx(3 * kept)
+    assert forward_s(traffic_per_logit=50) - forward_s() == pytest.approx(50 * logits)
+
+
+def test_adapters_leave_nothing_to_move() -> None:
+    full = RooflineTrainer(QWEN, H100, gpus=8)
+    assert full.trained_bytes_per_gpu == full.state_bytes_per_gpu == 2 * QWEN.parameters
+    lora = replace(full, weights="lora")
+    assert lora.trained_bytes_per_gpu == 0
+    assert lora.state_bytes_per_gpu == QWEN.parameters / 2
+
+
+def test_every_source_names_an_option_or_a_constant() -> None:
+    for name, said in TRAINER_SOURCES.items():
+        assert name in RooflineTrainer.__dataclass_fields__ or hasattr(module, name), name
+        assert said.source
+    assert {"traffic_per_activation_byte", "traffic_per_logit"} <= set(TRAINER_SOURCES)
 
 
 def test_recomputation_is_one_more_forward() -> None:
@@ -252,6 +282,11 @@ def test_out_of_memory_says_what_to_change() -> None:
         ({"collective_efficiency": 0}, "cost.roofline.trainer.collective_efficiency"),
         ({"shard": "yes"}, "cost.roofline.trainer.shard"),
         ({"memory_utilization": 1.5}, "cost.roofline.trainer.memory_utilization"),
+        ({"traffic_per_logit": -1}, "cost.roofline.trainer.traffic_per_logit"),
+        (
+            {"traffic_per_activation_byte": float("nan")},
+            "cost.roofline.trainer.traffic_per_activation_byte",
+        ),
     ],
 )
 def test_bad_trainers_name_the_key(change: dict[str, object], field: str) -> None:

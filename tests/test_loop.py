@@ -328,21 +328,11 @@ class Refuse:
         return False
 
 
-NEVER_ENDS = pytest.mark.xfail(reason="a refill at each completion goes on for ever", run=False)
-
-
 @pytest.mark.parametrize("when", ["short", "drained"])
-@pytest.mark.parametrize(
-    "refill",
-    [
-        "none",
-        pytest.param("group", marks=NEVER_ENDS),
-        pytest.param("rollout", marks=NEVER_ENDS),
-    ],
-)
+@pytest.mark.parametrize("refill", ["none", "group", "rollout"])
 def test_a_filter_that_accepts_nothing_ends_the_run_with_the_reason(when: Any, refill: Any) -> None:
     plan = replace(PLAN, filter=Filter(Refuse(), 1, when), launch=Launch(refill=refill))
-    with pytest.raises(RunError, match=r"step 0 can never finish: the filter rejected every group"):
+    with pytest.raises(RunError, match=r"step 0 can never finish: the filter rejected"):
         run(fresh(), chain(), plan, 1)
 
 
@@ -451,3 +441,36 @@ def test_a_loop_cannot_be_saved_in_the_middle_of_a_step(plan: StepPlan) -> None:
     loop.in_flight[0] = loop._fresh(plan, 0)
     with pytest.raises(RunError, match="between two steps"):
         loop.run(1)
+
+
+# One rollout a group and two in flight for a batch of one: a long one is stopped and resumed.
+
+APRIL_PLAN = StepPlan(
+    Batch(1, 1), launch=Launch(over_sampling=2), stop=EnoughGroups(), unfinished="resume"
+)
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2, 3])
+@pytest.mark.parametrize("exceeded", ["restart", "drop"])
+def test_a_group_is_resumed_up_to_the_bound_on_staleness_and_no_further(
+    bound: int, exceeded: Any
+) -> None:
+    workload = TableWorkload((8,), (2,) * 7 + (40,), (1.0,), 40)  # only group 1 is long
+    plan = replace(APRIL_PLAN, staleness=Staleness(bound, exceeded))
+    result = run(fresh(workload), chain(), plan, 6)
+    of_group_1 = [row for row in rows(result, "step", "attempt", "group") if row[2] == 1]
+    first_try = [step for step, attempt, _ in of_group_1 if attempt == 0]
+    second_try = [step for step, attempt, _ in of_group_1 if attempt == 1]
+    assert first_try == list(range(bound + 1))
+    assert second_try[:1] == ([bound + 1] if exceeded == "restart" else [])
+    assert result.ledger.dropped_tokens > 0
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_tokens_of_an_earlier_version_are_masked_if_asked_for(mask: bool) -> None:
+    workload = TableWorkload((8,), (4, 6), (1.0,), 6)
+    plan = replace(APRIL_PLAN, staleness=Staleness(mask_off_policy=mask))
+    first, second = run(fresh(workload), chain(), plan, 2).steps
+    assert (first.trained_tokens, first.masked_tokens) == (4, 0)
+    assert (second.trained_tokens, second.masked_tokens) == ((2, 4) if mask else (6, 0))
+    assert second.staleness == {0: 2, 1: 4}

@@ -1,0 +1,229 @@
+"""Reading a scenario and building it: what a key means, and where it came from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.cluster import SimulatedCluster
+from simulator.costs import LinearCost, RooflineCost
+from simulator.errors import ScenarioError
+from simulator.routing import ROUTINGS
+from simulator.scenario import Scenario, build_scenario
+from simulator.scenario_file import RawScenario, override, parse_scenario, read_scenario
+from simulator.scenario_sections import ClusterSection, ScenarioModel, validate
+from simulator.simulate import from_raw, load
+
+LINEAR = {
+    "iteration_s": 6e-3,
+    "per_rollout_s": 2e-5,
+    "per_context_token_s": 2.2e-8,
+    "per_prefill_token_s": 4e-6,
+    "train_per_token_s": 1e-5,
+}
+MINIMAL: dict[str, Any] = {
+    "engine": {"kv_tokens": 100_000},
+    "workload": {
+        "batch_groups": 4,
+        "group_size": 4,
+        "prompt_tokens": 100,
+        "max_new_tokens": 1000,
+        "lengths": {"family": "lognormal", "median_tokens": 200, "between_sd": 0, "within_sd": 0},
+    },
+    "cost": {"linear": LINEAR},
+}
+
+
+def built(*settings: str, **sections: Any) -> Scenario:
+    return from_raw(RawScenario({**MINIMAL, **sections}), *settings)
+
+
+def test_what_is_left_out_has_a_default() -> None:
+    scenario = built()
+    assert scenario.policy_name == "sync"
+    assert (scenario.steps, scenario.seed) == (10, 0)
+    assert scenario.shape.gpus == 1
+    assert scenario.shape.colocated
+    assert scenario.engine.max_seqs == 256
+    assert isinstance(scenario.world(), SimulatedCluster)
+
+
+@pytest.mark.parametrize("key", ["cluster", "policy", "steps", "seed", "cluster.trainer_gpus",
+                                 "engine.max_seqs", "workload.rewards", "name"])  # fmt: skip
+def test_null_is_the_same_as_left_out(key: str) -> None:
+    assert built(f"{key}=null").world().shape == built().world().shape
+
+
+@pytest.mark.parametrize("value", ["8", "8.0", "8e0", "0x8", "0.8e1"])
+def test_a_whole_number_may_be_written_as_a_float(value: str) -> None:
+    raw = parse_scenario(f"cluster: {{replicas: {value}}}\nworkload: {{}}")
+    assert override(raw, []).data["cluster"]["replicas"] == 8
+    assert built(f"cluster.replicas={value}").shape.replicas == 8
+
+
+@given(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5),
+        st.lists(st.integers(), max_size=2), st.dictionaries(st.text(max_size=3), st.none()),
+    ),
+    st.sampled_from(["cluster", "engine", "workload", "policy", "cost", "model", "gpu", "steps",
+                     "seed", "name", "cluster.replicas", "cluster.routing", "engine.kv_tokens",
+                     "workload.group_size", "workload.lengths", "workload.rewards",
+                     "workload.prompt_tokens", "cost.linear.sync_s", "unknown"]),
+)  # fmt: skip
+@settings(max_examples=300, deadline=None)
+def test_any_value_is_taken_or_refused_by_name(value: Any, key: str) -> None:
+    data = json.loads(json.dumps(MINIMAL))
+    place = data
+    *above, last = key.split(".")
+    for part in above:
+        place = place.setdefault(part, {})
+    place[last] = value
+    refusal = None
+    try:
+        build_scenario(RawScenario(data))
+    except ScenarioError as error:
+        refusal = error
+    if refusal is not None:
+        assert refusal.field.split(".")[0].split("[")[0] in {*ScenarioModel.model_fields, "unknown"}
+
+
+def test_disaggregated_trainers_have_gpus_of_their_own() -> None:
+    shape = built("cluster={replicas: 3, tensor_parallel: 2, placement: disaggregated}").shape
+    assert (shape.gpus, shape.trainer_gpus, shape.colocated) == (12, 6, False)
+
+
+def test_routing_names_are_those_of_the_routers() -> None:
+    annotation = ClusterSection.model_fields["routing"].annotation
+    assert set(annotation.__args__) == set(ROUTINGS)  # type: ignore[union-attr]
+
+
+def test_unknown_keys_come_first_even_beside_other_mistakes() -> None:
+    with pytest.raises(ScenarioError, match=r"engine\.max_seq: unknown key"):
+        validate({"engine": {"max_seq": 1, "kv_tokens": -1}, "workload": {}})
+    with pytest.raises(ScenarioError, match="stps: unknown key"):
+        validate({"stps": None, "workload": {}})
+
+
+# Lines
+
+
+def test_lines_follow_keys_into_lists_and_merges() -> None:
+    raw = parse_scenario(
+        "policy:\n- april: {over_sampling: 2}\n- sagc:\n    tau: 1.5\n"
+        "engine:\n  <<: {max_seqs: 1}\n  kv_tokens: 2\n"
+        "workload:\n  lengths:\n    components:\n    - weight: 1\n    - weight: 2\n"
+    )
+    assert raw.data["engine"] == {"max_seqs": 1, "kv_tokens": 2}
+    for key, line in {
+        "policy": 1, "policy.april": 2, "policy.april.over_sampling": 2, "policy[1]": 3,
+        "policy.sagc.tau": 4, "engine.max_seqs": 6, "engine.kv_tokens": 7,
+        "workload.lengths.components[1].weight": 12,
+    }.items():  # fmt: skip
+        assert raw.lines[key] == line, key
+
+
+@pytest.mark.parametrize(
+    ("field", "place"),
+    [
+        ("steps", "(x.yaml, line 2)"),
+        ("workload.rewards.family", "(x.yaml, line 1)"),
+        ("steps[3].a", "(x.yaml, line 2)"),
+        ("engine.kv_tokens", "(from --set engine)"),
+        ("elsewhere.", ""),
+        ("", ""),
+        ("..", ""),
+    ],
+)
+def test_an_error_is_located_at_its_key_or_the_nearest_above(field: str, place: str) -> None:
+    raw = override(parse_scenario("workload: {a: 1}\nsteps: 2\nengine: {b: 1}", "x.yaml"),
+                   ["engine={c: 2}"])  # fmt: skip
+    assert raw.locate(ScenarioError(field, "wrong")).message == f"wrong {place}".strip()
+
+
+def test_an_anchor_is_a_copy() -> None:
+    raw = parse_scenario("cluster: &c {replicas: 2}\nengine: *c\n")
+    changed = override(raw, ["cluster.replicas=3"])
+    assert changed.data == {"cluster": {"replicas": 3}, "engine": {"replicas": 2}}
+    assert raw.data["cluster"] == {"replicas": 2}
+
+
+# Paths, costs, policies
+
+
+def test_paths_start_from_the_scenarios_folder(tmp_path: Path) -> None:
+    (tmp_path / "fit.json").write_text(json.dumps({"linear": {**LINEAR, "sync_s": 2.5}}))
+    (tmp_path / "t.csv").write_text("prompt_tokens,new_tokens\n" + "10,20\n" * 16)
+    data = {**MINIMAL, "cost": {"file": "fit.json"}}
+    data["workload"] = {**MINIMAL["workload"], "prompt_tokens": None, "lengths": {"trace": "t.csv"}}
+    path = tmp_path / "scenario.yaml"
+    path.write_text(json.dumps(data))
+    scenario = load(path)
+    assert isinstance(scenario.cost, LinearCost)
+    assert scenario.cost.sync_s == 2.5
+    assert scenario.workload.draw(3, 4).new_tokens == [20] * 4
+    assert scenario.name == "scenario"
+    assert read_scenario(path).folder == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("", "is not a file of JSON"), ("[" * 100_000, "is not a file of JSON"), ("[]", "no mapping"),
+     ('{"linear": {"sync_s": NaN}}', "iteration_s"), ("\udcff", "is not a file of JSON")],
+)  # fmt: skip
+def test_a_fitted_file_that_does_not_serve(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "fit.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ScenarioError, match=said):
+        built(f"cost={{file: {tmp_path / 'fit.json'}}}")
+
+
+def test_a_roofline_gives_the_pool_and_needs_model_and_gpu() -> None:
+    roofline = {"cost": "roofline", "engine": {}, "cluster": {"replicas": 8}}
+    scenario = built("model=qwen3-4b", "gpu=h100-sxm", **roofline)
+    assert isinstance(scenario.cost, RooflineCost)
+    assert scenario.engine.kv_tokens == scenario.cost.kv_pool_tokens
+    with pytest.raises(ScenarioError, match="gpu: missing"):
+        built("model=qwen3-8b", **roofline)
+    with pytest.raises(ScenarioError, match=r"no room for KV.*tensor_parallel \d would fit"):
+        built("model=llama-3.1-70b", "gpu=h100-sxm", **roofline)
+
+
+def test_a_clock_that_would_stand_still_is_refused() -> None:
+    still = {**LINEAR, "iteration_s": 1e-300, "per_context_token_s": 0, "per_rollout_s": 0}
+    with pytest.raises(ScenarioError, match="an iteration takes no time"):
+        built(cost={"linear": still})
+
+
+def test_a_prompt_or_group_beyond_the_pool_names_the_key_to_change() -> None:
+    with pytest.raises(ScenarioError) as refusal:
+        built("workload.prompt_tokens=1e30")
+    assert refusal.value.field == "workload.prompt_tokens"
+    with pytest.raises(ScenarioError) as refusal:
+        built("workload.group_size=100000", "workload.batch_groups=1")
+    assert refusal.value.field == "workload.group_size"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("april", "april"),
+        (" april ( over_sampling = 1.5 ) + sagc", "april(over_sampling=1.5)+sagc"),
+        ("all of it: april+pods(keep=2)", "all of it"),
+        ("a: b: sync", "a: b"),
+        ("sagc(seed=5)", "sagc(seed=5)"),
+    ],
+)
+def test_another_policy_has_its_name(text: str, name: str) -> None:
+    assert built("seed=7").with_policy(text).policy_name == name
+
+
+def test_the_runs_seed_reaches_a_policy_that_draws() -> None:
+    [sagc] = built("seed=7", "policy=[sagc]").policy.policies
+    assert sagc.seed == 7  # type: ignore[attr-defined]
+    [own] = built("seed=7", "policy=[{sagc: {seed: 3}}]").policy.policies
+    assert own.seed == 3  # type: ignore[attr-defined]

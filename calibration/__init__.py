@@ -1,0 +1,1 @@
+"""From a real run to a calibrated simulator, and from its forecasts to how far they hold."""

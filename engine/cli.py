@@ -47,16 +47,16 @@ def run(
     updates.jsonl and provenance.json. Until it is finished, the run is saved after every step in
     DIR.running, from where --resume goes on.
     """
-    from engine.environment import vllm_version
+    from engine.environment import prepare
     from simulator import report
     from simulator.scenario_file import override, read_scenario
 
-    vllm_version()  # a clear sentence before torch's import fails in its own words
+    prepare()  # before torch, which reads its environment when it is imported
     from engine.config import build_run
     from engine.run import run_scenario
 
     spec = build_run(override(read_scenario(scenario), settings or (), seed))
-    with _saved_steps_named(out), _progress(spec.steps) as advance:
+    with _notes_shown(), _progress(spec.steps) as advance:
         real = run_scenario(
             spec, out, resume=resume, force=force, plot=not no_plot, on_step=advance
         )
@@ -69,17 +69,13 @@ def run(
 
 
 @contextmanager
-def _saved_steps_named(out: Path | None) -> Iterator[None]:
-    """Says how to go on with a run that stopped, whatever stopped it."""
-    from engine import checkpoint
-    from simulator.errors import ScenarioError
-
+def _notes_shown() -> Iterator[None]:
+    """Shows the notes on an error that ends the run: how to go on with it."""
     try:
         yield
     except BaseException as error:
-        wrong_call = isinstance(error, ScenarioError) and error.field.startswith("--resume")
-        if out is not None and not wrong_call and checkpoint.exists(out):
-            print("the finished steps are saved; add --resume to go on", file=sys.stderr)
+        for note in getattr(error, "__notes__", ()):
+            print(note, file=sys.stderr)
         raise
 
 

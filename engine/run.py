@@ -48,17 +48,30 @@ def run_scenario(
 
     out: with it, the run is saved before the first step and after every one, beside ``out``; with
     ``resume`` an unfinished one goes on from there. Raises ScenarioError, EngineError or RunError;
-    what was saved stays.
+    what was saved stays once a step is done, and a note on the error says so.
     """
     saved = _check_out(spec, out, resume, force)
     world = start_world(spec)
+
+    def stepped(record: StepRecord) -> None:
+        if on_step is not None:
+            on_step(record, accuracy(loop.result)[record.step])
+
+    loop = Loop(world, spec.policy, spec.plan, stepped)
     try:
-        result = _run(spec, world, out, saved, on_step)
+        result = _run(spec, world, loop, out, saved)
+        real = RealRun(result, world.log, _summary(spec, result, world.log))
+        if out is not None:
+            write_folder(out, lambda folder: _write(folder, spec, real, plot), force)
+    except BaseException as error:
+        if out is not None and loop.next_step == 0:
+            checkpoint.discard(out)
+        elif out is not None:
+            error.add_note("add --resume to go on from the last step that was saved")
+        raise
     finally:
         world.close()
-    real = RealRun(result, world.log, _summary(spec, result, world.log))
     if out is not None:
-        write_folder(out, lambda folder: _write(folder, spec, real, plot), force)
         checkpoint.discard(out)
     return real
 
@@ -85,16 +98,8 @@ def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> di
 
 
 def _run(
-    spec: RunSpec,
-    world: EngineWorld,
-    out: Path | None,
-    saved: dict[str, Any] | None,
-    on_step: OnStep | None,
+    spec: RunSpec, world: EngineWorld, loop: Loop, out: Path | None, saved: dict[str, Any] | None
 ) -> Run:
-    def stepped(record: StepRecord) -> None:
-        if on_step is not None:
-            on_step(record, accuracy(loop.result)[record.step])
-
     def between_steps(loop: Loop) -> None:
         with world.clock_stopped():
             world.keep_only({group.group for group in (*loop.buffer, *loop.ready)})
@@ -102,7 +107,6 @@ def _run(
                 state = {"loop": loop.state_dict(), "world": world.state_dict()}
                 checkpoint.save(out, {"scenario": spec.raw.data, **state})
 
-    loop = Loop(world, spec.policy, spec.plan, stepped)
     if saved is None:
         between_steps(loop)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.config import RunSpec
 from engine.environment import prepare, sentence
@@ -58,16 +58,24 @@ def start_trainer(spec: RunSpec, path: Path) -> Trainer:
     """The trainer, with the model in ``path`` on the scenario's device."""
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
 
     from engine.trainer.trainer import Trainer
 
     torch.manual_seed(spec.seed)
+    model: Any  # transformers' own types of ``to`` are of no use
+    bars: Any = transformers_logging
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
     try:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, spec.engine.dtype))
-        model = model.to(device=torch.device(spec.engine.device))
-    except (OSError, ValueError, RuntimeError) as error:
+        model.to(spec.engine.device)
+    except Exception as error:  # of several libraries, each with a base of its own
         message = f"the model in {path.name} cannot be loaded: {sentence(error)}"
         raise ScenarioError("engine.model", message) from error
+    finally:
+        if shown:
+            bars.enable_progress_bar()
     return Trainer(model, spec.trainer)
 
 

@@ -83,8 +83,9 @@ def fit_lengths(
     groups: response lengths (tokens) of each prompt's rollouts; sizes may differ. cap: the cap they
     were sampled with; a length of ``cap`` or more counts as capped. unfinished: for each group, the
     tokens that further rollouts had reached when they were cut off by anything else, such as the
-    end of the run: each is longer than that. Where nothing was cut off, ``runaway`` is 0. Raises ValueError on lengths below 1 token, on fewer than two groups and where
-    no group has two responses below the cap, since the two spreads cannot then be told apart.
+    end of the run: each is longer than that. Where nothing was cut off, ``runaway`` is 0. Raises
+    ValueError on lengths below 1 token, on fewer than two groups and where no group has two
+    responses below the cap, since the two spreads cannot then be told apart.
     """
     observed = _observe(groups, cap, unfinished)
     rollouts = int(observed.count.sum() + observed.capped.sum()) + len(observed.log_reached)

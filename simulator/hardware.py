@@ -40,6 +40,9 @@ class Gpu:
     layer take beside their roofline however little they do, ``all_reduce_floor_s`` the latency of
     one tensor-parallel all-reduce.
 
+    ``interconnect_shared`` says that the GPUs of a node share one link (PCIe) rather than having
+    one each (NVLink): see :meth:`link_bytes_per_s`.
+
     ``provenance`` says for each figure whether it is measured, fitted, from a datasheet or assumed,
     and its source.
     """
@@ -106,9 +109,12 @@ class Gpu:
         return cls(name=name, **values, provenance=provenance)
 
     def link_bytes_per_s(self, gpus: int) -> float:
-        """What each of ``gpus`` GPUs of a node has of the interconnect when all send at once."""
-        pairs = max(1.0, gpus / 2) if self.interconnect_shared else 1.0
-        return self.interconnect_bytes_per_s / pairs
+        """What each of ``gpus`` GPUs of a node has of the interconnect when all send at once.
+
+        Where it is shared (PCIe), two GPUs talk directly and more than two share one link.
+        """
+        senders = gpus if self.interconnect_shared and gpus > 2 else 1
+        return self.interconnect_bytes_per_s / senders
 
     def kinds(self, names: Iterable[str]) -> set[Kind]:
         """The kinds of the figures ``names``; "assumed" for one without a provenance."""

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from simulator.books import Books, reward_of
 from simulator.errors import RunError
 from simulator.plan import Progress, StepPlan, describe
 from simulator.policy import GroupOutcome, Policy, StepOutcome
-from simulator.rollout import Group, Rollout, Segment
+from simulator.rollout import Group, Rollout
 from simulator.selection import is_straggler
-from simulator.spans import DROPPED, TRAINED, PhaseSpan, Run, StepRecord
+from simulator.spans import Run, StepRecord
 from simulator.world import Event, Finished, Synced, TrainBatch, Trained, TrainGroup, World
 
 MAX_FRUITLESS_WAVES = 100
@@ -63,6 +64,7 @@ class Loop:
         self.buffer: deque[Group] = deque()  # unfinished groups, oldest first
         self.ready: list[Group] = []  # complete groups that count, in order of completion
         self.result = Run(world.name, world.shape)
+        self._books = Books(self.result)
         self._record = StepRecord(0, 0.0)
         self._training: StepRecord | None = None
         self._unsynced: StepRecord | None = None
@@ -88,9 +90,7 @@ class Loop:
         self._finish_update()
         kept = [r for group in self.buffer for r in group.rollouts]
         kept += [r for group in self.ready for r in group.winners]  # the others are dropped
-        result.ledger.carried_tokens = sum(rollout.new_tokens for rollout in kept)
-        if result.ledger.balance:
-            raise RunError(f"the books do not balance: {result.ledger}")
+        self._books.close(kept)
         return result
 
     _STATE = (
@@ -114,21 +114,18 @@ class Loop:
         """Goes on from a `state_dict`."""
         for name in self._STATE:
             setattr(self, name, state[name])
+        self._books = Books(self.result)
 
     # One step
 
     def _step(self, plan: StepPlan) -> None:
-        now = self.world.now_s
-        self._record = StepRecord(plan.step, now, rollout_start_s=now, rollout_end_s=now)
-        self._record.group_size = plan.batch.group_size
+        self._record = self._books.begin_step(plan, self.world.now_s)
         self._completed, self._rejected = [], set()
         decision: dict[str, Any] = {"step": plan.step, "plan": describe(plan), "launched": []}
         self._roll_out(plan, decision)
         batch = self._select(plan, decision)
         self._observe(plan, decision)
-        record = self._record
-        start_s, end_s = record.rollout_start_s, record.rollout_end_s
-        self._phase(record.step, "rollout", "rollout", start_s, end_s, record.generated_tokens)
+        self._books.rollout_phase()
         if plan.launch.run_ahead == 0:
             self._train(plan, batch)
             self._finish_update()
@@ -214,7 +211,7 @@ class Loop:
             if bound is None or oldest is None or self.version - oldest <= bound:
                 self._record.resumed_groups += 1
                 return group
-            self._drop(group.rollouts)
+            self._books.drop(group.rollouts)
             if plan.staleness.exceeded == "restart":
                 return self._fresh(plan, group.group, group.attempt + 1)
         return None
@@ -260,32 +257,16 @@ class Loop:
                 self._synced(event)
 
     def _leave(self, rollout: Rollout) -> None:
-        """Books the stay that just ended."""
-        sampled = rollout.new_tokens - rollout.reached_tokens
-        if sampled:
-            last = rollout.segments[-1] if rollout.segments else None
-            if last is not None and last.version == self.version:
-                rollout.segments[-1] = Segment(self.version, last.tokens + sampled)
-            else:
-                rollout.segments.append(Segment(self.version, sampled))
+        """A stay ended, by itself or by an abort."""
         rollout.in_flight = False
         self.in_flight_rollouts -= 1
-        record, ledger = self._record, self.result.ledger
-        record.generated_tokens += sampled
-        record.rollout_end_s = max(record.rollout_end_s, rollout.end_s)
-        ledger.generated_tokens += sampled
-        ledger.prefill_tokens += rollout.prefill_tokens
-        again = rollout.prefilled_before  # an earlier stay of this attempt prefilled it
-        ledger.reprefilled_tokens += rollout.prefill_tokens if again else rollout.recomputed_tokens
-        ledger.preemptions += rollout.preemptions
-        rollout.prefilled_before = again or rollout.prefill_tokens > 0
-        self.result.stays.add(record.step, self.version, rollout)
+        self._books.stay(rollout, self.version)
 
     def _finished(self, rollout: Rollout, plan: StepPlan) -> None:
         """Counts a finished rollout towards its group."""
         group = self.in_flight.get(rollout.group)
         if group is None:  # its group was complete without it
-            self._drop([rollout])
+            self._books.drop([rollout])
             return
         group.winners.append(rollout)
         if group.complete:
@@ -299,24 +280,17 @@ class Loop:
         if flying:
             for rollout in self.world.abort(flying):
                 self._leave(rollout)
-        self._drop(slower)
+        self._books.drop(slower)
         group.winners.sort(key=lambda r: r.index)
         self._completed.append(group)
-        rewards = [_reward(winner) for winner in group.winners]
+        rewards = [reward_of(winner) for winner in group.winners]
         if plan.filter is not None and not plan.filter.rule(rewards):
             self._rejected.add(group.group)
             self._record.rejected_groups += 1
-            self._drop(group.winners)
+            self._books.drop(group.winners)
         else:
             self._accepted_since_launch = True
             self.ready.append(group)
-
-    def _drop(self, rollouts: list[Rollout]) -> None:
-        """Books rollouts' tokens as dropped."""
-        for rollout in rollouts:
-            self._record.dropped_tokens += rollout.new_tokens
-            self.result.ledger.dropped_tokens += rollout.new_tokens
-            self.result.stays.settle(rollout, DROPPED)
 
     # The end of the rollout phase
 
@@ -337,7 +311,7 @@ class Loop:
             self._buffer(left)
         else:
             for group in left:
-                self._drop(group.rollouts)
+                self._books.drop(group.rollouts)
             if plan.unfinished == "restart":
                 self._buffer([self._fresh(plan, g.group, g.attempt + 1) for g in left])
         decision["unfinished"] = [[g.group, [r.new_tokens for r in g.rollouts]] for g in left]
@@ -358,7 +332,7 @@ class Loop:
             self.ready = surplus
         else:
             for group in surplus:
-                self._drop(group.winners)
+                self._books.drop(group.winners)
             if plan.surplus == "restart":
                 self._buffer([self._fresh(plan, g.group, g.attempt + 1) for g in surplus])
         chosen = [self._select_from(group, plan) for group in taken]
@@ -368,39 +342,18 @@ class Loop:
         decision["layout"] = plan.layout
         mask_before = self.version if plan.staleness.mask_off_policy else None
         batch = TrainBatch(plan.step, tuple(chosen), mask_before)
-        self._book_training(batch)
+        self._books.training(batch)
         return batch
 
     def _select_from(self, group: Group, plan: StepPlan) -> TrainGroup:
         kept = group.winners
         for selector in plan.select:
-            positions = selector([_reward(r) for r in kept], group.group)
+            positions = selector([reward_of(r) for r in kept], group.group)
             kept = [kept[position] for position in positions]
         chosen = set(map(id, kept))
-        self._drop([r for r in group.winners if id(r) not in chosen])
+        self._books.drop([r for r in group.winners if id(r) not in chosen])
         base = kept if plan.advantages == "after_selection" else group.winners
-        return TrainGroup(group.group, tuple(kept), tuple(_reward(r) for r in base))
-
-    def _book_training(self, batch: TrainBatch) -> None:
-        record, ledger = self._record, self.result.ledger
-        rewards = []
-        for group in batch.groups:
-            for rollout in group.rollouts:
-                masked = 0
-                if batch.mask_before_version is not None:
-                    masked = rollout.tokens_before(batch.mask_before_version)
-                record.masked_tokens += masked
-                record.trained_tokens += rollout.new_tokens - masked
-                for segment in rollout.segments:
-                    age = batch.step - segment.version
-                    record.staleness[age] = record.staleness.get(age, 0) + segment.tokens
-                rewards.append(_reward(rollout))
-                self.result.stays.settle(rollout, TRAINED, batch.step)
-        ledger.masked_tokens += record.masked_tokens
-        ledger.trained_tokens += record.trained_tokens
-        record.trained_groups = len(batch.groups)
-        record.trained_rollouts = len(rewards)
-        record.mean_reward = sum(rewards) / len(rewards) if rewards else float("nan")
+        return TrainGroup(group.group, tuple(kept), tuple(reward_of(r) for r in base))
 
     def _observe(self, plan: StepPlan, decision: dict[str, Any]) -> None:
         """Shows the policy what came of the step."""
@@ -420,7 +373,7 @@ class Loop:
             group.group,
             group.size,
             tuple(r.new_tokens for r in winners),
-            tuple(_reward(r) for r in winners),
+            tuple(reward_of(r) for r in winners),
             group.group not in self._rejected,
             sum(r.truncated for r in winners),
         )
@@ -443,13 +396,7 @@ class Loop:
         if record is None or record.step != event.step:
             raise RunError(f"an update of step {event.step} ended that was not under way")
         self._training, self._unsynced = None, record
-        for phase in event.phases:
-            track = "sync" if phase.kind == "switch" else "trainer"
-            if phase.kind == "switch":
-                record.switch_s += phase.end_s - phase.start_s
-            else:
-                record.train_s += phase.end_s - phase.start_s
-            self._phase(record.step, track, phase.kind, phase.start_s, phase.end_s, phase.tokens)
+        self._books.phases(record, event.phases, "trainer")
 
     def _synced(self, event: Synced) -> None:
         record = self._unsynced
@@ -457,27 +404,7 @@ class Loop:
             raise RunError("a weight sync ended that was not under way")
         self._unsynced = None
         self.version += 1
-        for phase in event.phases:
-            seconds = phase.end_s - phase.start_s
-            if phase.kind == "switch":
-                record.switch_s += seconds
-            else:
-                record.sync_s += seconds
-            self._phase(record.step, "sync", phase.kind, phase.start_s, phase.end_s, phase.tokens)
-        record.end_s = self.world.now_s
-        record.step_s = record.end_s - self.result.end_s
-        self.result.end_s = record.end_s
-        self.result.steps.append(record)
+        self._books.phases(record, event.phases, "sync")
+        self._books.end_step(record, self.world.now_s)
         if self.on_step is not None:
             self.on_step(record)
-
-    def _phase(
-        self, step: int, track: str, kind: str, start_s: float, end_s: float, tokens: int
-    ) -> None:
-        self.result.phases.append(PhaseSpan(step, kind, track, start_s, end_s, tokens))
-
-
-def _reward(rollout: Rollout) -> float:
-    if rollout.reward is None:
-        raise RunError(f"{rollout} has no reward")
-    return rollout.reward

@@ -204,6 +204,27 @@ def test_an_iteration_that_schedules_nothing_agrees() -> None:
     assert any(one.work.rollouts == 0 for one in cluster.passes)
 
 
+def test_an_eviction_can_make_room_for_its_own_group() -> None:
+    """Blocks of 4, a pool of 5. Group 0 (prompt 8) leaves two idle blocks; group 2 decodes and holds
+    two. When (1, 0) comes and goes and group 2 takes its third, group 0's entry is evicted, being
+    the oldest; so (0, 1) fits into the next pass without a hit, whereas with one (of one block, as
+    one token must be computed) it did not fit beside its own entry's two."""
+    scenario = scenario_of(
+        SYNCHRONOUS, prompts=(8, 4, 4), lengths=(1, 1, 9), kv_tokens=20, max_batched_tokens=64
+    )
+    ended = []
+    for world in worlds(scenario):
+        world.submit([Rollout(0, 0)])
+        world.wait()
+        world.submit([Rollout(2, 0)])
+        assert world.wait(world.now_s + 3.5 * 0.006) == []
+        world.submit([Rollout(1, 0), Rollout(0, 1)])
+        events = [event for _ in range(3) for event in world.wait()]
+        ended.append([seen(event.rollout) for event in events if isinstance(event, Finished)])
+    assert [stay[0] for stay in ended[1]] == [(1, 0), (0, 1), (2, 0)]
+    assert ended[0] == ended[1]
+
+
 # Below the loop: any order of submit, abort and wait
 
 

@@ -124,8 +124,8 @@ def _first_tokens(
 
     The engine admits and prefills in that order, so the tokens prefilled so far say whose prompt is
     through; one iteration early where a chunk left exactly one token of it, which the replica then
-    computes as it decodes. A preempted rollout would break that order: then first tokens are not known, and the
-    start of each rollout stands for its first token.
+    computes as it decodes. A preempted rollout would break that order: then first tokens are not
+    known, and the start of each rollout stands for its first token.
     """
     if any(rollout.preemptions for rollout in rollouts):
         return [rollout.start_s for rollout in rollouts]

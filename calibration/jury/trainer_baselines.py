@@ -76,11 +76,11 @@ class Step:
 
     @property
     def in_presets(self) -> bool:
-        """Whether the presets were fitted to it: 19 H100 rows (all RL, and fine-tuning with flash
-        attention 3), and the RL rows of Qwen3-4B on B200."""
-        if self.gpu == "H100":
-            return self.kind == "rl" or self.attention.endswith("3")
-        return self.gpu == "B200" and self.kind == "rl" and self.model == "Qwen3-4B"
+        """Whether the presets were fitted to it: the 17 RL rows of H100, and the RL rows of
+        Qwen3-4B on B200. Fine-tuning was not seen."""
+        if self.kind != "rl":
+            return False
+        return self.gpu == "H100" or (self.gpu == "B200" and self.model == "Qwen3-4B")
 
 
 def read_steps(path: Path) -> tuple[list[Step], int]:
@@ -214,9 +214,11 @@ def source(data: Path) -> Source:
         "Trainer baselines: one optimiser step",
         "PrimeIntellect-ai/prime-rl, benchmarks/baselines, 16,384 or 65,536 tokens a sequence, two "
         "sequences a GPU and step",
-        calibrated="presets: 19 H100 rows, and the three RL rows of Qwen3-4B on B200. Beside them "
-        "a fit of gemm and attention efficiency to the first, third, ... row of each GPU: " + spelt,
-        held_out="presets: H200, RTX A6000 and the rest of B200; fit: the second, fourth, ... row",
+        calibrated="presets: the 17 RL rows of H100, and the three of Qwen3-4B on B200. Beside "
+        "them a fit of gemm and attention efficiency to the first, third, ... row of each GPU: "
+        + spelt,
+        held_out="presets: H200, RTX A6000, fine-tuning on H100 and the rest of B200; fit: the "
+        "second, fourth, ... row",
         assumed=(
             "RTX A6000: peaks of its datasheet, kernel efficiencies of the L40S",
             "activations offloaded to the host count as recomputed",
@@ -234,7 +236,7 @@ _KINDS = (
         "fine-tuning, one small model",
         lambda case: ", sft" in case.name and "0.6B" in case.name,
         "the trainer prices the fp32 log-softmax of RL, which fine-tuning does not run; with a "
-        "small model and a large vocabulary it is most of the step",
+        "small model and a large vocabulary it is most of the step (traffic_per_logit sets it)",
     ),
     Kind(
         "mixtures on B200",

@@ -115,8 +115,8 @@ class Covered:
 class FittedCost:
     """A `simulator.costs.base.CostModel` with coefficients fitted from runs of a real engine.
 
-    shared_prefix: the update in that layout; None where it was never measured, and then it is priced
-        as dense microbatches of the tokens that it feeds.
+    shared_prefix: the update in that layout; None where it was never measured, and then it is
+        priced as dense microbatches of the tokens that it feeds.
     skips_equal_rewards: whether the trainer left out groups whose rewards are all equal.
     policies: those of the measured runs, as a command line spells them.
     """

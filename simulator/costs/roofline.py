@@ -33,12 +33,17 @@ _HOST = (
     "between kernel tables alone (0) and vLLM of mid-2024 (1.2 to 2.5 ms, and 64 to 126 us a "
     "rollout, fitted to LLM-Inference-Bench)"
 )
+_SWITCH = (
+    "sleeping and waking an engine, order of a second. Published colocated stacks look like 10 s "
+    "or more: NeMo-RL's steps would be met at 3 to 28 s (7.5 s fits best), and verl's generation "
+    "spends 22 and 37 s a switch outside the engine; errors of engine and trainer are in that too"
+)
 ROOFLINE_SOURCES = {
     "host_s": Provenance("assumed", _HOST),
     "host_per_rollout_s": Provenance("assumed", _HOST),
     "sync_bytes_per_s": Provenance("fitted", _SYNC),
     "sync_fixed_s": Provenance("fitted", _SYNC),
-    "switch_fixed_s": Provenance("assumed", "sleeping and waking an engine, order of a second"),
+    "switch_fixed_s": Provenance("assumed", _SWITCH),
     "reserve_bytes": Provenance("assumed", "activations, captured graphs and the CUDA context"),
     "kv_memory_utilization": Provenance("assumed", "default of vLLM"),
 }
@@ -104,6 +109,8 @@ class RooflineCost:
     ``trainer`` prices the updates (default: :class:`RooflineTrainer` with its defaults on
     ``trainer_gpus``). ``offload_optimizer`` says whether colocated GPUs move the trainer's states
     to host memory during the rollout phase; ``switch_fixed_s`` is what a switch takes beside that.
+    With adapters the frozen weights stay where they are (stacks differ; one that parks them too
+    says so in ``switch_fixed_s``), and a sync still sends all weights, merged.
     Raises ScenarioError for a number out of range or a model that does not fit.
     """
 
@@ -285,7 +292,8 @@ class RooflineCost:
 
         All weights at ``sync_bytes_per_s`` (or the GPU's interconnect, if that is slower) plus
         ``sync_fixed_s``, whatever the number of replicas: broadcasts from many trainers to many
-        engines run side by side.
+        engines run side by side. With adapters too: they are merged first. A stack that sends the
+        adapter alone pays little more than ``sync_fixed_s``.
         """
         rate = min(self.sync_bytes_per_s, self.gpu.interconnect_bytes_per_s)
         return self.sync_fixed_s + self.model.weight_bytes / rate
@@ -293,17 +301,17 @@ class RooflineCost:
     def _switch_s(self) -> float:
         if self.placement != "colocated":
             return 0.0
-        moved = self._trainer.state_bytes_per_gpu if self.offload_optimizer else 0.0
+        moved = self._trainer.trained_bytes_per_gpu if self.offload_optimizer else 0.0
         return self.switch_fixed_s + moved / self.gpu.host_link_bytes_per_s
 
     @property
     def switch_to_train_s(self) -> float:
-        """Colocated: free the KV pool (fixed) and load the trainer's states from the host."""
+        """Colocated: free the KV pool (fixed) and load the trained states from the host."""
         return self._switch_s()
 
     @property
     def switch_to_rollout_s(self) -> float:
-        """Colocated: move the trainer's states to the host and map the KV pool (fixed)."""
+        """Colocated: move the trained states to the host and map the KV pool (fixed)."""
         return self._switch_s()
 
     def warnings(self, extremes: Extremes) -> list[str]:
@@ -327,7 +335,7 @@ class RooflineCost:
                 said.append(f"{reached:,} {what}: the efficiencies were fitted up to {limit:,}")
         if self.tensor_parallel > 1 and gpu.interconnect_shared:
             said.append(
-                f"{gpu.name}: prefill with tensor parallelism over PCIe is rough (23 % mean error "
-                "against kernel tables of the L40S)"
+                f"{gpu.name}: over PCIe two GPUs of a replica are taken to talk directly and more "
+                "to share one link, as in the kernel tables of the L40S; hosts differ"
             )
         return said

@@ -16,7 +16,7 @@ NEARLY_S = 1e-9
 
 
 class Monitor:
-    """Stands between the loop and a world. Every violation is an AssertionError where it happens."""
+    """Stands between the loop and a world; a violation is an AssertionError where it happens."""
 
     def __init__(self, arena: Arena) -> None:
         self.world = arena.world
@@ -134,7 +134,7 @@ class Monitor:
         self.ended += 1
         before = self._before.pop(rollout.key)
         sampled = rollout.new_tokens - before
-        assert 0 <= sampled
+        assert sampled >= 0
         assert 0 <= rollout.new_tokens <= self._arena.cap
         assert rollout.start_s <= rollout.end_s + NEARLY_S
         assert 0 <= rollout.replica < self.shape.replicas
@@ -152,6 +152,8 @@ class Monitor:
         assert 0 <= rollout.recomputed_tokens <= rollout.prefill_tokens
         assert rollout.recomputed_tokens == 0 or rollout.preemptions > 0
         if rollout.preemptions or not sampled:
+            if rollout.prefill_tokens:  # part of a prefill, which others may have found
+                self._cold[rollout.group, rollout.replica].append(0)
             return
         found = rollout.prompt_tokens + before - rollout.prefill_tokens
         block = self._arena.block_tokens

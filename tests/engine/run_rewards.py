@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 FAULT: str | None = None
@@ -19,6 +21,9 @@ def arm(fault: str | None, after: int = 0) -> None:
 def even(prompt: str, response: str, answer: Any) -> float:
     global _calls
     _calls += 1
+    if (mark := os.environ.get("HANG_AFTER_30_CALLS")) and _calls > 30:
+        Path(mark).touch()
+        time.sleep(60)
     if FAULT and _calls > AFTER:
         if FAULT == "raise":
             raise KeyError("the judge is out")

@@ -28,7 +28,7 @@ from simulator.errors import ScenarioError
 from simulator.scenario_file import override, parse_scenario, read_scenario
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "engine.yaml"
-HINT = "the finished steps are saved; add --resume to go on"
+HINT = "add --resume to go on from the last step that was saved"
 
 
 @pytest.fixture
@@ -58,12 +58,12 @@ def whole(home: Home) -> Outcome:
 
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> Any:
-    """What the last run wrote on stderr: how to go on, and one sentence."""
+    """What the last run wrote on stderr: how to go on, and why it stopped in one sentence."""
 
     def read(*, saved: bool = True) -> str:
         text = capsys.readouterr().err
         assert "Traceback" not in text
-        lines = [line for line in text.splitlines() if not line.startswith("Writing model")]
+        lines = text.splitlines()
         assert lines[:-1] == ([HINT] if saved else []), text
         assert lines[-1].startswith("error: ")
         return lines[-1]
@@ -108,12 +108,15 @@ def test_vllm_hangs_in_a_step(home: Home, whole: Outcome, said: Any) -> None:
 
 def test_vllm_finds_no_work(home: Home, said: Any) -> None:
     """Rollouts wait, but the scheduler schedules nothing."""
-    scheduler = home.replica._scheduler
+    manager = home.replica._scheduler.kv_cache_manager
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scheduler, "max_num_running_reqs", 0)
+        patch.setattr(manager, "allocate_slots", lambda *args, **kwargs: None)  # the pool is full
         patch.setattr(home.replica, "_stall_iterations", 4)
         assert home.run() == 2
-    assert "vLLM stalled: rollout 0/0 waits, but 4 iterations in a row scheduled" in said()
+    assert "vLLM stalled: rollout 0/0 waits, but 4 iterations in a row scheduled" in said(
+        saved=False
+    )
+    assert not home.saved.exists()  # there is no step to go on from
 
 
 def test_a_full_disk_while_saving(home: Home, whole: Outcome) -> None:
@@ -133,7 +136,7 @@ def test_a_full_disk_while_saving(home: Home, whole: Outcome) -> None:
             before=lambda: patch.setattr("engine.checkpoint.save", on_full_disk)
         )
     assert os.WEXITSTATUS(status) == 2
-    assert [HINT] == text.splitlines()[:-1]
+    assert text.splitlines()[:-1] == [HINT]
     assert text.splitlines()[-1].startswith("error: cannot save the run to ")
     assert [path.name for path in home.saved.parent.iterdir()] == ["checkpoint.pkl"]
     assert home.run("--resume") == 0
@@ -226,22 +229,28 @@ def test_a_prompt_longer_than_the_context(home: Home, said: Any) -> None:
         "".join(json.dumps({"prompt": f"{text}{i}"}) + "\n" for i in range(9))
     )
     assert home.run() == 2
-    assert "needs 301 prompt and up to 24 response tokens, but" in said()
+    assert "needs 301 prompt and up to 24 response tokens, but" in said(saved=False)
 
 
 def test_a_kv_pool_too_small_for_one_rollout(
-    tmp_path: Path, tiny_path: Path, monkeypatch: pytest.MonkeyPatch, said: Any
+    home: Home, make_replica: Any, monkeypatch: pytest.MonkeyPatch, said: Any
 ) -> None:
-    """With an engine of its own, whose pool holds a response but not its prompt with it."""
-    set_up(tmp_path, tiny_path)
+    """With an engine whose pool holds a response, but not its prompt with it."""
+
+    def start(spec: Any, path: Path) -> Any:
+        small = make_replica(kv_tokens=spec.engine.kv_tokens)
+        monkeypatch.setattr(small, "shutdown", lambda: None)  # it would take the others along
+        return small
+
+    monkeypatch.setattr("engine.start.start_replica", start)
     prompts = "".join(json.dumps({"prompt": "x" * 45 + str(i)}) + "\n" for i in range(9))
-    (tmp_path / "prompts.jsonl").write_text(prompts)
-    monkeypatch.setattr("gc.collect", lambda *args: 0)
-    home = Home(tmp_path, None)  # type: ignore[arg-type]
+    (home.folder / "prompts.jsonl").write_text(prompts)
     assert home.run("--set", "engine.kv_tokens=64") == 2
-    assert "the KV pool of 64 tokens allow 64 in all" in said()
+    text = said(saved=False)
+    assert "Rollout 0/0 needs 46 prompt and up to 24 response tokens, but" in text
+    assert "the KV pool of 64 tokens allow 64 in all" in text
     assert home.run("--set", "engine.kv_tokens=32", "--set", "workload.max_new_tokens=40") == 2
-    assert "engine.kv_tokens: a pool of 32 tokens cannot hold one rollout" in said()
+    assert "engine.kv_tokens: a pool of 32 tokens cannot hold one rollout" in said(saved=False)
 
 
 # Scenarios that are wrong are refused before anything starts
@@ -298,8 +307,10 @@ def test_a_wrong_scenario_names_its_key(settings: list[str], field: str, message
         build_run(override(read_scenario(EXAMPLE), settings))
     assert caught.value.field == field
     assert "\n" not in str(caught.value)
-    assert "--set" in str(caught.value) or "engine.yaml, line" in str(caught.value) or (
-        "missing" in message
+    assert (
+        "--set" in str(caught.value)
+        or "engine.yaml, line" in str(caught.value)
+        or ("missing" in message)
     )
 
 

@@ -1,0 +1,110 @@
+"""``rollcast calibrate`` and ``rollcast validate``, which the command line finds by entry point:
+the simulator does not know of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN_DIR...", show_default=False, help="Folders that rollcast run --out wrote."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command()(calibrate)
+    app.command()(validate)
+
+
+def calibrate(
+    runs: Runs,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the fitted file goes.")
+    ] = Path("fitted.json"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the fitted file as well.")] = False,
+) -> None:
+    """Fit costs, lengths and rewards to real runs, each with its uncertainty.
+
+    A scenario uses the result as cost: {file: fitted.json}.
+    """
+    from calibration import report
+    from calibration.calibrate import calibrate as fit
+    from simulator.output import plain
+
+    fitted = fit(runs)
+    fitted.write(output)
+    if as_json:
+        print(json.dumps(plain(fitted.content), indent=1))
+    else:
+        report.show_fitted(fitted)
+    print(f"wrote {output}", file=sys.stderr)
+
+
+def validate(
+    fitted: Annotated[
+        Path, typer.Argument(metavar="FITTED.json", show_default=False, help="From calibrate.")
+    ],
+    runs: Runs,
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode",
+            metavar="replay|predict",
+            help="replay: the runs' own lengths, to judge the costs. predict: everything forecast.",
+        ),
+    ] = "replay",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write JSON, picture, report here.")
+    ] = None,
+    draws: Annotated[
+        int, typer.Option("--draws", metavar="N", help="Draws of the parameters for intervals.")
+    ] = 40,
+    force: Annotated[bool, typer.Option("--force", help="Replace what --out holds.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Hold forecasts from a fitted file against real runs.
+
+    With --out: validation.json, validation.png and report.html, which needs no other file.
+    """
+    from calibration import report
+    from calibration.calibrate import Fitted
+    from calibration.validate import validate as check
+    from simulator.output import plain
+
+    if out is not None:
+        report.check_target(out, force)
+    with _progress(len(runs)) as advance:
+        found = check(Fitted.read(fitted), runs, mode, draws, advance)  # type: ignore[arg-type]
+    if out is not None:
+        report.write(out, found, force)
+    if as_json:
+        print(json.dumps(plain(found.to_json()), indent=1))
+    else:
+        report.show(found)
+    if out is not None:
+        print(f"wrote {out}/", file=sys.stderr)
+
+
+@contextmanager
+def _progress(runs: int) -> Iterator[Any]:
+    """A progress bar on a terminal, nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[name]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("runs", total=runs, name="")
+        yield lambda name: bar.update(task, advance=1, name=name)

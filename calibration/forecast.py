@@ -1,0 +1,377 @@
+"""Forecasts of a run from a fitted file, with intervals.
+
+Two modes, never mixed. *replay*: the run's own lengths and rewards, so that only the costs are
+judged. *predict*: lengths and rewards drawn from the fitted models, which judges the whole
+forecast.
+
+An interval has three sources: the parameters, drawn from their covariance; lengths, rewards and
+seed (predict only); and the machine, whose steps take now more and now less than typical: runs of
+consecutive steps of the calibration are drawn again (a moving-block bootstrap; Kunsch, Ann.
+Statist. 17, 1989).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from calibration.calibrate import Fitted
+from calibration.folder import RunFolder
+from calibration.robust import MOOD, FloatArray
+from simulator.cluster import SimulatedCluster
+from simulator.costs.fitted import FittedCost
+from simulator.draws import GroupDraw
+from simulator.loop import run as run_loop
+from simulator.plan import Layout
+from simulator.run_replay import ReplayWorkload
+from simulator.scenario import Scenario, build_scenario
+from simulator.scenario_file import RawScenario
+from simulator.spans import Run
+from simulator.workload import Workload
+from simulator.world import TrainBatch
+
+Mode = Literal["replay", "predict"]
+METRICS = ("step_s", "rollout_s", "train_s", "tokens_per_s", "bubble", "staleness")
+# Draws of the machine's moods for each draw of the parameters: a replay knows all the rest, but a
+# prediction's lengths differ with each draw, and must not be counted twice.
+NOISE_DRAWS: dict[Mode, int] = {"replay": 20, "predict": 1}
+DRAWS = 40
+_SEED_STRIDE = 1009
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run is expected to do.
+
+    point: each of `METRICS` by step, shape (steps,): under the fitted costs, without noise (of
+        predict, the median over draws). draws: the same with every uncertainty, shape
+        (draws, steps). total_s: run time of each draw. unmeasured: rollouts whose length the replay
+        did not find in the run and drew from the fitted model. flags: what to be wary of.
+    """
+
+    point: dict[str, FloatArray]
+    draws: dict[str, FloatArray]
+    total_s: FloatArray
+    unmeasured: int
+    flags: list[str]
+
+    def interval(self, metric: str, level: float = 0.9) -> FloatArray:
+        """Lower and upper end by step, shape (2, steps)."""
+        return ends(self.draws[metric], level)
+
+    def total_interval(self, level: float = 0.9) -> FloatArray:
+        """Lower and upper end of the run time, shape (2,)."""
+        return ends(self.total_s, level)
+
+
+def ends(draws: FloatArray, level: float) -> FloatArray:
+    """The interval, over the first axis, that holds one more draw with probability ``level``: the
+    order statistics of rank (n + 1) p, as far as n draws go."""
+    tail = (1.0 - level) / 2.0
+    return np.asarray(np.quantile(draws, [tail, 1.0 - tail], axis=0, method="weibull"))
+
+
+class ForecastCluster(SimulatedCluster):
+    """A simulated cluster whose trainer may leave out groups with equal rewards, as the measured
+    one did (`FittedCost.skips_equal_rewards`); it notes the layouts that it was asked for."""
+
+    skips_equal_rewards = False
+
+    def train(self, batch: TrainBatch, layout: Layout) -> None:
+        """Starts an update of the groups that have something to teach."""
+        self.layouts = {*getattr(self, "layouts", ()), layout}
+        if self.skips_equal_rewards:
+            varied = tuple(g for g in batch.groups if len(set(g.baseline_rewards)) > 1)
+            batch = replace(batch, groups=varied)
+        super().train(batch, layout)
+
+
+class MeasuredWorkload:
+    """A run's own responses. What the run never launched is drawn from a model; so is what it never
+    finished, which gets at least as far as it had; both are counted in ``unmeasured``.
+
+    finished: whether the run finished each (group, attempt, index) that it launched.
+    """
+
+    def __init__(
+        self,
+        measured: ReplayWorkload,
+        model: Workload,
+        finished: Mapping[tuple[int, int, int], bool],
+    ) -> None:
+        self.max_new_tokens = measured.max_new_tokens
+        self.max_prompt_tokens = max(measured.max_prompt_tokens, model.max_prompt_tokens)
+        self.unmeasured = 0
+        self._measured, self._model, self._finished = measured, model, finished
+
+    def draw(self, group: int, size: int, attempt: int = 0, step: int = 0) -> GroupDraw:
+        """The group's responses; see `simulator.workload.Workload.draw`."""
+        known = [self._finished.get((group, attempt, index)) for index in range(size)]
+        if all(known):
+            return self._measured.draw(group, size, attempt, step)
+        drawn = self._model.draw(group, size, attempt, step)
+        tokens, rewards = list(drawn.new_tokens), list(drawn.rewards)
+        launched = known.index(None) if None in known else size
+        if launched:
+            found = self._measured.draw(group, launched, attempt, step)
+            for index in range(launched):
+                if known[index]:
+                    tokens[index], rewards[index] = found.new_tokens[index], found.rewards[index]
+                else:
+                    tokens[index] = max(tokens[index], found.new_tokens[index])
+            drawn = found
+        self.unmeasured += size - sum(map(bool, known))
+        return GroupDraw(drawn.prompt_tokens, tuple(tokens), tuple(rewards))
+
+
+def forecast(
+    fitted: Fitted, target: RunFolder, mode: Mode, draws: int = DRAWS, seed: int = 0
+) -> Forecast:
+    """Forecasts ``target``'s steps under its own scenario and policy.
+
+    draws: of the parameters; each is simulated. seed: of every draw, so that two policies' draws of
+    one number share parameters, prompts and the machine's moods, and can be ranked pair by pair.
+    Raises ScenarioError or RunError where the scenario cannot be simulated.
+    """
+    rng = np.random.default_rng(seed)
+    runs, noisy, totals, unmeasured = [], [], [], 0
+    flags: list[str] = []
+    for number in range(draws + 1):
+        values = fitted.content if number == 0 else perturbed(fitted.content, rng)
+        scenario = _scenario(fitted, values, target, seed + _SEED_STRIDE * (number + 1))
+        workload: Workload = scenario.workload
+        if mode == "replay":
+            workload = _measured(target, scenario.workload)
+        result, found = _simulate(replace(scenario, workload=workload))
+        if number == 0:
+            flags = [*found, *_flags(fitted, target)]
+            unmeasured = getattr(workload, "unmeasured", 0)
+        metrics = _by_step(result)
+        runs.append(metrics)
+        if number or draws == 0:
+            for _ in range(NOISE_DRAWS[mode]):
+                noisy.append(_with_noise(metrics, _noise(fitted, len(metrics["step_s"]), rng)))
+                totals.append(float(noisy[-1]["step_s"].sum()))
+    if unmeasured:
+        flags.append(
+            f"the replay needed {unmeasured} rollouts that the run never launched or never "
+            "finished; their lengths were drawn from the fitted model"
+        )
+    point = runs[0]
+    if mode == "predict":
+        point = {name: np.median([run[name] for run in runs], axis=0) for name in METRICS}
+    stacked = {name: np.array([draw[name] for draw in noisy]) for name in METRICS}
+    return Forecast(point, stacked, np.array(totals), unmeasured, flags)
+
+
+def perturbed(content: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """A fitted file's content with every parameter drawn from its sampling distribution."""
+    drawn = copy.deepcopy({key: value for key, value in content.items() if key != "step_ratios"})
+    cost, fits = drawn["cost"], content["fits"]
+    level = 1.0 + rng.normal() * fits["iteration"]["step_ratio_standard_error"]
+    _draw_iteration(cost["iteration"], content, rng)
+    _scale(cost["iteration"], min(max(level, 0.5), 2.0))
+    _draw_coefficients(cost["dense"], fits["dense"]["standard_errors"], rng)
+    if cost["shared_prefix"] is not None:
+        errors = fits["shared_prefix"]["standard_errors"]
+        _draw_coefficients(cost["shared_prefix"], errors, rng)
+    names = {"sync": "sync_s", "to_train": "switch_to_train_s", "to_rollout": "switch_to_rollout_s"}
+    for short, name in names.items():
+        error = fits["overheads"][short]["standard_error_s"]
+        cost[name] = max(cost[name] + error * rng.normal(), 0.0)
+    for section, key in (("lengths", "lengths"), ("rewards", "rewards")):
+        errors = content[section]["standard_errors"]
+        for name in errors:
+            if name in drawn[section][key]:
+                drawn[section][key][name] += errors[name] * rng.normal()
+    # The mean length is known better than its drift: the drift turns around the middle of the run.
+    lengths = drawn["lengths"]["lengths"]
+    turned = lengths["drift_per_step"] - content["lengths"]["lengths"]["drift_per_step"]
+    lengths["median_tokens"] *= float(np.exp(-turned * content["lengths"]["mean_version"]))
+    _keep_valid(drawn)
+    return drawn
+
+
+def _scale(iteration: dict[str, Any], factor: float) -> None:
+    for name in iteration:
+        if name == "rollout_pieces":
+            iteration[name] = [[start, factor * slope] for start, slope in iteration[name]]
+        else:
+            iteration[name] *= factor
+
+
+def _draw_iteration(
+    iteration: dict[str, Any], content: Mapping[str, Any], rng: np.random.Generator
+) -> None:
+    """Draws from the joint distribution of the iteration's coefficients: they trade against each
+    other, so that their sum is known better than any of them."""
+    spread = content["covariance"]["iteration"]
+    ratio = content["fits"]["iteration"]["step_ratio"]
+    matrix = ratio**2 * np.array(spread["matrix"])
+    shift = dict(
+        zip(spread["names"], rng.multivariate_normal(np.zeros(len(matrix)), matrix,
+                                                     check_valid="ignore"), strict=True)
+    )  # fmt: skip
+    names = {"fixed": "fixed_s", "context": "per_context_token_s", "pairs": "per_prefill_pair_s",
+             "admission": "per_admission_s", "prefill": "per_prefill_token_s"}  # fmt: skip
+    for term, name in names.items():
+        iteration[name] = max(iteration[name] + shift.get(term, 0.0), 0.0)
+    if "prefill" not in shift:
+        error = content["fits"]["iteration"]["standard_errors"]["per_prefill_token_s"]
+        token_s = iteration["per_prefill_token_s"]
+        iteration["per_prefill_token_s"] = max(token_s + error * rng.normal(), 0.0)
+    iteration["rollout_pieces"] = [
+        [start, max(slope + shift[f"rollouts>{start}"], 0.0)]
+        for start, slope in iteration["rollout_pieces"]
+    ]
+    iteration["fixed_s"] = max(iteration["fixed_s"], 1e-9)
+
+
+def _draw_coefficients(
+    cost: dict[str, float], errors: Mapping[str, float], rng: np.random.Generator
+) -> None:
+    """One shared draw, as the errors of an update's coefficients are those of one level."""
+    z = rng.normal()
+    for name, error in errors.items():
+        cost[name] = max(cost[name] + error * z, 0.0)
+
+
+def _keep_valid(drawn: dict[str, Any]) -> None:
+    """Brings drawn lengths and rewards back into their bounds."""
+    lengths, rewards = drawn["lengths"]["lengths"], drawn["rewards"]["rewards"]
+    lengths["median_tokens"] = max(lengths["median_tokens"], 1.0)
+    for name in ("between_sd", "within_sd"):
+        lengths[name] = min(max(lengths[name], 0.0), 5.0)
+    lengths["runaway"] = min(max(lengths["runaway"], 0.0), 1.0)
+    lengths["drift_per_step"] = min(max(lengths["drift_per_step"], -1.0), 1.0)
+    for name in ("length_correlation", "difficulty_length_correlation"):
+        rewards[name] = min(max(rewards[name], -0.99), 0.99)
+    rewards["between_sd"] = max(rewards["between_sd"], 0.0)
+    if rewards["family"] == "beta_bernoulli":
+        mean = rewards["mean"] = min(max(rewards["mean"], 1e-3), 1.0 - 1e-3)
+        rewards["between_sd"] = min(rewards["between_sd"], 0.98 * (mean * (1.0 - mean)) ** 0.5)
+    else:
+        rewards["within_sd"] = max(rewards["within_sd"], 0.0)
+
+
+def _scenario(fitted: Fitted, values: Mapping[str, Any], target: RunFolder, seed: int) -> Scenario:
+    """The target's scenario with the fitted workload and costs."""
+    data = dict(target.scenario)
+    counts = data.get("workload") or {}
+    data["workload"] = {
+        **{key: counts.get(key) for key in ("batch_groups", "group_size", "max_new_tokens")},
+        "prompt_tokens": values["prompt_tokens"],
+        "lengths": values["lengths"]["lengths"],
+        "rewards": values["rewards"]["rewards"],
+    }
+    # A placeholder: the fitted costs take its place below.
+    data["cost"] = {"linear": {"iteration_s": 1.0, "per_rollout_s": 0.0, "per_context_token_s": 0.0,
+                               "per_prefill_token_s": 0.0, "train_per_token_s": 0.0}}  # fmt: skip
+    raw = RawScenario(data, name=target.name, folder=target.path)
+    own = build_scenario(raw)  # the policy keeps the run's seed: its draws belong to its decisions
+    data["seed"] = seed
+    drawn = build_scenario(RawScenario(data, name=target.name, folder=target.path))
+    return replace(own, workload=drawn.workload, cost=FittedCost.from_mapping(values, fitted.name))
+
+
+def _measured(target: RunFolder, model: Workload) -> MeasuredWorkload:
+    table = target.rollouts
+    columns = (table[name].tolist() for name in ("group", "attempt", "index", "finished"))
+    finished = {(g, a, i): bool(done) for g, a, i, done in zip(*columns, strict=True)}
+    return MeasuredWorkload(ReplayWorkload(target.stays(), target.cap), model, finished)
+
+
+def _simulate(scenario: Scenario) -> tuple[Run, list[str]]:
+    cost = scenario.cost
+    assert isinstance(cost, FittedCost)
+    world = ForecastCluster(
+        scenario.shape, scenario.engine, cost, scenario.workload, scenario.routing
+    )
+    world.skips_equal_rewards = cost.skips_equal_rewards
+    result = run_loop(world, scenario.policy, scenario.plan, scenario.steps)
+    flags = cost.warnings(world.extremes)
+    if "shared_prefix" in getattr(world, "layouts", ()) and cost.shared_prefix is None:
+        flags.append(
+            "the layout shared_prefix was never measured; it is priced as dense microbatches of "
+            "the tokens that it feeds"
+        )
+    return result, flags
+
+
+def _flags(fitted: Fitted, target: RunFolder) -> list[str]:
+    flags = []
+    if target.policy not in fitted.policies:
+        flags.append(
+            f"{target.policy} is not among the calibrated policies ({', '.join(fitted.policies)})"
+        )
+    if fitted.content["fits"]["iteration"]["assumed_prefill_token"]:
+        flags.append("the cost of a prefill token was assumed: the prompts hardly vary in length")
+    return flags
+
+
+def measured_by_step(target: RunFolder) -> dict[str, FloatArray]:
+    """`METRICS` of a real run by step, as `Forecast.point` has them."""
+    steps = target.steps
+    times = {name: steps[name].astype(float) for name in ("step_s", "rollout_s", "train_s")}
+    return _derived(
+        times, steps["sync_s"], steps["generated_tokens"], steps["mean_staleness"].astype(float)
+    )
+
+
+def _by_step(result: Run) -> dict[str, FloatArray]:
+    steps = result.steps
+    times = {
+        name: np.array([getattr(record, name) for record in steps])
+        for name in ("step_s", "rollout_s", "train_s")
+    }
+    behind = [sum(age * n for age, n in record.staleness.items()) for record in steps]
+    total = [max(sum(record.staleness.values()), 1) for record in steps]
+    return _derived(
+        times,
+        np.array([record.sync_s for record in steps]),
+        np.array([record.generated_tokens for record in steps]),
+        np.array(behind) / np.array(total),
+    )
+
+
+def _derived(
+    times: dict[str, FloatArray], sync_s: FloatArray, tokens: Any, staleness: FloatArray
+) -> dict[str, FloatArray]:
+    """bubble: share of the step in which GPUs neither roll out, train nor sync."""
+    idle_s = times["step_s"] - times["rollout_s"] - times["train_s"] - sync_s
+    return {
+        **times,
+        "tokens_per_s": tokens / np.maximum(times["rollout_s"], 1e-12),
+        "bubble": np.maximum(idle_s, 0.0) / times["step_s"],
+        "staleness": staleness,
+    }
+
+
+def _noise(fitted: Fitted, steps: int, rng: np.random.Generator) -> FloatArray:
+    """Ratios of rollout, update and rest by step, shape (steps, 3): blocks of measured ones."""
+    ratios = np.array(fitted.content["step_ratios"])
+    length = min(MOOD, len(ratios))
+    blocks = -(-steps // length)
+    starts = rng.integers(len(ratios), size=blocks)
+    rows = (starts[:, None] + np.arange(length)).ravel() % len(ratios)
+    return np.asarray(ratios[rows[:steps]])
+
+
+def _with_noise(metrics: dict[str, FloatArray], ratios: FloatArray) -> dict[str, FloatArray]:
+    rollout, train, rest = ratios.T
+    rollout_s, train_s = metrics["rollout_s"] * rollout, metrics["train_s"] * train
+    other_s = (metrics["step_s"] - metrics["rollout_s"] - metrics["train_s"]) * rest
+    step_s = rollout_s + train_s + other_s
+    idle_s = metrics["bubble"] * metrics["step_s"] * rest
+    return {
+        "step_s": step_s,
+        "rollout_s": rollout_s,
+        "train_s": train_s,
+        "tokens_per_s": metrics["tokens_per_s"] / rollout,
+        "bubble": idle_s / step_s,
+        "staleness": metrics["staleness"],
+    }

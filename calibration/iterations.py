@@ -1,0 +1,235 @@
+"""What an engine iteration takes, from a run's iterations.
+
+An iteration lasts until the next one begins, and the first of a step from the step's first submit:
+so queueing requests, grading what finished and the engine's own bookkeeping are in its time, and
+the iterations of a step add up to its rollout time. The fit gives the typical iteration; a busy
+machine is slower than that now and then, and what this comes to over a step is its *ratio*: rollout
+time measured over rollout time fitted. The costs are those of the median step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibration.folder import RunFolder
+from calibration.robust import (
+    SELECTION_ROWS,
+    Fit,
+    FloatArray,
+    fit,
+    loss_of,
+    median_error,
+    quantiles,
+    worth,
+)
+from simulator.errors import ScenarioError
+
+MIN_ITERATIONS = 200
+MIN_STEPS = 5
+_MIN_PREFILLS = 5
+
+# Prompts that hardly vary in length cannot tell the cost of a token from that of an admission.
+_LEAST_VARIATION = 0.1
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Iterations of several runs: counts and seconds, each of shape (n,); step numbers the steps of
+    all runs through, and steps_s holds their rollout times."""
+
+    counts: dict[str, FloatArray]
+    seconds: FloatArray
+    step: np.ndarray[Any, np.dtype[np.int64]]
+    rollout_s: FloatArray
+
+    @property
+    def steps(self) -> int:
+        """Steps in all."""
+        return len(self.rollout_s)
+
+
+@dataclass(frozen=True)
+class IterationFit:
+    """The fit, the median step's ratio, every step's ratio to it, and whether the cost of a prefill
+    token was assumed."""
+
+    fit: Fit
+    knots: tuple[int, ...]
+    step_ratio: float
+    step_ratios: FloatArray
+    assumed_prefill: bool
+    prefill_token_s: float
+    prefill_error_s: float
+
+    def cost(self) -> dict[str, Any]:
+        """The mapping ``cost.iteration`` of a fitted file: of the median step."""
+        ratio = self.step_ratio
+        pieces = [[knot, ratio * self.fit[piece_name(knot)]] for knot in self.knots]
+        return {
+            "fixed_s": ratio * self.fit["fixed"],
+            "rollout_pieces": pieces,
+            "per_context_token_s": ratio * self.fit["context"],
+            "per_prefill_token_s": ratio * self.prefill_token_s,
+            "per_prefill_pair_s": ratio * self.fit["pairs"],
+            "per_admission_s": ratio * self.fit["admission"],
+        }
+
+
+def piece_name(knot: int) -> str:
+    """The term of the rollouts beyond ``knot``."""
+    return f"rollouts>{knot}"
+
+
+def collect(runs: Sequence[RunFolder]) -> Samples:
+    """The iterations of ``runs``, each with the time until the next. Raises ScenarioError
+    (``RUN_DIR``) for too few."""
+    names = ("rollouts", "context_tokens", "prefill_tokens", "prefill_pairs", "prefill_rollouts")
+    counts: dict[str, list[FloatArray]] = {name: [] for name in names}
+    seconds, owner, rollout_s = [], [], []
+    before = 0
+    for run in runs:
+        table, steps = run.iterations, run.steps
+        start = table["start_s"]
+        # the clocks of loop and engine agree, but a first iteration may begin within rounding
+        step = np.searchsorted(steps["rollout_start_s"], start + 1e-9, "right") - 1
+        inside = (step >= 0) & (start <= steps["rollout_end_s"][np.maximum(step, 0)])
+        start, step = start[inside], step[inside]
+        _check_enough(run, len(start), len(np.unique(step)))
+        first = np.concatenate(([True], step[1:] != step[:-1]))
+        last = np.concatenate((first[1:], [True]))
+        begin = np.where(first, steps["rollout_start_s"][step], start)
+        end = np.where(last, steps["rollout_end_s"][step], np.concatenate((start[1:], [0.0])))
+        for name in names:
+            counts[name].append(table[name][inside].astype(float))
+        seconds.append(np.maximum(end - begin, 1e-9))
+        _, dense = np.unique(step, return_inverse=True)
+        owner.append(dense + before)
+        before += int(dense.max()) + 1
+        rollout_s.append(np.bincount(dense, weights=seconds[-1]))
+    return Samples(
+        {name: np.concatenate(parts) for name, parts in counts.items()},
+        np.concatenate(seconds),
+        np.concatenate(owner),
+        np.concatenate(rollout_s),
+    )
+
+
+def _check_enough(run: RunFolder, iterations: int, steps: int) -> None:
+    if iterations < MIN_ITERATIONS or steps < MIN_STEPS:
+        raise ScenarioError(
+            "RUN_DIR",
+            f"{run.path}/iterations.csv: {iterations} iterations in {steps} steps are too few; a "
+            f"calibration needs at least {MIN_ITERATIONS} in {MIN_STEPS}",
+        )
+
+
+def fit_iterations(samples: Samples) -> IterationFit:
+    """The iteration cost that explains ``samples``: fixed, per rollout (in as many pieces as the
+    data ask for), context token, prefill token, prefill pair and admission.
+
+    Where prompts hardly vary, tokens and admissions cannot be told apart. A further decoding
+    rollout is one token through the network, as a prefill token is, and is sampled for besides; so
+    a prefill token costs between nothing and that. The middle is assumed, with the standard error
+    of that range, the rest goes to the admission, and ``assumed_prefill`` says so.
+    """
+    counts = samples.counts
+    prefills = counts["prefill_tokens"] > 0
+    if prefills.sum() < _MIN_PREFILLS:
+        raise ScenarioError(
+            "RUN_DIR", f"only {int(prefills.sum())} iterations prefill; at least 5 are needed"
+        )
+    most = int(counts["rollouts"].max())
+    least = int(counts["rollouts"].min())
+    candidates = [0] + [1 << k for k in range(20) if least < (1 << k) < 0.75 * most]
+    knots, pairs = _choose(samples, candidates)
+    ones = np.ones(len(samples.seconds))
+    terms = {
+        "fixed": ones,
+        **_pieces(counts["rollouts"], knots),
+        "context": counts["context_tokens"],
+        "admission": counts["prefill_rollouts"],
+    }
+    if pairs:
+        terms["pairs"] = counts["prefill_pairs"]
+    per_admission = counts["prefill_tokens"][prefills] / counts["prefill_rollouts"][prefills]
+    assumed = bool(np.std(per_admission) < _LEAST_VARIATION * np.mean(per_admission))
+    if not assumed:
+        terms["prefill"] = counts["prefill_tokens"]
+        found = fit(terms, samples.seconds, samples.step)
+        token_s, error_s = found["prefill"], found.error("prefill")
+        fitted = samples.seconds / found.ratios
+    else:
+        first = fit({**terms, "admission": counts["prefill_tokens"]}, samples.seconds, samples.step)
+        bound_s = min(first[piece_name(knots[-1])], first["admission"])
+        token_s, error_s = bound_s / 2, bound_s / math.sqrt(12.0)
+        prefill_s = token_s * counts["prefill_tokens"]
+        rest = np.maximum(samples.seconds - prefill_s, 0.05 * samples.seconds)
+        found = fit(terms, rest, samples.step)
+        fitted = rest / found.ratios + prefill_s
+    ratios = samples.rollout_s / np.bincount(samples.step, weights=fitted)
+    ratio = float(np.median(ratios))
+    return IterationFit(found, knots, ratio, ratios / ratio, assumed, token_s, error_s)
+
+
+def _pieces(rollouts: FloatArray, knots: Sequence[int]) -> dict[str, FloatArray]:
+    """For each piece, how many of the rollouts fall into it."""
+    ends = [*knots[1:], np.inf]
+    return {
+        piece_name(knot): np.clip(rollouts, knot, end) - knot
+        for knot, end in zip(knots, ends, strict=True)
+    }
+
+
+def _choose(samples: Samples, candidates: Sequence[int]) -> tuple[tuple[int, ...], bool]:
+    """The knots that the data ask for, added one by one, the most useful first; and whether pairs
+    of prefill tokens are needed."""
+    every = max(1, len(samples.seconds) // SELECTION_ROWS)
+    y = samples.seconds[::every]
+    counts = {name: column[::every] for name, column in samples.counts.items()}
+    base = {
+        "fixed": np.ones(len(y)),
+        "context": counts["context_tokens"],
+        "admission": counts["prefill_rollouts"],
+        "prefill": counts["prefill_tokens"],
+    }
+
+    def loss_of_knots(knots: Sequence[int], scale: float | None) -> tuple[float, float]:
+        return loss_of({**base, **_pieces(counts["rollouts"], knots)}, y, scale)
+
+    _, scale = loss_of_knots(candidates, None)
+    knots: tuple[int, ...] = (0,)
+    loss, _ = loss_of_knots(knots, scale)
+    while left := [k for k in candidates if k not in knots]:
+        trials = [(loss_of_knots(sorted((*knots, k)), scale)[0], k) for k in left]
+        least, knot = min(trials)
+        if not worth(least, loss):
+            break
+        loss, knots = least, tuple(sorted((*knots, knot)))
+    base["pairs"] = counts["prefill_pairs"]
+    return knots, worth(loss_of_knots(knots, scale)[0], loss)
+
+
+def describe(found: IterationFit, samples: Samples) -> dict[str, Any]:
+    """Standard errors, residuals and sample counts for the fitted file; errors are of the costs."""
+    ratio = found.step_ratio
+    names = {"fixed": "fixed_s", "context": "per_context_token_s", "pairs": "per_prefill_pair_s",
+             "admission": "per_admission_s"}  # fmt: skip
+    errors = {
+        names.get(n, n): ratio * found.fit.error(n) for n in found.fit.names if n != "prefill"
+    }
+    errors["per_prefill_token_s"] = ratio * found.prefill_error_s
+    return {
+        "standard_errors": errors,
+        "residual_ratio": quantiles(found.fit.ratios),
+        "step_ratio": found.step_ratio,
+        "step_ratio_to_median": quantiles(found.step_ratios),
+        "step_ratio_standard_error": median_error(found.step_ratios),
+        "assumed_prefill_token": found.assumed_prefill,
+        "iterations": len(samples.seconds),
+        "steps": samples.steps,
+    }

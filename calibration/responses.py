@@ -1,0 +1,265 @@
+"""How long a run's responses were and what they earned, as a workload that draws more like them.
+
+Lengths follow the random-effects model of `simulator.lengths`; a rollout that the run never
+finished is a censored observation, at the tokens it had reached. Rewards follow
+`simulator.rewards`, fitted by moments within and between groups; their standard errors come from
+resampling groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibration.folder import RunFolder
+from calibration.robust import FloatArray
+from simulator.errors import ScenarioError
+from simulator.fit_lengths import fit_lengths
+
+MIN_GROUPS = 20
+_RESAMPLES = 200
+_DRIFT_SIGNIFICANT = 3.0  # standard errors
+_LARGEST_CORRELATION = 0.95
+
+
+@dataclass(frozen=True)
+class Responses:
+    """Rollouts of several runs, each once, as it last was. Arrays have shape (rollouts,).
+
+    group: numbers groups of all runs through. launched: the version at its first token.
+    """
+
+    group: np.ndarray[Any, np.dtype[np.int64]]
+    tokens: FloatArray
+    prompt_tokens: FloatArray
+    finished: np.ndarray[Any, np.dtype[np.bool_]]
+    capped: np.ndarray[Any, np.dtype[np.bool_]]
+    reward: FloatArray
+    launched: FloatArray
+    cap: int
+
+    @property
+    def groups(self) -> int:
+        """Groups in all."""
+        return int(self.group.max()) + 1 if len(self.group) else 0
+
+
+def collect(runs: Sequence[RunFolder]) -> Responses:
+    """The rollouts of ``runs``. Raises ScenarioError (``RUN_DIR``) for different caps, and for too
+    few groups."""
+    caps = {run.cap for run in runs}
+    if len(caps) > 1:
+        raise ScenarioError(
+            "RUN_DIR", f"the runs' max_new_tokens differ ({', '.join(map(str, sorted(caps)))})"
+        )
+    parts, before = [], 0
+    for run in runs:
+        table = run.rollouts
+        keys = np.column_stack([table["group"], table["attempt"], table["index"]])
+        _, first = np.unique(keys, axis=0, return_index=True)
+        (
+            _,
+            from_end,
+        ) = np.unique(keys[::-1], axis=0, return_index=True)
+        last = len(keys) - 1 - from_end
+        _, group = np.unique(table["group"][last], return_inverse=True)
+        parts.append(
+            np.column_stack(
+                [
+                    group + before,
+                    table["total_tokens"][last],
+                    table["prompt_tokens"][last],
+                    table["finished"][last],
+                    table["truncated"][last],
+                    table["reward"][last],
+                    table["version"][first],
+                ]
+            )
+        )
+        before += int(group.max()) + 1 if len(group) else 0
+    group, tokens, prompt, finished, capped, reward, launched = np.vstack(parts).T
+    [cap] = caps
+    found = Responses(group.astype(np.int64), tokens, prompt, finished > 0, capped > 0, reward,
+                      launched, cap)  # fmt: skip
+    if found.groups < MIN_GROUPS:
+        raise ScenarioError(
+            "RUN_DIR",
+            f"{runs[0].path}/rollouts.csv: {found.groups} groups are too few to fit lengths; at "
+            f"least {MIN_GROUPS} are needed",
+        )
+    return found
+
+
+def lengths(found: Responses) -> dict[str, Any]:
+    """``workload.lengths`` that fits, under ``lengths``, with standard errors and what was
+    measured.
+
+    Drift is the slope of log length over the weights' version, taken out before the rest is fitted;
+    it is left out where it lies within three standard errors of 0.
+    """
+    drift, drift_error = _drift(found)
+    kept = drift if abs(drift) > _DRIFT_SIGNIFICANT * drift_error else 0.0
+    # A length of n tokens stands for (n - 1, n]; its middle is what scales.
+    tokens = (found.tokens - 0.5) * np.exp(-kept * found.launched) + 0.5
+    ended = found.finished & ~found.capped
+    reached = np.where(found.capped, found.cap - 1.0, found.tokens)
+    reached = reached * np.exp(-kept * found.launched)
+    by_group = _split(found.group, tokens, ended)
+    cut_off = _split(found.group, reached, ~ended)
+    try:
+        fit = fit_lengths(by_group, 1 << 24, cut_off)
+    except ValueError as error:
+        raise ScenarioError("RUN_DIR", f"lengths cannot be fitted: {error}") from None
+    errors = {**fit.standard_errors, "drift_per_step": drift_error}
+    return {
+        "lengths": {
+            "family": "lognormal",
+            "median_tokens": fit.median_tokens,
+            "between_sd": fit.between_sd,
+            "within_sd": fit.within_sd,
+            "runaway": fit.runaway,
+            "drift_per_step": kept,
+        },
+        "standard_errors": errors,
+        "groups": fit.groups,
+        "rollouts": fit.rollouts,
+        "capped": int(found.capped.sum()),
+        "unfinished": int((~found.finished).sum()),
+        "drift_measured": drift,
+        "mean_version": float(found.launched.mean()),
+        "measured_tokens": {
+            f"p{q}": float(np.quantile(found.tokens[found.finished], q / 100)) for q in (50, 90, 99)
+        },
+    }
+
+
+def _split(group: Any, values: FloatArray, chosen: Any) -> list[list[float]]:
+    rows: list[list[float]] = [[] for _ in range(int(group.max()) + 1)]
+    for owner, value in zip(group[chosen].tolist(), values[chosen].tolist(), strict=True):
+        rows[owner].append(max(value, 1.0))
+    return rows
+
+
+def _drift(found: Responses) -> tuple[float, float]:
+    """Slope of a group's mean log length over the version it was launched at, and its error."""
+    count = np.bincount(found.group, found.finished)
+    logs = np.where(found.finished, np.log(found.tokens.clip(1) - 0.5), 0.0)
+    some = count > 0
+    y = (np.bincount(found.group, logs) / np.maximum(count, 1))[some]
+    x = (np.bincount(found.group, found.launched) / np.bincount(found.group))[some]
+    x = x - x.mean()
+    if not x.any():
+        return 0.0, 0.0
+    slope = float(x @ (y - y.mean()) / (x @ x))
+    residual = y - y.mean() - slope * x
+    return slope, float(np.sqrt((x**2) @ (residual**2)) / (x @ x))
+
+
+def rewards(found: Responses, fitted_lengths: dict[str, Any]) -> dict[str, Any]:
+    """``workload.rewards`` that fits, under ``rewards``, with standard errors.
+
+    Raises ScenarioError where fewer than two groups have two rewards.
+    """
+    spreads = fitted_lengths["between_sd"], fitted_lengths["within_sd"]
+    graded = found.finished & np.isfinite(found.reward)
+    logs = np.log(found.tokens.clip(1) - 0.5) - fitted_lengths["drift_per_step"] * found.launched
+    moments = _group_moments(found.group[graded], found.reward[graded], logs[graded])
+    if (moments[:, 0] > 1).sum() < 2:
+        raise ScenarioError("RUN_DIR", "too few groups have two graded rollouts to fit rewards")
+    binary = bool(np.isin(found.reward[graded], (0.0, 1.0)).all())
+    best = _reward_parameters(moments, binary, *spreads)
+    rng = np.random.default_rng(0)
+    drawn = [
+        _reward_parameters(moments[rng.integers(len(moments), size=len(moments))], binary, *spreads)
+        for _ in range(_RESAMPLES)
+    ]
+    errors = {name: float(np.std([draw[name] for draw in drawn])) for name in best}
+    family = "beta_bernoulli" if binary else "normal"
+    return {
+        "rewards": {"family": family, **best},
+        "standard_errors": errors,
+        "drift_per_step": _reward_drift(found, graded),
+    }
+
+
+def _reward_drift(found: Responses, graded: Any) -> float:
+    """Slope of the mean reward over versions. The reward models have none: it is a warning."""
+    x = found.launched[graded] - found.launched[graded].mean()
+    return float(x @ found.reward[graded] / (x @ x)) if x.any() else 0.0
+
+
+def _group_moments(group: Any, reward: FloatArray, logs: FloatArray) -> FloatArray:
+    """Per group: count, sums of r, r^2, l, l^2, r l. Shape (groups, 6); groups of none left out."""
+    columns = [np.ones_like(reward), reward, reward**2, logs, logs**2, reward * logs]
+    sums = np.column_stack([np.bincount(group, weights=column) for column in columns])
+    return np.asarray(sums[sums[:, 0] > 0])
+
+
+def _reward_parameters(
+    moments: FloatArray, binary: bool, between_sd: float, within_sd: float
+) -> dict[str, float]:
+    """Parameters by the method of moments, the copula's correlations solved for."""
+    n, r, rr, length, _, rl = moments[moments[:, 0] > 1].T
+    mean = float(moments[:, 1].sum() / moments[:, 0].sum())
+    freedom = float((n - 1).sum())
+    within_var = float((rr - r**2 / n).sum()) / freedom
+    within_cov = float((rl - r * length / n).sum()) / freedom
+    means, log_means = r / n, length / n
+    between_var = max(float(np.var(means, ddof=1) - (within_var / n).mean()), 0.0)
+    between_cov = float(np.cov(means, log_means)[0, 1] - (within_cov / n).mean())
+    if not binary:
+        between, within = math.sqrt(between_var), math.sqrt(within_var)
+        return {
+            "mean": mean,
+            "between_sd": between,
+            "within_sd": within,
+            "length_correlation": _clip(-within_cov, within * within_sd),
+            "difficulty_length_correlation": _clip(-between_cov, between * between_sd),
+        }
+    between = min(math.sqrt(between_var), 0.98 * math.sqrt(mean * (1.0 - mean)))
+    steepness, level_cov = _beta_moments(mean, between)
+    return {
+        "mean": mean,
+        "between_sd": between,
+        "length_correlation": _clip(-within_cov, steepness * within_sd),
+        "difficulty_length_correlation": _clip(-between_cov, level_cov * between_sd),
+    }
+
+
+def _clip(covariance: float, scale: float) -> float:
+    if scale <= 1e-9:
+        return 0.0
+    return min(max(covariance / scale, -_LARGEST_CORRELATION), _LARGEST_CORRELATION)
+
+
+def _beta_moments(mean: float, between_sd: float) -> tuple[float, float]:
+    """For Beta success probabilities p of difficulty d: E[phi(Phi^-1(p))], by which the covariance
+    of a reward and its error falls short of -1, and -cov(p, d)."""
+    from scipy.special import ndtri
+
+    from simulator.rewards import BetaBernoulli
+
+    u = (np.arange(2000) + 0.5) / 2000
+    difficulty = np.asarray(ndtri(u))
+    level = BetaBernoulli(mean, between_sd).prompt_level(difficulty)
+    at = np.asarray(ndtri(np.clip(level, 1e-12, 1 - 1e-12)))
+    steepness = float(np.mean(np.exp(-0.5 * at**2) / math.sqrt(2 * math.pi)))
+    return steepness, -float(np.mean(level * difficulty))
+
+
+def prompts(found: Responses) -> int | dict[str, float]:
+    """``workload.prompt_tokens`` that fits: a number where all prompts are equally long."""
+    _, first = np.unique(found.group, return_index=True)
+    tokens = found.prompt_tokens[first]
+    if np.ptp(tokens) == 0:
+        return int(tokens[0])
+    logs = np.log(tokens - 0.5)
+    return {
+        "median_tokens": float(max(np.exp(np.median(logs)), 1.0)),
+        "sd": float(np.std(logs)),
+        "max_tokens": int(tokens.max()),
+    }

@@ -1,0 +1,182 @@
+"""What the trainer, weight sync and the loop between them take, from a run's spans and updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibration.folder import RunFolder
+from calibration.robust import Fit, FloatArray, fit, needed, quantiles
+from simulator.errors import ScenarioError
+
+MIN_UPDATES = 5
+# The real trainer's own defaults, where a scenario leaves them out.
+_MICROBATCH_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Updates of several runs. Arrays have shape (updates,).
+
+    tokens: fed to the model, padding included where the run says. computed: without padding.
+    microbatches: 0 where the run does not say. shared: in the layout with a shared prefix.
+    skips_equal_rewards: whether the trainer left out rollouts that it was given. padded: whether
+    the runs tell padding.
+    """
+
+    tokens: FloatArray
+    computed: FloatArray
+    rollouts: FloatArray
+    microbatches: FloatArray
+    train_s: FloatArray
+    log_prob_s: FloatArray
+    shared: np.ndarray[Any, np.dtype[np.bool_]]
+    skips_equal_rewards: bool
+    padded: bool
+
+
+@dataclass(frozen=True)
+class UpdateFit:
+    """The fit of one layout: of the update, and of its log-prob passes per computed token."""
+
+    fit: Fit
+    log_prob_per_token_s: float
+    ratio: float
+    ratios: FloatArray
+
+    def cost(self) -> dict[str, float]:
+        """A mapping such as ``cost.dense``, of the median update."""
+        return {
+            "fixed_s": self.ratio * self.fit["fixed"],
+            "per_token_s": self.ratio * self.fit["token"],
+            "per_rollout_s": self.ratio * self.fit["rollout"],
+            "per_microbatch_s": self.ratio * self.fit["microbatch"],
+            "log_prob_per_token_s": self.log_prob_per_token_s,
+        }
+
+
+def collect(runs: Sequence[RunFolder]) -> Updates:
+    """The updates of ``runs``. Raises ScenarioError (``RUN_DIR``) where tables disagree."""
+    rows: list[tuple[float, ...]] = []
+    skips = False
+    padded = all(run.updates is not None for run in runs)
+    for run in runs:
+        steps, updates, layouts = run.steps, run.updates, run.layouts
+        count = len(steps["step"])
+        for file, found in (("updates.jsonl", updates), ("decisions.jsonl", layouts)):
+            if found is not None and len(found) != count:
+                raise ScenarioError(
+                    "RUN_DIR", f"{run.path}/{file} holds {len(found)} steps, steps.csv {count}"
+                )
+        for i in range(count):
+            trained, train_s = float(steps["trained_rollouts"][i]), float(steps["train_s"][i])
+            shared = float(layouts[i] == "shared_prefix")
+            if updates is None:
+                tokens, log_prob_s = _from_spans(run, int(steps["step"][i]))
+                rows.append((tokens, tokens, trained, 0, train_s - log_prob_s, log_prob_s, shared))
+                continue
+            update = _Update(run, updates[i])
+            skips = skips or update.number("rollouts") < trained
+            if update.number("updates") == 0:  # nothing was left to train on
+                continue
+            log_prob_s, computed = update.number("log_prob_s"), update.number("computed_tokens")
+            fed = computed + update.number("padding_tokens")
+            kept, batches = update.number("rollouts"), update.number("microbatches")
+            fed = fed if padded else computed
+            rows.append((fed, computed, kept, batches, train_s - log_prob_s, log_prob_s, shared))
+    if len(rows) < MIN_UPDATES:
+        raise ScenarioError("RUN_DIR", f"{len(rows)} updates are too few; at least {MIN_UPDATES}")
+    tokens, computed, rollouts, batches, train, log_prob, layout = np.array(rows).T
+    return Updates(tokens, computed, rollouts, batches if padded else 0 * batches, train, log_prob,
+                   layout > 0, skips, padded)  # fmt: skip
+
+
+class _Update:
+    """One line of updates.jsonl."""
+
+    def __init__(self, run: RunFolder, values: Mapping[str, Any]) -> None:
+        self._run, self._values = run, values
+
+    def number(self, name: str) -> float:
+        value = self._values.get(name)
+        if not isinstance(value, int | float):
+            raise ScenarioError("RUN_DIR", f"{self._run.path}/updates.jsonl has no number {name!r}")
+        return float(value)
+
+
+def _from_spans(run: RunFolder, step: int) -> tuple[float, float]:
+    """Tokens of the step's update, and the seconds of its log-prob passes."""
+    spans = run.spans
+    mine = (spans["track"] == "trainer") & (spans["step"] == step)
+    passes = mine & (spans["kind"] == "log_prob")
+    seconds = float((spans["end_s"] - spans["start_s"])[passes].sum())
+    return float(spans["tokens"][mine].max(initial=0)), seconds
+
+
+def fit_updates(updates: Updates, shared: bool) -> UpdateFit | None:
+    """The cost of an update in one layout; None where too few were measured in it."""
+    mine = updates.shared == shared
+    if mine.sum() < MIN_UPDATES:
+        return None
+    terms = {
+        "token": updates.tokens[mine],
+        "fixed": np.ones(int(mine.sum())),
+        "rollout": updates.rollouts[mine],
+        "microbatch": updates.microbatches[mine],
+    }
+    seconds = np.maximum(updates.train_s[mine], 1e-9)
+    kept = needed(terms, seconds, ("fixed", "rollout", "microbatch"))
+    found = fit({name: terms[name] for name in kept}, seconds, np.arange(len(seconds)))
+    passes = updates.log_prob_s[mine] / np.maximum(updates.computed[mine], 1.0)
+    ratio = float(np.median(found.ratios))
+    return UpdateFit(found, float(np.median(passes)), ratio, found.ratios / ratio)
+
+
+def describe(found: UpdateFit) -> dict[str, Any]:
+    """Standard errors, residuals and the number of samples for the fitted file."""
+    errors = {
+        f"per_{n}_s": found.ratio * found.fit.error(n) for n in found.fit.names if n != "fixed"
+    }
+    if "fixed" in found.fit.names:
+        errors["fixed_s"] = found.ratio * found.fit.error("fixed")
+    return {
+        "standard_errors": errors,
+        "residual_ratio": quantiles(found.ratios),
+        "updates": len(found.ratios),
+    }
+
+
+def packing(run: RunFolder, padded: bool) -> dict[str, int] | None:
+    """How the run's trainer makes microbatches; None where the run does not tell padding."""
+    if not padded:
+        return None
+    trainer = (run.scenario.get("engine") or {}).get("trainer") or {}
+    found = {
+        "microbatch_tokens": int(trainer.get("microbatch_tokens") or _MICROBATCH_TOKENS),
+        "minibatches": int(trainer.get("minibatches") or 1),
+    }
+    if trainer.get("suffix_microbatch_tokens"):
+        found["suffix_microbatch_tokens"] = int(trainer["suffix_microbatch_tokens"])
+    return found
+
+
+def overheads(runs: Sequence[RunFolder]) -> dict[str, FloatArray]:
+    """Seconds of each step outside rollout and update: ``sync``, ``to_train`` (from the last
+    rollout's end to the trainer's start) and ``to_rollout`` (all the rest: what is neither rollout,
+    train, sync nor that, from one step's end to the next one's)."""
+    found: dict[str, list[FloatArray]] = {"sync": [], "to_train": [], "to_rollout": []}
+    for run in runs:
+        steps, spans = run.steps, run.spans
+        of_trainer = spans["track"] == "trainer"
+        begin = np.full(len(steps["step"]), np.inf)
+        np.minimum.at(begin, spans["step"][of_trainer], spans["start_s"][of_trainer])
+        to_train = np.where(np.isfinite(begin), begin - steps["rollout_end_s"], 0.0)
+        # A simulated run tells the switch apart; there it lies before the trainer's start.
+        rest = steps["step_s"] - steps["rollout_s"] - steps["train_s"] - steps["sync_s"]
+        found["sync"].append(steps["sync_s"])
+        found["to_train"].append(np.maximum(to_train, 0.0))
+        found["to_rollout"].append(np.maximum(rest - np.maximum(to_train, 0.0), 0.0))
+    return {name: np.concatenate(parts) for name, parts in found.items()}

@@ -1,0 +1,288 @@
+"""Holds forecasts against real runs: errors by step, ranking, coverage and noise floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibration.calibrate import Fitted
+from calibration.folder import RunFolder
+from calibration.forecast import DRAWS, METRICS, Forecast, Mode, forecast, measured_by_step
+from calibration.robust import FloatArray
+from simulator.errors import ScenarioError
+
+LEVEL = 0.9
+SURE = 0.95  # a ranking that holds in a smaller share of the draws is not called sure
+_ABSOLUTE = ("bubble", "staleness")  # may be 0: errors are differences, not shares
+
+
+@dataclass(frozen=True)
+class Check:
+    """One run against its forecast. measured: `METRICS` by step. held_out: whether the run, by its
+    policy and seed, is not among those calibrated on."""
+
+    run: RunFolder
+    held_out: bool
+    measured: dict[str, FloatArray]
+    forecast: Forecast
+
+    @property
+    def total_s(self) -> float:
+        """Measured run time: the sum of the steps."""
+        return float(self.measured["step_s"].sum())
+
+    @property
+    def total_error(self) -> float:
+        """Forecast (median draw) over measured run time, less 1."""
+        return float(np.median(self.forecast.total_s)) / self.total_s - 1.0
+
+    def step_errors(self, metric: str) -> FloatArray:
+        """Of each step: forecast over measured less 1; forecast less measured where that may be
+        0."""
+        point, real = self.forecast.point[metric], self.measured[metric]
+        if metric in _ABSOLUTE:
+            return np.asarray(point - real)
+        return point / np.maximum(real, 1e-12) - 1.0
+
+    def covered(self, metric: str = "step_s") -> FloatArray:
+        """For each step, whether its interval holds what was measured; shape (steps,), 0 or 1."""
+        low, high = self.forecast.interval(metric, LEVEL)
+        real = self.measured[metric]
+        return np.asarray((real >= low) & (real <= high), dtype=float)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """All checks of one mode."""
+
+    mode: Mode
+    fitted: Fitted
+    checks: list[Check]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that the report says, as plain JSON types."""
+        held = [check for check in self.checks if check.held_out]
+        return {
+            "schema": "rollcast-validation/1",
+            "mode": self.mode,
+            "calibrated_on": self.fitted.content["provenance"]["runs"],
+            "provenance": {
+                key: value
+                for key, value in self.fitted.content["provenance"].items()
+                if key not in ("runs", "engine")
+            },
+            "runs": [_run_json(check) for check in self.checks],
+            "ranking": ranking(self.checks),
+            "noise_floor": noise_floor(self.checks),
+            "machine_noise": machine_noise(self.fitted),
+            "coverage": {
+                "nominal": LEVEL,
+                "held_out": _coverage(held),
+                "all": _coverage(self.checks),
+            },
+        }
+
+
+def validate(
+    fitted: Fitted,
+    folders: Sequence[Path],
+    mode: Mode = "replay",
+    draws: int = DRAWS,
+    on_run: Callable[[str], None] | None = None,
+) -> Validation:
+    """Forecasts every run in ``folders`` and holds it against what was measured.
+
+    mode: ``replay`` (the runs' own lengths: judges the costs) or ``predict`` (fitted lengths and
+    rewards: judges the whole forecast). draws: of the parameters. on_run is called with each name.
+    Raises ScenarioError for folders that hold no run, or no steps.
+    """
+    if mode not in ("replay", "predict"):
+        raise ScenarioError("--mode", f"{mode!r} is unknown; give replay or predict")
+    if draws < 1:
+        raise ScenarioError("--draws", f"must be at least 1, got {draws}")
+    if not folders:
+        raise ScenarioError("RUN_DIR", "no run was given")
+    known = {
+        (run["policy"], run["seed"], run["steps"], run["makespan_s"])
+        for run in fitted.content["provenance"]["runs"]
+    }
+    checks = []
+    for folder in folders:
+        run = RunFolder.open(folder)
+        steps = len(run.steps["step"])
+        if steps == 0:
+            raise ScenarioError("RUN_DIR", f"{folder}/steps.csv holds no step")
+        if steps != run.scenario.get("steps", steps):
+            raise ScenarioError("RUN_DIR", f"{folder}: steps.csv holds {steps} steps, not all")
+        if on_run is not None:
+            on_run(run.name)
+        this = (run.policy, run.seed, steps, run.summary.get("makespan_s"))
+        expected = forecast(fitted, run, mode, draws)
+        checks.append(Check(run, this not in known, measured_by_step(run), expected))
+    return Validation(mode, fitted, checks)
+
+
+def _coverage(checks: Sequence[Check]) -> dict[str, Any]:
+    """Share of steps, and of run times, whose interval holds them."""
+    if not checks:
+        return {"steps": None, "step_count": 0, "runs": None, "run_count": 0}
+    steps = np.concatenate([check.covered() for check in checks])
+    runs = [_total_covered(check) for check in checks]
+    return {
+        "steps": float(steps.mean()),
+        "step_count": len(steps),
+        "runs": float(np.mean(runs)),
+        "run_count": len(runs),
+    }
+
+
+def _total_interval(check: Check) -> tuple[float, float]:
+    low, high = check.forecast.total_interval(LEVEL).tolist()
+    return float(low), float(high)
+
+
+def _total_covered(check: Check) -> bool:
+    low, high = _total_interval(check)
+    return low <= check.total_s <= high
+
+
+def _run_json(check: Check) -> dict[str, Any]:
+    low, high = check.forecast.interval("step_s", LEVEL)
+    metrics = {}
+    for name in METRICS:
+        errors = check.step_errors(name)
+        metrics[name] = {
+            "measured_median": float(np.median(check.measured[name])),
+            "forecast_median": float(np.median(check.forecast.point[name])),
+            "median_absolute_error": float(np.median(np.abs(errors))),
+            "median_error": float(np.median(errors)),
+            "unit": "difference" if name in _ABSOLUTE else "share",
+        }
+    return {
+        "name": check.run.name,
+        "policy": check.run.policy,
+        "seed": check.run.seed,
+        "held_out": check.held_out,
+        "steps": len(check.measured["step_s"]),
+        "metrics": metrics,
+        "total": {
+            "measured_s": check.total_s,
+            "forecast_s": float(np.median(check.forecast.total_s)),
+            "interval_s": list(_total_interval(check)),
+            "error": check.total_error,
+            "covered": _total_covered(check),
+        },
+        "coverage_of_steps": float(check.covered().mean()),
+        "by_step": {
+            "measured_s": check.measured["step_s"].tolist(),
+            "forecast_s": check.forecast.point["step_s"].tolist(),
+            "low_s": low.tolist(),
+            "high_s": high.tolist(),
+        },
+        "unmeasured_rollouts": check.forecast.unmeasured,
+        "flags": check.forecast.flags,
+    }
+
+
+def by_policy(checks: Sequence[Check]) -> dict[str, list[Check]]:
+    """The checks of each policy, in the order in which policies first appear."""
+    found: dict[str, list[Check]] = {}
+    for check in checks:
+        found.setdefault(check.run.policy, []).append(check)
+    return found
+
+
+def noise_floor(checks: Sequence[Check]) -> dict[str, Any]:
+    """How far real runs of one policy are from each other, over pairs of its runs: the median share
+    by which their steps of one number differ, and their run times. None without such a pair.
+
+    A forecast of either run cannot be asked to come closer than that to the other.
+    """
+    steps, totals = [], []
+    for same in by_policy(checks).values():
+        for one, other in combinations(same, 2):
+            a, b = one.measured["step_s"], other.measured["step_s"]
+            count = min(len(a), len(b))
+            steps.append(float(np.median(np.abs(a[:count] - b[:count]) / b[:count])))
+            mean_a, mean_b = float(a[:count].mean()), float(b[:count].mean())
+            totals.append(abs(mean_a - mean_b) / ((mean_a + mean_b) / 2))
+    return {
+        "pairs": len(steps),
+        "step_s": float(np.median(steps)) if steps else None,
+        "run_time": float(np.median(totals)) if totals else None,
+        "run_time_largest": max(totals) if totals else None,
+    }
+
+
+def machine_noise(fitted: Fitted) -> dict[str, float]:
+    """How far measured phases of the calibration are from what their work typically takes: medians
+    over its steps. No cost model that sees only the work could replay these steps more closely."""
+    ratios = np.array(fitted.content["step_ratios"])
+    off = np.abs(ratios - 1.0)
+    return {"rollout_s": float(np.median(off[:, 0])), "train_s": float(np.median(off[:, 1]))}
+
+
+def ranking(checks: Sequence[Check]) -> dict[str, Any]:
+    """Policies by mean step time, measured and forecast, and every pair of them.
+
+    A pair's difference is real where it exceeds the noise between runs of one policy (the largest
+    seen; without repeats, twice the standard error of the two means). sure: the share of the draws,
+    number for number, in which the forecast's faster policy is faster. Where that is below 95 %,
+    the forecast says that the two may change places.
+    """
+    groups = by_policy(checks)
+    real = {
+        p: float(np.mean([c.measured["step_s"].mean() for c in cs])) for p, cs in groups.items()
+    }
+    drawn = {p: np.mean([_mean_steps(c) for c in cs], axis=0) for p, cs in groups.items()}
+    expected = {policy: float(np.median(values)) for policy, values in drawn.items()}
+    floor = noise_floor(checks)["run_time_largest"]
+    pairs = []
+    for one, other in combinations(groups, 2):
+        difference = abs(real[one] - real[other]) / ((real[one] + real[other]) / 2)
+        noise = _standard_noise(groups[one], groups[other]) if floor is None else floor
+        faster = one if expected[one] <= expected[other] else other
+        slower = other if faster == one else one
+        share = float(np.mean(drawn[faster] < drawn[slower]))
+        pairs.append(
+            {
+                "policies": [one, other],
+                "real_difference": difference,
+                "noise": noise,
+                "exceeds_noise": bool(difference > noise),
+                "right": bool((real[one] <= real[other]) == (expected[one] <= expected[other])),
+                "faster": faster,
+                "sure": share,
+                "may_flip": bool(share < SURE),
+            }
+        )
+    clear = [pair for pair in pairs if pair["exceeds_noise"]]
+    return {
+        "measured": sorted(real, key=lambda p: real[p]),
+        "forecast": sorted(expected, key=lambda p: expected[p]),
+        "step_s_measured": real,
+        "step_s_forecast": expected,
+        "pairs": pairs,
+        "clear_pairs": len(clear),
+        "clear_pairs_right": sum(pair["right"] for pair in clear),
+    }
+
+
+def _mean_steps(check: Check) -> FloatArray:
+    """Mean step time of each draw."""
+    return check.forecast.total_s / len(check.measured["step_s"])
+
+
+def _standard_noise(one: Sequence[Check], other: Sequence[Check]) -> float:
+    """Two standard errors of the difference of mean step times, as a share of them."""
+    variance, middle = 0.0, 0.0
+    for checks in (one, other):
+        steps = np.concatenate([check.measured["step_s"] for check in checks])
+        variance += float(np.var(steps)) / len(steps)
+        middle += float(steps.mean()) / 2
+    return float(2 * np.sqrt(variance) / middle)

@@ -1,0 +1,116 @@
+"""The loop's accounts: what became of every token, and where the time of each step went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from simulator.errors import RunError
+from simulator.plan import StepPlan
+from simulator.rollout import Rollout, Segment
+from simulator.spans import DROPPED, TRAINED, PhaseSpan, Run, StepRecord
+from simulator.world import Phase, TrainBatch
+
+
+def reward_of(rollout: Rollout) -> float:
+    """The reward of a finished rollout. Raises RunError where its world gave none."""
+    if rollout.reward is None:
+        raise RunError(f"{rollout} has no reward")
+    return rollout.reward
+
+
+class Books:
+    """Writes into a run: the ledger, the tables of stays and phases, and the step under way."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._record = StepRecord(0, 0.0)
+
+    def begin_step(self, plan: StepPlan, now_s: float) -> StepRecord:
+        """Opens the record of a step."""
+        record = StepRecord(plan.step, now_s, rollout_start_s=now_s, rollout_end_s=now_s)
+        record.group_size = plan.batch.group_size
+        self._record = record
+        return record
+
+    def stay(self, rollout: Rollout, version: int) -> None:
+        """Books the stay that just ended; ``version`` of the weights sampled its tokens."""
+        sampled = rollout.new_tokens - rollout.reached_tokens
+        if sampled:
+            last = rollout.segments[-1] if rollout.segments else None
+            if last is not None and last.version == version:
+                rollout.segments[-1] = Segment(version, last.tokens + sampled)
+            else:
+                rollout.segments.append(Segment(version, sampled))
+        record, ledger = self._record, self.run.ledger
+        record.generated_tokens += sampled
+        record.rollout_end_s = max(record.rollout_end_s, rollout.end_s)
+        ledger.generated_tokens += sampled
+        ledger.prefill_tokens += rollout.prefill_tokens
+        again = rollout.prefilled_before  # an earlier stay of this attempt prefilled it
+        ledger.reprefilled_tokens += rollout.prefill_tokens if again else rollout.recomputed_tokens
+        ledger.preemptions += rollout.preemptions
+        rollout.prefilled_before = again or rollout.prefill_tokens > 0
+        self.run.stays.add(record.step, version, rollout)
+
+    def drop(self, rollouts: Iterable[Rollout]) -> None:
+        """Books rollouts' tokens as dropped."""
+        for rollout in rollouts:
+            self._record.dropped_tokens += rollout.new_tokens
+            self.run.ledger.dropped_tokens += rollout.new_tokens
+            self.run.stays.settle(rollout, DROPPED)
+
+    def training(self, batch: TrainBatch) -> None:
+        """Books the tokens of a batch as trained on, or masked."""
+        record, ledger = self._record, self.run.ledger
+        rewards = []
+        for group in batch.groups:
+            for rollout in group.rollouts:
+                masked = 0
+                if batch.mask_before_version is not None:
+                    masked = rollout.tokens_before(batch.mask_before_version)
+                record.masked_tokens += masked
+                record.trained_tokens += rollout.new_tokens - masked
+                for segment in rollout.segments:
+                    age = batch.step - segment.version
+                    record.staleness[age] = record.staleness.get(age, 0) + segment.tokens
+                rewards.append(reward_of(rollout))
+                self.run.stays.settle(rollout, TRAINED, batch.step)
+        ledger.masked_tokens += record.masked_tokens
+        ledger.trained_tokens += record.trained_tokens
+        record.trained_groups = len(batch.groups)
+        record.trained_rollouts = len(rewards)
+        record.mean_reward = sum(rewards) / len(rewards) if rewards else float("nan")
+
+    def rollout_phase(self) -> None:
+        """Books the rollout phase of the step under way, which is over."""
+        record = self._record
+        span = (record.rollout_start_s, record.rollout_end_s, record.generated_tokens)
+        self.run.phases.append(PhaseSpan(record.step, "rollout", "rollout", *span))
+
+    def phases(self, record: StepRecord, phases: Sequence[Phase], track: str) -> None:
+        """Books what an update (``trainer``) or a ``sync`` was made of."""
+        for phase in phases:
+            seconds = phase.end_s - phase.start_s
+            if phase.kind == "switch":
+                record.switch_s += seconds
+            elif track == "trainer":
+                record.train_s += seconds
+            else:
+                record.sync_s += seconds
+            where = "sync" if phase.kind == "switch" else track
+            span = (phase.start_s, phase.end_s, phase.tokens)
+            self.run.phases.append(PhaseSpan(record.step, phase.kind, where, *span))
+
+    def end_step(self, record: StepRecord, now_s: float) -> None:
+        """Closes a step, whose weights are in place."""
+        record.end_s = now_s
+        record.step_s = now_s - self.run.end_s
+        self.run.end_s = now_s
+        self.run.steps.append(record)
+
+    def close(self, kept: Iterable[Rollout]) -> None:
+        """Closes the run: ``kept`` are the rollouts that it ends with, neither trained on nor
+        dropped. Raises RunError where a token is lost or counted twice."""
+        self.run.ledger.carried_tokens = sum(rollout.new_tokens for rollout in kept)
+        if self.run.ledger.balance:
+            raise RunError(f"the books do not balance: {self.run.ledger}")

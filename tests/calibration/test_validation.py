@@ -1,0 +1,197 @@
+"""Forecasts of runs that the calibration has not seen, and the report on them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from calibration import report
+from calibration.calibrate import Fitted, calibrate
+from calibration.cli import register
+from calibration.folder import RunFolder
+from calibration.forecast import MeasuredWorkload, forecast, measured_by_step, perturbed
+from calibration.validate import Validation, machine_noise, noise_floor, ranking, validate
+from simulator.draws import GroupDraw
+from simulator.run_replay import ReplayWorkload
+from tests.calibration.worlds import write_world
+
+APRIL = "april(over_sampling=2)"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("runs")
+    made = {"sync-0": ("sync", 0), "sync-1": ("sync", 1), "april-0": (APRIL, 0)}
+    return {
+        name: write_world(place / name, policy=policy, seed=seed, steps=10, outliers=0.02)
+        for name, (policy, seed) in made.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def fitted(runs: dict[str, Path]) -> Fitted:
+    return calibrate([runs["sync-0"]])
+
+
+@pytest.fixture(scope="module")
+def replayed(fitted: Fitted, runs: dict[str, Path]) -> Validation:
+    return validate(fitted, list(runs.values()), "replay", draws=6)
+
+
+@pytest.fixture(scope="module")
+def predicted(fitted: Fitted, runs: dict[str, Path]) -> Validation:
+    return validate(fitted, list(runs.values()), "predict", draws=20)
+
+
+def test_a_replay_of_unseen_runs_is_close(replayed: Validation) -> None:
+    """Calibrated on one synchronous run only; 2 % of the iterations take four times as long."""
+    for check in replayed.checks:
+        assert np.median(np.abs(check.step_errors("step_s"))) < 0.05, check.run.name
+        assert abs(check.total_error) < 0.05
+        assert np.allclose(check.step_errors("staleness"), 0.0, atol=1e-9)
+    assert [check.held_out for check in replayed.checks] == [False, True, True]
+
+
+def test_without_noise_a_replay_is_exact(tmp_path: Path) -> None:
+    run = write_world(tmp_path / "quiet", policy=APRIL, spread=0.0, outliers=0.0, steps=8)
+    found = forecast(calibrate([run]), RunFolder.open(run), "replay", draws=1)
+    real = measured_by_step(RunFolder.open(run))
+    assert found.point["step_s"] == pytest.approx(real["step_s"], rel=2e-3)
+    assert found.unmeasured == 0 or found.point["staleness"] == pytest.approx(real["staleness"])
+
+
+def test_a_prediction_is_near_and_knows_its_doubt(predicted: Validation) -> None:
+    content = predicted.to_json()
+    for run in content["runs"]:
+        assert abs(run["total"]["error"]) < 0.15, run["name"]
+        low, high = run["total"]["interval_s"]
+        assert low < run["total"]["forecast_s"] < high
+    coverage = content["coverage"]["held_out"]
+    assert coverage["step_count"] == 20
+    assert coverage["steps"] >= 0.6  # nominal 90 %; these 20 steps are of two short runs
+
+
+def test_ranking_says_who_is_faster_and_how_sure(predicted: Validation) -> None:
+    found = ranking(predicted.checks)
+    [pair] = found["pairs"]
+    assert found["measured"] == found["forecast"] == ["april", "sync"]
+    assert pair["exceeds_noise"]
+    assert pair["right"]
+    assert pair["sure"] > 0.95
+    assert not pair["may_flip"]
+    [alone] = ranking(predicted.checks[:2])["measured"]
+    assert alone == "sync"
+
+
+def test_equal_policies_are_not_called_different(predicted: Validation) -> None:
+    """The same run under another name: a tie, in which the draws go either way."""
+    import dataclasses
+
+    one, other = predicted.checks[:2]
+    renamed = dataclasses.replace(
+        other.run, description={**other.run.description, "policy_spelt": "another"}
+    )
+    found = ranking([one, dataclasses.replace(other, run=renamed)])
+    assert found["pairs"][0]["may_flip"]
+
+
+def test_noise_floors(replayed: Validation, fitted: Fitted) -> None:
+    floor = noise_floor(replayed.checks)
+    a, b = (check.measured["step_s"] for check in replayed.checks[:2])
+    assert floor["pairs"] == 1
+    assert floor["step_s"] == pytest.approx(np.median(np.abs(a - b) / b))
+    assert noise_floor(replayed.checks[1:])["step_s"] is None
+    assert 0 < machine_noise(fitted)["rollout_s"] < 0.1
+
+
+def test_what_was_not_calibrated_is_flagged(replayed: Validation) -> None:
+    sync, _, april = replayed.checks
+    assert not any("calibrated policies" in flag for flag in sync.forecast.flags)
+    assert any("not among the calibrated policies" in flag for flag in april.forecast.flags)
+
+
+def test_another_layout_is_flagged(fitted: Fitted, tmp_path: Path) -> None:
+    run = write_world(tmp_path / "shared", policy="prefix_reuse", steps=6)
+    flags = forecast(fitted, RunFolder.open(run), "replay", draws=1).flags
+    assert any("shared_prefix was never measured" in flag for flag in flags)
+
+
+def test_draws_differ_and_stay_within_bounds(fitted: Fitted) -> None:
+    rng = np.random.default_rng(0)
+    drawn = [perturbed(fitted.content, rng) for _ in range(50)]
+    slopes = [draw["cost"]["iteration"]["rollout_pieces"][0][1] for draw in drawn]
+    [[_, centre]] = fitted.content["cost"]["iteration"]["rollout_pieces"]
+    assert np.std(slopes) > 0
+    assert abs(np.mean(slopes) - centre) < 0.2 * centre
+    assert min(slopes) >= 0
+
+
+def test_the_measured_workload_keeps_what_the_run_had(runs: dict[str, Path]) -> None:
+    run = RunFolder.open(runs["april-0"])
+    stays = run.stays()
+
+    class Model:
+        max_new_tokens, max_prompt_tokens = 200, 100
+
+        def draw(self, group: int, size: int, attempt: int = 0, step: int = 0) -> GroupDraw:
+            return GroupDraw(7, (3,) * size, (0.5,) * size)
+
+    table = run.rollouts
+    columns = (table[name].tolist() for name in ("group", "attempt", "index", "finished"))
+    finished = {(g, a, i): bool(f) for g, a, i, f in zip(*columns, strict=True)}
+    workload = MeasuredWorkload(ReplayWorkload(stays, 200), Model(), finished)
+    whole = next(g for g in range(99) if all(finished.get((g, 0, i)) for i in range(6)))
+    lengths = {
+        i: t
+        for g, i, t, f in zip(
+            *(table[n].tolist() for n in ("group", "index", "total_tokens", "finished")),
+            strict=True,
+        )
+        if g == whole and f
+    }
+    assert list(workload.draw(whole, 6).new_tokens) == [lengths[i] for i in range(6)]
+    assert workload.unmeasured == 0
+    assert workload.draw(10**6, 2).new_tokens == (3, 3)
+    assert workload.unmeasured == 2
+    key = next(key for key, done in finished.items() if not done)
+    reached = max(
+        t
+        for g, i, t in zip(
+            *(table[n].tolist() for n in ("group", "index", "total_tokens")), strict=True
+        )
+        if (g, i) == (key[0], key[2])
+    )
+    assert workload.draw(key[0], 6).new_tokens[key[2]] >= max(reached, 3)
+
+
+def test_the_report_is_one_page(replayed: Validation, tmp_path: Path) -> None:
+    report.write(tmp_path / "out", replayed)
+    assert {entry.name for entry in (tmp_path / "out").iterdir()} == set(report.FILES)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert not re.search(r'(src|href)=["\'](?!data:)', page)
+    assert "april" in page
+    content = json.loads((tmp_path / "out" / "validation.json").read_text())
+    assert len(content["runs"]) == 3
+    assert (tmp_path / "out" / "validation.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_line(runs: dict[str, Path], tmp_path: Path) -> None:
+    app = typer.Typer()
+    register(app)
+    runner, file = CliRunner(), tmp_path / "fitted.json"
+    done = runner.invoke(app, ["calibrate", str(runs["sync-0"]), "-o", str(file)])
+    assert done.exit_code == 0, done.output
+    assert Fitted.read(file).policies == ["sync"]
+    arguments = ["validate", str(file), str(runs["sync-1"]), "--mode", "replay", "--draws", "1"]
+    done = runner.invoke(app, [*arguments, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "held out" in done.output
+    assert (tmp_path / "out" / "report.html").exists()
+    again = runner.invoke(app, [*arguments, "--out", str(tmp_path / "out")])
+    assert "add --force" in str(again.exception)

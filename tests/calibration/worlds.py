@@ -1,0 +1,164 @@
+"""Run folders of a world whose constants are known: the plain reference with a noisy cost."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulator.clock import to_seconds
+from simulator.costs import LinearCost
+from simulator.costs.base import Curve, Iteration, TrainCost, TrainLoad
+from simulator.loop import run
+from simulator.metrics import summarise
+from simulator.output import write_folder, write_json, write_run
+from simulator.scenario import build_scenario
+from simulator.scenario_file import RawScenario
+from tests.reference.cluster import ReferenceCluster
+
+LINEAR = {
+    "iteration_s": 1.5e-3,
+    "per_rollout_s": 6e-5,
+    "per_context_token_s": 2e-7,
+    "per_prefill_token_s": 2.5e-5,
+    "train_per_token_s": 7e-5,
+    "train_fixed_s": 0.05,
+    "sync_s": 0.02,
+    "switch_to_train_s": 0.01,
+    "switch_to_rollout_s": 0.03,
+}
+LENGTHS = {"family": "lognormal", "median_tokens": 40, "between_sd": 0.5, "within_sd": 0.35}
+REWARDS = {
+    "family": "beta_bernoulli",
+    "mean": 0.6,
+    "between_sd": 0.25,
+    "length_correlation": 0.3,
+    "difficulty_length_correlation": 0.5,
+}
+PROMPTS = {"median_tokens": 20, "sd": 0.8, "max_tokens": 100}
+
+
+@dataclass
+class NoisyCost:
+    """A linear cost whose every answer errs: a little always, and iterations now and then many
+    times over."""
+
+    base: LinearCost
+    rng: np.random.Generator
+    spread: float = 0.05
+    outliers: float = 0.08
+    bend: tuple[int, float] | None = None  # beyond so many rollouts, each costs this much more
+    asked: list[Iteration] = field(default_factory=list)
+
+    def _noise(self) -> float:
+        slow = 4.0 if self.rng.random() < self.outliers else 1.0
+        return slow * float(np.exp(self.spread * self.rng.normal()))
+
+    def _bend(self, rollouts: int) -> float:
+        return 0.0 if self.bend is None else self.bend[1] * max(rollouts - self.bend[0], 0)
+
+    def decode_curve(self, rollouts: int) -> Curve:
+        factor, curve = self._noise(), self.base
+        fixed_s = curve.iteration_s + curve.per_rollout_s * rollouts + self._bend(rollouts)
+        return Curve.affine(factor * fixed_s, factor * curve.per_context_token_s)
+
+    def mixed_iteration_s(self, work: Iteration) -> float:
+        return self._noise() * (self.base.mixed_iteration_s(work) + self._bend(work.rollouts))
+
+    def train(self, load: TrainLoad) -> TrainCost:
+        [(name, seconds)] = self.base.train(load).phases_s
+        # one update in a hundred iterations: an outlier would be luck, not a rate
+        factor = float(np.exp(self.spread * self.rng.normal()))
+        return TrainCost(((name, seconds * factor),))
+
+    @property
+    def sync_s(self) -> float:
+        return self.base.sync_s
+
+    @property
+    def switch_to_train_s(self) -> float:
+        return self.base.switch_to_train_s
+
+    @property
+    def switch_to_rollout_s(self) -> float:
+        return self.base.switch_to_rollout_s
+
+    def warnings(self, extremes: Any) -> list[str]:
+        return []
+
+
+def write_world(
+    folder: Path,
+    *,
+    policy: str = "sync",
+    seed: int = 0,
+    steps: int = 12,
+    spread: float = 0.05,
+    outliers: float = 0.08,
+    bend: tuple[int, float] | None = None,
+    lengths: dict[str, Any] | None = None,
+    versions: dict[str, str] | None = None,
+) -> Path:
+    """Simulates one run, iteration by iteration, and writes the folder of a real one."""
+    data = {
+        "cluster": {"placement": "colocated", "replicas": 1},
+        "engine": {"max_seqs": 64, "max_batched_tokens": 512, "kv_tokens": 20000},
+        "workload": {
+            "batch_groups": 8,
+            "group_size": 6,
+            "prompt_tokens": PROMPTS,
+            "max_new_tokens": 200,
+            "lengths": lengths or LENGTHS,
+            "rewards": REWARDS,
+        },
+        "policy": policy,
+        "cost": {"linear": LINEAR},
+        "steps": steps,
+        "seed": seed,
+    }
+    scenario = build_scenario(RawScenario(data))
+    assert isinstance(scenario.cost, LinearCost)
+    cost = NoisyCost(scenario.cost, np.random.default_rng(seed + 77), spread, outliers, bend)
+    world = ReferenceCluster(scenario.shape, scenario.engine, cost, scenario.workload)
+    result = run(world, scenario.policy, scenario.plan, steps)
+    summary = {"schema": "rollcast-run/1", "policy": scenario.policy_name, "seed": seed,
+               **summarise(result)}  # fmt: skip
+
+    def fill(place: Path) -> None:
+        description = {"name": "known", "policy_spelt": scenario.policy_name, "scenario": data}
+        write_run(place, result, summary, description, plot=False)
+        write_iterations(place / "iterations.csv", world)
+        write_json(
+            place / "provenance.json",
+            {"date": "2026-01-01", "python": "3.11", "versions": versions or {"vllm": "1"},
+             "processor": "abacus", "cores": 2, "torch_threads": 1, "gpu": None},
+        )  # fmt: skip
+
+    write_folder(folder, fill)
+    return folder
+
+
+def write_iterations(path: Path, world: ReferenceCluster) -> None:
+    """iterations.csv as a real run writes it."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(
+            ["start_s", "seconds", "rollouts", "context_tokens", "prefill_tokens", "prefill_pairs",
+             "prefill_rollouts"]
+        )  # fmt: skip
+        for one in world.passes:
+            work = one.work
+            writer.writerow(
+                [to_seconds(one.start), to_seconds(one.end - one.start), work.rollouts,
+                 work.context_tokens, work.prefill_tokens, work.prefill_pairs,
+                 work.prefill_rollouts]
+            )  # fmt: skip
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    """Changes keys of a JSON file."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))

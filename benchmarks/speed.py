@@ -143,7 +143,12 @@ def main() -> None:
         print(f"{name:<58} {wall:8.3f} s {peak:7.0f} MB   target {target:<18} peer {best_peer}")
 
     row("peer workload, in process", "0.10 s", "1.34 s", isolated(peer, 5))
-    row("  command line, --no-plot", "0.6 s, 160 MB", "1.34 s, 161 MB", command_line(peer, "--no-plot"))
+    row(
+        "  command line, --no-plot",
+        "0.6 s, 160 MB",
+        "1.34 s, 161 MB",
+        command_line(peer, "--no-plot"),
+    )
     row("  command line, with the picture", "1.3 s", "-", command_line(peer))
     big = scenario(replicas=16, groups=8192, lengths=work)
     row("8,192 requests on 16 replicas", "2 s, 300 MB", "50.9 s, 1.16 GB", isolated(big, 2))

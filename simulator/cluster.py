@@ -161,11 +161,11 @@ class SimulatedCluster:
         """The tick at which an update or a sync can begin. Only one is under way at a time."""
         if self._updating is not None:
             raise RunError(f"{what} asked for while {self._updating} is under way")
+        if needs_replicas and any(replica.busy for replica in self._replicas):
+            raise RunError(f"{what} asked for while rollouts are in flight on the GPUs it needs")
         self._updating = what
         if not needs_replicas:
             return self._now
-        if any(replica.busy for replica in self._replicas):
-            raise RunError(f"{what} asked for while rollouts are in flight on the GPUs it needs")
         return max(self._now, *(replica.idle_at for replica in self._replicas))
 
     def _new_weights(self, phases: tuple[Phase, ...]) -> Event:

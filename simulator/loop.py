@@ -70,7 +70,7 @@ class Loop:
         self._unsynced: StepRecord | None = None
         self._completed: list[Group] = []  # in this step, whether accepted or not
         self._rejected: set[int] = set()
-        self._accepted_since_launch = False
+        self._rejected_in_a_row = 0
 
     def run(self, steps: int, after_step: Callable[[Loop], None] | None = None) -> Run:
         """Runs until ``steps`` steps are done and closes the books.
@@ -139,19 +139,18 @@ class Loop:
         need, start_s = plan.batch.groups, self.world.now_s
         limit_s = plan.stop.limit_s
         deadline_s = None if limit_s is None else start_s + limit_s
-        fruitless = 0
+        wave = plan.launch.groups_in_wave(plan.batch)
+        self._rejected_in_a_row = 0
         if len(self.ready) < need:
-            wave = plan.launch.groups_in_wave(plan.batch) - len(self.ready)
-            self._launch(wave, plan, decision)
+            self._launch(wave - len(self.ready), plan, decision)
         while True:
+            if self._rejected_in_a_row > MAX_FRUITLESS_WAVES * wave:
+                raise RunError(
+                    f"step {plan.step} can never finish: the filter rejected "
+                    f"{self._rejected_in_a_row} groups in a row ({len(self.ready)} of {need} "
+                    "groups accepted); check workload.rewards against policy"
+                )
             if self._starved(plan):
-                fruitless = 0 if self._accepted_since_launch else fruitless + 1
-                if fruitless > MAX_FRUITLESS_WAVES:
-                    raise RunError(
-                        f"step {plan.step} can never finish: the filter rejected every group of "
-                        f"{MAX_FRUITLESS_WAVES} waves in a row ({len(self.ready)} of {need} groups "
-                        "accepted); check workload.rewards against policy"
-                    )
                 self._launch(self._refill_size(plan), plan, decision)
             elapsed_s = self.world.now_s - start_s
             late = deadline_s is not None and self.world.now_s >= deadline_s
@@ -172,7 +171,6 @@ class Loop:
     def _launch(self, groups: int, plan: StepPlan, decision: dict[str, Any]) -> None:
         """Puts ``groups`` groups in flight, the buffer's first if the plan says so."""
         rollouts: list[Rollout] = []
-        self._accepted_since_launch = False
         source = plan.launch.source
         for _ in range(groups):
             group = None
@@ -287,9 +285,10 @@ class Loop:
         if plan.filter is not None and not plan.filter.rule(rewards):
             self._rejected.add(group.group)
             self._record.rejected_groups += 1
+            self._rejected_in_a_row += 1
             self._books.drop(group.winners)
         else:
-            self._accepted_since_launch = True
+            self._rejected_in_a_row = 0
             self.ready.append(group)
 
     # The end of the rollout phase

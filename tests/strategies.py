@@ -55,7 +55,10 @@ class TableWorkload:
         return GroupDraw(
             self.prompts[group % len(self.prompts)],
             [self.lengths[(start + 3 * i) % len(self.lengths)] for i in range(size)],
-            [self.rewards[(start + i) % len(self.rewards)] + group % 2 * i / 8 for i in range(size)],
+            [
+                self.rewards[(start + i) % len(self.rewards)] + group % 2 * i / 8
+                for i in range(size)
+            ],
         )
 
 

@@ -2,9 +2,9 @@
 
 Every (policy, seed) is a `rollcast run` of examples/engine.yaml; finished runs are kept in
 ``--work`` and not made again, so an interrupted measurement goes on where it stopped. Writes
-``benchmarks/results/real_policies.{json,md,png}``: step time, tokens/s, accuracy, and the speed-up in
-wall-clock time to 0.99 of the synchronous peak accuracy (moving average over ``WINDOW`` steps, the
-best step left aside). Accuracy is the mean reward of all rollouts that finished in a step, at the
+``benchmarks/results/real_policies.{json,md,png}``: step time, tokens/s, accuracy, and the speed-up
+in wall-clock time to 0.99 of the synchronous peak accuracy (moving average over ``WINDOW`` steps).
+Accuracy is the mean reward of all rollouts that finished in a step, at the
 sampling temperature.
 """
 
@@ -113,7 +113,8 @@ def table(runs: dict[str, list[dict[str, Any]]]) -> str:
         lines.append(
             f"| {name} | {middle('step_s'):.2f} "
             f"({min(r['step_s'] for r in found):.2f}-{max(r['step_s'] for r in found):.2f}) | "
-            f"{middle('rollout_s'):.2f} + {middle('train_s'):.2f} | {middle('tokens_per_s'):,.0f} | "
+            f"{middle('rollout_s'):.2f} + {middle('train_s'):.2f} | "
+            f"{middle('tokens_per_s'):,.0f} | "
             f"{middle('staleness'):.2f} | {first:.2f} -> {last:.2f} | {said} |"
         )
     return "\n".join(lines)

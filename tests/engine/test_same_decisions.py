@@ -16,6 +16,8 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
+from conftest import CONTEXT_TOKENS, VOCABULARY, build_tiny
+
 from engine.tasks.base import Prompt
 from engine.trainer import Trainer, TrainerConfig
 from engine.world import EngineWorld
@@ -28,8 +30,6 @@ from simulator.replica import EngineSpec
 from simulator.run_replay import ReplayWorkload
 from simulator.spans import Run
 from simulator.world import ClusterShape
-
-from conftest import CONTEXT_TOKENS, VOCABULARY, build_tiny
 
 CAP = 40
 STEPS = 5

@@ -70,8 +70,12 @@ class RunFolder:
 
     @property
     def policy(self) -> str:
-        """The policy, as the command line spells it."""
-        return str(self.description.get("policy_spelt", self.summary.get("policy", "")))
+        """The policy, as the command line spells it; a seed that follows the run's is no part of
+        it, so that runs of one policy are known as such."""
+        from simulator.policies import spell
+        from simulator.scenario import build_policies
+
+        return spell(build_policies(self.scenario.get("policy") or [], 0))
 
     @property
     def seed(self) -> int:

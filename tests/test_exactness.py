@@ -206,9 +206,9 @@ def test_an_iteration_that_schedules_nothing_agrees() -> None:
 
 def test_an_eviction_can_make_room_for_its_own_group() -> None:
     """Blocks of 4, a pool of 5. Group 0 (prompt 8) leaves two idle blocks; group 2 decodes and
-    holds two. When (1, 0) comes and goes and group 2 takes its third, group 0's entry is evicted, being
-    the oldest; so (0, 1) fits into the next pass without a hit, whereas with one (of one block, as
-    one token must be computed) it did not fit beside its own entry's two."""
+    holds two. When (1, 0) comes and goes and group 2 takes its third, group 0's entry is evicted,
+    being the oldest; so (0, 1) fits into the next pass without a hit, whereas with one (of one
+    block, as one token must be computed) it did not fit beside its own entry's two."""
     scenario = scenario_of(
         SYNCHRONOUS, prompts=(8, 4, 4), lengths=(1, 1, 9), kv_tokens=20, max_batched_tokens=64
     )

@@ -195,3 +195,9 @@ def test_the_command_line(runs: dict[str, Path], tmp_path: Path) -> None:
     assert (tmp_path / "out" / "report.html").exists()
     again = runner.invoke(app, [*arguments, "--out", str(tmp_path / "out")])
     assert "add --force" in str(again.exception)
+
+
+def test_runs_of_one_policy_are_known_by_one_name(tmp_path: Path) -> None:
+    """A policy that draws takes the run's seed: that does not make it another policy."""
+    made = [write_world(tmp_path / f"{s}", policy="pods(keep=3)", seed=s, steps=5) for s in (0, 3)]
+    assert {RunFolder.open(run).policy for run in made} == {"pods(keep=3)"}

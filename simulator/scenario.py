@@ -18,6 +18,7 @@ from simulator.costs import (
     aiconfigurator_provider,
     kv_pool_tokens,
 )
+from simulator.costs.fitted import FittedCost
 from simulator.errors import ScenarioError
 from simulator.hardware import Gpu, load_gpu
 from simulator.models import Model, load_model, model_presets
@@ -187,12 +188,13 @@ def _cost(
     if len(spec) != 1:
         raise ScenarioError("cost", f"must be exactly one of {', '.join(kinds)}")
     [(kind, options)] = spec.items()
-    if kind in ("linear", "file"):
-        coefficients = _from_file(options, folder) if kind == "file" else options
-        if not isinstance(coefficients, dict):
-            message = f"must be a mapping of coefficients, got {short(coefficients)}"
-            raise ScenarioError(f"cost.{kind}", message)
-        return LinearCost.from_mapping(coefficients)
+    if kind == "file":
+        return _from_file(options, folder)
+    if kind == "linear":
+        if not isinstance(options, dict):
+            message = f"must be a mapping of coefficients, got {short(options)}"
+            raise ScenarioError("cost.linear", message)
+        return LinearCost.from_mapping(options)
     if network is None or gpu is None:
         key = "gpu" if network else "model"
         raise ScenarioError(key, f"missing; cost: {kind} needs it (or give cost: linear)")
@@ -218,8 +220,8 @@ def _cost(
     return TablesCost(provider, roofline)
 
 
-def _from_file(path: Any, folder: Path) -> Any:
-    """The coefficients in a fitted file: JSON with a mapping ``linear``."""
+def _from_file(path: Any, folder: Path) -> CostModel:
+    """The costs in a file that ``rollcast calibrate`` wrote, or JSON with a mapping ``linear``."""
     if not isinstance(path, str):
         raise ScenarioError("cost.file", f"{path!r} is not the path of a file")
     try:
@@ -231,9 +233,9 @@ def _from_file(path: Any, folder: Path) -> Any:
         raise ScenarioError("cost.file", f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RuntimeError):  # not UTF-8, not JSON, nested too deeply, not a path
         raise ScenarioError("cost.file", f"{path!r} is not a file of JSON") from None
-    if not isinstance(content, dict) or not isinstance(content.get("linear"), dict):
-        raise ScenarioError("cost.file", f"{path} has no mapping 'linear' of coefficients")
-    return content["linear"]
+    if isinstance(content, dict) and isinstance(content.get("linear"), dict):
+        return LinearCost.from_mapping(content["linear"])
+    return FittedCost.from_mapping(content, path)
 
 
 def _check_costs(cost: CostModel) -> None:

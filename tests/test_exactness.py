@@ -339,6 +339,12 @@ class Driver:
         if self.syncing or (self.training and self.world.shape.colocated):
             return
         rollouts = []
+        for group, size in command.fresh:
+            if group not in self.attempts:
+                self.attempts[group] = 0
+                for rollout in Group(group, size, size).rollouts:
+                    rollouts.append(rollout)
+                    self.in_flight[rollout.key] = rollout
         for rollout in self.stopped[: command.again]:
             if rollout not in self.stopped:
                 continue
@@ -349,12 +355,6 @@ class Driver:
                 rollout = Rollout(*rollout.key, self.attempts[rollout.group])
             rollouts.append(rollout)
             self.in_flight[rollout.key] = rollout
-        for group, size in command.fresh:
-            if group not in self.attempts:
-                self.attempts[group] = 0
-                for rollout in Group(group, size, size).rollouts:
-                    rollouts.append(rollout)
-                    self.in_flight[rollout.key] = rollout
         self.world.submit(rollouts)
 
     def abort(self, command: Abort) -> list[Any]:

@@ -173,8 +173,9 @@ def _step_ratios(
     shared: updates.UpdateFit | None,
     rest: dict[str, FloatArray],
 ) -> list[list[float]]:
-    """Measured over typical time of each step in order: rollout, update, and all the rest. A busy
-    machine slows neighbouring steps alike, so a forecast draws runs of them."""
+    """Measured over typical time of each step in order: rollout, update, and all the rest; then the
+    number of its run. A busy machine slows neighbouring steps alike, and some runs altogether, so a
+    forecast draws a run, and stretches of its steps."""
     update = np.ones(len(done.train_s))
     for layout, found in ((False, dense), (True, shared)):
         mine = done.shared == layout
@@ -182,7 +183,9 @@ def _step_ratios(
             update[mine] = found.ratios
     others = rest["sync"] + rest["to_train"] + rest["to_rollout"]
     count = min(len(of_iterations.step_ratios), len(update), len(others), _MAX_RESIDUALS)
-    columns = (of_iterations.step_ratios, update, others / max(float(np.median(others)), 1e-12))
+    number = np.repeat(np.arange(len(runs)), [len(run.steps["step"]) for run in runs])
+    relative = others / max(float(np.median(others)), 1e-12)
+    columns = (of_iterations.step_ratios, update, relative, number)
     return np.column_stack([column[:count] for column in columns]).round(6).tolist()  # type: ignore[no-any-return]
 
 

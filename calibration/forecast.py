@@ -5,9 +5,9 @@ judged. *predict*: lengths and rewards drawn from the fitted models, which judge
 forecast.
 
 An interval has three sources: the parameters, drawn from their covariance; lengths, rewards and
-seed (predict only); and the machine, whose steps take now more and now less than typical: runs of
-consecutive steps of the calibration are drawn again (a moving-block bootstrap; Kunsch, Ann.
-Statist. 17, 1989).
+seed (predict only); and the machine, whose steps take now more and now less than typical:
+stretches of consecutive steps of one run of the calibration are drawn again (a moving-block
+bootstrap; Kunsch, Ann. Statist. 17, 1989).
 """
 
 from __future__ import annotations
@@ -352,8 +352,11 @@ def _derived(
 
 
 def _noise(fitted: Fitted, steps: int, rng: np.random.Generator) -> FloatArray:
-    """Ratios of rollout, update and rest by step, shape (steps, 3): blocks of measured ones."""
-    ratios = np.array(fitted.content["step_ratios"])
+    """Ratios of rollout, update and rest by step, shape (steps, 3): blocks of those of one measured
+    run, drawn first, so that what tells whole runs apart is not averaged away."""
+    measured = np.array(fitted.content["step_ratios"])
+    run = rng.choice(np.unique(measured[:, 3]))
+    ratios = measured[measured[:, 3] == run, :3]
     length = min(MOOD, len(ratios))
     blocks = -(-steps // length)
     starts = rng.integers(len(ratios), size=blocks)

@@ -233,9 +233,11 @@ def draw(content: dict[str, Any]) -> bytes:
         last.plot(total["interval_s"], [i, i], color="#0072b2", lw=4, alpha=0.4)
         last.plot(total["forecast_s"], i, "|", color="#0072b2", ms=9)
         last.plot(total["measured_s"], i, "o", color="#222222", ms=4)
-    last.set_yticks(range(len(runs)), [f"{r['policy']}, {r['seed']}" for r in runs], fontsize=6)
+    names = [f"{_short(r['policy'])}, {r['seed']}" for r in runs]
+    last.set_yticks(range(len(runs)), names, fontsize=6)
     last.invert_yaxis()
-    last.set(xlim=(0, None), xlabel="run time, s: measured (dot), forecast and 90 % interval")
+    last.set(xlim=(0, None), xlabel="run time, s")
+    last.set_title("measured (dot), forecast, 90 % interval", fontsize=8)
     for panel in panels[len(runs) + 1 :]:
         panel.set_axis_off()
     for panel in panels:
@@ -243,6 +245,10 @@ def draw(content: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     return buffer.getvalue()
+
+
+def _short(policy: str) -> str:
+    return policy if len(policy) <= 18 else policy[:17] + "…"
 
 
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em}

@@ -39,6 +39,15 @@ class KvPool:
         """Blocks not in use, those of idle entries included."""
         return self.blocks - self.used
 
+    @property
+    def idle_blocks(self) -> int:
+        """Blocks of idle entries."""
+        return self._idle_blocks
+
+    def is_idle(self, group: int) -> bool:
+        """Whether the group has a cached prompt that nobody holds."""
+        return group in self._idle
+
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold ``tokens`` tokens."""
         return -(-tokens // self.block_tokens)

@@ -302,8 +302,8 @@ class Replica:
                 "tokens cannot hold the next rollout (engine.kv_tokens)"
             )
         curve = self._curve(decoding)
-        # After a preemption the queue is looked at again in the next pass, if its head would fit.
-        n = 1 if preempted and self._head_fits() else self._horizon()
+        # What a preemption or an eviction has just made room for is admitted in the next pass.
+        n = 1 if self._head_fits() else self._horizon()
         extremes.context_tokens = max(extremes.context_tokens, context + (n - 1) * decoding)
         ticks = curve.total_ticks(context, decoding, n)
         return Jump(now, n, decoding, context, curve, ticks)
@@ -315,29 +315,37 @@ class Replica:
         return curve
 
     def _head_fits(self) -> bool:
-        if len(self.running) >= self._spec.max_seqs:
+        if not self.waiting or len(self.running) >= self._spec.max_seqs:
             return False
         head = self.waiting[0]
         return self.pool.fits(head.rollout.group, head.known)
 
     def _horizon(self) -> int:
-        """Iterations that repeat this one: until a rollout finishes or the pool runs short."""
+        """Iterations that repeat this one: until a rollout finishes, the pool runs short, or the
+        cache of the group that waits at the head may be evicted, which can make room for it."""
         ends = self._ends
         while ends[0][2].ticket != ends[0][1]:  # it left before its end
             heappop(ends)
-        n = ends[0][0] - self._it
-        size, free = self._spec.block_tokens, self.pool.free
-        cycles = free // self._decoding  # whole cycles of ``size`` iterations take a block each
-        if cycles * size + 1 >= n:
-            return n
-        free -= cycles * self._decoding
-        safe = cycles * size + 1  # this iteration's blocks are taken
-        while safe < n:
-            free -= self._phases[(self._it + safe) % size]
-            if free < 0:
+        n = self._iterations_within(self.pool.free, ends[0][0] - self._it)
+        if self.waiting and self.pool.is_idle(self.waiting[0].rollout.group):
+            n = self._iterations_within(self.pool.free - self.pool.idle_blocks, n - 1) + 1
+        return n
+
+    def _iterations_within(self, blocks: int, most: int) -> int:
+        """Iterations, ``most`` at the most, that need no more than ``blocks`` further blocks; those
+        of the first one are taken."""
+        size = self._spec.block_tokens
+        cycles = blocks // self._decoding  # whole cycles of ``size`` iterations take a block each
+        iterations = cycles * size + 1
+        if iterations >= most:
+            return most
+        blocks -= cycles * self._decoding
+        while iterations < most:
+            blocks -= self._phases[(self._it + iterations) % size]
+            if blocks < 0:
                 break
-            safe += 1
-        return safe
+            iterations += 1
+        return iterations
 
     # The end of an iteration
 

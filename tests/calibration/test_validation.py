@@ -95,7 +95,8 @@ def test_equal_policies_are_not_called_different(predicted: Validation) -> None:
 
     one, other = predicted.checks[:2]
     renamed = dataclasses.replace(
-        other.run, description={**other.run.description, "policy_spelt": "another"}
+        other.run,
+        description={"scenario": {**other.run.scenario, "policy": "prefix_reuse"}},
     )
     found = ranking([one, dataclasses.replace(other, run=renamed)])
     assert found["pairs"][0]["may_flip"]

@@ -6,7 +6,6 @@ reference computes every iteration. Times are compared as they are, not nearly.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -202,6 +201,43 @@ def test_an_iteration_that_schedules_nothing_agrees() -> None:
     fast, slow, cluster = run_both(scenario)
     require_equal(fast, slow)
     assert any(one.work.rollouts == 0 for one in cluster.passes)
+
+
+def prefill_of(scenario: Scenario, *waves: tuple[tuple[int, int], ...]) -> dict[Any, int]:
+    """Submits wave after wave, each when the one before has ended; prefilled tokens by rollout, on
+    which both worlds must agree."""
+    answers = []
+    for world in worlds(scenario):
+        prefilled: dict[Any, int] = {}
+        for wave in waves:
+            world.submit([Rollout(*key) for key in wave])
+            while not prefilled.keys() >= set(wave):
+                for event in world.wait():
+                    assert isinstance(event, Finished)
+                    prefilled[event.rollout.key] = event.rollout.prefill_tokens
+        answers.append((prefilled, world.now_s))
+    assert answers[0] == answers[1]
+    return answers[1][0]
+
+
+def test_of_entries_idle_since_one_instant_the_lowest_group_goes_first() -> None:
+    """Six blocks: groups 0 and 1 leave two idle ones each, and group 2 needs three."""
+    scenario = scenario_of(
+        SYNCHRONOUS, prompts=(8, 8, 12), lengths=(1,), kv_tokens=24, max_batched_tokens=64
+    )
+    prefilled = prefill_of(scenario, ((0, 0), (1, 0)), ((2, 0),), ((1, 1),), ((0, 1),))
+    assert prefilled[1, 1] == 4, "a hit"
+    assert prefilled[0, 1] == 8
+
+
+def test_an_admission_evicts_before_the_next_one_looks() -> None:
+    """Eight blocks: group 0 leaves two idle ones, then group 1 three. Group 2 takes four, at which
+    the oldest goes, and (0, 1) in the same pass finds nothing of it."""
+    scenario = scenario_of(
+        SYNCHRONOUS, prompts=(8, 12, 16), lengths=(1,), kv_tokens=32, max_batched_tokens=64
+    )
+    prefilled = prefill_of(scenario, ((0, 0),), ((1, 0),), ((2, 0), (0, 1)))
+    assert prefilled[0, 1] == 8
 
 
 def test_an_eviction_can_make_room_for_its_own_group() -> None:

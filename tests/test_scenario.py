@@ -173,9 +173,14 @@ def test_paths_start_from_the_scenarios_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("", "is not a file of JSON"), ("[" * 100_000, "is not a file of JSON"),
-     ("[]", "names no schema"), ('{"linear": {"sync_s": NaN}}', "iteration_s"), ("\udcff", "is not a file of JSON")],
-)  # fmt: skip
+    [
+        ("", "is not a file of JSON"),
+        ("[" * 100_000, "is not a file of JSON"),
+        ("[]", "names no schema"),
+        ('{"linear": {"sync_s": NaN}}', "iteration_s"),
+        ("\udcff", "is not a file of JSON"),
+    ],
+)
 def test_a_fitted_file_that_does_not_serve(tmp_path: Path, content: str, said: str) -> None:
     (tmp_path / "fit.json").write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(ScenarioError, match=said):

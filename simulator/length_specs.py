@@ -12,7 +12,7 @@ from typing import Any
 from simulator import checks
 from simulator.errors import ScenarioError
 from simulator.fields import Fields
-from simulator.lengths import FAMILIES, Component, LengthModel
+from simulator.lengths import FAMILIES, LARGEST_CAP, Component, LengthModel
 
 FIELD = "workload.lengths"
 PRESETS_FILE = Path(__file__).parent / "presets" / "lengths.yaml"
@@ -104,7 +104,7 @@ def _with_preset(spec: Mapping[str, Any], field: str) -> dict[str, Any]:
 def _component(fields: Fields) -> Component:
     return Component(
         fields.choice("family", FAMILIES),
-        fields.number("median_tokens", above=True),
+        fields.number("median_tokens", above=True, maximum=LARGEST_CAP),
         fields.number("between_sd", maximum=LARGEST_SD),
         fields.number("within_sd", maximum=LARGEST_SD),
     )

@@ -118,6 +118,8 @@ def read_trace(path: str | Path) -> Trace:
         _fail(f"{file} is a folder; give a trace file")
     if not file.exists():
         _fail(f"there is no file {file}; give the path of a trace")
+    if not file.is_file():
+        _fail(f"{file} is a device or a pipe; give a trace file")
     try:
         text = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

@@ -205,3 +205,8 @@ def test_real_traces(name, form, requests):
     trace = read_trace(file)
     assert (trace.format, len(trace.groups)) == (form, requests)
     assert len(trace.dealt(8).groups) == requests // 8
+
+
+def test_what_never_ends_is_not_read():
+    with pytest.raises(ScenarioError, match="is a device or a pipe"):
+        read_trace("/dev/zero")

@@ -261,6 +261,33 @@ def test_an_eviction_can_make_room_for_its_own_group() -> None:
     assert ended[0] == ended[1]
 
 
+def test_an_abort_at_the_head_of_the_queue_lets_the_next_one_in() -> None:
+    """Six blocks of 4: two rollouts decode on two each, (1, 0) needs three and (2, 0), behind it,
+    one. Once (1, 0) has gone, (2, 0) is admitted at the next boundary, amid a possible jump."""
+    scenario = scenario_of(
+        SYNCHRONOUS,
+        prompts=(4, 12, 1),
+        lengths=(9,),
+        kv_tokens=24,
+        max_batched_tokens=64,
+        caching=False,
+        cost=TableCost(1.0),
+    )
+    answers = []
+    for world in worlds(scenario):
+        world.submit([Rollout(0, 0), Rollout(0, 1)])
+        assert world.wait(1.5) == []
+        large, small = Rollout(1, 0), Rollout(2, 0)
+        world.submit([large, small])
+        assert world.wait(2.5) == []
+        world.abort([large])
+        assert world.wait(3.5) == []
+        world.abort([small])
+        answers.append([seen(large), seen(small)])
+        assert (small.start_s, small.new_tokens) == (3.0, 1)
+    assert answers[0] == answers[1]
+
+
 # Below the loop: any order of submit, abort and wait
 
 

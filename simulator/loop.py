@@ -119,6 +119,8 @@ class Loop:
     # One step
 
     def _step(self, plan: StepPlan) -> None:
+        if plan.launch.run_ahead == 0:  # on-policy from here on, whatever the step before did
+            self._finish_update()
         self._record = self._books.begin_step(plan, self.world.now_s)
         self._completed, self._rejected = [], set()
         decision: dict[str, Any] = {"step": plan.step, "plan": describe(plan), "launched": []}

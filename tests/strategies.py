@@ -30,6 +30,7 @@ from simulator.replica import EngineSpec
 from simulator.spans import Run
 from simulator.workload import GroupDraw
 from simulator.world import ClusterShape, World
+from tests.reference.driver import Abort, Command, Submit, Sync, Train, Wait
 
 ROUTINGS = ("round_robin", "least_loaded", "group_affinity")
 
@@ -286,3 +287,70 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         plans=tuple(draw(st.lists(plans(run_ahead), min_size=1, max_size=2))),
         steps=draw(st.integers(1, 4)),
     )
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Scenario:
+    workload = draw(workloads())
+    return Scenario(
+        shape=draw(shapes()),
+        engine=draw(engines(workload)),
+        cost=draw(costs()),
+        workload=workload,
+        routing=draw(st.sampled_from(ROUTINGS)),
+        plans=(),
+        steps=0,
+    )
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> Scenario:
+    """One replica whose pool holds little beside the longest rollout; prompts of unlike sizes."""
+    prompts = draw(st.sampled_from([(8,), (8, 4, 4), (1, 12), (4, 2, 16, 8)]))
+    lengths = draw(st.lists(st.integers(1, 16), min_size=1, max_size=7))
+    block = draw(st.sampled_from([4, 2, 1]))
+    blocks = -(-(max(prompts) + max(lengths)) // block) + draw(st.integers(0, 4))
+    max_seqs = draw(st.integers(2, 6))
+    return Scenario(
+        shape=ClusterShape(1, 1, 1, True),
+        engine=EngineSpec(
+            max_seqs,
+            max_seqs + draw(st.sampled_from([0, 4, 60])),
+            blocks * block,
+            block,
+            prefix_caching=draw(st.sampled_from([True, True, True, False])),
+        ),
+        cost=TableCost(1.0, per_prefill_token_s=draw(st.sampled_from([0.0, 0.25]))),
+        workload=TableWorkload(prompts, tuple(lengths), (0.0,), max(lengths)),
+        routing="round_robin",
+        plans=(),
+        steps=0,
+    )
+
+
+# Commands for worlds below the loop
+
+groups = st.tuples(st.integers(0, 9), st.sampled_from([2, 1, 3, 4, 6]))
+places = st.lists(st.integers(0, 20), min_size=1, max_size=8).map(tuple)
+submits = st.builds(
+    Submit,
+    st.lists(groups, min_size=1, max_size=4).map(tuple),
+    st.one_of(st.just(()), places),
+    st.booleans(),
+)
+seconds = st.one_of(
+    st.sampled_from([0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 13.0]),
+    st.sampled_from([0.006, 0.1, 1 / 3, 0.37, 1.7]),
+)
+waits = st.builds(Wait, st.one_of(st.none(), seconds, seconds))
+masks = st.one_of(st.just(-1), st.integers(0, 255))
+aborts = st.builds(Abort, waits, masks)
+resumes = st.builds(Submit, st.just(()), places, st.booleans())
+commands: st.SearchStrategy[list[Command]] = st.lists(
+    st.one_of(submits, waits, aborts, resumes, st.just(Train()), st.just(Sync())),
+    min_size=4,
+    max_size=30,
+)
+pauses: st.SearchStrategy[list[Command]] = st.lists(
+    st.one_of(submits, aborts, aborts, resumes), min_size=6, max_size=30
+)

@@ -6,42 +6,36 @@ reference computes every iteration. Times are compared as they are, not nearly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from simulator.cluster import SimulatedCluster
-from simulator.errors import RunError
 from simulator.plan import Batch, EnoughGroups, Launch, StepPlan, TimeLimit
 from simulator.replica import EngineSpec
-from simulator.rollout import Group, Rollout
+from simulator.rollout import Rollout
 from simulator.spans import Run
 from simulator.world import (
     ClusterShape,
-    Event,
     Finished,
-    Synced,
-    TrainBatch,
-    Trained,
-    TrainGroup,
-    World,
 )
 from tests.reference.cluster import ReferenceCluster
+from tests.reference.driver import Command, Driver, Submit, seen
 from tests.strategies import (
     ROUTINGS,
     Scenario,
     TableCost,
     TableWorkload,
-    costs,
-    engines,
+    clusters,
+    commands,
+    crowded,
+    pauses,
     run_scenario,
     scenarios,
-    shapes,
-    workloads,
+    submits,
 )
 
 thorough = settings(
@@ -288,230 +282,7 @@ def test_an_abort_at_the_head_of_the_queue_lets_the_next_one_in() -> None:
     assert answers[0] == answers[1]
 
 
-# Below the loop: any order of submit, abort and wait
-
-
-@dataclass(frozen=True)
-class Submit:
-    """Fresh groups as (group, size), and places, among the stopped ones, of those to resume or to
-    restart."""
-
-    fresh: tuple[tuple[int, int], ...]
-    again: tuple[int, ...] = ()
-    restart: bool = False
-
-
-@dataclass(frozen=True)
-class Wait:
-    """The next event, if it comes within so many seconds."""
-
-    seconds: float | None
-
-
-@dataclass(frozen=True)
-class Abort:
-    """After a wait, rollouts in flight whose place in order of key has its bit set; -1 is all."""
-
-    wait: Wait
-    mask: int
-
-
-@dataclass(frozen=True)
-class Train:
-    """An update on whatever has finished."""
-
-
-@dataclass(frozen=True)
-class Sync:
-    """A weight sync."""
-
-
-Command = Submit | Wait | Abort | Train | Sync
-
-groups = st.tuples(st.integers(0, 9), st.sampled_from([2, 1, 3, 4, 6]))
-places = st.lists(st.integers(0, 20), min_size=1, max_size=8).map(tuple)
-submits = st.builds(
-    Submit,
-    st.lists(groups, min_size=1, max_size=4).map(tuple),
-    st.one_of(st.just(()), places),
-    st.booleans(),
-)
-seconds = st.one_of(
-    st.sampled_from([0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 13.0]),
-    st.sampled_from([0.006, 0.1, 1 / 3, 0.37, 1.7]),
-)
-waits = st.builds(Wait, st.one_of(st.none(), seconds, seconds))
-masks = st.one_of(st.just(-1), st.integers(0, 255))
-aborts = st.builds(Abort, waits, masks)
-resumes = st.builds(Submit, st.just(()), places, st.booleans())
-commands: st.SearchStrategy[list[Command]] = st.lists(
-    st.one_of(submits, waits, aborts, resumes, st.just(Train()), st.just(Sync())),
-    min_size=4,
-    max_size=30,
-)
-pauses: st.SearchStrategy[list[Command]] = st.lists(
-    st.one_of(submits, aborts, aborts, resumes), min_size=6, max_size=30
-)
-
-
-def seen(rollout: Rollout) -> tuple[Any, ...]:
-    """Everything that a world tells of a stay that has ended."""
-    return (
-        rollout.key,
-        rollout.attempt,
-        rollout.prompt_tokens,
-        rollout.new_tokens,
-        rollout.finished,
-        rollout.truncated,
-        rollout.reward,
-        rollout.replica,
-        rollout.start_s,
-        rollout.end_s,
-        rollout.prefill_tokens,
-        rollout.recomputed_tokens,
-        rollout.preemptions,
-    )
-
-
-class Driver:
-    """Makes one world obey commands and writes down all that it answers.
-
-    What to do hangs on the answers alone, so that two worlds that answer alike are driven alike.
-    As the loop does, it asks for a sync, and for an update on shared GPUs, only when nothing is in
-    flight (though some may still be leaving), and submits nothing until that is done.
-    """
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.log: list[Any] = []
-        self.in_flight: dict[tuple[int, int], Rollout] = {}
-        self.stopped: list[Rollout] = []
-        self.finished: list[Rollout] = []
-        self.attempts: dict[int, int] = {}  # by group, as the loop counts them
-        self.training = self.syncing = False
-        self.updates = 0
-
-    def obey(self, commands: Sequence[Command]) -> list[Any]:
-        for command in commands:
-            handler: Callable[[Any], Any] = getattr(self, type(command).__name__.lower())
-            self.log.append((command, handler(command), self.world.now_s))
-        while self.in_flight or self.training or self.syncing:
-            self.log.append((self.wait(Wait(None)), self.world.now_s))
-        with pytest.raises(RunError):
-            self.world.wait()
-        return self.log
-
-    def submit(self, command: Submit) -> None:
-        if self.syncing or (self.training and self.world.shape.colocated):
-            return
-        rollouts = []
-        for group, size in command.fresh:
-            if group not in self.attempts:
-                self.attempts[group] = 0
-                for rollout in Group(group, size, size).rollouts:
-                    rollouts.append(rollout)
-                    self.in_flight[rollout.key] = rollout
-        for place in command.again:
-            if not self.stopped:
-                break
-            rollout = self.stopped.pop(place % len(self.stopped))
-            if command.restart and all(group != rollout.group for group, _ in self.in_flight):
-                self.attempts[rollout.group] += 1
-                self.stopped = [other for other in self.stopped if other.group != rollout.group]
-                rollout = Rollout(*rollout.key, self.attempts[rollout.group])
-            rollouts.append(rollout)
-            self.in_flight[rollout.key] = rollout
-        self.world.submit(rollouts)
-
-    def abort(self, command: Abort) -> list[Any]:
-        waited = self.wait(command.wait)
-        if command.mask == -1:
-            stopped = self.world.abort()
-        else:
-            flight = sorted(self.in_flight)
-            chosen = [key for place, key in enumerate(flight) if command.mask >> place & 1]
-            stopped = self.world.abort([self.in_flight[key] for key in chosen])
-        for rollout in stopped:
-            assert self.in_flight.pop(rollout.key) is rollout
-            (self.finished if rollout.finished else self.stopped).append(rollout)
-        return [waited, [seen(rollout) for rollout in stopped]]
-
-    def wait(self, command: Wait) -> Any:
-        if not (self.in_flight or self.training or self.syncing):
-            return None
-        until_s = None if command.seconds is None else self.world.now_s + command.seconds
-        return [self.told(event) for event in self.world.wait(until_s)]
-
-    def told(self, event: Event) -> Any:
-        if isinstance(event, Finished):
-            rollout = event.rollout
-            assert self.in_flight.pop(rollout.key) is rollout
-            self.finished.append(rollout)
-            return seen(rollout)
-        if isinstance(event, Trained):
-            self.training = False
-        else:
-            assert isinstance(event, Synced)
-            self.syncing = False
-        return event
-
-    def train(self, command: Train) -> None:
-        if self.training or self.syncing or not self.finished:
-            return
-        if self.in_flight and self.world.shape.colocated:
-            return
-        groups: dict[int, list[Rollout]] = {}
-        for rollout in self.finished:
-            groups.setdefault(rollout.group, []).append(rollout)
-        self.finished = []
-        chosen = tuple(TrainGroup(group, tuple(rs), ()) for group, rs in sorted(groups.items()))
-        self.updates += 1
-        self.training = True
-        self.world.train(TrainBatch(self.updates, chosen), "dense")
-
-    def sync(self, command: Sync) -> None:
-        if not (self.training or self.syncing or self.in_flight):
-            self.syncing = True
-            self.world.sync_weights()
-
-
-@st.composite
-def clusters(draw: st.DrawFn) -> Scenario:
-    workload = draw(workloads())
-    return Scenario(
-        shape=draw(shapes()),
-        engine=draw(engines(workload)),
-        cost=draw(costs()),
-        workload=workload,
-        routing=draw(st.sampled_from(ROUTINGS)),
-        plans=(),
-        steps=0,
-    )
-
-
-@st.composite
-def crowded(draw: st.DrawFn) -> Scenario:
-    """One replica whose pool holds little beside the longest rollout; prompts of unlike sizes."""
-    prompts = draw(st.sampled_from([(8,), (8, 4, 4), (1, 12), (4, 2, 16, 8)]))
-    lengths = draw(st.lists(st.integers(1, 16), min_size=1, max_size=7))
-    block = draw(st.sampled_from([4, 2, 1]))
-    blocks = -(-(max(prompts) + max(lengths)) // block) + draw(st.integers(0, 4))
-    max_seqs = draw(st.integers(2, 6))
-    return Scenario(
-        shape=ClusterShape(1, 1, 1, True),
-        engine=EngineSpec(
-            max_seqs,
-            max_seqs + draw(st.sampled_from([0, 4, 60])),
-            blocks * block,
-            block,
-            prefix_caching=draw(st.sampled_from([True, True, True, False])),
-        ),
-        cost=TableCost(1.0, per_prefill_token_s=draw(st.sampled_from([0.0, 0.25]))),
-        workload=TableWorkload(prompts, tuple(lengths), (0.0,), max(lengths)),
-        routing="round_robin",
-        plans=(),
-        steps=0,
-    )
+# Below the loop: the verbs in any order
 
 
 def require_equal_answers(scenario: Scenario, orders: Sequence[Command]) -> None:

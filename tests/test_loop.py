@@ -6,6 +6,7 @@ import pickle
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -474,3 +475,22 @@ def test_tokens_of_an_earlier_version_are_masked_if_asked_for(mask: bool) -> Non
     assert (first.trained_tokens, first.masked_tokens) == (4, 0)
     assert (second.trained_tokens, second.masked_tokens) == ((2, 4) if mask else (6, 0))
     assert second.staleness == {0: 2, 1: 4}
+
+
+def test_a_policy_may_stop_running_ahead() -> None:
+    """The update that is under way is finished before on-policy rollouts begin."""
+    from simulator.policy import Policy
+    from simulator.scenario_file import read_scenario
+    from simulator.simulate import from_raw
+
+    class Every2nd(Policy):
+        def plan(self, plan, state):  # type: ignore[no-untyped-def]
+            return replace(plan, launch=replace(plan.launch, run_ahead=plan.step % 2))
+
+    path = Path(__file__).parent.parent / "examples" / "one_step_off.yaml"
+    scenario = from_raw(read_scenario(path))
+    result = run(scenario.world(), Every2nd(), scenario.plan, 6)
+    assert [record.step for record in result.steps] == list(range(6))
+    for record in result.steps[::2]:
+        assert set(record.staleness) == {0}
+    assert result.ledger.balance == 0

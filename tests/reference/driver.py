@@ -1,0 +1,172 @@
+"""Drives a world below the loop: submit, abort, wait, train and sync in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from simulator.errors import RunError
+from simulator.rollout import Group, Rollout
+from simulator.world import Event, Finished, Synced, TrainBatch, Trained, TrainGroup, World
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Fresh groups as (group, size), and places, among the stopped ones, of those to resume or to
+    restart."""
+
+    fresh: tuple[tuple[int, int], ...]
+    again: tuple[int, ...] = ()
+    restart: bool = False
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The next event, if it comes within so many seconds."""
+
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Abort:
+    """After a wait, rollouts in flight whose place in order of key has its bit set; -1 is all."""
+
+    wait: Wait
+    mask: int
+
+
+@dataclass(frozen=True)
+class Train:
+    """An update on whatever has finished."""
+
+
+@dataclass(frozen=True)
+class Sync:
+    """A weight sync."""
+
+
+Command = Submit | Wait | Abort | Train | Sync
+
+
+def seen(rollout: Rollout) -> tuple[Any, ...]:
+    """Everything that a world tells of a stay that has ended."""
+    return (
+        rollout.key,
+        rollout.attempt,
+        rollout.prompt_tokens,
+        rollout.new_tokens,
+        rollout.finished,
+        rollout.truncated,
+        rollout.reward,
+        rollout.replica,
+        rollout.start_s,
+        rollout.end_s,
+        rollout.prefill_tokens,
+        rollout.recomputed_tokens,
+        rollout.preemptions,
+    )
+
+
+class Driver:
+    """Makes one world obey commands and writes down all that it answers.
+
+    What to do hangs on the answers alone, so that two worlds that answer alike are driven alike.
+    As the loop does, it asks for a sync, and for an update on shared GPUs, only when nothing is in
+    flight (though some may still be leaving), and submits nothing until that is done.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.log: list[Any] = []
+        self.in_flight: dict[tuple[int, int], Rollout] = {}
+        self.stopped: list[Rollout] = []
+        self.finished: list[Rollout] = []
+        self.attempts: dict[int, int] = {}  # by group, as the loop counts them
+        self.training = self.syncing = False
+        self.updates = 0
+
+    def obey(self, commands: Sequence[Command]) -> list[Any]:
+        for command in commands:
+            handler: Callable[[Any], Any] = getattr(self, type(command).__name__.lower())
+            self.log.append((command, handler(command), self.world.now_s))
+        while self.in_flight or self.training or self.syncing:
+            self.log.append((self.wait(Wait(None)), self.world.now_s))
+        with pytest.raises(RunError):
+            self.world.wait()
+        return self.log
+
+    def submit(self, command: Submit) -> None:
+        if self.syncing or (self.training and self.world.shape.colocated):
+            return
+        rollouts = []
+        for group, size in command.fresh:
+            if group not in self.attempts:
+                self.attempts[group] = 0
+                for rollout in Group(group, size, size).rollouts:
+                    rollouts.append(rollout)
+                    self.in_flight[rollout.key] = rollout
+        for place in command.again:
+            if not self.stopped:
+                break
+            rollout = self.stopped.pop(place % len(self.stopped))
+            if command.restart and all(group != rollout.group for group, _ in self.in_flight):
+                self.attempts[rollout.group] += 1
+                self.stopped = [other for other in self.stopped if other.group != rollout.group]
+                rollout = Rollout(*rollout.key, self.attempts[rollout.group])
+            rollouts.append(rollout)
+            self.in_flight[rollout.key] = rollout
+        self.world.submit(rollouts)
+
+    def abort(self, command: Abort) -> list[Any]:
+        waited = self.wait(command.wait)
+        if command.mask == -1:
+            stopped = self.world.abort()
+        else:
+            flight = sorted(self.in_flight)
+            chosen = [key for place, key in enumerate(flight) if command.mask >> place & 1]
+            stopped = self.world.abort([self.in_flight[key] for key in chosen])
+        for rollout in stopped:
+            assert self.in_flight.pop(rollout.key) is rollout
+            (self.finished if rollout.finished else self.stopped).append(rollout)
+        return [waited, [seen(rollout) for rollout in stopped]]
+
+    def wait(self, command: Wait) -> Any:
+        if not (self.in_flight or self.training or self.syncing):
+            return None
+        until_s = None if command.seconds is None else self.world.now_s + command.seconds
+        return [self.told(event) for event in self.world.wait(until_s)]
+
+    def told(self, event: Event) -> Any:
+        if isinstance(event, Finished):
+            rollout = event.rollout
+            assert self.in_flight.pop(rollout.key) is rollout
+            self.finished.append(rollout)
+            return seen(rollout)
+        if isinstance(event, Trained):
+            self.training = False
+        else:
+            assert isinstance(event, Synced)
+            self.syncing = False
+        return event
+
+    def train(self, command: Train) -> None:
+        if self.training or self.syncing or not self.finished:
+            return
+        if self.in_flight and self.world.shape.colocated:
+            return
+        groups: dict[int, list[Rollout]] = {}
+        for rollout in self.finished:
+            groups.setdefault(rollout.group, []).append(rollout)
+        self.finished = []
+        chosen = tuple(TrainGroup(group, tuple(rs), ()) for group, rs in sorted(groups.items()))
+        self.updates += 1
+        self.training = True
+        self.world.train(TrainBatch(self.updates, chosen), "dense")
+
+    def sync(self, command: Sync) -> None:
+        if not (self.training or self.syncing or self.in_flight):
+            self.syncing = True
+            self.world.sync_weights()

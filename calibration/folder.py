@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,7 +42,8 @@ _SAME_SCENARIO = ("model", "gpu", "cluster", "engine")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A finished run on disk. Its tables are read when first asked for.
+    """A finished run on disk. Its tables are read when first asked for; they may be compressed, as
+    ``steps.csv.gz``.
 
     path: the folder. summary, description: summary.json and scenario.json. Raises ScenarioError
     (``RUN_DIR``), naming folder and file, for what is missing, unreadable or of another schema.
@@ -119,8 +122,7 @@ class RunFolder:
     @cached_property
     def updates(self) -> list[dict[str, Any]] | None:
         """updates.jsonl, one mapping an update; None where the run has none."""
-        path = self.path / "updates.jsonl"
-        return self._lines("updates.jsonl") if path.exists() else None
+        return self._lines("updates.jsonl") if self._place("updates.jsonl").exists() else None
 
     @cached_property
     def layouts(self) -> list[str]:
@@ -151,15 +153,20 @@ class RunFolder:
         stays.__setstate__(data)
         return stays
 
+    def _place(self, file: str) -> Path:
+        """Where a table lies: under its own name, or compressed."""
+        packed = self.path / f"{file}.gz"
+        return packed if packed.exists() else self.path / file
+
     def _table(self, file: str) -> Table:
         import pandas as pd
 
-        path = self.path / file
+        path = self._place(file)
         try:
             frame = pd.read_csv(path)
-        except OSError as error:
-            raise _wrong(f"cannot read {path}: {error.strerror or error}") from None
-        except ValueError as error:  # empty, ragged, not UTF-8
+        except (OSError, EOFError) as error:
+            raise _wrong(f"cannot read {path}: {_reason(error)}") from None
+        except (ValueError, zlib.error) as error:  # empty, ragged, not UTF-8
             raise _wrong(f"{path} is not a table: {error}") from None
         for column in _COLUMNS[file]:
             if column not in frame:
@@ -172,12 +179,14 @@ class RunFolder:
         return {str(column): frame[column].to_numpy() for column in frame}
 
     def _lines(self, file: str) -> list[dict[str, Any]]:
-        path = self.path / file
+        path = self._place(file)
         try:
-            return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        except OSError as error:
-            raise _wrong(f"cannot read {path}: {error.strerror or error}") from None
-        except ValueError:
+            content = path.read_bytes()
+            text = gzip.decompress(content) if path.suffix == ".gz" else content
+            return [json.loads(line) for line in text.decode("utf-8").splitlines()]
+        except (OSError, EOFError) as error:
+            raise _wrong(f"cannot read {path}: {_reason(error)}") from None
+        except (ValueError, zlib.error):
             raise _wrong(f"{path} is not a file of JSON lines") from None
 
 
@@ -226,6 +235,10 @@ def _json(folder: Path, file: str) -> Any:
         raise _wrong(f"cannot read {path}: {error.strerror or error}") from None
     except ValueError:
         raise _wrong(f"{path} is not a file of JSON") from None
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _wrong(message: str) -> ScenarioError:

@@ -22,17 +22,15 @@ import numpy as np
 from calibration.calibrate import Fitted
 from calibration.folder import RunFolder
 from calibration.robust import MOOD, FloatArray
-from simulator.cluster import SimulatedCluster
 from simulator.costs.fitted import FittedCost
+from simulator.costs.fitted_draws import drawn_cost
 from simulator.draws import GroupDraw
 from simulator.loop import run as run_loop
-from simulator.plan import Layout
 from simulator.run_replay import ReplayWorkload
 from simulator.scenario import Scenario, build_scenario
 from simulator.scenario_file import RawScenario
 from simulator.spans import Run
 from simulator.workload import Workload
-from simulator.world import TrainBatch
 
 Mode = Literal["replay", "predict"]
 METRICS = ("step_s", "rollout_s", "train_s", "tokens_per_s", "bubble", "staleness")
@@ -73,21 +71,6 @@ def ends(draws: FloatArray, level: float) -> FloatArray:
     order statistics of rank (n + 1) p, as far as n draws go."""
     tail = (1.0 - level) / 2.0
     return np.asarray(np.quantile(draws, [tail, 1.0 - tail], axis=0, method="weibull"))
-
-
-class ForecastCluster(SimulatedCluster):
-    """A simulated cluster whose trainer may leave out groups with equal rewards, as the measured
-    one did (`FittedCost.skips_equal_rewards`); it notes the layouts that it was asked for."""
-
-    skips_equal_rewards = False
-
-    def train(self, batch: TrainBatch, layout: Layout) -> None:
-        """Starts an update of the groups that have something to teach."""
-        self.layouts = {*getattr(self, "layouts", ()), layout}
-        if self.skips_equal_rewards:
-            varied = tuple(g for g in batch.groups if len(set(g.baseline_rewards)) > 1)
-            batch = replace(batch, groups=varied)
-        super().train(batch, layout)
 
 
 class MeasuredWorkload:
@@ -171,18 +154,7 @@ def forecast(
 def perturbed(content: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     """A fitted file's content with every parameter drawn from its sampling distribution."""
     drawn = copy.deepcopy({key: value for key, value in content.items() if key != "step_ratios"})
-    cost, fits = drawn["cost"], content["fits"]
-    level = 1.0 + rng.normal() * fits["iteration"]["step_ratio_standard_error"]
-    _draw_iteration(cost["iteration"], content, rng)
-    _scale(cost["iteration"], min(max(level, 0.5), 2.0))
-    _draw_coefficients(cost["dense"], fits["dense"]["standard_errors"], rng)
-    if cost["shared_prefix"] is not None:
-        errors = fits["shared_prefix"]["standard_errors"]
-        _draw_coefficients(cost["shared_prefix"], errors, rng)
-    names = {"sync": "sync_s", "to_train": "switch_to_train_s", "to_rollout": "switch_to_rollout_s"}
-    for short, name in names.items():
-        error = fits["overheads"][short]["standard_error_s"]
-        cost[name] = max(cost[name] + error * rng.normal(), 0.0)
+    drawn["cost"] = drawn_cost(content, rng)
     for section, key in (("lengths", "lengths"), ("rewards", "rewards")):
         errors = content[section]["standard_errors"]
         for name in errors:
@@ -194,50 +166,6 @@ def perturbed(content: Mapping[str, Any], rng: np.random.Generator) -> dict[str,
     lengths["median_tokens"] *= float(np.exp(-turned * content["lengths"]["mean_version"]))
     _keep_valid(drawn)
     return drawn
-
-
-def _scale(iteration: dict[str, Any], factor: float) -> None:
-    for name in iteration:
-        if name == "rollout_pieces":
-            iteration[name] = [[start, factor * slope] for start, slope in iteration[name]]
-        else:
-            iteration[name] *= factor
-
-
-def _draw_iteration(
-    iteration: dict[str, Any], content: Mapping[str, Any], rng: np.random.Generator
-) -> None:
-    """Draws from the joint distribution of the iteration's coefficients: they trade against each
-    other, so that their sum is known better than any of them."""
-    spread = content["covariance"]["iteration"]
-    ratio = content["fits"]["iteration"]["step_ratio"]
-    matrix = ratio**2 * np.array(spread["matrix"])
-    shift = dict(
-        zip(spread["names"], rng.multivariate_normal(np.zeros(len(matrix)), matrix,
-                                                     check_valid="ignore"), strict=True)
-    )  # fmt: skip
-    names = {"fixed": "fixed_s", "context": "per_context_token_s", "pairs": "per_prefill_pair_s",
-             "admission": "per_admission_s", "prefill": "per_prefill_token_s"}  # fmt: skip
-    for term, name in names.items():
-        iteration[name] = max(iteration[name] + shift.get(term, 0.0), 0.0)
-    if "prefill" not in shift:
-        error = content["fits"]["iteration"]["standard_errors"]["per_prefill_token_s"]
-        token_s = iteration["per_prefill_token_s"]
-        iteration["per_prefill_token_s"] = max(token_s + error * rng.normal(), 0.0)
-    iteration["rollout_pieces"] = [
-        [start, max(slope + shift[f"rollouts>{start}"], 0.0)]
-        for start, slope in iteration["rollout_pieces"]
-    ]
-    iteration["fixed_s"] = max(iteration["fixed_s"], 1e-9)
-
-
-def _draw_coefficients(
-    cost: dict[str, float], errors: Mapping[str, float], rng: np.random.Generator
-) -> None:
-    """One shared draw, as the errors of an update's coefficients are those of one level."""
-    z = rng.normal()
-    for name, error in errors.items():
-        cost[name] = max(cost[name] + error * z, 0.0)
 
 
 def _keep_valid(drawn: dict[str, Any]) -> None:
@@ -286,20 +214,9 @@ def _measured(target: RunFolder, model: Workload) -> MeasuredWorkload:
 
 
 def _simulate(scenario: Scenario) -> tuple[Run, list[str]]:
-    cost = scenario.cost
-    assert isinstance(cost, FittedCost)
-    world = ForecastCluster(
-        scenario.shape, scenario.engine, cost, scenario.workload, scenario.routing
-    )
-    world.skips_equal_rewards = cost.skips_equal_rewards
+    world = scenario.world()
     result = run_loop(world, scenario.policy, scenario.plan, scenario.steps)
-    flags = cost.warnings(world.extremes)
-    if "shared_prefix" in getattr(world, "layouts", ()) and cost.shared_prefix is None:
-        flags.append(
-            "the layout shared_prefix was never measured; it is priced as dense microbatches of "
-            "the tokens that it feeds"
-        )
-    return result, flags
+    return result, scenario.cost.warnings(world.extremes)
 
 
 def _flags(fitted: Fitted, target: RunFolder) -> list[str]:

@@ -32,6 +32,7 @@ from simulator.errors import ScenarioError
 MIN_ITERATIONS = 200
 MIN_STEPS = 5
 _MIN_PREFILLS = 5
+_ROUNDING_S = 2e-6  # tables may be kept to the microsecond
 
 # Prompts that hardly vary in length cannot tell the cost of a token from that of an admission.
 _LEAST_VARIATION = 0.1
@@ -95,9 +96,9 @@ def collect(runs: Sequence[RunFolder]) -> Samples:
     for run in runs:
         table, steps = run.iterations, run.steps
         start = table["start_s"]
-        # the clocks of loop and engine agree, but a first iteration may begin within rounding
-        step = np.searchsorted(steps["rollout_start_s"], start + 1e-9, "right") - 1
-        inside = (step >= 0) & (start <= steps["rollout_end_s"][np.maximum(step, 0)])
+        # loop and engine share a clock, but a first iteration may begin within rounding
+        step = np.searchsorted(steps["rollout_start_s"], start + _ROUNDING_S, "right") - 1
+        inside = (step >= 0) & (start <= steps["rollout_end_s"][np.maximum(step, 0)] + _ROUNDING_S)
         start, step = start[inside], step[inside]
         _check_enough(run, len(start), len(np.unique(step)))
         first = np.concatenate(([True], step[1:] != step[:-1]))

@@ -86,7 +86,8 @@ def needed(
     terms: dict[str, FloatArray], times_s: FloatArray, optional: Sequence[str]
 ) -> tuple[str, ...]:
     """The terms that the data ask for: of the ``optional`` ones, those whose leaving out would
-    raise the robust loss, taken away one by one, the least useful first."""
+    raise the robust loss, taken away one by one, the least useful first; of two that are equally
+    useful, the one named later."""
     every = max(1, len(times_s) // SELECTION_ROWS)
     y = times_s[::every]
     columns = {name: np.asarray(term, float)[::every] for name, term in terms.items()}
@@ -96,11 +97,12 @@ def needed(
         trials = []
         for name in [name for name in kept if name in optional]:
             rest = {other: columns[other] for other in kept if other != name}
-            trials.append((loss_of(rest, y, scale)[0], name))
-        if not trials or worth(loss, min(trials)[0]):
+            without = loss_of(rest, y, scale)[0]
+            trials.append((float(f"{without:.4g}"), -optional.index(name), without))
+        if not trials or worth(loss, min(trials)[2]):
             return tuple(kept)
-        loss, name = min(trials)
-        kept.remove(name)
+        _, place, loss = min(trials)
+        kept.remove(optional[-place])
 
 
 def _solve(

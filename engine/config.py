@@ -26,11 +26,13 @@ DTYPES = ("float32", "bfloat16")
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """What to ask and how to judge it: the built-in task by ``name`` and ``style``, or one's own by
-    ``prompts`` (a JSON Lines file) and ``reward`` (``package.module:function``)."""
+    """What to ask and how to judge it: the built-in task by ``name``, ``style`` and ``log_sd`` (see
+    `engine.tasks.collatz`), or one's own by ``prompts`` (a JSON Lines file) and ``reward``
+    (``package.module:function``)."""
 
     name: str | None = None
     style: str = "bare"
+    log_sd: float | None = None
     prompts: Path | None = None
     reward: str = ""
     chat: bool = False
@@ -171,7 +173,7 @@ def _task(options: Any, folder: Path) -> TaskSpec:
         for key in ("prompts", "reward"):
             if key not in given:
                 raise ScenarioError(f"{field}.{key}", "missing; a task needs prompts and reward")
-        for key in ("name", "style"):
+        for key in ("name", "style", "log_sd"):
             if key in given:
                 message = "is of the built-in task; leave it out, or leave out prompts and reward"
                 raise ScenarioError(f"{field}.{key}", message)
@@ -193,7 +195,8 @@ def _task(options: Any, folder: Path) -> TaskSpec:
 
     if style not in STYLES:
         raise ScenarioError(f"{field}.style", f"{style!r} is unknown; {nearest(style, STYLES)}")
-    return TaskSpec(name=name, style=style)
+    log_sd = None if given.get("log_sd") is None else number(given["log_sd"], f"{field}.log_sd")
+    return TaskSpec(name=name, style=style, log_sd=log_sd)
 
 
 def trainer_config(options: Any, seed: int, sampling: Sampling | None = None) -> TrainerConfig:

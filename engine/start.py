@@ -47,10 +47,11 @@ def start_task(spec: RunSpec) -> tuple[Task, Path]:
             reward_timeout_s=task.reward_timeout_s,
         )
         return own, spec.model
-    from engine.tasks.collatz import CollatzTask
+    from engine.tasks.collatz import LOG_SD, CollatzTask
     from engine.tasks.warm_start import Recipe, warm_start
 
-    built_in = CollatzTask(task.style, spec.max_new_tokens)
+    log_sd = LOG_SD if task.log_sd is None else task.log_sd
+    built_in = CollatzTask(task.style, spec.max_new_tokens, log_sd)
     return built_in, spec.model or warm_start(Recipe(style=task.style))
 
 

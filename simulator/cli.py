@@ -8,13 +8,14 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, cast
 
 import typer
 
-from simulator.errors import RollcastError
+from simulator.errors import RollcastError, ScenarioError
 
 app = typer.Typer(
     name="rollcast",
@@ -124,18 +125,29 @@ def compare(
     force: Force = False,
     no_plot: NoPlot = False,
     as_json: Json = False,
+    draws: Annotated[
+        int,
+        typer.Option(
+            "--draws",
+            metavar="N",
+            help="Run all of it N times more, with other lengths, rewards and fitted costs, for "
+            "the intervals; without it they come from the steps of the one run.",
+        ),
+    ] = 0,
 ) -> None:
     """Run one scenario under several policies, side by side.
 
     Every policy meets the same prompts, lengths and rewards. The first is what the others are held
     against; a policy given alone is held against sync. "NAME: CHAIN" gives a chain a name.
     """
-    from simulator import report
+    from simulator import ranking, report
     from simulator.compare import compare as run_all
     from simulator.compare import write_comparison
     from simulator.output import check_target, write_folder
     from simulator.simulate import load
 
+    if draws and draws < ranking.LEAST_DRAWS:
+        raise ScenarioError("--draws", f"is {draws}; give at least {ranking.LEAST_DRAWS}, or none")
     if out is not None:
         check_target(out, force)
     checked = load(scenario, *(settings or ()), seed=seed)
@@ -143,11 +155,13 @@ def compare(
     if len(names) == 1 and names[0] != "sync":
         names = ["sync", *names]
     variants = [checked.with_policy(name) for name in names]
-    with _progress("", checked.steps * len(variants)) as advance:
+    with _progress("", checked.steps * len(variants) * (1 + draws)) as advance:
         results = run_all(variants, advance)
+        sure = ranking.redraw(results, draws, advance) if draws else ranking.from_steps(results)
     if out is not None:
-        write_folder(out, lambda folder: write_comparison(folder, results, plot=not no_plot), force)
-    report.show_comparison(results, as_json)
+        write = partial(write_comparison, results=results, ranking=sure, plot=not no_plot)
+        write_folder(out, write, force)
+    report.show_comparison(results, sure, as_json)
     _say_where(out)
 
 

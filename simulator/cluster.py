@@ -141,8 +141,10 @@ class SimulatedCluster:
         groups = [
             (g.rollouts[0].prompt_tokens, [r.new_tokens for r in g.rollouts]) for g in batch.groups
         ]
-        load = TrainLoad(groups, shared_prefix=layout == "shared_prefix")
+        equal = [len(set(g.baseline_rewards)) == 1 for g in batch.groups]
+        load = TrainLoad(groups, layout == "shared_prefix", equal)
         self.extremes.train_tokens = max(self.extremes.train_tokens, load.tokens)
+        self.extremes.shared_prefix |= load.shared_prefix
         start = self._claim("train", needs_replicas=self.shape.colocated)
         steps = [(name, seconds, load.tokens) for name, seconds in self._cost.train(load).phases_s]
         if self.shape.colocated:

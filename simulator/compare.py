@@ -10,6 +10,7 @@ from typing import Any
 
 from simulator.errors import RunError, ScenarioError
 from simulator.output import FILES, write_json, write_run
+from simulator.ranking import Ranking
 from simulator.scenario import Scenario
 from simulator.simulate import Result, simulate
 from simulator.spans import StepRecord
@@ -56,15 +57,22 @@ def compare(
     return results
 
 
-def table(results: Mapping[str, Result]) -> list[dict[str, Any]]:
+def table(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[str, Any]]:
     """One row a policy: its metrics, and ``speedup`` (mean step time of the first over its own) and
-    ``throughput_gain`` (rollout tokens/s over the first's)."""
+    ``throughput_gain`` (rollout tokens/s over the first's).
+
+    With a ranking: ``speedup_low`` and ``speedup_high``, the ends of the 90 % interval, and
+    ``sure``, the share of the draws in which it is faster than the policy ranked next.
+    """
     rows = []
     first = next(iter(results.values())).summary
     for name, result in results.items():
         summary = result.summary
         row: dict[str, Any] = {"policy": name}
         row["speedup"] = first["step_s"] / summary["step_s"]
+        if ranking is not None:
+            row["speedup_low"], row["speedup_high"] = ranking.speedup(name)
+            row["sure"] = ranking.sure_of_next(name)
         row["throughput_gain"] = _ratio(
             summary["rollout_tokens_per_s"], first["rollout_tokens_per_s"]
         )
@@ -93,9 +101,11 @@ def folder_names(policies: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def write_comparison(folder: Path, results: Mapping[str, Result], plot: bool) -> None:
+def write_comparison(
+    folder: Path, results: Mapping[str, Result], ranking: Ranking | None, plot: bool
+) -> None:
     """Writes the table, the picture, and a folder a policy."""
-    rows = table(results)
+    rows = table(results, ranking)
     with (folder / "comparison.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()

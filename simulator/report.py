@@ -12,6 +12,7 @@ from simulator.checks import nearest
 from simulator.compare import table
 from simulator.errors import ScenarioError
 from simulator.output import plain
+from simulator.ranking import LEAST_STEPS, LEVEL, SURE, Ranking
 from simulator.simulate import Result
 
 
@@ -103,9 +104,11 @@ def _warn(console: Any, warnings: list[str]) -> None:
         console.print(f"warning: {warning}", style="yellow", markup=False)
 
 
-def show_comparison(results: Mapping[str, Result], as_json: bool = False) -> None:
-    """Prints one row a policy."""
-    rows = table(results)
+def show_comparison(
+    results: Mapping[str, Result], ranking: Ranking | None = None, as_json: bool = False
+) -> None:
+    """Prints one row a policy, and how sure their ranking is."""
+    rows = table(results, ranking)
     if as_json:
         print(json.dumps(plain(rows), indent=1))
         return
@@ -118,7 +121,7 @@ def show_comparison(results: Mapping[str, Result], as_json: bool = False) -> Non
         f"{scenario.name}: {scenario.steps} steps of {batch.groups} x {batch.group_size} rollouts"
     )
     console = _console()
-    columns = list(_COMPARED)
+    columns = [name for name in _COMPARED if ranking is not None or name != _INTERVAL]
     left_out: list[str] = []
     wide = console.options.update_width(1000)
     longest = max(6, *(len(row["policy"]) for row in rows))
@@ -130,6 +133,8 @@ def show_comparison(results: Mapping[str, Result], as_json: bool = False) -> Non
             grid.add_column(name, justify="right", no_wrap=True)
         for row, result in zip(rows, results.values(), strict=True):
             cells = _cells(row, result.summary["steps"])
+            if row is rows[0]:  # held against itself
+                cells[_INTERVAL] = ""
             grid.add_row(Text(row["policy"]), *(cells[name] for name in columns))
         dropped = next((name for name in _FIRST_TO_GO if name in columns), None)
         if dropped is None or console.measure(grid, options=wide).maximum <= console.width:
@@ -142,15 +147,36 @@ def show_comparison(results: Mapping[str, Result], as_json: bool = False) -> Non
     if left_out:
         notes += f" For {', '.join(left_out)}, make the terminal wider."
     console.print(notes, style="dim", markup=False)
+    console.print(_sureness(ranking), style="dim", markup=False)
     said: list[str] = []
     for result in results.values():
         said.extend(w for w in result.summary["warnings"] if w not in said)
     _warn(console, said)
 
 
+def _sureness(ranking: Ranking | None) -> str:
+    """What the intervals are, and which policies may change places."""
+    if ranking is None:
+        return f"Fewer than {LEAST_STEPS} steps: no interval. Give more, or --draws N."
+    said = f"{100 * LEVEL:.0f} % intervals "
+    if ranking.source == "steps":
+        said += "for other lengths and rewards, from the steps of this run; costs taken as exact."
+    else:
+        said += f"from {len(ranking.draws)} draws of lengths, rewards and, if fitted, costs."
+    open_pairs = ranking.may_flip()
+    if not open_pairs:
+        return f"{said} The ranking by step time holds in at least {100 * SURE:.0f} % of the draws."
+    pairs = [f"{a} before {b} ({100 * held:.0f} %)" for a, b, held in open_pairs[:_MOST_PAIRS]]
+    more = len(open_pairs) - len(pairs)
+    return f"{said} Not sure by step time: {', '.join(pairs)}{f', {more} more' if more else ''}."
+
+
+_MOST_PAIRS = 6
+_INTERVAL = "90 %\ninterval"
 _COMPARED = (
     "step\ntime",
     "speed-\nup",
+    _INTERVAL,
     "rollout\nphase",
     "train\nphase",
     "rollout\ntokens/s",
@@ -171,6 +197,7 @@ def _cells(row: Mapping[str, Any], steps: int) -> dict[str, str]:
     values = (
         seconds(row["step_s"]),
         f"{row['speedup']:.2f}x",
+        f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}" if "speedup_low" in row else "",
         seconds(row["rollout_s"] / max(steps, 1)),
         seconds(row["train_s"] / max(steps, 1)),
         count(row["rollout_tokens_per_s"]),

@@ -81,9 +81,9 @@ class Starts:
         centers = (edges[:-1] + edges[1:]) / 2
         self._centers = np.array([centers[i] for i in range(BINS) if len(members[i])])
 
-    def draw(self, rng: Random) -> int:
+    def draw(self, rng: Random, log_sd: float = LOG_SD) -> int:
         """One start: its bin from a normal in the logarithm of the length, then uniform."""
-        wanted = rng.gauss(float(np.log(MEDIAN_CHARACTERS)), LOG_SD)
+        wanted = rng.gauss(float(np.log(MEDIAN_CHARACTERS)), log_sd)
         members = self._members[int(np.abs(self._centers - wanted).argmin())]
         return int(members[rng.randrange(len(members))])
 
@@ -122,21 +122,24 @@ def teacher_response(start: int, rng: Random, slip: float) -> str:
 
 class CollatzTask:
     """The task. ``style``: ``bare`` prompts of about 6 characters, or ``worded`` ones of about 540
-    that begin with the same instruction and examples."""
+    that begin with the same instruction and examples. ``log_sd``: how far prompts differ in the
+    length of what they ask for."""
 
-    def __init__(self, style: str = "bare", max_new_tokens: int = 512) -> None:
+    def __init__(
+        self, style: str = "bare", max_new_tokens: int = 512, log_sd: float = LOG_SD
+    ) -> None:
         if style not in STYLES:
             raise ScenarioError(
                 "engine.task.style", f"{style!r} is unknown; it is one of {', '.join(STYLES)}."
             )
         if max_new_tokens < 1:
             raise ScenarioError("engine.task.max_new_tokens", "it has to be at least 1.")
-        self.style, self.max_new_tokens = style, max_new_tokens
+        self.style, self.max_new_tokens, self.log_sd = style, max_new_tokens, log_sd
         self.preamble = instruction(style)
 
     def prompt(self, group: int, seed: int) -> Prompt:
         """The training prompt of a group, drawn by ``(seed, group)`` alone."""
-        return self._prompt(starts_for(False).draw(Random(f"collatz {seed} {group}")))
+        return self._prompt(starts_for(False).draw(Random(f"collatz {seed} {group}"), self.log_sd))
 
     def reward(self, prompt: Prompt, response_text: str) -> float:
         """1 if what follows the last ``=`` is the first iterate below the start, else 0."""

@@ -95,10 +95,19 @@ class TrainLoad:
 
     groups: one ``(prompt_tokens, response_tokens of each selected rollout)`` per group.
     shared_prefix: the layout: the prompt computed once a group (phases A, B, C), or dense.
+    equal_rewards: of each group, whether its advantages are all 0; empty where no one knows.
     """
 
     groups: Sequence[tuple[int, Sequence[int]]]
     shared_prefix: bool = False
+    equal_rewards: Sequence[bool] = ()
+
+    def that_teaches(self) -> TrainLoad:
+        """Without the groups of equal rewards, for trainers that leave them out."""
+        if not any(self.equal_rewards):
+            return self
+        pairs = zip(self.groups, self.equal_rewards, strict=True)
+        return TrainLoad([group for group, equal in pairs if not equal], self.shared_prefix)
 
     @property
     def rollouts(self) -> int:
@@ -145,6 +154,7 @@ class Extremes:
     prefill_tokens: int = 0
     train_tokens: int = 0
     rollout_tokens: int = field(default=0)  # longest prompt + response
+    shared_prefix: bool = False  # whether an update had that layout
 
 
 class CostModel(Protocol):

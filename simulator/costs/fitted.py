@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from simulator.checks import flag, number, whole
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.errors import ScenarioError
@@ -119,6 +121,7 @@ class FittedCost:
         priced as dense microbatches of the tokens that it feeds.
     skips_equal_rewards: whether the trainer left out groups whose rewards are all equal.
     policies: those of the measured runs, as a command line spells them.
+    content: the whole file, which tells how sure each coefficient is.
     """
 
     iteration: IterationCost
@@ -132,6 +135,7 @@ class FittedCost:
     covered: Covered
     policies: tuple[str, ...] = ()
     name: str = field(default="fitted file", compare=False)
+    content: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def from_mapping(cls, content: object, name: str = "fitted file") -> FittedCost:
@@ -151,6 +155,16 @@ class FittedCost:
         """Reads a fitted file; raises ScenarioError (``cost.file``)."""
         return cls.from_mapping(read_json(path), path.name)
 
+    def drawn(self, rng: np.random.Generator) -> FittedCost:
+        """The costs with every coefficient drawn from what the measurements leave open; the same
+        ones where the file does not say how sure they are."""
+        from simulator.costs.fitted_draws import drawn_cost
+
+        if not {"fits", "covariance"} <= self.content.keys():
+            return self
+        content = {**self.content, "cost": drawn_cost(self.content, rng)}
+        return FittedCost.from_mapping(content, self.name)
+
     def decode_curve(self, rollouts: int) -> Curve:
         """Affine in the context."""
         iteration = self.iteration
@@ -169,6 +183,8 @@ class FittedCost:
 
     def train(self, load: TrainLoad) -> TrainCost:
         """One ``train`` phase, after a ``log_prob`` phase where that was measured."""
+        if self.skips_equal_rewards:
+            load = load.that_teaches()
         update = (self.shared_prefix if load.shared_prefix else None) or self.dense
         fed, microbatches = (load.tokens, 0) if self.packing is None else self.packing.fed(load)
         train_s = (
@@ -183,8 +199,14 @@ class FittedCost:
         return TrainCost(phases, microbatches=microbatches)
 
     def warnings(self, extremes: Extremes) -> list[str]:
-        """One sentence for each quantity that went beyond the most that was measured."""
+        """One sentence for each quantity that went beyond the most that was measured, and one for a
+        layout that never was."""
         said = []
+        if extremes.shared_prefix and self.shared_prefix is None:
+            said.append(
+                f"{self.name} has no update with a shared prefix; it is priced as dense "
+                "microbatches of the tokens that it feeds"
+            )
         for quantity in ("rollouts", "context_tokens", "prefill_tokens", "train_tokens",
                          "rollout_tokens"):  # fmt: skip
             asked, most = getattr(extremes, quantity), getattr(self.covered, quantity)[1]
@@ -238,6 +260,7 @@ def _read(content: Mapping[str, Any], name: str) -> FittedCost:
         _covered(content.get("range")),
         tuple(str(policy) for policy in policies) if isinstance(policies, list) else (),
         name,
+        content,
     )
 
 

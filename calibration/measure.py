@@ -1,0 +1,185 @@
+"""Measures a campaign: many real runs, and what of them is worth keeping.
+
+``python -m calibration.measure CAMPAIGN.yaml --work DIR --out DIR``. Every run is a `rollcast run`
+of its own process; finished ones are kept in ``--work`` and not made again, an unfinished one is
+resumed. ``--out`` gets each run as `calibration.folder.RunFolder` reads it, its tables compressed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from simulator.checks import flag, known_keys, whole
+from simulator.errors import RollcastError, ScenarioError
+
+CAMPAIGN = Path(__file__).parent / "data" / "real" / "campaign.yaml"
+TABLES = ("steps.csv", "spans.csv", "rollouts.csv", "iterations.csv")  # the last if asked for
+LINES = ("updates.jsonl", "decisions.jsonl")
+PLAIN = ("summary.json", "scenario.json", "provenance.json")
+DIGITS = 6  # a microsecond
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One real run of a campaign's ``entry``. settings: keys of the scenario that it changes.
+    iterations: whether the table of its iterations is kept, which calibrating needs."""
+
+    entry: str
+    policy: str
+    seed: int
+    steps: int
+    settings: Mapping[str, Any]
+    iterations: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return f"{self.entry}-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A scenario and the runs to make of it, in the order in which they are made."""
+
+    scenario: Path
+    runs: tuple[Measurement, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Campaign:
+        """Reads a campaign's file. Raises ScenarioError that names the key."""
+        try:
+            content = yaml.safe_load(path.read_text("utf-8"))
+        except OSError as error:
+            raise ScenarioError("CAMPAIGN", f"cannot read {path}: {error.strerror}") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            said = str(error).splitlines()[0]
+            raise ScenarioError("CAMPAIGN", f"{path} is not YAML: {said}") from None
+        if not isinstance(content, dict):
+            raise ScenarioError("CAMPAIGN", f"{path} holds no mapping")
+        known_keys(content, ("scenario", "runs"), "")
+        scenario, runs = content.get("scenario"), content.get("runs")
+        if not isinstance(scenario, str):
+            raise ScenarioError("scenario", "give the path of a scenario's file")
+        if not isinstance(runs, dict) or not runs:
+            raise ScenarioError("runs", "give a mapping of runs")
+        entries = [list(_runs(str(name), entry)) for name, entry in runs.items()]
+        rounds = zip_longest(*entries)  # every entry's first seed, then every entry's second
+        found = [run for each in rounds for run in each if run is not None]
+        return cls(path.parent / scenario, tuple(found))
+
+
+def _runs(name: str, entry: Any) -> Iterator[Measurement]:
+    field = f"runs.{name}"
+    if not isinstance(entry, dict):
+        raise ScenarioError(field, "must be a mapping of policy, seeds and steps")
+    known_keys(entry, ("policy", "seeds", "steps", "set", "iterations"), field)
+    for key in ("policy", "seeds", "steps"):
+        if key not in entry:
+            raise ScenarioError(f"{field}.{key}", "missing")
+    if not isinstance(entry["policy"], str):
+        raise ScenarioError(f"{field}.policy", f"{entry['policy']!r} is not text")
+    if not isinstance(entry["seeds"], list) or not entry["seeds"]:
+        raise ScenarioError(f"{field}.seeds", "must be a list of whole numbers")
+    settings = entry.get("set") or {}
+    if not isinstance(settings, dict):
+        raise ScenarioError(f"{field}.set", "must be a mapping of a scenario's keys")
+    steps = whole(entry["steps"], f"{field}.steps", minimum=1)
+    iterations = flag(entry.get("iterations", False), f"{field}.iterations")
+    for given in entry["seeds"]:
+        seed = whole(given, f"{field}.seeds")
+        yield Measurement(name, entry["policy"], seed, steps, settings, iterations)
+
+
+def command(campaign: Campaign, run: Measurement, out: Path, resume: bool) -> list[str]:
+    """The command line of one run."""
+    settings = {**run.settings, "policy": run.policy, "steps": run.steps}
+    return [
+        *(sys.executable, "-m", "simulator.cli", "run", str(campaign.scenario), "--no-plot"),
+        *(f"--out={out}", f"--seed={run.seed}"),
+        *(f"--set={key}={json.dumps(value)}" for key, value in settings.items()),
+        *(["--resume"] if resume else []),
+    ]
+
+
+def measure(campaign: Campaign, run: Measurement, work: Path) -> Path:
+    """Makes one run, unless its folder is there already, and returns that folder.
+
+    Raises ScenarioError (``runs``) where it fails.
+    """
+    from engine.checkpoint import exists
+
+    folder = work / run.name
+    if (folder / "summary.json").exists():
+        return folder
+    work.mkdir(parents=True, exist_ok=True)
+    # One thread: a second one waits for the first, and on a shared machine for everyone else.
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    asked = command(campaign, run, folder, exists(folder))
+    done = subprocess.run(asked, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ScenarioError(f"runs.{run.entry}", f"{run.name} failed: {said}")
+    return folder
+
+
+def keep(folder: Path, out: Path, iterations: bool = True) -> None:
+    """Copies what `RunFolder` reads of a run to ``out``, whole or not at all: tables to the
+    microsecond, and compressed."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent) as name:
+        draft = Path(name) / "run"
+        draft.mkdir()
+        for file in PLAIN:
+            shutil.copyfile(folder / file, draft / file)
+        for file in TABLES if iterations else TABLES[:-1]:
+            rounded = pd.read_csv(folder / file).round(DIGITS).to_csv(index=False)
+            _compress(rounded.encode(), draft / file)
+        for file in LINES:
+            if (folder / file).exists():  # a simulated run has no updates.jsonl
+                _compress((folder / file).read_bytes(), draft / file)
+        if out.exists():
+            shutil.rmtree(out)
+        draft.rename(out)
+
+
+def _compress(content: bytes, path: Path) -> None:
+    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(content, mtime=0))
+
+
+def main() -> int:
+    """Measures a campaign; exit code 2 with one sentence where it cannot."""
+    parser = argparse.ArgumentParser(prog="calibration.measure", description=__doc__)
+    parser.add_argument("campaign", nargs="?", type=Path, default=CAMPAIGN)
+    parser.add_argument("--work", type=Path, default=Path("measured"), help="whole run folders")
+    parser.add_argument("--out", type=Path, help="where the compressed runs go")
+    options = parser.parse_args()
+    try:
+        campaign = Campaign.read(options.campaign)
+        for number, run in enumerate(campaign.runs, 1):
+            print(f"{number}/{len(campaign.runs)} {run.name}", file=sys.stderr, flush=True)
+            folder = measure(campaign, run, options.work)
+            if options.out is not None:
+                keep(folder, options.out / run.name, run.iterations)
+    except RollcastError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Costs drawn from the sampling distribution of a fit, for the uncertainty of a forecast."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+_LEAST_LEVEL, _MOST_LEVEL = 0.5, 2.0
+
+
+def drawn_cost(content: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """The mapping ``cost`` of a fitted file with every coefficient drawn anew.
+
+    content: a fitted file's, with its ``fits`` and ``covariance``. Coefficients of an iteration are
+    drawn together, as they trade against each other; those of an update share one draw, as their
+    errors are those of one level.
+    """
+    cost, fits = copy.deepcopy(content["cost"]), content["fits"]
+    level = 1.0 + rng.normal() * fits["iteration"]["step_ratio_standard_error"]
+    _draw_iteration(cost["iteration"], content, rng)
+    _scale(cost["iteration"], min(max(level, _LEAST_LEVEL), _MOST_LEVEL))
+    for layout in ("dense", "shared_prefix"):
+        if cost[layout] is not None:
+            _draw_coefficients(cost[layout], fits[layout]["standard_errors"], rng)
+    names = {"sync": "sync_s", "to_train": "switch_to_train_s", "to_rollout": "switch_to_rollout_s"}
+    for short, name in names.items():
+        error = fits["overheads"][short]["standard_error_s"]
+        cost[name] = max(cost[name] + error * rng.normal(), 0.0)
+    return cost
+
+
+def _scale(iteration: dict[str, Any], factor: float) -> None:
+    for name in iteration:
+        if name == "rollout_pieces":
+            iteration[name] = [[start, factor * slope] for start, slope in iteration[name]]
+        else:
+            iteration[name] *= factor
+
+
+def _draw_iteration(
+    iteration: dict[str, Any], content: Mapping[str, Any], rng: np.random.Generator
+) -> None:
+    """Draws from the joint distribution of the iteration's coefficients: they trade against each
+    other, so that their sum is known better than any of them."""
+    spread = content["covariance"]["iteration"]
+    ratio = content["fits"]["iteration"]["step_ratio"]
+    matrix = ratio**2 * np.array(spread["matrix"])
+    shift = dict(
+        zip(spread["names"], rng.multivariate_normal(np.zeros(len(matrix)), matrix,
+                                                     check_valid="ignore"), strict=True)
+    )  # fmt: skip
+    names = {"fixed": "fixed_s", "context": "per_context_token_s", "pairs": "per_prefill_pair_s",
+             "admission": "per_admission_s", "prefill": "per_prefill_token_s"}  # fmt: skip
+    for term, name in names.items():
+        iteration[name] = max(iteration[name] + shift.get(term, 0.0), 0.0)
+    if "prefill" not in shift:
+        error = content["fits"]["iteration"]["standard_errors"]["per_prefill_token_s"]
+        token_s = iteration["per_prefill_token_s"]
+        iteration["per_prefill_token_s"] = max(token_s + error * rng.normal(), 0.0)
+    iteration["rollout_pieces"] = [
+        [start, max(slope + shift[f"rollouts>{start}"], 0.0)]
+        for start, slope in iteration["rollout_pieces"]
+    ]
+    iteration["fixed_s"] = max(iteration["fixed_s"], 1e-9)
+
+
+def _draw_coefficients(
+    cost: dict[str, float], errors: Mapping[str, float], rng: np.random.Generator
+) -> None:
+    """One shared draw, as the errors of an update's coefficients are those of one level."""
+    z = rng.normal()
+    for name, error in errors.items():
+        cost[name] = max(cost[name] + error * z, 0.0)

@@ -1,0 +1,86 @@
+"""Intervals and rankings of comparisons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.compare import compare, table
+from simulator.ranking import LEAST_STEPS, Ranking, from_steps, redraw
+from simulator.simulate import load
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "engine.yaml"
+
+
+def runs(**step_s: Any) -> dict[str, Any]:
+    """Finished runs with these step times."""
+    return {
+        name: SimpleNamespace(run=SimpleNamespace(steps=[SimpleNamespace(step_s=t) for t in times]))
+        for name, times in step_s.items()
+    }
+
+
+def test_noise_that_all_policies_share_does_not_blur_their_ratio() -> None:
+    times = np.random.default_rng(0).gamma(2.0, size=60)
+    ranking = from_steps(runs(slow=2 * times, fast=times))
+    assert ranking is not None
+    assert ranking.order == ["fast", "slow"]
+    assert ranking.speedup("fast") == pytest.approx((2.0, 2.0))
+    assert ranking.may_flip() == []
+    assert ranking.sure_of_next("fast") == 1.0
+    assert np.isnan(ranking.sure_of_next("slow"))
+
+
+def test_equal_policies_may_change_places() -> None:
+    times = np.random.default_rng(0).gamma(2.0, size=60)
+    ranking = from_steps(runs(one=times, other=times))
+    assert ranking is not None
+    assert ranking.may_flip() == [("one", "other", 0.5)]
+
+
+def test_intervals_cover_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(1)
+    covered = []
+    for _ in range(300):
+        one, other = rng.gamma(4.0, 0.25, size=(2, 60))
+        ranking = from_steps(runs(one=one, other=0.8 * other))
+        assert ranking is not None
+        low, high = ranking.speedup("other")
+        covered.append(low <= 1.25 <= high)
+    assert 0.80 < np.mean(covered) < 0.96  # blocks of five of sixty are a few draws short of 0.9
+
+
+def test_few_or_unequal_steps_have_no_interval() -> None:
+    assert from_steps(runs(one=[1.0] * (LEAST_STEPS - 1))) is None
+    assert from_steps(runs(one=[1.0] * 40, other=[1.0] * 41)) is None
+
+
+def test_redrawn_runs_differ_from_one_another_and_agree_with_the_steps() -> None:
+    scenario = load(EXAMPLE, "steps=24")
+    chosen = ["sync", "april(over_sampling=2)"]
+    results = compare([scenario.with_policy(policy) for policy in chosen])
+    ranking = redraw(results, 12)
+    assert ranking.draws.shape == (12, 2)
+    assert len({float(value) for value in ranking.draws[:, 0]}) == 12
+    assert np.array_equal(redraw(results, 12).draws, ranking.draws)
+    by_steps = from_steps(results)
+    assert by_steps is not None
+    speedup = float(ranking.step_s[0] / ranking.step_s[1])
+    for found in (ranking, by_steps):
+        low, high = found.speedup(results["april"].scenario.policy_name)
+        assert low < speedup < high
+    rows = table(results, ranking)
+    assert rows[1]["sure"] == 1.0
+    assert rows[1]["speedup_low"] < rows[1]["speedup"] < rows[1]["speedup_high"]
+    assert "speedup_low" not in table(results, None)[0]
+
+
+def test_a_tie_is_half_sure() -> None:
+    draws = np.array([[1.0, 1.0], [1.0, 2.0]])
+    ranking = Ranking(("a", "b"), np.array([1.0, 1.5]), draws, "redrawn")
+    assert ranking.sure("a", "b") == 0.75
+    assert ranking.sure("b", "a") == 0.25

@@ -32,7 +32,8 @@ def test_entries_are_interleaved_by_seed(tmp_path: Path) -> None:
     assert [run.name for run in campaign.runs] == ["sync-3", "april-3", "sync-4"]
     assert campaign.scenario == tmp_path / "scenario.yaml"
     april = campaign.runs[1]
-    assert april.iterations and not campaign.runs[0].iterations
+    assert april.iterations
+    assert not campaign.runs[0].iterations
     line = command(campaign, april, tmp_path / "out", resume=True)
     assert line[1:4] == ["-m", "simulator.cli", "run"]
     for option in ("--seed=3", "--set=workload.group_size=16", '--set=policy="april"',
@@ -63,9 +64,7 @@ def test_the_committed_campaign_is_one() -> None:
         ((GOOD, "scenario: s.yaml\nruns: {}"), "runs"),
     ],
 )
-def test_a_bad_campaign_names_the_key(
-    tmp_path: Path, change: tuple[str, str], field: str
-) -> None:
+def test_a_bad_campaign_names_the_key(tmp_path: Path, change: tuple[str, str], field: str) -> None:
     with pytest.raises(ScenarioError) as error:
         read(tmp_path, GOOD.replace(*change))
     assert error.value.field == field

@@ -9,7 +9,7 @@ DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
   --policy 'pods(keep=4)' --policy prefix_reuse \
   --policy 'all together: april(over_sampling=2)+sagc+pods(keep=4)+prefix_reuse'
 
-.PHONY: demo demo-engine test test-core check bench published clean
+.PHONY: demo demo-engine test test-core check bench published measure notebook clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -47,6 +47,13 @@ bench: $(VENV)/.installed  ## Speed and memory of the simulator
 
 published: $(VENV)/.installed  ## Forecasts against published measurements
 	$(VENV)/bin/python benchmarks/published.py
+
+measure: $(ENGINE)/.installed  ## Real runs of every policy, here, afresh: an hour of two idle cores
+	$(ENGINE)/bin/python -m calibration.measure --work measured --out calibration/data/real/runs
+
+notebook: $(VENV)/.installed  ## Runs the notebook again and keeps its pictures
+	$(VENV)/bin/pip install --quiet --editable '.[notebooks]'
+	$(VENV)/bin/jupyter execute --inplace notebooks/calibrate_and_confirm.ipynb
 
 clean:
 	rm -rf $(VENV) $(ENGINE) demo demo-engine .pytest_cache .hypothesis .mypy_cache .ruff_cache

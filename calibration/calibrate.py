@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibration import iterations, responses, updates
+from calibration import groups, iterations, responses, updates
 from calibration.folder import RunFolder, check_alike
+from calibration.probes import read_probe
 from calibration.robust import FloatArray, median_error
-from simulator.costs.fitted import SCHEMA, FittedCost, read_json
+from simulator.costs.fitted import FIELD, FittedCost
 from simulator.errors import ScenarioError
-from simulator.output import plain
+from simulator.fitted_file import SCHEMA, read_fitted
+from simulator.output import write_json_file
 
 _MAX_RESIDUALS = 2000
 
@@ -41,42 +39,39 @@ class Fitted:
         """The policies that it was calibrated on."""
         return [str(policy) for policy in self.content["policies"]]
 
+    def with_responses(self, folders: Sequence[Path]) -> Fitted:
+        """The same costs with the lengths and rewards of other runs: of other prompts, say.
+
+        Raises ScenarioError (``--lengths``) as `calibrate` does.
+        """
+        try:
+            found = responses.collect([RunFolder.open(folder) for folder in folders])
+            return replace(self, content={**self.content, **_responses(found)})
+        except ScenarioError as error:
+            raise ScenarioError("--lengths", error.message) from None
+
     def write(self, path: Path) -> None:
         """Writes the file, whole or not at all. Raises ScenarioError (``-o``)."""
-        text = json.dumps(plain(self.content), indent=1, allow_nan=False) + "\n"
-        work = None
-        try:
-            if path.is_dir():
-                raise ScenarioError("-o", f"{path} is a folder; give a file")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, work = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(work, 0o644)
-            os.replace(work, path)
-        except OSError as error:
-            message = f"cannot write {path}: {error.strerror or error}"
-            raise ScenarioError("-o", message) from None
-        finally:
-            if work is not None:
-                with suppress(OSError):
-                    os.unlink(work)
+        write_json_file(path, self.content, "-o")
 
     @classmethod
     def read(cls, path: Path) -> Fitted:
         """Reads a fitted file. Raises ScenarioError (``cost.file``) for another schema, and where
         something that a forecast needs is missing."""
-        content = read_json(path)
+        content = dict(read_fitted(path, FIELD))
         fitted = cls(content, path.name)
         assert fitted.cost is not None  # checks the schema and the costs
-        for key in ("lengths", "rewards", "prompt_tokens", "fits", "step_ratios", "policies"):
+        for key in ("lengths", "rewards", "groups", "fits", "step_ratios", "policies"):
             if key not in content:
                 raise ScenarioError("cost.file", f"{path.name} has no {key!r}; calibrate again")
         return fitted
 
 
-def calibrate(folders: Sequence[Path]) -> Fitted:
+def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     """Fits everything that a forecast needs to the runs in ``folders``.
+
+    probe: of the trainer (``rollcast probe``): it prices every layout, and tells apart what an
+    update costs per token, microbatch and rollout.
 
     Raises ScenarioError (``RUN_DIR``), naming folder and file: for no runs, one given twice,
     missing files or columns, another schema, too few samples, and mixed hardware, versions or
@@ -91,15 +86,15 @@ def calibrate(folders: Sequence[Path]) -> Fitted:
     samples = iterations.collect(runs)
     of_iterations = iterations.fit_iterations(samples)
     done = updates.collect(runs)
-    dense, shared = updates.fit_updates(done, False), updates.fit_updates(done, True)
+    probed = None if probe is None else read_probe(probe, runs[0])
+    dense = updates.fit_updates(done, False, probed)
+    shared = updates.fit_updates(done, True, probed, 1.0 if dense is None else dense.ratio)
     if dense is None:
         raise ScenarioError(
             "RUN_DIR", f"fewer than {updates.MIN_UPDATES} dense updates; add a run without a prefix"
         )
     rest = updates.overheads(runs)
     found = responses.collect(runs)
-    of_lengths = responses.lengths(found)
-    of_rewards = responses.rewards(found, of_lengths["lengths"])
     middle = {name: float(np.median(seconds)) for name, seconds in rest.items()}
     return Fitted(
         {
@@ -127,12 +122,20 @@ def calibrate(folders: Sequence[Path]) -> Fitted:
                 "dense": _covariance(dense.fit.names, dense.fit.covariance),
             },
             "step_ratios": _step_ratios(runs, of_iterations, done, dense, shared, rest),
-            "lengths": of_lengths,
-            "rewards": of_rewards,
-            "prompt_tokens": responses.prompts(found),
+            **_responses(found),
             "provenance": _provenance(runs),
         }
     )
+
+
+def _responses(found: responses.Responses) -> dict[str, Any]:
+    of_lengths = responses.lengths(found)
+    return {
+        "lengths": of_lengths,
+        "rewards": responses.rewards(found, of_lengths["lengths"]),
+        "prompt_tokens": responses.prompts(found),
+        "groups": groups.measured(found).to_mapping(),
+    }
 
 
 def _covered(
@@ -179,7 +182,7 @@ def _step_ratios(
     update = np.ones(len(done.train_s))
     for layout, found in ((False, dense), (True, shared)):
         mine = done.shared == layout
-        if found is not None:
+        if found is not None and mine.sum() == len(found.ratios):
             update[mine] = found.ratios
     others = rest["sync"] + rest["to_train"] + rest["to_rollout"]
     count = min(len(of_iterations.step_ratios), len(update), len(others), _MAX_RESIDUALS)

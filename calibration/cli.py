@@ -31,17 +31,21 @@ def calibrate(
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FILE", help="Where the fitted file goes.")
     ] = Path("fitted.json"),
+    probe: Annotated[
+        Path | None,
+        typer.Option("--probe", metavar="FILE", help="What rollcast probe wrote of the trainer."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the fitted file as well.")] = False,
 ) -> None:
     """Fit costs, lengths and rewards to real runs, each with its uncertainty.
 
-    A scenario uses the result as cost: {file: fitted.json}.
+    A scenario uses the result as cost: {file: fitted.json} and lengths: {file: fitted.json}.
     """
     from calibration import report
     from calibration.calibrate import calibrate as fit
     from simulator.output import plain
 
-    fitted = fit(runs)
+    fitted = fit(runs, probe)
     fitted.write(output)
     if as_json:
         print(json.dumps(plain(fitted.content), indent=1))
@@ -63,6 +67,15 @@ def validate(
             help="replay: the runs' own lengths, to judge the costs. predict: everything forecast.",
         ),
     ] = "replay",
+    lengths: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--lengths",
+            metavar="RUN_DIR",
+            help="Predict with the lengths and rewards of this run instead, such as a short "
+            "synchronous one on other prompts. Repeat it.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write JSON, picture, report here.")
     ] = None,
@@ -84,7 +97,10 @@ def validate(
     if out is not None:
         report.check_target(out, force)
     with _progress(len(runs)) as advance:
-        found = check(Fitted.read(fitted), runs, mode, draws, advance)  # type: ignore[arg-type]
+        known = Fitted.read(fitted)
+        if lengths:
+            known = known.with_responses(lengths)
+        found = check(known, runs, mode, draws, advance)  # type: ignore[arg-type]
     if out is not None:
         report.write(out, found, force)
     if as_json:

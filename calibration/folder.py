@@ -36,7 +36,7 @@ _COLUMNS = {
         "prefill_rollouts",
     ),
 }  # fmt: skip
-_SAME = ("python", "versions", "processor", "cores", "torch_threads", "gpu")
+SAME = ("python", "versions", "processor", "cores", "torch_threads", "gpu")
 _SAME_SCENARIO = ("model", "gpu", "cluster", "engine")
 
 
@@ -201,10 +201,22 @@ def check_alike(runs: Sequence[RunFolder]) -> None:
                 f"{run.path}: a calibration needs one replica, colocated with its trainer, whose "
                 "iterations do not overlap"
             )
-        for key in _SAME:
+        for key in SAME:
             _check_same(key, first.provenance, run.provenance, first, run)
         for key in _SAME_SCENARIO:
             _check_same(key, first.scenario, run.scenario, first, run)
+
+
+def check_same(path: Path, provenance: object, run: RunFolder) -> None:
+    """Raises ScenarioError where what lies in ``path`` was measured on other hardware or with other
+    versions than ``run``."""
+    found = provenance if isinstance(provenance, Mapping) else {}
+    for key in SAME:
+        if found.get(key) != run.provenance.get(key):
+            raise _wrong(
+                f"{path} and {run.path} differ in {key} ({_short(found.get(key))} and "
+                f"{_short(run.provenance.get(key))}); calibrate each kind of run by itself"
+            )
 
 
 def _check_same(

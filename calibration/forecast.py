@@ -12,7 +12,6 @@ bootstrap; Kunsch, Ann. Statist. 17, 1989).
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -20,12 +19,13 @@ from typing import Any, Literal
 import numpy as np
 
 from calibration.calibrate import Fitted
-from calibration.folder import RunFolder
+from calibration.folder import SAME, RunFolder
 from calibration.robust import MOOD, FloatArray
 from simulator.costs.fitted import FittedCost
 from simulator.costs.fitted_draws import drawn_cost
 from simulator.draws import GroupDraw
 from simulator.loop import run as run_loop
+from simulator.resample import MeasuredGroups, measured_workload
 from simulator.run_replay import ReplayWorkload
 from simulator.scenario import Scenario, build_scenario
 from simulator.scenario_file import RawScenario
@@ -131,7 +131,7 @@ def forecast(
             workload = _measured(target, scenario.workload)
         result, found = _simulate(replace(scenario, workload=workload))
         if number == 0:
-            flags = [*found, *_flags(fitted, target)]
+            flags = [*found, *getattr(workload, "warnings", ()), *_flags(fitted, target)]
             unmeasured = getattr(workload, "unmeasured", 0)
         metrics = _by_step(result)
         runs.append(metrics)
@@ -152,58 +152,30 @@ def forecast(
 
 
 def perturbed(content: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """A fitted file's content with every parameter drawn from its sampling distribution."""
-    drawn = copy.deepcopy({key: value for key, value in content.items() if key != "step_ratios"})
-    drawn["cost"] = drawn_cost(content, rng)
-    for section, key in (("lengths", "lengths"), ("rewards", "rewards")):
-        errors = content[section]["standard_errors"]
-        for name in errors:
-            if name in drawn[section][key]:
-                drawn[section][key][name] += errors[name] * rng.normal()
-    # The mean length is known better than its drift: the drift turns around the middle of the run.
-    lengths = drawn["lengths"]["lengths"]
-    turned = lengths["drift_per_step"] - content["lengths"]["lengths"]["drift_per_step"]
-    lengths["median_tokens"] *= float(np.exp(-turned * content["lengths"]["mean_version"]))
-    _keep_valid(drawn)
-    return drawn
-
-
-def _keep_valid(drawn: dict[str, Any]) -> None:
-    """Brings drawn lengths and rewards back into their bounds."""
-    lengths, rewards = drawn["lengths"]["lengths"], drawn["rewards"]["rewards"]
-    lengths["median_tokens"] = max(lengths["median_tokens"], 1.0)
-    for name in ("between_sd", "within_sd"):
-        lengths[name] = min(max(lengths[name], 0.0), 5.0)
-    lengths["runaway"] = min(max(lengths["runaway"], 0.0), 1.0)
-    lengths["drift_per_step"] = min(max(lengths["drift_per_step"], -1.0), 1.0)
-    for name in ("length_correlation", "difficulty_length_correlation"):
-        rewards[name] = min(max(rewards[name], -0.99), 0.99)
-    rewards["between_sd"] = max(rewards["between_sd"], 0.0)
-    if rewards["family"] == "beta_bernoulli":
-        mean = rewards["mean"] = min(max(rewards["mean"], 1e-3), 1.0 - 1e-3)
-        rewards["between_sd"] = min(rewards["between_sd"], 0.98 * (mean * (1.0 - mean)) ** 0.5)
-    else:
-        rewards["within_sd"] = max(rewards["within_sd"], 0.0)
+    """A fitted file's content with costs drawn from their sampling distribution, and groups drawn
+    again from those measured (a bootstrap)."""
+    groups = MeasuredGroups.from_mapping(content["groups"], "fitted file")
+    rows = np.sort(rng.integers(len(groups), size=len(groups))).tolist()
+    cost = drawn_cost(content, rng)
+    return {**content, "cost": cost, "groups": groups.chosen(rows).to_mapping()}
 
 
 def _scenario(fitted: Fitted, values: Mapping[str, Any], target: RunFolder, seed: int) -> Scenario:
-    """The target's scenario with the fitted workload and costs."""
+    """The target's scenario with measured groups and fitted costs; its policy keeps the run's seed,
+    as its draws belong to its decisions."""
+    # Placeholders: groups and costs take their places below.
     data = dict(target.scenario)
     counts = data.get("workload") or {}
     data["workload"] = {
         **{key: counts.get(key) for key in ("batch_groups", "group_size", "max_new_tokens")},
-        "prompt_tokens": values["prompt_tokens"],
-        "lengths": values["lengths"]["lengths"],
-        "rewards": values["rewards"]["rewards"],
+        "prompt_tokens": 1,
+        "lengths": {"family": "lognormal", "median_tokens": 1, "between_sd": 0, "within_sd": 0},
     }
-    # A placeholder: the fitted costs take its place below.
     data["cost"] = {"linear": {"iteration_s": 1.0, "per_rollout_s": 0.0, "per_context_token_s": 0.0,
                                "per_prefill_token_s": 0.0, "train_per_token_s": 0.0}}  # fmt: skip
-    raw = RawScenario(data, name=target.name, folder=target.path)
-    own = build_scenario(raw)  # the policy keeps the run's seed: its draws belong to its decisions
-    data["seed"] = seed
-    drawn = build_scenario(RawScenario(data, name=target.name, folder=target.path))
-    return replace(own, workload=drawn.workload, cost=FittedCost.from_mapping(values, fitted.name))
+    own = build_scenario(RawScenario(data, name=target.name, folder=target.path))
+    workload = measured_workload(values, fitted.name, target.cap, seed)
+    return replace(own, workload=workload, cost=FittedCost.from_mapping(values, fitted.name))
 
 
 def _measured(target: RunFolder, model: Workload) -> MeasuredWorkload:
@@ -227,6 +199,13 @@ def _flags(fitted: Fitted, target: RunFolder) -> list[str]:
         )
     if fitted.content["fits"]["iteration"]["assumed_prefill_token"]:
         flags.append("the cost of a prefill token was assumed: the prompts hardly vary in length")
+    made_on = fitted.content["provenance"]
+    for key in SAME:
+        if target.provenance.get(key) != made_on.get(key):
+            flags.append(f"{target.name} was not measured with the calibration's {key}")
+    engine, own = made_on.get("engine") or {}, target.scenario.get("engine") or {}
+    changed = sorted(key for key in {*engine, *own} if engine.get(key) != own.get(key))
+    flags += [f"the calibration had another engine.{key}" for key in changed]
     return flags
 
 

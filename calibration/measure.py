@@ -2,7 +2,8 @@
 
 ``python -m calibration.measure CAMPAIGN.yaml --work DIR --out DIR``. Every run is a `rollcast run`
 of its own process; finished ones are kept in ``--work`` and not made again, an unfinished one is
-resumed. ``--out`` gets each run as `calibration.folder.RunFolder` reads it, its tables compressed.
+resumed. ``--out`` gets each run as `calibration.folder.RunFolder` reads it, its tables compressed,
+and a probe of the trainer.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ CAMPAIGN = Path(__file__).parent / "data" / "real" / "campaign.yaml"
 TABLES = ("steps.csv", "spans.csv", "rollouts.csv", "iterations.csv")  # the last if asked for
 LINES = ("updates.jsonl", "decisions.jsonl")
 PLAIN = ("summary.json", "scenario.json", "provenance.json")
+PROBE = "probe.json"
 DIGITS = 6  # a microsecond
 
 
@@ -124,17 +126,33 @@ def measure(campaign: Campaign, run: Measurement, work: Path) -> Path:
     from engine.checkpoint import exists
 
     folder = work / run.name
-    if (folder / "summary.json").exists():
-        return folder
-    work.mkdir(parents=True, exist_ok=True)
+    if not (folder / "summary.json").exists():
+        work.mkdir(parents=True, exist_ok=True)
+        asked = command(campaign, run, folder, exists(folder))
+        _call(asked, f"runs.{run.entry}", run.name)
+    return folder
+
+
+def probe(campaign: Campaign, work: Path) -> Path:
+    """Probes the scenario's trainer, unless that was done already, and returns the file.
+
+    Raises ScenarioError (``scenario``) where it fails.
+    """
+    file = work / PROBE
+    if not file.exists():
+        work.mkdir(parents=True, exist_ok=True)
+        asked = [sys.executable, "-m", "simulator.cli", "probe", str(campaign.scenario)]
+        _call([*asked, f"--output={file}"], "scenario", "the probe")
+    return file
+
+
+def _call(asked: list[str], field: str, name: str) -> None:
     # One thread: a second one waits for the first, and on a shared machine for everyone else.
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    asked = command(campaign, run, folder, exists(folder))
     done = subprocess.run(asked, env=environment, capture_output=True, text=True)
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise ScenarioError(f"runs.{run.entry}", f"{run.name} failed: {said}")
-    return folder
+        raise ScenarioError(field, f"{name} failed: {said}")
 
 
 def keep(folder: Path, out: Path, iterations: bool = True) -> None:
@@ -170,6 +188,11 @@ def main() -> int:
     options = parser.parse_args()
     try:
         campaign = Campaign.read(options.campaign)
+        print("probing the trainer", file=sys.stderr, flush=True)
+        probed = probe(campaign, options.work)
+        if options.out is not None:
+            options.out.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(probed, options.out / PROBE)
         for number, run in enumerate(campaign.runs, 1):
             print(f"{number}/{len(campaign.runs)} {run.name}", file=sys.stderr, flush=True)
             folder = measure(campaign, run, options.work)

@@ -31,7 +31,7 @@ def table_rows(content: dict[str, Any]) -> list[list[str]]:
         low, high = total["interval_s"]
         rows.append(
             [
-                run["policy"],
+                f"{run['policy']} [{run['setting']}]" if run["setting"] else run["policy"],
                 str(run["seed"]),
                 "held out" if run["held_out"] else "calibrated on",
                 seconds(total["measured_s"]),
@@ -70,6 +70,13 @@ def sentences(content: dict[str, Any]) -> list[str]:
         )
     else:
         said.append("no policy was run twice, so there is no noise floor between runs")
+    errors = content["held_out"]
+    if errors["step_s"] is not None:
+        said.append(
+            f"median over held-out runs: step time off by {100 * errors['step_s']:.1f} %, by "
+            f"{100 * errors['step_s_at_own_level']:.1f} % once each run's own level is taken out; "
+            f"run time by {100 * errors['run_time']:.1f} %"
+        )
     held = content["coverage"]["held_out"]
     if held["step_count"]:
         said.append(

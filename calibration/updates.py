@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from calibration.folder import RunFolder
 from calibration.robust import Fit, FloatArray, fit, needed, quantiles
+from simulator.costs.base import TrainLoad
+from simulator.costs.fitted import Packing
 from simulator.errors import ScenarioError
 
 MIN_UPDATES = 5
@@ -22,6 +24,7 @@ class Updates:
     """Updates of several runs. Arrays have shape (updates,).
 
     tokens: fed to the model, padding included where the run says. computed: without padding.
+    pairs: as `simulator.costs.fitted.Fed` counts them, 0 where the packing is not known.
     microbatches: 0 where the run does not say. shared: in the layout with a shared prefix.
     skips_equal_rewards: whether the trainer left out rollouts that it was given. padded: whether
     the runs tell padding.
@@ -29,6 +32,7 @@ class Updates:
 
     tokens: FloatArray
     computed: FloatArray
+    pairs: FloatArray
     rollouts: FloatArray
     microbatches: FloatArray
     train_s: FloatArray
@@ -36,6 +40,15 @@ class Updates:
     shared: np.ndarray[Any, np.dtype[np.bool_]]
     skips_equal_rewards: bool
     padded: bool
+
+    def __len__(self) -> int:
+        return len(self.train_s)
+
+    def chosen(self, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Updates:
+        """The updates that ``mask`` is true for."""
+        kept = {f.name: getattr(self, f.name)[mask] for f in fields(self)
+                if f.name not in ("skips_equal_rewards", "padded")}  # fmt: skip
+        return replace(self, **kept)
 
 
 @dataclass(frozen=True)
@@ -54,6 +67,7 @@ class UpdateFit:
             "per_token_s": self.ratio * self.fit["token"],
             "per_rollout_s": self.ratio * self.fit["rollout"],
             "per_microbatch_s": self.ratio * self.fit["microbatch"],
+            "per_pair_s": self.ratio * self.fit["pair"],
             "log_prob_per_token_s": self.log_prob_per_token_s,
         }
 
@@ -66,6 +80,8 @@ def collect(runs: Sequence[RunFolder]) -> Updates:
     for run in runs:
         steps, updates, layouts = run.steps, run.updates, run.layouts
         count = len(steps["step"])
+        packed = packing_of(run, padded)
+        batches_trained = loads(run, skips=_skips(run)) if packed is not None else {}
         for file, found in (("updates.jsonl", updates), ("decisions.jsonl", layouts)):
             if found is not None and len(found) != count:
                 raise ScenarioError(
@@ -76,7 +92,9 @@ def collect(runs: Sequence[RunFolder]) -> Updates:
             shared = float(layouts[i] == "shared_prefix")
             if updates is None:
                 tokens, log_prob_s = _from_spans(run, int(steps["step"][i]))
-                rows.append((tokens, tokens, trained, 0, train_s - log_prob_s, log_prob_s, shared))
+                rows.append(
+                    (tokens, tokens, 0, trained, 0, train_s - log_prob_s, log_prob_s, shared)
+                )
                 continue
             update = _Update(run, updates[i])
             skips = skips or update.number("rollouts") < trained
@@ -86,12 +104,47 @@ def collect(runs: Sequence[RunFolder]) -> Updates:
             fed = computed + update.number("padding_tokens")
             kept, batches = update.number("rollouts"), update.number("microbatches")
             fed = fed if padded else computed
-            rows.append((fed, computed, kept, batches, train_s - log_prob_s, log_prob_s, shared))
+            load = batches_trained.get(int(steps["step"][i]))
+            pairs = 0 if load is None or packed is None else packed.fed(load).pairs
+            rows.append(
+                (fed, computed, pairs, kept, batches, train_s - log_prob_s, log_prob_s, shared)
+            )
     if len(rows) < MIN_UPDATES:
         raise ScenarioError("RUN_DIR", f"{len(rows)} updates are too few; at least {MIN_UPDATES}")
-    tokens, computed, rollouts, batches, train, log_prob, layout = np.array(rows).T
-    return Updates(tokens, computed, rollouts, batches if padded else 0 * batches, train, log_prob,
-                   layout > 0, skips, padded)  # fmt: skip
+    tokens, computed, pairs, rollouts, batches, train, log_prob, layout = np.array(rows).T
+    return Updates(tokens, computed, pairs, rollouts, batches if padded else 0 * batches, train,
+                   log_prob, layout > 0, skips, padded)  # fmt: skip
+
+
+def loads(run: RunFolder, skips: bool) -> dict[int, TrainLoad]:
+    """What each update of a run trained on, by step; without groups of equal rewards if ``skips``.
+
+    The order of groups is that of their numbers, which may not be the run's.
+    """
+    table = run.rollouts
+    batches: dict[int, dict[int, list[tuple[int, int, float]]]] = {}
+    columns = ("trained_step", "group", "prompt_tokens", "total_tokens", "reward")
+    rows = zip(*(table[name][table["trained"] > 0].tolist() for name in columns), strict=True)
+    for step, group, prompt, tokens, reward in rows:
+        batches.setdefault(int(step), {}).setdefault(int(group), []).append(
+            (int(prompt), int(tokens), reward)
+        )
+    layouts = dict(zip(run.steps["step"].tolist(), run.layouts, strict=False))
+    found = {}
+    for step, by_group in batches.items():
+        groups = [(rollouts[0][0], [n for _, n, _ in rollouts])
+                  for _, rollouts in sorted(by_group.items())]  # fmt: skip
+        equal = [len({reward for *_, reward in rollouts}) == 1
+                 for _, rollouts in sorted(by_group.items())]  # fmt: skip
+        load = TrainLoad(groups, layouts.get(step) == "shared_prefix", equal)
+        found[step] = load.that_teaches() if skips else load
+    return found
+
+
+def _skips(run: RunFolder) -> bool:
+    updates = run.updates or []
+    given = run.steps["trained_rollouts"].tolist()
+    return any(line.get("rollouts", n) < n for line, n in zip(updates, given, strict=False))
 
 
 class _Update:
@@ -116,23 +169,45 @@ def _from_spans(run: RunFolder, step: int) -> tuple[float, float]:
     return float(spans["tokens"][mine].max(initial=0)), seconds
 
 
-def fit_updates(updates: Updates, shared: bool) -> UpdateFit | None:
-    """The cost of an update in one layout; None where too few were measured in it."""
-    mine = updates.shared == shared
-    if mine.sum() < MIN_UPDATES:
+def fit_updates(
+    updates: Updates, shared: bool, probed: Updates | None = None, level: float = 1.0
+) -> UpdateFit | None:
+    """The cost of an update in one layout; None where too few were measured in it.
+
+    probed: updates of a probe, of many shapes, which then give the coefficients; the runs' own
+    updates give their level, as they meet the caches and the memory that rollouts leave. level:
+    what to take where the runs have too few of this layout.
+    """
+    own = updates.chosen(updates.shared == shared)
+    shapes = own if probed is None else probed.chosen(probed.shared == shared)
+    if len(shapes) < MIN_UPDATES:
         return None
-    terms = {
-        "token": updates.tokens[mine],
-        "fixed": np.ones(int(mine.sum())),
-        "rollout": updates.rollouts[mine],
-        "microbatch": updates.microbatches[mine],
-    }
-    seconds = np.maximum(updates.train_s[mine], 1e-9)
-    kept = needed(terms, seconds, ("fixed", "rollout", "microbatch"))
+    seconds = np.maximum(shapes.train_s, 1e-9)
+    terms = _terms(shapes)
+    if probed is None:
+        kept = needed(terms, seconds, ("fixed", "rollout", "microbatch", "pair"))
+    elif updates.padded:  # the probe's shapes tell them apart
+        kept = ("token", "fixed", "microbatch", "pair")
+    else:  # of the runs, and so of a forecast, nothing else is known
+        kept = ("token", "fixed")
     found = fit({name: terms[name] for name in kept}, seconds, np.arange(len(seconds)))
-    passes = updates.log_prob_s[mine] / np.maximum(updates.computed[mine], 1.0)
-    ratio = float(np.median(found.ratios))
-    return UpdateFit(found, float(np.median(passes)), ratio, found.ratios / ratio)
+    judged = own if len(own) >= MIN_UPDATES else shapes
+    passes = judged.log_prob_s / np.maximum(judged.computed, 1.0)
+    own_terms = _terms(judged)
+    fitted = sum(found[name] * own_terms[name] for name in kept)
+    ratios = np.maximum(judged.train_s, 1e-9) / np.maximum(fitted, 1e-9)
+    ratio = float(np.median(ratios)) if judged is own else level
+    return UpdateFit(found, float(np.median(passes)), ratio, ratios / float(np.median(ratios)))
+
+
+def _terms(updates: Updates) -> dict[str, FloatArray]:
+    return {
+        "token": updates.tokens,
+        "fixed": np.ones(len(updates)),
+        "rollout": updates.rollouts,
+        "microbatch": updates.microbatches,
+        "pair": updates.pairs,
+    }
 
 
 def describe(found: UpdateFit) -> dict[str, Any]:
@@ -153,7 +228,17 @@ def packing(run: RunFolder, padded: bool) -> dict[str, int] | None:
     """How the run's trainer makes microbatches; None where the run does not tell padding."""
     if not padded:
         return None
-    trainer = (run.scenario.get("engine") or {}).get("trainer") or {}
+    return packing_options((run.scenario.get("engine") or {}).get("trainer") or {})
+
+
+def packing_of(run: RunFolder, padded: bool) -> Packing | None:
+    """`packing`, to be used."""
+    options = packing(run, padded)
+    return None if options is None else Packing(**options)
+
+
+def packing_options(trainer: Mapping[str, Any]) -> dict[str, int]:
+    """The packing of a trainer with these options (``engine.trainer``)."""
     found = {
         "microbatch_tokens": int(trainer.get("microbatch_tokens") or _MICROBATCH_TOKENS),
         "minibatches": int(trainer.get("minibatches") or 1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -18,18 +18,26 @@ from simulator.errors import ScenarioError
 
 LEVEL = 0.9
 SURE = 0.95  # a ranking that holds in a smaller share of the draws is not called sure
+_NO_SETTING = ("policy", "seed", "steps", "name", "cost", "workload.lengths", "workload.rewards")
 _ABSOLUTE = ("bubble", "staleness")  # may be 0: errors are differences, not shares
 
 
 @dataclass(frozen=True)
 class Check:
     """One run against its forecast. measured: `METRICS` by step. held_out: whether the run, by its
-    policy and seed, is not among those calibrated on."""
+    policy and seed, is not among those calibrated on. setting: where its scenario differs from the
+    first run's, policy, seed and steps apart; policies are ranked within one setting."""
 
     run: RunFolder
     held_out: bool
     measured: dict[str, FloatArray]
     forecast: Forecast
+    setting: str = ""
+
+    @property
+    def label(self) -> str:
+        """The policy, and the setting where it is not the first run's."""
+        return f"{self.run.policy} [{self.setting}]" if self.setting else self.run.policy
 
     @property
     def total_s(self) -> float:
@@ -41,6 +49,17 @@ class Check:
         """Forecast (median draw) over measured run time, less 1."""
         return float(np.median(self.forecast.total_s)) / self.total_s - 1.0
 
+    @property
+    def level(self) -> float:
+        """Forecast over measured step time of the median step."""
+        return float(np.median(1.0 + self.step_errors("step_s")))
+
+    @property
+    def error_at_own_level(self) -> float:
+        """Median absolute error of step time once the run's `level` is taken out: what is left when
+        a machine that was slower, or faster, all through the run is not held against the model."""
+        return float(np.median(np.abs((1.0 + self.step_errors("step_s")) / self.level - 1.0)))
+
     def step_errors(self, metric: str) -> FloatArray:
         """Of each step: forecast over measured less 1; forecast less measured where that may be
         0."""
@@ -48,6 +67,10 @@ class Check:
         if metric in _ABSOLUTE:
             return np.asarray(point - real)
         return point / np.maximum(real, 1e-12) - 1.0
+
+    def error_of(self, metric: str) -> float:
+        """Median over the steps of the absolute error."""
+        return float(np.median(np.abs(self.step_errors(metric))))
 
     def covered(self, metric: str = "step_s") -> FloatArray:
         """For each step, whether its interval holds what was measured; shape (steps,), 0 or 1."""
@@ -80,6 +103,11 @@ class Validation:
             "ranking": ranking(self.checks),
             "noise_floor": noise_floor(self.checks),
             "machine_noise": machine_noise(self.fitted),
+            "held_out": {
+                "step_s": _median([c.error_of("step_s") for c in held]),
+                "step_s_at_own_level": _median([c.error_at_own_level for c in held]),
+                "run_time": _median([abs(c.total_error) for c in held]),
+            },
             "coverage": {
                 "nominal": LEVEL,
                 "held_out": _coverage(held),
@@ -111,7 +139,7 @@ def validate(
         (run["policy"], run["seed"], run["steps"], run["makespan_s"])
         for run in fitted.content["provenance"]["runs"]
     }
-    checks = []
+    checks: list[Check] = []
     for folder in folders:
         run = RunFolder.open(folder)
         steps = len(run.steps["step"])
@@ -123,8 +151,13 @@ def validate(
             on_run(run.name)
         this = (run.policy, run.seed, steps, run.summary.get("makespan_s"))
         expected = forecast(fitted, run, mode, draws)
-        checks.append(Check(run, this not in known, measured_by_step(run), expected))
+        setting = difference(checks[0].run.scenario, run.scenario) if checks else ""
+        checks.append(Check(run, this not in known, measured_by_step(run), expected, setting))
     return Validation(mode, fitted, checks)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if values else None
 
 
 def _coverage(checks: Sequence[Check]) -> dict[str, Any]:
@@ -166,6 +199,7 @@ def _run_json(check: Check) -> dict[str, Any]:
     return {
         "name": check.run.name,
         "policy": check.run.policy,
+        "setting": check.setting,
         "seed": check.run.seed,
         "held_out": check.held_out,
         "steps": len(check.measured["step_s"]),
@@ -184,16 +218,37 @@ def _run_json(check: Check) -> dict[str, Any]:
             "low_s": low.tolist(),
             "high_s": high.tolist(),
         },
+        "level": check.level,
+        "median_absolute_error_at_own_level": check.error_at_own_level,
         "unmeasured_rollouts": check.forecast.unmeasured,
         "flags": check.forecast.flags,
     }
 
 
+def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Where two scenarios differ, as ``key=value`` of the other; policy, seed, costs and what only
+    names or prolongs a run left out."""
+    a, b = (dict(_flat(scenario)) for scenario in (one, other))
+    changed = [key for key in {**a, **b} if a.get(key) != b.get(key)]
+    return ", ".join(f"{key}={b.get(key)}" for key in changed)
+
+
+def _flat(scenario: Mapping[str, Any], field: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in scenario.items():
+        dotted = f"{field}.{key}" if field else str(key)
+        if dotted in _NO_SETTING:
+            continue
+        if isinstance(value, Mapping):
+            yield from _flat(value, dotted)
+        else:
+            yield dotted, value
+
+
 def by_policy(checks: Sequence[Check]) -> dict[str, list[Check]]:
-    """The checks of each policy, in the order in which policies first appear."""
+    """The checks of each policy in each setting, in the order in which they first appear."""
     found: dict[str, list[Check]] = {}
     for check in checks:
-        found.setdefault(check.run.policy, []).append(check)
+        found.setdefault(check.label, []).append(check)
     return found
 
 
@@ -244,7 +299,9 @@ def ranking(checks: Sequence[Check]) -> dict[str, Any]:
     floor = noise_floor(checks)["run_time_largest"]
     pairs = []
     for one, other in combinations(groups, 2):
-        difference = abs(real[one] - real[other]) / ((real[one] + real[other]) / 2)
+        if groups[one][0].setting != groups[other][0].setting:
+            continue
+        gap = abs(real[one] - real[other]) / ((real[one] + real[other]) / 2)
         noise = _standard_noise(groups[one], groups[other]) if floor is None else floor
         faster = one if expected[one] <= expected[other] else other
         slower = other if faster == one else one
@@ -252,9 +309,9 @@ def ranking(checks: Sequence[Check]) -> dict[str, Any]:
         pairs.append(
             {
                 "policies": [one, other],
-                "real_difference": difference,
+                "real_difference": gap,
                 "noise": noise,
-                "exceeds_noise": bool(difference > noise),
+                "exceeds_noise": bool(gap > noise),
                 "right": bool((real[one] <= real[other]) == (expected[one] <= expected[other])),
                 "faster": faster,
                 "sure": share,

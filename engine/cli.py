@@ -1,5 +1,5 @@
-"""``rollcast run``: a scenario on the real engine. Registered with the command line by entry point,
-so that the simulator need not know of it."""
+"""``rollcast run`` and ``rollcast probe``: a scenario on the real engine, and its trainer alone.
+Registered with the command line by entry point, so that the simulator need not know of them."""
 
 from __future__ import annotations
 
@@ -13,27 +13,31 @@ import typer
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the commands."""
     app.command()(run)
+    app.command()(probe)
+
+
+ScenarioPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SCENARIO.yaml", show_default=False, help="What to run; examples/engine.yaml."
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="key=value", help="Override any key, as often as needed."),
+]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Override the seed.")]
 
 
 def run(
-    scenario: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SCENARIO.yaml", show_default=False, help="What to run; examples/engine.yaml."
-        ),
-    ],
+    scenario: ScenarioPath,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write tables, trace, picture here.")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="key=value", help="Override any key, as often as needed."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Override the seed.")
-    ] = None,
+    settings: Settings = None,
+    seed: Seed = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the unfinished run beside --out.")
     ] = False,
@@ -66,6 +70,49 @@ def run(
         print(f"accuracy: {first:.3f} in the first tenth of the steps, {last:.3f} in the last")
     if out is not None:
         print(f"wrote {out}/", file=sys.stderr)
+
+
+def probe(
+    scenario: ScenarioPath,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the measurements go.")
+    ] = Path("probe.json"),
+    settings: Settings = None,
+    seed: Seed = None,
+) -> None:
+    """Time the trainer on batches of many shapes, dense and with a shared prefix.
+
+    Takes about a minute, and no engine. calibrate --probe FILE uses it, to tell apart what a
+    synchronous run leaves together and to price a layout that it never used.
+    """
+    from engine.environment import prepare
+    from simulator.output import write_json_file
+    from simulator.scenario_file import override, read_scenario
+
+    prepare()  # before torch, which reads its environment when it is imported
+    from engine.config import build_run
+    from engine.probe import probe as measure
+
+    spec = build_run(override(read_scenario(scenario), settings or (), seed))
+    with _bar("batches") as advance:
+        found = measure(spec, advance)
+    write_json_file(output, found, "-o")
+    print(f"wrote {output}", file=sys.stderr)
+
+
+@contextmanager
+def _bar(label: str) -> Iterator[Any]:
+    """A progress bar on a terminal, nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager

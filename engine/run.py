@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -90,6 +91,9 @@ def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> di
             )
         return None
     saved = checkpoint.load(out, spec.raw.data)
+    if saved.get("prompts") != _prompts_digest(spec):
+        message = f"the prompts have changed since the unfinished run beside {out} was saved"
+        raise ScenarioError("--resume", message)
     done = saved["loop"]["next_step"]
     if done > spec.steps:
         message = f"is {spec.steps}, but the unfinished run has done {done} already"
@@ -100,12 +104,15 @@ def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> di
 def _run(
     spec: RunSpec, world: EngineWorld, loop: Loop, out: Path | None, saved: dict[str, Any] | None
 ) -> Run:
+    prompts = _prompts_digest(spec)
+
     def between_steps(loop: Loop) -> None:
         with world.clock_stopped():
             world.keep_only({group.group for group in (*loop.buffer, *loop.ready)})
             if out is not None:
                 state = {"loop": loop.state_dict(), "world": world.state_dict()}
-                checkpoint.save(out, {"scenario": spec.raw.data, **state})
+                known = {"scenario": spec.raw.data, "prompts": prompts}
+                checkpoint.save(out, {**known, **state})
 
     if saved is None:
         between_steps(loop)
@@ -113,6 +120,16 @@ def _run(
         loop.load_state_dict(saved["loop"])
         world.load_state_dict(saved["world"])
     return loop.run(spec.steps, after_step=between_steps)
+
+
+def _prompts_digest(spec: RunSpec) -> str | None:
+    """A hash of the prompts' file, which the scenario names but does not hold."""
+    if spec.task.prompts is None:
+        return None
+    try:
+        return hashlib.sha256(spec.task.prompts.read_bytes()).hexdigest()
+    except OSError:
+        return None  # starting the task says what is wrong with it
 
 
 def accuracy(run: Run) -> dict[int, float]:

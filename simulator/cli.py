@@ -1,4 +1,4 @@
-"""The command line: ``rollcast simulate``, ``compare``, ``presets``."""
+"""The command line: ``rollcast simulate``, ``compare``, ``plan``, ``presets``."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ def compare(
         typer.Option(
             "--draws",
             metavar="N",
-            help="Run all of it N times more, with other lengths, rewards and fitted costs, for "
-            "the intervals; without it they come from the steps of the one run.",
+            help="Run all of it N times more, with other lengths, rewards and costs, as far as "
+            "they are uncertain; without it the intervals come from the steps of the one run.",
         ),
     ] = 0,
 ) -> None:
@@ -162,6 +162,58 @@ def compare(
         write = partial(write_comparison, results=results, ranking=sure, plot=not no_plot)
         write_folder(out, write, force)
     report.show_comparison(results, sure, as_json)
+    _say_where(out)
+
+
+@app.command()
+def plan(
+    scenario: ScenarioPath,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vary",
+            metavar="key=VALUE,VALUE",
+            help="A key and its values: workload.group_size=8,16. Keys that go together: "
+            "cluster.replicas=cluster.trainer_gpus=4,8. Repeat it.",
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", metavar="CHAIN", help="As for compare. Repeat it."),
+    ] = None,
+    by: Annotated[
+        str,
+        typer.Option("--by", metavar="step_s|gpu_s|usd", help="What to rank by, per step."),
+    ] = "step_s",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write plan.csv and plan.json here.")
+    ] = None,
+    settings: Settings = None,
+    seed: Seed = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Plan capacity: one scenario over a grid of settings and policies.
+
+    Every combination of the values is simulated. A star marks what no other choice beats in both
+    time and GPU time of a step; what cannot be run says why.
+    """
+    from simulator import capacity, report
+    from simulator.output import check_target, write_folder
+    from simulator.scenario_file import override, read_scenario
+    from simulator.simulate import from_raw
+
+    if out is not None:
+        check_target(out, force)
+    raw = override(read_scenario(scenario), settings or (), seed)
+    grid = capacity.parse_vary(vary or ())
+    chains = policy or [from_raw(raw).policy_name]
+    with _progress("choices", capacity.combinations(grid, chains)) as advance:
+        done = None if advance is None else partial(advance, None)
+        choices = capacity.ranked(capacity.explore(raw, grid, chains, done), by)
+    if out is not None:
+        write_folder(out, partial(capacity.write_plan, choices=choices), force)
+    report.show_plan(choices, as_json)
     _say_where(out)
 
 

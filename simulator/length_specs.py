@@ -71,7 +71,7 @@ def lengths_from_spec(spec: object, field: str = FIELD) -> LengthModel:
     """
     if isinstance(spec, Mapping) and spec.get("preset") is not None:
         return lengths_from_spec(_with_preset(spec, field), field)
-    every = (*_COMPONENT_KEYS, *_COMMON_KEYS, "components", "preset", "trace")
+    every = (*_COMPONENT_KEYS, *_COMMON_KEYS, "components", "preset", "trace", "file")
     family = Fields(spec, field, every).choice("family", (*FAMILIES, "mixture"))
     if family == "mixture":
         fields = Fields(spec, field, (*_COMMON_KEYS, "components", "preset"))

@@ -10,7 +10,9 @@ import csv
 import json
 import math
 import os
+import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -20,7 +22,7 @@ from typing import Any, TextIO
 from simulator.errors import ScenarioError
 from simulator.spans import TRAINED, Run, StepRecord
 
-MARKER, COMPARISON = "summary.json", "comparison.json"
+MARKER, COMPARISON, PLAN = "summary.json", "comparison.json", "plan.json"
 FILES = (
     "spans.csv",
     "steps.csv",
@@ -36,6 +38,8 @@ FILES = (
     "iterations.csv",
     "updates.jsonl",
     "provenance.json",
+    "plan.csv",
+    "plan.json",
 )
 
 
@@ -66,7 +70,8 @@ def check_target(folder: Path, force: bool) -> None:
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether ``folder`` is a run, or a comparison's folder of runs, with nothing else in it."""
+    """Whether ``folder`` is a run, a comparison's folder of runs, or a plan, with nothing else in
+    it."""
     entries = list(folder.iterdir())
     files = {entry.name for entry in entries if not entry.is_dir()}
     folders = [entry for entry in entries if entry.is_dir()]
@@ -74,6 +79,8 @@ def _is_run(folder: Path) -> bool:
         return False
     if COMPARISON in files:
         return all(map(_is_run, folders))
+    if PLAN in files:
+        return not folders
     return not folders and MARKER in files and _has_schema(folder / MARKER)
 
 
@@ -175,6 +182,37 @@ def write_json(path: Path, value: Any) -> None:
     with path.open("w", encoding="utf-8") as file:
         json.dump(plain(value), file, indent=1, allow_nan=False)
         file.write("\n")
+
+
+def write_json_file(path: Path, value: Any, option: str) -> None:
+    """Writes one file of strict JSON, whole or not at all, lists of numbers on one line each.
+
+    Raises ScenarioError naming ``option``, the user's word for the path, where it cannot be.
+    """
+    text = _FLAT_LIST.sub(
+        lambda found: f"[{' '.join(found[1].split())}]",
+        json.dumps(plain(value), indent=1, allow_nan=False),
+    )
+    work = None
+    try:
+        if path.is_dir():
+            raise ScenarioError(option, f"{path} is a folder; give a file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, work = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        os.chmod(work, 0o644)
+        os.replace(work, path)
+    except OSError as error:
+        message = f"cannot write {path}: {error.strerror or error}"
+        raise ScenarioError(option, message) from None
+    finally:
+        if work is not None:
+            with suppress(OSError):
+                os.unlink(work)
+
+
+_FLAT_LIST = re.compile(r'\[\n([^\[\]{}"]*)\]')
 
 
 def plain(value: Any) -> Any:

@@ -3,7 +3,8 @@
 Two sources of draws. *Steps*: stretches of consecutive steps of the runs at hand are drawn again,
 the same ones for all policies (a moving-block bootstrap; Kunsch, Ann. Statist. 17, 1989), which
 tells what other lengths and rewards would have done and costs nothing. *Redrawn*: the runs are made
-again with other lengths and rewards, and with costs drawn from what a calibration leaves open.
+again with other lengths and rewards, and with costs drawn from what is not known of them: what a
+calibration leaves open, or how far the roofline is off published measurements.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.costs.fitted import FittedCost
+from simulator.costs.roofline import RooflineCost
 from simulator.scenario import Scenario
 from simulator.scenario_file import override
 from simulator.simulate import Result, from_raw, simulate
@@ -102,7 +104,8 @@ def redraw(
     on_step: Callable[[StepRecord], None] | None = None,
 ) -> Ranking:
     """The ranking of finished runs, with ``draws`` further runs of each: other lengths and rewards,
-    and other costs where they are fitted ones; the same for all policies in each draw.
+    and other costs where a fit or the roofline says how far they may be off; the same for all
+    policies in each draw.
 
     Raises ScenarioError or RunError where one of them cannot be run.
     """
@@ -117,7 +120,7 @@ def _drawn(scenarios: Sequence[Scenario], draw: int) -> list[Scenario]:
     seed = first.seed + _SEED_STRIDE * draw
     workload = from_raw(override(first.raw, (), seed)).workload
     cost = first.cost
-    if isinstance(cost, FittedCost):
+    if isinstance(cost, FittedCost | RooflineCost):  # the others do not say how sure they are
         cost = cost.drawn(np.random.default_rng(seed))
     return [replace(scenario, workload=workload, cost=cost) for scenario in scenarios]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from simulator.capacity import Choice
 from simulator.checks import nearest
 from simulator.compare import table
 from simulator.errors import ScenarioError
@@ -162,7 +163,7 @@ def _sureness(ranking: Ranking | None) -> str:
     if ranking.source == "steps":
         said += "for other lengths and rewards, from the steps of this run; costs taken as exact."
     else:
-        said += f"from {len(ranking.draws)} draws of lengths, rewards and, if fitted, costs."
+        said += f"from {len(ranking.draws)} draws of lengths, rewards and, but for linear, costs."
     open_pairs = ranking.may_flip()
     if not open_pairs:
         return f"{said} The ranking by step time holds in at least {100 * SURE:.0f} % of the draws."
@@ -209,6 +210,42 @@ def _cells(row: Mapping[str, Any], steps: int) -> dict[str, str]:
         share(row["reprefilled_tokens"] / generated),
     )
     return dict(zip(_COMPARED, values, strict=True))
+
+
+def show_plan(choices: Sequence[Choice], as_json: bool = False) -> None:
+    """Prints one row a choice, best first."""
+    if as_json:
+        print(json.dumps(plain([choice.row() for choice in choices]), indent=1))
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    priced = any(choice.figures.get("usd_per_step") is not None for choice in choices)
+    console = _console()
+    grid = Table(padding=(0, 0, 0, 1))
+    for name in (*choices[0].settings, "policy"):
+        short = "=".join(part.rpartition(".")[2] for part in name.split("="))
+        grid.add_column(Text(short), overflow="fold", style="bold")
+    for name in ("", "GPUs", "step\ntime", "GPU-s\na step", *(["$ a\nstep"] if priced else []),
+                 "rollout\ntokens/s", "bubble", "stale-\nness"):  # fmt: skip
+        grid.add_column(name, justify="right", no_wrap=True)
+    for choice in choices:
+        named = [Text(str(value)) for value in (*choice.settings.values(), choice.policy)]
+        f = choice.figures
+        if f:
+            money = [f"{f['usd_per_step']:.3g}" if f["usd_per_step"] is not None else "-"]
+            grid.add_row(*named, "*" if choice.best else "", str(f["gpus"]), seconds(f["step_s"]),
+                         count(f["gpu_s_per_step"]), *(money if priced else []),
+                         count(f["rollout_tokens_per_s"]), share(f["bubble_fraction"]),
+                         f"{f['staleness_mean']:.2f}")  # fmt: skip
+        else:
+            grid.add_row(*named, "", "-", "-", "-", *(["-"] if priced else []), "-", "-", "-")
+    console.print(grid)
+    note = "* no other choice beats it in both time and GPU time of a step."
+    console.print(note, style="dim", markup=False)
+    reasons = dict.fromkeys(choice.problem for choice in choices if choice.problem)
+    for reason in reasons:
+        console.print(f"cannot be run: {reason}", style="yellow", markup=False)
 
 
 KINDS = ("gpus", "models", "lengths", "policies")

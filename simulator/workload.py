@@ -11,9 +11,12 @@ from simulator import checks
 from simulator.draws import GroupDraw
 from simulator.errors import ScenarioError
 from simulator.fields import Fields
+from simulator.fitted_file import read_fitted
 from simulator.length_specs import LARGEST_SD, lengths_from_spec
 from simulator.lengths import LARGEST_CAP
 from simulator.replay import TraceWorkload
+from simulator.resample import FIELD as MEASURED_FIELD
+from simulator.resample import ResampledWorkload, measured_workload
 from simulator.rewards import BetaBernoulli, rewards_from_spec
 from simulator.synthetic import PromptTokens, SyntheticWorkload
 from simulator.traces import FIELD as TRACE_FIELD
@@ -65,14 +68,14 @@ _WORKLOAD_KEYS = (
 
 def build_workload(
     spec: Mapping[str, Any], seed: int, folder: Path | None = None
-) -> SyntheticWorkload | TraceWorkload:
+) -> SyntheticWorkload | TraceWorkload | ResampledWorkload:
     """The workload of a scenario's ``workload`` section.
 
     spec: ``lengths`` (see `length_specs.lengths_from_spec`, or ``{trace: path, repeat: false,
-    within_sd: sd}``), ``rewards`` (see `rewards.rewards_from_spec`; Beta-Bernoulli with mean 0.5
-    and spread 0.3 where left out), ``prompt_tokens`` (a number, or ``{median_tokens, sd,
-    max_tokens}``), ``max_new_tokens`` and ``group_size``. folder: what a trace's relative path
-    starts from. Raises ScenarioError naming the key.
+    within_sd: sd}``, or ``{file: path}`` of a fitted file), ``rewards`` (see
+    `rewards.rewards_from_spec`; Beta-Bernoulli with mean 0.5 and spread 0.3 where left out),
+    ``prompt_tokens`` (a number, or ``{median_tokens, sd, max_tokens}``), ``max_new_tokens`` and
+    ``group_size``. folder: what a relative path starts from. Raises ScenarioError naming the key.
     """
     fields = Fields(spec, "workload", _WORKLOAD_KEYS)
     cap = fields.whole("max_new_tokens")
@@ -83,6 +86,8 @@ def build_workload(
         raise ScenarioError("workload.lengths", "missing; give a family, a preset or a trace")
     if isinstance(lengths, Mapping) and "trace" in lengths:
         return _trace_workload(fields, cap, seed, folder or Path())
+    if isinstance(lengths, Mapping) and "file" in lengths:
+        return _measured_workload(fields, cap, seed, folder or Path())
     prompts = prompts_from_spec(fields.get("prompt_tokens"))
     model = lengths_from_spec(lengths)
     rewards = rewards_from_spec(fields.get("rewards")) if "rewards" in fields else _DEFAULT_REWARDS
@@ -103,6 +108,19 @@ def prompts_from_spec(spec: object) -> PromptTokens:
     sd = fields.number("sd", maximum=LARGEST_SD)
     longest = fields.whole("max_tokens", minimum=math.ceil(median))
     return PromptTokens(median, sd, longest)
+
+
+def _measured_workload(fields: Fields, cap: int, seed: int, folder: Path) -> ResampledWorkload:
+    path = Fields(fields.get("lengths"), "workload.lengths", ("file",)).get("file")
+    if not isinstance(path, str | Path):
+        raise ScenarioError(MEASURED_FIELD, f"{path!r} is not the path of a file")
+    place = folder / path
+    for key in ("prompt_tokens", "rewards"):
+        if key in fields:
+            message = f"{place.name} has its own; leave this out"
+            raise ScenarioError(f"workload.{key}", message)
+    content = read_fitted(place, MEASURED_FIELD)
+    return measured_workload(content, place.name, cap, seed)
 
 
 def _trace_workload(fields: Fields, cap: int, seed: int, folder: Path) -> TraceWorkload:

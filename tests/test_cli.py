@@ -507,7 +507,7 @@ def test_help_and_version(cli: Cli) -> None:
     assert cli("--version")[1].startswith("rollcast ")
     code, out, _ = cli("--help")
     assert code == 0
-    for command in ("simulate", "compare", "presets"):
+    for command in ("simulate", "compare", "plan", "presets"):
         assert command in out
         assert cli(command, "--help")[0] == 0
     assert cli()[0] == 2

@@ -84,3 +84,30 @@ def test_a_tie_is_half_sure() -> None:
     ranking = Ranking(("a", "b"), np.array([1.0, 1.5]), draws, "redrawn")
     assert ranking.sure("a", "b") == 0.75
     assert ranking.sure("b", "a") == 0.25
+
+
+def test_roofline_costs_are_drawn_too() -> None:
+    """Without lengths to draw, what remains is the doubt about the costs."""
+    from simulator.costs.roofline import RooflineCost
+
+    scenario = load(
+        Path(__file__).parent.parent / "examples" / "one_step_off.yaml",
+        "steps=2",
+        "workload.batch_groups=4",
+        "workload.lengths={family: lognormal, median_tokens: 300, between_sd: 0, within_sd: 0}",
+    )
+    cost = scenario.cost
+    assert isinstance(cost, RooflineCost)
+    rng = np.random.default_rng(0)
+    drawn = [cost.drawn(rng) for _ in range(200)]
+    for name in ("host_s", "switch_fixed_s", "sync_fixed_s"):
+        factors = np.array([getattr(each, name) / getattr(cost, name) for each in drawn])
+        assert 0.2 <= factors.min() < factors.max() <= 4.0
+        assert factors.std() > 0.3
+    traffic = [each.trainer_of.traffic_per_logit for each in drawn]
+    assert min(traffic) >= 0.4 * cost.trainer_of.traffic_per_logit
+    for each in drawn:
+        assert each.trainer_of.gpu is each.gpu
+        assert each.gpu.gemm_bandwidth_efficiency <= 1.0
+    ranking = redraw(compare([scenario.with_policy("sync")]), 10)
+    assert np.ptp(ranking.draws) > 0.05 * ranking.draws.mean()

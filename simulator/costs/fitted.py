@@ -7,11 +7,10 @@ says what the measurements covered, and the rest (errors, lengths, provenance) b
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +18,8 @@ from simulator.checks import flag, number, whole
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.errors import ScenarioError
 from simulator.fields import Fields
+from simulator.fitted_file import check_schema, read_fitted
 
-SCHEMA = "rollcast-fitted/1"
 FIELD = "cost.file"
 
 
@@ -53,13 +52,24 @@ class IterationCost:
 @dataclass(frozen=True, slots=True)
 class UpdateCost:
     """Seconds of an update in one layout: per token that a pass is fed (padding included, where the
-    packing is known), per microbatch and per rollout."""
+    packing is known), per pair of tokens that attention compares, per microbatch and per
+    rollout."""
 
     fixed_s: float
     per_token_s: float
     per_rollout_s: float = 0.0
     per_microbatch_s: float = 0.0
     log_prob_per_token_s: float = 0.0
+    per_pair_s: float = 0.0
+
+
+class Fed(NamedTuple):
+    """What one pass over a batch is fed: tokens, padding included; microbatches; and pairs of a
+    token and one that it attends to, in whole squares, as a padded row computes them."""
+
+    tokens: int
+    microbatches: int
+    pairs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,35 +81,38 @@ class Packing:
     minibatches: int = 1
     suffix_microbatch_tokens: int | None = None
 
-    def fed(self, load: TrainLoad) -> tuple[int, int]:
-        """Tokens that one pass over the batch is fed, padding included, and microbatches."""
-        tokens = microbatches = 0
+    def fed(self, load: TrainLoad) -> Fed:
+        """What one pass over the batch is fed."""
+        total = [0, 0, 0]
+
+        def add(widths: Sequence[int], budget_tokens: int, prefix: int = 0) -> None:
+            for width, rows in _pack(widths, budget_tokens):
+                total[0] += width * rows
+                total[1] += 1
+                total[2] += rows * width * (width + prefix)
+
         for share in range(self.minibatches):
             dense: list[int] = []
             for prompt, responses in load.groups[share :: self.minibatches]:
                 if load.shared_prefix and len(responses) > 1 and prompt > 1:
+                    total[0] += prompt - 1
+                    total[2] += (prompt - 1) ** 2
                     budget = self.suffix_microbatch_tokens or self.microbatch_tokens
-                    padded, batches = _pack(responses, budget)
-                    tokens += prompt - 1 + padded
-                    microbatches += batches
+                    add(responses, budget, prompt - 1)
                 else:  # the last token of a response is fed to nothing
                     dense.extend(prompt + response - 1 for response in responses)
-            padded, batches = _pack(dense, self.microbatch_tokens)
-            tokens += padded
-            microbatches += batches
-        return tokens, microbatches
+            add(dense, self.microbatch_tokens)
+        return Fed(*total)
 
 
-def _pack(widths: Sequence[int], budget_tokens: int) -> tuple[int, int]:
-    """Padded tokens, and microbatches, of rows of these widths."""
-    rows, tokens, microbatches, first = sorted(widths, reverse=True), 0, 0, 0
+def _pack(widths: Sequence[int], budget_tokens: int) -> Iterator[tuple[int, int]]:
+    """Padded width and rows of each microbatch."""
+    rows, first = sorted(widths, reverse=True), 0
     while first < len(rows):
         width = max(rows[first], 1)
         count = min(max(1, budget_tokens // width), len(rows) - first)
-        tokens += width * count
-        microbatches += 1
+        yield width, count
         first += count
-    return tokens, microbatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +154,15 @@ class FittedCost:
     def from_mapping(cls, content: object, name: str = "fitted file") -> FittedCost:
         """The costs in a fitted file's content. Raises ScenarioError (``cost.file``) for another
         schema, and for what is missing or out of range, by its name."""
-        if not isinstance(content, Mapping) or content.get("schema") != SCHEMA:
-            found = content.get("schema") if isinstance(content, Mapping) else None
-            said = f"is of schema {found!r}" if found else "names no schema"
-            raise ScenarioError(FIELD, f"{name} {said}; rollcast calibrate writes {SCHEMA!r}")
         try:
-            return _read(content, name)
+            return _read(check_schema(content, name, FIELD), name)
         except ScenarioError as error:
             raise ScenarioError(FIELD, f"{name}: {error}") from None
 
     @classmethod
     def load(cls, path: Path) -> FittedCost:
         """Reads a fitted file; raises ScenarioError (``cost.file``)."""
-        return cls.from_mapping(read_json(path), path.name)
+        return cls.from_mapping(read_fitted(path, FIELD), path.name)
 
     def drawn(self, rng: np.random.Generator) -> FittedCost:
         """The costs with every coefficient drawn from what the measurements leave open; the same
@@ -186,17 +195,18 @@ class FittedCost:
         if self.skips_equal_rewards:
             load = load.that_teaches()
         update = (self.shared_prefix if load.shared_prefix else None) or self.dense
-        fed, microbatches = (load.tokens, 0) if self.packing is None else self.packing.fed(load)
+        fed = Fed(load.tokens, 0, 0) if self.packing is None else self.packing.fed(load)
         train_s = (
             update.fixed_s
-            + update.per_token_s * fed
+            + update.per_token_s * fed.tokens
             + update.per_rollout_s * load.rollouts
-            + update.per_microbatch_s * microbatches
+            + update.per_microbatch_s * fed.microbatches
+            + update.per_pair_s * fed.pairs
         )
         phases: tuple[tuple[str, float], ...] = (("train", train_s),)
         if update.log_prob_per_token_s > 0:
             phases = (("log_prob", update.log_prob_per_token_s * load.tokens), *phases)
-        return TrainCost(phases, microbatches=microbatches)
+        return TrainCost(phases, microbatches=fed.microbatches)
 
     def warnings(self, extremes: Extremes) -> list[str]:
         """One sentence for each quantity that went beyond the most that was measured, and one for a
@@ -225,17 +235,6 @@ _WHERE = {
     "train_tokens": "in one update",
     "rollout_tokens": "of prompt and response",
 }
-
-
-def read_json(path: Path) -> Any:
-    """A file's JSON; raises ScenarioError (``cost.file``) where there is none."""
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        message = f"cannot read {path.name}: {error.strerror or error}"
-        raise ScenarioError(FIELD, message) from None
-    except (ValueError, RecursionError):
-        raise ScenarioError(FIELD, f"{path.name} is not a file of JSON") from None
 
 
 def _read(content: Mapping[str, Any], name: str) -> FittedCost:
@@ -282,7 +281,8 @@ def _iteration(spec: object) -> IterationCost:
 
 
 def _update(spec: object, field: str) -> UpdateCost:
-    names = ("fixed_s", "per_token_s", "per_rollout_s", "per_microbatch_s", "log_prob_per_token_s")
+    names = ("fixed_s", "per_token_s", "per_rollout_s", "per_microbatch_s", "log_prob_per_token_s",
+             "per_pair_s")  # fmt: skip
     fields = Fields(spec, field, names)
     return UpdateCost(*(fields.number(key) for key in names))
 

@@ -18,7 +18,8 @@ def drawn_cost(content: Mapping[str, Any], rng: np.random.Generator) -> dict[str
     drawn together, as they trade against each other; those of an update share one draw, as their
     errors are those of one level.
     """
-    cost, fits = copy.deepcopy(content["cost"]), content["fits"]
+    cost: dict[str, Any] = copy.deepcopy(content["cost"])
+    fits = content["fits"]
     level = 1.0 + rng.normal() * fits["iteration"]["step_ratio_standard_error"]
     _draw_iteration(cost["iteration"], content, rng)
     _scale(cost["iteration"], min(max(level, _LEAST_LEVEL), _MOST_LEVEL))

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from simulator.checks import flag, join, known_keys, number, whole
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.costs.trainer import RooflineTrainer
@@ -34,16 +36,16 @@ _HOST = (
     "rollout, fitted to LLM-Inference-Bench)"
 )
 _SWITCH = (
-    "sleeping and waking an engine, order of a second. Published colocated stacks look like 10 s "
-    "or more: NeMo-RL's steps would be met at 3 to 28 s (7.5 s fits best), and verl's generation "
-    "spends 22 and 37 s a switch outside the engine; errors of engine and trainer are in that too"
+    "the on-policy steps of NeMo-RL v0.4 on H100 fit 7.5 to 10 s a switch, those of v0.5 and GB200 "
+    "held out; verl's generation spends 22 and 37 s a switch outside the engine. An engine alone "
+    "sleeps and wakes in a second or two; errors of engine and trainer are in these figures too"
 )
 ROOFLINE_SOURCES = {
     "host_s": Provenance("assumed", _HOST),
     "host_per_rollout_s": Provenance("assumed", _HOST),
     "sync_bytes_per_s": Provenance("fitted", _SYNC),
     "sync_fixed_s": Provenance("fitted", _SYNC),
-    "switch_fixed_s": Provenance("assumed", _SWITCH),
+    "switch_fixed_s": Provenance("fitted", _SWITCH),
     "reserve_bytes": Provenance("assumed", "activations, captured graphs and the CUDA context"),
     "kv_memory_utilization": Provenance("assumed", "default of vLLM"),
 }
@@ -125,7 +127,7 @@ class RooflineCost:
     sync_bytes_per_s: float = 73e9
     sync_fixed_s: float = 0.41
     offload_optimizer: bool = True
-    switch_fixed_s: float = 1.0
+    switch_fixed_s: float = 7.5
     kv_memory_utilization: float = 0.9
     reserve_bytes: float = 2e9
     trainer: RooflineTrainer | None = None
@@ -187,7 +189,8 @@ class RooflineCost:
         )
 
     @cached_property
-    def _trainer(self) -> RooflineTrainer:
+    def trainer_of(self) -> RooflineTrainer:
+        """What prices the updates."""
         return self.trainer or RooflineTrainer(self.model, self.gpu, self.trainer_gpus)
 
     @property
@@ -284,7 +287,7 @@ class RooflineCost:
 
     def train(self, load: TrainLoad) -> TrainCost:
         """The update's phases (:meth:`RooflineTrainer.train`)."""
-        return self._trainer.train(load)
+        return self.trainer_of.train(load)
 
     @property
     def sync_s(self) -> float:
@@ -301,7 +304,7 @@ class RooflineCost:
     def _switch_s(self) -> float:
         if self.placement != "colocated":
             return 0.0
-        moved = self._trainer.trained_bytes_per_gpu if self.offload_optimizer else 0.0
+        moved = self.trainer_of.trained_bytes_per_gpu if self.offload_optimizer else 0.0
         return self.switch_fixed_s + moved / self.gpu.host_link_bytes_per_s
 
     @property
@@ -313,6 +316,12 @@ class RooflineCost:
     def switch_to_rollout_s(self) -> float:
         """Colocated: move the trained states to the host and map the KV pool (fixed)."""
         return self._switch_s()
+
+    def drawn(self, rng: np.random.Generator) -> RooflineCost:
+        """The costs with every uncertain figure drawn anew: `simulator.costs.roofline_draws`."""
+        from simulator.costs.roofline_draws import drawn_roofline
+
+        return drawn_roofline(self, rng)
 
     def warnings(self, extremes: Extremes) -> list[str]:
         """Ranges that the run left, and figures that nobody measured."""

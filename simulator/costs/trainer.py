@@ -44,6 +44,9 @@ TRAINER_SOURCES = {
     "traffic_per_activation_byte": Provenance("fitted", _PRIME_RL),
     "traffic_per_logit": Provenance("fitted", _PRIME_RL),
     "EXPERT_SHARE": Provenance("fitted", _PRIME_RL),
+    "expert_launch_s": Provenance(
+        "assumed", "grouped kernels; prime-rl's B200 baselines have 0.4 ms"
+    ),
     "LOGIT_BYTES": Provenance("fitted", "prime-rl benchmarks/baselines, H100 fine-tuning memory"),
     "STREAM_EFFICIENCY": Provenance("assumed", "typical of elementwise kernels"),
     "collective_efficiency": Provenance("assumed", "typical of large ring collectives"),
@@ -93,7 +96,7 @@ def pack(sequences: Iterable[Work], budget_tokens: int) -> list[Work]:
     return microbatches
 
 
-_NOT_NEGATIVE = ("traffic_per_activation_byte", "traffic_per_logit")
+_NOT_NEGATIVE = ("traffic_per_activation_byte", "traffic_per_logit", "expert_launch_s")
 _POSITIVE = (
     "state_bytes_per_parameter",
     "frozen_bytes_per_parameter",
@@ -112,7 +115,9 @@ class RooflineTrainer:
     attention's 4 x heads x head_dim x layers flop per query-key pair, and the elementwise kernels
     between them, at peak bandwidth: ``traffic_per_activation_byte`` bytes per activation byte kept
     (norms, rotations, gates) and ``traffic_per_logit`` bytes per logit (a chunked fp32
-    log-softmax). Fused kernels move less; 0 leaves them out. A backward takes twice that, and
+    log-softmax). Fused kernels move less; 0 leaves them out. ``expert_launch_s`` is what a routed
+    expert's kernels take beside their flop, in each layer of each microbatch's forward, where
+    experts run one by one; grouped kernels take nothing. A backward takes twice that, and
     ``recompute="full"`` one more forward. ``weights="lora"`` saves states, gradient exchange and
     optimiser, but no time in the passes: in prime-rl's published steps adapters take back what
     frozen weights save. ``log_prob_passes`` forwards run first (the old policy's; a reference
@@ -143,6 +148,7 @@ class RooflineTrainer:
     memory_utilization: float = 0.95
     traffic_per_activation_byte: float = 11.8
     traffic_per_logit: float = 147.0
+    expert_launch_s: float = 0.0
 
     def __post_init__(self) -> None:
         whole(self.gpus, "cluster.trainer_gpus", minimum=1)
@@ -286,7 +292,8 @@ class RooflineTrainer:
         flop = work.tokens * (dense_flop + routed_flop / EXPERT_SHARE)
         flop += work.head_tokens * model.head_flop_per_token
         compute_s = flop / (gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency)
-        untouched = model.experts - model.experts_touched(work.tokens)
+        touched = model.experts_touched(work.tokens)
+        untouched = model.experts - touched
         read_bytes = COMPUTE_BYTES * (model.parameters - expert_weights * untouched)
         read_s = read_bytes / (gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency)
         kept_bytes = model.layers * layer_activation_bytes(model)
@@ -297,7 +304,9 @@ class RooflineTrainer:
             * model.attention_flop_per_pair
             / (gpu.bf16_flop_per_s * gpu.trainer_attention_flop_efficiency)
         )
-        return max(compute_s, read_s) + moved_bytes / gpu.bandwidth_bytes_per_s, attention_s
+        others_s = moved_bytes / gpu.bandwidth_bytes_per_s
+        others_s += model.sparse_layers * touched * self.expert_launch_s
+        return max(compute_s, read_s) + others_s, attention_s
 
     def _phases_s(self, microbatches: Sequence[Work]) -> dict[str, float]:
         linear = attention = 0.0

@@ -191,8 +191,8 @@ def test_packing_by_hand() -> None:
     """Rows of 12, 9 and 5 tokens (prompt + response - 1) in microbatches of 20: one row of 12 (two
     would take 24), then two rows of 9."""
     load = TrainLoad([(3, [10, 7]), (3, [3])])
-    assert Packing(20).fed(load) == (12 + 18, 2)
-    assert Packing(20, minibatches=2).fed(load) == (12 + 9 + 5, 3)
+    assert Packing(20).fed(load) == (12 + 18, 2, 12 * 12 + 2 * 9 * 9)
+    assert Packing(20, minibatches=2).fed(load) == (12 + 9 + 5, 3, 12 * 12 + 9 * 9 + 5 * 5)
     # a prefix of 2 once, responses of 10 and 7 padded to 10; the lone rollout stays dense
     shared = TrainLoad(load.groups, shared_prefix=True)
-    assert Packing(20).fed(shared) == (2 + 20 + 5, 2)
+    assert Packing(20).fed(shared) == (2 + 20 + 5, 2, 2 * 2 + 2 * 10 * (10 + 2) + 5 * 5)

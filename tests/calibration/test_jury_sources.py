@@ -177,15 +177,24 @@ def test_a_step_of_the_kernel_table_by_hand() -> None:
 
 def test_efficiencies_of_a_known_trainer_are_recovered() -> None:
     gpu = trainer_baselines.board("H200")
-    known = replace(gpu, gemm_flop_efficiency=0.5, trainer_attention_flop_efficiency=0.4)
+    known = trainer_baselines.Stack(
+        replace(gpu, gemm_flop_efficiency=0.5, trainer_attention_flop_efficiency=0.4), 3e-4
+    )
     step = trainer_baselines.Step(
         "H200", 8, "Qwen3-4B", "rl", False, 16384, 2, "Recompute", "flash_attention_3", 1.0
     )
     steps = [replace(step, length=n, lora=lora) for n in (8192, 65536) for lora in (True, False)]
-    timed = [replace(s, step_s=trainer_baselines.forecast_s(s, known)) for s in steps]
-    found = trainer_baselines.fit_efficiencies(timed, gpu)
-    assert found.gemm_flop_efficiency == pytest.approx(0.5, rel=1e-6)
-    assert found.trainer_attention_flop_efficiency == pytest.approx(0.4, rel=1e-6)
+
+    def fitted(some: list[trainer_baselines.Step]) -> trainer_baselines.Stack:
+        timed = [replace(s, step_s=trainer_baselines.forecast_s(s, known)) for s in some]
+        return trainer_baselines.fit_stack(timed, gpu)
+
+    mixtures = [replace(s, model="Qwen3-30B-A3B") for s in steps]
+    for found in (fitted(steps), fitted(steps + mixtures)):
+        assert found.gpu.gemm_flop_efficiency == pytest.approx(0.5, rel=1e-6)
+        assert found.gpu.trainer_attention_flop_efficiency == pytest.approx(0.4, rel=1e-6)
+    assert fitted(steps).expert_launch_s == 0
+    assert fitted(steps + mixtures).expert_launch_s == pytest.approx(3e-4, rel=1e-6)
 
 
 @given(st.floats(0.2, 1.2), st.floats(0.05, 0.95))

@@ -56,12 +56,12 @@ class Home:
 
     def run(self, *options: str) -> int:
         """``rollcast run scenario.yaml --out out --no-plot``; returns the exit code."""
-        from engine.cli import register
+        from engine.cli import register, run
         from simulator import cli
 
-        if not any(command.name == "run" for command in cli.app.registered_commands):
+        known = [command.callback for command in cli.app.registered_commands]
+        if run not in known:
             register(cli.app)
-            cli.app.registered_commands[-1].name = "run"
         scenario, out = str(self.folder / "scenario.yaml"), str(self.out)
         self.trained.clear()
         with pytest.raises(SystemExit) as stopped:

@@ -302,6 +302,11 @@ def test_resuming_what_cannot_be_resumed(home: Home, capsys: pytest.CaptureFixtu
         home.saved.write_bytes(broken)
         assert "start anew with --force" in refused("--resume")
     home.saved.write_bytes(content)
+    prompts = home.folder / "prompts.jsonl"
+    asked = prompts.read_text()
+    prompts.write_text(asked + asked.splitlines()[0] + "\n")
+    assert "the prompts have changed" in refused("--resume")
+    prompts.write_text(asked)
     assert home.run() == 2  # it would be overwritten
     said = capsys.readouterr().err
     assert "an unfinished run lies beside" in said

@@ -1,0 +1,57 @@
+"""Measured groups for `simulator.resample`, whole: what was never finished is filled in."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibration.responses import Responses
+from calibration.robust import FloatArray
+from simulator.resample import MeasuredGroups
+
+MOST_GROUPS = 6000
+_DONORS = 20
+
+
+def measured(found: Responses) -> MeasuredGroups:
+    """The groups of a calibration's runs.
+
+    A rollout that was never finished takes length and reward of a finished one that is longer than
+    it got, from one of the groups nearest to its own in mean log length (hot-deck imputation;
+    Andridge and Little, Int. Stat. Rev. 78, 2010); where none is, it runs to the cap. Groups in
+    which nothing finished are left out, as they say nothing of rewards. Of more than
+    ``MOST_GROUPS`` groups as many are kept, evenly over the run.
+    """
+    rng = np.random.default_rng(0)
+    tokens, rewards = found.tokens.copy(), found.reward.copy()
+    graded = found.finished & np.isfinite(found.reward)
+    means = _mean_logs(found, graded)
+    logs = means[found.group]
+    for i in np.flatnonzero(~graded & np.isfinite(logs)):
+        able = np.flatnonzero(graded & (tokens > found.tokens[i]))
+        if len(able):
+            nearest = able[np.argsort(np.abs(logs[able] - logs[i]), kind="stable")[:_DONORS]]
+            donor = int(rng.choice(nearest))
+            tokens[i], rewards[i] = found.tokens[donor], found.reward[donor]
+        else:
+            tokens[i], rewards[i] = found.cap, 0.0
+    owners = np.flatnonzero(np.isfinite(means))
+    if len(owners) > MOST_GROUPS:
+        owners = owners[np.linspace(0, len(owners) - 1, MOST_GROUPS).round().astype(int)]
+    rows = [np.flatnonzero(found.group == owner) for owner in owners]
+    rows.sort(key=lambda row: found.launched[row[0]])
+    return MeasuredGroups(
+        tuple(int(found.launched[row].min()) for row in rows),
+        tuple(int(found.prompt_tokens[row[0]]) for row in rows),
+        tuple(tuple(int(n) for n in tokens[row]) for row in rows),
+        tuple(tuple(float(r) for r in rewards[row]) for row in rows),
+        found.cap,
+    )
+
+
+def _mean_logs(found: Responses, graded: NDArray[np.bool_]) -> FloatArray:
+    """Mean log length of each group's finished rollouts; not a number where there are none."""
+    count = np.bincount(found.group, graded, minlength=found.groups)
+    logs = np.where(graded, np.log(np.maximum(found.tokens, 1.0)), 0.0)
+    total = np.bincount(found.group, logs, minlength=found.groups)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)

@@ -1,0 +1,69 @@
+"""Roofline costs drawn from what is not known of them, for the uncertainty of a comparison.
+
+Each figure is multiplied by a factor whose spread is what `python -m calibration.jury` finds when
+it holds the presets against published measurements (calibration/data/jury/jury.md), or the range of
+the values that would meet them. Figures that err together share a factor. What a scenario sets to 0
+stays 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simulator.costs.roofline import RooflineCost
+from simulator.hardware import Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A factor from ``low`` to ``high``, the logarithm of which is uniform. names: of the figures
+    that it multiplies. source: what says so."""
+
+    low: float
+    high: float
+    names: tuple[str, ...]
+    source: str
+
+
+_GRID = "engine grid and kernel tables, held-out halves: 3 to 7 % in decode, 4 to 11 % in prefill"
+GPU_SPREADS = (
+    Spread(0.88, 1.14, ("gemm_bandwidth_efficiency", "decode_attention_bandwidth_efficiency"),
+           _GRID),
+    Spread(0.82, 1.22, ("gemm_flop_efficiency", "prefill_attention_flop_efficiency"), _GRID),
+    Spread(0.8, 1.25, ("trainer_attention_flop_efficiency",), "trainer baselines: 9 % on H200"),
+)  # fmt: skip
+COST_SPREADS = (
+    Spread(0.5, 2.0, ("host_s", "host_per_rollout_s"), "kernel tables alone to vLLM of mid-2024"),
+    Spread(0.5, 2.0, ("sync_fixed_s",), "weight updates published for several mechanisms"),
+    Spread(0.2, 4.0, ("switch_fixed_s",), "an engine alone, 1 to 2 s, to NeMo-RL and verl, 30 s"),
+)
+TRAINER_SPREADS = (
+    Spread(0.4, 1.1, ("traffic_per_activation_byte", "traffic_per_logit"),
+           "one-step-off steps of NeMo-RL, whose trainer has fused kernels, to prime-rl's"),
+)  # fmt: skip
+
+
+def drawn_roofline(cost: RooflineCost, rng: np.random.Generator) -> RooflineCost:
+    """``cost`` with every uncertain figure drawn anew."""
+    gpu = _drawn_gpu(cost.gpu, rng)
+    trainer = cost.trainer_of
+    changed = _factors(TRAINER_SPREADS, rng)
+    trainer = replace(trainer, gpu=gpu, **{n: f * getattr(trainer, n) for n, f in changed.items()})
+    own = {n: f * getattr(cost, n) for n, f in _factors(COST_SPREADS, rng).items()}
+    return replace(cost, gpu=gpu, trainer=trainer, **own)
+
+
+def _drawn_gpu(gpu: Gpu, rng: np.random.Generator) -> Gpu:
+    factors = _factors(GPU_SPREADS, rng)
+    return replace(gpu, **{n: min(f * getattr(gpu, n), 1.0) for n, f in factors.items()})
+
+
+def _factors(spreads: tuple[Spread, ...], rng: np.random.Generator) -> Mapping[str, float]:
+    found = {}
+    for spread in spreads:
+        factor = float(np.exp(rng.uniform(np.log(spread.low), np.log(spread.high))))
+        found.update(dict.fromkeys(spread.names, factor))
+    return found

@@ -1,0 +1,159 @@
+"""Calibrations with a probe of the trainer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibration.calibrate import calibrate
+from calibration.updates import Updates, fit_updates
+from simulator.costs.base import TrainLoad
+from simulator.errors import ScenarioError
+from tests.calibration.worlds import LINEAR, edit_json, write_world
+
+SHARED_TOKEN_S, MICROBATCH_S = 9e-5, 0.004
+
+
+def write_probe(path: Path, run: Path, factor: float = 1.0, **changes: Any) -> Path:
+    """A probe of a trainer with known costs, on a machine ``factor`` times as slow."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for i in range(40):
+        computed, microbatches = int(rng.integers(1000, 12_000)), int(rng.integers(1, 20))
+        shared = i % 2
+        seconds = (SHARED_TOKEN_S if shared else LINEAR["train_per_token_s"]) * computed
+        seconds += MICROBATCH_S * microbatches if shared else LINEAR["train_fixed_s"]
+        rows.append(
+            {"layout": "shared_prefix" if shared else "dense", "rollouts": int(rng.integers(8, 99)),
+             "microbatches": microbatches, "computed_tokens": computed, "padding_tokens": 0,
+             "groups": [[9, rng.integers(2, 90, size=9).tolist()]], "log_prob_s": 0.0,
+             "total_s": factor * seconds * float(np.exp(0.03 * rng.normal()))}
+        )  # fmt: skip
+    scenario = json.loads((run / "scenario.json").read_text())["scenario"]
+    content = {
+        "schema": "rollcast-probe/1",
+        "provenance": json.loads((run / "provenance.json").read_text()),
+        "engine": scenario["engine"],
+        "updates": rows,
+        **changes,
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_world(tmp_path_factory.mktemp("runs") / "sync", steps=12)
+
+
+def test_a_probe_prices_a_layout_that_no_run_used(run: Path, tmp_path: Path) -> None:
+    fitted = calibrate([run], write_probe(tmp_path / "probe.json", run))
+    shared = fitted.content["cost"]["shared_prefix"]
+    # this run does not tell its packing, so microbatches are part of the fixed time
+    assert shared["per_token_s"] == pytest.approx(SHARED_TOKEN_S, rel=0.1)
+    assert shared["fixed_s"] == pytest.approx(10 * MICROBATCH_S, rel=0.4)
+    assert calibrate([run]).content["cost"]["shared_prefix"] is None
+
+
+def made_up(count: int, seed: int, shared: bool, slow: float = 1.0, alike: bool = False) -> Updates:
+    """Updates of known costs; ``alike`` ones are all of one shape, as those of a run are."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.uniform(8_000, 9_000, count) if alike else rng.uniform(1_000, 12_000, count)
+    pairs = tokens * (rng.uniform(90, 110, count) if alike else rng.uniform(20, 600, count))
+    microbatches = np.full(count, 5.0) if alike else rng.integers(1, 60, count).astype(float)
+    seconds = slow * (6e-5 * tokens + 4e-8 * pairs + 0.005 * microbatches)
+    seconds *= np.exp(0.03 * rng.normal(size=count))
+    nothing = np.zeros(count)
+    return Updates(tokens, tokens, pairs, nothing + 64, microbatches, seconds, nothing,
+                   np.full(count, shared), False, True)  # fmt: skip
+
+
+def test_shapes_tell_apart_what_a_run_leaves_together() -> None:
+    """Tokens, pairs and microbatches, at the level of the run; the other layout at that level."""
+    run = made_up(60, 0, shared=False, slow=1.2, alike=True)
+    probe = join(made_up(60, 1, shared=False), made_up(60, 2, shared=True))
+    dense = fit_updates(run, False, probe)
+    assert dense is not None
+    assert dense.ratio == pytest.approx(1.2, rel=0.03)
+    shared = fit_updates(run, True, probe, dense.ratio)
+    assert shared is not None
+    for found in (dense.cost(), shared.cost()):
+        assert found["per_token_s"] == pytest.approx(1.2 * 6e-5, rel=0.1)
+        assert found["per_pair_s"] == pytest.approx(1.2 * 4e-8, rel=0.15)
+        assert found["per_microbatch_s"] == pytest.approx(1.2 * 0.005, rel=0.2)
+    assert fit_updates(run, True) is None
+
+
+def join(one: Updates, other: Updates) -> Updates:
+    names = {f.name for f in fields(Updates)} - {"skips_equal_rewards", "padded"}
+    columns = {n: np.concatenate([getattr(one, n), getattr(other, n)]) for n in names}
+    return replace(one, **columns)
+
+
+def test_the_runs_give_the_level(run: Path, tmp_path: Path) -> None:
+    """A machine that was slower while it was probed is not slower in the forecast."""
+    load = TrainLoad([(20, [40] * 6)] * 8)
+    plain = calibrate([run]).cost.train(load).total_s
+    for factor in (1.0, 1.5):
+        probe = write_probe(tmp_path / f"{factor}.json", run, factor)
+        fitted = calibrate([run], probe)
+        assert fitted.cost.train(load).total_s == pytest.approx(plain, rel=0.05)
+        shared = fitted.content["cost"]["shared_prefix"]
+        assert shared["per_token_s"] == pytest.approx(SHARED_TOKEN_S, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"schema": "rollcast-probe/9"}, "rollcast-probe/1"),
+        ({"updates": []}, "fewer than"),
+        ({"updates": [3] * 9}, r"updates\[0\] has no layout"),
+        ({"updates": [{"layout": "dense"}] * 9}, r"updates\[0\], computed_tokens"),
+        (
+            {
+                "updates": [
+                    {
+                        "layout": "dense",
+                        "computed_tokens": 1,
+                        "padding_tokens": 1,
+                        "rollouts": 1,
+                        "microbatches": 1,
+                        "log_prob_s": 0,
+                        "total_s": 1,
+                        "groups": [3],
+                    }
+                ]
+                * 9
+            },
+            r"updates\[0\], groups",
+        ),
+        ({"engine": {"trainer": {"microbatch_tokens": 1}}}, "engine.trainer"),
+    ],
+)
+def test_bad_probes_are_named(
+    run: Path, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ScenarioError, match=said) as error:
+        calibrate([run], write_probe(tmp_path / "probe.json", run, **changes))
+    assert error.value.field == "--probe"
+
+
+def test_a_probe_of_another_machine(run: Path, tmp_path: Path) -> None:
+    probe = write_probe(tmp_path / "probe.json", run)
+    content = json.loads(probe.read_text())
+    edit_json(probe, provenance={**content["provenance"], "processor": "another"})
+    with pytest.raises(ScenarioError, match="differ in processor"):
+        calibrate([run], probe)
+
+
+def test_a_file_that_is_none(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="cannot read"):
+        calibrate([run], tmp_path / "none.json")
+    (tmp_path / "text.json").write_text("{")
+    with pytest.raises(ScenarioError, match="not a file of JSON"):
+        calibrate([run], tmp_path / "text.json")

@@ -1,0 +1,43 @@
+"""The notebook runs, from the committed measurements, and keeps its pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "calibrate_and_confirm.ipynb"
+
+
+def cells() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(NOTEBOOK.read_text("utf-8"))["cells"]
+    return found
+
+
+def test_every_cell_was_executed_in_order_and_pictures_are_kept() -> None:
+    executed = [cell for cell in cells() if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in executed] == list(range(1, len(executed) + 1))
+    outputs = [output for cell in executed for output in cell["outputs"]]
+    assert not [output for output in outputs if output["output_type"] == "error"]
+    pictures = [o for o in outputs if "image/png" in o.get("data", {})]
+    assert len(pictures) >= 3
+
+
+@pytest.mark.filterwarnings("default")
+def test_its_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few draws: the numbers are looser, the code is the same."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    lines = []
+    for cell in cells():
+        if cell["cell_type"] == "code":
+            lines += [line for line in cell["source"] if not line.startswith("%")] + ["\n"]
+    source = "".join(lines)
+    assert "DRAWS = 20" in source
+    space: dict[str, Any] = {"display": print}
+    exec(compile(source.replace("DRAWS = 20", "DRAWS = 1"), str(NOTEBOOK), "exec"), space)
+    content = space["content"]
+    assert content["ranking"]["clear_pairs"] >= 1

@@ -15,6 +15,7 @@ from calibration.folder import RunFolder, check_alike
 from calibration.probes import read_probe
 from calibration.robust import FloatArray, median_error
 from simulator.costs.fitted import FIELD, FittedCost
+from simulator.costs.fitted_draws import scaled
 from simulator.errors import ScenarioError
 from simulator.fitted_file import SCHEMA, read_fitted
 from simulator.output import write_json_file
@@ -94,25 +95,29 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
             "RUN_DIR", f"fewer than {updates.MIN_UPDATES} dense updates; add a run without a prefix"
         )
     rest = updates.overheads(runs)
+    ratios = _step_ratios(runs, of_iterations, done, dense, shared, rest)
+    typical = np.exp(np.log(run_levels(ratios)).mean(axis=0))
+    ratios[:, :3] /= typical
+    of_rollout, of_update, of_rest = typical.tolist()
     found = responses.collect(runs)
     middle = {name: float(np.median(seconds)) for name, seconds in rest.items()}
     return Fitted(
         {
             "schema": SCHEMA,
             "cost": {
-                "iteration": of_iterations.cost(),
-                "dense": dense.cost(),
-                "shared_prefix": None if shared is None else shared.cost(),
-                "sync_s": middle["sync"],
-                "switch_to_train_s": middle["to_train"],
-                "switch_to_rollout_s": middle["to_rollout"],
+                "iteration": scaled(of_iterations.cost(), of_rollout),
+                "dense": scaled(dense.cost(), of_update),
+                "shared_prefix": None if shared is None else scaled(shared.cost(), of_update),
+                "sync_s": middle["sync"] * of_rest,
+                "switch_to_train_s": middle["to_train"] * of_rest,
+                "switch_to_rollout_s": middle["to_rollout"] * of_rest,
                 "packing": updates.packing(runs[0], done.padded),
                 "skips_equal_rewards": done.skips_equal_rewards,
             },
             "range": _covered(samples, done, found),
             "policies": sorted({run.policy for run in runs}),
             "fits": {
-                "iteration": iterations.describe(of_iterations, samples),
+                "iteration": _described(of_iterations, samples, of_rollout),
                 "dense": updates.describe(dense),
                 "shared_prefix": None if shared is None else updates.describe(shared),
                 "overheads": {name: _spread(seconds) for name, seconds in rest.items()},
@@ -121,11 +126,18 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
                 "iteration": _covariance(of_iterations.fit.names, of_iterations.fit.covariance),
                 "dense": _covariance(dense.fit.names, dense.fit.covariance),
             },
-            "step_ratios": _step_ratios(runs, of_iterations, done, dense, shared, rest),
+            "step_ratios": ratios.round(6).tolist(),
             **_responses(found),
             "provenance": _provenance(runs),
         }
     )
+
+
+def _described(
+    found: iterations.IterationFit, samples: iterations.Samples, level: float
+) -> dict[str, Any]:
+    described = iterations.describe(found, samples)
+    return {**described, "step_ratio": level * described["step_ratio"]}
 
 
 def _responses(found: responses.Responses) -> dict[str, Any]:
@@ -175,10 +187,9 @@ def _step_ratios(
     dense: updates.UpdateFit,
     shared: updates.UpdateFit | None,
     rest: dict[str, FloatArray],
-) -> list[list[float]]:
+) -> FloatArray:
     """Measured over typical time of each step in order: rollout, update, and all the rest; then the
-    number of its run. A busy machine slows neighbouring steps alike, and some runs altogether, so a
-    forecast draws a run, and stretches of its steps."""
+    number of its run. Shape (steps, 4)."""
     update = np.ones(len(done.train_s))
     for layout, found in ((False, dense), (True, shared)):
         mine = done.shared == layout
@@ -188,8 +199,18 @@ def _step_ratios(
     count = min(len(of_iterations.step_ratios), len(update), len(others), _MAX_RESIDUALS)
     number = np.repeat(np.arange(len(runs)), [len(run.steps["step"]) for run in runs])
     relative = others / max(float(np.median(others)), 1e-12)
-    columns = (of_iterations.step_ratios, update, relative, number)
-    return np.column_stack([column[:count] for column in columns]).round(6).tolist()  # type: ignore[no-any-return]
+    columns = (of_iterations.step_ratios, update, np.maximum(relative, 1e-6), number)
+    return np.column_stack([column[:count] for column in columns])
+
+
+def run_levels(ratios: FloatArray) -> FloatArray:
+    """The median step's ratios of each run: rollout, update and the rest; shape (runs, 3).
+
+    A machine is slower or faster all through some runs. A forecast is of a further run, so its
+    costs are those of the mean level (of the logarithms), whichever run had more steps.
+    """
+    owner = ratios[:, 3]
+    return np.array([np.median(ratios[owner == run, :3], axis=0) for run in np.unique(owner)])
 
 
 def _provenance(runs: Sequence[RunFolder]) -> dict[str, Any]:

@@ -5,9 +5,10 @@ judged. *predict*: lengths and rewards drawn from the fitted models, which judge
 forecast.
 
 An interval has three sources: the parameters, drawn from their covariance; lengths, rewards and
-seed (predict only); and the machine, whose steps take now more and now less than typical:
-stretches of consecutive steps of one run of the calibration are drawn again (a moving-block
-bootstrap; Kunsch, Ann. Statist. 17, 1989).
+seed (predict only); and the machine, which is slower or faster all through some runs, and whose
+steps take now more and now less. For that a level is drawn for the run, and stretches of
+consecutive steps of one run of the calibration are drawn again (a moving-block bootstrap; Kunsch,
+Ann. Statist. 17, 1989).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calibration.calibrate import Fitted
+from calibration.calibrate import Fitted, run_levels
 from calibration.folder import SAME, RunFolder
 from calibration.robust import MOOD, FloatArray
 from simulator.costs.fitted import FittedCost
@@ -39,6 +40,7 @@ METRICS = ("step_s", "rollout_s", "train_s", "tokens_per_s", "bubble", "stalenes
 NOISE_DRAWS: dict[Mode, int] = {"replay": 20, "predict": 1}
 DRAWS = 40
 _SEED_STRIDE = 1009
+_MOST_T = 6.0
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,10 @@ def _flags(fitted: Fitted, target: RunFolder) -> list[str]:
     if fitted.content["fits"]["iteration"]["assumed_prefill_token"]:
         flags.append("the cost of a prefill token was assumed: the prompts hardly vary in length")
     made_on = fitted.content["provenance"]
+    if len(made_on["runs"]) == 1:
+        flags.append(
+            "calibrated on one run: how much runs differ from one another is not in the intervals"
+        )
     for key in SAME:
         if target.provenance.get(key) != made_on.get(key):
             flags.append(f"{target.name} was not measured with the calibration's {key}")
@@ -248,16 +254,30 @@ def _derived(
 
 
 def _noise(fitted: Fitted, steps: int, rng: np.random.Generator) -> FloatArray:
-    """Ratios of rollout, update and rest by step, shape (steps, 3): blocks of those of one measured
-    run, drawn first, so that what tells whole runs apart is not averaged away."""
+    """Ratios of rollout, update and rest by step, shape (steps, 3): blocks of steps of one measured
+    run, relative to its own level, at the level of a further run."""
     measured = np.array(fitted.content["step_ratios"])
-    run = rng.choice(np.unique(measured[:, 3]))
-    ratios = measured[measured[:, 3] == run, :3]
+    levels = run_levels(measured)
+    number = int(rng.integers(len(levels)))
+    ratios = measured[measured[:, 3] == np.unique(measured[:, 3])[number], :3] / levels[number]
     length = min(MOOD, len(ratios))
     blocks = -(-steps // length)
     starts = rng.integers(len(ratios), size=blocks)
     rows = (starts[:, None] + np.arange(length)).ravel() % len(ratios)
-    return np.asarray(ratios[rows[:steps]])
+    return np.asarray(ratios[rows[:steps]] * _further_level(levels, rng))
+
+
+def _further_level(levels: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """The level of a run that was not measured, shape (3,): from the predictive distribution of a
+    normal (of the logarithms) of which as many runs were seen, Student's t. A machine that is slow
+    is slow in everything, so one draw serves all three. One run says nothing of others."""
+    count = len(levels)
+    if count == 1:
+        return levels[0]
+    logs = np.log(levels)
+    spread = logs.std(axis=0, ddof=1) * np.sqrt(1.0 + 1.0 / count)
+    t = np.clip(rng.standard_t(count - 1), -_MOST_T, _MOST_T)
+    return np.asarray(np.exp(logs.mean(axis=0) + t * spread))
 
 
 def _with_noise(metrics: dict[str, FloatArray], ratios: FloatArray) -> dict[str, FloatArray]:

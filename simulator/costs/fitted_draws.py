@@ -22,7 +22,7 @@ def drawn_cost(content: Mapping[str, Any], rng: np.random.Generator) -> dict[str
     fits = content["fits"]
     level = 1.0 + rng.normal() * fits["iteration"]["step_ratio_standard_error"]
     _draw_iteration(cost["iteration"], content, rng)
-    _scale(cost["iteration"], min(max(level, _LEAST_LEVEL), _MOST_LEVEL))
+    cost["iteration"] = scaled(cost["iteration"], min(max(level, _LEAST_LEVEL), _MOST_LEVEL))
     for layout in ("dense", "shared_prefix"):
         if cost[layout] is not None:
             _draw_coefficients(cost[layout], fits[layout]["standard_errors"], rng)
@@ -33,12 +33,14 @@ def drawn_cost(content: Mapping[str, Any], rng: np.random.Generator) -> dict[str
     return cost
 
 
-def _scale(iteration: dict[str, Any], factor: float) -> None:
-    for name in iteration:
-        if name == "rollout_pieces":
-            iteration[name] = [[start, factor * slope] for start, slope in iteration[name]]
-        else:
-            iteration[name] *= factor
+def scaled(cost: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """The costs of an iteration or an update, all times ``factor``."""
+    return {
+        name: [[start, factor * slope] for start, slope in value]
+        if name == "rollout_pieces"
+        else factor * value
+        for name, value in cost.items()
+    }
 
 
 def _draw_iteration(

@@ -202,3 +202,32 @@ def test_runs_of_one_policy_are_known_by_one_name(tmp_path: Path) -> None:
     """A policy that draws takes the run's seed: that does not make it another policy."""
     made = [write_world(tmp_path / f"{s}", policy="pods(keep=3)", seed=s, steps=5) for s in (0, 3)]
     assert {RunFolder.open(run).policy for run in made} == {"pods(keep=3)"}
+
+
+def test_runs_at_several_levels_widen_the_interval(tmp_path: Path) -> None:
+    """A machine that is slow all through one run of three: a fourth may be anywhere near."""
+    made = [write_world(tmp_path / f"{s}", seed=s, steps=10, outliers=0.0) for s in range(4)]
+    for factor, run in zip((1.0, 1.25, 0.9), made, strict=False):
+        slow_down(run, factor)
+    target = RunFolder.open(made[3])
+    one = forecast(calibrate(made[:1]), target, "replay", draws=10)
+    three = forecast(calibrate(made[:3]), target, "replay", draws=10)
+    widths = [float(np.ptp(found.total_interval())) for found in (one, three)]
+    assert widths[1] > 2 * widths[0]
+    assert any("one run" in flag for flag in one.flags)
+    assert not any("one run" in flag for flag in three.flags)
+    level = np.exp(np.mean(np.log([1.0, 1.25, 0.9])))
+    real = measured_by_step(target)["step_s"].sum()
+    assert three.point["step_s"].sum() == pytest.approx(level * real, rel=0.05)
+
+
+def slow_down(run: Path, factor: float) -> None:
+    """Every time of a run, times ``factor``."""
+    import pandas as pd
+
+    for file in ("spans.csv", "steps.csv", "iterations.csv"):
+        table = pd.read_csv(run / file)
+        for column in table.columns:
+            if column.endswith("_s") or column == "seconds":
+                table[column] *= factor
+        table.to_csv(run / file, index=False)

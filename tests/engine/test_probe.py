@@ -53,12 +53,14 @@ def test_a_probe_calibrates(
     assert {row["layout"] for row in rows} == {"dense", "shared_prefix"}
     for row in rows:
         assert row["total_s"] > 0
-        assert row["rollouts"] == row["groups"] * row["group_size"]  # none is left out
-        prompt, n = row["prompt_tokens"], row["rollouts"]
-        copies = row["groups"] if row["layout"] == "shared_prefix" else n
-        # responses are fed without their last token, a shared prompt without its own
-        least = (prompt - 1) * copies
-        assert row["computed_tokens"] >= least
+        assert row["rollouts"] == sum(len(responses) for _, responses in row["groups"])
+        fed = 0
+        for prompt, responses in row["groups"]:
+            shared = row["layout"] == "shared_prefix" and prompt > 1
+            # a response is fed without its last token, a shared prompt without its own
+            copies = [n + prompt - 1 for n in responses]
+            fed += prompt - 1 + sum(responses) if shared else sum(copies)
+        assert row["computed_tokens"] == fed
 
     run: Any = SimpleNamespace(
         path=tmp_path, provenance=content["provenance"], scenario={"engine": content["engine"]}

@@ -209,8 +209,8 @@ def plan(
     grid = capacity.parse_vary(vary or ())
     chains = policy or [from_raw(raw).policy_name]
     with _progress("choices", capacity.combinations(grid, chains)) as advance:
-        done = None if advance is None else partial(advance, None)
-        choices = capacity.ranked(capacity.explore(raw, grid, chains, done), by)
+        found = capacity.explore(raw, grid, chains, partial(advance, None), _keep_on)
+        choices = capacity.ranked(found, by)
     if out is not None:
         write_folder(out, partial(capacity.write_plan, choices=choices), force)
     report.show_plan(choices, as_json)
@@ -243,9 +243,9 @@ def _say_where(out: Path | None) -> None:
 
 @contextmanager
 def _progress(label: str, steps: int) -> Iterator[Any]:
-    """A progress bar on a terminal, nothing in a pipe."""
+    """A progress bar on a terminal, nothing in a pipe; to be called after each step."""
     if not sys.stderr.isatty():
-        yield None
+        yield _keep_on
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -253,7 +253,12 @@ def _progress(label: str, steps: int) -> Iterator[Any]:
     columns = (TextColumn(label or "steps"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("steps", total=steps)
-        yield lambda _: bar.advance(task)
+
+        def advance(record: Any) -> None:
+            _keep_on(record)
+            bar.advance(task)
+
+        yield advance
 
 
 def _add_commands(argv: list[str]) -> None:
@@ -330,6 +335,16 @@ class _Stopped(BaseException):
         self.number = number
 
 
+_stop_asked: list[_Stopped] = []
+
+
+def _keep_on(_: Any) -> None:
+    """Stops where a signal asked for it and its exception got lost: one that is raised in a
+    callback of the interpreter, or below a bare ``except`` of some library, is swallowed."""
+    if _stop_asked:
+        raise _stop_asked[0]
+
+
 @contextmanager
 def _stoppable() -> Iterator[None]:
     """Turns the signals that end a process into `_Stopped`, so that what is half-written goes; a
@@ -341,7 +356,8 @@ def _stoppable() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         for each in _STOPS:
             signal.signal(each, signal.SIG_IGN)
-        raise _Stopped(number)
+        _stop_asked.append(_Stopped(number))
+        raise _stop_asked[0]
 
     before = {each: signal.getsignal(each) for each in _STOPS}
     try:
@@ -350,6 +366,7 @@ def _stoppable() -> Iterator[None]:
                 signal.signal(each, stop)
         yield
     finally:
+        _stop_asked.clear()
         for each, handler in before.items():
             signal.signal(each, handler)
 

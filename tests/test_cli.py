@@ -3,6 +3,7 @@ the same seed gives the same bytes, and a stopped run leaves nothing."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -522,3 +524,26 @@ def test_presets_are_listed_and_shown(cli: Cli, kind: str) -> None:
     code, out, _ = cli("presets", kind, names[0])
     assert code == 0
     assert names[0] in out
+
+
+def test_a_stop_whose_exception_got_lost_is_honoured_at_the_next_step(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As when a signal comes in the middle of an import that swallows every exception."""
+    import simulator.simulate as module
+
+    load = module.load
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        with contextlib.suppress(BaseException):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1.0)
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(module, "load", interrupted)
+    out = tiny.parent / "out"
+    with pytest.raises(SystemExit) as stopped:
+        main(["simulate", str(tiny), "--no-plot", "--out", str(out)])
+    assert stopped.value.code == 128 + signal.SIGTERM
+    assert "interrupted" in capsys.readouterr().err
+    assert not out.exists()

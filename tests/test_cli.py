@@ -466,13 +466,25 @@ def test_a_terminal_sees_a_progress_bar_and_a_pipe_does_not(tiny: Path) -> None:
     assert "step time" in shown.decode()
 
 
+def _heed_signals() -> None:
+    """A shell starts what it puts into the background with SIGINT ignored; its children too."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("writing", [False, True])
 def test_a_stopped_run_leaves_no_folder(tiny: Path, number: signal.Signals, writing: bool) -> None:
     out = tiny.parent / "new" / "out"
     argv = [*ROLLCAST, "simulate", str(tiny), "--no-plot", "--out", str(out)]
     argv += settings("steps=400" if writing else "steps=100000")
-    process = subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        argv,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=_heed_signals,
+    )
     until = time.monotonic() + 60
     if writing:
         while not list(tiny.parent.glob("new/.out*")) and time.monotonic() < until:

@@ -22,11 +22,9 @@ import numpy as np
 from calibration.calibrate import Fitted, run_levels
 from calibration.folder import SAME, RunFolder
 from calibration.robust import MOOD, FloatArray
-from simulator.costs.fitted import FittedCost
-from simulator.costs.fitted_draws import drawn_cost
 from simulator.draws import GroupDraw
 from simulator.loop import run as run_loop
-from simulator.resample import MeasuredGroups, measured_workload
+from simulator.resample import MeasuredGroups, ResampledWorkload
 from simulator.run_replay import ReplayWorkload
 from simulator.scenario import Scenario, build_scenario
 from simulator.scenario_file import RawScenario
@@ -123,15 +121,20 @@ def forecast(
     Raises ScenarioError or RunError where the scenario cannot be simulated.
     """
     rng = np.random.default_rng(seed)
+    own, cost = _own_scenario(target), fitted.cost
+    groups = MeasuredGroups.from_mapping(fitted.content["groups"], fitted.name)
     runs, noisy, totals, unmeasured = [], [], [], 0
     flags: list[str] = []
     for number in range(draws + 1):
-        values = fitted.content if number == 0 else perturbed(fitted.content, rng)
-        scenario = _scenario(fitted, values, target, seed + _SEED_STRIDE * (number + 1))
-        workload: Workload = scenario.workload
+        known, priced = groups, cost
+        if number:
+            known, priced = groups.drawn(rng), cost.drawn(rng)
+        workload: Workload = ResampledWorkload(
+            known, target.cap, seed + _SEED_STRIDE * (number + 1)
+        )
         if mode == "replay":
-            workload = _measured(target, scenario.workload)
-        result, found = _simulate(replace(scenario, workload=workload))
+            workload = _measured(target, workload)
+        result, found = _simulate(replace(own, workload=workload, cost=priced))
         if number == 0:
             flags = [*found, *getattr(workload, "warnings", ()), *_flags(fitted, target)]
             unmeasured = getattr(workload, "unmeasured", 0)
@@ -153,31 +156,19 @@ def forecast(
     return Forecast(point, stacked, np.array(totals), unmeasured, flags)
 
 
-def perturbed(content: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-    """A fitted file's content with costs drawn from their sampling distribution, and groups drawn
-    again from those measured (a bootstrap)."""
-    groups = MeasuredGroups.from_mapping(content["groups"], "fitted file")
-    rows = np.sort(rng.integers(len(groups), size=len(groups))).tolist()
-    cost = drawn_cost(content, rng)
-    return {**content, "cost": cost, "groups": groups.chosen(rows).to_mapping()}
-
-
-def _scenario(fitted: Fitted, values: Mapping[str, Any], target: RunFolder, seed: int) -> Scenario:
-    """The target's scenario with measured groups and fitted costs; its policy keeps the run's seed,
-    as its draws belong to its decisions."""
-    # Placeholders: groups and costs take their places below.
+def _own_scenario(target: RunFolder) -> Scenario:
+    """The target's scenario but for workload and costs; its policy keeps the run's seed, as its
+    draws belong to its decisions."""
     data = dict(target.scenario)
     counts = data.get("workload") or {}
-    data["workload"] = {
+    data["workload"] = {  # placeholders, and so are the costs
         **{key: counts.get(key) for key in ("batch_groups", "group_size", "max_new_tokens")},
         "prompt_tokens": 1,
         "lengths": {"family": "lognormal", "median_tokens": 1, "between_sd": 0, "within_sd": 0},
     }
     data["cost"] = {"linear": {"iteration_s": 1.0, "per_rollout_s": 0.0, "per_context_token_s": 0.0,
                                "per_prefill_token_s": 0.0, "train_per_token_s": 0.0}}  # fmt: skip
-    own = build_scenario(RawScenario(data, name=target.name, folder=target.path))
-    workload = measured_workload(values, fitted.name, target.cap, seed)
-    return replace(own, workload=workload, cost=FittedCost.from_mapping(values, fitted.name))
+    return build_scenario(RawScenario(data, name=target.name, folder=target.path))
 
 
 def _measured(target: RunFolder, model: Workload) -> MeasuredWorkload:

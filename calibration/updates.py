@@ -80,7 +80,8 @@ def collect(runs: Sequence[RunFolder]) -> Updates:
     for run in runs:
         steps, updates, layouts = run.steps, run.updates, run.layouts
         count = len(steps["step"])
-        packed = packing_of(run, padded)
+        options = packing(run, padded)
+        packed = None if options is None else Packing(**options)
         batches_trained = loads(run, skips=_skips(run)) if packed is not None else {}
         for file, found in (("updates.jsonl", updates), ("decisions.jsonl", layouts)):
             if found is not None and len(found) != count:
@@ -229,12 +230,6 @@ def packing(run: RunFolder, padded: bool) -> dict[str, int] | None:
     if not padded:
         return None
     return packing_options((run.scenario.get("engine") or {}).get("trainer") or {})
-
-
-def packing_of(run: RunFolder, padded: bool) -> Packing | None:
-    """`packing`, to be used."""
-    options = packing(run, padded)
-    return None if options is None else Packing(**options)
 
 
 def packing_options(trainer: Mapping[str, Any]) -> dict[str, int]:

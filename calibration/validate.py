@@ -15,9 +15,8 @@ from calibration.folder import RunFolder
 from calibration.forecast import DRAWS, METRICS, Forecast, Mode, forecast, measured_by_step
 from calibration.robust import FloatArray
 from simulator.errors import ScenarioError
+from simulator.ranking import LEVEL, SURE
 
-LEVEL = 0.9
-SURE = 0.95  # a ranking that holds in a smaller share of the draws is not called sure
 _NO_SETTING = ("policy", "seed", "steps", "name", "cost", "workload.lengths", "workload.rewards")
 _ABSOLUTE = ("bubble", "staleness")  # may be 0: errors are differences, not shares
 

@@ -8,7 +8,7 @@ lengths. `rollcast calibrate` keeps them in its file, and a scenario uses them w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -69,13 +69,14 @@ class MeasuredGroups:
         """What `from_mapping` reads."""
         return {key: getattr(self, key) for key in (*_COLUMNS, "max_new_tokens")}
 
-    def chosen(self, indices: Sequence[int]) -> MeasuredGroups:
-        """The groups at ``indices``, which must rise and may repeat."""
+    def drawn(self, rng: np.random.Generator) -> MeasuredGroups:
+        """As many groups, drawn from these with replacement: a bootstrap."""
+        rows = np.sort(rng.integers(len(self), size=len(self))).tolist()
         return MeasuredGroups(
-            tuple(self.version[i] for i in indices),
-            tuple(self.prompt_tokens[i] for i in indices),
-            tuple(self.new_tokens[i] for i in indices),
-            tuple(self.rewards[i] for i in indices),
+            tuple(self.version[i] for i in rows),
+            tuple(self.prompt_tokens[i] for i in rows),
+            tuple(self.new_tokens[i] for i in rows),
+            tuple(self.rewards[i] for i in rows),
             self.max_new_tokens,
         )
 

@@ -15,7 +15,7 @@ from calibration import report
 from calibration.calibrate import Fitted, calibrate
 from calibration.cli import register
 from calibration.folder import RunFolder
-from calibration.forecast import MeasuredWorkload, forecast, measured_by_step, perturbed
+from calibration.forecast import MeasuredWorkload, forecast, measured_by_step
 from calibration.validate import Validation, machine_noise, noise_floor, ranking, validate
 from simulator.draws import GroupDraw
 from simulator.run_replay import ReplayWorkload
@@ -125,8 +125,8 @@ def test_another_layout_is_flagged(fitted: Fitted, tmp_path: Path) -> None:
 
 def test_draws_differ_and_stay_within_bounds(fitted: Fitted) -> None:
     rng = np.random.default_rng(0)
-    drawn = [perturbed(fitted.content, rng) for _ in range(50)]
-    slopes = [draw["cost"]["iteration"]["rollout_pieces"][0][1] for draw in drawn]
+    drawn = [fitted.cost.drawn(rng) for _ in range(50)]
+    slopes = [draw.iteration.rollout_pieces[0][1] for draw in drawn]
     [[_, centre]] = fitted.content["cost"]["iteration"]["rollout_pieces"]
     assert np.std(slopes) > 0
     assert abs(np.mean(slopes) - centre) < 0.2 * centre

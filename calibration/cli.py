@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -93,14 +91,16 @@ def validate(
     from calibration.calibrate import Fitted
     from calibration.validate import validate as check
     from simulator.output import plain
+    from simulator.progress import progress_bar
 
     if out is not None:
         report.check_target(out, force)
-    with _progress(len(runs)) as advance:
+    with progress_bar("", len(runs), elapsed=False, said="") as update:
         known = Fitted.read(fitted)
         if lengths:
             known = known.with_responses(lengths)
-        found = check(known, runs, mode, draws, advance)  # type: ignore[arg-type]
+        on_run = update and (lambda name: update(advance=1, said=name))
+        found = check(known, runs, mode, draws, on_run)  # type: ignore[arg-type]
     if out is not None:
         report.write(out, found, force)
     if as_json:
@@ -109,18 +109,3 @@ def validate(
         report.show(found)
     if out is not None:
         print(f"wrote {out}/", file=sys.stderr)
-
-
-@contextmanager
-def _progress(runs: int) -> Iterator[Any]:
-    """A progress bar on a terminal, nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[name]}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("runs", total=runs, name="")
-        yield lambda name: bar.update(task, advance=1, name=name)

@@ -87,6 +87,7 @@ def probe(
     """
     from engine.environment import prepare
     from simulator.output import write_json_file
+    from simulator.progress import progress_bar
     from simulator.scenario_file import override, read_scenario
 
     prepare()  # before torch, which reads its environment when it is imported
@@ -94,25 +95,10 @@ def probe(
     from engine.probe import probe as measure
 
     spec = build_run(override(read_scenario(scenario), settings or (), seed))
-    with _bar("batches") as advance:
-        found = measure(spec, advance)
+    with progress_bar("batches", None) as update:
+        found = measure(spec, update and (lambda done, all_: update(completed=done, total=all_)))
     write_json_file(output, found, "-o")
     print(f"wrote {output}", file=sys.stderr)
-
-
-@contextmanager
-def _bar(label: str) -> Iterator[Any]:
-    """A progress bar on a terminal, nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager
@@ -129,19 +115,15 @@ def _notes_shown() -> Iterator[None]:
 @contextmanager
 def _progress(steps: int) -> Iterator[Any]:
     """A progress bar with step time and accuracy on a terminal, nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from simulator.progress import progress_bar
 
-    said = TextColumn("{task.fields[said]}")
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), said)
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("steps", total=steps, said="starting the engine")
+    with progress_bar("", steps, said="starting the engine", transient=False) as update:
+        if update is None:
+            yield None
+            return
 
         def advance(record: Any, reward: float) -> None:
             text = f"{record.step_s:.2f} s a step, accuracy {reward:.2f}"
-            bar.update(task, completed=record.step + 1, said=text)
+            update(completed=record.step + 1, said=text)
 
         yield advance

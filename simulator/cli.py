@@ -244,19 +244,14 @@ def _say_where(out: Path | None) -> None:
 @contextmanager
 def _progress(label: str, steps: int) -> Iterator[Any]:
     """A progress bar on a terminal, nothing in a pipe; to be called after each step."""
-    if not sys.stderr.isatty():
-        yield _keep_on
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from simulator.progress import progress_bar
 
-    columns = (TextColumn(label or "steps"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("steps", total=steps)
+    with progress_bar(label or "steps", steps) as update:
 
         def advance(record: Any) -> None:
             _keep_on(record)
-            bar.advance(task)
+            if update is not None:
+                update(advance=1)
 
         yield advance
 

@@ -82,7 +82,7 @@ def probe(
 ) -> None:
     """Time the trainer on batches of many shapes, dense and with a shared prefix.
 
-    Takes about a minute, and no engine. calibrate --probe FILE uses it, to tell apart what a
+    Takes two minutes or so, and no engine. calibrate --probe FILE uses it, to tell apart what a
     synchronous run leaves together and to price a layout that it never used.
     """
     from engine.environment import prepare

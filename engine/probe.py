@@ -2,7 +2,7 @@
 
 A synchronous run trains on batches that are all alike, so what an update costs per token, per
 microbatch and per rollout cannot be told apart from it, and a layout that it never used not at all.
-A probe asks the trainer directly, in about a minute, without an engine or a rollout.
+A probe asks the trainer directly, in about two minutes, without an engine or a rollout.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from simulator.errors import ScenarioError
 from simulator.plan import Batch, StepPlan
 from simulator.policies import check_policy, spell
 from simulator.policy import Chain
-from simulator.scenario import EngineSection, build_policies, validate
+from simulator.scenario import EngineSection, build_policies, overlapping, validate
 from simulator.scenario_file import RawScenario
 from simulator.scenario_sections import ClusterSection
 
@@ -79,8 +79,8 @@ def _build(raw: RawScenario) -> RunSpec:
     plan = StepPlan(Batch(counts.batch_groups, counts.group_size))
     policy = build_policies(model.policy, model.seed)
     check_policy(policy, plan)
-    if policy.plan(plan, policy.init()).launch.run_ahead:
-        raise ScenarioError("policy.one_step_off", "needs replica and trainer on GPUs of their own")
+    if (name := overlapping(policy, plan)) is not None:
+        raise ScenarioError(f"policy.{name}", "needs replica and trainer on GPUs of their own")
     if counts.max_new_tokens is None:
         raise ScenarioError("workload.max_new_tokens", "missing; give a number of tokens")
     max_new_tokens = whole(counts.max_new_tokens, "workload.max_new_tokens", minimum=1)

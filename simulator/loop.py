@@ -77,7 +77,7 @@ class Loop:
 
         after_step: called between steps, when `state_dict` may be taken.
         """
-        result = self.result
+        result, plan = self.result, self.base
         if self.next_step == 0:
             result.start_s = result.end_s = self.world.now_s
         while self.next_step < steps:
@@ -87,6 +87,8 @@ class Loop:
             self.next_step += 1
             if after_step is not None:
                 after_step(self)
+        if self.in_flight:  # kept running until now
+            self._put_away(plan, {})
         self._finish_update()
         kept = [r for group in self.buffer for r in group.rollouts]
         kept += [r for group in self.ready for r in group.winners]  # the others are dropped
@@ -119,8 +121,10 @@ class Loop:
     # One step
 
     def _step(self, plan: StepPlan) -> None:
+        if self.in_flight and not plan.keeps_running:  # the step before did
+            self._put_away(replace(plan, unfinished="resume"), {})
         if plan.launch.run_ahead == 0:  # on-policy from here on, whatever the step before did
-            self._finish_update()
+            self._finish_update(plan)
         self._record = self._books.begin_step(plan, self.world.now_s)
         self._completed, self._rejected = [], set()
         decision: dict[str, Any] = {"step": plan.step, "plan": describe(plan), "launched": []}
@@ -130,9 +134,9 @@ class Loop:
         self._books.rollout_phase()
         if plan.launch.run_ahead == 0:
             self._train(plan, batch)
-            self._finish_update()
+            self._finish_update(plan)
         else:
-            self._finish_update()
+            self._finish_update(plan)
             self._train(plan, batch)
         self.result.decisions.append(decision)
 
@@ -143,7 +147,10 @@ class Loop:
         deadline_s = None if limit_s is None else start_s + limit_s
         wave = plan.launch.groups_in_wave(plan.batch)
         self._rejected_in_a_row = 0
-        if len(self.ready) < need:
+        budgeted, running_on = plan.unfinished == "keep", plan.keeps_running
+        if budgeted:
+            self._launch(self._room(plan), plan, decision)
+        elif len(self.ready) < need:
             self._launch(wave - len(self.ready), plan, decision)
         while True:
             if self._rejected_in_a_row > MAX_FRUITLESS_WAVES * wave:
@@ -153,22 +160,30 @@ class Loop:
                     "groups accepted); check workload.rewards against policy"
                 )
             if self._starved(plan):
-                self._launch(self._refill_size(plan), plan, decision)
+                self._launch(
+                    self._room(plan) if budgeted else self._refill_size(plan), plan, decision
+                )
             elapsed_s = self.world.now_s - start_s
             late = deadline_s is not None and self.world.now_s >= deadline_s
             if late and limit_s is not None:  # rounding must not make the deadline a hair short
                 elapsed_s = max(elapsed_s, limit_s)
             progress = Progress(len(self.ready), need, self.in_flight_rollouts, elapsed_s)
-            if plan.stop(progress):
+            if plan.stop(progress) and not (running_on and self._training is not None):
                 break
             self._dispatch(self.world.wait(None if late else deadline_s), plan)
+            if running_on and self._unsynced is not None:  # as soon as there are new weights
+                self._sync(plan)
             self._refill(plan, decision)
         decision["stop"] = {
             "type": type(plan.stop).__name__,
             "ready": [group.group for group in self.ready],
             "in_flight": self.in_flight_rollouts,
         }
-        self._put_away(plan, decision)
+        if running_on:
+            self._record.rollout_end_s = self.world.now_s
+            decision["unfinished"] = []
+        else:
+            self._put_away(plan, decision)
 
     def _launch(self, groups: int, plan: StepPlan, decision: dict[str, Any]) -> None:
         """Puts ``groups`` groups in flight, the buffer's first if the plan says so."""
@@ -187,6 +202,9 @@ class Loop:
             rollouts.extend(group.unfinished)
             self._record.launched_groups += 1
             decision["launched"].append(group.group)
+        self._submit(rollouts)
+
+    def _submit(self, rollouts: list[Rollout]) -> None:
         now_s = self.world.now_s
         for rollout in rollouts:
             rollout.in_flight = True
@@ -202,18 +220,26 @@ class Loop:
 
     def _from_buffer(self, plan: StepPlan) -> Group | None:
         """The oldest buffered group, restarted if it has grown too stale; None if none is left."""
-        bound = plan.staleness.max_versions
         while self.buffer:
             group = self.buffer.popleft()
-            oldest = group.oldest_version
-            if oldest is None and not group.winners:  # it starts from nothing: as this plan says
+            if group.oldest_version is None and not group.winners:  # from nothing: as planned now
                 return self._fresh(plan, group.group, group.attempt)
-            if bound is None or oldest is None or self.version - oldest <= bound:
+            if not self._too_old(group, plan):
                 self._record.resumed_groups += 1
                 return group
-            self._books.drop(group.rollouts)
-            if plan.staleness.exceeded == "restart":
-                return self._fresh(plan, group.group, group.attempt + 1)
+            if (anew := self._give_up(group, plan)) is not None:
+                return anew
+        return None
+
+    def _too_old(self, group: Group, plan: StepPlan) -> bool:
+        bound, oldest = plan.staleness.max_versions, group.oldest_version
+        return bound is not None and oldest is not None and self.version - oldest > bound
+
+    def _give_up(self, group: Group, plan: StepPlan) -> Group | None:
+        """Drops a group that is too old; its prompt starts from nothing, if the plan says so."""
+        self._books.drop(group.rollouts)
+        if plan.staleness.exceeded == "restart":
+            return self._fresh(plan, group.group, group.attempt + 1)
         return None
 
     # Refill
@@ -231,16 +257,28 @@ class Loop:
 
     def _refill(self, plan: StepPlan, decision: dict[str, Any]) -> None:
         """Keeps the number in flight constant where the plan asks for it."""
-        if plan.launch.refill == "none" or len(self.ready) >= plan.batch.groups:
+        if plan.launch.refill == "none":
             return
-        wave = plan.launch.groups_in_wave(plan.batch)
-        if plan.launch.refill == "group":
-            room = wave - len(self.in_flight)
-        else:
-            per_group = plan.launch.rollouts_per_group(plan.batch.group_size)
-            room = (wave * per_group - self.in_flight_rollouts) // per_group
+        if plan.unfinished != "keep" and len(self.ready) >= plan.batch.groups:
+            return
+        room = self._room(plan)
         if room > 0:
             self._launch(room, plan, decision)
+
+    def _room(self, plan: StepPlan) -> int:
+        """Groups that the plan still wants in flight; where they are kept running, no more than can
+        be trained on within ``run_ahead`` updates, in the manner of AReaL (arXiv 2505.24298)."""
+        wave = plan.launch.groups_in_wave(plan.batch)
+        if plan.launch.refill == "rollout":
+            per_group = plan.launch.rollouts_per_group(plan.batch.group_size)
+            room = (wave * per_group - self.in_flight_rollouts) // per_group
+        else:
+            room = wave - len(self.in_flight)
+        if plan.unfinished == "keep":
+            batches = plan.launch.run_ahead + 1 + self.version - plan.step
+            budget = batches * plan.batch.groups - len(self.ready) - len(self.in_flight)
+            room = min(room, budget)
+        return max(room, 0)
 
     # Events
 
@@ -297,18 +335,12 @@ class Loop:
 
     def _put_away(self, plan: StepPlan, decision: dict[str, Any]) -> None:
         """Aborts what is in flight; what completes in its last iteration counts as complete."""
-        if self.in_flight:
-            aborted = self.world.abort()
-            for rollout in aborted:
-                self._leave(rollout)
-            for rollout in aborted:
-                if rollout.finished:
-                    self._finished(rollout, plan)
+        self._interrupt(plan)
         left = sorted(self.in_flight.values(), key=lambda group: group.group)
         self.in_flight.clear()
         if self.in_flight_rollouts:
             raise RunError(f"{self.in_flight_rollouts} rollouts were lost at an abort")
-        if plan.unfinished == "resume":
+        if plan.unfinished in ("resume", "keep"):
             self._buffer(left)
         else:
             for group in left:
@@ -316,6 +348,17 @@ class Loop:
             if plan.unfinished == "restart":
                 self._buffer([self._fresh(plan, g.group, g.attempt + 1) for g in left])
         decision["unfinished"] = [[g.group, [r.new_tokens for r in g.rollouts]] for g in left]
+
+    def _interrupt(self, plan: StepPlan) -> None:
+        """Aborts what is in flight; what ends in its last iteration counts as finished."""
+        if not self.in_flight:
+            return
+        aborted = self.world.abort()
+        for rollout in aborted:
+            self._leave(rollout)
+        for rollout in aborted:
+            if rollout.finished:
+                self._finished(rollout, plan)
 
     def _buffer(self, groups: list[Group]) -> None:
         """Adds groups to the buffer, which stays in order of age."""
@@ -326,6 +369,8 @@ class Loop:
     def _select(self, plan: StepPlan, decision: dict[str, Any]) -> TrainBatch:
         """Takes the batch from the ready groups, and from each group the rollouts to train on."""
         need = plan.batch.groups
+        if plan.keeps_running:  # else old groups would be passed over again and again
+            self.ready.sort(key=lambda group: group.group)
         taken = self.ready if plan.surplus == "train" else self.ready[:need]
         surplus = self.ready[len(taken) :]
         self.ready = []
@@ -383,14 +428,33 @@ class Loop:
         self._training = self._record
         self.world.train(batch, plan.layout)
 
-    def _finish_update(self) -> None:
-        """Waits for the update under way, if any, and brings its weights to the replicas."""
+    def _finish_update(self, plan: StepPlan | None = None) -> None:
+        """Waits for the update under way, if any, and brings its weights to the replicas. plan: of
+        the rollouts that are kept running meanwhile."""
         while self._training is not None:
-            self._dispatch(self.world.wait(), None)
+            self._dispatch(self.world.wait(), plan)
         if self._unsynced is not None:
-            self.world.sync_weights()
+            self._sync(plan)
+
+    def _sync(self, plan: StepPlan | None) -> None:
+        """Brings new weights to the replicas. What is in flight is interrupted for it, and goes on
+        from the tokens that it has."""
+        if plan is not None:
+            self._interrupt(plan)
+        self.world.sync_weights()
         while self._unsynced is not None:
             self._dispatch(self.world.wait(), None)
+        if plan is not None and self.in_flight:
+            self._go_on(plan)
+
+    def _go_on(self, plan: StepPlan) -> None:
+        """Submits again what was interrupted, as far as it is not too old by now."""
+        for group in [*self.in_flight.values()]:
+            if self._too_old(group, plan):
+                del self.in_flight[group.group]
+                if (anew := self._give_up(group, plan)) is not None:
+                    self.in_flight[group.group] = anew
+        self._submit([r for group in self.in_flight.values() for r in group.unfinished])
 
     def _trained(self, event: Trained) -> None:
         record = self._training

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from simulator.errors import ScenarioError
 
-Unfinished = Literal["discard", "resume", "restart"]
+Unfinished = Literal["discard", "resume", "restart", "keep"]
 Surplus = Literal["carry", "train", "drop", "restart"]
 Layout = Literal["dense", "shared_prefix"]
 Advantages = Literal["after_selection", "before_selection"]
@@ -55,7 +55,8 @@ class Launch:
     refill: what keeps the number in flight constant: nothing, a new group for each complete group,
         or a new group as soon as finished rollouts have freed enough slots.
     run_ahead: updates that rollouts may be behind the trainer when they start: 0 is on-policy, 1
-        trains batch k while batch k + 1 is generated.
+        trains batch k while batch k + 1 is generated. Where unfinished rollouts are to be kept,
+        groups start as long as all that started can be trained on within so many updates.
     """
 
     over_sampling: float = 1.0
@@ -167,8 +168,8 @@ class Selector(Protocol):
 class Staleness:
     """How old unfinished work may grow, in versions of the weights.
 
-    max_versions: a buffered group whose oldest token is older than this is not resumed; None is no
-        bound.
+    max_versions: a buffered or interrupted group whose oldest token is older than this is not
+        resumed; None is no bound.
     exceeded: such a group's prompt restarts from nothing, or is dropped.
     mask_off_policy: tokens of earlier versions are masked in the loss; their rewards still count.
     """
@@ -180,7 +181,13 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Every decision of one step; the defaults are synchronous RL."""
+    """Every decision of one step; the defaults are synchronous RL.
+
+    unfinished: what becomes of rollouts in flight when the phase ends: their tokens are dropped;
+        they resume from them in a later step; their prompts restart from nothing; or they are kept
+        running, through the update and, interrupted by it, the weight sync (on-policy there is
+        nothing to run through, and they resume). surplus: of complete groups beyond the batch.
+    """
 
     batch: Batch
     step: int = 0
@@ -193,6 +200,11 @@ class StepPlan:
     advantages: Advantages = "after_selection"
     layout: Layout = "dense"
     staleness: Staleness = Staleness()
+
+    @property
+    def keeps_running(self) -> bool:
+        """Whether rollouts run on while their predecessors are trained on."""
+        return self.unfinished == "keep" and self.launch.run_ahead > 0
 
     def check(self) -> None:
         """Raises ScenarioError for a plan that contradicts itself."""

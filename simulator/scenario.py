@@ -138,11 +138,21 @@ def build_policies(spec: Any, seed: int) -> Chain:
 def _check_policy(policy: Chain, plan: StepPlan, shape: ClusterShape) -> None:
     """Raises ScenarioError for a policy that this cluster or workload cannot carry out."""
     check_policy(policy, plan)
-    if shape.colocated and policy.plan(plan, policy.init()).launch.run_ahead:
+    name = overlapping(policy, plan)
+    if shape.colocated and name is not None:
         raise ScenarioError(
-            "policy.one_step_off",
+            f"policy.{name}",
             "overlaps training with rollout, which needs cluster.placement: disaggregated",
         )
+
+
+def overlapping(policy: Chain, plan: StepPlan) -> str | None:
+    """The name of the first policy in the chain that lets training overlap with rollout, if any
+    does."""
+    for member in policy.policies:
+        if member.plan(plan, member.init()).launch.run_ahead:
+            return spell(member).partition("(")[0]
+    return None
 
 
 def _shape(cluster: ClusterSection) -> ClusterShape:

@@ -259,7 +259,7 @@ def plans(draw: st.DrawFn, run_ahead: int) -> StepPlan:
         batch=Batch(draw(st.integers(1, 3)), size),
         launch=launch,
         stop=draw(stops),
-        unfinished=draw(st.sampled_from(["resume", "resume", "discard", "restart"])),
+        unfinished=draw(st.sampled_from(["resume", "keep", "resume", "discard", "restart"])),
         surplus=draw(st.sampled_from(["carry", "train", "drop"])),
         filter=rule,
         select=(KeepFirst(keep),) if keep else (),

@@ -142,6 +142,14 @@ def test_one_step_off_overlaps() -> None:
     assert 0 < ahead["staleness_mean"] <= 1
 
 
+def test_fully_async_leaves_nobody_waiting() -> None:
+    free, sync = both("fully_async.yaml", "steps=6")
+    ahead, _ = both("one_step_off.yaml", "steps=6")
+    assert free["makespan_s"] < ahead["makespan_s"] < sync["makespan_s"]
+    assert 0 < free["staleness_mean"] <= 4
+    assert free["reprefilled_tokens"] > 0
+
+
 def test_tail_batching_stays_on_policy_and_drops() -> None:
     tail, _ = both("tail_batching.yaml", "steps=4")
     assert tail["staleness_mean"] == 0

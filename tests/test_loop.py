@@ -27,6 +27,7 @@ from simulator.plan import (
     StepPlan,
     TimeLimit,
 )
+from simulator.policies import parse_policy
 from simulator.policy import chain
 from simulator.replica import EngineSpec
 from simulator.rollout import Rollout
@@ -158,8 +159,9 @@ def test_time_passes_in_order(scenario: Scenario) -> None:
 
 def version_at(result: Run, step: int) -> int:
     """Updates that the weights had had when ``step``'s rollouts ran."""
-    ahead = result.decisions[step]["plan"]["launch"]["run_ahead"]
-    return max(step - ahead, 0)
+    plan = result.decisions[step]["plan"]
+    ahead = plan["launch"]["run_ahead"]
+    return step if plan["unfinished"] == "keep" else max(step - ahead, 0)
 
 
 @given(scenarios())
@@ -216,15 +218,15 @@ def test_unfinished_work_is_treated_as_planned(scenario: Scenario) -> None:
     ] = {}  # (group, index, attempt) -> step it was aborted in
     for step, group, index, attempt, resumed, fate, finished in stays:
         key = (group, index, attempt)
-        if resumed:
-            assert stopped[key] < step
+        plan = scenario.plans[step % len(scenario.plans)]
+        if resumed:  # kept rollouts within the step: it goes on after the weight sync
+            assert stopped[key] < step + plan.keeps_running
         if not finished:
             stopped[key] = step
-            plan = scenario.plans[step % len(scenario.plans)]
             left = {g for g, _ in result.decisions[step]["unfinished"]}
-            if plan.unfinished != "resume" and group in left:
+            if plan.unfinished not in ("resume", "keep") and group in left:
                 assert fate == DROPPED
-    if "resume" not in kinds:
+    if not kinds & {"resume", "keep"}:
         assert not any(result.stays["resumed"])
     if kinds == {"discard"}:
         assert not any(result.stays["attempt"]) or any(
@@ -438,8 +440,12 @@ def test_a_world_that_loses_something_ends_the_run(fault: str, said: str) -> Non
 @checked
 def test_a_loop_cannot_be_saved_in_the_middle_of_a_step(plan: StepPlan) -> None:
     loop = Loop(fresh(), chain(), plan)
-    loop._roll_out = lambda plan, decision: loop.state_dict()  # type: ignore[method-assign]
-    loop.in_flight[0] = loop._fresh(plan, 0)
+
+    def saved(plan: StepPlan, decision: dict[str, Any]) -> None:
+        loop.in_flight[0] = loop._fresh(plan, 0)
+        loop.state_dict()
+
+    loop._roll_out = saved  # type: ignore[method-assign]
     with pytest.raises(RunError, match="between two steps"):
         loop.run(1)
 
@@ -494,3 +500,61 @@ def test_a_policy_may_stop_running_ahead() -> None:
     for record in result.steps[::2]:
         assert set(record.staleness) == {0}
     assert result.ledger.balance == 0
+
+
+# Rollouts that are kept running
+
+APART = ClusterShape(replicas=2, gpus_per_replica=1, trainer_gpus=2, colocated=False)
+
+
+def test_without_staleness_fully_async_is_synchronous() -> None:
+    for shape in (SHAPE, APART):
+        plain = run(fresh(shape=shape), chain(), PLAN, 4)
+        found = run(fresh(shape=shape), parse_policy("fully_async(max_staleness=0)"), PLAN, 4)
+        assert found.end_s == plain.end_s
+        assert [d["selected"] for d in found.decisions] == [d["selected"] for d in plain.decisions]
+
+
+@pytest.mark.parametrize("eta", [1, 2, 5])
+@pytest.mark.parametrize("in_flight", [1, 2, 7])
+def test_rollouts_of_one_length_are_trained_on_within_the_bound(eta: int, in_flight: int) -> None:
+    """A trainer that is slow lets them run ahead as far as they may, and no further."""
+    cost = TableCost(per_rollout_s=0.05, phases=(("train", 60.0, 0.0),), sync_s=0.5)
+    world = SimulatedCluster(APART, ENGINE, cost, TableWorkload((8,), (9,), (1.0, 0.0), 9))
+    policy = parse_policy(f"fully_async(max_staleness={eta}, in_flight={in_flight})")
+    result = run(world, policy, PLAN, 12)
+    oldest = [max(record.staleness) for record in result.steps]
+    assert max(oldest) == eta
+    groups = [group for decision in result.decisions for group, _ in decision["selected"]]
+    assert groups == list(range(36))  # none is passed over
+    for record in result.steps[2:]:  # the trainer never waits
+        assert record.step_s == pytest.approx(60.5, abs=1.0)
+
+
+def test_new_weights_interrupt_what_is_in_flight_and_it_goes_on() -> None:
+    """Rollouts far longer than an update are made by many versions, and lose no token."""
+    cost = TableCost(phases=(("train", 3.0, 0.0),), sync_s=0.25)
+    workload = TableWorkload((8,), (2, 2, 40), (1.0, 0.0), 40)
+    world = SimulatedCluster(APART, ENGINE, cost, workload)
+    plan = StepPlan(Batch(1, 1))
+    result = run(world, parse_policy("fully_async(max_staleness=3, in_flight=4)"), plan, 40)
+    stays = result.stays
+    finished = stays["finished"].astype(bool)
+    assert stays["versions"][finished].max() >= 4
+    assert set(stays["total_tokens"][finished].tolist()) == {2, 40}
+    assert result.ledger.balance == 0
+    assert result.ledger.reprefilled_tokens > 0
+    interrupted = stays["end_s"][~finished]
+    syncs = [phase.start_s for phase in result.phases if phase.kind == "sync"]
+    assert set(interrupted.tolist()) <= {*syncs, *stays["end_s"][-8:].tolist()}
+
+
+def test_a_policy_may_stop_keeping_rollouts() -> None:
+    """What was kept running is put away, and resumed by whoever wants it."""
+    policy = parse_policy("fully_async(max_staleness=2)")
+    kept = policy.plan(PLAN, policy.init())
+    away = replace(PLAN, stop=EnoughGroups(), unfinished="resume")
+    for other in (PLAN, away, replace(away, launch=Launch(run_ahead=1))):
+        result = run(fresh(shape=APART), Cycle((kept, other, kept, kept)), PLAN, 9)
+        assert len(result.steps) == 9
+        assert result.ledger.balance == 0

@@ -47,6 +47,7 @@ POLICIES = [
     "tail_batching",
     "partial_rollout",
     "one_step_off",
+    "fully_async(max_staleness=1, in_flight=2)",
     "april+sagc(candidates=[2, 4], first=4)+pods(keep=2)+prefix_reuse",
 ]
 COLUMNS = {  # the contract: at least these, in this order, before any others

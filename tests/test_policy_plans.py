@@ -27,6 +27,7 @@ from simulator.policies import (
     PODS,
     SAGC,
     DynamicSampling,
+    FullyAsync,
     OneStepOff,
     PartialRollout,
     PrefixReuse,
@@ -48,6 +49,7 @@ EVERY: tuple[Policy, ...] = (
     TailBatching(),
     OneStepOff(),
     PartialRollout(),
+    FullyAsync(),
 )
 COMPATIBLE: tuple[Policy, ...] = (
     APRIL(surplus="drop", mask_off_policy=True),
@@ -169,6 +171,18 @@ def test_partial_rollout_keeps_rollouts_in_flight() -> None:
         "stop": EnoughGroups(),
         "unfinished": "resume",
     }
+
+
+def test_fully_async_keeps_everything_running() -> None:
+    assert changed(BASE, planned(FullyAsync(max_staleness=2, in_flight=1.5))) == {
+        "launch.over_sampling": 1.5,
+        "launch.refill": "rollout",
+        "launch.run_ahead": 2,
+        "stop": EnoughGroups(),
+        "unfinished": "keep",
+    }
+    assert planned(FullyAsync()).keeps_running
+    assert not planned(FullyAsync(max_staleness=0)).keeps_running
 
 
 def test_tail_batching_runs_a_long_round_once_a_batch_is_queued() -> None:

@@ -22,6 +22,7 @@ from simulator.errors import ScenarioError
 from simulator.plan import Batch, StepPlan
 from simulator.policies.april import APRIL
 from simulator.policies.dynamic_sampling import DynamicSampling
+from simulator.policies.fully_async import FullyAsync
 from simulator.policies.one_step_off import OneStepOff
 from simulator.policies.partial_rollout import PartialRollout
 from simulator.policies.pods import PODS
@@ -34,6 +35,7 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
     {
         "april": APRIL,
         "dynamic_sampling": DynamicSampling,
+        "fully_async": FullyAsync,
         "one_step_off": OneStepOff,
         "partial_rollout": PartialRollout,
         "pods": PODS,
@@ -47,7 +49,7 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
 
 _NAMES = {kind: name for name, kind in [*POLICIES.items()][::-1]}  # the first name is its own
 SYNCHRONOUS = "sync"
-_LAUNCHERS = ("april", "partial_rollout", "tail_batching")
+_LAUNCHERS = ("april", "fully_async", "partial_rollout", "tail_batching")
 _FIELD = "policy"
 _MAX_SPELLING = 4000
 
@@ -196,6 +198,11 @@ def _check_together(names: Sequence[str]) -> None:
             f"contradicts {launchers[0]}: each decides what is launched and when the step ends; "
             "keep one of them",
         )
+    if "fully_async" in names and "one_step_off" in names:
+        raise ScenarioError(
+            f"{_FIELD}.one_step_off",
+            "contradicts fully_async, which bounds the staleness itself; keep one of them",
+        )
     if "tail_batching" in names and "sagc" in names[names.index("tail_batching") :]:
         raise ScenarioError(
             f"{_FIELD}.tail_batching",
@@ -237,6 +244,7 @@ __all__ = [
     "POLICIES",
     "SAGC",
     "DynamicSampling",
+    "FullyAsync",
     "OneStepOff",
     "PartialRollout",
     "PrefixReuse",

@@ -77,7 +77,8 @@ class Monitor:
     def train(self, batch: TrainBatch, layout: Layout) -> None:
         assert self._updating is None, "two updates at once"
         assert not self._unsynced, "an update on weights that were never synced"
-        assert not self._flying, "an update begins while rollouts are in flight"
+        if self.shape.colocated:
+            assert not self._flying, "an update begins while rollouts are in flight"
         assert batch.step == self._updates
         for group in batch.groups:
             assert len({r.attempt for r in group.rollouts}) == 1

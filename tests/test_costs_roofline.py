@@ -112,6 +112,42 @@ def test_the_curve_is_the_formula(name: str, parallel: int, rollouts: int, conte
 
 @settings(max_examples=60, deadline=None)
 @given(
+    name=st.sampled_from(MODELS),
+    rollouts=st.integers(1, 512),
+    context=st.integers(0, 10**6),
+    launch_s=st.floats(0, 2e-3),
+)
+def test_without_cuda_graphs_the_kernels_must_be_launched(
+    name: str, rollouts: int, context: int, launch_s: float
+) -> None:
+    """The longer of the GPU's time and the launches, then the host's; decoding and prefilling."""
+    model, gpu = load_model(name), load_gpu("h200-sxm")
+    options = {"host_s": 1e-3, "host_per_rollout_s": 2e-5, "launch_s_per_layer": launch_s}
+    graphs = RooflineCost(model, gpu, 2, **options)
+    eager = replace(graphs, cuda_graphs=False)
+    host_s = 1e-3 + 2e-5 * rollouts
+    for work in (Iteration(rollouts, context), prefill(rollouts, 1 + context % 1000)):
+        expected = max(graphs.iteration_s(work) - host_s, model.layers * launch_s) + host_s
+        assert eager.iteration_s(work) == pytest.approx(expected, rel=1e-9)
+    curve = eager.decode_curve(rollouts)
+    for tokens in (0, context, 10 * context):
+        wanted = eager.iteration_s(Iteration(rollouts, tokens))
+        assert curve.seconds(tokens) == pytest.approx(wanted, rel=1e-9)
+
+
+def test_eager_engines_pay_in_the_tail() -> None:
+    """A lone rollout of an 8B model on an H100: 36 layers at 0.4 ms against 5 ms of weights."""
+    graphs = RooflineCost(load_model("qwen3-8b"), load_gpu("h100-sxm"))
+    eager = replace(graphs, cuda_graphs=False)
+    assert eager.decode_curve(1).seconds(1000) == pytest.approx(36 * 4e-4 + 1.01e-3)
+    assert graphs.decode_curve(1).seconds(1000) < 0.55 * eager.decode_curve(1).seconds(1000)
+    busy = 400_000
+    wanted = graphs.decode_curve(200).seconds(busy)
+    assert eager.decode_curve(200).seconds(busy) == pytest.approx(wanted, rel=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
     gpu=st.sampled_from(["h100-sxm", "l40s", "mi300x"]),
     name=st.sampled_from(MODELS),
     rollouts=st.integers(1, 1000),
@@ -206,6 +242,9 @@ def test_warnings_name_each_range_left_and_only_those() -> None:
         ({"host": 1}, "cost.roofline.host", "host_s"),
         ({"host_s": -1}, "cost.roofline.host_s", "out of range"),
         ({"sync_bytes_per_s": 0}, "cost.roofline.sync_bytes_per_s", "more than 0"),
+        ({"launch_s_per_layer": -1}, "cost.roofline.launch_s_per_layer", "out of range"),
+        ({"cuda_graphs": 0}, "cost.roofline.cuda_graphs", "true or false"),
+        ({"trainer": {"minibatches": 0}}, "cost.roofline.trainer.minibatches", "1"),
         ({"offload_optimizer": "no"}, "cost.roofline.offload_optimizer", "true or false"),
         ({"trainer": 3}, "cost.roofline.trainer", "mapping"),
         ({"trainer": {"recompute": "half"}}, "cost.roofline.trainer.recompute", "full, none"),

@@ -157,6 +157,33 @@ def test_exchange_gather_and_optimizer_by_hand() -> None:
     )
 
 
+@settings(max_examples=40, deadline=None)
+@given(groups=GROUPS, minibatches=st.integers(1, 12), gpus=st.sampled_from([4, 8]))
+def test_optimiser_steps_are_updates_of_their_share(
+    groups: list[tuple[int, list[int]]], minibatches: int, gpus: int
+) -> None:
+    """The log-prob passes of the whole batch, then every share as an update of its own; shares
+    without a rollout take no step."""
+    one = RooflineTrainer(QWEN, H100, gpus)
+    split = replace(one, minibatches=minibatches)
+    load = TrainLoad(groups)
+    shares = [TrainLoad(groups[i::minibatches]) for i in range(minibatches)]
+    expected: dict[str, float] = {}
+    if minibatches == 1:
+        expected = phases(one, load)
+    elif load.rollouts:
+        expected["log_prob"] = phases(one, load)["log_prob"]
+        for share in shares:
+            for name, seconds in phases(replace(one, log_prob_passes=0), share).items():
+                expected[name] = expected.get(name, 0.0) + seconds
+    found = phases(split, load)
+    assert found == pytest.approx(expected)
+    steps = sum(share.rollouts > 0 for share in shares)
+    if load.rollouts:
+        assert found["optimizer"] == pytest.approx(steps * phases(one, load)["optimizer"])
+        assert split.train(load).peak_bytes <= one.train(load).peak_bytes
+
+
 def test_adapters_save_states_and_exchange() -> None:
     load = TrainLoad([(96, [2000] * 16)])
     full = RooflineTrainer(QWEN, H100, gpus=8).train(load)

@@ -18,8 +18,9 @@ from simulator.simulate import from_raw, simulate
 FILE = "rl_steps.csv"
 COLUMNS = (
     "name", "framework", "gpu", "model", "mode", "rollout_gpus", "trainer_gpus", "tensor_parallel",
-    "model_parallel", "groups", "group_size", "prompt_tokens", "total_tokens", "mean_new_tokens",
-    "kv_memory_utilization", "log_prob_passes", "step_s", "against", "role", "source",
+    "model_parallel", "groups", "group_size", "minibatches", "prompt_tokens", "total_tokens",
+    "mean_new_tokens", "kv_memory_utilization", "log_prob_passes", "step_s", "against", "role",
+    "source",
 )  # fmt: skip
 # Standard deviations of the log. All of it within groups: neither policy here looks at groups, and
 # a step's mean then hardly varies with the draw.
@@ -46,6 +47,7 @@ class RlRun:
     model_parallel: int
     groups: int
     group_size: int
+    minibatches: int
     prompt_tokens: int
     total_tokens: int
     mean_new_tokens: float
@@ -97,7 +99,7 @@ def read_runs(path: Path) -> list[RlRun]:
     runs: list[RlRun] = []
     for line, row in enumerate(read_rows(path, COLUMNS), start=2):
         where = f"{path.name}, line {line}"
-        counts = {key: whole(row, key, where) for key in COLUMNS[5:13]}
+        counts = {key: whole(row, key, where) for key in COLUMNS[5:14]}
         runs.append(
             RlRun(
                 row["name"],
@@ -125,6 +127,9 @@ def scenario(run: RlRun, spread: str = "assumed") -> dict[str, Any]:
     """The scenario of a run, with one of ``SPREADS`` for what its lengths' mean leaves open."""
     log_sd = SPREADS[spread]
     median = median_for_mean(run.mean_new_tokens, log_sd, run.max_new_tokens)
+    engine = {"max_seqs": 256, "max_batched_tokens": 8192}
+    if run.framework == "verl":  # its defaults of the time, and its recipe
+        engine = {"max_seqs": 1024, "max_batched_tokens": run.total_tokens}
     return {
         "name": run.name,
         "model": run.model,
@@ -135,7 +140,7 @@ def scenario(run: RlRun, spread: str = "assumed") -> dict[str, Any]:
             "tensor_parallel": run.tensor_parallel,
             "trainer_gpus": run.trainer_gpus,
         },
-        "engine": {"max_seqs": 256, "max_batched_tokens": 8192},
+        "engine": engine,
         "workload": {
             "batch_groups": run.groups,
             "group_size": run.group_size,
@@ -152,6 +157,7 @@ def scenario(run: RlRun, spread: str = "assumed") -> dict[str, Any]:
         "cost": {
             "roofline": {
                 "kv_memory_utilization": run.kv_memory_utilization,
+                "cuda_graphs": run.framework != "verl",
                 "trainer": _trainer(run),
             }
         },
@@ -163,7 +169,10 @@ def scenario(run: RlRun, spread: str = "assumed") -> dict[str, Any]:
 def _trainer(run: RlRun) -> dict[str, Any]:
     """The trainer's options. Tensor and pipeline parallelism as what they do to memory and to the
     gradient exchange; their own communication and bubble are not priced."""
-    options: dict[str, Any] = {"log_prob_passes": run.log_prob_passes}
+    options: dict[str, Any] = {
+        "log_prob_passes": run.log_prob_passes,
+        "minibatches": run.minibatches,
+    }
     if run.framework == "nemo":
         options["shard"] = False
         options["state_bytes_per_parameter"] = 6 / run.model_parallel + 12 / run.trainer_gpus

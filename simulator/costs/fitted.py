@@ -29,6 +29,7 @@ class IterationCost:
 
     rollout_pieces: ``(from_rollouts, seconds_per_rollout)`` in rising order, the first from 0: each
         slope holds up to the next piece, the last one for ever.
+    prefilling_s: of an iteration that prefills at all.
     per_admission_s: of each rollout that prefills in the iteration, beside its tokens: queueing it,
         and settling it once it ends.
     """
@@ -39,6 +40,7 @@ class IterationCost:
     per_prefill_token_s: float
     per_prefill_pair_s: float = 0.0
     per_admission_s: float = 0.0
+    prefilling_s: float = 0.0
 
     def rollouts_s(self, rollouts: int) -> float:
         """Seconds of an iteration without its context and prefill."""
@@ -185,6 +187,7 @@ class FittedCost:
         return (
             iteration.rollouts_s(work.rollouts)
             + iteration.per_context_token_s * work.context_tokens
+            + iteration.prefilling_s
             + iteration.per_prefill_token_s * work.prefill_tokens
             + iteration.per_prefill_pair_s * work.prefill_pairs
             + iteration.per_admission_s * work.prefill_rollouts
@@ -266,7 +269,8 @@ def _read(content: Mapping[str, Any], name: str) -> FittedCost:
 def _iteration(spec: object) -> IterationCost:
     numbers = ("fixed_s", "per_context_token_s", "per_prefill_token_s", "per_prefill_pair_s",
                "per_admission_s")  # fmt: skip
-    fields = Fields(spec, "cost.iteration", (*numbers, "rollout_pieces"))
+    optional = "prefilling_s"
+    fields = Fields(spec, "cost.iteration", (*numbers, optional, "rollout_pieces"))
     name, listed = fields.name("rollout_pieces"), fields.get("rollout_pieces")
     if not isinstance(listed, list) or not all(isinstance(p, list) and len(p) == 2 for p in listed):
         raise ScenarioError(name, "must be a list of [from_rollouts, seconds_per_rollout]")
@@ -275,6 +279,7 @@ def _iteration(spec: object) -> IterationCost:
     if not starts or starts[0] != 0 or starts != sorted(set(starts)):
         raise ScenarioError(name, "must start at 0 rollouts and rise strictly")
     values = {key: fields.number(key) for key in numbers}
+    values[optional] = fields.number(optional, 0.0)
     if values["fixed_s"] + pieces[0][1] == 0:
         raise ScenarioError(fields.name("fixed_s"), "an iteration takes no time")
     return IterationCost(rollout_pieces=pieces, **values)

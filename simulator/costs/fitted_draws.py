@@ -59,10 +59,11 @@ def _draw_iteration(
              "admission": "per_admission_s", "prefill": "per_prefill_token_s"}  # fmt: skip
     for term, name in names.items():
         iteration[name] = max(iteration[name] + shift.get(term, 0.0), 0.0)
-    if "prefill" not in shift:
-        error = content["fits"]["iteration"]["standard_errors"]["per_prefill_token_s"]
-        token_s = iteration["per_prefill_token_s"]
-        iteration["per_prefill_token_s"] = max(token_s + error * rng.normal(), 0.0)
+    if "prefill" not in shift:  # assumed, or of a probe: as likely too low as too high, all of it
+        errors, z = content["fits"]["iteration"]["standard_errors"], rng.normal()
+        for name in ("prefilling_s", "per_prefill_token_s", "per_prefill_pair_s"):
+            moved = iteration.get(name, 0.0) + errors.get(name, 0.0) * z
+            iteration[name] = max(moved, 0.0)
     iteration["rollout_pieces"] = [
         [start, max(slope + shift[f"rollouts>{start}"], 0.0)]
         for start, slope in iteration["rollout_pieces"]

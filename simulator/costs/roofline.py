@@ -40,9 +40,14 @@ _SWITCH = (
     "held out; verl's generation spends 22 and 37 s a switch outside the engine. An engine alone "
     "sleeps and wakes in a second or two; errors of engine and trainer are in these figures too"
 )
+_LAUNCH = (
+    "eager vLLM: Qwen2.5-Omni-7B 22 ms a token on A800 (vllm-omni issue 7960), 0.8 ms a layer; "
+    "Qwen3-0.6B 10 ms (torchtitan pull request 2373), 0.36 ms"
+)
 ROOFLINE_SOURCES = {
     "host_s": Provenance("assumed", _HOST),
     "host_per_rollout_s": Provenance("assumed", _HOST),
+    "launch_s_per_layer": Provenance("assumed", _LAUNCH),
     "sync_bytes_per_s": Provenance("fitted", _SYNC),
     "sync_fixed_s": Provenance("fitted", _SYNC),
     "switch_fixed_s": Provenance("fitted", _SWITCH),
@@ -90,6 +95,7 @@ def kv_pool_tokens(
 _NUMBERS = {  # options, and whether they must be more than 0
     "host_s": False,
     "host_per_rollout_s": False,
+    "launch_s_per_layer": False,
     "sync_bytes_per_s": True,
     "sync_fixed_s": False,
     "switch_fixed_s": False,
@@ -107,6 +113,8 @@ class RooflineCost:
     rollouts (KV bytes); attention of prefilling ones (the longer of pairs and KV bytes); the LM
     head for every rollout; a floor per layer; two all-reduces a layer; and ``host_s`` +
     ``host_per_rollout_s`` per rollout, which is what the engine's host code adds to the GPU's time.
+    Without ``cuda_graphs`` (vLLM's ``enforce_eager``, in verl the default until August 2025) the
+    host launches every kernel, and the GPU's part takes ``launch_s_per_layer`` a layer at least.
 
     ``trainer`` prices the updates (default: :class:`RooflineTrainer` with its defaults on
     ``trainer_gpus``). ``offload_optimizer`` says whether colocated GPUs move the trainer's states
@@ -124,6 +132,8 @@ class RooflineCost:
     placement: Placement = "colocated"
     host_s: float = 1.0e-3
     host_per_rollout_s: float = 1.0e-5
+    cuda_graphs: bool = True
+    launch_s_per_layer: float = 4.0e-4
     sync_bytes_per_s: float = 73e9
     sync_fixed_s: float = 0.41
     offload_optimizer: bool = True
@@ -139,7 +149,8 @@ class RooflineCost:
         for name, above in _NUMBERS.items():
             value = number(getattr(self, name), f"{FIELD}.{name}", above=above)
             object.__setattr__(self, name, value)
-        flag(self.offload_optimizer, f"{FIELD}.offload_optimizer")
+        for name in ("offload_optimizer", "cuda_graphs"):
+            flag(getattr(self, name), f"{FIELD}.{name}")
         if self.placement not in get_args(Placement):
             raise ScenarioError(
                 "cluster.placement", f"{self.placement!r}; valid: {', '.join(get_args(Placement))}"
@@ -251,16 +262,22 @@ class RooflineCost:
         return max(compute_s, context_tokens * self._kv_s_per_token)
 
     def _base_s(self, tokens: int, rollouts: int) -> float:
-        """Everything but attention: ``tokens`` computed, ``rollouts`` sampled."""
+        """The GPU's part but for attention: ``tokens`` computed, ``rollouts`` sampled."""
         model = self.model
         return (
             self._layers_s(tokens)
             + self._gemm_s(model.head_parameters, float(model.head_flop_per_token) * rollouts)
             + model.layers * self.gpu.layer_floor_s
             + self._all_reduce_s(tokens)
-            + self.host_s
-            + self.host_per_rollout_s * rollouts
         )
+
+    def _host_s(self, rollouts: int) -> float:
+        return self.host_s + self.host_per_rollout_s * rollouts
+
+    @cached_property
+    def _launch_s(self) -> float:
+        """What launching the kernels of an iteration takes at least."""
+        return 0.0 if self.cuda_graphs else self.model.layers * self.launch_s_per_layer
 
     def iteration_s(self, work: Iteration) -> float:
         """Seconds of any iteration; the decode curves are this formula in closed form."""
@@ -269,15 +286,24 @@ class RooflineCost:
         seconds = self._base_s(tokens, work.rollouts) + decode_context * self._kv_s_per_token
         if work.prefill_tokens:
             seconds += self._prefill_attention_s(work.prefill_pairs, work.prefill_context_tokens)
-        return seconds
+        return max(seconds, self._launch_s) + self._host_s(work.rollouts)
 
     # --- the CostModel protocol ---
 
     def decode_curve(self, rollouts: int) -> Curve:
-        """Affine in the context: attention reads its KV, all else is fixed by ``rollouts``."""
+        """Affine in the context: attention reads its KV, all else is fixed by ``rollouts``. Where
+        launching takes longer, flat up to the context at which it no longer does."""
         curve = self._curves.get(rollouts)
         if curve is None:
-            curve = Curve.affine(self._base_s(rollouts, rollouts), self._kv_s_per_token)
+            base_s, slope, host_s = (
+                self._base_s(rollouts, rollouts), self._kv_s_per_token, self._host_s(rollouts)
+            )  # fmt: skip
+            flat_until = math.ceil((self._launch_s - base_s) / slope)
+            if flat_until <= 0:
+                curve = Curve.affine(base_s + host_s, slope)
+            else:
+                later_s = base_s + slope * flat_until + host_s
+                curve = Curve([(0, self._launch_s + host_s, 0.0), (flat_until, later_s, slope)])
             self._curves[rollouts] = curve
         return curve
 

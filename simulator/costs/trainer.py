@@ -120,8 +120,9 @@ class RooflineTrainer:
     experts run one by one; grouped kernels take nothing. A backward takes twice that, and
     ``recompute="full"`` one more forward. ``weights="lora"`` saves states, gradient exchange and
     optimiser, but no time in the passes: in prime-rl's published steps adapters take back what
-    frozen weights save. ``log_prob_passes`` forwards run first (the old policy's; a reference
-    model adds one). The LM head runs on response tokens.
+    frozen weights save. ``log_prob_passes`` forwards over the whole batch run first (the old
+    policy's; a reference model adds one). Then come ``minibatches`` optimiser steps, each over its
+    share of the groups. The LM head runs on response tokens.
 
     ``shard`` spreads states over the GPUs and gathers weights for each pass of each microbatch
     (fully sharded data parallel); otherwise each GPU holds them all. Gradients are exchanged in
@@ -137,6 +138,7 @@ class RooflineTrainer:
     recompute: Recompute = "full"
     shard: bool = True
     log_prob_passes: int = 1
+    minibatches: int = 1
     microbatch_tokens: int | None = None
     logits_chunk_tokens: int = 1024
     state_bytes_per_parameter: float = 16.0  # fp32 weight, gradient, two Adam moments
@@ -152,7 +154,8 @@ class RooflineTrainer:
 
     def __post_init__(self) -> None:
         whole(self.gpus, "cluster.trainer_gpus", minimum=1)
-        least = {"log_prob_passes": 0, "logits_chunk_tokens": 1, "gpus_per_node": 1}
+        least = {"log_prob_passes": 0, "minibatches": 1, "logits_chunk_tokens": 1,
+                 "gpus_per_node": 1}  # fmt: skip
         if self.microbatch_tokens is not None:
             least["microbatch_tokens"] = 1
         for name, minimum in least.items():
@@ -390,8 +393,34 @@ class RooflineTrainer:
         if not load.rollouts:
             return TrainCost(())
         per_gpu, prefix = self._microbatches(load)
-        slowest = max((self._phases_s(m) for m in per_gpu), key=lambda phases: sum(phases.values()))
+        phases = _slowest([self._phases_s(m) for m in per_gpu])
         count = max(len(m) for m in per_gpu)
         largest = max((w.tokens for m in per_gpu for w in m), default=0)
-        phases = tuple((name, s) for name, s in slowest.items() if s > 0)
-        return TrainCost(phases, self.peak_bytes(largest, prefix), count)
+        if self.minibatches > 1:
+            updates, count, largest = self._updates(load)
+            phases = {"log_prob": phases["log_prob"], **updates}
+        known = tuple((name, s) for name, s in phases.items() if s > 0)
+        return TrainCost(known, self.peak_bytes(largest, prefix), count)
+
+    def _updates(self, load: TrainLoad) -> tuple[dict[str, float], int, int]:
+        """Phases of all optimiser steps together, microbatches of one GPU, and the tokens of the
+        largest."""
+        total: dict[str, float] = {}
+        count = largest = 0
+        for share in range(self.minibatches):
+            part = TrainLoad(load.groups[share :: self.minibatches], load.shared_prefix)
+            if not part.rollouts:
+                continue
+            per_gpu, _ = self._microbatches(part)
+            every = [self._phases_s(m) for m in per_gpu]
+            for phases in every:
+                del phases["log_prob"]
+            for name, seconds in _slowest(every).items():
+                total[name] = total.get(name, 0.0) + seconds
+            count += max(len(m) for m in per_gpu)
+            largest = max(largest, *(w.tokens for m in per_gpu for w in m))
+        return total, count, largest
+
+
+def _slowest(phases: Sequence[dict[str, float]]) -> dict[str, float]:
+    return max(phases, key=lambda each: sum(each.values()))

@@ -12,8 +12,9 @@ import numpy as np
 
 from calibration import groups, iterations, responses, updates
 from calibration.folder import RunFolder, check_alike
-from calibration.probes import read_probe
+from calibration.probes import Probed, read_probe
 from calibration.robust import FloatArray, median_error
+from calibration.tempo import Tempo, steady
 from simulator.costs.fitted import FIELD, FittedCost
 from simulator.costs.fitted_draws import scaled
 from simulator.errors import ScenarioError
@@ -34,6 +35,11 @@ class Fitted:
     def cost(self) -> FittedCost:
         """Its cost model."""
         return FittedCost.from_mapping(self.content, self.name)
+
+    @property
+    def tempo(self) -> Tempo | None:
+        """The machine's pulse that its costs are stated at; None where the runs had none."""
+        return Tempo.from_mapping(self.content.get("pulse"), "pulse")
 
     @property
     def policies(self) -> list[str]:
@@ -62,9 +68,14 @@ class Fitted:
         content = dict(read_fitted(path, FIELD))
         fitted = cls(content, path.name)
         assert fitted.cost is not None  # checks the schema and the costs
-        for key in ("lengths", "rewards", "groups", "fits", "step_ratios", "policies"):
+        for key in ("lengths", "rewards", "groups", "fits", "step_ratios", "step_pulses",
+                    "policies"):  # fmt: skip
             if key not in content:
                 raise ScenarioError("cost.file", f"{path.name} has no {key!r}; calibrate again")
+        try:
+            assert fitted.tempo is None or fitted.tempo.short_s > 0
+        except ScenarioError as error:
+            raise ScenarioError("cost.file", f"{path.name}: {error}") from None
         return fitted
 
 
@@ -84,17 +95,20 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
         raise ScenarioError("RUN_DIR", "a run is given twice")
     runs = [RunFolder.open(folder) for folder in folders]
     check_alike(runs)
-    samples = iterations.collect(runs)
-    of_iterations = iterations.fit_iterations(samples)
-    done = updates.collect(runs)
-    probed = None if probe is None else read_probe(probe, runs[0])
-    dense = updates.fit_updates(done, False, probed)
-    shared = updates.fit_updates(done, True, probed, 1.0 if dense is None else dense.ratio)
+    tempo = Tempo.of_runs(runs)
+    pulses = [_pulses(run, tempo) for run in runs]
+    probed = None if probe is None else read_probe(probe, runs[0], tempo)
+    samples = iterations.collect(runs, pulses)
+    of_iterations = iterations.fit_iterations(samples, probed and probed.iterations)
+    done = updates.collect(runs, pulses)
+    shapes = probed and probed.updates
+    dense = updates.fit_updates(done, False, shapes)
+    shared = updates.fit_updates(done, True, shapes, 1.0 if dense is None else dense.ratio)
     if dense is None:
         raise ScenarioError(
             "RUN_DIR", f"fewer than {updates.MIN_UPDATES} dense updates; add a run without a prefix"
         )
-    rest = updates.overheads(runs)
+    rest = updates.overheads(runs, pulses)
     ratios = _step_ratios(runs, of_iterations, done, dense, shared, rest)
     typical = np.exp(np.log(run_levels(ratios)).mean(axis=0))
     ratios[:, :3] /= typical
@@ -114,7 +128,7 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
                 "packing": updates.packing(runs[0], done.padded),
                 "skips_equal_rewards": done.skips_equal_rewards,
             },
-            "range": _covered(samples, done, found),
+            "range": _covered(samples, done, found, probed),
             "policies": sorted({run.policy for run in runs}),
             "fits": {
                 "iteration": _described(of_iterations, samples, of_rollout),
@@ -127,10 +141,17 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
                 "dense": _covariance(dense.fit.names, dense.fit.covariance),
             },
             "step_ratios": ratios.round(6).tolist(),
+            "step_pulses": np.concatenate(pulses)[: len(ratios)].round(6).tolist(),
+            "pulse": None if tempo is None else tempo.to_mapping(),
             **_responses(found),
             "provenance": _provenance(runs),
         }
     )
+
+
+def _pulses(run: RunFolder, tempo: Tempo | None) -> FloatArray:
+    found = None if tempo is None else tempo.of(run)
+    return steady(len(run.steps["step"])) if found is None else found
 
 
 def _described(
@@ -151,17 +172,18 @@ def _responses(found: responses.Responses) -> dict[str, Any]:
 
 
 def _covered(
-    samples: iterations.Samples, done: updates.Updates, found: responses.Responses
+    samples: iterations.Samples,
+    done: updates.Updates,
+    found: responses.Responses,
+    probed: Probed | None,
 ) -> dict[str, list[int]]:
-    counts = samples.counts
-    total = found.prompt_tokens + found.tokens
-    ranges = {
-        "rollouts": counts["rollouts"],
-        "context_tokens": counts["context_tokens"],
-        "prefill_tokens": counts["prefill_tokens"],
-        "train_tokens": done.computed,
-        "rollout_tokens": total,
-    }
+    """The least and the most of each quantity in runs and probe."""
+    measured = [samples] if probed is None else [samples, probed.iterations]
+    trained = [done] if probed is None else [done, probed.updates]
+    names = ("rollouts", "context_tokens", "prefill_tokens")
+    ranges = {n: np.concatenate([each.counts[n] for each in measured]) for n in names}
+    ranges["train_tokens"] = np.concatenate([each.computed for each in trained])
+    ranges["rollout_tokens"] = found.prompt_tokens + found.tokens
     return {name: [int(values.min()), int(values.max())] for name, values in ranges.items()}
 
 
@@ -188,8 +210,8 @@ def _step_ratios(
     shared: updates.UpdateFit | None,
     rest: dict[str, FloatArray],
 ) -> FloatArray:
-    """Measured over typical time of each step in order: rollout, update, and all the rest; then the
-    number of its run. Shape (steps, 4)."""
+    """Measured over typical time of each step in order, at the reference pulse: rollout, update,
+    and all the rest; then the number of its run. Shape (steps, 4)."""
     update = np.ones(len(done.train_s))
     for layout, found in ((False, dense), (True, shared)):
         mine = done.shared == layout

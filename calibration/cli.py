@@ -31,7 +31,7 @@ def calibrate(
     ] = Path("fitted.json"),
     probe: Annotated[
         Path | None,
-        typer.Option("--probe", metavar="FILE", help="What rollcast probe wrote of the trainer."),
+        typer.Option("--probe", metavar="FILE", help="What rollcast probe wrote."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the fitted file as well.")] = False,
 ) -> None:
@@ -74,6 +74,15 @@ def validate(
             "synchronous one on other prompts. Repeat it.",
         ),
     ] = None,
+    at_pulse: Annotated[
+        bool | None,
+        typer.Option(
+            "--pulse/--no-pulse",
+            show_default=False,
+            help="Judge each run at the machine's own pulse in it (default in replay), or at the "
+            "calibration's (default in predict).",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write JSON, picture, report here.")
     ] = None,
@@ -100,7 +109,7 @@ def validate(
         if lengths:
             known = known.with_responses(lengths)
         on_run = update and (lambda name: update(advance=1, said=name))
-        found = check(known, runs, mode, draws, on_run)  # type: ignore[arg-type]
+        found = check(known, runs, mode, draws, on_run, at_pulse)  # type: ignore[arg-type]
     if out is not None:
         report.write(out, found, force)
     if as_json:

@@ -35,6 +35,7 @@ _COLUMNS = {
         "start_s", "seconds", "rollouts", "context_tokens", "prefill_tokens", "prefill_pairs",
         "prefill_rollouts",
     ),
+    "pulses.csv": ("steps_done", "short_s", "long_s"),
 }  # fmt: skip
 SAME = ("python", "versions", "processor", "cores", "torch_threads", "gpu")
 _SAME_SCENARIO = ("model", "gpu", "cluster", "engine")
@@ -118,6 +119,20 @@ class RunFolder:
     def iterations(self) -> Table:
         """iterations.csv by column, in order of time."""
         return self._table("iterations.csv")
+
+    @cached_property
+    def pulses(self) -> Table | None:
+        """pulses.csv by column: the machine's pulse before the first step and after each; None for
+        a run without it. Raises ScenarioError where it is not whole."""
+        if not self._place("pulses.csv").exists():
+            return None
+        table, steps = self._table("pulses.csv"), len(self.steps["step"])
+        if table["steps_done"].tolist() != list(range(steps + 1)):
+            raise _wrong(f"{self.path}/pulses.csv has not one pulse before each step and a last")
+        for name in ("short_s", "long_s"):
+            if not (table[name] > 0).all():
+                raise _wrong(f"{self.path}/pulses.csv, column {name!r}: a pulse took no time")
+        return table
 
     @cached_property
     def updates(self) -> list[dict[str, Any]] | None:

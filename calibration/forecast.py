@@ -7,8 +7,11 @@ forecast.
 An interval has three sources: the parameters, drawn from their covariance; lengths, rewards and
 seed (predict only); and the machine, which is slower or faster all through some runs, and whose
 steps take now more and now less. For that a level is drawn for the run, and stretches of
-consecutive steps of one run of the calibration are drawn again (a moving-block bootstrap; Kunsch,
-Ann. Statist. 17, 1989).
+consecutive steps of one run of the calibration are drawn again (`simulator.bootstrap`).
+
+Where run and calibration both took the machine's pulse (`calibration.tempo`), a forecast can be
+made for the machine as it was in that run: costs at the run's pulse, and only what pulses leave
+unexplained as noise. Otherwise the forecast is for the calibration's machine as it typically was.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ import numpy as np
 
 from calibration.calibrate import Fitted, run_levels
 from calibration.folder import SAME, RunFolder
-from calibration.robust import MOOD, FloatArray
+from calibration.robust import FloatArray
+from calibration.tempo import by_phase
+from simulator.bootstrap import block_rows
 from simulator.draws import GroupDraw
 from simulator.loop import run as run_loop
 from simulator.resample import MeasuredGroups, ResampledWorkload
@@ -49,6 +54,7 @@ class Forecast:
         predict, the median over draws). draws: the same with every uncertainty, shape
         (draws, steps). total_s: run time of each draw. unmeasured: rollouts whose length the replay
         did not find in the run and drew from the fitted model. flags: what to be wary of.
+        at_pulse: whether it is of the machine at the run's own pulse.
     """
 
     point: dict[str, FloatArray]
@@ -56,6 +62,7 @@ class Forecast:
     total_s: FloatArray
     unmeasured: int
     flags: list[str]
+    at_pulse: bool = False
 
     def interval(self, metric: str, level: float = 0.9) -> FloatArray:
         """Lower and upper end by step, shape (2, steps)."""
@@ -112,15 +119,22 @@ class MeasuredWorkload:
 
 
 def forecast(
-    fitted: Fitted, target: RunFolder, mode: Mode, draws: int = DRAWS, seed: int = 0
+    fitted: Fitted,
+    target: RunFolder,
+    mode: Mode,
+    draws: int = DRAWS,
+    seed: int = 0,
+    at_pulse: bool = False,
 ) -> Forecast:
     """Forecasts ``target``'s steps under its own scenario and policy.
 
     draws: of the parameters; each is simulated. seed: of every draw, so that two policies' draws of
     one number share parameters, prompts and the machine's moods, and can be ranked pair by pair.
+    at_pulse: for the machine at the run's own pulse, where that is known; a flag says where not.
     Raises ScenarioError or RunError where the scenario cannot be simulated.
     """
     rng = np.random.default_rng(seed)
+    pulses = _pulses(fitted, target) if at_pulse else None
     own, cost = _own_scenario(target), fitted.cost
     groups = MeasuredGroups.from_mapping(fitted.content["groups"], fitted.name)
     runs, noisy, totals, unmeasured = [], [], [], 0
@@ -139,21 +153,30 @@ def forecast(
             flags = [*found, *getattr(workload, "warnings", ()), *_flags(fitted, target)]
             unmeasured = getattr(workload, "unmeasured", 0)
         metrics = _by_step(result)
+        if pulses is not None:
+            metrics = _slowed(metrics, by_phase(pulses))
         runs.append(metrics)
         if number or draws == 0:
             for _ in range(NOISE_DRAWS[mode]):
-                noisy.append(_with_noise(metrics, _noise(fitted, len(metrics["step_s"]), rng)))
+                noise = _noise(fitted, len(metrics["step_s"]), rng, pulses is not None)
+                noisy.append(_slowed(metrics, noise))
                 totals.append(float(noisy[-1]["step_s"].sum()))
     if unmeasured:
         flags.append(
             f"the replay needed {unmeasured} rollouts that the run never launched or never "
             "finished; their lengths were drawn from the fitted model"
         )
+    if at_pulse and pulses is None:
+        flags.append("run or calibration took no pulse: the machine is as it typically was")
     point = runs[0]
     if mode == "predict":
         point = {name: np.median([run[name] for run in runs], axis=0) for name in METRICS}
     stacked = {name: np.array([draw[name] for draw in noisy]) for name in METRICS}
-    return Forecast(point, stacked, np.array(totals), unmeasured, flags)
+    return Forecast(point, stacked, np.array(totals), unmeasured, flags, pulses is not None)
+
+
+def _pulses(fitted: Fitted, target: RunFolder) -> FloatArray | None:
+    return None if fitted.tempo is None else fitted.tempo.of(target)
 
 
 def _own_scenario(target: RunFolder) -> Scenario:
@@ -244,18 +267,18 @@ def _derived(
     }
 
 
-def _noise(fitted: Fitted, steps: int, rng: np.random.Generator) -> FloatArray:
+def _noise(fitted: Fitted, steps: int, rng: np.random.Generator, at_pulse: bool) -> FloatArray:
     """Ratios of rollout, update and rest by step, shape (steps, 3): blocks of steps of one measured
-    run, relative to its own level, at the level of a further run."""
+    run, relative to its own level, at the level of a further run. at_pulse: only what the machine's
+    pulse leaves unexplained."""
     measured = np.array(fitted.content["step_ratios"])
+    if not at_pulse:
+        measured[:, :3] *= by_phase(np.array(fitted.content["step_pulses"]))
     levels = run_levels(measured)
     number = int(rng.integers(len(levels)))
     ratios = measured[measured[:, 3] == np.unique(measured[:, 3])[number], :3] / levels[number]
-    length = min(MOOD, len(ratios))
-    blocks = -(-steps // length)
-    starts = rng.integers(len(ratios), size=blocks)
-    rows = (starts[:, None] + np.arange(length)).ravel() % len(ratios)
-    return np.asarray(ratios[rows[:steps]] * _further_level(levels, rng))
+    [rows] = block_rows(len(ratios), steps, 1, rng)
+    return np.asarray(ratios[rows] * _further_level(levels, rng))
 
 
 def _further_level(levels: FloatArray, rng: np.random.Generator) -> FloatArray:
@@ -271,7 +294,8 @@ def _further_level(levels: FloatArray, rng: np.random.Generator) -> FloatArray:
     return np.asarray(np.exp(logs.mean(axis=0) + t * spread))
 
 
-def _with_noise(metrics: dict[str, FloatArray], ratios: FloatArray) -> dict[str, FloatArray]:
+def _slowed(metrics: dict[str, FloatArray], ratios: FloatArray) -> dict[str, FloatArray]:
+    """The metrics with rollout, update and rest so many times as long; shape (steps, 3)."""
     rollout, train, rest = ratios.T
     rollout_s, train_s = metrics["rollout_s"] * rollout, metrics["train_s"] * train
     other_s = (metrics["step_s"] - metrics["rollout_s"] - metrics["train_s"]) * rest

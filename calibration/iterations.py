@@ -2,9 +2,10 @@
 
 An iteration lasts until the next one begins, and the first of a step from the step's first submit:
 so queueing requests, grading what finished and the engine's own bookkeeping are in its time, and
-the iterations of a step add up to its rollout time. The fit gives the typical iteration; a busy
-machine is slower than that now and then, and what this comes to over a step is its *ratio*: rollout
-time measured over rollout time fitted. The costs are those of the median step.
+the iterations of a step add up to its rollout time. Times are at the machine's reference pulse
+(`calibration.tempo`). The fit gives the typical iteration; a busy machine is slower than that now
+and then, and what this comes to over a step is its *ratio*: rollout time measured over rollout time
+fitted. The costs are those of the median step.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from calibration.robust import (
     fit,
     loss_of,
     median_error,
+    needed,
     quantiles,
     worth,
 )
@@ -55,17 +57,38 @@ class Samples:
 
 
 @dataclass(frozen=True)
+class Prefill:
+    """What prefilling costs, beside the admission: an iteration that does it at all, each token,
+    each pair of a token and one that it attends to; seconds, with standard errors."""
+
+    fixed_s: float
+    token_s: float
+    pair_s: float
+    fixed_error_s: float = 0.0
+    token_error_s: float = 0.0
+    pair_error_s: float = 0.0
+
+    def of(self, counts: dict[str, FloatArray]) -> FloatArray:
+        """Seconds of prefilling in each iteration."""
+        tokens = counts["prefill_tokens"]
+        return np.asarray(
+            self.fixed_s * (tokens > 0)
+            + self.token_s * tokens
+            + self.pair_s * counts["prefill_pairs"]
+        )
+
+
+@dataclass(frozen=True)
 class IterationFit:
-    """The fit, the median step's ratio, every step's ratio to it, and whether the cost of a prefill
-    token was assumed."""
+    """The fit, the median step's ratio, every step's ratio to it, what prefilling costs, and
+    whether that of a token was assumed."""
 
     fit: Fit
     knots: tuple[int, ...]
     step_ratio: float
     step_ratios: FloatArray
     assumed_prefill: bool
-    prefill_token_s: float
-    prefill_error_s: float
+    prefill: Prefill
 
     def cost(self) -> dict[str, Any]:
         """The mapping ``cost.iteration`` of a fitted file: of the median step."""
@@ -75,8 +98,9 @@ class IterationFit:
             "fixed_s": ratio * self.fit["fixed"],
             "rollout_pieces": pieces,
             "per_context_token_s": ratio * self.fit["context"],
-            "per_prefill_token_s": ratio * self.prefill_token_s,
-            "per_prefill_pair_s": ratio * self.fit["pairs"],
+            "prefilling_s": ratio * self.prefill.fixed_s,
+            "per_prefill_token_s": ratio * self.prefill.token_s,
+            "per_prefill_pair_s": ratio * self.prefill.pair_s,
             "per_admission_s": ratio * self.fit["admission"],
         }
 
@@ -86,14 +110,19 @@ def piece_name(knot: int) -> str:
     return f"rollouts>{knot}"
 
 
-def collect(runs: Sequence[RunFolder]) -> Samples:
-    """The iterations of ``runs``, each with the time until the next. Raises ScenarioError
-    (``RUN_DIR``) for too few."""
-    names = ("rollouts", "context_tokens", "prefill_tokens", "prefill_pairs", "prefill_rollouts")
-    counts: dict[str, list[FloatArray]] = {name: [] for name in names}
+COUNTS = ("rollouts", "context_tokens", "prefill_tokens", "prefill_pairs", "prefill_rollouts")
+
+
+def collect(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> Samples:
+    """The iterations of ``runs``, each with the time until the next.
+
+    pulses: of each run, over the reference; shape (steps, 2). Raises ScenarioError (``RUN_DIR``)
+    for too few.
+    """
+    counts: dict[str, list[FloatArray]] = {name: [] for name in COUNTS}
     seconds, owner, rollout_s = [], [], []
     before = 0
-    for run in runs:
+    for run, pulse in zip(runs, pulses, strict=True):
         table, steps = run.iterations, run.steps
         start = table["start_s"]
         # loop and engine share a clock, but a first iteration may begin within rounding
@@ -105,9 +134,9 @@ def collect(runs: Sequence[RunFolder]) -> Samples:
         last = np.concatenate((first[1:], [True]))
         begin = np.where(first, steps["rollout_start_s"][step], start)
         end = np.where(last, steps["rollout_end_s"][step], np.concatenate((start[1:], [0.0])))
-        for name in names:
+        for name in COUNTS:
             counts[name].append(table[name][inside].astype(float))
-        seconds.append(np.maximum(end - begin, 1e-9))
+        seconds.append(np.maximum(end - begin, 1e-9) / pulse[step, 0])
         _, dense = np.unique(step, return_inverse=True)
         owner.append(dense + before)
         before += int(dense.max()) + 1
@@ -129,14 +158,16 @@ def _check_enough(run: RunFolder, iterations: int, steps: int) -> None:
         )
 
 
-def fit_iterations(samples: Samples) -> IterationFit:
+def fit_iterations(samples: Samples, probed: Samples | None = None) -> IterationFit:
     """The iteration cost that explains ``samples``: fixed, per rollout (in as many pieces as the
-    data ask for), context token, prefill token, prefill pair and admission.
+    data ask for), context token and admission, and what prefilling costs.
 
-    Where prompts hardly vary, tokens and admissions cannot be told apart. A further decoding
-    rollout is one token through the network, as a prefill token is, and is sampled for besides; so
-    a prefill token costs between nothing and that. The middle is assumed, with the standard error
-    of that range, the rest goes to the admission, and ``assumed_prefill`` says so.
+    probed: iterations of a probe, with prompts of many lengths; they give the cost of prefilling.
+    Without them the runs do, unless their prompts hardly vary: then tokens and admissions cannot be
+    told apart. A further decoding rollout is one token through the network, as a prefill token is,
+    and is sampled for besides; so a prefill token costs between nothing and that. The middle is
+    assumed, with the standard error of that range, the rest goes to the admission, and
+    ``assumed_prefill`` says so.
     """
     counts = samples.counts
     prefills = counts["prefill_tokens"] > 0
@@ -144,37 +175,73 @@ def fit_iterations(samples: Samples) -> IterationFit:
         raise ScenarioError(
             "RUN_DIR", f"only {int(prefills.sum())} iterations prefill; at least 5 are needed"
         )
-    most = int(counts["rollouts"].max())
-    least = int(counts["rollouts"].min())
-    candidates = [0] + [1 << k for k in range(20) if least < (1 << k) < 0.75 * most]
-    knots, pairs = _choose(samples, candidates)
-    ones = np.ones(len(samples.seconds))
-    terms = {
-        "fixed": ones,
-        **_pieces(counts["rollouts"], knots),
-        "context": counts["context_tokens"],
-        "admission": counts["prefill_rollouts"],
-    }
-    if pairs:
-        terms["pairs"] = counts["prefill_pairs"]
+    knots = _choose_knots(samples)
+    terms = {**_terms(samples, knots), "admission": counts["prefill_rollouts"]}
     per_admission = counts["prefill_tokens"][prefills] / counts["prefill_rollouts"][prefills]
-    assumed = bool(np.std(per_admission) < _LEAST_VARIATION * np.mean(per_admission))
-    if not assumed:
-        terms["prefill"] = counts["prefill_tokens"]
-        found = fit(terms, samples.seconds, samples.step)
-        token_s, error_s = found["prefill"], found.error("prefill")
-        fitted = samples.seconds / found.ratios
-    else:
-        first = fit({**terms, "admission": counts["prefill_tokens"]}, samples.seconds, samples.step)
+    alike = bool(np.std(per_admission) < _LEAST_VARIATION * np.mean(per_admission))
+    assumed = alike and probed is None
+    if probed is not None:
+        prefill = _probed_prefill(probed)
+    elif assumed:
+        as_tokens = {**terms, "admission": counts["prefill_tokens"]}
+        first = fit(as_tokens, samples.seconds, samples.step)
         bound_s = min(first[piece_name(knots[-1])], first["admission"])
-        token_s, error_s = bound_s / 2, bound_s / math.sqrt(12.0)
-        prefill_s = token_s * counts["prefill_tokens"]
-        rest = np.maximum(samples.seconds - prefill_s, 0.05 * samples.seconds)
-        found = fit(terms, rest, samples.step)
-        fitted = rest / found.ratios + prefill_s
-    ratios = samples.rollout_s / np.bincount(samples.step, weights=fitted)
+        prefill = Prefill(0.0, bound_s / 2, 0.0, token_error_s=bound_s / math.sqrt(12.0))
+    else:
+        asked = needed(
+            {**terms, "prefill": counts["prefill_tokens"], "pairs": counts["prefill_pairs"]},
+            samples.seconds,
+            ("pairs",),
+        )
+        extra = {"prefill": counts["prefill_tokens"], "pairs": counts["prefill_pairs"]}
+        terms |= {name: column for name, column in extra.items() if name in asked}
+        found = fit(terms, samples.seconds, samples.step)
+        own = Prefill(0.0, found["prefill"], found["pairs"], 0.0, found.error("prefill"),
+                      found.error("pairs"))  # fmt: skip
+        return _fitted(samples, found, knots, samples.seconds / found.ratios, own, assumed=False)
+    prefill_s = prefill.of(counts)
+    rest = np.maximum(samples.seconds - prefill_s, 0.05 * samples.seconds)
+    found = fit(terms, rest, samples.step)
+    return _fitted(samples, found, knots, rest / found.ratios + prefill_s, prefill, assumed)
+
+
+def _fitted(
+    samples: Samples,
+    found: Fit,
+    knots: tuple[int, ...],
+    fitted_s: FloatArray,
+    prefill: Prefill,
+    assumed: bool,
+) -> IterationFit:
+    ratios = samples.rollout_s / np.bincount(samples.step, weights=fitted_s)
     ratio = float(np.median(ratios))
-    return IterationFit(found, knots, ratio, ratios / ratio, assumed, token_s, error_s)
+    return IterationFit(found, knots, ratio, ratios / ratio, assumed, prefill)
+
+
+def _probed_prefill(probed: Samples) -> Prefill:
+    """What prefilling costs in a probe's iterations, all else fitted beside it."""
+    counts = probed.counts
+    extra = {
+        "admission": counts["prefill_rollouts"],
+        "prefilling": (counts["prefill_tokens"] > 0).astype(float),
+        "prefill": counts["prefill_tokens"],
+        "pairs": counts["prefill_pairs"],
+    }
+    terms = {**_terms(probed, _choose_knots(probed)), **extra}
+    kept = needed(terms, probed.seconds, ("prefilling", "pairs"))
+    found = fit({name: terms[name] for name in kept}, probed.seconds, probed.step)
+    return Prefill(
+        *(found[name] for name in ("prefilling", "prefill", "pairs")),
+        *(found.error(name) for name in ("prefilling", "prefill", "pairs")),
+    )
+
+
+def _terms(samples: Samples, knots: Sequence[int]) -> dict[str, FloatArray]:
+    return {
+        "fixed": np.ones(len(samples.seconds)),
+        **_pieces(samples.counts["rollouts"], knots),
+        "context": samples.counts["context_tokens"],
+    }
 
 
 def _pieces(rollouts: FloatArray, knots: Sequence[int]) -> dict[str, FloatArray]:
@@ -186,9 +253,11 @@ def _pieces(rollouts: FloatArray, knots: Sequence[int]) -> dict[str, FloatArray]
     }
 
 
-def _choose(samples: Samples, candidates: Sequence[int]) -> tuple[tuple[int, ...], bool]:
-    """The knots that the data ask for, added one by one, the most useful first; and whether pairs
-    of prefill tokens are needed."""
+def _choose_knots(samples: Samples) -> tuple[int, ...]:
+    """The knots that the data ask for, added one by one, the most useful first."""
+    rollouts = samples.counts["rollouts"]
+    least, most = int(rollouts.min()), int(rollouts.max())
+    candidates = [0] + [1 << k for k in range(20) if least < (1 << k) < 0.75 * most]
     every = max(1, len(samples.seconds) // SELECTION_ROWS)
     y = samples.seconds[::every]
     counts = {name: column[::every] for name, column in samples.counts.items()}
@@ -207,23 +276,25 @@ def _choose(samples: Samples, candidates: Sequence[int]) -> tuple[tuple[int, ...
     loss, _ = loss_of_knots(knots, scale)
     while left := [k for k in candidates if k not in knots]:
         trials = [(loss_of_knots(sorted((*knots, k)), scale)[0], k) for k in left]
-        least, knot = min(trials)
-        if not worth(least, loss):
+        least_loss, knot = min(trials)
+        if not worth(least_loss, loss):
             break
-        loss, knots = least, tuple(sorted((*knots, knot)))
-    base["pairs"] = counts["prefill_pairs"]
-    return knots, worth(loss_of_knots(knots, scale)[0], loss)
+        loss, knots = least_loss, tuple(sorted((*knots, knot)))
+    return knots
 
 
 def describe(found: IterationFit, samples: Samples) -> dict[str, Any]:
     """Standard errors, residuals and sample counts for the fitted file; errors are of the costs."""
     ratio = found.step_ratio
-    names = {"fixed": "fixed_s", "context": "per_context_token_s", "pairs": "per_prefill_pair_s",
-             "admission": "per_admission_s"}  # fmt: skip
+    names = {"fixed": "fixed_s", "context": "per_context_token_s", "admission": "per_admission_s"}
     errors = {
-        names.get(n, n): ratio * found.fit.error(n) for n in found.fit.names if n != "prefill"
+        names.get(n, n): ratio * found.fit.error(n)
+        for n in found.fit.names
+        if n not in ("prefill", "pairs")
     }
-    errors["per_prefill_token_s"] = ratio * found.prefill_error_s
+    errors["prefilling_s"] = ratio * found.prefill.fixed_error_s
+    errors["per_prefill_token_s"] = ratio * found.prefill.token_error_s
+    errors["per_prefill_pair_s"] = ratio * found.prefill.pair_error_s
     return {
         "standard_errors": errors,
         "residual_ratio": quantiles(found.fit.ratios),

@@ -16,9 +16,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,13 @@ from simulator.checks import flag, known_keys, whole
 from simulator.errors import RollcastError, ScenarioError
 
 CAMPAIGN = Path(__file__).parent / "data" / "real" / "campaign.yaml"
-TABLES = ("steps.csv", "spans.csv", "rollouts.csv", "iterations.csv")  # the last if asked for
+TABLES = ("steps.csv", "spans.csv", "rollouts.csv")
+OF_ENGINE = ("pulses.csv", "iterations.csv")  # a simulated run has no pulse; the last if asked for
 LINES = ("updates.jsonl", "decisions.jsonl")
 PLAIN = ("summary.json", "scenario.json", "provenance.json")
 PROBE = "probe.json"
 DIGITS = 6  # a microsecond
+GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,19 @@ class Campaign:
         if not isinstance(runs, dict) or not runs:
             raise ScenarioError("runs", "give a mapping of runs")
         entries = [list(_runs(str(name), entry)) for name, entry in runs.items()]
-        rounds = zip_longest(*entries)  # every entry's first seed, then every entry's second
-        found = [run for each in rounds for run in each if run is not None]
-        return cls(path.parent / scenario, tuple(found))
+        return cls(path.parent / scenario, tuple(spread(entries)))
+
+
+def spread(entries: Sequence[Sequence[Measurement]]) -> list[Measurement]:
+    """The runs of all entries in the order in which to make them: each entry's evenly spread over
+    the whole campaign, so that a machine's slow hours fall on all of them alike, and the entries
+    shifted against each other by the golden ratio."""
+    places = [
+        ((number + shift * GOLDEN % 1.0) / len(entry), shift, number)
+        for shift, entry in enumerate(entries)
+        for number in range(len(entry))
+    ]
+    return [entries[shift][number] for _, shift, number in sorted(places)]
 
 
 def _runs(name: str, entry: Any) -> Iterator[Measurement]:
@@ -164,7 +175,8 @@ def keep(folder: Path, out: Path, iterations: bool = True) -> None:
         draft.mkdir()
         for file in PLAIN:
             shutil.copyfile(folder / file, draft / file)
-        for file in TABLES if iterations else TABLES[:-1]:
+        engines = OF_ENGINE if iterations else OF_ENGINE[:-1]
+        for file in (*TABLES, *(name for name in engines if (folder / name).exists())):
             rounded = pd.read_csv(folder / file).round(DIGITS).to_csv(index=False)
             _compress(rounded.encode(), draft / file)
         for file in LINES:

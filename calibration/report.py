@@ -19,7 +19,7 @@ from simulator.report import seconds
 
 FILES = ("validation.json", "validation.png", "report.html")
 _COLUMNS = ("policy", "seed", "", "run time", "forecast (90 %)", "error", "step", "rollout",
-            "train", "tokens/s", "bubble", "staleness", "steps inside")  # fmt: skip
+            "train", "tokens/s", "bubble", "staleness", "steps inside", "pulse")  # fmt: skip
 _METRICS = ("step_s", "rollout_s", "train_s", "tokens_per_s", "bubble", "staleness")
 
 
@@ -39,9 +39,14 @@ def table_rows(content: dict[str, Any]) -> list[list[str]]:
                 f"{100 * total['error']:+.1f} %",
                 *(_error(metrics[name]) for name in _METRICS),
                 f"{100 * run['coverage_of_steps']:.0f} %",
+                _pulse(run["pulse"]),
             ]
         )
     return rows
+
+
+def _pulse(pulse: dict[str, float] | None) -> str:
+    return "-" if pulse is None else f"{pulse['short']:.2f} / {pulse['long']:.2f}"
 
 
 def _error(metric: dict[str, Any]) -> str:
@@ -57,6 +62,13 @@ def sentences(content: dict[str, Any]) -> list[str]:
         "predict": "predict: fitted lengths and rewards as well; judges the whole forecast",
     }
     said.append(what[content["mode"]])
+    known = [run for run in content["runs"] if run["pulse"] is not None]
+    if known:
+        judged = "its own pulse" if known[0]["at_pulse"] else "the calibration's pulse, not its own"
+        said.append(
+            "pulse: a fixed small computation timed all through a run, short / long, over the "
+            f"calibration's (above 1, the machine was slower); each run is judged at {judged}"
+        )
     machine, floor = content["machine_noise"], content["noise_floor"]
     said.append(
         "the machine alone moves a step of the calibration by a median of "
@@ -68,6 +80,13 @@ def sentences(content: dict[str, Any]) -> list[str]:
             f"{100 * floor['step_s']:.1f} % (median), run times by {100 * floor['run_time']:.1f} % "
             f"(at most {100 * floor['run_time_largest']:.1f} %)"
         )
+        at_pulse = content["noise_floor_at_pulse"]
+        if known:
+            said.append(
+                f"the same at one pulse: steps {100 * at_pulse['step_s']:.1f} %, run times "
+                f"{100 * at_pulse['run_time']:.1f} % (at most "
+                f"{100 * at_pulse['run_time_largest']:.1f} %)"
+            )
     else:
         said.append("no policy was run twice, so there is no noise floor between runs")
     errors = content["held_out"]

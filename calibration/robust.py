@@ -15,13 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.bootstrap import BLOCK_STEPS
+
 FloatArray = NDArray[np.float64]
 
 _HUBER, _TUKEY = 1.345, 4.685  # 95 % efficient under normal errors
 _SMALLEST_SCALE = 1e-6  # relative: noiseless times must not divide by nothing
 _ROUNDS = 40
-# A machine is busy or idle for some steps on end.
-MOOD = 5
+MOOD = BLOCK_STEPS
+"""A machine is busy or idle for some steps on end."""
+
 _KEEP_SHARE = 0.005  # a term stays if it lowers the loss by this share, and by two units at least
 _KEEP_LOSS = 2.0
 SELECTION_ROWS = 5_000

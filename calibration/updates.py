@@ -72,14 +72,19 @@ class UpdateFit:
         }
 
 
-def collect(runs: Sequence[RunFolder]) -> Updates:
-    """The updates of ``runs``. Raises ScenarioError (``RUN_DIR``) where tables disagree."""
+def collect(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> Updates:
+    """The updates of ``runs``.
+
+    pulses: of each run, over the reference; shape (steps, 2). Raises ScenarioError (``RUN_DIR``)
+    where tables disagree.
+    """
     rows: list[tuple[float, ...]] = []
     skips = False
     padded = all(run.updates is not None for run in runs)
-    for run in runs:
+    for run, pulse in zip(runs, pulses, strict=True):
         steps, updates, layouts = run.steps, run.updates, run.layouts
         count = len(steps["step"])
+        relative = pulse[:, 1].tolist()
         options = packing(run, padded)
         packed = None if options is None else Packing(**options)
         batches_trained = loads(run, skips=_skips(run)) if packed is not None else {}
@@ -93,9 +98,8 @@ def collect(runs: Sequence[RunFolder]) -> Updates:
             shared = float(layouts[i] == "shared_prefix")
             if updates is None:
                 tokens, log_prob_s = _from_spans(run, int(steps["step"][i]))
-                rows.append(
-                    (tokens, tokens, 0, trained, 0, train_s - log_prob_s, log_prob_s, shared)
-                )
+                times = ((train_s - log_prob_s) / relative[i], log_prob_s / relative[i])
+                rows.append((tokens, tokens, 0, trained, 0, *times, shared))
                 continue
             update = _Update(run, updates[i])
             skips = skips or update.number("rollouts") < trained
@@ -107,9 +111,8 @@ def collect(runs: Sequence[RunFolder]) -> Updates:
             fed = fed if padded else computed
             load = batches_trained.get(int(steps["step"][i]))
             pairs = 0 if load is None or packed is None else packed.fed(load).pairs
-            rows.append(
-                (fed, computed, pairs, kept, batches, train_s - log_prob_s, log_prob_s, shared)
-            )
+            times = ((train_s - log_prob_s) / relative[i], log_prob_s / relative[i])
+            rows.append((fed, computed, pairs, kept, batches, *times, shared))
     if len(rows) < MIN_UPDATES:
         raise ScenarioError("RUN_DIR", f"{len(rows)} updates are too few; at least {MIN_UPDATES}")
     tokens, computed, pairs, rollouts, batches, train, log_prob, layout = np.array(rows).T
@@ -243,12 +246,12 @@ def packing_options(trainer: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def overheads(runs: Sequence[RunFolder]) -> dict[str, FloatArray]:
+def overheads(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> dict[str, FloatArray]:
     """Seconds of each step outside rollout and update: ``sync``, ``to_train`` (from the last
     rollout's end to the trainer's start) and ``to_rollout`` (all the rest: what is neither rollout,
-    train, sync nor that, from one step's end to the next one's)."""
+    train, sync nor that, from one step's end to the next one's). pulses: as in `collect`."""
     found: dict[str, list[FloatArray]] = {"sync": [], "to_train": [], "to_rollout": []}
-    for run in runs:
+    for run, pulse in zip(runs, pulses, strict=True):
         steps, spans = run.steps, run.spans
         of_trainer = spans["track"] == "trainer"
         begin = np.full(len(steps["step"]), np.inf)
@@ -256,7 +259,7 @@ def overheads(runs: Sequence[RunFolder]) -> dict[str, FloatArray]:
         to_train = np.where(np.isfinite(begin), begin - steps["rollout_end_s"], 0.0)
         # A simulated run tells the switch apart; there it lies before the trainer's start.
         rest = steps["step_s"] - steps["rollout_s"] - steps["train_s"] - steps["sync_s"]
-        found["sync"].append(steps["sync_s"])
-        found["to_train"].append(np.maximum(to_train, 0.0))
-        found["to_rollout"].append(np.maximum(rest - np.maximum(to_train, 0.0), 0.0))
+        found["sync"].append(steps["sync_s"] / pulse[:, 0])
+        found["to_train"].append(np.maximum(to_train, 0.0) / pulse[:, 0])
+        found["to_rollout"].append(np.maximum(rest - np.maximum(to_train, 0.0), 0.0) / pulse[:, 0])
     return {name: np.concatenate(parts) for name, parts in found.items()}

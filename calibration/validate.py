@@ -14,6 +14,7 @@ from calibration.calibrate import Fitted
 from calibration.folder import RunFolder
 from calibration.forecast import DRAWS, METRICS, Forecast, Mode, forecast, measured_by_step
 from calibration.robust import FloatArray
+from calibration.tempo import by_phase
 from simulator.errors import ScenarioError
 from simulator.ranking import LEVEL, SURE
 
@@ -25,18 +26,40 @@ _ABSOLUTE = ("bubble", "staleness")  # may be 0: errors are differences, not sha
 class Check:
     """One run against its forecast. measured: `METRICS` by step. held_out: whether the run, by its
     policy and seed, is not among those calibrated on. setting: where its scenario differs from the
-    first run's, policy, seed and steps apart; policies are ranked within one setting."""
+    first run's, policy, seed and steps apart; policies are ranked within one setting. pulses: the
+    machine's around each step over the calibration's, short and long, shape (steps, 2), where both
+    took them."""
 
     run: RunFolder
     held_out: bool
     measured: dict[str, FloatArray]
     forecast: Forecast
     setting: str = ""
+    pulses: FloatArray | None = None
 
     @property
     def label(self) -> str:
         """The policy, and the setting where it is not the first run's."""
         return f"{self.run.policy} [{self.setting}]" if self.setting else self.run.policy
+
+    @property
+    def pulse(self) -> tuple[float, float] | None:
+        """The machine's mean pulse in the run over the calibration's."""
+        if self.pulses is None:
+            return None
+        short, long = self.pulses.mean(axis=0).tolist()
+        return short, long
+
+    @property
+    def step_s_at_calibrations_pulse(self) -> FloatArray:
+        """Measured step times, each phase divided by the pulse around it; as they were measured
+        where that is not known."""
+        real = self.measured
+        if self.pulses is None:
+            return real["step_s"]
+        rollout, update, rest = by_phase(self.pulses).T
+        rest_s = real["step_s"] - real["rollout_s"] - real["train_s"]
+        return np.asarray(real["rollout_s"] / rollout + real["train_s"] / update + rest_s / rest)
 
     @property
     def total_s(self) -> float:
@@ -101,6 +124,7 @@ class Validation:
             "runs": [_run_json(check) for check in self.checks],
             "ranking": ranking(self.checks),
             "noise_floor": noise_floor(self.checks),
+            "noise_floor_at_pulse": noise_floor(self.checks, at_pulse=True),
             "machine_noise": machine_noise(self.fitted),
             "held_out": {
                 "step_s": _median([c.error_of("step_s") for c in held]),
@@ -121,11 +145,14 @@ def validate(
     mode: Mode = "replay",
     draws: int = DRAWS,
     on_run: Callable[[str], None] | None = None,
+    at_pulse: bool | None = None,
 ) -> Validation:
     """Forecasts every run in ``folders`` and holds it against what was measured.
 
     mode: ``replay`` (the runs' own lengths: judges the costs) or ``predict`` (fitted lengths and
     rewards: judges the whole forecast). draws: of the parameters. on_run is called with each name.
+    at_pulse: judge each run at the machine's pulse in it; None does so in a replay, as how fast a
+    machine will be is part of what a prediction does not know.
     Raises ScenarioError for folders that hold no run, or no steps.
     """
     if mode not in ("replay", "predict"):
@@ -138,6 +165,7 @@ def validate(
         (run["policy"], run["seed"], run["steps"], run["makespan_s"])
         for run in fitted.content["provenance"]["runs"]
     }
+    at_pulse = mode == "replay" if at_pulse is None else at_pulse
     checks: list[Check] = []
     for folder in folders:
         run = RunFolder.open(folder)
@@ -149,9 +177,11 @@ def validate(
         if on_run is not None:
             on_run(run.name)
         this = (run.policy, run.seed, steps, run.summary.get("makespan_s"))
-        expected = forecast(fitted, run, mode, draws)
+        expected = forecast(fitted, run, mode, draws, at_pulse=at_pulse)
         setting = difference(checks[0].run.scenario, run.scenario) if checks else ""
-        checks.append(Check(run, this not in known, measured_by_step(run), expected, setting))
+        measured = measured_by_step(run)
+        pulses = None if fitted.tempo is None else fitted.tempo.of(run)
+        checks.append(Check(run, this not in known, measured, expected, setting, pulses))
     return Validation(mode, fitted, checks)
 
 
@@ -218,6 +248,10 @@ def _run_json(check: Check) -> dict[str, Any]:
             "high_s": high.tolist(),
         },
         "level": check.level,
+        "pulse": None
+        if check.pulse is None
+        else dict(zip(("short", "long"), check.pulse, strict=True)),
+        "at_pulse": check.forecast.at_pulse,
         "median_absolute_error_at_own_level": check.error_at_own_level,
         "unmeasured_rollouts": check.forecast.unmeasured,
         "flags": check.forecast.flags,
@@ -251,16 +285,17 @@ def by_policy(checks: Sequence[Check]) -> dict[str, list[Check]]:
     return found
 
 
-def noise_floor(checks: Sequence[Check]) -> dict[str, Any]:
+def noise_floor(checks: Sequence[Check], at_pulse: bool = False) -> dict[str, Any]:
     """How far real runs of one policy are from each other, over pairs of its runs: the median share
     by which their steps of one number differ, and their run times. None without such a pair.
 
-    A forecast of either run cannot be asked to come closer than that to the other.
+    A forecast of either run cannot be asked to come closer than that to the other. at_pulse: with
+    all times at the calibration's pulse, where pulses are known.
     """
     steps, totals = [], []
     for same in by_policy(checks).values():
         for one, other in combinations(same, 2):
-            a, b = one.measured["step_s"], other.measured["step_s"]
+            a, b = (_step_s(check, at_pulse) for check in (one, other))
             count = min(len(a), len(b))
             steps.append(float(np.median(np.abs(a[:count] - b[:count]) / b[:count])))
             mean_a, mean_b = float(a[:count].mean()), float(b[:count].mean())
@@ -273,16 +308,22 @@ def noise_floor(checks: Sequence[Check]) -> dict[str, Any]:
     }
 
 
+def _step_s(check: Check, at_pulse: bool) -> FloatArray:
+    return check.step_s_at_calibrations_pulse if at_pulse else check.measured["step_s"]
+
+
 def machine_noise(fitted: Fitted) -> dict[str, float]:
     """How far measured phases of the calibration are from what their work typically takes: medians
-    over its steps. No cost model that sees only the work could replay these steps more closely."""
+    over its steps, at the machine's pulse where that was taken. No cost model that sees only the
+    work could replay these steps more closely."""
     ratios = np.array(fitted.content["step_ratios"])
     off = np.abs(ratios - 1.0)
     return {"rollout_s": float(np.median(off[:, 0])), "train_s": float(np.median(off[:, 1]))}
 
 
 def ranking(checks: Sequence[Check]) -> dict[str, Any]:
-    """Policies by mean step time, measured and forecast, and every pair of them.
+    """Policies by mean step time, measured and forecast, and every pair of them. Where each run is
+    judged at its own pulse, all times are brought to the calibration's.
 
     A pair's difference is real where it exceeds the noise between runs of one policy (the largest
     seen; without repeats, twice the standard error of the two means). sure: the share of the draws,
@@ -290,18 +331,20 @@ def ranking(checks: Sequence[Check]) -> dict[str, Any]:
     the forecast says that the two may change places.
     """
     groups = by_policy(checks)
+    at_pulse = any(check.forecast.at_pulse for check in checks)
     real = {
-        p: float(np.mean([c.measured["step_s"].mean() for c in cs])) for p, cs in groups.items()
+        p: float(np.mean([_step_s(c, at_pulse).mean() for c in cs])) for p, cs in groups.items()
     }
     drawn = {p: np.mean([_mean_steps(c) for c in cs], axis=0) for p, cs in groups.items()}
     expected = {policy: float(np.median(values)) for policy, values in drawn.items()}
-    floor = noise_floor(checks)["run_time_largest"]
+    floor = noise_floor(checks, at_pulse)["run_time_largest"]
     pairs = []
     for one, other in combinations(groups, 2):
         if groups[one][0].setting != groups[other][0].setting:
             continue
         gap = abs(real[one] - real[other]) / ((real[one] + real[other]) / 2)
-        noise = _standard_noise(groups[one], groups[other]) if floor is None else floor
+        steps = [[_step_s(c, at_pulse) for c in groups[name]] for name in (one, other)]
+        noise = _standard_noise(*map(np.concatenate, steps)) if floor is None else floor
         faster = one if expected[one] <= expected[other] else other
         slower = other if faster == one else one
         share = float(np.mean(drawn[faster] < drawn[slower]))
@@ -330,15 +373,14 @@ def ranking(checks: Sequence[Check]) -> dict[str, Any]:
 
 
 def _mean_steps(check: Check) -> FloatArray:
-    """Mean step time of each draw."""
-    return check.forecast.total_s / len(check.measured["step_s"])
+    """Mean step time of each draw; at the calibration's pulse if it was made at the run's own."""
+    mean = check.forecast.total_s / len(check.measured["step_s"])
+    if not check.forecast.at_pulse:
+        return mean
+    return np.asarray(mean * check.step_s_at_calibrations_pulse.sum() / check.total_s)
 
 
-def _standard_noise(one: Sequence[Check], other: Sequence[Check]) -> float:
+def _standard_noise(one: FloatArray, other: FloatArray) -> float:
     """Two standard errors of the difference of mean step times, as a share of them."""
-    variance, middle = 0.0, 0.0
-    for checks in (one, other):
-        steps = np.concatenate([check.measured["step_s"] for check in checks])
-        variance += float(np.var(steps)) / len(steps)
-        middle += float(steps.mean()) / 2
-    return float(2 * np.sqrt(variance) / middle)
+    variance = sum(float(np.var(steps)) / len(steps) for steps in (one, other))
+    return float(2 * np.sqrt(variance) / ((one.mean() + other.mean()) / 2))

@@ -12,7 +12,7 @@ from typing import Any
 
 from simulator.errors import RunError, ScenarioError
 
-SCHEMA = "rollcast-checkpoint/1"
+SCHEMA = "rollcast-checkpoint/2"
 _FILE = "checkpoint.pkl"
 _DRAFT = "checkpoint.pkl.new"
 

@@ -47,7 +47,7 @@ def run(
 ) -> None:
     """Run one scenario on real vLLM and torch, under the same policies.
 
-    With --out: the files of simulate (steps.csv with the accuracy too), iterations.csv,
+    With --out: the files of simulate (steps.csv with the accuracy too), iterations.csv, pulses.csv,
     updates.jsonl and provenance.json. Until it is finished, the run is saved after every step in
     DIR.running, from where --resume goes on.
     """
@@ -80,10 +80,11 @@ def probe(
     settings: Settings = None,
     seed: Seed = None,
 ) -> None:
-    """Time the trainer on batches of many shapes, dense and with a shared prefix.
+    """Time the trainer on batches of many shapes, dense and with a shared prefix, and the engine on
+    prompts of many lengths.
 
-    Takes two minutes or so, and no engine. calibrate --probe FILE uses it, to tell apart what a
-    synchronous run leaves together and to price a layout that it never used.
+    Takes three minutes or so. calibrate --probe FILE uses it, to tell apart what a synchronous run
+    leaves together, and to price layouts and prompts that it never had.
     """
     from engine.environment import prepare
     from simulator.output import write_json_file

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from engine.replica import EngineIteration
 
 if TYPE_CHECKING:
+    from engine.pulse import Beat
     from engine.trainer.config import TrainMetrics
 
 _COLUMNS = {
@@ -81,9 +82,11 @@ class Iterations:
 class EngineLog:
     """iterations: the engine's. updates: ``(step, what the trainer reports)``. sync_differences:
     the largest difference between the engine's and the trainer's log-probabilities after each
-    weight sync; sync_check_s: what finding it cost."""
+    weight sync; sync_check_s: what finding it cost. pulses: ``(steps done, the machine's pulse)``,
+    outside the run's clock."""
 
     iterations: Iterations = field(default_factory=Iterations)
     updates: list[tuple[int, TrainMetrics]] = field(default_factory=list)
     sync_differences: list[float] = field(default_factory=list)
     sync_check_s: list[float] = field(default_factory=list)
+    pulses: list[tuple[int, Beat]] = field(default_factory=list)

@@ -1,27 +1,33 @@
-"""Times the trainer on made-up batches of many shapes, in every layout.
+"""Times the trainer and the engine on made-up work of many shapes.
 
-A synchronous run trains on batches that are all alike, so what an update costs per token, per
-microbatch and per rollout cannot be told apart from it, and a layout that it never used not at all.
-A probe asks the trainer directly, in about two minutes, without an engine or a rollout.
+A run's own batches are all alike, so what an update costs per token, per microbatch and per rollout
+cannot be told apart from it, nor, where its prompts have one length, what an iteration costs per
+prompt and per token of it; and a layout that it never used not at all. A probe asks trainer and
+engine directly, in two to three minutes, in random order, and takes the machine's pulse all along.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from engine.config import RunSpec
 from engine.environment import prepare
-from engine.start import start_task, start_trainer
+from engine.log import Iterations
+from engine.start import start_replica, start_task, start_trainer
 from engine.trainer.batch import SampledGroup, SampledRollout
 from simulator.errors import ScenarioError
 
 if TYPE_CHECKING:
     from engine.trainer.config import TrainMetrics
+    from engine.vllm_engine import VllmReplica
 
-SCHEMA = "rollcast-probe/1"
+SCHEMA = "rollcast-probe/2"
+BURST_COLUMNS = ("start_s", "seconds", "rollouts", "context_tokens", "prefill_tokens",
+                 "prefill_pairs", "prefill_rollouts")  # fmt: skip
 PROMPT_TOKENS = (128, 512)
 """Prompt lengths beside the task's own, where the model's context has room for them."""
 
@@ -31,6 +37,15 @@ RESPONSE_SD = 0.7
 BATCH_TOKENS = (4_000, 12_000)
 WARM_UP = 2
 REPEATS = 2
+
+ENGINE_PROMPT_TOKENS = (8, 32, 128, 512)
+"""Prompt lengths that the engine is asked, beside the task's own, as the model's context allows."""
+
+ENGINE_ROLLOUTS = (1, 4, 16, 64, 256)
+"""Rollouts submitted at once, up to the engine's ``max_seqs`` and to what its KV pool holds."""
+
+ENGINE_NEW_TOKENS = 12
+ENGINE_REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,38 +75,91 @@ def shapes(own_prompt_tokens: int, context_tokens: int, longest: int) -> list[Sh
     return list(dict.fromkeys(found))
 
 
-def probe(spec: RunSpec, on_update: Callable[[int, int], None] | None = None) -> dict[str, Any]:
-    """Times every shape ``REPEATS`` times, in random order, and returns what a probe's file holds.
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """Made-up rollouts submitted to the engine at once."""
 
-    on_update: called with the number done and the number of all. Raises ScenarioError where model
-    or trainer cannot be had.
+    rollouts: int
+    prompt_tokens: int
+
+
+def bursts(
+    own_prompt_tokens: int, longest_tokens: int, max_seqs: int, kv_tokens: int
+) -> list[Burst]:
+    """What the engine is asked. longest_tokens: of a prompt with its response."""
+    room = longest_tokens - ENGINE_NEW_TOKENS
+    prompts = sorted({own_prompt_tokens, *(n for n in ENGINE_PROMPT_TOKENS if n <= room)})
+    counts = sorted({min(count, max_seqs) for count in ENGINE_ROLLOUTS})
+    return [
+        Burst(count, prompt)
+        for prompt in prompts
+        for count in counts
+        if count == 1 or count * (prompt + ENGINE_NEW_TOKENS) <= kv_tokens
+    ]
+
+
+def probe(spec: RunSpec, on_step: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+    """Times every shape and burst, and returns what a probe's file holds.
+
+    on_step: called with the number done and the number of all. Raises ScenarioError or EngineError
+    where model, trainer or engine cannot be had.
     """
     prepare()
     from engine.provenance import provenance
+    from engine.pulse import Pulse
 
     task, path = start_task(spec)
     trainer = start_trainer(spec, path)
+    replica = start_replica(spec, path)
     config = trainer.model.config
     own = len(task.prompt(0, spec.seed).token_ids)
     longest = min(spec.max_new_tokens, 4 * max(RESPONSE_TOKENS))
     context = int(getattr(config, "max_position_embeddings", own + longest))
-    wanted = shapes(own, context, longest) * REPEATS
+    limits = replica.limits
+    asked = bursts(own, limits.max_model_len, spec.engine.max_seqs, limits.kv_tokens)
     rng = Random(spec.seed)
+    wanted: list[Shape | Burst] = [*shapes(own, context, longest) * REPEATS,
+                                   *asked * ENGINE_REPEATS]  # fmt: skip
     rng.shuffle(wanted)
-    rows: list[dict[str, Any]] = []
-    for number, shape in enumerate([*wanted[:WARM_UP], *wanted]):
-        groups = list(_batch(shape, config.vocab_size, longest, rng))
-        metrics = trainer.step(groups, shared_prefix=shape.shared_prefix, version=0)
-        if number >= WARM_UP:
-            rows.append(_row(shape, groups, metrics))
-            if on_update is not None:
-                on_update(len(rows), len(wanted))
+    pulse = Pulse(trainer.model)
+    done: list[dict[str, Any]] = []
+    try:
+        for number, item in enumerate([*wanted[:WARM_UP], *wanted]):
+            if isinstance(item, Shape):
+                groups = list(_batch(item, config.vocab_size, longest, rng))
+                metrics = trainer.step(groups, shared_prefix=item.shared_prefix, version=0)
+                row = _row(item, groups, metrics)
+            else:
+                row = {"rollouts": item.rollouts, "prompt_tokens": item.prompt_tokens,
+                       "iterations": _burst(replica, item, number, rng)}  # fmt: skip
+            if number >= WARM_UP:
+                done.append({**row, "pulse": asdict(pulse.take())})
+                if on_step is not None:
+                    on_step(len(done), len(wanted))
+    finally:
+        replica.shutdown()
     return {
         "schema": SCHEMA,
         "provenance": provenance(spec.engine.device),
         "engine": spec.raw.data.get("engine"),
-        "updates": rows,
+        "updates": [row for row in done if "layout" in row],
+        "bursts": [row for row in done if "iterations" in row],
     }
+
+
+def _burst(replica: VllmReplica, burst: Burst, number: int, rng: Random) -> dict[str, list[float]]:
+    """The iterations of a burst by column, as a run's iterations.csv has them."""
+    for index in range(burst.rollouts):
+        prompt = [rng.randrange(replica.limits.vocab_size) for _ in range(burst.prompt_tokens)]
+        replica.submit(f"{number}/{index}", prompt, max_new_tokens=ENGINE_NEW_TOKENS,
+                       seed=index, ignore_eos=True)  # fmt: skip
+    log, began_s = Iterations(), time.perf_counter()
+    while replica.unfinished:
+        start_s = time.perf_counter() - began_s
+        replica.step()
+        assert replica.last_iteration is not None
+        log.add(replica.version, start_s, replica.last_iteration)
+    return {name: log[name].tolist() for name in BURST_COLUMNS}
 
 
 def _batch(shape: Shape, vocabulary: int, longest: int, rng: Random) -> Iterator[SampledGroup]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,7 @@ def _run(
     def between_steps(loop: Loop) -> None:
         with world.clock_stopped():
             world.keep_only({group.group for group in (*loop.buffer, *loop.ready)})
+            world.take_pulse(loop.next_step)
             if out is not None:
                 state = {"loop": loop.state_dict(), "world": world.state_dict()}
                 known = {"scenario": spec.raw.data, "prompts": prompts}
@@ -174,15 +175,21 @@ def _write(folder: Path, spec: RunSpec, real: RealRun, plot: bool) -> None:
     write_run(folder, real.run, real.summary, description, plot)
     reached = accuracy(real.run)
     _append_column(folder / "steps.csv", "accuracy", [reached[r.step] for r in real.run.steps])
-    with (folder / "iterations.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Iterations.columns)
-        writer.writerows(real.log.iterations.rows())
+    _write_table(folder / "iterations.csv", Iterations.columns, real.log.iterations.rows())
+    pulses = ((step, beat.short_s, beat.long_s) for step, beat in real.log.pulses)
+    _write_table(folder / "pulses.csv", ("steps_done", "short_s", "long_s"), pulses)
     with (folder / "updates.jsonl").open("w", encoding="utf-8") as file:
         for step, metrics in real.log.updates:
             line = {"step": step, "accuracy": reached[step], **asdict(metrics)}
             file.write(json.dumps(line) + "\n")
     write_json(folder / "provenance.json", provenance(spec.engine.device))
+
+
+def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
 
 
 def _append_column(path: Path, name: str, values: list[float]) -> None:

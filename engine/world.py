@@ -33,6 +33,7 @@ from simulator.world import (
 )
 
 if TYPE_CHECKING:
+    from engine.pulse import Pulse
     from engine.trainer.config import TrainMetrics
     from engine.trainer.trainer import Trainer
     from engine.vllm_engine import VllmReplica
@@ -85,6 +86,7 @@ class EngineWorld:
         self._update: tuple[TrainBatch, Layout] | None = None
         self._sync_asked = False
         self._sample: list[list[int]] = []
+        self._pulse: Pulse | None = None
 
     @property
     def now_s(self) -> float:
@@ -284,6 +286,14 @@ class EngineWorld:
         self._replica.shutdown()
 
     # Between two steps
+
+    def take_pulse(self, step: int) -> None:
+        """Logs the machine's pulse after ``step`` steps; the clock should be stopped."""
+        from engine.pulse import Pulse
+
+        if self._pulse is None:
+            self._pulse = Pulse(self._trainer.model)
+        self.log.pulses.append((step, self._pulse.take()))
 
     def keep_only(self, groups: Collection[int]) -> None:
         """Forgets prompts and tokens of every other group: they are trained, or dropped."""

@@ -1,8 +1,8 @@
 """How sure a comparison is: intervals of speed-ups, and which policies may change places.
 
 Two sources of draws. *Steps*: stretches of consecutive steps of the runs at hand are drawn again,
-the same ones for all policies (a moving-block bootstrap; Kunsch, Ann. Statist. 17, 1989), which
-tells what other lengths and rewards would have done and costs nothing. *Redrawn*: the runs are made
+the same ones for all policies (`simulator.bootstrap`), which tells what other lengths and rewards
+would have done and costs nothing. *Redrawn*: the runs are made
 again with other lengths and rewards, and with costs drawn from what is not known of them: what a
 calibration leaves open, or how far the roofline is off published measurements.
 """
@@ -16,6 +16,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.bootstrap import BLOCK_STEPS, block_rows
 from simulator.costs.fitted import FittedCost
 from simulator.costs.roofline import RooflineCost
 from simulator.scenario import Scenario
@@ -27,7 +28,6 @@ LEVEL = 0.9
 SURE = 0.95
 """A ranking that holds in a smaller share of the draws is not called sure."""
 
-BLOCK_STEPS = 5
 LEAST_STEPS = 4 * BLOCK_STEPS
 """Runs with fewer steps say nothing about their own spread."""
 
@@ -90,11 +90,8 @@ def from_steps(results: Mapping[str, Result], seed: int = 0) -> Ranking | None:
     if count < LEAST_STEPS or any(len(each) != count for each in steps):
         return None
     times = np.column_stack(steps)
-    blocks = -(-count // BLOCK_STEPS)
-    rng = np.random.default_rng(seed)
-    starts = rng.integers(count, size=(BOOTSTRAP_DRAWS, blocks))
-    rows = (starts[:, :, None] + np.arange(BLOCK_STEPS)).reshape(BOOTSTRAP_DRAWS, -1) % count
-    draws = times[rows[:, :count]].mean(axis=1)
+    rows = block_rows(count, count, BOOTSTRAP_DRAWS, np.random.default_rng(seed))
+    draws = times[rows].mean(axis=1)
     return Ranking(tuple(results), times.mean(axis=0), draws, "steps")
 
 

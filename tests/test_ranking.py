@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from simulator.bootstrap import BLOCK_STEPS, block_rows
 from simulator.compare import compare, table
 from simulator.ranking import LEAST_STEPS, Ranking, from_steps, redraw
 from simulator.simulate import load
@@ -111,3 +114,25 @@ def test_roofline_costs_are_drawn_too() -> None:
         assert each.gpu.gemm_bandwidth_efficiency <= 1.0
     ranking = redraw(compare([scenario.with_policy("sync")]), 10)
     assert np.ptp(ranking.draws) > 0.05 * ranking.draws.mean()
+
+
+@given(
+    steps=st.integers(1, 40),
+    wanted=st.integers(1, 60),
+    draws=st.integers(1, 5),
+    seed=st.integers(0, 99),
+)
+def test_steps_are_drawn_again_in_stretches(steps: int, wanted: int, draws: int, seed: int) -> None:
+    rows = block_rows(steps, wanted, draws, np.random.default_rng(seed))
+    assert rows.shape == (draws, wanted)
+    assert ((rows >= 0) & (rows < steps)).all()
+    length = min(BLOCK_STEPS, steps)
+    for place in range(1, wanted):
+        if place % length:  # within a stretch
+            assert (rows[:, place] == (rows[:, place - 1] + 1) % steps).all()
+
+
+def test_every_step_is_drawn_equally_often() -> None:
+    rows = block_rows(23, 23, 4000, np.random.default_rng(0))
+    counts = np.bincount(rows.ravel(), minlength=23) / 4000
+    assert np.abs(counts - 1.0).max() < 0.1

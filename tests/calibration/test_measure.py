@@ -6,12 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from calibration.calibrate import calibrate
 from calibration.folder import RunFolder
-from calibration.measure import CAMPAIGN, Campaign, command, keep, main
+from calibration.measure import (
+    CAMPAIGN,
+    Campaign,
+    Measurement,
+    command,
+    keep,
+    main,
+    spread,
+)
 from simulator.errors import ScenarioError
-from tests.calibration.worlds import write_world
+from tests.calibration.worlds import write_pulses, write_world
 
 GOOD = """
 scenario: scenario.yaml
@@ -27,11 +37,28 @@ def read(folder: Path, text: str) -> Campaign:
     return Campaign.read(path)
 
 
-def test_entries_are_interleaved_by_seed(tmp_path: Path) -> None:
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=9))
+def test_the_runs_of_an_entry_are_spread_over_the_campaign(counts: list[int]) -> None:
+    """Each is made once, in its entry's order, and in every stretch of the campaign about as many
+    of an entry as its share of all runs."""
+    entries = [
+        [Measurement(str(entry), "sync", seed, 5, {}) for seed in range(count)]
+        for entry, count in enumerate(counts)
+    ]
+    order = spread(entries)
+    for entry in entries:
+        assert [run for run in order if run.entry == entry[0].entry] == entry
+        share = len(entry) / len(order)
+        for end in range(len(order) + 1):
+            made = sum(run in entry for run in order[:end])
+            assert abs(made - share * end) <= 1 + share * len(entries)
+
+
+def test_a_campaign_is_read(tmp_path: Path) -> None:
     campaign = read(tmp_path, GOOD)
-    assert [run.name for run in campaign.runs] == ["sync-3", "april-3", "sync-4"]
+    assert [run.name for run in campaign.runs] == ["sync-3", "sync-4", "april-3"]
     assert campaign.scenario == tmp_path / "scenario.yaml"
-    april = campaign.runs[1]
+    april = campaign.runs[2]
     assert april.iterations
     assert not campaign.runs[0].iterations
     line = command(campaign, april, tmp_path / "out", resume=True)
@@ -80,6 +107,7 @@ def test_a_missing_campaign_is_one_sentence(
 
 def test_what_is_kept_calibrates_alike(tmp_path: Path) -> None:
     run = write_world(tmp_path / "run", steps=12)
+    write_pulses(run, 1.0)
     keep(run, tmp_path / "kept")
     keep(run, tmp_path / "short", iterations=False)
     assert not list(tmp_path.glob("tmp*"))
@@ -87,6 +115,9 @@ def test_what_is_kept_calibrates_alike(tmp_path: Path) -> None:
     for name, value in whole.content["cost"]["dense"].items():
         assert kept.content["cost"]["dense"][name] == pytest.approx(value, rel=1e-3, abs=1e-6)
     assert kept.content["lengths"]["lengths"] == whole.content["lengths"]["lengths"]
+    assert kept.tempo is not None
+    assert whole.tempo is not None
+    assert kept.tempo.short_s == pytest.approx(whole.tempo.short_s, rel=1e-3)
     fixed = whole.content["cost"]["iteration"]["fixed_s"]
     assert kept.content["cost"]["iteration"]["fixed_s"] == pytest.approx(fixed, rel=1e-3)
     short = RunFolder.open(tmp_path / "short")

@@ -1,4 +1,4 @@
-"""Calibrations with a probe of the trainer."""
+"""Calibrations with a probe of trainer and engine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 from calibration.calibrate import calibrate
+from calibration.iterations import COUNTS
 from calibration.updates import Updates, fit_updates
 from simulator.costs.base import TrainLoad
 from simulator.errors import ScenarioError
-from tests.calibration.worlds import LINEAR, edit_json, write_world
+from tests.calibration.worlds import LINEAR, PULSE, edit_json, write_pulses, write_world
 
 SHARED_TOKEN_S, MICROBATCH_S = 9e-5, 0.004
+PREFILLING_S, PAIR_S = 2e-3, 3e-8
+NAMES = ("start_s", "seconds", *COUNTS)
 
 
 def write_probe(path: Path, run: Path, factor: float = 1.0, **changes: Any) -> Path:
@@ -32,18 +35,42 @@ def write_probe(path: Path, run: Path, factor: float = 1.0, **changes: Any) -> P
             {"layout": "shared_prefix" if shared else "dense", "rollouts": int(rng.integers(8, 99)),
              "microbatches": microbatches, "computed_tokens": computed, "padding_tokens": 0,
              "groups": [[9, rng.integers(2, 90, size=9).tolist()]], "log_prob_s": 0.0,
-             "total_s": factor * seconds * float(np.exp(0.03 * rng.normal()))}
+             "total_s": factor * seconds * float(np.exp(0.03 * rng.normal())),
+             "pulse": {name: factor * value for name, value in PULSE.items()}}
         )  # fmt: skip
     scenario = json.loads((run / "scenario.json").read_text())["scenario"]
     content = {
-        "schema": "rollcast-probe/1",
+        "schema": "rollcast-probe/2",
         "provenance": json.loads((run / "provenance.json").read_text()),
         "engine": scenario["engine"],
         "updates": rows,
+        "bursts": [burst(rng, prompt, count, factor) for prompt in (6, 40, 200, 700)
+                   for count in (1, 8, 40)],
         **changes,
-    }
+    }  # fmt: skip
     path.write_text(json.dumps(content))
     return path
+
+
+def burst(rng: np.random.Generator, prompt: int, count: int, factor: float) -> dict[str, Any]:
+    """Prompts prefilled in one iteration, and ten of decoding."""
+    columns: dict[str, list[float]] = {name: [] for name in NAMES}
+    now_s = 0.0
+    for i in range(11):
+        first, context = i == 0, count * (prompt + i)
+        seconds = LINEAR["iteration_s"] + LINEAR["per_rollout_s"] * count
+        seconds += LINEAR["per_context_token_s"] * context
+        pairs = count * prompt * (prompt + 1) // 2
+        if first:
+            seconds += PREFILLING_S + LINEAR["per_prefill_token_s"] * count * prompt
+            seconds += PAIR_S * pairs
+        seconds *= factor * float(np.exp(0.03 * rng.normal()))
+        row = (now_s, seconds, count, context, first * count * prompt, first * pairs, first * count)
+        for values, value in zip(columns.values(), row, strict=True):
+            values.append(value)
+        now_s += seconds
+    return {"rollouts": count, "prompt_tokens": prompt, "iterations": columns,
+            "pulse": {name: factor * value for name, value in PULSE.items()}}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -107,12 +134,44 @@ def test_the_runs_give_the_level(run: Path, tmp_path: Path) -> None:
         assert shared["per_token_s"] == pytest.approx(SHARED_TOKEN_S, rel=0.1)
 
 
+def test_a_probe_prices_prompts_that_no_run_had(tmp_path: Path) -> None:
+    """Prompts of one length cannot tell a token from an admission; the probe's can, also on a
+    machine that was slower when it was probed."""
+    run = write_world(tmp_path / "run", steps=12, prompts=9)
+    write_pulses(run, 1.0)
+    assert calibrate([run]).content["fits"]["iteration"]["assumed_prefill_token"]
+    for factor in (1.0, 1.5):
+        found = calibrate([run], write_probe(tmp_path / "probe.json", run, factor)).content
+        assert not found["fits"]["iteration"]["assumed_prefill_token"]
+        ratio = found["fits"]["iteration"]["step_ratio"]
+        cost = {name: value for name, value in found["cost"]["iteration"].items()
+                if name != "rollout_pieces"}  # fmt: skip
+        token_s = LINEAR["per_prefill_token_s"]
+        assert cost["per_prefill_token_s"] / ratio == pytest.approx(token_s, rel=0.1)
+        assert cost["prefilling_s"] / ratio == pytest.approx(PREFILLING_S, rel=0.2)
+        assert cost["per_prefill_pair_s"] / ratio == pytest.approx(PAIR_S, rel=0.2)
+        assert found["range"]["prefill_tokens"][1] == 40 * 700
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"schema": "rollcast-probe/9"}, "rollcast-probe/1"),
+        ({"schema": "rollcast-probe/9"}, "rollcast-probe/2"),
+        ({"bursts": []}, "fewer than"),
+        ({"bursts": [3] * 9}, r"bursts\[0\] is not a mapping"),
+        ({"bursts": [{}] * 9}, r"bursts\[0\], iterations.start_s"),
+        ({"bursts": [{"iterations": {n: [1] for n in NAMES}}] * 9}, r"bursts\[0\], pulse"),
+        (
+            {"bursts": [{"iterations": {n: ["x"] for n in NAMES}}] * 9},
+            r"bursts\[0\], iterations.start_s",
+        ),
+        (
+            {"bursts": [{"iterations": {n: [1] * (1 + i) for i, n in enumerate(NAMES)}}] * 9},
+            "columns differ in length",
+        ),
         ({"updates": []}, "fewer than"),
-        ({"updates": [3] * 9}, r"updates\[0\] has no layout"),
+        ({"updates": [3] * 9}, r"updates\[0\] is not a mapping"),
+        ({"updates": [{"layout": "best"}] * 9}, r"updates\[0\] has no layout"),
         ({"updates": [{"layout": "dense"}] * 9}, r"updates\[0\], computed_tokens"),
         (
             {

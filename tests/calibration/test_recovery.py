@@ -11,6 +11,7 @@ from calibration import iterations
 from calibration.calibrate import Fitted, calibrate
 from calibration.folder import RunFolder
 from calibration.robust import fit, needed
+from calibration.tempo import steady
 from simulator.costs.base import Iteration, TrainLoad
 from tests.calibration.worlds import LENGTHS, LINEAR, REWARDS, write_world
 
@@ -74,9 +75,14 @@ def test_lengths_and_rewards_are_recovered(fitted: Fitted) -> None:
             assert abs(value - REWARDS[name]) < 3.5 * error, name
 
 
+def collect(run: Path) -> iterations.Samples:
+    folder = RunFolder.open(run)
+    return iterations.collect([folder], [steady(len(folder.steps["step"]))])
+
+
 def test_a_bend_in_rollouts_is_found_and_a_straight_line_stays_one(tmp_path: Path) -> None:
     bent = write_world(tmp_path / "bent", bend=(16, 2e-4), steps=10)
-    samples = iterations.collect([RunFolder.open(bent)])
+    samples = collect(bent)
     found = iterations.fit_iterations(samples)
     assert 16 in found.knots
     low, high = found.fit["rollouts>0"], found.fit[f"rollouts>{found.knots[-1]}"]
@@ -88,7 +94,7 @@ def test_intervals_cover_the_truth(tmp_path: Path) -> None:
     hits = 0
     for seed in range(5):
         run = write_world(tmp_path / f"{seed}", policy="april(over_sampling=2)", seed=seed, steps=8)
-        samples = iterations.collect([RunFolder.open(run)])
+        samples = collect(run)
         found = iterations.fit_iterations(samples).fit
         for term, name in (("fixed", "iteration_s"), ("context", "per_context_token_s"),
                            ("rollouts>0", "per_rollout_s"),

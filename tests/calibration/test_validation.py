@@ -19,7 +19,7 @@ from calibration.forecast import MeasuredWorkload, forecast, measured_by_step
 from calibration.validate import Validation, machine_noise, noise_floor, ranking, validate
 from simulator.draws import GroupDraw
 from simulator.run_replay import ReplayWorkload
-from tests.calibration.worlds import write_world
+from tests.calibration.worlds import slow_down, write_world
 
 APRIL = "april(over_sampling=2)"
 
@@ -219,15 +219,3 @@ def test_runs_at_several_levels_widen_the_interval(tmp_path: Path) -> None:
     level = np.exp(np.mean(np.log([1.0, 1.25, 0.9])))
     real = measured_by_step(target)["step_s"].sum()
     assert three.point["step_s"].sum() == pytest.approx(level * real, rel=0.05)
-
-
-def slow_down(run: Path, factor: float) -> None:
-    """Every time of a run, times ``factor``."""
-    import pandas as pd
-
-    for file in ("spans.csv", "steps.csv", "iterations.csv"):
-        table = pd.read_csv(run / file)
-        for column in table.columns:
-            if column.endswith("_s") or column == "seconds":
-                table[column] *= factor
-        table.to_csv(run / file, index=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from simulator.clock import to_seconds
 from simulator.costs import LinearCost
@@ -102,6 +103,7 @@ def write_world(
     bend: tuple[int, float] | None = None,
     lengths: dict[str, Any] | None = None,
     versions: dict[str, str] | None = None,
+    prompts: object = PROMPTS,
 ) -> Path:
     """Simulates one run, iteration by iteration, and writes the folder of a real one."""
     data = {
@@ -110,7 +112,7 @@ def write_world(
         "workload": {
             "batch_groups": 8,
             "group_size": 6,
-            "prompt_tokens": PROMPTS,
+            "prompt_tokens": prompts,
             "max_new_tokens": 200,
             "lengths": lengths or LENGTHS,
             "rewards": REWARDS,
@@ -162,3 +164,26 @@ def write_iterations(path: Path, world: ReferenceCluster) -> None:
 def edit_json(path: Path, **changes: Any) -> None:
     """Changes keys of a JSON file."""
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def slow_down(run: Path, factor: float) -> None:
+    """Every time of a run, times ``factor``."""
+    for file in ("spans.csv", "steps.csv", "iterations.csv"):
+        table = pd.read_csv(run / file)
+        for column in table.columns:
+            if column.endswith("_s") or column == "seconds":
+                table[column] *= factor
+        table.to_csv(run / file, index=False)
+
+
+PULSE = {"short_s": 0.002, "long_s": 0.05}
+
+
+def write_pulses(run: Path, factor: float) -> None:
+    """pulses.csv of a machine ``factor`` times as slow; a beat in twenty is off."""
+    rng, steps = np.random.default_rng(int(1000 * factor)), len(pd.read_csv(run / "steps.csv"))
+    table = {"steps_done": np.arange(steps + 1)}
+    for name, seconds in PULSE.items():
+        noise = np.exp(0.03 * rng.normal(size=steps + 1))
+        table[name] = factor * seconds * np.where(rng.random(steps + 1) < 0.05, 1.3, noise)
+    pd.DataFrame(table).to_csv(run / "pulses.csv", index=False)

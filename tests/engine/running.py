@@ -140,6 +140,7 @@ class Outcome:
     summary: dict[str, Any]
     rollouts: list[dict[str, str]]
     iterations: list[dict[str, str]]
+    pulses: list[dict[str, str]]
     updates: list[dict[str, Any]]
     trained: dict[int, Any]
 
@@ -157,6 +158,7 @@ def outcome(home: Home) -> Outcome:
         {name: summary[name] for name in known if name in summary},
         _table(home.out / "rollouts.csv"),
         _table(home.out / "iterations.csv"),
+        _table(home.out / "pulses.csv"),
         [{k: v for k, v in update.items() if not k.endswith("_s")} for update in updates],
         dict(home.trained),
     )

@@ -15,12 +15,13 @@ from running import set_up
 from typer.testing import CliRunner
 
 from engine import probe
-from engine.probe import shapes
+from engine.probe import bursts, shapes
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "BATCH_TOKENS", (300, 600))
+    monkeypatch.setattr(probe, "ENGINE_ROLLOUTS", (1, 6))
 
 
 def test_shapes_fill_their_budgets_and_fit_the_context() -> None:
@@ -40,6 +41,7 @@ def test_a_probe_calibrates(
     import typer
 
     from calibration.probes import read_probe
+    from calibration.tempo import Tempo
     from engine.cli import register
 
     set_up(tmp_path, tiny_path)
@@ -62,10 +64,32 @@ def test_a_probe_calibrates(
             fed += prompt - 1 + sum(responses) if shared else sum(copies)
         assert row["computed_tokens"] == fed
 
+    seen = {(row["rollouts"], row["prompt_tokens"]) for row in content["bursts"]}
+    assert len(content["bursts"]) == probe.ENGINE_REPEATS * len(seen)
+    for row in content["bursts"]:
+        done = row["iterations"]
+        assert sum(done["prefill_tokens"]) == row["rollouts"] * row["prompt_tokens"]
+        assert sum(done["prefill_rollouts"]) >= row["rollouts"]
+        decoded = sum(done["rollouts"]) - sum(done["prefill_rollouts"])
+        assert decoded == row["rollouts"] * (probe.ENGINE_NEW_TOKENS - 1)
+
     run: Any = SimpleNamespace(
         path=tmp_path, provenance=content["provenance"], scenario={"engine": content["engine"]}
     )
-    read = read_probe(tmp_path / "probe.json", run)
-    assert len(read) == len(rows)
-    assert read.shared.sum() == len(rows) / 2
-    assert (read.train_s > 0).all()
+    read = read_probe(tmp_path / "probe.json", run, Tempo(1.0, 1.0))
+    assert len(read.updates) == len(rows)
+    assert read.updates.shared.sum() == len(rows) / 2
+    assert (read.updates.train_s > 0).all()
+    assert read.iterations.steps == len(content["bursts"])
+    asked = sum(row["pulse"]["short_s"] > 0 for row in content["bursts"])
+    assert asked == len(content["bursts"])
+
+
+def test_bursts_fit_the_context_the_engine_and_its_kv_pool() -> None:
+    found = bursts(own_prompt_tokens=6, longest_tokens=120, max_seqs=32, kv_tokens=800)
+    assert {burst.prompt_tokens for burst in found} == {6, 8, 32}
+    assert {burst.rollouts for burst in found} == {1, 4, 16, 32}
+    for burst in found:
+        tokens = burst.rollouts * (burst.prompt_tokens + probe.ENGINE_NEW_TOKENS)
+        assert burst.rollouts == 1 or tokens <= 800
+    assert len(set(found)) == len(found)

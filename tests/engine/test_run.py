@@ -62,20 +62,22 @@ def test_the_folder_has_all_of_simulates_files_and_the_engines(
     assert not home.saved.parent.exists()
     names = {path.name for path in home.out.iterdir()}
     of_simulate = {"spans.csv", "steps.csv", "rollouts.csv", "decisions.jsonl", "scenario.json"}
-    of_engine = {"iterations.csv", "updates.jsonl", "provenance.json"}
+    of_engine = {"iterations.csv", "pulses.csv", "updates.jsonl", "provenance.json"}
     assert names == of_simulate | of_engine | {"summary.json", "trace.json"}
     check_tables(home)
 
 
 def check_tables(home: Home) -> None:
     tables = {}
-    for name in ("steps", "rollouts", "iterations"):
+    for name in ("steps", "rollouts", "iterations", "pulses"):
         with (home.out / f"{name}.csv").open() as file:
             tables[name] = list(csv.DictReader(file))
     summary = json.loads((home.out / "summary.json").read_text())
     lines = (home.out / "updates.jsonl").read_text().splitlines()
     updates = [json.loads(line) for line in lines]
     assert [int(row["step"]) for row in tables["steps"]] == list(range(STEPS))
+    assert [int(row["steps_done"]) for row in tables["pulses"]] == list(range(STEPS + 1))
+    assert all(0 < float(row["short_s"]) < float(row["long_s"]) for row in tables["pulses"])
     for row, update in zip(tables["steps"], updates, strict=True):
         rewards = [
             float(r["reward"])

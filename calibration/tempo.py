@@ -1,0 +1,88 @@
+"""How fast the machine was during a run, by its pulse (`engine.pulse`).
+
+A machine that is slower in one hour than in the next is slower in its pulse too. So measured times
+are divided by the pulse's, before costs are fitted to them, and a run whose own pulse is known can
+be judged at that pulse: what is left of its error is the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from calibration.folder import RunFolder
+from calibration.robust import MOOD, FloatArray
+from simulator.checks import known_keys, number
+from simulator.errors import ScenarioError
+
+
+@dataclass(frozen=True)
+class Tempo:
+    """The pulse that costs are stated at. short_s: what an iteration is compared with, and all that
+    is launched rather than computed; long_s: what an update is."""
+
+    short_s: float
+    long_s: float
+
+    @classmethod
+    def of_runs(cls, runs: Sequence[RunFolder]) -> Tempo | None:
+        """The geometric mean of the runs' typical pulses; None where a run has none."""
+        pulses = [by_step(run) for run in runs]
+        known = [pulse.mean(axis=0) for pulse in pulses if pulse is not None]
+        if len(known) < len(runs):
+            return None
+        short_s, long_s = np.exp(np.log(known).mean(axis=0)).tolist()
+        return cls(short_s, long_s)
+
+    @classmethod
+    def from_mapping(cls, spec: object, field: str) -> Tempo | None:
+        """Of a fitted file. Raises ScenarioError that names the key."""
+        if spec is None:
+            return None
+        if not isinstance(spec, Mapping):
+            raise ScenarioError(field, "must be a mapping of short_s and long_s, or null")
+        known_keys(spec, ("short_s", "long_s"), field)
+        short_s, long_s = (
+            number(spec.get(key), f"{field}.{key}", above=True) for key in ("short_s", "long_s")
+        )
+        return cls(short_s, long_s)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """As a fitted file holds it."""
+        return asdict(self)
+
+    def ratios(self, short_s: FloatArray, long_s: FloatArray) -> FloatArray:
+        """Pulses over this one: short, long; shape (n, 2), above 1 where the machine is slower."""
+        return np.column_stack([short_s / self.short_s, long_s / self.long_s])
+
+    def of(self, run: RunFolder) -> FloatArray | None:
+        """The pulse around each step of ``run`` over this one, shape (steps, 2); None where the run
+        has none."""
+        pulses = by_step(run)
+        return None if pulses is None else self.ratios(*pulses.T)
+
+
+def by_step(run: RunFolder) -> FloatArray | None:
+    """The run's pulse around each step, short and long, seconds, shape (steps, 2): the mean of the
+    `MOOD` + 1 nearest, half of them before the step. Not the median: a machine that is now and then
+    busy with something else is slower for it."""
+    table = run.pulses
+    if table is None:
+        return None
+    beats = np.column_stack([table["short_s"], table["long_s"]])
+    padded = np.pad(beats, ((MOOD // 2, MOOD // 2), (0, 0)), mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, MOOD + 1, axis=0)
+    return np.asarray(windows.mean(axis=-1))
+
+
+def steady(steps: int) -> FloatArray:
+    """The ratios of a machine whose pulse never changes, or is not known; shape (steps, 2)."""
+    return np.ones((steps, 2))
+
+
+def by_phase(ratios: FloatArray) -> FloatArray:
+    """Of rollout, update and the rest of a step, from pulses of shape (steps, 2); (steps, 3)."""
+    return ratios[:, [0, 1, 0]]

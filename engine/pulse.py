@@ -1,0 +1,71 @@
+"""The machine's pulse: the same small computation, timed again and again through a run.
+
+A shared or throttled machine is faster in one hour than in the next. A run's spans cannot tell that
+from work that costs more; the pulse can, since its work never changes.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from transformers import PreTrainedModel
+
+SHORT_TOKENS, SHORT_REPEATS = 8, 4
+LONG_TOKENS, ROW_TOKENS = 2048, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """short_s: a forward pass so small that launching it takes longest, as an engine's iteration.
+    long_s: one bound by arithmetic, as an update. Seconds."""
+
+    short_s: float
+    long_s: float
+
+
+class Pulse:
+    """Forward passes of a model on made-up tokens: with whatever weights the model has now, on its
+    own device, without gradients, and without touching any random state.
+
+    short: a row of 8 tokens, the mean of four passes. long: rows of 256 tokens (fewer, where the
+    context is shorter), 2,048 in all.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        config = model.config.get_text_config()
+        row = min(ROW_TOKENS, getattr(config, "max_position_embeddings", None) or ROW_TOKENS)
+        rng = Random(0)
+        self._model = model
+        self._short = self._ids(rng, config.vocab_size, 1, min(SHORT_TOKENS, row))
+        self._long = self._ids(rng, config.vocab_size, max(1, LONG_TOKENS // row), row)
+        self._pass(self._long)  # the first pass of a shape pays for more than itself
+
+    def take(self) -> Beat:
+        """Times both, in some hundredths of a second."""
+        short = [self._pass(self._short) for _ in range(1 + SHORT_REPEATS)][1:]
+        return Beat(sum(short) / SHORT_REPEATS, self._pass(self._long))
+
+    def _ids(self, rng: Random, vocabulary: int, rows: int, tokens: int) -> torch.Tensor:
+        ids = [[rng.randrange(vocabulary) for _ in range(tokens)] for _ in range(rows)]
+        return torch.tensor(ids, device=self._model.device)
+
+    def _pass(self, ids: torch.Tensor) -> float:
+        model = self._model
+        training = model.training
+        model.eval()
+        try:
+            self._drain()
+            began = time.perf_counter()
+            with torch.no_grad():
+                model(input_ids=ids, use_cache=False)
+            self._drain()
+            return time.perf_counter() - began
+        finally:
+            model.train(training)
+
+    def _drain(self) -> None:
+        if self._model.device.type == "cuda":
+            torch.cuda.synchronize(self._model.device)

@@ -38,7 +38,7 @@ BATCH_TOKENS = (4_000, 12_000)
 WARM_UP = 2
 REPEATS = 2
 
-ENGINE_PROMPT_TOKENS = (8, 32, 128, 512)
+ENGINE_PROMPT_TOKENS = (8, 32, 96, 256)
 """Prompt lengths that the engine is asked, beside the task's own, as the model's context allows."""
 
 ENGINE_ROLLOUTS = (1, 4, 16, 64, 256)

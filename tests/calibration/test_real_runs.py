@@ -16,7 +16,8 @@ POLICIES = ("sync", "april", "sagc", "pods", "prefix", "all")
 
 @pytest.fixture(scope="module")
 def fitted() -> Fitted:
-    return calibrate([RUNS / f"sync-{seed}" for seed in range(3)], RUNS / "probe.json")
+    names = [f"sync-{s}" for s in range(3)] + [f"sync-more-{s}" for s in (3, 4, 5)]
+    return calibrate([RUNS / name for name in names], RUNS / "probe.json")
 
 
 @pytest.fixture(scope="module")
@@ -39,20 +40,34 @@ def test_learning_lifts_the_accuracy_by_nearly_twenty_points() -> None:
         assert accuracy[-8:].mean() - accuracy[:8].mean() > 0.18
 
 
-def test_replays_are_close_once_the_machine_is_taken_out(replayed: Validation) -> None:
-    """Its level differs from run to run by up to a fifth; the rest is the model's."""
+def test_replays_are_close_at_the_machines_pulse(replayed: Validation) -> None:
+    """Of policies that the calibration has not seen. What is left of a step is noise: the same
+    rollouts measured twice differ by 8 % at one pulse."""
     for check in replayed.checks:
-        assert check.error_at_own_level < 0.08, check.run.name
-        assert 0.65 < check.level < 1.2, check.run.name
+        assert check.forecast.at_pulse
+        assert abs(check.total_error) < 0.06, check.run.name
+        assert check.error_of("step_s") < 0.10, check.run.name
     content = replayed.to_json()
+    assert content["held_out"]["step_s"] < 0.06
     assert content["coverage"]["held_out"]["steps"] > 0.7
+
+
+def test_the_pulse_explains_why_the_same_rollouts_took_longer(fitted: Fitted) -> None:
+    folders = [RUNS / "sync-0", RUNS / "sync-again-0"]
+    for mode in (True, False):
+        slow, fast = validate(fitted, folders, "replay", draws=1, at_pulse=mode).checks
+        assert np.allclose(slow.forecast.point["staleness"], fast.forecast.point["staleness"])
+        gap = slow.total_error - fast.total_error
+        assert abs(gap) < 0.06 if mode else gap < -0.09
+    times = [check.measured["step_s"].sum() for check in (slow, fast)]
+    assert times[0] > 1.1 * times[1]
 
 
 def test_policies_are_ranked_right_where_they_differ_by_more_than_the_noise(fitted: Fitted) -> None:
     """Means over three seeds; the noise is how far runs of one policy are from each other."""
     folders = [RUNS / f"{name}-{s}" for name in ("sync", "april", "prefix") for s in range(3)]
     order = validate(fitted, folders, "predict", draws=2).to_json()["ranking"]
-    assert order["measured"] == order["forecast"] == ["april", "sync", "prefix_reuse"]
+    assert order["measured"][0] == order["forecast"][0] == "april"
     assert order["clear_pairs_right"] == order["clear_pairs"] >= 2
 
 
@@ -68,7 +83,8 @@ def test_the_probe_knows_where_a_shared_prefix_pays(fitted: Fitted) -> None:
     layout nor such prompts."""
     pairs = {True: ("sync-1", "prefix-1"), False: ("worded-sync-30", "worded-prefix-30")}
     for costs_more, names in pairs.items():
-        dense, shared = validate(fitted, [RUNS / n for n in names], "replay", draws=1).checks
+        folders = [RUNS / name for name in names]
+        dense, shared = validate(fitted, folders, "replay", draws=1, at_pulse=False).checks
         forecast = shared.forecast.point["train_s"].sum() / dense.forecast.point["train_s"].sum()
         real = shared.measured["train_s"].sum() / dense.measured["train_s"].sum()
         assert bool(forecast > 1.0) is bool(real > 1.0) is costs_more

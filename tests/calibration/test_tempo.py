@@ -9,13 +9,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.calibrate import Fitted, calibrate
+from calibration.calibrate import Fitted, calibrate, run_levels
 from calibration.folder import RunFolder
 from calibration.forecast import forecast
 from calibration.tempo import Tempo, by_step
 from calibration.validate import validate
 from simulator.errors import ScenarioError
-from tests.calibration.worlds import LINEAR, PULSE, edit_json, slow_down, write_pulses, write_world
+from tests.calibration.worlds import (
+    LINEAR,
+    PULSE,
+    edit_json,
+    slow_down,
+    slow_trainer,
+    write_pulses,
+    write_world,
+)
 
 FACTORS = (1.0, 1.3, 0.8, 1.5)  # the last of a run that is not calibrated on
 
@@ -57,6 +65,19 @@ def test_a_run_is_judged_at_its_own_pulse(fitted: Fitted, runs: list[Path]) -> N
     assert widths[0] < 0.3 * widths[1]
     low, high = typical.forecast.total_interval().tolist()
     assert low < typical.total_s < high  # who knows no pulse knows that machines differ
+
+
+def test_updates_go_by_the_long_pulse_and_the_rest_by_the_short(tmp_path: Path) -> None:
+    """Where only arithmetic is slower, only updates are."""
+    made = [write_world(tmp_path / f"{s}", seed=s, steps=20, outliers=0.0) for s in range(3)]
+    for run, factor in zip(made, (1.0, 1.4, 0.7), strict=True):
+        slow_trainer(run, factor)
+        write_pulses(run, 1.0, factor)
+    levels = run_levels(np.array(calibrate(made).content["step_ratios"]))
+    assert levels == pytest.approx(np.ones((3, 3)), rel=0.06)
+    [check] = validate(calibrate(made[:1]), made[1:2], "replay", draws=1).checks
+    assert check.error_of("train_s") < 0.08
+    assert check.error_of("rollout_s") < 0.05
 
 
 def test_a_prediction_knows_no_pulse_unless_told(fitted: Fitted, runs: list[Path]) -> None:

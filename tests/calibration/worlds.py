@@ -179,11 +179,21 @@ def slow_down(run: Path, factor: float) -> None:
 PULSE = {"short_s": 0.002, "long_s": 0.05}
 
 
-def write_pulses(run: Path, factor: float) -> None:
-    """pulses.csv of a machine ``factor`` times as slow; a beat in twenty is off."""
+def slow_trainer(run: Path, factor: float) -> None:
+    """Every update of a run, times ``factor``."""
+    steps = pd.read_csv(run / "steps.csv")
+    steps["step_s"] += (factor - 1.0) * steps["train_s"]
+    steps["train_s"] *= factor
+    steps.to_csv(run / "steps.csv", index=False)
+
+
+def write_pulses(run: Path, factor: float, of_long: float | None = None) -> None:
+    """pulses.csv of a machine ``factor`` times as slow, in arithmetic ``of_long`` times; a beat in
+    twenty is off."""
     rng, steps = np.random.default_rng(int(1000 * factor)), len(pd.read_csv(run / "steps.csv"))
     table = {"steps_done": np.arange(steps + 1)}
+    factors = {"short_s": factor, "long_s": factor if of_long is None else of_long}
     for name, seconds in PULSE.items():
         noise = np.exp(0.03 * rng.normal(size=steps + 1))
-        table[name] = factor * seconds * np.where(rng.random(steps + 1) < 0.05, 1.3, noise)
+        table[name] = factors[name] * seconds * np.where(rng.random(steps + 1) < 0.05, 1.3, noise)
     pd.DataFrame(table).to_csv(run / "pulses.csv", index=False)

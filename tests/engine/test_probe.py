@@ -36,7 +36,7 @@ def test_shapes_fill_their_budgets_and_fit_the_context() -> None:
 
 
 def test_a_probe_calibrates(
-    tmp_path: Path, tiny_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_path: Path, replica: Any, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import typer
 
@@ -44,6 +44,9 @@ def test_a_probe_calibrates(
     from calibration.tempo import Tempo
     from engine.cli import register
 
+    # One engine at a time can end in a process: the session's own must go on.
+    monkeypatch.setattr(probe, "start_replica", lambda spec, path: replica)
+    monkeypatch.setattr(replica, "shutdown", lambda: None)
     set_up(tmp_path, tiny_path)
     monkeypatch.chdir(tmp_path)
     app = typer.Typer()
@@ -87,7 +90,7 @@ def test_a_probe_calibrates(
 
 def test_bursts_fit_the_context_the_engine_and_its_kv_pool() -> None:
     found = bursts(own_prompt_tokens=6, longest_tokens=120, max_seqs=32, kv_tokens=800)
-    assert {burst.prompt_tokens for burst in found} == {6, 8, 32}
+    assert {burst.prompt_tokens for burst in found} == {6, 8, 32, 96}
     assert {burst.rollouts for burst in found} == {1, 4, 16, 32}
     for burst in found:
         tokens = burst.rollouts * (burst.prompt_tokens + probe.ENGINE_NEW_TOKENS)

@@ -71,13 +71,14 @@ class Loop:
         self._completed: list[Group] = []  # in this step, whether accepted or not
         self._rejected: set[int] = set()
         self._rejected_in_a_row = 0
+        self._last_step = -1
 
     def run(self, steps: int, after_step: Callable[[Loop], None] | None = None) -> Run:
         """Runs until ``steps`` steps are done and closes the books.
 
         after_step: called between steps, when `state_dict` may be taken.
         """
-        result, plan = self.result, self.base
+        result, self._last_step = self.result, steps - 1
         if self.next_step == 0:
             result.start_s = result.end_s = self.world.now_s
         while self.next_step < steps:
@@ -87,8 +88,6 @@ class Loop:
             self.next_step += 1
             if after_step is not None:
                 after_step(self)
-        if self.in_flight:  # kept running until now
-            self._put_away(plan, {})
         self._finish_update()
         kept = [r for group in self.buffer for r in group.rollouts]
         kept += [r for group in self.ready for r in group.winners]  # the others are dropped
@@ -179,7 +178,7 @@ class Loop:
             "ready": [group.group for group in self.ready],
             "in_flight": self.in_flight_rollouts,
         }
-        if running_on:
+        if running_on and plan.step != self._last_step:
             self._record.rollout_end_s = self.world.now_s
             decision["unfinished"] = []
         else:

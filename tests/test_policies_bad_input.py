@@ -17,6 +17,7 @@ from simulator.policies import (
     POLICIES,
     SAGC,
     DynamicSampling,
+    FullyAsync,
     OneStepOff,
     PartialRollout,
     PrefixReuse,
@@ -128,7 +129,7 @@ def test_errors_start_with_the_field_given() -> None:
 
 def test_every_policy_has_a_name() -> None:
     kinds = {APRIL, SAGC, PODS, PrefixReuse, DynamicSampling, TailBatching, OneStepOff}
-    assert set(POLICIES.values()) == kinds | {PartialRollout}
+    assert set(POLICIES.values()) == kinds | {PartialRollout, FullyAsync}
     for name, kind in POLICIES.items():
         assert type(build_policy(name, {"keep": 2} if name == "pods" else None)) is kind
 

@@ -39,7 +39,7 @@ HEADS = {
     trainer_baselines.FILE: ",".join(trainer_baselines.COLUMNS),
     rl_steps.FILE: ",".join(rl_steps.COLUMNS),
 }
-ROW = "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,1,4,2,10,100,{mean},0.8,2,1.0,{to},{role},s"
+ROW = "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,1,4,2,1,10,100,{mean},0,0.8,2,1.0,{to},{role},s"
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ bench: $(VENV)/.installed  ## Speed and memory of the simulator
 
 published: $(VENV)/.installed  ## Forecasts against published measurements
 	$(VENV)/bin/python benchmarks/published.py
+	$(VENV)/bin/python -m calibration.jury
 
 measure: $(ENGINE)/.installed  ## Real runs of every policy, here, afresh: an hour of two idle cores
 	$(ENGINE)/bin/python -m calibration.measure --work measured --out calibration/data/real/runs

@@ -57,6 +57,14 @@ def main(arguments: list[str] | None = None) -> int:
         sources = judge(options.data, options.only)
         for source in sources:
             print("\n".join(report.summary_lines(source)))
+        lost = report.judged_in(options.out) - {s.key for s in sources if not s.skipped}
+        if lost:
+            print(
+                f"{options.out} is left as it is: it judges {', '.join(sorted(lost))} too, whose "
+                "data sets are absent, or which --only leaves out; give --data, or another --out",
+                file=sys.stderr,
+            )
+            return 0
         written = report.write(sources, options.out)
     except RollcastError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -13,12 +13,21 @@ SCHEMA = "rollcast-jury/1"
 INTRO = """\
 # Published measurements against the forecast
 
-Made by `python -m calibration.jury`. Error is forecast over measured, less one. "Calibrated" cases
+Made by `make published`. Error is forecast over measured, less one. "Calibrated" cases
 had a part in fitting a parameter; "held out" ones had none, and only they count towards a target.
 Behaviour of APRIL, SAGC, PODS and prefix reuse that their papers publish is judged in
 `benchmarks/results/published.md`. Rows of tables that others publish in bulk are summed up, not
 repeated. Scenarios of single cases are in `scenarios/`; run one with `rollcast simulate`.
 """
+
+
+def judged_in(folder: Path) -> set[str]:
+    """Keys of the sources that the verdict in ``folder`` judges; none where there is no verdict."""
+    try:
+        content = json.loads((folder / "jury.json").read_text("utf-8"))
+        return {str(found["key"]) for found in content["sources"] if not found["skipped"]}
+    except (OSError, ValueError, LookupError, TypeError):
+        return set()
 
 
 def as_json(sources: Sequence[Source]) -> dict[str, Any]:

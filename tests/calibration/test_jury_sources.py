@@ -26,7 +26,7 @@ from calibration.jury.__main__ import OUT, SOURCES, judge, main
 from calibration.jury.architectures import PRESETS, architecture, typed_in
 from calibration.jury.files import DEFAULT_DATA, PUBLISHED, AbsentError
 from calibration.jury.replay import Request, Served
-from calibration.jury.report import as_json
+from calibration.jury.report import as_json, judged_in
 from simulator.costs import Iteration
 from simulator.errors import ScenarioError
 from simulator.scenario_file import RawScenario, read_scenario
@@ -105,6 +105,22 @@ def test_absent_data_are_said_and_nothing_else_is_lost(
     (tmp_path / trace.FILE).write_text("a,b\n1,2\n")
     assert main([*arguments, "trace"]) == 2
     assert "has no column" in capsys.readouterr().err
+
+
+def test_a_verdict_is_not_lost_where_its_data_are_absent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["--data", str(tmp_path), "--out", str(out), "--only"]
+    assert main([*arguments, "weight_updates"]) == 0
+    assert judged_in(out) == {"weight_updates"}
+    before = (out / "jury.json").read_bytes()
+    assert main([*arguments, "peers"]) == 0  # its workload is not there
+    assert "left as it is: it judges weight_updates" in capsys.readouterr().err
+    assert (out / "jury.json").read_bytes() == before
+    assert judged_in(tmp_path) == set()
+    (out / "jury.json").write_text("{")
+    assert judged_in(out) == set()
 
 
 def test_a_trace_that_is_another_is_not_judged(tmp_path: Path) -> None:

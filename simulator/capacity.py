@@ -59,6 +59,8 @@ def parse_vary(texts: Sequence[str]) -> dict[str, list[Any]]:
             raise ScenarioError("--vary", f"{text!r} is not of the form key=value,value")
         if key in found:
             raise ScenarioError("--vary", f"{key} is given twice")
+        if "policy" in key.split("="):
+            raise ScenarioError("--vary", "give each policy with a --policy of its own")
         try:
             listed = yaml.safe_load(f"[{values}]")
         except yaml.YAMLError:

@@ -148,6 +148,7 @@ def test_what_a_user_gets_wrong(path: Path, capsys: pytest.CaptureFixture[str]) 
     for arguments, said in (
         (("--by", "speed"), "--by"),
         (("--vary", "nothing"), "--vary"),
+        (("--vary", "policy=sync,april"), "with a --policy of its own"),
         (("--vary", "stepz=1,2"), "stepz"),
         (("--policy", "aprill"), "april"),
     ):

@@ -78,7 +78,7 @@ class Loop:
 
         after_step: called between steps, when `state_dict` may be taken.
         """
-        result, self._last_step = self.result, steps - 1
+        result, plan, self._last_step = self.result, self.base, steps - 1
         if self.next_step == 0:
             result.start_s = result.end_s = self.world.now_s
         while self.next_step < steps:
@@ -88,7 +88,7 @@ class Loop:
             self.next_step += 1
             if after_step is not None:
                 after_step(self)
-        self._finish_update()
+        self._finish_update(plan)
         kept = [r for group in self.buffer for r in group.rollouts]
         kept += [r for group in self.ready for r in group.winners]  # the others are dropped
         self._books.close(kept)
@@ -427,23 +427,22 @@ class Loop:
         self._training = self._record
         self.world.train(batch, plan.layout)
 
-    def _finish_update(self, plan: StepPlan | None = None) -> None:
+    def _finish_update(self, plan: StepPlan) -> None:
         """Waits for the update under way, if any, and brings its weights to the replicas. plan: of
         the rollouts that are kept running meanwhile."""
         while self._training is not None:
-            self._dispatch(self.world.wait(), plan)
+            self._dispatch(self.world.wait(), plan if self.in_flight else None)
         if self._unsynced is not None:
             self._sync(plan)
 
-    def _sync(self, plan: StepPlan | None) -> None:
+    def _sync(self, plan: StepPlan) -> None:
         """Brings new weights to the replicas. What is in flight is interrupted for it, and goes on
         from the tokens that it has."""
-        if plan is not None:
-            self._interrupt(plan)
+        self._interrupt(plan)
         self.world.sync_weights()
         while self._unsynced is not None:
             self._dispatch(self.world.wait(), None)
-        if plan is not None and self.in_flight:
+        if self.in_flight:
             self._go_on(plan)
 
     def _go_on(self, plan: StepPlan) -> None:

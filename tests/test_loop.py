@@ -32,7 +32,7 @@ from simulator.policy import chain
 from simulator.replica import EngineSpec
 from simulator.rollout import Rollout
 from simulator.spans import DROPPED, PENDING, TRAINED, Run
-from simulator.world import ClusterShape, Event, Finished, TrainBatch
+from simulator.world import ClusterShape, Event, Finished, TrainBatch, Trained
 from tests.strategies import (
     Cycle,
     HasVariance,
@@ -416,6 +416,8 @@ class Misbehaving(Watched):
                 event.rollout.reward = None
         if self.fault == "loses a finish":
             return [event for event in events if not isinstance(event, Finished)]
+        if self.fault == "finishes one during the update" and isinstance(events[0], Trained):
+            return [Finished(self.batches[-1].groups[0].rollouts[0]), *events]
         return events
 
 
@@ -425,6 +427,7 @@ class Misbehaving(Watched):
         ("loses one at an abort", "1 rollouts were lost at an abort"),
         ("gives no reward", "has no reward"),
         ("loses a finish", "no rollout, update or sync is under way"),
+        ("finishes one during the update", "finished outside a rollout phase"),
     ],
 )
 def test_a_world_that_loses_something_ends_the_run(fault: str, said: str) -> None:

@@ -3,7 +3,7 @@
 ``python -m calibration.measure CAMPAIGN.yaml --work DIR --out DIR``. Every run is a `rollcast run`
 of its own process; finished ones are kept in ``--work`` and not made again, an unfinished one is
 resumed. ``--out`` gets each run as `calibration.folder.RunFolder` reads it, its tables compressed,
-and a probe of the trainer.
+and a probe of trainer and engine.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from simulator.checks import flag, known_keys, whole
 from simulator.errors import RollcastError, ScenarioError
 
 CAMPAIGN = Path(__file__).parent / "data" / "real" / "campaign.yaml"
-TABLES = ("steps.csv", "spans.csv", "rollouts.csv")
-OF_ENGINE = ("pulses.csv", "iterations.csv")  # a simulated run has no pulse; the last if asked for
+TABLES = ("steps.csv", "spans.csv", "rollouts.csv", "iterations.csv")  # the last if asked for
+PULSES = "pulses.csv"
 LINES = ("updates.jsonl", "decisions.jsonl")
 PLAIN = ("summary.json", "scenario.json", "provenance.json")
 PROBE = "probe.json"
@@ -145,7 +145,7 @@ def measure(campaign: Campaign, run: Measurement, work: Path) -> Path:
 
 
 def probe(campaign: Campaign, work: Path) -> Path:
-    """Probes the scenario's trainer, unless that was done already, and returns the file.
+    """Probes the scenario's trainer and engine, unless that was done already, and returns the file.
 
     Raises ScenarioError (``scenario``) where it fails.
     """
@@ -175,8 +175,10 @@ def keep(folder: Path, out: Path, iterations: bool = True) -> None:
         draft.mkdir()
         for file in PLAIN:
             shutil.copyfile(folder / file, draft / file)
-        engines = OF_ENGINE if iterations else OF_ENGINE[:-1]
-        for file in (*TABLES, *(name for name in engines if (folder / name).exists())):
+        tables = [*(TABLES if iterations else TABLES[:-1])]
+        if (folder / PULSES).exists():  # a simulated run has none
+            tables.append(PULSES)
+        for file in tables:
             rounded = pd.read_csv(folder / file).round(DIGITS).to_csv(index=False)
             _compress(rounded.encode(), draft / file)
         for file in LINES:

@@ -126,6 +126,15 @@ def test_what_is_kept_calibrates_alike(tmp_path: Path) -> None:
         calibrate([tmp_path / "short"])
 
 
+def test_what_is_asked_for_is_kept_or_nothing_is(tmp_path: Path) -> None:
+    run = write_world(tmp_path / "run", steps=6)
+    (run / "iterations.csv").unlink()
+    with pytest.raises(FileNotFoundError):
+        keep(run, tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
+    keep(run, tmp_path / "kept", iterations=False)
+
+
 def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     keep(write_world(tmp_path / "run", steps=6), tmp_path / "kept")
     for file in ("steps.csv", "decisions.jsonl"):

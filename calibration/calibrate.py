@@ -38,8 +38,18 @@ class Fitted:
 
     @property
     def tempo(self) -> Tempo | None:
-        """The machine's pulse that its costs are stated at; None where the runs had none."""
-        return Tempo.from_mapping(self.content.get("pulse"), "pulse")
+        """The machine's pulse that its costs are stated at; None where the runs had none. Raises
+        ScenarioError (``cost.file``) for one that is none."""
+        try:
+            return Tempo.from_mapping(self.content.get("pulse"), "pulse")
+        except ScenarioError as error:
+            raise ScenarioError(FIELD, f"{self.name}: {error}") from None
+
+    def pulses(self, run: RunFolder) -> FloatArray | None:
+        """The pulse around each step of ``run`` over the one that the costs are stated at, short
+        and long, shape (steps, 2); None where either has none."""
+        tempo = self.tempo
+        return None if tempo is None else tempo.of(run)
 
     @property
     def policies(self) -> list[str]:
@@ -67,23 +77,19 @@ class Fitted:
         something that a forecast needs is missing."""
         content = dict(read_fitted(path, FIELD))
         fitted = cls(content, path.name)
-        assert fitted.cost is not None  # checks the schema and the costs
+        _ = fitted.cost, fitted.tempo  # which check themselves
         for key in ("lengths", "rewards", "groups", "fits", "step_ratios", "step_pulses",
                     "policies"):  # fmt: skip
             if key not in content:
                 raise ScenarioError("cost.file", f"{path.name} has no {key!r}; calibrate again")
-        try:
-            assert fitted.tempo is None or fitted.tempo.short_s > 0
-        except ScenarioError as error:
-            raise ScenarioError("cost.file", f"{path.name}: {error}") from None
         return fitted
 
 
 def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     """Fits everything that a forecast needs to the runs in ``folders``.
 
-    probe: of the trainer (``rollcast probe``): it prices every layout, and tells apart what an
-    update costs per token, microbatch and rollout.
+    probe: of trainer and engine (``rollcast probe``): it prices every layout and prompts of other
+    lengths, and tells apart what an update costs per token, microbatch and pair.
 
     Raises ScenarioError (``RUN_DIR``), naming folder and file: for no runs, one given twice,
     missing files or columns, another schema, too few samples, and mixed hardware, versions or

@@ -216,32 +216,30 @@ def check_alike(runs: Sequence[RunFolder]) -> None:
                 f"{run.path}: a calibration needs one replica, colocated with its trainer, whose "
                 "iterations do not overlap"
             )
-        for key in SAME:
-            _check_same(key, first.provenance, run.provenance, first, run)
-        for key in _SAME_SCENARIO:
-            _check_same(key, first.scenario, run.scenario, first, run)
+        check_same(first.path, first.provenance, run)
+        _check_keys(_SAME_SCENARIO, first.path, first.scenario, run.path, run.scenario)
 
 
 def check_same(path: Path, provenance: object, run: RunFolder) -> None:
     """Raises ScenarioError where what lies in ``path`` was measured on other hardware or with other
     versions than ``run``."""
     found = provenance if isinstance(provenance, Mapping) else {}
-    for key in SAME:
-        if found.get(key) != run.provenance.get(key):
-            raise _wrong(
-                f"{path} and {run.path} differ in {key} ({_short(found.get(key))} and "
-                f"{_short(run.provenance.get(key))}); calibrate each kind of run by itself"
-            )
+    _check_keys(SAME, path, found, run.path, run.provenance)
 
 
-def _check_same(
-    key: str, one: Mapping[str, Any], other: Mapping[str, Any], first: RunFolder, run: RunFolder
+def _check_keys(
+    keys: Sequence[str],
+    path: Path,
+    one: Mapping[str, Any],
+    other_path: Path,
+    other: Mapping[str, Any],
 ) -> None:
-    if one.get(key) != other.get(key):
-        raise _wrong(
-            f"{first.path} and {run.path} differ in {key} ({_short(one.get(key))} and "
-            f"{_short(other.get(key))}); calibrate each kind of run by itself"
-        )
+    for key in keys:
+        if one.get(key) != other.get(key):
+            raise _wrong(
+                f"{path} and {other_path} differ in {key} ({_short(one.get(key))} and "
+                f"{_short(other.get(key))}); calibrate each kind of run by itself"
+            )
 
 
 def _short(value: Any) -> str:

@@ -134,7 +134,8 @@ def forecast(
     Raises ScenarioError or RunError where the scenario cannot be simulated.
     """
     rng = np.random.default_rng(seed)
-    pulses = _pulses(fitted, target) if at_pulse else None
+    pulses = fitted.pulses(target) if at_pulse else None
+    machine = _Machine.of(fitted, pulses is not None)
     own, cost = _own_scenario(target), fitted.cost
     groups = MeasuredGroups.from_mapping(fitted.content["groups"], fitted.name)
     runs, noisy, totals, unmeasured = [], [], [], 0
@@ -158,8 +159,7 @@ def forecast(
         runs.append(metrics)
         if number or draws == 0:
             for _ in range(NOISE_DRAWS[mode]):
-                noise = _noise(fitted, len(metrics["step_s"]), rng, pulses is not None)
-                noisy.append(_slowed(metrics, noise))
+                noisy.append(_slowed(metrics, machine.drawn(len(metrics["step_s"]), rng)))
                 totals.append(float(noisy[-1]["step_s"].sum()))
     if unmeasured:
         flags.append(
@@ -173,10 +173,6 @@ def forecast(
         point = {name: np.median([run[name] for run in runs], axis=0) for name in METRICS}
     stacked = {name: np.array([draw[name] for draw in noisy]) for name in METRICS}
     return Forecast(point, stacked, np.array(totals), unmeasured, flags, pulses is not None)
-
-
-def _pulses(fitted: Fitted, target: RunFolder) -> FloatArray | None:
-    return None if fitted.tempo is None else fitted.tempo.of(target)
 
 
 def _own_scenario(target: RunFolder) -> Scenario:
@@ -267,18 +263,31 @@ def _derived(
     }
 
 
-def _noise(fitted: Fitted, steps: int, rng: np.random.Generator, at_pulse: bool) -> FloatArray:
-    """Ratios of rollout, update and rest by step, shape (steps, 3): blocks of steps of one measured
-    run, relative to its own level, at the level of a further run. at_pulse: only what the machine's
-    pulse leaves unexplained."""
-    measured = np.array(fitted.content["step_ratios"])
-    if not at_pulse:
-        measured[:, :3] *= by_phase(np.array(fitted.content["step_pulses"]))
-    levels = run_levels(measured)
-    number = int(rng.integers(len(levels)))
-    ratios = measured[measured[:, 3] == np.unique(measured[:, 3])[number], :3] / levels[number]
-    [rows] = block_rows(len(ratios), steps, 1, rng)
-    return np.asarray(ratios[rows] * _further_level(levels, rng))
+@dataclass(frozen=True)
+class _Machine:
+    """What the machine did to the calibration. levels: of each run, shape (runs, 3). moods:
+    its steps relative to that, each of shape (steps, 3): rollout, update and rest."""
+
+    levels: FloatArray
+    moods: list[FloatArray]
+
+    @classmethod
+    def of(cls, fitted: Fitted, at_pulse: bool) -> _Machine:
+        """at_pulse: only what the machine's pulse leaves unexplained."""
+        measured = np.array(fitted.content["step_ratios"])
+        if not at_pulse:
+            measured[:, :3] *= by_phase(np.array(fitted.content["step_pulses"]))
+        levels, owner = run_levels(measured), measured[:, 3]
+        moods = [measured[owner == run, :3] / level
+                 for run, level in zip(np.unique(owner), levels, strict=True)]  # fmt: skip
+        return cls(levels, moods)
+
+    def drawn(self, steps: int, rng: np.random.Generator) -> FloatArray:
+        """Ratios by step, shape (steps, 3): stretches of steps of one measured run, at the level of
+        a further run."""
+        mood = self.moods[int(rng.integers(len(self.moods)))]
+        [rows] = block_rows(len(mood), steps, 1, rng)
+        return np.asarray(mood[rows] * _further_level(self.levels, rng))
 
 
 def _further_level(levels: FloatArray, rng: np.random.Generator) -> FloatArray:

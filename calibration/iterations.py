@@ -188,14 +188,9 @@ def fit_iterations(samples: Samples, probed: Samples | None = None) -> Iteration
         bound_s = min(first[piece_name(knots[-1])], first["admission"])
         prefill = Prefill(0.0, bound_s / 2, 0.0, token_error_s=bound_s / math.sqrt(12.0))
     else:
-        asked = needed(
-            {**terms, "prefill": counts["prefill_tokens"], "pairs": counts["prefill_pairs"]},
-            samples.seconds,
-            ("pairs",),
-        )
-        extra = {"prefill": counts["prefill_tokens"], "pairs": counts["prefill_pairs"]}
-        terms |= {name: column for name, column in extra.items() if name in asked}
-        found = fit(terms, samples.seconds, samples.step)
+        terms |= {"prefill": counts["prefill_tokens"], "pairs": counts["prefill_pairs"]}
+        kept = needed(terms, samples.seconds, ("pairs",))
+        found = fit({name: terms[name] for name in kept}, samples.seconds, samples.step)
         own = Prefill(0.0, found["prefill"], found["pairs"], 0.0, found.error("prefill"),
                       found.error("pairs"))  # fmt: skip
         return _fitted(samples, found, knots, samples.seconds / found.ratios, own, assumed=False)

@@ -84,7 +84,7 @@ def collect(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> Updates:
     for run, pulse in zip(runs, pulses, strict=True):
         steps, updates, layouts = run.steps, run.updates, run.layouts
         count = len(steps["step"])
-        relative = pulse[:, 1].tolist()
+        slower = pulse[:, 1].tolist()
         options = packing(run, padded)
         packed = None if options is None else Packing(**options)
         batches_trained = loads(run, skips=_skips(run)) if packed is not None else {}
@@ -98,7 +98,7 @@ def collect(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> Updates:
             shared = float(layouts[i] == "shared_prefix")
             if updates is None:
                 tokens, log_prob_s = _from_spans(run, int(steps["step"][i]))
-                times = ((train_s - log_prob_s) / relative[i], log_prob_s / relative[i])
+                times = (train_s - log_prob_s, log_prob_s, slower[i])
                 rows.append((tokens, tokens, 0, trained, 0, *times, shared))
                 continue
             update = _Update(run, updates[i])
@@ -111,13 +111,13 @@ def collect(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> Updates:
             fed = fed if padded else computed
             load = batches_trained.get(int(steps["step"][i]))
             pairs = 0 if load is None or packed is None else packed.fed(load).pairs
-            times = ((train_s - log_prob_s) / relative[i], log_prob_s / relative[i])
+            times = (train_s - log_prob_s, log_prob_s, slower[i])
             rows.append((fed, computed, pairs, kept, batches, *times, shared))
     if len(rows) < MIN_UPDATES:
         raise ScenarioError("RUN_DIR", f"{len(rows)} updates are too few; at least {MIN_UPDATES}")
-    tokens, computed, pairs, rollouts, batches, train, log_prob, layout = np.array(rows).T
-    return Updates(tokens, computed, pairs, rollouts, batches if padded else 0 * batches, train,
-                   log_prob, layout > 0, skips, padded)  # fmt: skip
+    tokens, computed, pairs, rollouts, batches, train, log_prob, by, layout = np.array(rows).T
+    return Updates(tokens, computed, pairs, rollouts, batches if padded else 0 * batches,
+                   train / by, log_prob / by, layout > 0, skips, padded)  # fmt: skip
 
 
 def loads(run: RunFolder, skips: bool) -> dict[int, TrainLoad]:

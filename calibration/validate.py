@@ -180,8 +180,8 @@ def validate(
         expected = forecast(fitted, run, mode, draws, at_pulse=at_pulse)
         setting = difference(checks[0].run.scenario, run.scenario) if checks else ""
         measured = measured_by_step(run)
-        pulses = None if fitted.tempo is None else fitted.tempo.of(run)
-        checks.append(Check(run, this not in known, measured, expected, setting, pulses))
+        held_out, pulses = this not in known, fitted.pulses(run)
+        checks.append(Check(run, held_out, measured, expected, setting, pulses))
     return Validation(mode, fitted, checks)
 
 

@@ -1,4 +1,4 @@
-"""``rollcast run`` and ``rollcast probe``: a scenario on the real engine, and its trainer alone.
+"""``rollcast run`` and ``rollcast probe``: a scenario on the real engine, and its parts alone.
 Registered with the command line by entry point, so that the simulator need not know of them."""
 
 from __future__ import annotations

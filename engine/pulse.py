@@ -6,12 +6,13 @@ from work that costs more; the pulse can, since its work never changes.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from random import Random
 
 import torch
 from transformers import PreTrainedModel
+
+from engine.trainer.clock import Clock
 
 SHORT_TOKENS, SHORT_REPEATS = 8, 4
 LONG_TOKENS, ROW_TOKENS = 2048, 256
@@ -54,18 +55,11 @@ class Pulse:
 
     def _pass(self, ids: torch.Tensor) -> float:
         model = self._model
-        training = model.training
+        training, clock = model.training, Clock(model.device)
         model.eval()
         try:
-            self._drain()
-            began = time.perf_counter()
-            with torch.no_grad():
+            with torch.no_grad(), clock("pass"):
                 model(input_ids=ids, use_cache=False)
-            self._drain()
-            return time.perf_counter() - began
+            return clock.seconds["pass"]
         finally:
             model.train(training)
-
-    def _drain(self) -> None:
-        if self._model.device.type == "cuda":
-            torch.cuda.synchronize(self._model.device)

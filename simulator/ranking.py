@@ -2,9 +2,9 @@
 
 Two sources of draws. *Steps*: stretches of consecutive steps of the runs at hand are drawn again,
 the same ones for all policies (`simulator.bootstrap`), which tells what other lengths and rewards
-would have done and costs nothing. *Redrawn*: the runs are made
-again with other lengths and rewards, and with costs drawn from what is not known of them: what a
-calibration leaves open, or how far the roofline is off published measurements.
+would have done and costs nothing. *Redrawn*: the runs are made again with other lengths and
+rewards, and with costs drawn from what is not known of them: what a calibration leaves open, or how
+far the roofline is off published measurements.
 """
 
 from __future__ import annotations

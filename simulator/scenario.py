@@ -23,7 +23,7 @@ from simulator.errors import ScenarioError
 from simulator.hardware import Gpu, load_gpu
 from simulator.models import Model, load_model, model_presets
 from simulator.plan import Batch, StepPlan
-from simulator.policies import build_chain, check_policy, parse_policy, spell
+from simulator.policies import build_chain, check_policy, name_of, parse_policy, spell
 from simulator.policy import Chain
 from simulator.replica import EngineSpec
 from simulator.scenario_file import RawScenario
@@ -151,7 +151,7 @@ def overlapping(policy: Chain, plan: StepPlan) -> str | None:
     does."""
     for member in policy.policies:
         if member.plan(plan, member.init()).launch.run_ahead:
-            return spell(member).partition("(")[0]
+            return name_of(member)
     return None
 
 

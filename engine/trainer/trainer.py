@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import random
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.trainer.batch import Example, SampledGroup, make_examples
+from engine.trainer.clock import Clock
 from engine.trainer.config import TrainerConfig, TrainMetrics
 from engine.trainer.errors import NonFiniteLoss
 from engine.trainer.losses import LossTotals, importance_weights, policy_loss
@@ -41,26 +40,6 @@ class _Sums:
     padding_tokens: int = 0
     microbatches: int = 0
     updates: int = 0
-
-
-class _Clock:
-    """Seconds a phase, the device's queue drained at both ends of each."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.seconds: dict[str, float] = defaultdict(float)
-
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        self._drain()
-        start_s = time.perf_counter()
-        yield
-        self._drain()
-        self.seconds[phase] += time.perf_counter() - start_s
-
-    def _drain(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
 
 class Trainer:
@@ -120,7 +99,7 @@ class Trainer:
             examples = [e for e in examples if e.group in varied]
         shuffled = self._shuffle.getstate()
         updates = self._order(examples)
-        clock, sums = _Clock(self.model.device), _Sums()
+        clock, sums = Clock(self.model.device), _Sums()
         if self.model.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.model.device)
         undo = self._snapshot() if len(updates) > 1 else None
@@ -152,7 +131,7 @@ class Trainer:
         newest = max((max(r.versions, default=0) for g in groups for r in g.rollouts), default=0)
         examples = self._examples(groups, newest, None)
         found: dict[Example, Tensor] = {}
-        self._observe(examples, shared_prefix, _Clock(self.model.device), found)
+        self._observe(examples, shared_prefix, Clock(self.model.device), found)
         rows = iter(examples)
         return [[found[next(rows)].tolist() for _ in group.rollouts] for group in groups]
 
@@ -177,7 +156,7 @@ class Trainer:
         self,
         examples: Sequence[Example],
         shared_prefix: bool,
-        clock: _Clock,
+        clock: Clock,
         sums: _Sums,
         old: dict[Example, Tensor],
         balance: RouterBalance | None,
@@ -207,7 +186,7 @@ class Trainer:
         self,
         group: SharedGroup,
         train: Callable[[Sequence[Example], Callable[[], Forward]], None],
-        clock: _Clock,
+        clock: Clock,
         sums: _Sums,
         balance: RouterBalance | None,
     ) -> None:
@@ -230,7 +209,7 @@ class Trainer:
         batch: Sequence[Example],
         run: Callable[[], Forward],
         totals: LossTotals,
-        clock: _Clock,
+        clock: Clock,
         sums: _Sums,
         old: dict[Example, Tensor],
         balance: RouterBalance | None,
@@ -265,7 +244,7 @@ class Trainer:
         sums.clipped += float(parts.clipped)
         sums.tokens += parts.trained_tokens
 
-    def _apply(self, clock: _Clock, sums: _Sums) -> None:
+    def _apply(self, clock: Clock, sums: _Sums) -> None:
         """Clip the gradients and update the weights."""
         with clock("gradient"):
             limit = self.config.max_grad_norm
@@ -289,7 +268,7 @@ class Trainer:
         self,
         examples: Sequence[Example],
         shared_prefix: bool,
-        clock: _Clock,
+        clock: Clock,
         found: dict[Example, Tensor] | None,
     ) -> RouterBalance | None:
         """Put each example's log-probabilities into ``found``, and return the expert counts."""
@@ -398,7 +377,7 @@ class Trainer:
 
         return undo
 
-    def _metrics(self, examples: Sequence[Example], clock: _Clock, sums: _Sums) -> TrainMetrics:
+    def _metrics(self, examples: Sequence[Example], clock: Clock, sums: _Sums) -> TrainMetrics:
         updates, tokens = max(1, sums.updates), max(1, sums.tokens)
         trained = sum(e.trained_tokens for e in examples)
         device = self.model.device

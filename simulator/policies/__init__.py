@@ -149,6 +149,11 @@ def spell(policy: Policy) -> str:
     return _NAMES[type(policy)] + (f"({', '.join(given)})" if given else "")
 
 
+def name_of(policy: Policy) -> str:
+    """The name of a single policy. Raises KeyError for one that is not among `POLICIES`."""
+    return _NAMES[type(policy)]
+
+
 def check_policy(policy: Policy, plan: StepPlan) -> None:
     """Checks the plan that ``policy`` makes of ``plan`` for every group size it may ever choose, so
     that a contradiction shows before the run and not in the middle of it. Raises ScenarioError."""
@@ -182,7 +187,7 @@ def _build(items: Sequence[tuple[str, Mapping[str, Any] | None]], seed: int) -> 
         for name, params in items
         if name != SYNCHRONOUS or params
     ]
-    _check_together([_NAMES[type(member)] for member in members])
+    _check_together([name_of(member) for member in members])
     return chain(*members)
 
 
@@ -252,6 +257,7 @@ __all__ = [
     "build_chain",
     "build_policy",
     "check_policy",
+    "name_of",
     "parse_policy",
     "spell",
 ]

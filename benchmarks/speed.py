@@ -68,8 +68,8 @@ def scenario(**given: object) -> str:
 
 def in_process(text: str, repeats: int) -> dict[str, float]:
     """Wall seconds of a simulation, without imports and reading; the least of several."""
-    from simulator.scenario_file import parse_scenario
-    from simulator.simulate import from_raw, simulate
+    from simulator.scenario.file import parse_scenario
+    from simulator.studies.simulate import from_raw, simulate
 
     best, result = float("inf"), None
     for _ in range(repeats):
@@ -114,7 +114,7 @@ def command_line(text: str, *options: str, repeats: int = 3) -> dict[str, float]
             command = ["simulate", str(path), "--out", f"{folder}/out{i}", *options]
             code = (
                 "import resource, subprocess, sys, time; start = time.perf_counter();"
-                "subprocess.run([sys.executable, '-m', 'simulator.cli', *sys.argv[1:]],"
+                "subprocess.run([sys.executable, '-m', 'simulator.cli.app', *sys.argv[1:]],"
                 " check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL);"
                 "wall = time.perf_counter() - start;"
                 "print(wall, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)"

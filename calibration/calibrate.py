@@ -18,8 +18,8 @@ from calibration.tempo import Tempo, steady
 from simulator.costs.fitted import FIELD, FittedCost
 from simulator.costs.fitted_draws import scaled
 from simulator.errors import ScenarioError
-from simulator.fitted_file import SCHEMA, read_fitted
-from simulator.output import write_json_file
+from simulator.results.fitted_file import SCHEMA, read_fitted
+from simulator.results.folder import write_json_file
 
 _MAX_RESIDUALS = 2000
 

@@ -41,7 +41,7 @@ def calibrate(
     """
     from calibration import report
     from calibration.calibrate import calibrate as fit
-    from simulator.output import plain
+    from simulator.results.folder import plain
 
     fitted = fit(runs, probe)
     fitted.write(output)
@@ -99,8 +99,8 @@ def validate(
     from calibration import report
     from calibration.calibrate import Fitted
     from calibration.validate import validate as check
-    from simulator.output import plain
-    from simulator.progress import progress_bar
+    from simulator.cli.progress import progress_bar
+    from simulator.results.folder import plain
 
     if out is not None:
         report.check_target(out, force)

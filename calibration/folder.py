@@ -77,7 +77,7 @@ class RunFolder:
         """The policy, as the command line spells it; a seed that follows the run's is no part of
         it, so that runs of one policy are known as such."""
         from simulator.policies import spell
-        from simulator.scenario import build_policies
+        from simulator.scenario.scenario import build_policies
 
         return spell(build_policies(self.scenario.get("policy") or [], 0))
 

@@ -7,7 +7,7 @@ forecast.
 An interval has three sources: the parameters, drawn from their covariance; lengths, rewards and
 seed (predict only); and the machine, which is slower or faster all through some runs, and whose
 steps take now more and now less. For that a level is drawn for the run, and stretches of
-consecutive steps of one run of the calibration are drawn again (`simulator.bootstrap`).
+consecutive steps of one run of the calibration are drawn again (`simulator.studies.bootstrap`).
 
 Where run and calibration both took the machine's pulse (`calibration.tempo`), a forecast can be
 made for the machine as it was in that run: costs at the run's pulse, and only what pulses leave
@@ -26,15 +26,15 @@ from calibration.calibrate import Fitted, run_levels
 from calibration.folder import SAME, RunFolder
 from calibration.robust import FloatArray
 from calibration.tempo import by_phase
-from simulator.bootstrap import block_rows
-from simulator.draws import GroupDraw
 from simulator.loop import run as run_loop
-from simulator.resample import MeasuredGroups, ResampledWorkload
-from simulator.run_replay import ReplayWorkload
-from simulator.scenario import Scenario, build_scenario
-from simulator.scenario_file import RawScenario
+from simulator.scenario.file import RawScenario
+from simulator.scenario.scenario import Scenario, build_scenario
 from simulator.spans import Run
-from simulator.workload import Workload
+from simulator.studies.bootstrap import block_rows
+from simulator.workload.build import Workload
+from simulator.workload.draws import GroupDraw
+from simulator.workload.measured import MeasuredGroups, ResampledWorkload
+from simulator.workload.recorded import RecordedWorkload
 
 Mode = Literal["replay", "predict"]
 METRICS = ("step_s", "rollout_s", "train_s", "tokens_per_s", "bubble", "staleness")
@@ -89,7 +89,7 @@ class MeasuredWorkload:
 
     def __init__(
         self,
-        measured: ReplayWorkload,
+        measured: RecordedWorkload,
         model: Workload,
         finished: Mapping[tuple[int, int, int], bool],
     ) -> None:
@@ -98,16 +98,16 @@ class MeasuredWorkload:
         self.unmeasured = 0
         self._measured, self._model, self._finished = measured, model, finished
 
-    def draw(self, group: int, size: int, attempt: int = 0, step: int = 0) -> GroupDraw:
-        """The group's responses; see `simulator.workload.Workload.draw`."""
+    def draw(self, group: int, size: int, attempt: int = 0, version: int = 0) -> GroupDraw:
+        """The group's responses; see `simulator.workload.build.Workload.draw`."""
         known = [self._finished.get((group, attempt, index)) for index in range(size)]
         if all(known):
-            return self._measured.draw(group, size, attempt, step)
-        drawn = self._model.draw(group, size, attempt, step)
+            return self._measured.draw(group, size, attempt, version)
+        drawn = self._model.draw(group, size, attempt, version)
         tokens, rewards = list(drawn.new_tokens), list(drawn.rewards)
         launched = known.index(None) if None in known else size
         if launched:
-            found = self._measured.draw(group, launched, attempt, step)
+            found = self._measured.draw(group, launched, attempt, version)
             for index in range(launched):
                 if known[index]:
                     tokens[index], rewards[index] = found.new_tokens[index], found.rewards[index]
@@ -194,7 +194,7 @@ def _measured(target: RunFolder, model: Workload) -> MeasuredWorkload:
     table = target.rollouts
     columns = (table[name].tolist() for name in ("group", "attempt", "index", "finished"))
     finished = {(g, a, i): bool(done) for g, a, i, done in zip(*columns, strict=True)}
-    return MeasuredWorkload(ReplayWorkload(target.stays(), target.cap), model, finished)
+    return MeasuredWorkload(RecordedWorkload(target.stays(), target.cap), model, finished)
 
 
 def _simulate(scenario: Scenario) -> tuple[Run, list[str]]:

@@ -1,4 +1,4 @@
-"""Measured groups for `simulator.resample`, whole: what was never finished is filled in."""
+"""Measured groups for `simulator.workload.measured`, made whole: the unfinished filled in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from calibration.responses import Responses
 from calibration.robust import FloatArray
-from simulator.resample import MeasuredGroups
+from simulator.workload.measured import MeasuredGroups
 
 MOST_GROUPS = 6000
 _DONORS = 20

@@ -122,7 +122,7 @@ def command(campaign: Campaign, run: Measurement, out: Path, resume: bool) -> li
     """The command line of one run."""
     settings = {**run.settings, "policy": run.policy, "steps": run.steps}
     return [
-        *(sys.executable, "-m", "simulator.cli", "run", str(campaign.scenario), "--no-plot"),
+        *(sys.executable, "-m", "simulator.cli.app", "run", str(campaign.scenario), "--no-plot"),
         *(f"--out={out}", f"--seed={run.seed}"),
         *(f"--set={key}={json.dumps(value)}" for key, value in settings.items()),
         *(["--resume"] if resume else []),
@@ -152,7 +152,7 @@ def probe(campaign: Campaign, work: Path) -> Path:
     file = work / PROBE
     if not file.exists():
         work.mkdir(parents=True, exist_ok=True)
-        asked = [sys.executable, "-m", "simulator.cli", "probe", str(campaign.scenario)]
+        asked = [sys.executable, "-m", "simulator.cli.app", "probe", str(campaign.scenario)]
         _call([*asked, f"--output={file}"], "scenario", "the probe")
     return file
 

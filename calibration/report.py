@@ -13,9 +13,9 @@ from typing import Any
 
 from calibration.calibrate import Fitted
 from calibration.validate import Validation
+from simulator.cli.tables import seconds
 from simulator.errors import ScenarioError
-from simulator.output import write_json
-from simulator.report import seconds
+from simulator.results.folder import write_json
 
 FILES = ("validation.json", "validation.png", "report.html")
 _COLUMNS = ("policy", "seed", "", "run time", "forecast (90 %)", "error", "step", "rollout",

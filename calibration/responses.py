@@ -1,9 +1,9 @@
 """How long a run's responses were and what they earned, as a workload that draws more like them.
 
-Lengths follow the random-effects model of `simulator.lengths`; a rollout that the run never
-finished is a censored observation, at the tokens it had reached. Rewards follow
-`simulator.rewards`, fitted by moments within and between groups; their standard errors come from
-resampling groups.
+Lengths follow the random-effects model of `simulator.workload.lengths`; a rollout that the run
+never finished is a censored observation, at the tokens it had reached. Rewards follow
+`simulator.workload.rewards`, fitted by moments within and between groups; their standard errors
+come from resampling groups.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from calibration.fit_lengths import fit_lengths
 from calibration.folder import RunFolder
 from calibration.robust import FloatArray
 from simulator.errors import ScenarioError
-from simulator.fit_lengths import fit_lengths
 
 MIN_GROUPS = 20
 _RESAMPLES = 200
@@ -241,7 +241,7 @@ def _beta_moments(mean: float, between_sd: float) -> tuple[float, float]:
     of a reward and its error falls short of -1, and -cov(p, d)."""
     from scipy.special import ndtri
 
-    from simulator.rewards import BetaBernoulli
+    from simulator.workload.rewards import BetaBernoulli
 
     u = (np.arange(2000) + 0.5) / 2000
     difficulty = np.asarray(ndtri(u))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.bootstrap import BLOCK_STEPS
+from simulator.studies.bootstrap import BLOCK_STEPS
 
 FloatArray = NDArray[np.float64]
 

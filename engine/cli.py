@@ -52,8 +52,8 @@ def run(
     DIR.running, from where --resume goes on.
     """
     from engine.environment import prepare
-    from simulator import report
-    from simulator.scenario_file import override, read_scenario
+    from simulator.cli import tables as report
+    from simulator.scenario.file import override, read_scenario
 
     prepare()  # before torch, which reads its environment when it is imported
     from engine.config import build_run
@@ -87,9 +87,9 @@ def probe(
     leaves together, and to price layouts and prompts that it never had.
     """
     from engine.environment import prepare
-    from simulator.output import write_json_file
-    from simulator.progress import progress_bar
-    from simulator.scenario_file import override, read_scenario
+    from simulator.cli.progress import progress_bar
+    from simulator.results.folder import write_json_file
+    from simulator.scenario.file import override, read_scenario
 
     prepare()  # before torch, which reads its environment when it is imported
     from engine.config import build_run
@@ -116,7 +116,7 @@ def _notes_shown() -> Iterator[None]:
 @contextmanager
 def _progress(steps: int) -> Iterator[Any]:
     """A progress bar with step time and accuracy on a terminal, nothing in a pipe."""
-    from simulator.progress import progress_bar
+    from simulator.cli.progress import progress_bar
 
     with progress_bar("", steps, said="starting the engine", transient=False) as update:
         if update is None:

@@ -16,9 +16,9 @@ from simulator.errors import ScenarioError
 from simulator.plan import Batch, StepPlan
 from simulator.policies import check_policy, spell
 from simulator.policy import Chain
-from simulator.scenario import EngineSection, build_policies, overlapping, validate
-from simulator.scenario_file import RawScenario
-from simulator.scenario_sections import ClusterSection
+from simulator.scenario.file import RawScenario
+from simulator.scenario.scenario import EngineSection, build_policies, overlapping, validate
+from simulator.scenario.sections import ClusterSection
 
 BUILT_IN = "collatz"
 DTYPES = ("float32", "bfloat16")

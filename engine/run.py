@@ -19,8 +19,8 @@ from engine.start import start_world
 from engine.world import EngineWorld
 from simulator.errors import ScenarioError
 from simulator.loop import Loop
-from simulator.metrics import summarise
-from simulator.output import check_target, write_folder, write_json, write_run
+from simulator.results.folder import check_target, write_folder, write_json, write_run
+from simulator.results.metrics import summarise
 from simulator.spans import Run, StepRecord
 
 OnStep = Callable[[StepRecord, float], None]

@@ -92,7 +92,7 @@ Event = Finished | Trained | Synced
 
 
 class World(Protocol):
-    """A cluster. `simulator.cluster.SimulatedCluster` is one."""
+    """A cluster. `simulator.cluster.simulated.SimulatedCluster` is one."""
 
     name: str
     shape: ClusterShape

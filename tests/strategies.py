@@ -12,6 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from simulator.cluster.replica import EngineSpec
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.loop import run
 from simulator.plan import (
@@ -26,9 +27,8 @@ from simulator.plan import (
     TimeLimit,
 )
 from simulator.policy import Policy
-from simulator.replica import EngineSpec
 from simulator.spans import Run
-from simulator.workload import GroupDraw
+from simulator.workload.build import GroupDraw
 from simulator.world import ClusterShape, World
 from tests.reference.driver import Abort, Command, Submit, Sync, Train, Wait
 
@@ -51,8 +51,8 @@ class TableWorkload:
     def max_prompt_tokens(self) -> int:
         return max(self.prompts)
 
-    def draw(self, group: int, size: int, attempt: int = 0, step: int = 0) -> GroupDraw:
-        start = 7 * group + 11 * attempt + 2 * step
+    def draw(self, group: int, size: int, attempt: int = 0, version: int = 0) -> GroupDraw:
+        start = 7 * group + 11 * attempt + 2 * version
         return GroupDraw(
             self.prompts[group % len(self.prompts)],
             [self.lengths[(start + 3 * i) % len(self.lengths)] for i in range(size)],

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.scenario_file import parse_scenario
-from simulator.simulate import Result, from_raw, simulate
+from simulator.scenario.file import parse_scenario
+from simulator.studies.simulate import Result, from_raw, simulate
 
 ITERATION, ROLLOUT, CONTEXT, PREFILL = 1.0, 0.1, 0.001, 0.01
 TRAIN, FIXED, SYNC = 0.5, 3.0, 2.0

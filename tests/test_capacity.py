@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator import cli
-from simulator.capacity import Choice, _marked, combinations, explore, parse_vary, ranked
+from simulator.cli import app as cli
 from simulator.errors import ScenarioError
-from simulator.scenario_file import override, parse_scenario
-from simulator.simulate import from_raw, simulate
+from simulator.scenario.file import override, parse_scenario
+from simulator.studies.capacity import Choice, _marked, combinations, explore, parse_vary, ranked
+from simulator.studies.simulate import from_raw, simulate
 
 SCENARIO = """
 model: qwen3-8b

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from simulator.cli import main
+from simulator.cli.app import main
 
 TINY = """\
 cluster: {replicas: 2}
@@ -46,7 +46,7 @@ seed: 0
 """
 POLICY = "policy:\n  - april: {over_sampling: 2.0}\n"
 TABLES = ("spans.csv", "steps.csv", "rollouts.csv", "decisions.jsonl", "summary.json")
-ROLLCAST = [sys.executable, "-m", "simulator.cli"]
+ROLLCAST = [sys.executable, "-m", "simulator.cli.app"]
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -547,7 +547,7 @@ def test_a_stop_whose_exception_got_lost_is_honoured_at_the_next_step(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As when a signal comes in the middle of an import that swallows every exception."""
-    import simulator.simulate as module
+    import simulator.studies.simulate as module
 
     load = module.load
 

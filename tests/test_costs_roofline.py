@@ -18,9 +18,9 @@ from simulator.costs import (
     TrainLoad,
     kv_pool_tokens,
 )
+from simulator.costs.hardware import Gpu, load_gpu
+from simulator.costs.models import load_model
 from simulator.errors import ScenarioError
-from simulator.hardware import Gpu, load_gpu
-from simulator.models import load_model
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 MODELS = ("qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "llama-3.1-70b")

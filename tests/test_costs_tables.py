@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.costs import Extremes, Iteration, RooflineCost, TablesCost, TrainLoad
+from simulator.costs.hardware import load_gpu
+from simulator.costs.models import load_model
 from simulator.costs.tables import BATCHES, CONTEXTS, aiconfigurator_provider
 from simulator.errors import ScenarioError
-from simulator.hardware import load_gpu
-from simulator.models import load_model
 
 
 @dataclass

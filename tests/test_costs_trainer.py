@@ -18,15 +18,15 @@ from simulator.costs import (
     phase_b_memory,
 )
 from simulator.costs import trainer as module
+from simulator.costs.hardware import Gpu, load_gpu
 from simulator.costs.memory import (
     activation_bytes_per_token,
     layer_activation_bytes,
     shared_kv_bytes_per_token,
 )
+from simulator.costs.models import load_model
 from simulator.costs.trainer import Work, dense_work, pack, prefix_work, suffix_work
 from simulator.errors import ScenarioError
-from simulator.hardware import Gpu, load_gpu
-from simulator.models import load_model
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from simulator.cluster import SimulatedCluster
+from simulator.cluster.replica import EngineSpec
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.plan import Batch, EnoughGroups, Launch, StepPlan, TimeLimit
-from simulator.replica import EngineSpec
 from simulator.rollout import Rollout
 from simulator.spans import Run
 from simulator.world import (

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simulator.fit_lengths import _negative_log_likelihood, _observe, fit_lengths
-from simulator.length_specs import length_presets
-from simulator.lengths import LengthModel, whole_tokens
-from simulator.published_lengths import (
+from benchmarks.published_lengths import (
     capped_moments,
     lognormal_for_moments,
     straggler_rate,
     within_sd_for_straggler_rate,
 )
+from calibration.fit_lengths import _negative_log_likelihood, _observe, fit_lengths
+from simulator.workload.length_specs import length_presets
+from simulator.workload.lengths import LengthModel, whole_tokens
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 PRESETS = length_presets()

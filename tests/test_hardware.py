@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.costs.hardware import EFFICIENCIES, Gpu, Kind, figure_names, gpu_presets, load_gpu
 from simulator.errors import ScenarioError
-from simulator.hardware import EFFICIENCIES, Gpu, Kind, figure_names, gpu_presets, load_gpu
 
 NAMES = [
     *("h100-sxm", "h200-sxm", "a100-80gb", "l40s", "b200"),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from simulator.errors import ScenarioError
-from simulator.length_specs import length_presets, lengths_from_spec
-from simulator.lengths import (
+from simulator.workload.length_specs import length_presets, lengths_from_spec
+from simulator.workload.lengths import (
     FAMILIES,
     Component,
     GammaEffect,

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from simulator.cluster import SimulatedCluster
+from simulator.cluster.replica import EngineSpec
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.errors import RunError, ScenarioError
 from simulator.loop import Loop, run
 from simulator.plan import (
@@ -29,7 +30,6 @@ from simulator.plan import (
 )
 from simulator.policies import parse_policy
 from simulator.policy import chain
-from simulator.replica import EngineSpec
 from simulator.rollout import Rollout
 from simulator.spans import DROPPED, PENDING, TRAINED, Run
 from simulator.world import ClusterShape, Event, Finished, TrainBatch, Trained
@@ -489,8 +489,8 @@ def test_tokens_of_an_earlier_version_are_masked_if_asked_for(mask: bool) -> Non
 def test_a_policy_may_stop_running_ahead() -> None:
     """The update that is under way is finished before on-policy rollouts begin."""
     from simulator.policy import Policy
-    from simulator.scenario_file import read_scenario
-    from simulator.simulate import from_raw
+    from simulator.scenario.file import read_scenario
+    from simulator.studies.simulate import from_raw
 
     class Every2nd(Policy):
         def plan(self, plan, state):  # type: ignore[no-untyped-def]

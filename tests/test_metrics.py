@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.metrics import (
+from simulator.results.metrics import (
     CAUSES,
     censored_mean,
     gpu_lanes,
@@ -81,12 +81,12 @@ def hand_made_runs(draw: st.DrawFn) -> Run:
 
 def real_run(policy: str = "", **shape: object) -> Run:
     """A small run of the simulated cluster, with preemption and resumed rollouts."""
-    from simulator.cluster import SimulatedCluster
+    from simulator.cluster.replica import EngineSpec
+    from simulator.cluster.simulated import SimulatedCluster
     from simulator.loop import run
     from simulator.plan import Batch, StepPlan
     from simulator.policies import parse_policy
     from simulator.policy import chain
-    from simulator.replica import EngineSpec
 
     workload = TableWorkload((8, 20), (1, 3, 5, 8, 13, 40, 64), (0.0, 1.0, 0.5), 64)
     cost = TableCost(

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.costs.models import Model, load_model, model_from_config, model_presets
 from simulator.errors import ScenarioError
-from simulator.models import Model, load_model, model_from_config, model_presets
 
 # Billions, as the model cards give them: all parameters; without embeddings where a card says so.
 PUBLISHED = {

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from simulator.errors import ScenarioError
-from simulator.output import check_target, plain, write_folder, write_run
-from simulator.scenario_file import parse_scenario
-from simulator.simulate import Result, from_raw, simulate
+from simulator.results.folder import check_target, plain, write_folder, write_run
+from simulator.scenario.file import parse_scenario
+from simulator.studies.simulate import Result, from_raw, simulate
 
 SCENARIO = """\
 cluster: {replicas: 2, placement: disaggregated, trainer_gpus: 1}

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.perfetto import lanes, write_trace
+from simulator.results.perfetto import lanes, write_trace
 from simulator.spans import PhaseSpan, Run
 from simulator.world import ClusterShape
 from tests.test_metrics import REAL, add_stay, hand_made_runs

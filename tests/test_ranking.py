@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.bootstrap import BLOCK_STEPS, block_rows
-from simulator.compare import compare, table
-from simulator.ranking import LEAST_STEPS, Ranking, from_steps, redraw
-from simulator.simulate import load
+from simulator.studies.bootstrap import BLOCK_STEPS, block_rows
+from simulator.studies.compare import compare, table
+from simulator.studies.ranking import LEAST_STEPS, Ranking, from_steps, redraw
+from simulator.studies.simulate import load
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "engine.yaml"
 

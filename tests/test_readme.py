@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from simulator.policies import POLICIES
-from simulator.scenario_file import parse_scenario
-from simulator.simulate import from_raw, simulate
+from simulator.scenario.file import parse_scenario
+from simulator.studies.simulate import from_raw, simulate
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text("utf-8")

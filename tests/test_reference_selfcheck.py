@@ -7,9 +7,9 @@ from collections import defaultdict
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from simulator.cluster.replica import EngineSpec
 from simulator.costs.base import Iteration
 from simulator.errors import RunError
-from simulator.replica import EngineSpec
 from simulator.rollout import Rollout
 from simulator.world import (
     ClusterShape,

@@ -12,9 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import ScenarioError
-from simulator.resample import NEAR_GROUPS, MeasuredGroups, ResampledWorkload, measured_workload
-from simulator.scenario_file import parse_scenario
-from simulator.simulate import from_raw, simulate
+from simulator.scenario.file import parse_scenario
+from simulator.studies.simulate import from_raw, simulate
+from simulator.workload.measured import (
+    NEAR_GROUPS,
+    MeasuredGroups,
+    ResampledWorkload,
+    measured_workload,
+)
 
 CAP = 400
 
@@ -150,7 +155,7 @@ def write(folder: Path, **changes: Any) -> Path:
 
 
 def run(path: Path, *settings: str) -> Any:
-    from simulator.scenario_file import read_scenario
+    from simulator.scenario.file import read_scenario
 
     return simulate(from_raw(read_scenario(path), *settings))
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from simulator.errors import ScenarioError
-from simulator.lengths import LengthModel
-from simulator.rewards import (
+from simulator.workload.lengths import LengthModel
+from simulator.workload.rewards import (
     BetaBernoulli,
     ConstantReward,
     NormalReward,
     correlated,
     rewards_from_spec,
 )
-from simulator.synthetic import SyntheticWorkload
+from simulator.workload.synthetic import SyntheticWorkload
 
 GROUPS, SIZE = 6000, 4
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.cluster import SimulatedCluster
+from simulator.cluster.routing import ROUTINGS
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs import LinearCost, RooflineCost
 from simulator.errors import ScenarioError
-from simulator.routing import ROUTINGS
-from simulator.scenario import Scenario, build_scenario
-from simulator.scenario_file import RawScenario, override, parse_scenario, read_scenario
-from simulator.scenario_sections import ClusterSection, ScenarioModel, validate
-from simulator.simulate import from_raw, load
+from simulator.scenario.file import RawScenario, override, parse_scenario, read_scenario
+from simulator.scenario.scenario import Scenario, build_scenario
+from simulator.scenario.sections import ClusterSection, ScenarioModel, validate
+from simulator.studies.simulate import from_raw, load
 
 LINEAR = {
     "iteration_s": 6e-3,

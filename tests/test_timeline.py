@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from simulator import timeline
-from simulator.drawing import BINS, covered, mean_running
-from simulator.metrics import merged, running_over_time, summarise
+from simulator.results import timeline
+from simulator.results.drawing import BINS, covered, mean_running
+from simulator.results.metrics import merged, running_over_time, summarise
+from simulator.results.timeline import draw_comparison, draw_run
 from simulator.spans import Run, StepRecord
-from simulator.timeline import draw_comparison, draw_run
 from simulator.world import ClusterShape
 from tests.test_metrics import REAL, add_stay, hand_made_runs, real_run
 
@@ -168,7 +168,8 @@ def test_one_rollout_one_replica() -> None:
 
 def test_importing_costs_no_matplotlib() -> None:
     code = (
-        "import sys, simulator.timeline, simulator.perfetto, simulator.metrics;"
+        "import sys, simulator.results.timeline, simulator.results.perfetto;"
+        "import simulator.results.metrics;"
         "assert not {'matplotlib', 'pandas', 'scipy', 'simpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

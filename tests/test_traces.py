@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import ScenarioError
-from simulator.traces import read_trace
+from simulator.workload.traces import read_trace
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.draws import keyed_uniforms
 from simulator.errors import ScenarioError
-from simulator.lengths import Component, LengthDistribution, LengthModel
-from simulator.rewards import BetaBernoulli, ConstantReward
-from simulator.synthetic import _CACHED_LANES, PromptTokens, SyntheticWorkload
-from simulator.workload import build_workload
+from simulator.workload.build import build_workload
+from simulator.workload.draws import keyed_uniforms
+from simulator.workload.lengths import Component, LengthDistribution, LengthModel
+from simulator.workload.rewards import BetaBernoulli, ConstantReward
+from simulator.workload.synthetic import _CACHED_LANES, PromptTokens, SyntheticWorkload
 
 LENGTHS = {"family": "lognormal", "median_tokens": 3200, "between_sd": 0.65, "within_sd": 0.3}
 SPEC = {
@@ -150,18 +150,18 @@ def test_draws_follow_the_marginal_distribution(kind):
 
 def test_drift_lengthens_later_steps_and_leaves_rewards():
     workload = _built(lengths={**LENGTHS, "drift_per_step": 0.05, "runaway": 0.1})
-    early, late = workload.draw(4, 20), workload.draw(4, 20, step=10)
+    early, late = workload.draw(4, 20), workload.draw(4, 20, version=10)
     assert late.rewards == early.rewards
     for before, after in zip(early.new_tokens, late.new_tokens, strict=True):
         longer = (before - 1) * math.exp(0.5), before * math.exp(0.5) + 1
         assert longer[0] <= after <= longer[1] or after == 16384
     assert workload.draw(4, 20) == early
     always = _built(lengths={**LENGTHS, "drift_per_step": 1, "runaway": 0.1})
-    assert always.draw(4, 3, step=10**6).new_tokens == [16384] * 3
+    assert always.draw(4, 3, version=10**6).new_tokens == [16384] * 3
     never = _built(lengths={**LENGTHS, "drift_per_step": -1})
-    assert never.draw(4, 3, step=10**6).new_tokens == [1] * 3
+    assert never.draw(4, 3, version=10**6).new_tokens == [1] * 3
     flat = _built()
-    assert flat.draw(4, 20, step=10) == flat.draw(4, 20)
+    assert flat.draw(4, 20, version=10) == flat.draw(4, 20)
 
 
 def test_prompts_are_drawn_within_their_bounds():
@@ -246,7 +246,7 @@ def test_a_grouped_trace_is_replayed_as_it_stands(tmp_path):
     assert (draw.prompt_tokens, draw.new_tokens) == (102, [21, 22, 23, 24])
     assert draw.rewards == [0.0, 0.25, 0.5, 0.75]
     assert workload.draw(2, 2).new_tokens == [21, 22]
-    assert workload.draw(2, 4, step=9) == draw
+    assert workload.draw(2, 4, version=9) == draw
     assert (workload.max_new_tokens, workload.max_prompt_tokens) == (16384, 102)
     assert workload.warnings == ()
     again = workload.draw(2, 4, attempt=1)  # another response of the same prompt, with its reward

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from published_lengths import lognormal_for_moments
+
 from claims.common import Row, Section, against, lognormal, percent, scenario, span
-from simulator.length_specs import length_presets
-from simulator.lengths import LengthModel
-from simulator.published_lengths import lognormal_for_moments
-from simulator.simulate import Result
+from simulator.studies.simulate import Result
+from simulator.workload.length_specs import length_presets
+from simulator.workload.lengths import LengthModel
 
 CAP = 16_384
 MEANS = (8_000, 9_500, 11_000)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from claims.common import Row, Section, relative, scenario
+from simulator.costs.hardware import load_gpu
+from simulator.costs.models import load_model
 from simulator.costs.trainer import RooflineTrainer
-from simulator.hardware import load_gpu
-from simulator.length_specs import length_presets
-from simulator.models import load_model
+from simulator.workload.length_specs import length_presets
 
 PUBLISHED_S = {16: 7.56, 32: 7.95, 64: 10.12}
 PROMPT_TOKENS = 128

@@ -6,10 +6,10 @@ from typing import Any
 
 from claims.common import Row, Section, percent, relative
 from simulator.costs.base import TrainLoad
+from simulator.costs.hardware import load_gpu
 from simulator.costs.memory import Recompute, capacity_frontier, phase_b_memory
+from simulator.costs.models import load_model
 from simulator.costs.trainer import RooflineTrainer
-from simulator.hardware import load_gpu
-from simulator.models import load_model
 
 TOTAL_TOKENS = 12_288
 LONG = (10_240, 2_048)  # prompt and response

@@ -5,12 +5,13 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from published_lengths import straggler_rate
+
 from claims.common import Row, Section, relative, scenario
-from simulator.length_specs import length_presets
-from simulator.published_lengths import straggler_rate
-from simulator.scenario_file import RawScenario
+from simulator.scenario.file import RawScenario
 from simulator.selection import is_straggler
-from simulator.simulate import Result, from_raw
+from simulator.studies.simulate import Result, from_raw
+from simulator.workload.length_specs import length_presets
 
 SIZES = (4, 8, 16)
 SETTINGS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from calibration.jury.files import PUBLISHED, read_rows
+from simulator.costs.models import Model, load_model
 from simulator.errors import ScenarioError
-from simulator.models import Model, load_model
 
 PRESETS = {
     "meta-llama/Meta-Llama-3-8B": "llama-3.1-8b",

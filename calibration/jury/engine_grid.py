@@ -13,9 +13,9 @@ from calibration.jury.files import number, one_of, read_rows, whole
 from calibration.jury.fitting import fit_relative, halves
 from calibration.jury.replay import Request, serve
 from calibration.jury.verdict import Case, Check, Source, grouped, mape, mape_checks
+from simulator.cluster.replica import EngineSpec
 from simulator.costs import RooflineCost
-from simulator.hardware import Gpu, load_gpu
-from simulator.replica import EngineSpec
+from simulator.costs.hardware import Gpu, load_gpu
 
 FILE = "engine_batch_latency.csv"
 COLUMNS = ("hw", "ngpu", "model", "io_len", "batch", "latency_s")

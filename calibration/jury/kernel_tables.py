@@ -10,7 +10,7 @@ from calibration.jury.architectures import architecture
 from calibration.jury.files import number, one_of, read_rows, whole
 from calibration.jury.verdict import Case, Source, grouped, mape, mape_checks
 from simulator.costs import Iteration, RooflineCost
-from simulator.hardware import load_gpu
+from simulator.costs.hardware import load_gpu
 
 FILE = "kernel_table_latency_qwen3_8b.csv"
 COLUMNS = ("model", "system", "tp", "phase", "batch", "context", "latency_ms")

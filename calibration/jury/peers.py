@@ -8,11 +8,11 @@ from pathlib import Path
 from calibration.jury.files import PUBLISHED, AbsentError, number, read_rows
 from calibration.jury.replay import Request, serve
 from calibration.jury.verdict import Case, Source
+from simulator.cluster.replica import EngineSpec
 from simulator.costs import RooflineCost
+from simulator.costs.hardware import load_gpu
+from simulator.costs.models import load_model
 from simulator.errors import ScenarioError
-from simulator.hardware import load_gpu
-from simulator.models import load_model
-from simulator.replica import EngineSpec
 
 FILE = "peer_workload.json"
 ENGINE = EngineSpec(max_seqs=256, max_batched_tokens=8192, kv_tokens=421_000)

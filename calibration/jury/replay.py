@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from simulator.cluster import SimulatedCluster
+from simulator.cluster.replica import EngineSpec
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs import CostModel, Curve, Extremes, Iteration, TrainCost, TrainLoad
-from simulator.draws import GroupDraw
 from simulator.errors import RunError, ScenarioError
-from simulator.replica import EngineSpec
 from simulator.rollout import Rollout
+from simulator.workload.draws import GroupDraw
 from simulator.world import ClusterShape, Event, Finished
 
 
@@ -40,7 +40,7 @@ class _Requests:
         self.max_new_tokens = max(request.new_tokens for request in requests)
         self.max_prompt_tokens = max(request.prompt_tokens for request in requests)
 
-    def draw(self, group: int, size: int, attempt: int = 0, step: int = 0) -> GroupDraw:
+    def draw(self, group: int, size: int, attempt: int = 0, version: int = 0) -> GroupDraw:
         request = self._requests[group]
         return GroupDraw(request.prompt_tokens, [request.new_tokens] * size, [0.0] * size)
 

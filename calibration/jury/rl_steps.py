@@ -12,8 +12,8 @@ from calibration.jury.files import PUBLISHED, number, one_of, read_rows, whole
 from calibration.jury.verdict import Case, Kind, Role, Source, explain, grouped, mape_checks
 from simulator.costs import RooflineCost, RooflineTrainer
 from simulator.errors import ScenarioError
-from simulator.scenario_file import RawScenario
-from simulator.simulate import from_raw, simulate
+from simulator.scenario.file import RawScenario
+from simulator.studies.simulate import from_raw, simulate
 
 FILE = "rl_steps.csv"
 COLUMNS = (

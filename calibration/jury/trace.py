@@ -9,11 +9,11 @@ from pathlib import Path
 from calibration.jury.files import PUBLISHED, number, read_rows, whole
 from calibration.jury.replay import Request, Served, serve
 from calibration.jury.verdict import Case, Check, Source
+from simulator.cluster.replica import EngineSpec
 from simulator.costs import RooflineCost
+from simulator.costs.hardware import load_gpu
+from simulator.costs.models import load_model
 from simulator.errors import ScenarioError
-from simulator.hardware import load_gpu
-from simulator.models import load_model
-from simulator.replica import EngineSpec
 
 FILE = "vllm_requests_rtx_pro_6000.csv"
 COLUMNS = ("prompt_tokens", "new_tokens", "queued_s", "first_token_s", "last_token_s")

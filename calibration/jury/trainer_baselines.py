@@ -22,7 +22,7 @@ from calibration.jury.verdict import (
     mape_checks,
 )
 from simulator.costs import RooflineTrainer, TrainLoad
-from simulator.hardware import Gpu, load_gpu
+from simulator.costs.hardware import Gpu, load_gpu
 
 FILE = "trainer_step_times.csv"
 COLUMNS = (

@@ -7,8 +7,8 @@ from pathlib import Path
 from calibration.jury.files import PUBLISHED, number, one_of, read_rows, whole
 from calibration.jury.verdict import Case, Source, mape_checks
 from simulator.costs import RooflineCost
-from simulator.hardware import load_gpu
-from simulator.models import load_model
+from simulator.costs.hardware import load_gpu
+from simulator.costs.models import load_model
 
 FILE = "weight_updates.csv"
 COLUMNS = ("name", "weight_bytes", "gpus", "update_s", "role", "source")

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from simulator.clock import to_seconds, to_ticks
+from simulator.costs.clock import to_seconds, to_ticks
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from simulator.checks import flag, number, whole
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.errors import ScenarioError
 from simulator.fields import Fields
-from simulator.fitted_file import check_schema, read_fitted
+from simulator.results.fitted_file import check_schema, read_fitted
 
 FIELD = "cost.file"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple
 
+from simulator.costs.models import Model
 from simulator.errors import ScenarioError
-from simulator.models import Model
 
 Recompute = Literal["full", "none"]
 

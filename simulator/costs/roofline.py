@@ -16,10 +16,10 @@ import numpy as np
 
 from simulator.checks import flag, join, known_keys, number, whole
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
+from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu, Provenance
+from simulator.costs.models import Model
 from simulator.costs.trainer import RooflineTrainer
 from simulator.errors import ScenarioError
-from simulator.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu, Provenance
-from simulator.models import Model
 
 Placement = Literal["colocated", "disaggregated"]
 

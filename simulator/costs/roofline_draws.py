@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simulator.costs.hardware import Gpu
 from simulator.costs.roofline import RooflineCost
-from simulator.hardware import Gpu
 
 
 @dataclass(frozen=True, slots=True)

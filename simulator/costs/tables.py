@@ -10,10 +10,10 @@ from functools import cached_property
 from typing import Protocol
 
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
+from simulator.costs.hardware import Gpu
+from simulator.costs.models import Model
 from simulator.costs.roofline import RooflineCost
 from simulator.errors import ScenarioError
-from simulator.hardware import Gpu
-from simulator.models import Model
 
 BATCHES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 CONTEXTS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)

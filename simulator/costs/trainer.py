@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, get_args
 
 from simulator.checks import flag, number, whole
 from simulator.costs.base import TrainCost, TrainLoad
+from simulator.costs.hardware import Gpu, Provenance
 from simulator.costs.memory import (
     ACTIVATION_BYTES,
     Recompute,
@@ -22,9 +23,8 @@ from simulator.costs.memory import (
     layer_activation_bytes,
     shared_kv_bytes_per_token,
 )
+from simulator.costs.models import Model
 from simulator.errors import ScenarioError
-from simulator.hardware import Gpu, Provenance
-from simulator.models import Model
 
 Weights = Literal["full", "lora"]
 

@@ -26,9 +26,9 @@ from calibration.jury.verdict import (
     mape,
     mape_checks,
 )
+from simulator.cluster.replica import EngineSpec
 from simulator.costs import Iteration, LinearCost
 from simulator.errors import ScenarioError
-from simulator.replica import EngineSpec
 
 FAST = Case("a", "fast", "s", 10.0, 8.0)
 SLOW = Case("a", "slow", "s", 10.0, 13.0)

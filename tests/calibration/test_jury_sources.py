@@ -29,8 +29,8 @@ from calibration.jury.replay import Request, Served
 from calibration.jury.report import as_json, judged_in
 from simulator.costs import Iteration
 from simulator.errors import ScenarioError
-from simulator.scenario_file import RawScenario, read_scenario
-from simulator.simulate import from_raw, simulate
+from simulator.scenario.file import RawScenario, read_scenario
+from simulator.studies.simulate import from_raw, simulate
 
 HEADS = {
     trace.FILE: ",".join(trace.COLUMNS),

@@ -62,7 +62,7 @@ def test_a_campaign_is_read(tmp_path: Path) -> None:
     assert april.iterations
     assert not campaign.runs[0].iterations
     line = command(campaign, april, tmp_path / "out", resume=True)
-    assert line[1:4] == ["-m", "simulator.cli", "run"]
+    assert line[1:4] == ["-m", "simulator.cli.app", "run"]
     for option in ("--seed=3", "--set=workload.group_size=16", '--set=policy="april"',
                    "--set=steps=5", "--resume"):  # fmt: skip
         assert option in line

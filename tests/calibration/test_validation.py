@@ -17,8 +17,8 @@ from calibration.cli import register
 from calibration.folder import RunFolder
 from calibration.forecast import MeasuredWorkload, forecast, measured_by_step
 from calibration.validate import Validation, machine_noise, noise_floor, ranking, validate
-from simulator.draws import GroupDraw
-from simulator.run_replay import ReplayWorkload
+from simulator.workload.draws import GroupDraw
+from simulator.workload.recorded import RecordedWorkload
 from tests.calibration.worlds import slow_down, write_world
 
 APRIL = "april(over_sampling=2)"
@@ -140,13 +140,13 @@ def test_the_measured_workload_keeps_what_the_run_had(runs: dict[str, Path]) -> 
     class Model:
         max_new_tokens, max_prompt_tokens = 200, 100
 
-        def draw(self, group: int, size: int, attempt: int = 0, step: int = 0) -> GroupDraw:
+        def draw(self, group: int, size: int, attempt: int = 0, version: int = 0) -> GroupDraw:
             return GroupDraw(7, (3,) * size, (0.5,) * size)
 
     table = run.rollouts
     columns = (table[name].tolist() for name in ("group", "attempt", "index", "finished"))
     finished = {(g, a, i): bool(f) for g, a, i, f in zip(*columns, strict=True)}
-    workload = MeasuredWorkload(ReplayWorkload(stays, 200), Model(), finished)
+    workload = MeasuredWorkload(RecordedWorkload(stays, 200), Model(), finished)
     whole = next(g for g in range(99) if all(finished.get((g, 0, i)) for i in range(6)))
     lengths = {
         i: t

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simulator.clock import to_seconds
 from simulator.costs import LinearCost
 from simulator.costs.base import Curve, Iteration, TrainCost, TrainLoad
+from simulator.costs.clock import to_seconds
 from simulator.loop import run
-from simulator.metrics import summarise
-from simulator.output import write_folder, write_json, write_run
-from simulator.scenario import build_scenario
-from simulator.scenario_file import RawScenario
+from simulator.results.folder import write_folder, write_json, write_run
+from simulator.results.metrics import summarise
+from simulator.scenario.file import RawScenario
+from simulator.scenario.scenario import build_scenario
 from tests.reference.cluster import ReferenceCluster
 
 LINEAR = {

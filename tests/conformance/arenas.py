@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from simulator.cluster import SimulatedCluster
-from simulator.replica import EngineSpec
+from simulator.cluster.replica import EngineSpec
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.rollout import Rollout
 from simulator.world import ClusterShape, World
 from tests.strategies import TableCost, TableWorkload

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from simulator.cluster import SimulatedCluster
+from simulator.cluster.replica import EngineSpec
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.loop import run
 from simulator.plan import Batch, StepPlan
 from simulator.policies import parse_policy
-from simulator.replica import EngineSpec
-from simulator.run_replay import ReplayWorkload
 from simulator.spans import Run
+from simulator.workload.recorded import RecordedWorkload
 from simulator.world import ClusterShape
 from tests.conformance.arenas import BLOCK, COST, HAVE_VLLM, MAX_SEQS, real
 from tests.conformance.monitor import Monitor
@@ -40,7 +40,7 @@ def both_worlds(
     measured = run(monitor, parse_policy(policy, seed=5), PLAN, STEPS)
     spec = EngineSpec(MAX_SEQS, BUDGET, replica.kv_blocks * BLOCK, BLOCK, caching)
     shape = ClusterShape(1, 1, 1, colocated=True)
-    world = SimulatedCluster(shape, spec, COST, ReplayWorkload(measured.stays, CAP))
+    world = SimulatedCluster(shape, spec, COST, RecordedWorkload(measured.stays, CAP))
     return measured, run(world, parse_policy(policy, seed=5), PLAN, STEPS), monitor
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.cluster import SimulatedCluster
+from simulator.cluster.replica import EngineSpec
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.loop import run
 from simulator.plan import Batch, StepPlan
 from simulator.policies import POLICIES, parse_policy
 from simulator.policy import Policy
-from simulator.replica import EngineSpec
-from simulator.run_replay import ReplayWorkload
 from simulator.spans import DROPPED, PENDING, TRAINED, Run
+from simulator.workload.recorded import RecordedWorkload
 from simulator.world import ClusterShape
 from tests.conformance.arenas import (
     BLOCK,
@@ -159,7 +159,7 @@ def check_replay(result: Run, policy: Policy) -> None:
     longest = max(result.stays["total_tokens"].tolist())
     spec = EngineSpec(MAX_SEQS, BUDGET, 4096, BLOCK, prefix_caching=True)
     shape = ClusterShape(1, 1, 1, colocated=True)
-    world = SimulatedCluster(shape, spec, COST, ReplayWorkload(result.stays, longest + 1))
+    world = SimulatedCluster(shape, spec, COST, RecordedWorkload(result.stays, longest + 1))
     again = run(world, policy, PLAN, STEPS)
     assert again.decisions == result.decisions
     for column in ("step", "group", "index", "attempt", "new_tokens", "fate", "trained_step"):

@@ -57,7 +57,7 @@ class Home:
     def run(self, *options: str) -> int:
         """``rollcast run scenario.yaml --out out --no-plot``; returns the exit code."""
         from engine.cli import register, run
-        from simulator import cli
+        from simulator.cli import app as cli
 
         known = [command.callback for command in cli.app.registered_commands]
         if run not in known:

@@ -25,7 +25,7 @@ from running import STEPS, Home, Outcome, lend, outcome, require_same, revive, s
 
 from engine.config import build_run
 from simulator.errors import ScenarioError
-from simulator.scenario_file import override, parse_scenario, read_scenario
+from simulator.scenario.file import override, parse_scenario, read_scenario
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "engine.yaml"
 HINT = "add --resume to go on from the last step that was saved"

@@ -103,9 +103,9 @@ def check_tables(home: Home) -> None:
 
 
 def test_the_same_columns_as_simulate(home: Home) -> None:
-    from simulator.output import write_run
-    from simulator.scenario_file import parse_scenario
-    from simulator.simulate import from_raw, simulate
+    from simulator.results.folder import write_run
+    from simulator.scenario.file import parse_scenario
+    from simulator.studies.simulate import from_raw, simulate
 
     text = """
 engine: {kv_tokens: 4096}
@@ -249,7 +249,16 @@ def test_a_killed_process_is_resumed_by_another(home: Home, whole: Outcome) -> N
     patient = scenario.read_text().replace("reward_timeout_s: 10", "reward_timeout_s: 300")
     scenario.write_text(patient)
     process = subprocess.Popen(
-        [sys.executable, "-m", "simulator.cli", "run", scenario, "--out", home.out, "--no-plot"],
+        [
+            sys.executable,
+            "-m",
+            "simulator.cli.app",
+            "run",
+            scenario,
+            "--out",
+            home.out,
+            "--no-plot",
+        ],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(folders),
@@ -320,7 +329,7 @@ def test_resume_needs_a_folder() -> None:
     from engine.config import build_run
     from engine.run import run_scenario
     from simulator.errors import ScenarioError
-    from simulator.scenario_file import read_scenario
+    from simulator.scenario.file import read_scenario
 
     example = read_scenario(Path(__file__).parents[2] / "examples" / "engine.yaml")
     with pytest.raises(ScenarioError, match="--resume: needs --out"):

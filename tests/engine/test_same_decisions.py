@@ -21,14 +21,14 @@ from conftest import CONTEXT_TOKENS, VOCABULARY, build_tiny
 from engine.tasks.base import Prompt
 from engine.trainer import Trainer, TrainerConfig
 from engine.world import EngineWorld
-from simulator.cluster import SimulatedCluster
+from simulator.cluster.replica import EngineSpec
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs import LinearCost
 from simulator.loop import run
 from simulator.plan import Batch, StepPlan
 from simulator.policies import parse_policy
-from simulator.replica import EngineSpec
-from simulator.run_replay import ReplayWorkload
 from simulator.spans import Run
+from simulator.workload.recorded import RecordedWorkload
 from simulator.world import ClusterShape
 
 CAP = 40
@@ -92,7 +92,7 @@ def real_run(replica: Any, policy: str, steps: int = STEPS) -> Run:
 def replay(replica: Any, real: Run, policy: str, steps: int = STEPS) -> Run:
     spec = EngineSpec(8, 64, replica.kv_blocks * 32, block_tokens=32, prefix_caching=True)
     shape = ClusterShape(1, 1, 1, colocated=True)
-    world = SimulatedCluster(shape, spec, COST, ReplayWorkload(real.stays, CAP))
+    world = SimulatedCluster(shape, spec, COST, RecordedWorkload(real.stays, CAP))
     return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4)), steps)
 
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from simulator.cluster import SimulatedCluster
+from simulator.cluster.replica import EngineSpec
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.loop import run
 from simulator.plan import Batch, StepPlan
 from simulator.policies import parse_policy
-from simulator.replica import EngineSpec
 from simulator.spans import Run
 from simulator.world import ClusterShape
 from tests.strategies import TableCost, TableWorkload
@@ -86,7 +86,7 @@ def make(chain: str, trainer: str, cluster: str) -> Run:
 
 
 def digests(run: Run) -> dict[str, str]:
-    """A digest of each of `PARTS`; of decisions what they brought, not how the plan is described."""
+    """A digest of each of `PARTS`; of decisions what they brought, not the plan itself."""
     stays = run.stays
     content: dict[str, Any] = {
         "decisions": [{k: v for k, v in d.items() if k != "plan"} for d in run.decisions],

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.clock import to_seconds, to_ticks
+from simulator.cluster.replica import EngineSpec
 from simulator.costs.base import CostModel, TrainLoad
+from simulator.costs.clock import to_seconds, to_ticks
 from simulator.errors import RunError
 from simulator.plan import Layout
-from simulator.replica import EngineSpec
 from simulator.rollout import Rollout
-from simulator.workload import Workload
+from simulator.workload.build import Workload
 from simulator.world import (
     ClusterShape,
     Event,

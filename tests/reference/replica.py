@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from simulator.clock import to_ticks
+from simulator.cluster.replica import EngineSpec
 from simulator.costs.base import CostModel, Iteration
-from simulator.replica import EngineSpec
+from simulator.costs.clock import to_ticks
 from simulator.rollout import Rollout
 
 

@@ -1,0 +1,243 @@
+"""Fits the lognormal random-effects model of response lengths to observed groups.
+
+Maximum likelihood with what the cap does to the data: a response at the cap is not a length but a
+lower bound (right-censored), unless it ran away. The length presets were made with it, and lengths
+measured in a run of one's own can be fitted the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.workload.lengths import LengthModel
+
+FloatArray = NDArray[np.float64]
+
+_SMALLEST_SD = 1e-3
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True, slots=True)
+class LengthFit:
+    """A fitted length model.
+
+    standard_errors: of each parameter, from the curvature of the likelihood; a parameter that the
+    data hold at its bound (no runaway, say) has none. capped: responses at the cap.
+    """
+
+    median_tokens: float
+    between_sd: float
+    within_sd: float
+    runaway: float
+    standard_errors: dict[str, float]
+    log_likelihood: float
+    groups: int
+    rollouts: int
+    capped: int
+
+    @property
+    def model(self) -> LengthModel:
+        """The fitted distribution."""
+        return LengthModel.lognormal(
+            self.median_tokens, self.between_sd, self.within_sd, self.runaway
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """Sufficient statistics of each group, shape (groups,), in log tokens.
+
+    count, mean, squares: number, mean and centred sum of squares of the responses that ended by
+    themselves. capped: number at the cap. log_cap: log of the last length below the cap.
+    unfinished_group, log_reached: group, and log of the tokens reached, of each response that was
+    cut off elsewhere, shape (unfinished,).
+    """
+
+    count: FloatArray
+    mean: FloatArray
+    squares: FloatArray
+    capped: FloatArray
+    log_cap: float
+    unfinished_group: NDArray[np.int64]
+    log_reached: FloatArray
+
+    @property
+    def capped_share(self) -> float:
+        censored = self.capped.sum() + len(self.log_reached)
+        return float(censored / (censored + self.count.sum()))
+
+
+def fit_lengths(
+    groups: Sequence[Sequence[float]],
+    cap: int,
+    unfinished: Sequence[Sequence[float]] | None = None,
+) -> LengthFit:
+    """The lognormal model under which ``groups`` are most likely.
+
+    groups: response lengths (tokens) of each prompt's rollouts; sizes may differ. cap: the cap they
+    were sampled with; a length of ``cap`` or more counts as capped. unfinished: for each group, the
+    tokens that further rollouts had reached when they were cut off by anything else, such as the
+    end of the run: each is longer than that. Where nothing was cut off, ``runaway`` is 0. Raises
+    ValueError on lengths below 1 token, on fewer than two groups and where no group has two
+    responses below the cap, since the two spreads cannot then be told apart.
+    """
+    observed = _observe(groups, cap, unfinished)
+    rollouts = int(observed.count.sum() + observed.capped.sum()) + len(observed.log_reached)
+    parameters, log_likelihood = _maximise(observed)
+    errors = _standard_errors(observed, parameters)
+    mu, between_sd, within_sd, runaway = parameters
+    median = math.exp(mu)
+    if "median_tokens" in errors:
+        errors["median_tokens"] *= median  # delta method: the fit is in mu = ln(median)
+    return LengthFit(
+        median_tokens=median,
+        between_sd=between_sd,
+        within_sd=within_sd,
+        runaway=runaway,
+        standard_errors=errors,
+        log_likelihood=log_likelihood,
+        groups=len(groups),
+        rollouts=rollouts,
+        capped=int(observed.capped.sum()),
+    )
+
+
+def _observe(
+    groups: Sequence[Sequence[float]],
+    cap: int,
+    unfinished: Sequence[Sequence[float]] | None = None,
+) -> _Observed:
+    if cap < 2:
+        raise ValueError(f"a cap of {cap} tokens leaves no length to fit")
+    rows = []
+    for group in groups:
+        lengths = np.asarray(group, dtype=np.float64)
+        if not np.all(lengths >= 1.0):
+            raise ValueError("a response has at least one token")
+        # N = n stands for X in (n - 1, n]: its middle keeps short lengths from a bias.
+        logs = np.log(lengths[lengths < cap] - 0.5)
+        mean = float(logs.mean()) if len(logs) else 0.0
+        squares = float(((logs - mean) ** 2).sum())
+        rows.append((len(logs), mean, squares, len(lengths) - len(logs)))
+    if len(rows) < 2 or max(row[0] for row in rows) < 2:
+        raise ValueError(
+            "two groups or more are needed, one of them with two responses below the cap"
+        )
+    count, mean, squares, capped = np.array(rows, dtype=np.float64).T
+    owner, reached = _cut_off(unfinished or [], len(groups))
+    return _Observed(count, mean, squares, capped, math.log(cap - 1.0), owner, reached)
+
+
+def _cut_off(
+    unfinished: Sequence[Sequence[float]], groups: int
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """Group and log tokens of each unfinished response; one that has no token says nothing."""
+    if unfinished and len(unfinished) != groups:
+        raise ValueError(f"unfinished lists {len(unfinished)} groups, and there are {groups}")
+    found = [(i, tokens) for i, row in enumerate(unfinished) for tokens in row if tokens > 0]
+    owner = np.array([i for i, _ in found], dtype=np.int64)
+    return owner, np.log(np.array([tokens for _, tokens in found], dtype=np.float64))
+
+
+def _negative_log_likelihood(
+    observed: _Observed, mu: float, between_sd: float, within_sd: float, runaway: float
+) -> float:
+    """Minus the log-likelihood of (mu = ln median, between_sd, within_sd, runaway).
+
+    The responses that ended are jointly normal in the log, and given them the prompt's effect is
+    normal; only the capped ones need a quadrature, over that effect.
+    """
+    from scipy.special import ndtr
+
+    k, between_var, within_var = observed.count, between_sd**2, within_sd**2
+    spread = within_var + k * between_var
+    off = observed.mean - mu
+    log_density = -0.5 * (
+        k * _LOG_2PI
+        + np.where(k > 0, (k - 1.0) * math.log(within_var) + np.log(spread), 0.0)
+        + observed.squares / within_var
+        + k * off**2 / spread
+    )
+    total = float(log_density.sum()) + float(k.sum()) * math.log1p(-runaway)
+    with_cap = observed.capped > 0
+    with_cap[observed.unfinished_group] = True
+    if with_cap.any():
+        effect_mean = (between_var * k * off / spread)[with_cap, None]
+        effect_sd = np.sqrt(between_var * within_var / spread)[with_cap, None]
+        nodes, weights = _normal_quadrature()
+        beyond = ndtr((mu + effect_mean + effect_sd * nodes - observed.log_cap) / within_sd)
+        reaching = (runaway + (1.0 - runaway) * beyond) ** observed.capped[with_cap, None]
+        if len(observed.log_reached):
+            row = (np.cumsum(with_cap) - 1)[observed.unfinished_group]
+            effect = effect_mean[row] + effect_sd[row] * nodes
+            beyond = ndtr((mu + effect - observed.log_reached[:, None]) / within_sd)
+            np.multiply.at(reaching, row, runaway + (1.0 - runaway) * beyond)
+        likelihood = reaching @ weights
+        total += float(np.log(np.maximum(likelihood, 1e-300)).sum())
+    return -total
+
+
+@lru_cache(maxsize=1)
+def _normal_quadrature() -> tuple[FloatArray, FloatArray]:
+    """Nodes and weights of an expectation over a standard normal."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(64)
+    return nodes, weights / weights.sum()
+
+
+def _maximise(observed: _Observed) -> tuple[tuple[float, float, float, float], float]:
+    """The most likely (mu, between_sd, within_sd, runaway) and its log-likelihood."""
+    from scipy.optimize import minimize
+
+    several = observed.count > 1
+    within = math.sqrt(observed.squares[several].sum() / (observed.count[several] - 1).sum())
+    means = observed.mean[observed.count > 0]
+    share = observed.capped_share
+
+    def decode(theta: FloatArray) -> tuple[float, float, float, float]:
+        # Runaway in units of the capped share, so that all four have a like scale.
+        return float(theta[0]), math.exp(theta[1]), math.exp(theta[2]), float(theta[3]) * share
+
+    def objective(theta: FloatArray) -> float:
+        return _negative_log_likelihood(observed, *decode(theta))
+
+    sd_bounds = (math.log(_SMALLEST_SD), math.log(20.0))
+    bounds = [(None, None), sd_bounds, sd_bounds, (0.0, min(1.0, 0.99 / share) if share else 0.0)]
+    centre = [float(means.mean()), math.log(max(float(means.std()), 0.05)), math.log(within + 1e-3)]
+    # The capped responses may be the tail of the lengths or runaways: start from either side.
+    starts = [np.array([*centre, start]) for start in ((0.05, 0.9) if share else (0.0,))]
+    fits = [minimize(objective, start, method="L-BFGS-B", bounds=bounds) for start in starts]
+    best = min(fits, key=lambda fit: float(fit.fun))
+    return decode(best.x), -float(best.fun)
+
+
+def _standard_errors(
+    observed: _Observed, parameters: tuple[float, float, float, float]
+) -> dict[str, float]:
+    """Standard errors of the parameters inside their bounds, median_tokens' being that of mu."""
+    names = ("median_tokens", "between_sd", "within_sd", "runaway")
+    at = np.array(parameters)
+    smallest = (-math.inf, 2 * _SMALLEST_SD, 2 * _SMALLEST_SD, 1e-4 * observed.capped_share)
+    free = [i for i in range(4) if at[i] > smallest[i]]
+    steps = np.array([1e-3, 1e-3 * at[1], 1e-3 * at[2], 1e-2 * at[3]])
+
+    def moved(*shifts: tuple[int, float]) -> float:
+        theta = at.copy()
+        for i, sign in shifts:
+            theta[i] += sign * steps[i]
+        return _negative_log_likelihood(observed, *(float(value) for value in theta))
+
+    hessian = np.empty((len(free), len(free)))
+    for row, i in enumerate(free):
+        for column, j in enumerate(free):
+            hessian[row, column] = (
+                moved((i, 1), (j, 1)) - moved((i, 1), (j, -1))
+                - moved((i, -1), (j, 1)) + moved((i, -1), (j, -1))
+            ) / (4.0 * steps[i] * steps[j])  # fmt: skip
+    variances = np.diag(np.linalg.pinv(hessian))
+    return {names[i]: math.sqrt(v) for i, v in zip(free, variances, strict=True) if v > 0.0}

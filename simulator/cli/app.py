@@ -1,0 +1,372 @@
+"""The command line: ``rollcast simulate``, ``compare``, ``plan``, ``presets``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, cast
+
+import typer
+
+from simulator.errors import RollcastError, ScenarioError
+
+app = typer.Typer(
+    name="rollcast",
+    help="Forecast how a scheduling policy changes the speed of LLM reinforcement learning.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+ScenarioPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SCENARIO.yaml", show_default=False, help="What to run; examples/ holds some."
+    ),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Write tables, trace and picture here.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="key=value", help="Override any key: workload.group_size=16. Repeat it."
+    ),
+]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Override the seed.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a run that --out holds.")]
+NoPlot = Annotated[bool, typer.Option("--no-plot", help="Leave out the picture.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_CLICK_ERROR: type[Exception] = next(  # typer names only the leaves of this family
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+
+
+@app.callback(invoke_without_command=True)
+def rollcast(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """Forecast how a scheduling policy changes the speed of LLM reinforcement learning.
+
+    Start with: rollcast simulate examples/april.yaml
+    """
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"rollcast {installed('rollcast')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+        raise typer.Exit(2)
+
+
+@app.command()
+def simulate(
+    scenario: ScenarioPath,
+    out: Out = None,
+    settings: Settings = None,
+    seed: Seed = None,
+    force: Force = False,
+    no_plot: NoPlot = False,
+    as_json: Json = False,
+) -> None:
+    """Run one scenario and show what came of it.
+
+    With --out: spans.csv, steps.csv, rollouts.csv, decisions.jsonl, summary.json, scenario.json,
+    trace.json (opens in ui.perfetto.dev) and timeline.png.
+    """
+    from simulator.cli import tables as report
+    from simulator.results.folder import check_target, write_folder, write_run
+    from simulator.studies.simulate import load
+    from simulator.studies.simulate import simulate as run_scenario
+
+    if out is not None:
+        check_target(out, force)
+    checked = load(scenario, *(settings or ()), seed=seed)
+    with _progress(checked.policy_name, checked.steps) as advance:
+        result = run_scenario(checked, advance)
+    if out is not None:
+        description = {"name": checked.name, **_resolved(checked)}
+        write_folder(
+            out,
+            lambda folder: write_run(
+                folder, result.run, result.summary, description, plot=not no_plot
+            ),
+            force,
+        )
+    report.show_summary(result.summary, as_json)
+    _say_where(out)
+
+
+@app.command()
+def compare(
+    scenario: ScenarioPath,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy",
+            metavar="CHAIN",
+            help="A chain such as april(over_sampling=2)+pods(keep=4); sync is none. Repeat it.",
+        ),
+    ] = None,
+    out: Out = None,
+    settings: Settings = None,
+    seed: Seed = None,
+    force: Force = False,
+    no_plot: NoPlot = False,
+    as_json: Json = False,
+    draws: Annotated[
+        int,
+        typer.Option(
+            "--draws",
+            metavar="N",
+            help="Run all of it N times more, with other lengths, rewards and costs, as far as "
+            "they are uncertain; without it the intervals come from the steps of the one run.",
+        ),
+    ] = 0,
+) -> None:
+    """Run one scenario under several policies, side by side.
+
+    Every policy meets the same prompts, lengths and rewards. The first is what the others are held
+    against; a policy given alone is held against sync. "NAME: CHAIN" gives a chain a name.
+    """
+    from simulator.cli import tables as report
+    from simulator.results.folder import check_target, write_folder
+    from simulator.studies import ranking
+    from simulator.studies.compare import compare as run_all
+    from simulator.studies.compare import write_comparison
+    from simulator.studies.simulate import load
+
+    if draws and draws < ranking.LEAST_DRAWS:
+        raise ScenarioError("--draws", f"is {draws}; give at least {ranking.LEAST_DRAWS}, or none")
+    if out is not None:
+        check_target(out, force)
+    checked = load(scenario, *(settings or ()), seed=seed)
+    names = policy or [checked.policy_name]
+    if len(names) == 1 and names[0] != "sync":
+        names = ["sync", *names]
+    variants = [checked.with_policy(name) for name in names]
+    with _progress("", checked.steps * len(variants) * (1 + draws)) as advance:
+        results = run_all(variants, advance)
+        sure = ranking.redraw(results, draws, advance) if draws else ranking.from_steps(results)
+    if out is not None:
+        write = partial(write_comparison, results=results, ranking=sure, plot=not no_plot)
+        write_folder(out, write, force)
+    report.show_comparison(results, sure, as_json)
+    _say_where(out)
+
+
+@app.command()
+def plan(
+    scenario: ScenarioPath,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vary",
+            metavar="key=VALUE,VALUE",
+            help="A key and its values: workload.group_size=8,16. Keys that go together: "
+            "cluster.replicas=cluster.trainer_gpus=4,8. Repeat it.",
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", metavar="CHAIN", help="As for compare. Repeat it."),
+    ] = None,
+    by: Annotated[
+        str,
+        typer.Option("--by", metavar="step_s|gpu_s|usd", help="What to rank by, per step."),
+    ] = "step_s",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write plan.csv and plan.json here.")
+    ] = None,
+    settings: Settings = None,
+    seed: Seed = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Plan capacity: one scenario over a grid of settings and policies.
+
+    Every combination of the values is simulated. A star marks what no other choice beats in both
+    time and GPU time of a step; what cannot be run says why.
+    """
+    from simulator.cli import tables as report
+    from simulator.results.folder import check_target, write_folder
+    from simulator.scenario.file import override, read_scenario
+    from simulator.studies import capacity
+    from simulator.studies.simulate import from_raw
+
+    if out is not None:
+        check_target(out, force)
+    raw = override(read_scenario(scenario), settings or (), seed)
+    grid = capacity.parse_vary(vary or ())
+    chains = policy or [from_raw(raw).policy_name]
+    with _progress("choices", capacity.combinations(grid, chains)) as advance:
+        found = capacity.explore(raw, grid, chains, partial(advance, None), _keep_on)
+        choices = capacity.ranked(found, by)
+    if out is not None:
+        write_folder(out, partial(capacity.write_plan, choices=choices), force)
+    report.show_plan(choices, as_json)
+    _say_where(out)
+
+
+@app.command()
+def presets(
+    kind: Annotated[
+        str | None, typer.Argument(metavar="[gpus|models|lengths|policies]", show_default=False)
+    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """List GPUs, models, lengths and policies."""
+    from simulator.cli import tables as report
+
+    report.show_presets(kind, name, as_json)
+
+
+def _resolved(scenario: Any) -> dict[str, Any]:
+    """What was run, with every setting applied."""
+    return {"policy_spelt": scenario.policy_name, "scenario": scenario.raw.data}
+
+
+def _say_where(out: Path | None) -> None:
+    if out is not None:
+        print(f"wrote {out}/", file=sys.stderr)
+
+
+@contextmanager
+def _progress(label: str, steps: int) -> Iterator[Any]:
+    """A progress bar on a terminal, nothing in a pipe; to be called after each step."""
+    from simulator.cli.progress import progress_bar
+
+    with progress_bar(label or "steps", steps) as update:
+
+        def advance(record: Any) -> None:
+            _keep_on(record)
+            if update is not None:
+                update(advance=1)
+
+        yield advance
+
+
+def _add_commands(argv: list[str]) -> None:
+    """Adds the commands of the other packages (``run``, ...), which the simulator does not know:
+    they register by entry point. Looked up only where it may be one of theirs that is asked for."""
+    own = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    if argv and argv[0] in own:
+        return
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="rollcast.commands"):
+        point.load()(app)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command line and exits: with 2, after one sentence, for what a user can put right.
+
+    argv: the arguments, those of the process if None.
+    """
+    with _stoppable():
+        sys.exit(_run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    """The exit code."""
+    _prepare_streams()
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        _add_commands(arguments)
+        code = app(arguments, prog_name="rollcast", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except RollcastError as error:
+        return _fail(str(error))
+    except _CLICK_ERROR as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "rollcast"
+        said = cast(Any, error).format_message().rstrip(".")
+        return _fail(f"{said}; see {command} --help")
+    except MemoryError:
+        return _fail("out of memory; make steps or workload smaller")
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is left in the old one goes nowhere
+        if isinstance(error, BrokenPipeError):  # the reader of our output went away
+            return 1
+        return _fail(f"cannot print: {error.strerror or error}")
+    except _Stopped as stop:
+        print("interrupted; no output folder was written", file=sys.stderr)
+        return 128 + stop.number
+
+
+def _prepare_streams() -> None:
+    """Lets the report go where there is nobody to read it, or where letters are missing."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _fail(message: str) -> int:
+    """Says what was wrong, in one line."""
+    shown = "".join(c if c.isprintable() else " " for c in " ".join(message.split()))
+    print(f"error: {shown}", file=sys.stderr)
+    return 2
+
+
+class _Stopped(BaseException):
+    """A signal asked the run to stop."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+_stop_asked: list[_Stopped] = []
+
+
+def _keep_on(_: Any) -> None:
+    """Stops where a signal asked for it and its exception got lost: one that is raised in a
+    callback of the interpreter, or below a bare ``except`` of some library, is swallowed."""
+    if _stop_asked:
+        raise _stop_asked[0]
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Turns the signals that end a process into `_Stopped`, so that what is half-written goes; a
+    second one does not interrupt that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in _STOPS:
+            signal.signal(each, signal.SIG_IGN)
+        _stop_asked.append(_Stopped(number))
+        raise _stop_asked[0]
+
+    before = {each: signal.getsignal(each) for each in _STOPS}
+    try:
+        for each in _STOPS:
+            if before[each] is not signal.SIG_IGN:  # under nohup, a hangup stays ignored
+                signal.signal(each, stop)
+        yield
+    finally:
+        _stop_asked.clear()
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The presets as tables: what there is, and where each figure comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from typing import Any
+
+from simulator.checks import nearest
+from simulator.costs.hardware import figure_names, gpu_presets
+from simulator.costs.models import model_presets
+from simulator.errors import ScenarioError
+from simulator.policies import POLICIES
+from simulator.workload.length_specs import length_presets
+
+Rows = list[dict[str, Any]]
+
+
+def preset_rows(kind: str) -> Rows:
+    """One row a preset of ``gpus``, ``models``, ``lengths`` or ``policies``."""
+    return _LISTS[kind]()
+
+
+def preset_details(kind: str, name: str) -> Rows:
+    """Every figure of one preset with its kind (measured, fitted, datasheet, ...) and source.
+
+    Raises ScenarioError for an unknown name, with the nearest valid ones.
+    """
+    rows = preset_rows(kind)
+    names = [str(row["name"]) for row in rows]
+    if name not in names:
+        raise ScenarioError(f"presets {kind}", f"unknown name {name!r}; {nearest(name, names)}")
+    if kind == "gpus":
+        gpu = gpu_presets()[name]
+        return [
+            {
+                "figure": figure,
+                "value": f"{getattr(gpu, figure):.4g}",
+                "kind": gpu.provenance[figure].kind,
+                "source": gpu.provenance[figure].source,
+            }
+            for figure in figure_names()
+            if figure in gpu.provenance
+        ]
+    if kind == "lengths":
+        preset = length_presets()[name]
+        figures: dict[str, Any] = {"kind": preset.kind, "source": preset.source}
+        figures.update({"note": preset.note, "lengths": preset.lengths, **preset.details})
+        return [{"figure": key, "value": _text(value)} for key, value in figures.items()]
+    row = next(row for row in rows if row["name"] == name)
+    return [{"figure": key, "value": _text(value)} for key, value in row.items()]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {item}" for key, item in value.items())
+    return str(value)
+
+
+def _gpus() -> Rows:
+    return [
+        {
+            "name": name,
+            "memory GB": f"{gpu.memory_bytes / 1e9:.0f}",
+            "bandwidth TB/s": f"{gpu.bandwidth_bytes_per_s / 1e12:.2f}",
+            "bf16 TFLOP/s": f"{gpu.bf16_flop_per_s / 1e12:.0f}",
+            "decode attention": f"{gpu.decode_attention_bandwidth_efficiency:.0%}",
+            "that figure is": gpu.provenance["decode_attention_bandwidth_efficiency"].kind,
+            "$/h (assumed)": f"{gpu.usd_per_hour:.2f}",
+        }
+        for name, gpu in gpu_presets().items()
+    ]
+
+
+def _models() -> Rows:
+    return [
+        {
+            "name": name,
+            "parameters": f"{model.parameters / 1e9:.2f}e9",
+            "active": f"{model.active_parameters / 1e9:.2f}e9",
+            "layers": model.layers,
+            "KV bytes/token": f"{model.kv_bytes_per_token:.0f}",
+            "source": "its Hugging Face config.json",
+        }
+        for name, model in model_presets().items()
+    ]
+
+
+def _lengths() -> Rows:
+    rows = []
+    for name, preset in length_presets().items():
+        spec = preset.lengths
+        rows.append(
+            {
+                "name": name,
+                "median": spec.get("median_tokens", "mixture"),
+                "between sd": spec.get("between_sd", ""),
+                "within sd": spec.get("within_sd", ""),
+                "runaway": spec.get("runaway", ""),
+                "kind": preset.kind,
+                "source": preset.source,
+            }
+        )
+    return rows
+
+
+def _policies() -> Rows:
+    rows = []
+    for name, policy in POLICIES.items():
+        parameters = ", ".join(
+            field.name if field.default is MISSING else f"{field.name}={field.default}"
+            for field in fields(policy)  # type: ignore[arg-type]
+        )
+        rows.append(
+            {
+                "name": name,
+                "parameters": parameters,
+                "what it does": (policy.__doc__ or "").strip().split("\n")[0],
+            }
+        )
+    return rows
+
+
+_LISTS: dict[str, Callable[[], Rows]] = {
+    "gpus": _gpus,
+    "models": _models,
+    "lengths": _lengths,
+    "policies": _policies,
+}

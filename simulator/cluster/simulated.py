@@ -1,0 +1,226 @@
+"""The simulated world: replicas, trainer and weight sync, SimPy processes on one integer clock."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Literal, cast
+
+import simpy
+
+from simulator.cluster.batching import Stay
+from simulator.cluster.replica import EngineSpec, Replica
+from simulator.cluster.routing import ROUTINGS, Router
+from simulator.costs.base import CostModel, Extremes, TrainLoad
+from simulator.costs.clock import to_seconds, to_ticks
+from simulator.errors import RunError, ScenarioError
+from simulator.plan import Layout
+from simulator.rollout import Rollout
+from simulator.workload.build import Workload
+from simulator.world import ClusterShape, Event, Finished, Phase, Synced, TrainBatch, Trained
+
+
+class SimulatedCluster:
+    """A `simulator.world.World` that costs no GPU.
+
+    shape: the GPUs. engine: limits of each replica. cost: prices everything. workload: how long
+    each rollout gets and what reward it earns. routing: which replica a rollout goes to
+    (`simulator.cluster.routing`). Raises ScenarioError where a rollout could never fit into the KV
+    pool.
+    """
+
+    name = "simulated"
+
+    def __init__(
+        self,
+        shape: ClusterShape,
+        engine: EngineSpec,
+        cost: CostModel,
+        workload: Workload,
+        routing: str = "least_loaded",
+    ) -> None:
+        self.shape = shape
+        self.extremes = Extremes()
+        self._cost = cost
+        self._workload = workload
+        longest = workload.max_prompt_tokens + workload.max_new_tokens
+        if -(-longest // engine.block_tokens) > engine.kv_blocks:
+            raise ScenarioError(
+                "engine.kv_tokens",
+                f"a pool of {engine.kv_tokens} tokens cannot hold one rollout of "
+                f"{workload.max_prompt_tokens} prompt and {workload.max_new_tokens} new tokens; "
+                f"it needs at least {-(-longest // engine.block_tokens) * engine.block_tokens}",
+            )
+        self._env = simpy.Environment(initial_time=0)
+        self._mail: list[Event] = []
+        self._turns: list[simpy.Event] = []
+        self._replicas = [
+            Replica(self._env, i, engine, cost, self.extremes, self._rollout_finished, self._turn)
+            for i in range(shape.replicas)
+        ]
+        self._router: Router = ROUTINGS[routing](self._replicas)
+        self._stays: dict[tuple[int, int], tuple[Replica, Stay]] = {}
+        self._drawn: dict[tuple[int, int], tuple[int, int, int, float]] = {}
+        self._version = 0
+        self._updating: Literal["train", "sync"] | None = None
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the run began."""
+        return to_seconds(self._now)
+
+    @property
+    def _now(self) -> int:
+        return cast(int, self._env.now)  # simpy types its clock as int | float
+
+    def submit(self, rollouts: Sequence[Rollout]) -> None:
+        """Queues rollouts on their replicas, which see them at their next boundary."""
+        queues: list[list[Stay]] = [[] for _ in self._replicas]
+        self._draw(rollouts)
+        for rollout in rollouts:
+            if rollout.key in self._stays:
+                raise RunError(f"{rollout} is already in flight")
+            _, prompt_tokens, total_tokens, _ = self._drawn[rollout.key]
+            rollout.prompt_tokens = prompt_tokens
+            stay = Stay(rollout, total_tokens)
+            number = self._router.route(rollout, queues)
+            queues[number].append(stay)
+            self._stays[rollout.key] = (self._replicas[number], stay)
+            self.extremes.rollout_tokens = max(self.extremes.rollout_tokens, stay.target)
+        for replica, queue in zip(self._replicas, queues, strict=True):
+            if queue:
+                replica.submit(queue)
+
+    def _draw(self, rollouts: Sequence[Rollout]) -> None:
+        """Draws what is not known yet: a group at a time, for all its rollouts in the list."""
+        sizes: dict[tuple[int, int], int] = {}
+        for rollout in rollouts:
+            known = self._drawn.get(rollout.key)
+            if known is None or known[0] != rollout.attempt:
+                key = (rollout.group, rollout.attempt)
+                sizes[key] = max(sizes.get(key, 0), rollout.index + 1)
+        for (group, attempt), size in sizes.items():
+            draw = self._workload.draw(group, size, attempt, self._version)
+            for index in range(size):
+                known = self._drawn.get((group, index))
+                if known is None or known[0] != attempt:
+                    self._drawn[group, index] = (
+                        attempt,
+                        draw.prompt_tokens,
+                        draw.new_tokens[index],
+                        draw.rewards[index],
+                    )
+
+    def abort(self, rollouts: Sequence[Rollout] | None = None) -> list[Rollout]:
+        """Stops rollouts at their replicas' next boundaries."""
+        keys = list(self._stays) if rollouts is None else [r.key for r in rollouts]
+        by_replica: dict[Replica, list[Stay]] = {}
+        for key in keys:
+            if key not in self._stays:
+                raise RunError(f"rollout {key} is not in flight and cannot be aborted")
+            replica, stay = self._stays.pop(key)
+            by_replica.setdefault(replica, []).append(stay)
+        for replica, stays in by_replica.items():
+            replica.abort(stays)
+        stopped = [stay.rollout for stays in by_replica.values() for stay in stays]
+        for rollout in stopped:
+            self._settle(rollout)
+        return sorted(stopped, key=lambda rollout: rollout.key)
+
+    def _rollout_finished(self, rollout: Rollout) -> None:
+        del self._stays[rollout.key]
+        self._settle(rollout)
+        self._mail.append(Finished(rollout))
+
+    def _settle(self, rollout: Rollout) -> None:
+        """Gives a finished rollout its reward."""
+        if rollout.finished:
+            rollout.reward = self._drawn.pop(rollout.key)[3]
+            rollout.truncated = rollout.new_tokens >= self._workload.max_new_tokens
+
+    def train(self, batch: TrainBatch, layout: Layout) -> None:
+        """Starts an update; on shared GPUs it begins once the replicas are idle."""
+        groups = [
+            (g.rollouts[0].prompt_tokens, [r.new_tokens for r in g.rollouts]) for g in batch.groups
+        ]
+        equal = [len(set(g.baseline_rewards)) == 1 for g in batch.groups]
+        load = TrainLoad(groups, layout == "shared_prefix", equal)
+        self.extremes.train_tokens = max(self.extremes.train_tokens, load.tokens)
+        self.extremes.shared_prefix |= load.shared_prefix
+        start = self._claim("train", needs_replicas=self.shape.colocated)
+        steps = [(name, seconds, load.tokens) for name, seconds in self._cost.train(load).phases_s]
+        if self.shape.colocated:
+            steps.insert(0, ("switch", self._cost.switch_to_train_s, 0))
+        self._env.process(self._work(start, steps, lambda phases: Trained(batch.step, phases)))
+
+    def sync_weights(self) -> None:
+        """Starts the sync, once the replicas are idle."""
+        start = self._claim("sync", needs_replicas=True)
+        steps = [("sync", self._cost.sync_s, 0)]
+        if self.shape.colocated:
+            steps.append(("switch", self._cost.switch_to_rollout_s, 0))
+        self._env.process(self._work(start, steps, self._new_weights))
+
+    def _claim(self, what: Literal["train", "sync"], needs_replicas: bool) -> int:
+        """The tick at which an update or a sync can begin. Only one is under way at a time."""
+        if self._updating is not None:
+            raise RunError(f"{what} asked for while {self._updating} is under way")
+        if needs_replicas and any(replica.busy for replica in self._replicas):
+            raise RunError(f"{what} asked for while rollouts are in flight on the GPUs it needs")
+        self._updating = what
+        if not needs_replicas:
+            return self._now
+        return max(self._now, *(replica.idle_at for replica in self._replicas))
+
+    def _new_weights(self, phases: tuple[Phase, ...]) -> Event:
+        for replica in self._replicas:
+            replica.pool.flush()
+        self._version += 1
+        return Synced(phases)
+
+    def _work(self, start: int, steps: list[tuple[str, float, int]], done: Any) -> Generator[Any]:
+        yield self._env.timeout(start - self._now)
+        phases = []
+        for kind, seconds, tokens in steps:
+            begin = self._now
+            yield self._env.timeout(to_ticks(seconds))
+            if self._now > begin:
+                phases.append(Phase(kind, to_seconds(begin), to_seconds(self._now), tokens))
+        self._updating = None
+        self._mail.append(done(tuple(phases)))
+
+    def wait(self, until_s: float | None = None) -> list[Event]:
+        """Runs to the next instant with news. Replicas begin their next iteration only when an
+        instant is over: all its events have happened and the loop has answered them."""
+        env = self._env
+        until = None if until_s is None else to_ticks(until_s)
+        while True:
+            while env.peek() == env.now:
+                env.step()
+            if self._mail:
+                mail, self._mail = self._mail, []
+                return sorted(mail, key=_order)
+            if until is not None and self._now >= until:
+                return []
+            if self._turns:
+                turns, self._turns = self._turns, []
+                for turn in turns:
+                    turn.succeed()
+                continue
+            following = env.peek()
+            if until is not None and following > until:
+                env.run(until=until)
+                return []
+            if following == float("inf"):
+                raise RunError("the loop waits, but no rollout, update or sync is under way")
+            env.step()
+
+    def _turn(self) -> simpy.Event:
+        turn = self._env.event()
+        self._turns.append(turn)
+        return turn
+
+
+def _order(event: Event) -> tuple[int, int, int]:
+    if isinstance(event, Finished):
+        return 0, event.rollout.group, event.rollout.index
+    return (1 if isinstance(event, Trained) else 2), 0, 0

@@ -1,0 +1,1 @@
+"""What a run leaves: its folder of tables, metrics, pictures and Perfetto traces."""

@@ -1,0 +1,159 @@
+"""What the pictures of `simulator.results.timeline` share: palette, bins of time, axis, legend.
+
+Colours are of Okabe and Ito's palette for colour-blind readers; idle GPUs are white, hatched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike, fspath
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from simulator.results.metrics import FloatArray, IntArray
+from simulator.spans import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Target = str | PathLike[str] | IO[bytes]
+
+BINS = 1400
+_DPI = 160
+WIDTH_IN = 10.0
+ROLLOUT, TRAIN, SYNC, IDLE = "#0072B2", "#E69F00", "#009E73", "#9A9A9A"
+FEW, MANY = "#CFE3F2", "#00466F"  # running rollouts, from one to the most
+TAIL = "#9CCBEA"
+INK, FAINT = "#222222", "#6B6B6B"
+HATCH = "//////"
+_STYLE: dict[Any, Any] = {
+    "font.size": 9.0,
+    "axes.edgecolor": IDLE,
+    "axes.linewidth": 0.6,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "text.color": INK,
+    "axes.labelcolor": FAINT,
+    "hatch.color": "#B4B4B4",
+    "hatch.linewidth": 0.6,
+    "svg.hashsalt": "rollcast",
+}
+_METADATA: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draws alike whatever the user's matplotlibrc says, and leaves no setting behind."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        yield
+
+
+def save(figure: Figure, target: Target) -> None:
+    """Writes a picture, without the date and versions that would change its bytes."""
+    kind = "png"
+    if isinstance(target, str | PathLike):
+        kind = fspath(target).rpartition(".")[2].lower()
+    figure.savefig(target, format=kind, dpi=_DPI, metadata=_METADATA.get(kind))
+
+
+def bin_edges(run: Run, end_s: float) -> FloatArray:
+    """Edges of the bins from a run's start to ``end_s``, shape (BINS + 1,), seconds."""
+    return np.linspace(run.start_s, end_s, BINS + 1)
+
+
+def covered(intervals: FloatArray, edges: FloatArray) -> FloatArray:
+    """Share of each bin that the intervals cover; edges: shape (bins + 1,)."""
+    if not len(intervals):
+        return np.zeros(len(edges) - 1)
+    lengths = intervals[:, 1] - intervals[:, 0]
+    before = np.concatenate(([0.0], np.cumsum(lengths)))
+    levels = np.column_stack((before[:-1], before[1:])).ravel()
+    share = np.diff(np.interp(edges, intervals.ravel(), levels)) / np.diff(edges)
+    return np.asarray(np.clip(share, 0.0, 1.0))
+
+
+def mean_running(running: tuple[FloatArray, IntArray], edges: FloatArray) -> FloatArray:
+    """Mean number of running rollouts in each bin, from `metrics.running_over_time`."""
+    times, counts = running
+    area = np.concatenate(([0.0], np.cumsum(np.diff(times) * counts[:-1])))
+    return np.asarray(np.diff(np.interp(edges, times, area)) / np.diff(edges))
+
+
+def mixed(*parts: tuple[FloatArray, FloatArray]) -> FloatArray:
+    """RGBA of bins that are partly this and partly that: (share of the bin, colour) each."""
+    cover = sum((share for share, _ in parts), np.zeros(BINS))
+    colour = sum((share[:, None] * rgb for share, rgb in parts), np.zeros((BINS, 3)))
+    pixels = np.zeros((BINS, 4))
+    some = cover > 0
+    pixels[some, :3] = colour[some] / cover[some, None]
+    pixels[:, 3] = np.clip(cover, 0.0, 1.0)
+    return pixels
+
+
+def rgb(colour: str) -> FloatArray:
+    """Red, green and blue from 0 to 1 of a colour ``#rrggbb``."""
+    return np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+
+
+def shade(level: FloatArray) -> FloatArray:
+    """Colours from few to many running rollouts, by way of the palette's blue; shape (n, 3)."""
+    stops = np.array([rgb(FEW), rgb(ROLLOUT), rgb(MANY)])
+    at = np.clip(level, 0.0, 1.0)
+    return np.column_stack([np.interp(at, (0.0, 0.6, 1.0), stops[:, c]) for c in range(3)])
+
+
+def time_axis(axes: Axes, span_s: float) -> None:
+    """Ticks and a label in seconds, minutes or hours."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+
+    unit_s, name = (1.0, "seconds") if span_s < 300 else (60.0, "minutes")
+    if span_s >= 4 * 3600:
+        unit_s, name = 3600.0, "hours"
+    ticks = [
+        t * unit_s for t in MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(0, span_s / unit_s)
+    ]
+    axes.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if 0 <= tick <= span_s]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / unit_s:g}"))
+    axes.set_xlabel(name, labelpad=2)
+
+
+def legend(figure: Figure, height_in: float, peak: int | None = None) -> None:
+    """A line of keys below the time axis, outside the data."""
+    from matplotlib.patches import Patch
+
+    if peak is None:
+        keys = [
+            Patch(color=ROLLOUT, label="rollouts"),
+            Patch(color=TAIL, label="tail: replica under a quarter of its peak"),
+        ]
+    else:
+        keys = [
+            Patch(color=FEW, label="1 rollout running"),
+            Patch(color=MANY, label=f"{peak} running"),
+        ]
+    keys += [Patch(color=TRAIN, label="training"), Patch(color=SYNC, label="weight sync")]
+    keys.append(Patch(facecolor="white", edgecolor="#B4B4B4", hatch=HATCH, label="idle GPUs"))
+    figure.legend(
+        handles=keys,
+        loc="lower left",
+        bbox_to_anchor=(0.012, 0.1 / height_in),
+        ncols=len(keys),
+        frameon=False,
+        handlelength=1.6,
+        columnspacing=1.6,
+        borderaxespad=0.0,
+        borderpad=0.0,
+    )

@@ -1,0 +1,184 @@
+"""Capacity planning: one scenario over a grid of settings and policies, and what pays.
+
+The choices that are worth looking at are those that no other beats in both time and GPU time of a
+step (the Pareto front). A choice that cannot be run, because the weights do not fit, say, stays in
+the table with the reason.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+
+from simulator.errors import RollcastError, ScenarioError
+from simulator.results.folder import write_json
+from simulator.scenario.file import RawScenario, override
+from simulator.spans import StepRecord
+from simulator.studies.simulate import from_raw, simulate
+
+Aim = Literal["step_s", "gpu_s", "usd"]
+MOST_CHOICES = 10_000
+COLUMNS = ("gpus", "step_s", "gpu_s_per_step", "usd_per_step", "rollout_tokens_per_s",
+           "trained_tokens_per_gpu_s", "bubble_fraction", "staleness_mean")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One combination. settings: what was varied, by key (``key=key`` together). figures:
+    `COLUMNS`, empty where it cannot be run, and then ``problem`` says why. best: whether no other
+    choice is at least as good in both time and GPU time of a step, and better in one."""
+
+    settings: Mapping[str, Any]
+    policy: str
+    figures: Mapping[str, Any]
+    problem: str = ""
+    best: bool = False
+
+    def row(self) -> dict[str, Any]:
+        """As one flat row of a table."""
+        figures = {name: self.figures.get(name) for name in COLUMNS}
+        return {**self.settings, "policy": self.policy, **figures, "best": self.best,
+                "problem": self.problem}  # fmt: skip
+
+
+def parse_vary(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """``key=value,value,...`` as lists of values read as YAML; ``key=key=value,value,...`` for keys
+    that take each value together. Raises ScenarioError (``--vary``)."""
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        *keys, values = text.split("=")
+        key = "=".join(part.strip() for part in keys)
+        if not all(key.split("=")):
+            raise ScenarioError("--vary", f"{text!r} is not of the form key=value,value")
+        if key in found:
+            raise ScenarioError("--vary", f"{key} is given twice")
+        if "policy" in key.split("="):
+            raise ScenarioError("--vary", "give each policy with a --policy of its own")
+        try:
+            listed = yaml.safe_load(f"[{values}]")
+        except yaml.YAMLError:
+            raise ScenarioError("--vary", f"{values!r} is not a list of values") from None
+        if not isinstance(listed, list) or not listed:
+            raise ScenarioError("--vary", f"{key} has no values")
+        found[key] = listed
+    return found
+
+
+def combinations(vary: Mapping[str, Sequence[Any]], policies: Sequence[str]) -> int:
+    """How many choices there are. Raises ScenarioError (``--vary``) for more than can be run."""
+    count = len(policies)
+    for values in vary.values():
+        count *= len(values)
+    if count > MOST_CHOICES:
+        raise ScenarioError("--vary", f"{count} choices are too many; {MOST_CHOICES} at most")
+    return count
+
+
+def explore(
+    raw: RawScenario,
+    vary: Mapping[str, Sequence[Any]],
+    policies: Sequence[str],
+    on_choice: Callable[[], None] | None = None,
+    on_step: Callable[[StepRecord], None] | None = None,
+) -> list[Choice]:
+    """Simulates every combination of settings and policies, in order.
+
+    policies: chains as on the command line. Raises ScenarioError or RunError where none of them can
+    be run: the reason of the first.
+    """
+    found: list[Choice] = []
+    first: RollcastError | None = None
+    for settings, policy in _grid(vary, policies):
+        try:
+            found.append(_choice(raw, settings, policy, on_step))
+        except RollcastError as error:
+            first = first or error
+            found.append(Choice(settings, policy, {}, str(error)))
+        if on_choice is not None:
+            on_choice()
+    if first is not None and not any(choice.figures for choice in found):
+        raise first
+    return _marked(found)
+
+
+def _grid(
+    vary: Mapping[str, Sequence[Any]], policies: Sequence[str]
+) -> Iterator[tuple[dict[str, Any], str]]:
+    for values in product(*vary.values()):
+        for policy in policies:
+            yield dict(zip(vary, values, strict=True)), policy
+
+
+def _choice(
+    raw: RawScenario,
+    settings: Mapping[str, Any],
+    policy: str,
+    on_step: Callable[[StepRecord], None] | None,
+) -> Choice:
+    texts = [f"{key}={json.dumps(value, default=str)}"
+             for keys, value in settings.items() for key in keys.split("=")]  # fmt: skip
+    scenario = from_raw(override(raw, texts)).with_policy(policy)
+    summary = simulate(scenario, on_step).summary
+    steps, gpus = max(summary["steps"], 1), summary["gpus"]
+    gpu_s = gpus * summary["makespan_s"] / steps
+    figures = {
+        "gpus": gpus,
+        "step_s": summary["step_s"],
+        "gpu_s_per_step": gpu_s,
+        "usd_per_step": summary["cost_usd"] / steps if "cost_usd" in summary else None,
+        "rollout_tokens_per_s": summary["rollout_tokens_per_s"],
+        "trained_tokens_per_gpu_s": summary["trained_tokens"] / steps / gpu_s if gpu_s else None,
+        "bubble_fraction": summary["bubble_fraction"],
+        "staleness_mean": summary["staleness_mean"],
+    }
+    return Choice(dict(settings), scenario.policy_name, figures)
+
+
+def _marked(choices: Sequence[Choice]) -> list[Choice]:
+    """The choices, those on the Pareto front marked."""
+    points = {
+        i: (choice.figures["step_s"], choice.figures["gpu_s_per_step"])
+        for i, choice in enumerate(choices)
+        if choice.figures
+    }
+
+    def beaten(i: int) -> bool:
+        a, b = points[i]
+        return any(c <= a and d <= b and (c, d) != (a, b) for c, d in points.values())
+
+    return [replace(choice, best=i in points and not beaten(i)) for i, choice in enumerate(choices)]
+
+
+def ranked(choices: Sequence[Choice], aim: str) -> list[Choice]:
+    """The choices, best first by ``aim``; what cannot be run comes last.
+
+    Raises ScenarioError (``--by``) for another aim, and for ``usd`` where no GPU has a price.
+    """
+    if aim not in get_args(Aim):
+        raise ScenarioError("--by", f"{aim!r} is not one of {', '.join(get_args(Aim))}")
+    key = {"step_s": "step_s", "gpu_s": "gpu_s_per_step", "usd": "usd_per_step"}[aim]
+    if not any(choice.figures.get(key) is not None for choice in choices):
+        raise ScenarioError("--by", "no GPU has a price; give gpu.usd_per_hour")
+
+    def order(choice: Choice) -> tuple[bool, float]:
+        value = choice.figures.get(key)
+        return value is None, 0.0 if value is None else value
+
+    return sorted(choices, key=order)
+
+
+def write_plan(folder: Path, choices: Sequence[Choice]) -> None:
+    """Writes plan.csv and plan.json."""
+    rows = [choice.row() for choice in choices]
+    with (folder / "plan.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    write_json(folder / "plan.json", rows)

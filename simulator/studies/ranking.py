@@ -1,0 +1,126 @@
+"""How sure a comparison is: intervals of speed-ups, and which policies may change places.
+
+Two sources of draws. *Steps*: stretches of consecutive steps of the runs at hand are drawn again,
+the same ones for all policies (`simulator.studies.bootstrap`), which tells what other lengths and
+rewards would have done and costs nothing. *Redrawn*: the runs are made again with other lengths and
+rewards, and with costs drawn from what is not known of them: what a calibration leaves open, or how
+far the roofline is off published measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs.fitted import FittedCost
+from simulator.costs.roofline import RooflineCost
+from simulator.scenario.file import override
+from simulator.scenario.scenario import Scenario
+from simulator.spans import StepRecord
+from simulator.studies.bootstrap import BLOCK_STEPS, block_rows
+from simulator.studies.simulate import Result, from_raw, simulate
+
+LEVEL = 0.9
+SURE = 0.95
+"""A ranking that holds in a smaller share of the draws is not called sure."""
+
+LEAST_STEPS = 4 * BLOCK_STEPS
+"""Runs with fewer steps say nothing about their own spread."""
+
+LEAST_DRAWS = 10
+"""Fewer say nothing about the ends of a 90 % interval."""
+
+BOOTSTRAP_DRAWS = 2000
+_SEED_STRIDE = 1009
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Mean step times of policies, drawn many times.
+
+    names: of the policies. step_s: mean seconds of a step, shape (policies,). draws: the same by
+    draw, shape (draws, policies), draw by draw under the same circumstances. source: ``steps`` or
+    ``redrawn``.
+    """
+
+    names: tuple[str, ...]
+    step_s: NDArray[np.float64]
+    draws: NDArray[np.float64]
+    source: str
+
+    @property
+    def order(self) -> list[str]:
+        """The policies, fastest first."""
+        return [self.names[i] for i in np.argsort(self.step_s, kind="stable")]
+
+    def speedup(self, name: str) -> tuple[float, float]:
+        """The 90 % interval of the first policy's mean step time over this one's."""
+        ratios = self.draws[:, 0] / self.draws[:, self.names.index(name)]
+        tail = (1.0 - LEVEL) / 2.0
+        low, high = np.quantile(ratios, [tail, 1.0 - tail], method="weibull").tolist()
+        return low, high
+
+    def sure(self, faster: str, slower: str) -> float:
+        """The share of the draws in which ``faster`` is."""
+        one, other = (self.draws[:, self.names.index(name)] for name in (faster, slower))
+        return float(np.mean((one < other) + 0.5 * (one == other)))
+
+    def sure_of_next(self, name: str) -> float:
+        """The share of the draws in which ``name`` is faster than the policy ranked next; not a
+        number for the last."""
+        order = self.order
+        place = order.index(name) + 1
+        return self.sure(name, order[place]) if place < len(order) else float("nan")
+
+    def may_flip(self) -> list[tuple[str, str, float]]:
+        """Pairs whose order is not sure: the faster, the slower, and the share of the draws."""
+        pairs = ((a, b, self.sure(a, b)) for a, b in combinations(self.order, 2))
+        return [pair for pair in pairs if pair[2] < SURE]
+
+
+def from_steps(results: Mapping[str, Result], seed: int = 0) -> Ranking | None:
+    """The ranking of finished runs, with draws from their own steps; None where they have too few,
+    or not equally many."""
+    steps = [np.array([record.step_s for record in r.run.steps]) for r in results.values()]
+    count = len(steps[0])
+    if count < LEAST_STEPS or any(len(each) != count for each in steps):
+        return None
+    times = np.column_stack(steps)
+    rows = block_rows(count, count, BOOTSTRAP_DRAWS, np.random.default_rng(seed))
+    draws = times[rows].mean(axis=1)
+    return Ranking(tuple(results), times.mean(axis=0), draws, "steps")
+
+
+def redraw(
+    results: Mapping[str, Result],
+    draws: int,
+    on_step: Callable[[StepRecord], None] | None = None,
+) -> Ranking:
+    """The ranking of finished runs, with ``draws`` further runs of each: other lengths and rewards,
+    and other costs where a fit or the roofline says how far they may be off; the same for all
+    policies in each draw.
+
+    Raises ScenarioError or RunError where one of them cannot be run.
+    """
+    scenarios = [result.scenario for result in results.values()]
+    drawn = [[_mean_step(s, on_step) for s in _drawn(scenarios, d + 1)] for d in range(draws)]
+    step_s = np.array([result.summary["step_s"] for result in results.values()])
+    return Ranking(tuple(results), step_s, np.array(drawn), "redrawn")
+
+
+def _drawn(scenarios: Sequence[Scenario], draw: int) -> list[Scenario]:
+    first = scenarios[0]
+    seed = first.seed + _SEED_STRIDE * draw
+    workload = from_raw(override(first.raw, (), seed)).workload
+    cost = first.cost
+    if isinstance(cost, FittedCost | RooflineCost):  # the others do not say how sure they are
+        cost = cost.drawn(np.random.default_rng(seed))
+    return [replace(scenario, workload=workload, cost=cost) for scenario in scenarios]
+
+
+def _mean_step(scenario: Scenario, on_step: Callable[[StepRecord], None] | None) -> float:
+    return float(simulate(scenario, on_step).summary["step_s"])

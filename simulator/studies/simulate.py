@@ -1,0 +1,63 @@
+"""Running scenarios: what the command line and a notebook both call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import ScenarioError
+from simulator.loop import run
+from simulator.results.metrics import summarise
+from simulator.scenario.file import RawScenario, override, read_scenario
+from simulator.scenario.scenario import Scenario, build_scenario
+from simulator.spans import Run, StepRecord
+
+SCHEMA = "rollcast-run/1"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run, the scenario it came from and its summary."""
+
+    scenario: Scenario
+    run: Run
+    summary: dict[str, Any]
+
+
+def load(path: str | Path, *settings: str, seed: int | None = None) -> Scenario:
+    """The scenario in a file, with ``key=value`` settings applied. Raises ScenarioError."""
+    return from_raw(read_scenario(Path(path)), *settings, seed=seed)
+
+
+def from_raw(raw: RawScenario, *settings: str, seed: int | None = None) -> Scenario:
+    """A scenario from its parsed file; see `load`."""
+    return build_scenario(override(raw, settings, seed))
+
+
+def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = None) -> Result:
+    """Runs a scenario on a fresh simulated cluster.
+
+    Raises ScenarioError or RunError where it cannot be run to its end.
+    """
+    world = scenario.world()
+    try:
+        result = run(world, scenario.policy, scenario.plan, scenario.steps, on_step)
+    except ScenarioError as error:  # a trace too short, a batch too large for the trainer
+        raise scenario.raw.locate(error) from None
+    result.warnings.extend(scenario.cost.warnings(world.extremes))
+    result.warnings.extend(getattr(scenario.workload, "warnings", ()))
+    summary: dict[str, Any] = {
+        "schema": SCHEMA,
+        "scenario": scenario.name,
+        "policy": scenario.policy_name,
+        "world": result.world,
+        "seed": scenario.seed,
+        **summarise(result),
+    }
+    usd_per_hour = getattr(scenario.gpu, "usd_per_hour", None)
+    if usd_per_hour:
+        summary["cost_usd"] = summary["gpu_hours"] * usd_per_hour
+    summary["warnings"] = list(result.warnings)
+    return Result(scenario, result, summary)

@@ -1,0 +1,188 @@
+"""A workload that draws again from the groups that a run measured.
+
+A lognormal model has the tail that its family has; measured groups have their own, their own mix of
+prompts that are answered alike each time and prompts that are not, and rewards that belong to their
+lengths. `rollcast calibrate` keeps them in its file, and a scenario uses them with
+``lengths: {file: fitted.json}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.checks import number, whole
+from simulator.errors import ScenarioError
+from simulator.fields import Fields
+from simulator.workload.draws import GROUPS_PER_BLOCK, GroupDraw, check_seed, keyed_uniforms
+
+FIELD = "workload.lengths.file"
+NEAR_GROUPS = 256
+"""Groups that a step draws from: those measured at the versions nearest to its own."""
+
+_GROUPS, _ORDER = 0x72736770, 0x72736F72  # Philox streams: the letters of "rsgp" and "rsor"
+
+
+_COLUMNS = ("version", "prompt_tokens", "new_tokens", "rewards")
+
+
+@dataclass(frozen=True)
+class MeasuredGroups:
+    """Groups as a run measured them, in order of their versions.
+
+    version: of the weights when each was launched. prompt_tokens: of each. new_tokens, rewards: of
+    its rollouts, as many as it had. max_new_tokens: at which they were cut.
+    """
+
+    version: tuple[int, ...]
+    prompt_tokens: tuple[int, ...]
+    new_tokens: tuple[tuple[int, ...], ...]
+    rewards: tuple[tuple[float, ...], ...]
+    max_new_tokens: int
+
+    def __len__(self) -> int:
+        return len(self.version)
+
+    @classmethod
+    def from_mapping(cls, content: object, name: str) -> MeasuredGroups:
+        """The mapping ``groups`` of a fitted file. Raises ScenarioError naming what is wrong."""
+        try:
+            fields = Fields(content, "groups", (*_COLUMNS, "max_new_tokens"))
+            cap = fields.whole("max_new_tokens")
+            rows = list(zip(*(_listed(fields, key) for key in _COLUMNS), strict=True))
+            if not rows:
+                raise ScenarioError("groups", "there are none")
+            found = sorted((_group(i, *row) for i, row in enumerate(rows)), key=lambda g: g[0])
+        except ScenarioError as error:
+            raise ScenarioError(FIELD, f"{name}: {error}") from None
+        except ValueError:
+            raise ScenarioError(FIELD, f"{name}: groups: its lists differ in length") from None
+        version, prompts, tokens, rewards = zip(*found, strict=True)
+        return cls(version, prompts, tokens, rewards, cap)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """What `from_mapping` reads."""
+        return {key: getattr(self, key) for key in (*_COLUMNS, "max_new_tokens")}
+
+    def drawn(self, rng: np.random.Generator) -> MeasuredGroups:
+        """As many groups, drawn from these with replacement: a bootstrap."""
+        rows = np.sort(rng.integers(len(self), size=len(self))).tolist()
+        return MeasuredGroups(
+            tuple(self.version[i] for i in rows),
+            tuple(self.prompt_tokens[i] for i in rows),
+            tuple(self.new_tokens[i] for i in rows),
+            tuple(self.rewards[i] for i in rows),
+            self.max_new_tokens,
+        )
+
+
+def _listed(fields: Fields, key: str) -> list[Any]:
+    value = fields.get(key)
+    if not isinstance(value, list | tuple):
+        raise ScenarioError(fields.name(key), "must be a list, one entry a group")
+    return list(value)
+
+
+def _group(i: int, version: Any, prompt: Any, tokens: Any, rewards: Any) -> tuple[Any, ...]:
+    name = f"groups[{i}]"
+    if not isinstance(tokens, list | tuple) or not isinstance(rewards, list | tuple) or not tokens:
+        raise ScenarioError(name, "new_tokens and rewards must be lists, one entry a rollout")
+    if len(tokens) != len(rewards):
+        raise ScenarioError(name, f"{len(tokens)} lengths and {len(rewards)} rewards")
+    return (
+        whole(version, f"{name}.version"),
+        whole(prompt, f"{name}.prompt_tokens", minimum=1),
+        tuple(whole(n, f"{name}.new_tokens", minimum=1) for n in tokens),
+        tuple(number(r, f"{name}.rewards", minimum=-np.inf) for r in rewards),
+    )
+
+
+class ResampledWorkload:
+    """Draws groups from measured ones, those of the nearest versions.
+
+    A group takes the responses of a measured one in random order. Beyond as many as that had, they
+    come from the measured groups nearest to it in mean length, brought to its own mean, so that a
+    group larger than those measured has a longer tail, as it should. Lengths are cut to
+    ``max_new_tokens``; what was cut shorter when it was measured stays so.
+    """
+
+    def __init__(self, groups: MeasuredGroups, max_new_tokens: int, seed: int = 0) -> None:
+        self.groups = groups
+        self.max_new_tokens = max_new_tokens
+        self.max_prompt_tokens = max(groups.prompt_tokens)
+        self.warnings = _cut_warnings(groups, max_new_tokens)
+        self._seed = check_seed(seed)
+        self._version = np.array(groups.version)
+        self._mean = np.array([np.log(tokens).mean() for tokens in groups.new_tokens])
+        self._near = lru_cache(maxsize=64)(self._nearest)
+        self._uniforms = lru_cache(maxsize=16)(self._block)
+
+    def draw(self, group: int, size: int, attempt: int = 0, version: int = 0) -> GroupDraw:
+        """The first ``size`` rollouts of ``group``; see `simulator.workload.build.Workload`."""
+        if group < 0 or size < 1 or attempt < 0:
+            raise ValueError(f"no group {group} of {size} rollouts, attempt {attempt}")
+        near = self._near(version)
+        u = self._uniforms(group // GROUPS_PER_BLOCK)[group % GROUPS_PER_BLOCK]
+        place = int(u * len(near))
+        source = int(near[place])
+        tokens: list[int] = []
+        rewards: list[float] = []
+        lane = 0
+        while len(tokens) < size:
+            donor = int(near[_beside(place, lane, len(near))])
+            lengths = np.array(self.groups.new_tokens[donor], dtype=float)
+            lengths *= np.exp(self._mean[source] - self._mean[donor])
+            whole_lengths = np.clip(np.rint(lengths), 1, self.max_new_tokens).astype(int).tolist()
+            order = self._permutation(group, len(lengths), attempt, lane)
+            tokens += [whole_lengths[i] for i in order]
+            rewards += [self.groups.rewards[donor][i] for i in order]
+            lane += 1
+        return GroupDraw(self.groups.prompt_tokens[source], tokens[:size], rewards[:size])
+
+    def _nearest(self, step: int) -> NDArray[np.int64]:
+        """The groups that a step draws from, shortest mean first: so that neighbouring steps, which
+        draw from slightly different ones, give a group about the same."""
+        count = min(NEAR_GROUPS, len(self.groups))
+        nearest = np.argsort(np.abs(self._version - step), kind="stable")[:count]
+        return np.asarray(nearest[np.argsort(self._mean[nearest], kind="stable")])
+
+    def _block(self, block: int) -> NDArray[np.float64]:
+        return keyed_uniforms(self._seed, _GROUPS, (GROUPS_PER_BLOCK,), block=block)
+
+    def _permutation(self, group: int, count: int, attempt: int, lane: int) -> list[int]:
+        u = keyed_uniforms(self._seed, _ORDER, (count,), block=group, lane=lane, attempt=attempt)
+        order: list[int] = np.argsort(u, kind="stable").tolist()
+        return order
+
+
+def _cut_warnings(groups: MeasuredGroups, max_new_tokens: int) -> tuple[str, ...]:
+    cap = groups.max_new_tokens
+    cut = sum(n >= cap for tokens in groups.new_tokens for n in tokens)
+    if max_new_tokens <= cap or not cut:
+        return ()
+    return (
+        f"{cut} measured responses were cut at {cap} tokens; under max_new_tokens {max_new_tokens} "
+        "they would be longer, and are not",
+    )
+
+
+def _beside(place: int, lane: int, count: int) -> int:
+    """The ``lane``-th nearest place of ``count``, itself first; around again once all are taken."""
+    lane %= count
+    around = range(max(place - lane, 0), min(place + lane + 1, count))
+    return sorted(around, key=lambda other: (abs(other - place), other))[lane]
+
+
+def measured_workload(
+    content: Mapping[str, Any], name: str, max_new_tokens: int, seed: int
+) -> ResampledWorkload:
+    """The workload of a fitted file. Raises ScenarioError (``workload.lengths.file``)."""
+    if "groups" not in content:
+        raise ScenarioError(FIELD, f"{name} keeps no measured groups; calibrate again")
+    groups = MeasuredGroups.from_mapping(content["groups"], name)
+    return ResampledWorkload(groups, max_new_tokens, seed)

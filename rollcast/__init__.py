@@ -1,0 +1,1 @@
+"""rollcast from Python: the public face, re-exported from the packages beside it."""

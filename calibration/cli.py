@@ -39,7 +39,7 @@ def calibrate(
 
     A scenario uses the result as cost: {file: fitted.json} and lengths: {file: fitted.json}.
     """
-    from calibration import report
+    from calibration import fitted_table
     from calibration.calibrate import calibrate as fit
     from simulator.results.folder import plain
 
@@ -48,7 +48,7 @@ def calibrate(
     if as_json:
         print(json.dumps(plain(fitted.content), indent=1))
     else:
-        report.show_fitted(fitted)
+        fitted_table.show(fitted)
     print(f"wrote {output}", file=sys.stderr)
 
 
@@ -96,14 +96,14 @@ def validate(
 
     With --out: validation.json, validation.png and report.html, which needs no other file.
     """
-    from calibration import report
+    from calibration import validation_report
     from calibration.calibrate import Fitted
     from calibration.validate import validate as check
     from simulator.cli.progress import progress_bar
     from simulator.results.folder import plain
 
     if out is not None:
-        report.check_target(out, force)
+        validation_report.check_target(out, force)
     with progress_bar("", len(runs), elapsed=False, said="") as update:
         known = Fitted.read(fitted)
         if lengths:
@@ -111,10 +111,10 @@ def validate(
         on_run = update and (lambda name: update(advance=1, said=name))
         found = check(known, runs, mode, draws, on_run, at_pulse)  # type: ignore[arg-type]
     if out is not None:
-        report.write(out, found, force)
+        validation_report.write(out, found, force)
     if as_json:
         print(json.dumps(plain(found.to_json()), indent=1))
     else:
-        report.show(found)
+        validation_report.show(found)
     if out is not None:
         print(f"wrote {out}/", file=sys.stderr)

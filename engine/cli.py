@@ -52,7 +52,7 @@ def run(
     DIR.running, from where --resume goes on.
     """
     from engine.environment import prepare
-    from simulator.cli import tables as report
+    from simulator.cli import tables
     from simulator.scenario.file import override, read_scenario
 
     prepare()  # before torch, which reads its environment when it is imported
@@ -64,7 +64,7 @@ def run(
         real = run_scenario(
             spec, out, resume=resume, force=force, plot=not no_plot, on_step=advance
         )
-    report.show_summary(real.summary, as_json)
+    tables.show_summary(real.summary, as_json)
     if not as_json:
         first, last = real.summary["accuracy_first"], real.summary["accuracy_last"]
         print(f"accuracy: {first:.3f} in the first tenth of the steps, {last:.3f} in the last")

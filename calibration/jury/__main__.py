@@ -11,10 +11,10 @@ from calibration.jury import (
     engine_grid,
     kernel_tables,
     peers,
-    report,
     rl_steps,
     trace,
     trainer_baselines,
+    verdict_files,
     weight_updates,
 )
 from calibration.jury.files import DEFAULT_DATA, AbsentError
@@ -56,8 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         sources = judge(options.data, options.only)
         for source in sources:
-            print("\n".join(report.summary_lines(source)))
-        lost = report.judged_in(options.out) - {s.key for s in sources if not s.skipped}
+            print("\n".join(verdict_files.summary_lines(source)))
+        lost = verdict_files.judged_in(options.out) - {s.key for s in sources if not s.skipped}
         if lost:
             print(
                 f"{options.out} is left as it is: it judges {', '.join(sorted(lost))} too, whose "
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
                 file=sys.stderr,
             )
             return 0
-        written = report.write(sources, options.out)
+        written = verdict_files.write(sources, options.out)
     except RollcastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

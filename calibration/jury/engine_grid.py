@@ -11,7 +11,7 @@ import numpy as np
 from calibration.jury.architectures import architecture
 from calibration.jury.files import number, one_of, read_rows, whole
 from calibration.jury.fitting import fit_relative, halves
-from calibration.jury.replay import Request, serve
+from calibration.jury.serving import Request, serve
 from calibration.jury.verdict import Case, Check, Source, grouped, mape, mape_checks
 from simulator.cluster.replica import EngineSpec
 from simulator.costs import RooflineCost

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from calibration.jury.files import PUBLISHED, AbsentError, number, read_rows
-from calibration.jury.replay import Request, serve
+from calibration.jury.serving import Request, serve
 from calibration.jury.verdict import Case, Source
 from simulator.cluster.replica import EngineSpec
 from simulator.costs import RooflineCost

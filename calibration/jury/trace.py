@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from calibration.jury.files import PUBLISHED, number, read_rows, whole
-from calibration.jury.replay import Request, Served, serve
+from calibration.jury.serving import Request, Served, serve
 from calibration.jury.verdict import Case, Check, Source
 from simulator.cluster.replica import EngineSpec
 from simulator.costs import RooflineCost

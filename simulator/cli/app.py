@@ -85,7 +85,7 @@ def simulate(
     With --out: spans.csv, steps.csv, rollouts.csv, decisions.jsonl, summary.json, scenario.json,
     trace.json (opens in ui.perfetto.dev) and timeline.png.
     """
-    from simulator.cli import tables as report
+    from simulator.cli import tables
     from simulator.results.folder import check_target, write_folder, write_run
     from simulator.studies.simulate import load
     from simulator.studies.simulate import simulate as run_scenario
@@ -104,7 +104,7 @@ def simulate(
             ),
             force,
         )
-    report.show_summary(result.summary, as_json)
+    tables.show_summary(result.summary, as_json)
     _say_where(out)
 
 
@@ -140,7 +140,7 @@ def compare(
     Every policy meets the same prompts, lengths and rewards. The first is what the others are held
     against; a policy given alone is held against sync. "NAME: CHAIN" gives a chain a name.
     """
-    from simulator.cli import tables as report
+    from simulator.cli import tables
     from simulator.results.folder import check_target, write_folder
     from simulator.studies import ranking
     from simulator.studies.compare import compare as run_all
@@ -162,7 +162,7 @@ def compare(
     if out is not None:
         write = partial(write_comparison, results=results, ranking=sure, plot=not no_plot)
         write_folder(out, write, force)
-    report.show_comparison(results, sure, as_json)
+    tables.show_comparison(results, sure, as_json)
     _say_where(out)
 
 
@@ -199,7 +199,7 @@ def plan(
     Every combination of the values is simulated. A star marks what no other choice beats in both
     time and GPU time of a step; what cannot be run says why.
     """
-    from simulator.cli import tables as report
+    from simulator.cli import tables
     from simulator.results.folder import check_target, write_folder
     from simulator.scenario.file import override, read_scenario
     from simulator.studies import capacity
@@ -215,7 +215,7 @@ def plan(
         choices = capacity.ranked(found, by)
     if out is not None:
         write_folder(out, partial(capacity.write_plan, choices=choices), force)
-    report.show_plan(choices, as_json)
+    tables.show_plan(choices, as_json)
     _say_where(out)
 
 
@@ -228,9 +228,9 @@ def presets(
     as_json: Json = False,
 ) -> None:
     """List GPUs, models, lengths and policies."""
-    from simulator.cli import tables as report
+    from simulator.cli import tables
 
-    report.show_presets(kind, name, as_json)
+    tables.show_presets(kind, name, as_json)
 
 
 def _resolved(scenario: Any) -> dict[str, Any]:

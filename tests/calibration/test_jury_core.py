@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from calibration.jury import report
+from calibration.jury import verdict_files
 from calibration.jury.files import AbsentError, number, one_of, read_rows, whole
 from calibration.jury.fitting import fit_relative, halves
-from calibration.jury.replay import Request, serve
+from calibration.jury.serving import Request, serve
 from calibration.jury.verdict import (
     Case,
     Check,
@@ -264,7 +264,7 @@ def sources() -> list[Source]:
 
 
 def test_the_report_lists_single_figures_and_sums_up_bulk(tmp_path: Path) -> None:
-    written = report.write(sources(), tmp_path / "out")
+    written = verdict_files.write(sources(), tmp_path / "out")
     assert [path.name for path in written] == ["jury.md", "jury.json", "jury.png", "one.yaml"]
     text = written[0].read_text()
     assert "**missed**" in text
@@ -275,4 +275,4 @@ def test_the_report_lists_single_figures_and_sums_up_bulk(tmp_path: Path) -> Non
     assert [len(source["cases"]) for source in found["sources"]] == [2, 0, 0]
     assert written[2].read_bytes().startswith(b"\x89PNG")
     assert written[3].read_text() == "model: m\n"
-    assert any("skipped" in line for line in report.summary_lines(sources()[2]))
+    assert any("skipped" in line for line in verdict_files.summary_lines(sources()[2]))

@@ -25,8 +25,8 @@ from calibration.jury import (
 from calibration.jury.__main__ import OUT, SOURCES, judge, main
 from calibration.jury.architectures import PRESETS, architecture, typed_in
 from calibration.jury.files import DEFAULT_DATA, PUBLISHED, AbsentError
-from calibration.jury.replay import Request, Served
-from calibration.jury.report import as_json, judged_in
+from calibration.jury.serving import Request, Served
+from calibration.jury.verdict_files import as_json, judged_in
 from simulator.costs import Iteration
 from simulator.errors import ScenarioError
 from simulator.scenario.file import RawScenario, read_scenario

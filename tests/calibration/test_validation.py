@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from calibration import report
+from calibration import validation_report
 from calibration.calibrate import Fitted, calibrate
 from calibration.cli import register
 from calibration.folder import RunFolder
@@ -172,8 +172,8 @@ def test_the_measured_workload_keeps_what_the_run_had(runs: dict[str, Path]) -> 
 
 
 def test_the_report_is_one_page(replayed: Validation, tmp_path: Path) -> None:
-    report.write(tmp_path / "out", replayed)
-    assert {entry.name for entry in (tmp_path / "out").iterdir()} == set(report.FILES)
+    validation_report.write(tmp_path / "out", replayed)
+    assert {entry.name for entry in (tmp_path / "out").iterdir()} == set(validation_report.FILES)
     page = (tmp_path / "out" / "report.html").read_text()
     assert not re.search(r'(src|href)=["\'](?!data:)', page)
     assert "april" in page

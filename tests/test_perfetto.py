@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import time
 from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.results.metrics import context_over_time
 from simulator.results.perfetto import lanes, write_trace
+from simulator.rollout import Rollout
 from simulator.spans import PhaseSpan, Run
 from simulator.world import ClusterShape
 from tests.test_metrics import REAL, add_stay, hand_made_runs
@@ -52,6 +56,8 @@ def assert_lawful(run: Run) -> None:
     assert set(threads) <= named
     for replica in range(run.shape.replicas):
         assert_replica(run, events, replica)
+        assert_context(run, events, replica)
+    assert_flows(run, events)
 
 
 def assert_replica(run: Run, events: list[dict[str, Any]], replica: int) -> None:
@@ -74,7 +80,9 @@ def assert_replica(run: Run, events: list[dict[str, Any]], replica: int) -> None
     assert found == expected
     pid = next(pid for pid, name in names(events).items() if name == f"replica {replica}")
     counter = [
-        (e["ts"], e["args"]["rollouts"]) for e in events if (e["ph"], e["pid"]) == ("C", pid)
+        (e["ts"], e["args"]["rollouts"])
+        for e in events
+        if (e["name"], e["pid"]) == ("running rollouts", pid)
     ]
     assert [ts for ts, _ in counter] == sorted({ts for ts, _ in counter})
     assert counter[-1][1] == 0
@@ -83,6 +91,62 @@ def assert_replica(run: Run, events: list[dict[str, Any]], replica: int) -> None
         assert sum(e["ts"] < t < e["ts"] + e["dur"] for e in slices) == count
     points = any(e["dur"] == 0 for e in slices)
     assert len({e["tid"] for e in slices}) <= max(count for _, count in counter) + points
+
+
+def assert_context(run: Run, events: list[dict[str, Any]], replica: int) -> None:
+    """The counter holds prompts and what was sampled so far, as if evenly; it ends at 0."""
+    pid = next(pid for pid, name in names(events).items() if name == f"replica {replica}")
+    mine = [e for e in events if (e["name"], e["pid"]) == ("context tokens", pid)]
+    found = [(e["ts"], e["args"]["tokens"]) for e in mine]
+    assert [ts for ts, _ in found] == sorted({ts for ts, _ in found})
+    assert found[-1][1] == 0
+    stays = {name: run.stays[name].tolist() for name in run.stays.columns}
+    here = [row for row, number in enumerate(stays["replica"]) if number == replica]
+    for ts, tokens in found[:: max(1, len(found) // 100)]:
+        held = 0.0
+        for row in here:
+            start, end = stays["start_s"][row] * 1e6, stays["end_s"][row] * 1e6
+            if start + 1e-3 < ts < end - 1e-3:
+                old = stays["total_tokens"][row] - stays["new_tokens"][row]
+                grown = stays["new_tokens"][row] * (ts - start) / (end - start)
+                held += stays["prompt_tokens"][row] + old + grown
+            elif min(abs(ts - start), abs(ts - end)) <= 1e-3:
+                break  # at a jump, where the clock's rounding decides
+        else:
+            assert tokens == pytest.approx(held, abs=0.6)
+
+
+def assert_flows(run: Run, events: list[dict[str, Any]]) -> None:
+    """Each computed stay of an attempt at a rollout has an arrow to the next, and none else has."""
+    flows: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for event in events:
+        if event["ph"] in "sf":
+            assert event["ph"] not in flows[event["id"]]
+            flows[event["id"]][event["ph"]] = event
+    slices = [e for e in events if e["ph"] == "X" and e["dur"] > 0]
+
+    def at(event: dict[str, Any]) -> dict[str, Any]:
+        [found] = [
+            e
+            for e in slices
+            if (e["pid"], e["tid"]) == (event["pid"], event["tid"])
+            and e["ts"] <= event["ts"] + 1e-4 < e["ts"] + e["dur"]
+        ]
+        return found
+
+    linked = Counter(
+        (first["name"], first["args"]["attempt"], first["ts"], then["name"], then["ts"])
+        for first, then in ((at(flow["s"]), at(flow["f"])) for flow in flows.values())
+    )
+    chains = defaultdict(list)
+    for e in slices:
+        if e["cat"] == "rollout" and "attempt" in e["args"]:
+            chains[e["name"], e["args"]["attempt"]].append(e["ts"])
+    assert linked == Counter(
+        (name, attempt, a, name, b)
+        for (name, attempt), starts in chains.items()
+        for a, b in pairwise(sorted(starts))
+    )
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -144,6 +208,64 @@ def test_long_times_do_not_overlap_by_rounding() -> None:
     spans = [(e["tid"], e["ts"], e["ts"] + e["dur"]) for e in slices_of(trace(run), "replica 0")]
     assert {tid for tid, _, _ in spans} == {0}
     assert {e["tid"] for e in slices_of(trace(run), "trainer")} == {0}
+
+
+def test_a_resumed_rollout_is_followed_from_replica_to_replica() -> None:
+    run = Run("hand-made", ClusterShape(2, 1, 1, True), end_s=9.0)
+    rollout = add_stay(run, 1.0, 2.0, 4.0, tokens=7, finished=False)
+    add_stay(run, 4.5, 5.0, 5.0, tokens=0, rollout=rollout, step=1)  # stopped before it began
+    add_stay(run, 5.0, 6.0, 8.0, replica=1, tokens=2, rollout=rollout, step=2)
+    add_stay(run, 5.0, 5.0, 6.0, tokens=2)  # another rollout
+    leaves, enters = (e for e in trace(run) if e["ph"] in "sf")
+    replicas = names(trace(run))
+    assert (leaves["ph"], replicas[leaves["pid"]]) == ("s", "replica 0")
+    assert (enters["ph"], enters["bp"], replicas[enters["pid"]]) == ("f", "e", "replica 1")
+    assert leaves["id"] == enters["id"]
+    assert 2e6 <= leaves["ts"] < 4e6
+    assert enters["ts"] == 6e6
+
+
+def test_context_tokens_grow_from_the_prompt_to_the_response() -> None:
+    run = Run("hand-made", ClusterShape(1, 1, 1, True), end_s=9.0)
+    rollout = Rollout(0, 0)
+    rollout.prompt_tokens = 50
+    add_stay(run, 0.0, 1.0, 3.0, tokens=20, finished=False, rollout=rollout)
+    add_stay(run, 3.0, 4.0, 8.0, tokens=40, rollout=rollout)
+    times, tokens = context_over_time(run, 0)
+    at = dict(zip(times.round(9).tolist(), tokens.tolist(), strict=True))
+    assert {t: at[t] for t in (0.0, 1.0, 3.0, 4.0, 8.0)} == {0: 0, 1: 50, 3: 0, 4: 70, 8: 0}
+    assert tokens[np.argmin(np.abs(times - 2.0))] == 60
+    assert tokens[np.argmin(np.abs(times - 7.0))] == 100
+    assert np.diff(times).max() <= 9.0 / 1000
+
+
+def test_a_switch_is_not_a_weight_sync() -> None:
+    run = Run("hand-made", ClusterShape(1, 1, 1, True), end_s=9.0)
+    for kind, track, at in (("switch", "sync", 1), ("train", "trainer", 2), ("sync", "sync", 3)):
+        run.phases.append(PhaseSpan(0, kind, track, at, at + 1))
+    events = trace(run)
+    drawn = {kind: slices_of(events, kind) for kind in ("trainer", "sync", "switch")}
+    shown = {kind: [(e["name"], e["cat"]) for e in found] for kind, found in drawn.items()}
+    assert shown == {
+        "trainer": [("train", "train")],
+        "sync": [("sync", "sync")],
+        "switch": [("switch", "switch")],
+    }
+
+
+def test_a_packed_trace_holds_the_same_and_has_the_same_bytes_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = REAL["april"]
+    file = io.StringIO()
+    write_trace(run, file)
+    write_trace(run, tmp_path / "trace.json.gz")
+    monkeypatch.setattr(time, "time", lambda: 2e9)
+    write_trace(run, tmp_path / "again.json.gz")
+    packed = (tmp_path / "trace.json.gz").read_bytes()
+    assert gzip.decompress(packed).decode("utf-8") == file.getvalue()
+    assert packed == (tmp_path / "again.json.gz").read_bytes()
+    assert len(packed) < len(file.getvalue()) / 5
 
 
 def test_a_path_or_an_open_file(tmp_path: Path) -> None:

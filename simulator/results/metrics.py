@@ -26,6 +26,7 @@ IntArray = NDArray[np.int64]
 CAUSES = ("stragglers", "trainer", "rollouts", "other")
 UNDERFILLED_BELOW = 0.25  # of a replica's peak in the phase
 
+_CONTEXT_SAMPLES = 1000  # over a run, beside those where a stay begins or ends
 _NOTHING: FloatArray = np.empty((0, 2))
 
 
@@ -136,6 +137,36 @@ def _step_function(run: Run, start: FloatArray, end: FloatArray) -> tuple[FloatA
     times = np.unique(np.concatenate(([run.start_s], start, end)))
     counts = np.searchsorted(start, times, "right") - np.searchsorted(end, times, "right")
     return times, counts
+
+
+def context_over_time(run: Run, replica: int) -> tuple[FloatArray, IntArray]:
+    """Context tokens of the rollouts that a replica computes: prompts and responses so far.
+
+    Returns times, shape (n,), rising from the run's start, and tokens, shape (n,), at those times;
+    the last is 0. A response grows evenly from where the stay began to where it ended, which is not
+    quite so where iterations slow down or the rollout was preempted.
+    """
+    stays = run.stays
+    here = (stays["replica"] == replica) & (stays["end_s"] > stays["start_s"])
+    start, end = stays["start_s"][here] - run.start_s, stays["end_s"][here] - run.start_s
+    new = stays["new_tokens"][here]
+    base = stays["prompt_tokens"][here] + stays["total_tokens"][here] - new
+    times = np.unique(np.concatenate(([0.0], start, end)))
+    grid = np.linspace(0.0, times[-1], _CONTEXT_SAMPLES + 1)
+    longest = np.diff(times, append=np.inf)[np.searchsorted(times, grid, "right") - 1]
+    times = np.union1d(times, grid[longest > times[-1] / _CONTEXT_SAMPLES])
+    rate = new / (end - start)  # tokens: base + rate (t - start) from start until end
+    tokens = np.zeros(len(times))
+    count = np.zeros(len(times), dtype=np.int64)
+    for edge, sign in ((start, 1), (end, -1)):
+        order = np.argsort(edge, kind="stable")
+        level = np.concatenate(([0.0], np.cumsum((base - rate * start)[order])))
+        slope = np.concatenate(([0.0], np.cumsum(rate[order])))
+        past = np.searchsorted(edge[order], times, "right")
+        tokens += sign * (level[past] + slope[past] * times)
+        count += sign * past
+    tokens[count == 0] = 0.0  # but for rounding it is
+    return times + run.start_s, np.rint(np.maximum(tokens, 0.0)).astype(np.int64)
 
 
 def gpu_lanes(run: Run) -> list[GpuLane]:

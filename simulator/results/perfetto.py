@@ -2,29 +2,41 @@
 
 Format: "Trace Event Format" (Chromium project), JSON object form. Times are microseconds, written
 from whole nanoseconds, so that what does not overlap in a run does not overlap in the file either.
+
+Each slice has a category, to search or colour by: step, rollout, train, sync or switch.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from heapq import heappop, heappush
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.results.metrics import running_over_time
-from simulator.spans import DROPPED, PENDING, TRAINED, Run, StepRecord
+from simulator.results.metrics import (
+    FloatArray,
+    IntArray,
+    context_over_time,
+    running_over_time,
+)
+from simulator.spans import DROPPED, PENDING, TRAINED, PhaseSpan, Run, StepRecord
 
 _FATES = {PENDING: "carried", TRAINED: "trained", DROPPED: "dropped"}
 _NS_PER_S = 1e9
+_NS_PER_US = 1000
 _STEPS_PID = 1
 _FIRST_REPLICA_PID = 2
 _ROWS_AT_A_TIME = 8192
+_GZIP_LEVEL = 6
+_Slice = tuple[str, float, float, dict[str, Any]]  # name, start_s, end_s, args
 _STAY_ARGS = (  # in the order of `_stay`'s parameters
     "group",
     "index",
@@ -46,16 +58,32 @@ _STAY_ARGS = (  # in the order of `_stay`'s parameters
 
 
 def write_trace(run: Run, file: str | PathLike[str] | TextIO) -> None:
-    """Writes a run's trace to a path or an open text file, event by event.
+    """Writes a run's trace to a path or an open text file, event by event; a path that ends in
+    ``.gz`` is packed, which Perfetto reads as it is, and into the same bytes each time.
 
     One process a replica, with a thread for each rollout that runs at the same time (slices named
-    ``g<group>/<index>``) and a counter of running rollouts; a process each for the trainer, the
-    weight sync and the steps. A stay that was never computed is a slice of no length at its end.
+    ``g<group>/<index>``) and two counters: the rollouts running, and their context tokens, as far
+    as a run's tables tell them: of each its prompt and response so far, the response growing evenly
+    through a stay. The KV cache holds less where prompts are shared or a rollout was preempted.
+    Arrows (flow events) lead from each stay to the next of the same rollout. A process each for the
+    trainer, the weight sync, the switch of shared GPUs between rollout and training, if there is
+    any, and the steps. A stay that was never computed is a slice of no length at its end.
     """
-    if not hasattr(file, "write"):
-        with open(file, "w", encoding="utf-8") as opened:
-            write_trace(run, opened)
-        return
+    if not isinstance(file, str | PathLike):
+        _write(run, file)
+    elif fspath(file).endswith(".gz"):
+        with (
+            open(file, "wb") as raw,
+            gzip.GzipFile("", "wb", _GZIP_LEVEL, raw, mtime=0) as packed,
+            io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
+        ):
+            _write(run, text)
+    else:
+        with open(file, "w", encoding="utf-8", newline="\n") as text:
+            _write(run, text)
+
+
+def _write(run: Run, file: TextIO) -> None:
     file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
     separator = ""
     for event in _events(run):
@@ -87,32 +115,38 @@ def lanes(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
 
 def _events(run: Run) -> Iterator[str]:
     replicas = run.shape.replicas
-    trainer = _FIRST_REPLICA_PID + replicas
-    phases = [phase for phase in run.phases if phase.kind != "rollout"]
+    after = _FIRST_REPLICA_PID + replicas
     yield from _steps(run)
+    placed = _Placed(run)
     for number in range(replicas):
-        yield from _replica(run, number)
-    for pid, track in ((trainer, "trainer"), (trainer + 1, "sync")):
-        slices = [
-            (p.kind, p.start_s, p.end_s, {"step": p.step, "tokens": p.tokens})
-            for p in phases
-            if p.track == track
-        ]
-        yield from _process(pid, track, pid)
-        yield from _slices(pid, track, slices)
+        yield from _replica(run, number, placed)
+    yield from _flows(placed)
+    worked = [phase for phase in run.phases if phase.kind != "rollout"]
+    switches = [phase for phase in worked if phase.kind == "switch"]
+    for pid, track in ((after, "trainer"), (after + 1, "sync")):
+        own = [p for p in worked if p.track == track and p.kind != "switch"]
+        yield from _phases(pid, track, own, "train" if track == "trainer" else "sync")
+    if switches:
+        yield from _phases(after + 2, "switch", switches, "switch")
+
+
+def _phases(pid: int, name: str, phases: Iterable[PhaseSpan], category: str) -> Iterator[str]:
+    """A process of its own for phases."""
+    yield from _process(pid, name, pid)
+    yield from _slices(pid, name, _phase_slices(phases), category)
+
+
+def _phase_slices(phases: Iterable[PhaseSpan]) -> list[_Slice]:
+    return [(p.kind, p.start_s, p.end_s, {"step": p.step, "tokens": p.tokens}) for p in phases]
 
 
 def _steps(run: Run) -> Iterator[str]:
     """A slice for each step, a slice for each rollout phase, and a marker at each step's end."""
     yield from _process(_STEPS_PID, "steps", _STEPS_PID)
     steps = [(f"step {r.step}", r.start_s, r.end_s, _step_args(r)) for r in run.steps]
-    after = yield from _slices(_STEPS_PID, "step", steps)
-    rollouts = [
-        ("rollout", p.start_s, p.end_s, {"step": p.step, "tokens": p.tokens})
-        for p in run.phases
-        if p.kind == "rollout"
-    ]
-    yield from _slices(_STEPS_PID, "rollout phase", rollouts, first_tid=after)
+    after = yield from _slices(_STEPS_PID, "step", steps, "step")
+    rollouts = _phase_slices(p for p in run.phases if p.kind == "rollout")
+    yield from _slices(_STEPS_PID, "rollout phase", rollouts, "rollout", first_tid=after)
     for record in run.steps:
         yield _json(
             {
@@ -135,7 +169,8 @@ def _step_args(record: StepRecord) -> dict[str, Any]:
 def _slices(
     pid: int,
     thread: str,
-    slices: Iterable[tuple[str, float, float, dict[str, Any]]],
+    slices: Iterable[_Slice],
+    category: str,
     first_tid: int = 0,
 ) -> Generator[str, None, int]:
     """Slices on as many threads as they need; returns the next free thread."""
@@ -151,6 +186,7 @@ def _slices(
         yield _json(
             {
                 "name": name,
+                "cat": category,
                 "ph": "X",
                 "pid": pid,
                 "tid": first_tid + lane,
@@ -162,26 +198,84 @@ def _slices(
     return first_tid + count
 
 
-def _replica(run: Run, number: int) -> Iterator[str]:
-    """Stays on lanes, then the counter. Written by hand: there can be half a million of them."""
+class _Placed:
+    """Where each stay is drawn. start, end: nanoseconds; tid: lane on its replica. Each of shape
+    (stays,), in the order of `Run.stays`."""
+
+    def __init__(self, run: Run) -> None:
+        self.stays = run.stays
+        self.replica = run.stays["replica"]
+        self.start, self.end = _ticks(run.stays["start_s"]), _ticks(run.stays["end_s"])
+        self.tid = np.zeros(len(self.replica), dtype=np.int64)
+        for number in range(run.shape.replicas):
+            rows = self.on(number)
+            self.tid[rows] = lanes(self.start[rows].tolist(), self.end[rows].tolist())
+
+    def on(self, replica: int) -> NDArray[np.int64]:
+        """The rows of a replica's stays, in order of time; shape (n,)."""
+        rows = np.flatnonzero(self.replica == replica)
+        return rows[np.lexsort((self.end[rows], self.start[rows]))]
+
+
+def _replica(run: Run, number: int, placed: _Placed) -> Iterator[str]:
+    """Stays on lanes, then the counters. Written by hand: there can be half a million of them."""
     pid = _FIRST_REPLICA_PID + number
     yield from _process(pid, f"replica {number}", pid)
-    stays = run.stays
-    rows = np.flatnonzero(stays["replica"] == number)
-    start, end = _ticks(stays["start_s"][rows]), _ticks(stays["end_s"][rows])
-    order = np.lexsort((end, start))
-    rows, start, end = rows[order], start[order], end[order]
-    tids = lanes(start.tolist(), end.tolist())
-    for tid in range(max(tids, default=-1) + 1):
+    rows = placed.on(number)
+    start, end, tids = (column[rows] for column in (placed.start, placed.end, placed.tid))
+    for tid in range(int(tids.max(initial=-1)) + 1):
         yield from _thread(pid, tid, f"slot {tid}")
-    columns = [stays[name][rows] for name in _STAY_ARGS]
+    columns = [placed.stays[name][rows] for name in _STAY_ARGS]
     for low in range(0, len(rows), _ROWS_AT_A_TIME):
         part = slice(low, low + _ROWS_AT_A_TIME)
-        parts = [column[part].tolist() for column in columns]
-        lists = zip(start[part].tolist(), end[part].tolist(), tids[part], *parts, strict=True)
-        for values in lists:
+        parts = [column[part].tolist() for column in (start, end, tids, *columns)]
+        for values in zip(*parts, strict=True):
             yield _stay(pid, *values)
-    yield from _counter(run, number, pid)
+    running = running_over_time(run, number)
+    yield from _counter(pid, "running rollouts", "rollouts", *running)
+    yield from _counter(pid, "context tokens", "tokens", *context_over_time(run, number))
+
+
+def _flows(placed: _Placed) -> Iterator[str]:
+    """An arrow from each computed stay to the next one of the same attempt at a rollout."""
+    names = ("group", "index", "attempt")
+    computed = np.flatnonzero(placed.end > placed.start)
+    keys = [placed.stays[name][computed] for name in names]
+    order = np.lexsort((placed.start[computed], *keys[::-1]))
+    same = np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys])
+    rows = computed[order]
+    number = 0
+    for low in range(0, len(same), _ROWS_AT_A_TIME):
+        linked = low + np.flatnonzero(same[low : low + _ROWS_AT_A_TIME])
+        first, then = rows[linked], rows[linked + 1]
+        # Within both slices, as an arrow belongs to the slice at its time.
+        leaves = np.maximum(placed.end[first] - _NS_PER_US, placed.start[first])
+        for values in zip(
+            *(
+                column.tolist()
+                for column in (
+                    placed.replica[first],
+                    placed.tid[first],
+                    leaves,
+                    placed.replica[then],
+                    placed.tid[then],
+                    placed.start[then],
+                )
+            ),
+            strict=True,
+        ):
+            number += 1
+            yield _flow("s", number, *values[:3])
+            yield _flow("f", number, *values[3:])
+
+
+def _flow(end: str, number: int, replica: int, tid: int, tick: int) -> str:
+    """One end of an arrow: ``s`` where it leaves a slice, ``f`` where it enters one."""
+    bound = ',"bp":"e"' if end == "f" else ""
+    return (
+        f'{{"name":"resumed","cat":"resumed","ph":"{end}","id":{number},'
+        f'"pid":{_FIRST_REPLICA_PID + replica},"tid":{tid},"ts":{_microseconds_text(tick)}{bound}}}'
+    )
 
 
 def _stay(
@@ -208,7 +302,7 @@ def _stay(
 ) -> str:
     queued = max(0, start - _nanoseconds(submitted_s))
     return (
-        f'{{"name":"g{group}/{index}","ph":"X","pid":{pid},"tid":{tid},'
+        f'{{"name":"g{group}/{index}","cat":"rollout","ph":"X","pid":{pid},"tid":{tid},'
         f'"ts":{_microseconds_text(start)},"dur":{_microseconds_text(end - start)},'
         f'"args":{{"attempt":{attempt},"step":{step},"version":{version},"versions":{versions},'
         f'"tokens":{new_tokens},"total_tokens":{total_tokens},"prompt_tokens":{prompt_tokens},'
@@ -219,12 +313,11 @@ def _stay(
     )
 
 
-def _counter(run: Run, number: int, pid: int) -> Iterator[str]:
-    times, counts = running_over_time(run, number)
-    for tick, count in zip(_ticks(times).tolist(), counts.tolist(), strict=True):
+def _counter(pid: int, name: str, unit: str, times: FloatArray, values: IntArray) -> Iterator[str]:
+    for tick, value in zip(_ticks(times).tolist(), values.tolist(), strict=True):
         yield (
-            f'{{"name":"running rollouts","ph":"C","pid":{pid},"ts":{_microseconds_text(tick)},'
-            f'"args":{{"rollouts":{count}}}}}'
+            f'{{"name":"{name}","ph":"C","pid":{pid},"ts":{_microseconds_text(tick)},'
+            f'"args":{{"{unit}":{value}}}}}'
         )
 
 

@@ -403,7 +403,7 @@ def test_an_empty_folder_is_filled_and_not_replaced(cli: Cli, tiny: Path) -> Non
     inode = out.stat().st_ino
     assert cli("simulate", tiny, "--no-plot", "--out", out)[0] == 0
     assert out.stat().st_ino == inode
-    assert {path.name for path in out.iterdir()} == {*TABLES, "scenario.json", "trace.json"}
+    assert {path.name for path in out.iterdir()} == {*TABLES, "scenario.json", "trace.json.gz"}
 
 
 def test_labels_cannot_leave_the_folder_or_collide(cli: Cli, tiny: Path) -> None:

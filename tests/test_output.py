@@ -4,6 +4,7 @@ that are whole or not there."""
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import math
 from collections.abc import Callable
@@ -178,11 +179,12 @@ def test_json_is_strict_and_the_trace_has_its_tracks(tmp_path: Path) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    for name in ("summary.json", "scenario.json", "trace.json"):
+    for name in ("summary.json", "scenario.json"):
         json.loads((folder / name).read_text(), parse_constant=refuse)
     for line in (folder / "decisions.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=refuse)
-    trace = json.loads((folder / "trace.json").read_text())
+    packed = (folder / "trace.json.gz").read_bytes()
+    trace = json.loads(gzip.decompress(packed), parse_constant=refuse)
     names = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"}
     assert any("replica 0" in name for name in names)
     assert any("trainer" in name for name in names)
@@ -300,3 +302,14 @@ def test_targets_that_cannot_be(tmp_path: Path) -> None:
         with pytest.raises(ScenarioError) as refusal:
             check_target(target, force=True)
         assert refusal.value.field == "--out"
+
+
+def test_a_folder_of_version_0_1_with_its_unpacked_trace_is_a_run(tmp_path: Path) -> None:
+    folder = written(ran("april"), tmp_path / "run")
+    packed = folder / "trace.json.gz"
+    (folder / "trace.json").write_bytes(gzip.decompress(packed.read_bytes()))
+    packed.unlink()
+    check_target(folder, force=True)
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(ScenarioError, match="no run alone"):
+        check_target(folder, force=True)

@@ -83,7 +83,7 @@ def simulate(
     """Run one scenario and show what came of it.
 
     With --out: spans.csv, steps.csv, rollouts.csv, decisions.jsonl, summary.json, scenario.json,
-    trace.json (opens in ui.perfetto.dev) and timeline.png.
+    trace.json.gz (opens in ui.perfetto.dev) and timeline.png.
     """
     from simulator.cli import tables
     from simulator.results.folder import check_target, write_folder, write_run

@@ -30,7 +30,8 @@ FILES = (
     "decisions.jsonl",
     "scenario.json",
     "summary.json",
-    "trace.json",
+    "trace.json.gz",
+    "trace.json",  # as version 0.1 wrote it
     "timeline.png",
     "comparison.csv",
     "comparison.json",
@@ -168,8 +169,7 @@ def write_run(
         for decision in run.decisions:
             file.write(json.dumps(decision, separators=(",", ":")) + "\n")
     write_json(folder / "scenario.json", scenario)
-    with (folder / "trace.json").open("w", encoding="utf-8") as file:
-        write_trace(run, file)
+    write_trace(run, folder / "trace.json.gz")
     if plot:
         from simulator.results.timeline import draw_run
 

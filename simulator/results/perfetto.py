@@ -35,7 +35,7 @@ _NS_PER_US = 1000
 _STEPS_PID = 1
 _FIRST_REPLICA_PID = 2
 _ROWS_AT_A_TIME = 8192
-_GZIP_LEVEL = 6
+_GZIP_LEVEL = 4
 _Slice = tuple[str, float, float, dict[str, Any]]  # name, start_s, end_s, args
 _STAY_ARGS = (  # in the order of `_stay`'s parameters
     "group",

@@ -63,7 +63,7 @@ def test_the_folder_has_all_of_simulates_files_and_the_engines(
     names = {path.name for path in home.out.iterdir()}
     of_simulate = {"spans.csv", "steps.csv", "rollouts.csv", "decisions.jsonl", "scenario.json"}
     of_engine = {"iterations.csv", "pulses.csv", "updates.jsonl", "provenance.json"}
-    assert names == of_simulate | of_engine | {"summary.json", "trace.json"}
+    assert names == of_simulate | of_engine | {"summary.json", "trace.json.gz"}
     check_tables(home)
 
 

@@ -25,7 +25,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from engine.environment import prepare, quiet  # noqa: E402
+from engine.quiet import quiet  # noqa: E402
+from engine.vllm.environment import prepare  # noqa: E402
 
 prepare()
 
@@ -100,11 +101,11 @@ def measure(requests: int, repeats: int) -> dict[str, Any]:
     import torch
     import transformers
 
-    from engine.environment import vllm_version
     from engine.tasks.collatz import CollatzTask
     from engine.tasks.tokenizer import END_ID
     from engine.tasks.warm_start import warm_start
-    from engine.vllm_engine import VllmReplica
+    from engine.vllm.environment import vllm_version
+    from engine.vllm.replica import VllmReplica
 
     task, model = CollatzTask(), warm_start()
     prompts = [task.prompt(group, 0).token_ids for group in range(requests)]

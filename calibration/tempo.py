@@ -1,4 +1,4 @@
-"""How fast the machine was during a run, by its pulse (`engine.pulse`).
+"""How fast the machine was during a run, by its pulse (`engine.trainer.pulse`).
 
 A machine that is slower in one hour than in the next is slower in its pulse too. So measured times
 are divided by the pulse's, before costs are fitted to them, and a run whose own pulse is known can

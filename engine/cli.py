@@ -51,7 +51,7 @@ def run(
     updates.jsonl and provenance.json. Until it is finished, the run is saved after every step in
     DIR.running, from where --resume goes on.
     """
-    from engine.environment import prepare
+    from engine.vllm.environment import prepare
     from simulator.cli import tables
     from simulator.scenario.file import override, read_scenario
 
@@ -86,7 +86,7 @@ def probe(
     Takes three minutes or so. calibrate --probe FILE uses it, to tell apart what a synchronous run
     leaves together, and to price layouts and prompts that it never had.
     """
-    from engine.environment import prepare
+    from engine.vllm.environment import prepare
     from simulator.cli.progress import progress_bar
     from simulator.results.folder import write_json_file
     from simulator.scenario.file import override, read_scenario

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.environment import EngineError, vllm_version
+from engine.edges import Sampling
+from engine.errors import EngineError
 from engine.options import mapping, typed
-from engine.replica import Sampling
 from engine.trainer.config import TrainerConfig
 from engine.trainer.losses import LOSSES, LossConfig
+from engine.vllm.environment import vllm_version
 from simulator.checks import flag, known_keys, nearest, number, whole
 from simulator.errors import ScenarioError
 from simulator.plan import Batch, StepPlan

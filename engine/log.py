@@ -5,16 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.replica import EngineIteration
-
-if TYPE_CHECKING:
-    from engine.pulse import Beat
-    from engine.trainer.config import TrainMetrics
+from engine.edges import Beat, EngineIteration, TrainMetrics
 
 _COLUMNS = {
     "version": "q",

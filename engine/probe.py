@@ -12,18 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.config import RunSpec
-from engine.environment import prepare
+from engine.edges import Engine, SampledGroup, SampledRollout, TrainMetrics
 from engine.log import Iterations
 from engine.start import start_replica, start_task, start_trainer
-from engine.trainer.batch import SampledGroup, SampledRollout
+from engine.vllm.environment import prepare
 from simulator.errors import ScenarioError
-
-if TYPE_CHECKING:
-    from engine.trainer.config import TrainMetrics
-    from engine.vllm_engine import VllmReplica
 
 SCHEMA = "rollcast-probe/2"
 BURST_COLUMNS = ("start_s", "seconds", "rollouts", "context_tokens", "prefill_tokens",
@@ -106,34 +102,31 @@ def probe(spec: RunSpec, on_step: Callable[[int, int], None] | None = None) -> d
     """
     prepare()
     from engine.provenance import provenance
-    from engine.pulse import Pulse
 
     task, path = start_task(spec)
     trainer = start_trainer(spec, path)
     replica = start_replica(spec, path)
-    config = trainer.model.config
     own = len(task.prompt(0, spec.seed).token_ids)
     longest = min(spec.max_new_tokens, 4 * max(RESPONSE_TOKENS))
-    context = int(getattr(config, "max_position_embeddings", own + longest))
+    context = trainer.context_tokens or own + longest
     limits = replica.limits
     asked = bursts(own, limits.max_model_len, spec.engine.max_seqs, limits.kv_tokens)
     rng = Random(spec.seed)
     wanted: list[Shape | Burst] = [*shapes(own, context, longest) * REPEATS,
                                    *asked * ENGINE_REPEATS]  # fmt: skip
     rng.shuffle(wanted)
-    pulse = Pulse(trainer.model)
     done: list[dict[str, Any]] = []
     try:
         for number, item in enumerate([*wanted[:WARM_UP], *wanted]):
             if isinstance(item, Shape):
-                groups = list(_batch(item, config.vocab_size, longest, rng))
+                groups = list(_batch(item, trainer.vocab_size, longest, rng))
                 metrics = trainer.step(groups, shared_prefix=item.shared_prefix, version=0)
                 row = _row(item, groups, metrics)
             else:
                 row = {"rollouts": item.rollouts, "prompt_tokens": item.prompt_tokens,
                        "iterations": _burst(replica, item, number, rng)}  # fmt: skip
             if number >= WARM_UP:
-                done.append({**row, "pulse": asdict(pulse.take())})
+                done.append({**row, "pulse": asdict(trainer.pulse())})
                 if on_step is not None:
                     on_step(len(done), len(wanted))
     finally:
@@ -147,7 +140,7 @@ def probe(spec: RunSpec, on_step: Callable[[int, int], None] | None = None) -> d
     }
 
 
-def _burst(replica: VllmReplica, burst: Burst, number: int, rng: Random) -> dict[str, list[float]]:
+def _burst(replica: Engine, burst: Burst, number: int, rng: Random) -> dict[str, list[float]]:
     """The iterations of a burst by column, as a run's iterations.csv has them."""
     for index in range(burst.rollouts):
         prompt = [rng.randrange(replica.limits.vocab_size) for _ in range(burst.prompt_tokens)]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.config import RunSpec
-from engine.environment import prepare, sentence
+from engine.edges import Engine, Trainer
+from engine.errors import sentence
 from engine.tasks.base import Task
+from engine.vllm.environment import prepare
 from engine.world import EngineWorld
 from simulator.errors import ScenarioError
-
-if TYPE_CHECKING:
-    from engine.trainer.trainer import Trainer
-    from engine.vllm_engine import VllmReplica
 
 
 def start_world(spec: RunSpec) -> EngineWorld:
@@ -61,7 +59,7 @@ def start_trainer(spec: RunSpec, path: Path) -> Trainer:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
-    from engine.trainer.trainer import Trainer
+    from engine.trainer.trainer import Trainer as TorchTrainer
 
     torch.manual_seed(spec.seed)
     model: Any  # transformers' own types of ``to`` are of no use
@@ -77,12 +75,12 @@ def start_trainer(spec: RunSpec, path: Path) -> Trainer:
     finally:
         if shown:
             bars.enable_progress_bar()
-    return Trainer(model, spec.trainer)
+    return TorchTrainer(model, spec.trainer)
 
 
-def start_replica(spec: RunSpec, path: Path) -> VllmReplica:
+def start_replica(spec: RunSpec, path: Path) -> Engine:
     """The engine, with the model in ``path``."""
-    from engine.vllm_engine import VllmReplica
+    from engine.vllm.replica import VllmReplica
 
     section = spec.engine
     return VllmReplica(

@@ -1,4 +1,5 @@
-"""The real world: vLLM samples, torch trains, and the loop cannot tell it from the simulated one.
+"""The real world: an engine samples, a trainer trains, and the loop cannot tell it from the
+simulated one.
 
 One replica and the trainer share this process, so nothing overlaps: the verbs note what is asked,
 and `EngineWorld.wait` does it, one engine iteration, update or sync at a time.
@@ -11,13 +12,21 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from engine.environment import sentence
+from engine.edges import (
+    Engine,
+    EngineIteration,
+    Response,
+    SampledGroup,
+    SampledRollout,
+    Trainer,
+    TrainMetrics,
+)
+from engine.errors import sentence
 from engine.log import EngineLog
-from engine.replica import EngineIteration, Response
+from engine.sync_check import check_sync
 from engine.tasks.base import Prompt, Task
-from engine.trainer.batch import SampledGroup, SampledRollout
 from simulator.errors import RunError
 from simulator.plan import Layout
 from simulator.rollout import Rollout
@@ -31,12 +40,6 @@ from simulator.world import (
     Trained,
     TrainGroup,
 )
-
-if TYPE_CHECKING:
-    from engine.pulse import Pulse
-    from engine.trainer.config import TrainMetrics
-    from engine.trainer.trainer import Trainer
-    from engine.vllm_engine import VllmReplica
 
 SYNC_SAMPLE = 4
 """Sequences that each weight sync is checked on."""
@@ -59,7 +62,7 @@ class Tokens:
 
 
 class EngineWorld:
-    """A `simulator.world.World` of one vLLM replica and one torch trainer.
+    """A `simulator.world.World` of one engine and one trainer.
 
     task: prompts and rewards. seed: of prompts and of every rollout's random stream, which hangs on
     (seed, group, index, attempt) and the tokens it has alone. clock_s: what the clock starts from.
@@ -71,7 +74,7 @@ class EngineWorld:
     name = "engine"
 
     def __init__(
-        self, replica: VllmReplica, trainer: Trainer, task: Task, seed: int, clock_s: float = 0.0
+        self, replica: Engine, trainer: Trainer, task: Task, seed: int, clock_s: float = 0.0
     ) -> None:
         self.shape = ClusterShape(1, 1, 1, colocated=True)
         self.log = EngineLog()
@@ -86,7 +89,6 @@ class EngineWorld:
         self._update: tuple[TrainBatch, Layout] | None = None
         self._sync_asked = False
         self._sample: list[list[int]] = []
-        self._pulse: Pulse | None = None
 
     @property
     def now_s(self) -> float:
@@ -273,10 +275,10 @@ class EngineWorld:
 
     def _sync(self) -> Event:
         start_s = self.now_s
-        self._replica.load_weights(self._trainer.model.state_dict())
+        self._replica.load_weights(self._trainer.weights())
         loaded_s = self.now_s
         if self._sample:
-            difference = self._replica.check_sync(self._trainer.model, self._sample)
+            difference = check_sync(self._replica, self._trainer, self._sample)
             self.log.sync_differences.append(difference)
             self.log.sync_check_s.append(self.now_s - loaded_s)
         return Synced((Phase("sync", start_s, self.now_s),))
@@ -289,11 +291,7 @@ class EngineWorld:
 
     def take_pulse(self, step: int) -> None:
         """Logs the machine's pulse after ``step`` steps; the clock should be stopped."""
-        from engine.pulse import Pulse
-
-        if self._pulse is None:
-            self._pulse = Pulse(self._trainer.model)
-        self.log.pulses.append((step, self._pulse.take()))
+        self.log.pulses.append((step, self._trainer.pulse()))
 
     def keep_only(self, groups: Collection[int]) -> None:
         """Forgets prompts and tokens of every other group: they are trained, or dropped."""
@@ -303,33 +301,22 @@ class EngineWorld:
 
     def state_dict(self) -> Mapping[str, Any]:
         """Everything of this world that a resumed run needs, between two steps."""
-        import torch
-
         if self._flying or self._update or self._sync_asked:
             raise RunError("a run can only be saved between two steps")
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         return {
             "clock_s": self.now_s,
             "tokens": self._tokens,
             "prompts": self._prompts,
-            "trainer": self._trainer.state_dict(),
-            "random": (torch.get_rng_state(), cuda),
+            "trainer": self._trainer.state(),
             "version": self._replica.version,
             "log": self.log,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state_dict`, weights in the engine included."""
-        import torch
-
-        self._trainer.load_state_dict(state["trainer"])
+        self._trainer.load_state(state["trainer"])
         self._tokens, self._prompts = state["tokens"], state["prompts"]
-        self._replica.load_weights(self._trainer.model.state_dict())
-        self._replica.version = state["version"]
-        cpu, cuda = state["random"]
-        torch.set_rng_state(cpu)
-        if cuda and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(cuda)
+        self._replica.load_weights(self._trainer.weights(), state["version"])
         self.log = state["log"]
         self._zero = time.perf_counter() - state["clock_s"]
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.replica import Response
+from engine.edges import Engine, Response
 from engine.tasks.base import Prompt, Task
-from engine.vllm_engine import VllmReplica
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +47,23 @@ class Evaluation:
 
 
 def evaluate(
-    replica: VllmReplica, task: Task, prompts: Sequence[Prompt], *, rollouts: int = 1, seed: int = 0
+    engine: Engine, task: Task, prompts: Sequence[Prompt], *, rollouts: int = 1, seed: int = 0
 ) -> Evaluation:
-    """Sample ``rollouts`` responses to every prompt, at the replica's own sampling settings.
+    """Sample ``rollouts`` responses to every prompt, at the engine's own sampling settings.
 
-    The replica has to be idle, and is so again afterwards.
+    The engine has to be idle, and is so again afterwards.
     """
     for i, prompt in enumerate(prompts):
         for j in range(rollouts):
-            replica.submit(
+            engine.submit(
                 f"evaluate-{i}-{j}",
                 prompt.token_ids,
                 max_new_tokens=task.max_new_tokens,
                 seed=(seed * len(prompts) + i) * rollouts + j,
             )
     found: dict[str, Response] = {}
-    while replica.unfinished:
-        found |= {response.request_id: response for response in replica.step()}
+    while engine.unfinished:
+        found |= {response.request_id: response for response in engine.step()}
     rewards = np.zeros((len(prompts), rollouts))
     lengths = np.zeros((len(prompts), rollouts), dtype=np.int64)
     truncated = 0

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from engine.environment import EngineError
+from engine.errors import EngineError
 from engine.tasks.base import Prompt
 from simulator.errors import ScenarioError
 

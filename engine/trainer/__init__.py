@@ -1,14 +1,14 @@
 """The real trainer: GRPO, DAPO and GSPO on Hugging Face causal models, dense or with the prompt of
 a group computed once."""
 
+from engine.edges import SampledGroup, SampledRollout, TrainMetrics
 from engine.trainer.advantages import (
     GRPO_EPSILON,
     PODS_EPSILON,
     group_advantages,
     overlong_penalty,
 )
-from engine.trainer.batch import SampledGroup, SampledRollout
-from engine.trainer.config import TrainerConfig, TrainMetrics
+from engine.trainer.config import TrainerConfig
 from engine.trainer.errors import NonFiniteLoss, UnsupportedModelError
 from engine.trainer.losses import DAPO, GRPO, GSPO, IMPORTANCE_CAP, LOSSES, LossConfig
 from engine.trainer.trainer import Trainer

@@ -1,4 +1,4 @@
-"""What the trainer receives (sampled groups), and what it makes of them (examples)."""
+"""What the trainer makes of the groups that it receives: examples."""
 
 from __future__ import annotations
 
@@ -6,36 +6,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.edges import SampledGroup
 from engine.trainer.advantages import group_advantages
-
-
-@dataclass(frozen=True, slots=True)
-class SampledRollout:
-    """One sampled response, possibly made by several weight versions.
-
-    response: its token ids.
-    log_probs: the log-probability with which each token was sampled, by the version that did it.
-    versions: the weight version that made each token, never falling.
-    reward: its (shaped) reward.
-    """
-
-    response: Sequence[int]
-    log_probs: Sequence[float]
-    versions: Sequence[int]
-    reward: float
-
-
-@dataclass(frozen=True, slots=True)
-class SampledGroup:
-    """The rollouts of one prompt that are trained on.
-
-    baseline_rewards: the rewards that the advantages' mean and standard deviation come from: those
-        of ``rollouts`` where advantages come after selection, of the whole group where before.
-    """
-
-    prompt: Sequence[int]
-    rollouts: Sequence[SampledRollout]
-    baseline_rewards: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

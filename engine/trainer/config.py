@@ -1,4 +1,4 @@
-"""The settings of the trainer, and what an update reports."""
+"""The settings of the trainer."""
 
 from __future__ import annotations
 
@@ -94,47 +94,3 @@ class TrainerConfig:
 
 def _wrong(name: str, message: str) -> ScenarioError:
     return ScenarioError(f"engine.trainer.{name}", message)
-
-
-@dataclass(frozen=True, slots=True)
-class TrainMetrics:
-    """What one step did. Means are over its updates, or over their trained tokens.
-
-    log_prob_s: passes without gradient (the trainer's old log-probabilities, expert counts).
-    forward_s, backward_s: of all microbatches; phases A and C count as one of each.
-    gradient_s: gradient norm and clipping. optimizer_s: the weight update.
-    loss: the policy loss; aux_loss: the weighted load-balancing loss.
-    grad_norm: before clipping.
-    clip_fraction: trained tokens whose clipped term is the binding one.
-    mean_ratio: importance ratio (new over old probability) of trained tokens.
-    rollouts: those trained on, without the groups that the loss leaves out.
-    masked_tokens: response tokens that were too old to count in the loss.
-    computed_tokens, padding_tokens: fed to the model with gradient in one pass over the batch.
-    updates: optimiser steps; 0 where no token was left to train on.
-    peak_bytes: of the CUDA device during the step; None elsewhere.
-    """
-
-    log_prob_s: float
-    forward_s: float
-    backward_s: float
-    gradient_s: float
-    optimizer_s: float
-    loss: float
-    aux_loss: float
-    grad_norm: float
-    clip_fraction: float
-    mean_ratio: float
-    rollouts: int
-    trained_tokens: int
-    masked_tokens: int
-    computed_tokens: int
-    padding_tokens: int
-    microbatches: int
-    updates: int
-    peak_bytes: int | None
-
-    @property
-    def total_s(self) -> float:
-        """Seconds of all phases."""
-        passes_s = self.log_prob_s + self.forward_s + self.backward_s
-        return passes_s + self.gradient_s + self.optimizer_s

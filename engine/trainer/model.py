@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from engine.trainer.batch import Example
 from engine.trainer.errors import UnsupportedModelError
+from engine.trainer.mode import in_mode
 from engine.trainer.moe import Router, RouterSums
 
 
@@ -102,7 +103,10 @@ class LogProbModel:
         """The context that forwards run in."""
         if not self.autocast:
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        context: AbstractContextManager[Any] = torch.autocast(
+            self.device.type, dtype=torch.bfloat16
+        )
+        return context
 
     @contextmanager
     def checkpointed(self, enabled: bool) -> Iterator[None]:
@@ -178,12 +182,9 @@ class LogProbModel:
         """Refuse models whose logits are not simply the head of the last hidden state (scaled or
         capped logits), instead of training on wrong probabilities."""
         ids = torch.tensor([[1, 0, 1]], device=self.device)
-        training = self.model.training
-        self.model.train(False)
-        with torch.no_grad():
+        with in_mode(self.model, training=False), torch.no_grad():
             expected = self.model(input_ids=ids, use_cache=False).logits.float()
             got = self.head(self.decoder(input_ids=ids, use_cache=False).last_hidden_state).float()
-        self.model.train(training)
         if expected.shape != got.shape or not torch.allclose(got, expected, 1e-3, 1e-3):
             raise UnsupportedModelError(
                 f"{type(self.model).__name__} changes its logits after the output embedding "

@@ -23,6 +23,7 @@ from transformers import DynamicCache
 from engine.trainer import attention
 from engine.trainer.batch import Example
 from engine.trainer.errors import UnsupportedModelError
+from engine.trainer.mode import in_mode
 from engine.trainer.model import Forward, LogProbModel, Rows
 from engine.trainer.moe import RouterSums
 
@@ -182,15 +183,10 @@ class PrefixReuse:
         vocabulary = self.runner.model.config.get_text_config().vocab_size
         tokens = [(7 * i + 3) % vocabulary for i in range(16)]
         examples = [_probe(tokens[:6], tokens[6:9]), _probe(tokens[:6], tokens[9:14])]
-        training = self.runner.model.training
-        self.runner.model.train(False)
-        try:
-            with torch.no_grad():
-                dense = self.runner.dense(examples).log_probs
-                with self.engaged():
-                    shared = self.suffix(self.begin(tokens[:5]), examples).log_probs
-        finally:
-            self.runner.model.train(training)
+        with in_mode(self.runner.model, training=False), torch.no_grad():
+            dense = self.runner.dense(examples).log_probs
+            with self.engaged():
+                shared = self.suffix(self.begin(tokens[:5]), examples).log_probs
         worst = (dense - shared).abs().max().item()
         if not worst <= (0.5 if self.runner.low_precision else 1e-3):
             raise UnsupportedModelError(

@@ -5,24 +5,27 @@ from __future__ import annotations
 import copy
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from engine.trainer.batch import Example, SampledGroup, make_examples
+from engine.edges import Beat, SampledGroup, TrainerState, TrainMetrics
+from engine.trainer import saved
+from engine.trainer.batch import Example, make_examples
 from engine.trainer.clock import Clock
-from engine.trainer.config import TrainerConfig, TrainMetrics
+from engine.trainer.config import TrainerConfig
 from engine.trainer.errors import NonFiniteLoss
 from engine.trainer.losses import LossTotals, importance_weights, policy_loss
 from engine.trainer.microbatch import Packing, SharedGroup, plan_packing
+from engine.trainer.mode import in_mode
 from engine.trainer.model import Forward, LogProbModel
 from engine.trainer.moe import Router, RouterBalance, RouterSums
 from engine.trainer.prefix_reuse import PrefixReuse
+from engine.trainer.pulse import Pulse
 from simulator.errors import ScenarioError
 
 
@@ -47,7 +50,8 @@ class Trainer:
 
     The model is changed in place and keeps its device and type. On the CPU, equal inputs and seeds
     give equal weights; on CUDA as far as its kernels do (torch.use_deterministic_algorithms).
-    Raises UnsupportedModelError on a model that cannot be computed exactly.
+    Raises UnsupportedModelError on a model that cannot be computed exactly. It is a
+    `engine.edges.Trainer`.
     """
 
     def __init__(self, model: PreTrainedModel, config: TrainerConfig | None = None) -> None:
@@ -64,8 +68,9 @@ class Trainer:
             head_chunk_tokens=self.config.head_chunk_tokens,
             router=Router.of(text_config, self.config.router_aux_coefficient),
         )
-        self._context_tokens: int | None = getattr(text_config, "max_position_embeddings", None)
-        self._vocabulary: int = text_config.vocab_size
+        self.context_tokens: int | None = getattr(text_config, "max_position_embeddings", None)
+        self.vocab_size: int = text_config.vocab_size
+        self._pulse: Pulse | None = None
         self._reuse: PrefixReuse | None = None
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = torch.optim.AdamW(
@@ -104,16 +109,15 @@ class Trainer:
             torch.cuda.reset_peak_memory_stats(self.model.device)
         undo = self._snapshot() if len(updates) > 1 else None
         old: dict[Example, Tensor] = {}
-        training = self.model.training
-        self.model.train()
         try:
-            balance = None
-            if examples and self.config.old_log_probs == "trainer":
-                balance = self._observe(examples, shared_prefix, clock, old)
-            for index, batch in enumerate(updates):
-                if index > 0 or self.config.minibatches > 1:
-                    balance = None  # the counts are of other examples, or of older weights
-                self._update(batch, shared_prefix, clock, sums, old, balance)
+            with in_mode(self.model, training=True):
+                balance = None
+                if examples and self.config.old_log_probs == "trainer":
+                    balance = self._observe(examples, shared_prefix, clock, old)
+                for index, batch in enumerate(updates):
+                    if index > 0 or self.config.minibatches > 1:
+                        balance = None  # the counts are of other examples, or of older weights
+                    self._update(batch, shared_prefix, clock, sums, old, balance)
         except BaseException:
             self._shuffle.setstate(shuffled)
             if undo is not None:
@@ -121,13 +125,30 @@ class Trainer:
             raise
         finally:
             self._optimizer.zero_grad(set_to_none=True)
-            self.model.train(training)
         return self._metrics(examples, clock, sums)
 
-    def log_probs(
+    def weights(self) -> Mapping[str, Tensor]:
+        """The weights, named as Hugging Face does; valid until the next `step`."""
+        weights: Mapping[str, Tensor] = self.model.state_dict()
+        return weights
+
+    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The weights' log-probability (temperature 1) of each token but the first, per sequence:
+        the model's own forward pass, without anything of the trainer's."""
+        rows = []
+        with in_mode(self.model, training=False), torch.no_grad():
+            for tokens in sequences:
+                ids = torch.tensor([[*tokens]], device=self.model.device)
+                logits = self.model(input_ids=ids).logits[0, :-1].float()
+                chosen = logits.log_softmax(-1).gather(1, ids[0, 1:, None])
+                rows.append([float(value) for value in chosen[:, 0].tolist()])
+        return rows
+
+    def response_log_probs(
         self, groups: Sequence[SampledGroup], *, shared_prefix: bool = False
     ) -> list[list[list[float]]]:
-        """The current weights' log-probability of each response token, by group and rollout."""
+        """The log-probability of each response token as an update computes it, by group and
+        rollout."""
         newest = max((max(r.versions, default=0) for g in groups for r in g.rollouts), default=0)
         examples = self._examples(groups, newest, None)
         found: dict[Example, Tensor] = {}
@@ -135,20 +156,30 @@ class Trainer:
         rows = iter(examples)
         return [[found[next(rows)].tolist() for _ in group.rollouts] for group in groups]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Weights, optimiser and random state: what a resumed run needs."""
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "shuffle": self._shuffle.getstate(),
-        }
+    def pulse(self) -> Beat:
+        """How fast the device is just now; see `engine.trainer.pulse`."""
+        if self._pulse is None:
+            self._pulse = Pulse(self.model)
+        return self._pulse.take()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a :meth:`state_dict`."""
-        self.model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        kind, words, gauss = state["shuffle"]
-        self._shuffle.setstate((kind, tuple(words), gauss))
+    def state(self) -> TrainerState:
+        """Weights, optimiser and random states: what a resumed run needs."""
+        tensors = {
+            **saved.model_tensors(self.model),
+            **saved.optimizer_tensors(self._optimizer),
+            **saved.random_tensors(),
+        }
+        return TrainerState(tensors, {"shuffle": saved.shuffle(self._shuffle)})
+
+    def load_state(self, state: TrainerState) -> None:
+        """Goes on from a `state`. Raises ValueError for one of another model or optimiser."""
+        known = ("model", "optimizer", "random")
+        if unknown := [name for name in state.tensors if name.partition("/")[0] not in known]:
+            raise ValueError(f"the tensor {unknown[0]} is none of a trainer's")
+        saved.load_model(self.model, state.tensors)
+        saved.load_optimizer(self._optimizer, self._parameters, state.tensors)
+        saved.load_random(state.tensors)
+        saved.load_shuffle(self._shuffle, state.plain.get("shuffle"))
 
     # -- one update -------------------------------------------------------------------------------
 
@@ -263,7 +294,6 @@ class Trainer:
 
     # -- passes without gradient ------------------------------------------------------------------
 
-    @torch.no_grad()
     def _observe(
         self,
         examples: Sequence[Example],
@@ -285,21 +315,16 @@ class Trainer:
                 balance.count(router, times)
 
         packing = self._pack(examples, shared_prefix)
-        training = self.model.training
-        self.model.train(False)
-        try:
-            with clock("log_prob"):
-                for batch in packing.dense:
-                    note(batch, self._runner.dense(batch))
-                for group in packing.shared:
-                    reuse = self._prefix_reuse()
-                    with reuse.engaged():
-                        prefix = reuse.begin(group.prefix)
-                        count(prefix.router, group.rollouts)
-                        for batch in group.microbatches:
-                            note(batch, reuse.suffix(prefix, batch))
-        finally:
-            self.model.train(training)
+        with in_mode(self.model, training=False), torch.no_grad(), clock("log_prob"):
+            for batch in packing.dense:
+                note(batch, self._runner.dense(batch))
+            for group in packing.shared:
+                reuse = self._prefix_reuse()
+                with reuse.engaged():
+                    prefix = reuse.begin(group.prefix)
+                    count(prefix.router, group.rollouts)
+                    for batch in group.microbatches:
+                        note(batch, reuse.suffix(prefix, batch))
         return balance
 
     # -- preparation ------------------------------------------------------------------------------
@@ -329,15 +354,15 @@ class Trainer:
         )
         for example in examples:
             tokens = len(example.prompt) + len(example.response)
-            if self._context_tokens is not None and tokens > self._context_tokens:
+            if self.context_tokens is not None and tokens > self.context_tokens:
                 raise ScenarioError(
                     "engine.model",
                     f"a prompt of {len(example.prompt)} and a response of {len(example.response)} "
-                    f"tokens do not fit the model's context of {self._context_tokens} tokens",
+                    f"tokens do not fit the model's context of {self.context_tokens} tokens",
                 )
             ids = (*example.prompt, *example.response)
-            if min(ids) < 0 or max(ids) >= self._vocabulary:
-                raise ValueError(f"a token is outside the vocabulary of {self._vocabulary}")
+            if min(ids) < 0 or max(ids) >= self.vocab_size:
+                raise ValueError(f"a token is outside the vocabulary of {self.vocab_size}")
         return examples
 
     def _order(self, examples: Sequence[Example]) -> list[list[Example]]:

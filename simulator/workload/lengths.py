@@ -200,7 +200,8 @@ class WeibullEffect:
     def sf(self, w: FloatArray) -> FloatArray:
         """``P(W > w)``."""
         with np.errstate(over="ignore"):
-            return np.exp(-_LN2 * np.exp(self.shape * w))
+            survival: FloatArray = np.exp(-_LN2 * np.exp(self.shape * w))
+        return survival
 
     def pdf(self, w: FloatArray) -> FloatArray:
         """Density."""

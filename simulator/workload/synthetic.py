@@ -119,7 +119,8 @@ class SyntheticWorkload:
         block, row = divmod(group, GROUPS_PER_BLOCK)
         lanes = range((size + INDICES_PER_LANE - 1) // INDICES_PER_LANE)
         parts = [self._lane(block, attempt, lane).uncapped[row] for lane in lanes]
-        return np.concatenate(parts)[:size]
+        lengths: FloatArray = np.concatenate(parts)[:size]
+        return lengths
 
     def _prompt_block(self, block: int) -> _PromptBlock:
         made = self._prompt_blocks.get(block)

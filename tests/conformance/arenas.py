@@ -17,7 +17,7 @@ from simulator.world import ClusterShape, World
 from tests.strategies import TableCost, TableWorkload
 
 if TYPE_CHECKING:
-    from engine.vllm_engine import VllmReplica
+    from engine.vllm.replica import VllmReplica
     from engine.world import Tokens
 
 MAX_SEQS, BUDGET, BLOCK = 8, 64, 32

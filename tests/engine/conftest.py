@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from engine.vllm_engine import VllmReplica
+    from engine.vllm.replica import VllmReplica
 
 HAVE_VLLM = importlib.util.find_spec("vllm") is not None
 CONTEXT_TOKENS = 256
@@ -18,7 +18,7 @@ VOCABULARY = 96
 END_TOKEN = 1
 
 if HAVE_VLLM:
-    from engine.environment import prepare
+    from engine.vllm.environment import prepare
 
     prepare()
 
@@ -64,7 +64,7 @@ def tiny_path(tiny_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture(scope="session")
 def make_replica(tiny_path: Path) -> Iterator[Callable[..., VllmReplica]]:
     """Start further replicas beside the shared one; all of them end with the session."""
-    from engine.vllm_engine import VllmReplica
+    from engine.vllm.replica import VllmReplica
 
     started: list[VllmReplica] = []
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from engine.vllm_engine import VllmReplica
+    from engine.vllm.replica import VllmReplica
 
 STEPS = 4
 SCENARIO = f"""\

@@ -13,7 +13,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 def test_a_pulse_takes_time_and_nothing_else(tiny_model: Any) -> None:
     import torch
 
-    from engine.pulse import Pulse
+    from engine.trainer.pulse import Pulse
 
     before = {name: value.clone() for name, value in tiny_model.state_dict().items()}
     states = torch.get_rng_state(), random.getstate()
@@ -33,7 +33,8 @@ def test_a_pulse_takes_time_and_nothing_else(tiny_model: Any) -> None:
 
 
 def test_rows_are_no_longer_than_the_context(tiny_model: Any, monkeypatch: Any) -> None:
-    from engine import pulse
+    from engine.edges import Beat
+    from engine.trainer import pulse
 
     seen = []
 
@@ -43,6 +44,6 @@ def test_rows_are_no_longer_than_the_context(tiny_model: Any, monkeypatch: Any) 
 
     monkeypatch.setattr(pulse.Pulse, "_pass", noted)
     monkeypatch.setattr(tiny_model.config, "max_position_embeddings", 100)
-    assert pulse.Pulse(tiny_model).take() == pulse.Beat(1.0, 1.0)
+    assert pulse.Pulse(tiny_model).take() == Beat(1.0, 1.0)
     assert seen[0] == (20, 100)
     assert seen.count((1, 8)) == 1 + pulse.SHORT_REPEATS

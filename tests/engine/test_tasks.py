@@ -20,7 +20,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.environment import EngineError
+from engine.errors import EngineError
 from engine.tasks import collatz, tokenizer, warm_start
 from engine.tasks.base import Prompt, Task
 from engine.tasks.collatz import CollatzTask
@@ -432,7 +432,7 @@ def test_other_settings_that_cannot_be_used(
 
 def test_evaluation_with_the_engine_counts_what_the_task_says(short_start: Path) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
-    from engine.vllm_engine import VllmReplica
+    from engine.vllm.replica import VllmReplica
 
     replica = VllmReplica(short_start, kv_tokens=8192, max_seqs=16)
     assert replica.stop_token_ids == [tokenizer.END_ID]

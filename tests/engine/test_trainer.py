@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import math
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from safetensors.torch import load_file, save_file  # noqa: E402
 from tiny_models import (  # noqa: E402
     build,
     gradients,
@@ -20,6 +22,7 @@ from tiny_models import (  # noqa: E402
     relative_error,
 )
 
+from engine.edges import TrainerState  # noqa: E402
 from engine.trainer import (  # noqa: E402
     DAPO,
     GRPO,
@@ -187,7 +190,7 @@ def test_dapo_leaves_out_groups_without_variance():
 
 def test_the_ratio_is_to_what_each_token_was_sampled_with():
     model = build("qwen3")
-    own = Trainer(model).log_probs(GROUPS)
+    own = Trainer(model).response_log_probs(GROUPS)
     shifted = [
         dataclasses.replace(
             group,
@@ -210,7 +213,7 @@ def test_the_ratio_is_to_what_each_token_was_sampled_with():
 
 def test_truncated_importance_weights_scale_the_gradient():
     model = build("qwen3")
-    own = Trainer(model).log_probs(GROUPS)
+    own = Trainer(model).response_log_probs(GROUPS)
     groups = [
         dataclasses.replace(
             group,
@@ -242,7 +245,7 @@ def test_advantages_come_from_the_baseline_rewards():
 def test_log_probs_are_the_models_at_the_sampling_temperature(temperature):
     model = build("qwen3")
     trainer = Trainer(model, TrainerConfig(temperature=temperature))
-    found = trainer.log_probs(GROUPS)
+    found = trainer.response_log_probs(GROUPS)
     scaled = copy.deepcopy(model)
     scaled.lm_head.weight.data /= temperature
     for group, rows in zip(GROUPS, found, strict=True):
@@ -251,18 +254,47 @@ def test_log_probs_are_the_models_at_the_sampling_temperature(temperature):
             assert row == pytest.approx(expected, abs=1e-10)
 
 
-def test_a_state_continues_where_it_stopped(tmp_path):
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_state_continues_where_it_stopped(tmp_path, tied):
     config = TrainerConfig(learning_rate=1e-2, minibatches=2)
-    model = build("qwen3", torch.float32)
+    model = build("qwen3", torch.float32, tie_word_embeddings=tied)
     trainer = Trainer(model, config)
     trainer.step(GROUPS, shared_prefix=False, version=0)
-    torch.save(trainer.state_dict(), tmp_path / "state.pt")
+    state = trainer.state()
+    save_file(dict(state.tensors), tmp_path / "state.safetensors")
+    plain = json.loads(json.dumps(state.plain))
     trainer.step(GROUPS, shared_prefix=False, version=0)
-    other = build("qwen3", torch.float32)
+    other = build("qwen3", torch.float32, tie_word_embeddings=tied)
     resumed = Trainer(other, dataclasses.replace(config, seed=7))
-    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    resumed.load_state(TrainerState(load_file(tmp_path / "state.safetensors"), plain))
     resumed.step(GROUPS, shared_prefix=False, version=0)
     assert same(weights(model), weights(other))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model/lm_head.weight": None}, "lm_head.weight is missing"),
+        ({"model/more": torch.zeros(1)}, "more is none of this model's"),
+        ({"else": torch.zeros(1)}, "else is none of a trainer's"),
+        ({"model/lm_head.weight": torch.zeros(2, 3)}, r"lm_head.weight is \[2, 3\] in"),
+        ({"optimizer/0/exp_avg": torch.zeros(1)}, "0/exp_avg is not of its parameter's shape"),
+        ({"optimizer/0/exp_avg": None}, "exp_avg is missing"),
+        ({"optimizer/999/exp_avg": torch.zeros(1)}, "999/exp_avg belongs to no parameter"),
+        ({"random/cpu": None}, "random generator is of no use"),
+        ({"random/cpu": torch.zeros(3, dtype=torch.uint8)}, "random generator is of no use"),
+    ],
+)
+def test_a_state_of_something_else_is_refused(change, message):
+    trainer = Trainer(build("qwen3", torch.float32), TrainerConfig(learning_rate=1e-2))
+    trainer.step(GROUPS, shared_prefix=False, version=0)
+    state = trainer.state()
+    tensors = {n: t for n, t in ({**state.tensors} | change).items() if t is not None}
+    with pytest.raises(ValueError, match=message):
+        trainer.load_state(TrainerState(tensors, state.plain))
+    for shuffle in (None, 3, [3, [1, 2], None], [3, ["x"] * 625, None], [9, [1] * 625, None]):
+        with pytest.raises(ValueError, match="random generator is of no use"):
+            trainer.load_state(TrainerState(state.tensors, {"shuffle": shuffle}))
 
 
 def test_it_learns_which_token_pays():
@@ -272,7 +304,7 @@ def test_it_learns_which_token_pays():
     first = None
     for step in range(12):
         probe = [SampledGroup(prompt, [_one(t, 0.0) for t in tokens], [0.0])]
-        log_probs = [row[0] for row in trainer.log_probs(probe)[0]]
+        log_probs = [row[0] for row in trainer.response_log_probs(probe)[0]]
         first = first if first is not None else log_probs[5]
         rollouts = [
             SampledRollout([t], [lp], [step], float(t == 5))

@@ -16,10 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vllm_trace import reference_iterations, run_requests, trace_iterations
 
-from engine import environment
-from engine.environment import EngineError
-from engine.replica import Response, Sampling, largest_difference, stream_seed
-from engine.vllm_engine import VllmReplica
+from engine.edges import Response, Sampling
+from engine.errors import EngineError
+from engine.in_flight import stream_seed
+from engine.sync_check import check_sync, largest_difference
+from engine.trainer import Trainer
+from engine.vllm import environment
+from engine.vllm.replica import VllmReplica
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -345,14 +348,14 @@ def test_new_weights_are_those_of_the_trainer(
     replica: VllmReplica, tiny_model: Any, other_model: Any
 ) -> None:
     version, sample = replica.version, [PROMPT * 3, [*PROMPT, 3]]
-    assert replica.check_sync(tiny_model, sample) < 1e-4
+    assert check_sync(replica, Trainer(tiny_model), sample) < 1e-4
     with pytest.raises(EngineError, match=r"log-probabilities differ .* at most 0.0001 is allowed"):
-        replica.check_sync(other_model, sample)
+        check_sync(replica, Trainer(other_model), sample)
     replica.load_weights(other_model.state_dict())
     assert replica.version == version + 1
-    assert replica.check_sync(other_model, sample) < 1e-4
+    assert check_sync(replica, Trainer(other_model), sample) < 1e-4
     with pytest.raises(EngineError, match="log-probabilities differ"):
-        replica.check_sync(tiny_model, sample)
+        check_sync(replica, Trainer(tiny_model), sample)
     replica.submit("x", PROMPT, max_new_tokens=20, seed=0, ignore_eos=True)
     response = finish(replica)["x"]
     assert response.segments == ((version + 1, 20),)
@@ -377,7 +380,7 @@ def test_weights_are_copied_and_empty_the_prefix_cache(
         prefills.append(replica.last_iteration.work.prefill_tokens)
         finish(replica)
     assert prefills == [100, 4, 100]
-    assert replica.check_sync(tiny_model, [PROMPT]) < 1e-4
+    assert check_sync(replica, Trainer(tiny_model), [PROMPT]) < 1e-4
 
 
 def test_rollouts_in_flight_go_on_with_the_new_weights(
@@ -390,7 +393,7 @@ def test_rollouts_in_flight_go_on_with_the_new_weights(
     engine.load_weights(other_model.state_dict())
     engine.load_weights(other_model.state_dict())
     with pytest.raises(EngineError, match="rollouts are in flight"):
-        engine.check_sync(other_model, [PROMPT])
+        check_sync(engine, Trainer(other_model), [PROMPT])
     engine.step()
     done = engine.last_iteration
     assert done is not None
@@ -455,7 +458,7 @@ def test_other_bad_input(replica: VllmReplica, tiny_model: Any) -> None:
         replica.abort(["nobody"])
     for sample in ([], [[3]], [[3] * CONTEXT_TOKENS]):
         with pytest.raises(EngineError, match="sequences of 2 to 255 tokens"):
-            replica.check_sync(tiny_model, sample)
+            check_sync(replica, Trainer(tiny_model), sample)
     for bad in ({"temperature": -1.0}, {"top_p": 0.0}, {"top_k": -1}, {"top_p": float("nan")}):
         with pytest.raises(EngineError, match="cannot be sampled with"):
             Sampling(**bad)  # type: ignore[arg-type]

@@ -6,25 +6,17 @@ from work that costs more; the pulse can, since its work never changes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 
 import torch
 from transformers import PreTrainedModel
 
+from engine.edges import Beat
 from engine.trainer.clock import Clock
+from engine.trainer.mode import in_mode
 
 SHORT_TOKENS, SHORT_REPEATS = 8, 4
 LONG_TOKENS, ROW_TOKENS = 2048, 256
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """short_s: a forward pass so small that launching it takes longest, as an engine's iteration.
-    long_s: one bound by arithmetic, as an update. Seconds."""
-
-    short_s: float
-    long_s: float
 
 
 class Pulse:
@@ -54,12 +46,7 @@ class Pulse:
         return torch.tensor(ids, device=self._model.device)
 
     def _pass(self, ids: torch.Tensor) -> float:
-        model = self._model
-        training, clock = model.training, Clock(model.device)
-        model.eval()
-        try:
-            with torch.no_grad(), clock("pass"):
-                model(input_ids=ids, use_cache=False)
-            return clock.seconds["pass"]
-        finally:
-            model.train(training)
+        clock = Clock(self._model.device)
+        with in_mode(self._model, training=False), torch.no_grad(), clock("pass"):
+            self._model(input_ids=ids, use_cache=False)
+        return clock.seconds["pass"]

@@ -12,32 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.environment import (
-    EngineError,
-    prepare,
-    quiet,
-    require_calls,
-    sentence,
-    threads_kept,
-    time_limit,
-)
-from engine.replica import (
-    EngineIteration,
-    InFlight,
-    Limits,
-    Response,
-    Sampling,
-    WorkMeter,
-    check_close,
-    check_shape,
-    end_tokens,
-    model_log_probs,
-    pool_too_small,
-    stream_seed,
-)
+from engine.edges import EngineIteration, Limits, Response, Sampling
+from engine.errors import EngineError, sentence
+from engine.in_flight import InFlight, stream_seed
+from engine.quiet import quiet
+from engine.time_limit import time_limit
+from engine.vllm.environment import prepare, require_calls, threads_kept
+from engine.vllm.start import check_shape, end_tokens, hold_generators_back, start
+from engine.work_meter import WorkMeter
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 _SCHEDULER = "engine_core.engine_core.scheduler"
 _NEEDED = (
@@ -49,7 +34,7 @@ _NEEDED = (
 
 
 class VllmReplica:
-    """One vLLM engine: submit, step, abort, load weights.
+    """One vLLM engine: submit, step, abort, load weights. It is an `engine.edges.Engine`.
 
     model_path: a Hugging Face model folder (or name, with ``local_files=False``).
     max_seqs, max_batched_tokens: rollouts and tokens in one iteration.
@@ -119,7 +104,7 @@ class VllmReplica:
             "gpu_memory_utilization": memory_fraction,
         }
         with threads_kept(), quiet():
-            self._engine = _start(options, kv_tokens, on_cpu)
+            self._engine = start(options, kv_tokens, on_cpu)
         self._adopt(on_cpu, stop_token_ids)
 
     @property
@@ -150,9 +135,9 @@ class VllmReplica:
         self._check_alive()
         if request_id in self._live:
             raise EngineError(f"Rollout {request_id} is already running.")
-        partial, start = tuple(partial_token_ids), (self.version, 0)
-        live = InFlight(request_id, partial, tuple(partial_log_probs), [start])
-        self.limits.check(live, prompt_token_ids, max_new_tokens)
+        partial, first = tuple(partial_token_ids), (self.version, 0)
+        live = InFlight(request_id, partial, tuple(partial_log_probs), [first])
+        self.limits.check(request_id, prompt_token_ids, partial, partial_log_probs, max_new_tokens)
         params = self._params(
             max_tokens=max_new_tokens - len(partial),
             seed=stream_seed(seed, len(partial)),
@@ -202,12 +187,12 @@ class VllmReplica:
             self._forget(response.request_id)
         return finished
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Replace the weights (a Hugging Face state dict); bumps ``version``, empties the cache.
+    def load_weights(self, weights: Mapping[str, Tensor], version: int | None = None) -> None:
+        """Replace the weights (a Hugging Face state dict), empty the cache, set ``version``.
 
-        Rollouts in flight stay: they give up their KV blocks and are prefilled again with the new
-        weights, so that no token attends to keys of an older version. Raises EngineError when
-        vLLM refuses the weights.
+        version: None is one more than before. Rollouts in flight stay: they give up their KV blocks
+        and are prefilled again with the new weights, so that no token attends to keys of an older
+        version. Raises EngineError when vLLM refuses the weights.
         """
         self._check_alive()
         options = {"weights_iterator": iter(list(weights.items()))}
@@ -219,34 +204,30 @@ class VllmReplica:
         self._swept.update(request.request_id for request in self._scheduler.running)
         if not self._engine.reset_prefix_cache(reset_running_requests=bool(self._live)):
             raise self._fail("vLLM could not empty its prefix cache after new weights came.")
-        self.version += 1
+        self.version = self.version + 1 if version is None else version
         for live in self._live.values():
             live.new_version(self.version, len(self._so_far(live).token_ids))
 
-    def check_sync(
-        self,
-        model: torch.nn.Module,
-        sample: Sequence[Sequence[int]],
-        *,
-        tolerance: float | None = None,
-    ) -> float:
-        """The largest difference between the engine's and ``model``'s token log-probabilities.
+    @property
+    def log_prob_tolerance(self) -> float:
+        """1e-4 in float32 and 0.25 in shorter types, nats."""
+        return 1e-4 if self.dtype == "float32" else 0.25
 
-        sample: token ids of prompts with responses, each of at least two tokens; one forward pass
-        of each on either side, at temperature 1. tolerance: raise EngineError above it; None is
-        1e-4 in float32 and 0.25 in shorter types. Raises EngineError while rollouts are in flight.
+    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The engine's log-probability of each token but the first, at temperature 1.
+
+        sequences: token ids, each of at least two and at most ``limits.max_model_len`` - 1; one
+        forward pass of each. Raises EngineError while rollouts are in flight.
         """
         self._check_alive()
         if self._live:
-            raise EngineError("check_sync needs an idle engine, but rollouts are in flight.")
-        longest = self.limits.max_model_len - 1
-        if not sample or not all(2 <= len(tokens) <= longest for tokens in sample):
-            raise EngineError(f"check_sync needs sequences of 2 to {longest} tokens.")
-        if tolerance is None:
-            tolerance = 1e-4 if self.dtype == "float32" else 0.25
-        found = self._prompt_log_probs(sample)
-        self._engine.reset_prefix_cache()  # later rollouts find none of the sample's keys
-        return check_close(found, model_log_probs(model, sample), tolerance)
+            raise EngineError("log_probs needs an idle engine, but rollouts are in flight.")
+        longest = self.limits.max_model_len - 1  # one token more is sampled
+        if not sequences or not all(2 <= len(tokens) <= longest for tokens in sequences):
+            raise EngineError(f"log_probs needs sequences of 2 to {longest} tokens.")
+        found = self._prompt_log_probs(sequences)
+        self._engine.reset_prefix_cache()  # later rollouts find none of their keys
+        return found
 
     def shutdown(self) -> None:
         """End the engine and free its memory; the replica is of no use afterwards."""
@@ -269,7 +250,7 @@ class VllmReplica:
         self.stop_token_ids = own if stop_token_ids is None else [*stop_token_ids]
         self._observe_schedule()
         if on_cpu:
-            _hold_generators_back(core)
+            hold_generators_back(core)
 
     def _check_alive(self) -> None:
         if self._failure is not None:
@@ -395,57 +376,3 @@ class VllmReplica:
                 found[output.request_id] = [row[token].logprob for token, row in rows]
                 self._forget(output.request_id)
         return [found[name] for name in names]
-
-
-def _start(options: dict[str, Any], kv_tokens: int | None, on_cpu: bool) -> Any:
-    try:
-        from vllm import EngineArgs
-        from vllm.v1.engine.llm_engine import LLMEngine
-    except Exception as error:
-        raise EngineError(f"vLLM cannot be imported: {sentence(error)}") from error
-    options = options | {
-        "async_scheduling": False,
-        "disable_log_stats": True,
-        "logprobs_mode": "processed_logprobs",
-        "use_tqdm_on_load": False,
-    }
-    pool_tokens = None
-    if kv_tokens is not None:
-        blocks = kv_tokens // options["block_size"]
-        pool_tokens = blocks * options["block_size"]
-        options["num_gpu_blocks_override"] = blocks + 1  # vLLM keeps one as a null block
-        if on_cpu:  # the number of blocks decides; this only skips measuring the memory
-            options["kv_cache_memory_bytes"] = 1 << 28
-    try:
-        config = EngineArgs(**options).create_engine_config()
-        if pool_tokens is not None and config.model_config.max_model_len > pool_tokens:
-            if options["max_model_len"] is not None or pool_tokens == 0:
-                raise pool_too_small(pool_tokens, config.model_config.max_model_len)
-            config = EngineArgs(**options | {"max_model_len": pool_tokens}).create_engine_config()
-        return LLMEngine.from_vllm_config(config, disable_log_stats=True)
-    except EngineError:
-        raise
-    except Exception as error:
-        raise EngineError(f"vLLM could not start: {sentence(error)}") from error
-
-
-def _hold_generators_back(core: Any) -> None:
-    """Keep vLLM from winding back a CPU random generator, which PyTorch does not support.
-
-    A chunk that does not complete a prefill samples a token that is thrown away, and vLLM undoes
-    the draw through the generator's offset; that raises on a CPU. Such rollouts hide their
-    generator for the iteration instead: nothing is drawn, so nothing has to be undone.
-    """
-    runner = core.model_executor.driver_worker.worker.model_runner
-    sample_tokens = runner.sample_tokens
-
-    def without_unfinished_prefills(*args: Any, **kwargs: Any) -> Any:
-        batch = runner.input_batch
-        unfinished = runner.discard_request_mask.np[: batch.num_reqs].nonzero()[0].tolist()
-        held = {i: batch.generators.pop(i) for i in unfinished if i in batch.generators}
-        try:
-            return sample_tokens(*args, **kwargs)
-        finally:
-            batch.generators.update(held)
-
-    runner.sample_tokens = without_unfinished_prefills

@@ -8,18 +8,13 @@ Importing this module imports neither vLLM nor torch.
 
 from __future__ import annotations
 
-import logging
 import os
-import signal
 import sys
-import threading
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
-from types import FrameType
 
-from simulator.errors import RunError
+from engine.errors import EngineError
 
 OLDEST_VLLM = (0, 32)
 """The oldest vLLM that the adapter was tested with."""
@@ -40,10 +35,6 @@ _ON_CPU: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # two lines about memory binding at every start
 }
-
-
-class EngineError(RunError):
-    """The real engine cannot start or cannot go on; the message says why in one sentence."""
 
 
 def vllm_version() -> tuple[str, bool]:
@@ -96,46 +87,11 @@ def prepare(*, local_files: bool = True) -> bool:
         )
     if multiprocessing is None and "vllm" in sys.modules:
         raise EngineError(
-            "vLLM was imported before engine.environment.prepare(), which has to run first."
+            "vLLM was imported before engine.vllm.environment.prepare(), which has to run first."
         )
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
     return on_cpu
-
-
-class time_limit:  # noqa: N801 - used as a statement: with time_limit(...)
-    """Raise EngineError(message) in the enclosed code after ``seconds``; None sets no limit.
-
-    Uses SIGALRM, so it acts in the main thread only, and code that never returns to the Python
-    interpreter is not interrupted. It encloses every iteration of an engine, so the handler is
-    installed once and stays: setting it anew each time would cost as much as all other accounting.
-    Does not nest.
-    """
-
-    __slots__ = ("_message", "_seconds")
-    _handling = False
-    _current = ""
-
-    def __init__(self, seconds: float | None, message: str) -> None:
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        self._seconds = seconds if in_main_thread else None
-        self._message = message
-
-    def __enter__(self) -> None:
-        if self._seconds is not None:
-            if not time_limit._handling:
-                signal.signal(signal.SIGALRM, _on_alarm)
-                time_limit._handling = True
-            time_limit._current = self._message
-            signal.setitimer(signal.ITIMER_REAL, self._seconds)
-
-    def __exit__(self, *error: object) -> None:
-        if self._seconds is not None:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-
-
-def _on_alarm(signum: int, frame: FrameType | None) -> None:
-    raise EngineError(time_limit._current)
 
 
 def require_calls(found: object, name: str, paths: Iterable[str]) -> None:
@@ -159,22 +115,3 @@ def threads_kept() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads = set_num_threads
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No warnings from the libraries below, neither as Python's warnings nor through logging."""
-    disabled = logging.root.manager.disable
-    logging.disable(max(disabled, logging.WARNING))
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
-
-
-def sentence(error: BaseException) -> str:
-    """The first line of an error of another library, with its type."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,15 @@
+"""How a real run fails: the engine's error, and another library's error in one sentence."""
+
+from __future__ import annotations
+
+from simulator.errors import RunError
+
+
+class EngineError(RunError):
+    """The real engine cannot start or cannot go on; the message says why in one sentence."""
+
+
+def sentence(error: BaseException) -> str:
+    """The first line of an error of another library, with its type."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,130 @@
+"""A trainer's state as named tensors and plain data, and back.
+
+Names are ``model/NAME``, ``optimizer/PARAMETER/NAME`` and ``random/DEVICE``. What is loaded is
+checked against the model and optimiser at hand, since it may come from a file.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MODEL, OPTIMIZER, RANDOM = "model", "optimizer", "random"
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Weights and buffers, tied ones once."""
+    found: dict[str, Tensor] = {}
+    seen: set[tuple[Any, ...]] = set()
+    for name, tensor in model.state_dict().items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and place in seen:
+            continue
+        seen.add(place)
+        found[f"{MODEL}/{name}"] = tensor
+    return found
+
+
+def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Puts weights and buffers in place. Raises ValueError for those of another model."""
+    expected = model_tensors(model)
+    given = _of(MODEL, tensors)
+    _require_names({name.partition("/")[2] for name in expected}, given)
+    for name, tensor in given.items():
+        _require_like(f"{MODEL}/{name}", tensor, expected[f"{MODEL}/{name}"])
+    model.load_state_dict(given, strict=False)  # a tied weight is in place with its twin
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What the optimiser has gathered of each parameter, by the parameter's number. Its settings
+    are not among them: they are the scenario's."""
+    state: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
+    return {
+        f"{OPTIMIZER}/{number}/{name}": tensor
+        for number, own in state.items()
+        for name, tensor in own.items()
+    }
+
+
+def load_optimizer(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], tensors: Mapping[str, Tensor]
+) -> None:
+    """Puts AdamW's moments in place. Raises ValueError for those of other parameters."""
+    state: dict[int, dict[str, Tensor]] = defaultdict(dict)
+    for key, tensor in _of(OPTIMIZER, tensors).items():
+        number, _, name = key.partition("/")
+        if not number.isdecimal() or int(number) >= len(parameters):
+            raise ValueError(f"the optimiser's tensor {key} belongs to no parameter")
+        moment = name in ("exp_avg", "exp_avg_sq")
+        shape = parameters[int(number)].shape if moment else torch.Size()
+        if tensor.shape != shape:
+            raise ValueError(f"the optimiser's tensor {key} is not of its parameter's shape")
+        state[int(number)][name] = tensor
+    for own in state.values():
+        _require_names({"step", "exp_avg", "exp_avg_sq"}, own)
+    whole = optimizer.state_dict() | {"state": dict(state)}
+    optimizer.load_state_dict(whole)
+
+
+def random_tensors() -> dict[str, Tensor]:
+    """The states of torch's own generators, of the CPU and of every GPU."""
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    named = {f"{RANDOM}/cuda:{number}": state for number, state in enumerate(gpus)}
+    return {f"{RANDOM}/cpu": torch.get_rng_state(), **named}
+
+
+def load_random(tensors: Mapping[str, Tensor]) -> None:
+    """Puts them in place, those of GPUs that are not here apart. Raises ValueError."""
+    given = _of(RANDOM, tensors)
+    try:
+        torch.set_rng_state(given.pop("cpu"))
+        here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        for number in range(here):
+            if (state := given.get(f"cuda:{number}")) is not None:
+                torch.cuda.set_rng_state(state, number)
+    except (KeyError, RuntimeError, TypeError) as error:
+        raise ValueError(f"the state of torch's random generator is of no use: {error}") from None
+
+
+def shuffle(random: Random) -> list[Any]:
+    """A Python generator's state as plain data."""
+    version, words, gauss = random.getstate()
+    return [version, list(words), gauss]
+
+
+def load_shuffle(random: Random, state: Any) -> None:
+    """Puts it in place. Raises ValueError."""
+    try:
+        version, words, gauss = state
+        random.setstate((version, tuple(words), gauss))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"the state of the random generator is of no use: {error}") from None
+
+
+def _of(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of one kind, by the rest of their names."""
+    return {
+        name.partition("/")[2]: tensor
+        for name, tensor in tensors.items()
+        if name.partition("/")[0] == kind
+    }
+
+
+def _require_names(expected: set[str], given: Mapping[str, Tensor]) -> None:
+    if missing := sorted(expected - given.keys()):
+        raise ValueError(f"the tensor {missing[0]} is missing")
+    if unknown := sorted(given.keys() - expected):
+        raise ValueError(f"the tensor {unknown[0]} is none of this model's")
+
+
+def _require_like(name: str, tensor: Tensor, own: Tensor) -> None:
+    if tensor.shape != own.shape or tensor.dtype != own.dtype:
+        raise ValueError(
+            f"the tensor {name} is {list(tensor.shape)} in {tensor.dtype}, and the model's is "
+            f"{list(own.shape)} in {own.dtype}"
+        )

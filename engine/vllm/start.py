@@ -1,0 +1,95 @@
+"""Starting vLLM: what it is asked for, and what has to be mended in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.errors import EngineError, sentence
+
+
+def start(options: dict[str, Any], kv_tokens: int | None, on_cpu: bool) -> Any:
+    """A started ``LLMEngine``. Raises EngineError in one sentence where vLLM cannot be had or does
+    not start, or where the KV pool cannot hold one rollout."""
+    try:
+        from vllm import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+    except Exception as error:
+        raise EngineError(f"vLLM cannot be imported: {sentence(error)}") from error
+    options = options | {
+        "async_scheduling": False,
+        "disable_log_stats": True,
+        "logprobs_mode": "processed_logprobs",
+        "use_tqdm_on_load": False,
+    }
+    pool_tokens = None
+    if kv_tokens is not None:
+        blocks = kv_tokens // options["block_size"]
+        pool_tokens = blocks * options["block_size"]
+        options["num_gpu_blocks_override"] = blocks + 1  # vLLM keeps one as a null block
+        if on_cpu:  # the number of blocks decides; this only skips measuring the memory
+            options["kv_cache_memory_bytes"] = 1 << 28
+    try:
+        config = EngineArgs(**options).create_engine_config()
+        if pool_tokens is not None and config.model_config.max_model_len > pool_tokens:
+            if options["max_model_len"] is not None or pool_tokens == 0:
+                raise _pool_too_small(pool_tokens, config.model_config.max_model_len)
+            config = EngineArgs(**options | {"max_model_len": pool_tokens}).create_engine_config()
+        return LLMEngine.from_vllm_config(config, disable_log_stats=True)
+    except EngineError:
+        raise
+    except Exception as error:
+        raise EngineError(f"vLLM could not start: {sentence(error)}") from error
+
+
+def hold_generators_back(core: Any) -> None:
+    """Keep vLLM from winding back a CPU random generator, which PyTorch does not support.
+
+    A chunk that does not complete a prefill samples a token that is thrown away, and vLLM undoes
+    the draw through the generator's offset; that raises on a CPU. Such rollouts hide their
+    generator for the iteration instead: nothing is drawn, so nothing has to be undone.
+    """
+    runner = core.model_executor.driver_worker.worker.model_runner
+    sample_tokens = runner.sample_tokens
+
+    def without_unfinished_prefills(*args: Any, **kwargs: Any) -> Any:
+        batch = runner.input_batch
+        unfinished = runner.discard_request_mask.np[: batch.num_reqs].nonzero()[0].tolist()
+        held = {i: batch.generators.pop(i) for i in unfinished if i in batch.generators}
+        try:
+            return sample_tokens(*args, **kwargs)
+        finally:
+            batch.generators.update(held)
+
+    runner.sample_tokens = without_unfinished_prefills
+
+
+def check_shape(max_seqs: int, max_batched_tokens: int, block_tokens: int, on_cpu: bool) -> None:
+    """Raises EngineError for sizes with which no engine starts."""
+    if block_tokens <= 0 or (on_cpu and block_tokens % 32):
+        raise EngineError(
+            f"block_tokens is {block_tokens}; it is positive, and a multiple of 32 on a CPU."
+        )
+    if not 0 < max_seqs <= max_batched_tokens:
+        raise EngineError(
+            f"max_batched_tokens ({max_batched_tokens}) is at least max_seqs ({max_seqs}), "
+            "which is at least 1."
+        )
+
+
+def _pool_too_small(pool_tokens: int, rollout_tokens: int) -> EngineError:
+    """The error for a KV pool that cannot hold one rollout."""
+    return EngineError(
+        f"The KV pool of {pool_tokens} tokens is too small for one rollout of {rollout_tokens} "
+        "tokens: raise kv_tokens or lower max_model_len."
+    )
+
+
+def end_tokens(generation: Mapping[str, Any], config: object) -> list[int]:
+    """A model's own end tokens, from its generation settings or else its configuration."""
+    end = generation.get("eos_token_id")
+    if end is None:
+        end = getattr(config, "eos_token_id", None)
+    if end is None:
+        return []
+    return [int(token) for token in ([end] if isinstance(end, int) else end)]

@@ -13,8 +13,17 @@ from hypothesis import strategies as st
 
 from simulator.cli import app as cli
 from simulator.errors import ScenarioError
+from simulator.policies import APRIL
 from simulator.scenario.file import override, parse_scenario
-from simulator.studies.capacity import Choice, _marked, combinations, explore, parse_vary, ranked
+from simulator.studies.capacity import (
+    Choice,
+    _marked,
+    combinations,
+    explore,
+    parse_vary,
+    plan,
+    ranked,
+)
 from simulator.studies.simulate import from_raw, simulate
 
 SCENARIO = """
@@ -47,6 +56,17 @@ def test_every_combination_is_what_simulate_says() -> None:
         assert choice.figures["step_s"] == summary["step_s"]
         assert choice.figures["gpus"] == gpus
         assert choice.figures["gpu_s_per_step"] == pytest.approx(gpus * summary["makespan_s"] / 2)
+
+
+def test_a_plan_from_python_is_the_grid_best_first() -> None:
+    raw = parse_scenario(SCENARIO)
+    vary = {"workload.group_size": [4, 10**7]}
+    choices = plan(from_raw(raw), vary, ["sync", APRIL()], by="gpu_s")
+    explored = explore(raw, vary, ["sync", "april"])
+    assert choices == ranked(explored, "gpu_s")
+    assert [choice.policy for choice in choices if choice.problem] == ["sync", "april"]
+    [own] = plan(from_raw(raw).with_policy("mine: april"), {"workload.group_size": [4]})
+    assert (own.policy, own.figures) == ("april", explored[1].figures)
 
 
 def test_values_are_yaml() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from simulator.cluster.routing import ROUTINGS
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs import LinearCost, RooflineCost
 from simulator.errors import ScenarioError
+from simulator.plan import Launch, StepPlan
+from simulator.policies import APRIL, PODS
+from simulator.policy import Policy, chain
 from simulator.scenario.file import RawScenario, override, parse_scenario, read_scenario
 from simulator.scenario.scenario import Scenario, build_scenario
 from simulator.scenario.sections import ClusterSection, ScenarioModel, validate
@@ -225,6 +229,33 @@ def test_a_prompt_or_group_beyond_the_pool_names_the_key_to_change() -> None:
 )
 def test_another_policy_has_its_name(text: str, name: str) -> None:
     assert built("seed=7").with_policy(text).policy_name == name
+
+
+@dataclass(frozen=True)
+class Own(Policy):
+    share: float = 0.5
+
+
+class Ahead(Policy):
+    def plan(self, plan: StepPlan, state: Any) -> StepPlan:
+        return replace(plan, launch=Launch(run_ahead=1))
+
+
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [
+        (chain(), "sync"),
+        (APRIL(1.5), "april(over_sampling=1.5)"),
+        (chain(Own(0.25), PODS(keep=2)), "Own(share=0.25)+pods(keep=2)"),
+        (Policy(), "Policy"),
+    ],
+)
+def test_a_policy_may_be_an_object_of_any_class(policy: Policy, name: str) -> None:
+    under = built().with_policy(policy)
+    assert (under.policy_name, under.policy) == (name, chain(policy))
+    with pytest.raises(ScenarioError, match="overlaps training") as caught:
+        built().with_policy(chain(policy, Ahead()))
+    assert caught.value.field == "policy.Ahead"
 
 
 def test_the_runs_seed_reaches_a_policy_that_draws() -> None:

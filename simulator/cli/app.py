@@ -20,7 +20,6 @@ from simulator.errors import RollcastError, ScenarioError
 app = typer.Typer(
     name="rollcast",
     help="Forecast how a scheduling policy changes the speed of LLM reinforcement learning.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

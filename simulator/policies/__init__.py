@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -154,6 +154,16 @@ def name_of(policy: Policy) -> str:
     return _NAMES[type(policy)]
 
 
+def label(policy: Policy) -> str:
+    """A text for tables and figures: as it is spelt, or as a policy that is not among `POLICIES`
+    shows itself."""
+    if isinstance(policy, Chain):
+        return "+".join(map(label, policy.policies)) or SYNCHRONOUS
+    if type(policy) in _NAMES:
+        return spell(policy)
+    return repr(policy) if is_dataclass(policy) else type(policy).__name__
+
+
 def check_policy(policy: Policy, plan: StepPlan) -> None:
     """Checks the plan that ``policy`` makes of ``plan`` for every group size it may ever choose, so
     that a contradiction shows before the run and not in the middle of it. Raises ScenarioError."""
@@ -257,6 +267,7 @@ __all__ = [
     "build_chain",
     "build_policy",
     "check_policy",
+    "label",
     "name_of",
     "parse_policy",
     "spell",

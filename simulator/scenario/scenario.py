@@ -24,8 +24,16 @@ from simulator.costs.hardware import Gpu, load_gpu
 from simulator.costs.models import Model, load_model, model_presets
 from simulator.errors import ScenarioError
 from simulator.plan import Batch, StepPlan
-from simulator.policies import build_chain, check_policy, name_of, parse_policy, spell
-from simulator.policy import Chain
+from simulator.policies import (
+    POLICIES,
+    build_chain,
+    check_policy,
+    label,
+    name_of,
+    parse_policy,
+    spell,
+)
+from simulator.policy import Chain, Policy, chain
 from simulator.scenario.file import RawScenario
 from simulator.scenario.sections import (
     MAX_ROLLOUTS,
@@ -75,15 +83,19 @@ class Scenario:
         except ScenarioError as error:
             raise self.raw.locate(error) from None
 
-    def with_policy(self, text: str) -> Scenario:
-        """The same scenario under another policy, spelt as on the command line, with a label of its
-        own before it if wanted (``all: april+sagc``). Raises ScenarioError."""
-        label, colon, chain = text.rpartition(":")
-        policy = parse_policy(chain, seed=self.seed)
+    def with_policy(self, policy: str | Policy) -> Scenario:
+        """The same scenario under another policy: an object, or its spelling on the command line,
+        with a label of its own before it if wanted (``all: april+sagc``). Raises ScenarioError."""
+        if isinstance(policy, Policy):
+            return self._under(chain(policy), label(policy))
+        own, colon, spelt = policy.rpartition(":")
+        if colon and not own.strip():
+            raise ScenarioError("--policy", f"{policy!r} has an empty label before the colon")
+        parsed = parse_policy(spelt, seed=self.seed)
+        return self._under(parsed, own.strip() or spell(parse_policy(spelt, seed=0)))
+
+    def _under(self, policy: Chain, name: str) -> Scenario:
         _check_policy(policy, self.plan, self.shape)
-        if colon and not label.strip():
-            raise ScenarioError("--policy", f"{text!r} has an empty label before the colon")
-        name = label.strip() or spell(parse_policy(chain, seed=0))
         return replace(self, policy=policy, policy_name=name)
 
 
@@ -151,7 +163,8 @@ def overlapping(policy: Chain, plan: StepPlan) -> str | None:
     does."""
     for member in policy.policies:
         if member.plan(plan, member.init()).launch.run_ahead:
-            return name_of(member)
+            named = type(member) in POLICIES.values()
+            return name_of(member) if named else type(member).__name__
     return None
 
 

@@ -18,8 +18,11 @@ from typing import Any, Literal, get_args
 import yaml
 
 from simulator.errors import RollcastError, ScenarioError
+from simulator.policies import label
+from simulator.policy import Policy
 from simulator.results.folder import write_json
 from simulator.scenario.file import RawScenario, override
+from simulator.scenario.scenario import Scenario
 from simulator.spans import StepRecord
 from simulator.studies.simulate import from_raw, simulate
 
@@ -71,7 +74,7 @@ def parse_vary(texts: Sequence[str]) -> dict[str, list[Any]]:
     return found
 
 
-def combinations(vary: Mapping[str, Sequence[Any]], policies: Sequence[str]) -> int:
+def combinations(vary: Mapping[str, Sequence[Any]], policies: Sequence[str | Policy]) -> int:
     """How many choices there are. Raises ScenarioError (``--vary``) for more than can be run."""
     count = len(policies)
     for values in vary.values():
@@ -84,14 +87,14 @@ def combinations(vary: Mapping[str, Sequence[Any]], policies: Sequence[str]) -> 
 def explore(
     raw: RawScenario,
     vary: Mapping[str, Sequence[Any]],
-    policies: Sequence[str],
+    policies: Sequence[str | Policy],
     on_choice: Callable[[], None] | None = None,
     on_step: Callable[[StepRecord], None] | None = None,
 ) -> list[Choice]:
     """Simulates every combination of settings and policies, in order.
 
-    policies: chains as on the command line. Raises ScenarioError or RunError where none of them can
-    be run: the reason of the first.
+    policies: chains, as objects or as on the command line. Raises ScenarioError or RunError where
+    none of them can be run: the reason of the first.
     """
     found: list[Choice] = []
     first: RollcastError | None = None
@@ -100,7 +103,8 @@ def explore(
             found.append(_choice(raw, settings, policy, on_step))
         except RollcastError as error:
             first = first or error
-            found.append(Choice(settings, policy, {}, str(error)))
+            name = policy if isinstance(policy, str) else label(policy)
+            found.append(Choice(settings, name, {}, str(error)))
         if on_choice is not None:
             on_choice()
     if first is not None and not any(choice.figures for choice in found):
@@ -109,8 +113,8 @@ def explore(
 
 
 def _grid(
-    vary: Mapping[str, Sequence[Any]], policies: Sequence[str]
-) -> Iterator[tuple[dict[str, Any], str]]:
+    vary: Mapping[str, Sequence[Any]], policies: Sequence[str | Policy]
+) -> Iterator[tuple[dict[str, Any], str | Policy]]:
     for values in product(*vary.values()):
         for policy in policies:
             yield dict(zip(vary, values, strict=True)), policy
@@ -119,7 +123,7 @@ def _grid(
 def _choice(
     raw: RawScenario,
     settings: Mapping[str, Any],
-    policy: str,
+    policy: str | Policy,
     on_step: Callable[[StepRecord], None] | None,
 ) -> Choice:
     texts = [f"{key}={json.dumps(value, default=str)}"
@@ -172,6 +176,26 @@ def ranked(choices: Sequence[Choice], aim: str) -> list[Choice]:
         return value is None, 0.0 if value is None else value
 
     return sorted(choices, key=order)
+
+
+def plan(
+    scenario: Scenario,
+    vary: Mapping[str, Sequence[Any]],
+    policies: Sequence[str | Policy] = (),
+    by: Aim = "step_s",
+) -> list[Choice]:
+    """A scenario under every combination of settings and policies, best first; what cannot be run
+    comes last, with the reason.
+
+    vary: the values that each key takes, such as ``{"workload.group_size": [8, 16]}``. policies:
+    chains, as objects or as on the command line; none is the scenario's own. by: what to rank by,
+    per step.
+
+    Raises ScenarioError or RunError where none can be run, or the grid has too many combinations.
+    """
+    chains = policies or [scenario.policy]
+    combinations(vary, chains)
+    return ranked(explore(scenario.raw, vary, chains), by)
 
 
 def write_plan(folder: Path, choices: Sequence[Choice]) -> None:

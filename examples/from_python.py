@@ -1,0 +1,41 @@
+"""A policy of your own against APRIL, from Python: start more groups than the batch needs, and
+throw away what is unfinished once enough are complete.
+
+    python examples/from_python.py
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rollcast import EnoughGroups, Launch, Policy, PrefixReuse, StepPlan, chain, compare, load, plan
+
+SCENARIO = Path(__file__).with_name("april.yaml")
+
+
+@dataclass(frozen=True)
+class Hurry(Policy):
+    """The first groups to complete are trained on; the others are lost."""
+
+    over_sampling: float = 1.5
+
+    def plan(self, plan: StepPlan, state: Any) -> StepPlan:
+        """More groups, and an earlier stop."""
+        launch = Launch(over_sampling=self.over_sampling)
+        return replace(plan, launch=launch, stop=EnoughGroups(), unfinished="discard")
+
+
+def main() -> None:
+    """Prints step times and tokens lost, then how many replicas pay."""
+    scenario = load(SCENARIO, "steps=5")
+    policies = ("sync", "april", Hurry(), chain(Hurry(1.2), PrefixReuse()))
+    results = compare([scenario.with_policy(policy) for policy in policies])
+    for name, result in results.items():
+        step_s, dropped = result.summary["step_s"], result.summary["dropped_tokens"]
+        print(f"{name}: {step_s:.1f} s a step, {dropped:,} tokens lost")
+    for choice in plan(scenario, {"cluster.replicas=cluster.trainer_gpus": [4, 8]}, by="gpu_s"):
+        print(choice.settings, f"{choice.figures['gpu_s_per_step']:.0f} GPU-seconds a step")
+
+
+if __name__ == "__main__":
+    main()

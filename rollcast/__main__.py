@@ -1,0 +1,17 @@
+"""The command ``rollcast``, and ``python -m rollcast``."""
+
+from __future__ import annotations
+
+from rollcast._own import PACKAGES, own
+
+
+def main() -> None:
+    """Runs the command line on this process's arguments and exits."""
+    own(*PACKAGES)
+    from simulator.cli.app import main as command
+
+    command()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""What is installed: small, whole, and its command starts whatever lies on PYTHONPATH.
+
+A wheel and an editable install, each in an environment of its own, built without the network; what
+we depend on is lent by the environment that runs the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MOST_BYTES = 1_000_000
+DECOYS = ("simulator", "engine", "calibration")
+
+
+def call(*command: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def succeeded(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation")
+    succeeded(call(*pip, "--wheel-dir", folder, ROOT, cwd=folder))
+    [built] = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module", params=["wheel", "editable"])
+def scripts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the commands of a fresh environment that rollcast is installed in."""
+    home = tmp_path_factory.mktemp(request.param)
+    venv.create(home, symlinks=True)
+    names = {"base": str(home), "platbase": str(home)}
+    packages = Path(sysconfig.get_path("purelib", "venv", names))
+    folder = Path(sysconfig.get_path("scripts", "venv", names))
+    (packages / "lent.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    asked = (
+        ["--editable", ROOT] if request.param == "editable" else [request.getfixturevalue("wheel")]
+    )
+    pip = (sys.executable, "-m", "pip", "--python", folder / "python", "install", "--quiet")
+    succeeded(call(*pip, "--no-deps", "--no-build-isolation", *asked, cwd=home))
+    where = call(folder / "python", "-c", "import simulator as s; print(s.__file__)", cwd=home)
+    at = Path(succeeded(where).strip()).resolve()
+    assert at.is_relative_to(packages.resolve() if request.param == "wheel" else ROOT)
+    return folder
+
+
+@pytest.fixture
+def decoys(tmp_path: Path) -> Path:
+    """A folder as people have it who train with RL: packages of their own with our names."""
+    for name in DECOYS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"raise SystemExit('wrong {name}')\n")
+    return tmp_path
+
+
+def test_a_wheel_is_small_and_has_what_it_needs(wheel: Path) -> None:
+    assert wheel.stat().st_size <= MOST_BYTES
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        [metadata] = [archive.read(n).decode() for n in names if n.endswith("/METADATA")]
+    examples = {f.name for f in (ROOT / "examples").iterdir() if f.suffix in (".yaml", ".csv")}
+    assert {f"rollcast/examples/{name}" for name in examples} <= names
+    assert {f"{p}/py.typed" for p in (*DECOYS, "rollcast")} | {"rollcast/__init__.pyi"} <= names
+    assert not [name for name in names if name.startswith(("calibration/data", "tests", "bench"))]
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    for line in ("License-Expression: Apache-2.0", "Classifier: Private :: Do Not Upload",
+                 "Classifier: Typing :: Typed", "Author: The rollcast authors"):  # fmt: skip
+        assert line in metadata.splitlines()
+    assert "\nKeywords: " in metadata
+    assert "-URL: " not in metadata
+
+
+def test_the_command_starts_beside_packages_with_our_names(scripts: Path, decoys: Path) -> None:
+    """From PYTHONPATH and from the working directory, as a script and as a module."""
+    where = {"cwd": decoys, "PYTHONPATH": str(decoys)}
+    for command in ([scripts / "rollcast"], [scripts / "python", "-m", "rollcast"]):
+        said = succeeded(call(*command, "--help", **where))
+        assert all(f"  {name} " in said for name in ("simulate", "run", "calibrate", "validate"))
+        assert "wrong" not in said
+    version = succeeded(call(scripts / "rollcast", "--version", **where))
+    assert version.startswith("rollcast ")
+
+
+def test_an_example_is_found_and_simulated(scripts: Path, decoys: Path) -> None:
+    where = {"cwd": decoys, "PYTHONPATH": str(decoys)}
+    find = (
+        "import sys; sys.path.remove(sys.argv[1]); sys.path = [p for p in sys.path if p];"
+        "from simulator.scenario.examples import folder; print(folder())"
+    )
+    found = succeeded(call(scripts / "python", "-c", find, decoys, **where)).strip()
+    for name in ("april", "trace"):
+        asked = ("simulate", Path(found) / f"{name}.yaml", "--set", "steps=2", "--out", name)
+        succeeded(call(scripts / "rollcast", *asked, "--no-plot", **where))
+        assert (decoys / name / "summary.json").is_file()
+
+
+def test_imports_of_the_working_directory_go_on(scripts: Path, decoys: Path) -> None:
+    """Only our own names are ours: a user's module is found where Python would find it."""
+    (decoys / "mine.py").write_text("print('found', __file__)\n")
+    code = "import rollcast.__main__ as m; m.own(*m.PACKAGES); import mine, simulator, engine"
+    said = succeeded(call(scripts / "python", "-c", code, cwd=decoys, PYTHONPATH=str(decoys)))
+    assert said.split()[0] == "found"
+    assert str(decoys) in said
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"), [("rollcast s", "simulate"), ("rollcast val", "validate")]
+)
+def test_a_shell_completes_commands_of_every_package(
+    scripts: Path, decoys: Path, words: str, offered: str
+) -> None:
+    asked = {"_ROLLCAST_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "1"}
+    done = call(scripts / "rollcast", cwd=decoys, PYTHONPATH=str(decoys), **asked)
+    assert succeeded(done).split() == [offered]
+
+
+def test_completion_is_shown_and_installed(scripts: Path, tmp_path: Path) -> None:
+    shown = succeeded(call(scripts / "rollcast", "--show-completion", "bash", cwd=tmp_path))
+    assert "complete -o default -F _rollcast_completion rollcast" in shown
+    asked = ("--install-completion", "bash")
+    succeeded(call(scripts / "rollcast", *asked, cwd=tmp_path, HOME=str(tmp_path)))
+    written = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
+    assert any("_ROLLCAST_COMPLETE=complete_bash" in text for text in written)

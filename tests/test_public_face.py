@@ -1,0 +1,86 @@
+"""The package ``rollcast``: light, typed, and the same objects as beside it."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import rollcast
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "examples" / "from_python.py"
+HEAVY = {"pandas", "matplotlib", "scipy", "torch", "vllm"}
+
+
+def run(code: str, *, path: Path = ROOT, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Another Python's word, ours on its path."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(path), str(ROOT)])}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=cwd, capture_output=True, text=True
+    )
+
+
+def test_every_name_is_the_object_that_its_package_has() -> None:
+    assert {"load", "simulate", "compare", "plan", "Policy", "chain", "Scenario", "Result",
+            "StepPlan", "ScenarioError", "RunError"} <= set(rollcast.__all__)  # fmt: skip
+    assert dir(rollcast) == rollcast.__all__
+    for name, place in rollcast._PLACES.items():
+        assert getattr(rollcast, name) is getattr(import_module(place), name)
+    with pytest.raises(AttributeError, match="no attribute 'simulte'"):
+        _ = rollcast.simulte
+
+
+def test_its_import_brings_nothing_and_its_names_nothing_heavy() -> None:
+    code = "import sys; before = set(sys.modules); import rollcast; {}; print(*sys.modules)"
+    alone = run(code.format("0")).stdout.split()
+    assert not {"numpy", "yaml", "simulator"} & set(alone)
+    named = run(code.format("[getattr(rollcast, name) for name in rollcast.__all__]"))
+    assert "simulator.studies.capacity" in named.stdout.split()
+    assert not HEAVY & set(named.stdout.split()), named.stderr
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    said = capsys.readouterr().out
+    for words in ("sync: ", "april: ", "Hurry(over_sampling=1.5): ", "+prefix_reuse: "):
+        assert words in said
+    assert said.count("GPU-seconds a step") == 2
+
+
+def test_a_script_is_typed(tmp_path: Path) -> None:
+    """The example passes ``mypy --strict``; what is used wrongly does not."""
+    shutil.copy(SCRIPT, tmp_path / "good.py")
+    wrong = (
+        "from rollcast import load, simulate, compare",
+        "simulate('april.yaml')",
+        "load('april.yaml', seed='0')",
+        "compare([load('april.yaml')]).summary",
+    )
+    (tmp_path / "bad.py").write_text("\n".join(wrong), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "good.py", "bad.py",
+         "--follow-imports=silent", f"--cache-dir={ROOT / '.mypy_cache' / 'script'}"],
+        env={**os.environ, "MYPYPATH": str(ROOT)}, cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    said = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert [line.split(":")[:2] for line in said] == [["bad.py", str(n)] for n in (2, 3, 4)], (
+        done.stdout + done.stderr
+    )
+
+
+def test_a_package_of_the_same_name_is_not_mistaken_for_ours(tmp_path: Path) -> None:
+    (tmp_path / "simulator").mkdir()
+    (tmp_path / "simulator" / "__init__.py").write_text("MINE = 1\n")
+    first = run("from rollcast import load; print(load.__module__)", path=tmp_path, cwd=tmp_path)
+    assert first.stdout.strip() == "simulator.studies.simulate", first.stderr
+    late = run("import simulator; from rollcast import load", path=tmp_path, cwd=tmp_path)
+    assert late.returncode == 1
+    assert "rollcast needs its own package simulator, but" in late.stderr.splitlines()[-1]
+    assert "import rollcast first" in late.stderr.splitlines()[-1]

@@ -8,10 +8,12 @@ same decisions in a simulated and in a real world.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.options import Options
 from simulator.plan import StepPlan
 
 
@@ -47,12 +49,19 @@ class StepOutcome:
     carried_groups: int
 
 
-class Policy:
+class Policy(Options):
     """A scheduling policy. The base does nothing; override what you need.
+
+    The parameters of a policy that is a frozen dataclass are checked against their annotations
+    (`simulator.options`) whoever builds it; errors name ``policy.<name>.<parameter>``.
 
     All memory is in the state: ``init`` makes it, ``observe`` returns the next one, and neither
     ``plan`` nor ``observe`` changes the one it is given.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.FIELD = f"policy.{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', cls.__name__).lower()}"
 
     def init(self) -> Any:
         """The state before the first step."""

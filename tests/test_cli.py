@@ -134,7 +134,7 @@ def settings(*pairs: str) -> list[str]:
          ["policy.pods.keep", "group of 2"]),
         ((POLICY, "policy: [{sagc: {first: 4, candidates: [4, 32]}}]\n"), ["16 rollouts", "32"]),
         ((POLICY, "policy: {april: {}}\n"), ["policy", "must be a list"]),
-        ((POLICY, "policy: [{april: 2}]\n"), ["policy.april", "mapping of parameters"]),
+        ((POLICY, "policy: [{april: 2}]\n"), ["policy.april", "mapping of keys to values"]),
         ((POLICY, "policy: [april, april]\n"), ["policy.april", "twice"]),
         ((POLICY, "policy: [one_step_off]\n"), ["policy.one_step_off", "disaggregated"]),
         ((POLICY, "policy: [sagc, fully_async]\n"), ["policy.fully_async", "disaggregated"]),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -76,8 +77,53 @@ OUT_OF_RANGE: dict[tuple[str, str], Sequence[Any]] = {
 )
 def test_a_value_out_of_range_names_its_key(name: str, key: str, value: Any) -> None:
     rest = {"keep": 4} if name == "pods" else {}
-    rejected(lambda: build_policy(name, rest | {key: value}), f"policy.{name}.{key}")
-    rejected(lambda: POLICIES[name](**(rest | {key: value})), f"policy.{name}.{key}")
+    calls: list[Callable[[], object]] = [lambda: POLICIES[name](**(rest | {key: value}))]
+    if value is not None:
+        calls.append(lambda: build_policy(name, rest | {key: value}))
+    for call in calls:
+        with pytest.raises(ScenarioError) as caught:
+            call()
+        assert caught.value.field.partition("[")[0] == f"policy.{name}.{key}"  # or an entry of it
+
+
+def test_a_parameter_set_to_null_counts_as_left_out_where_null_means_nothing() -> None:
+    assert build_policy("april", {"over_sampling": None}) == APRIL()
+    assert build_policy("dynamic_sampling", {"surplus": None}) == DynamicSampling(surplus=None)
+    rejected(lambda: build_policy("pods", {"keep": None}), "policy.pods.keep", "missing")
+
+
+@dataclass(frozen=True)
+class FromOutside(Policy):
+    """A policy as a user writes one: plain annotations, and no checks of its own."""
+
+    share: float = 0.5
+    sizes: tuple[int, ...] = (1, 2)
+    order: Literal["short", "long"] = "short"
+    fixed: bool = False
+    limit: int | None = None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("share", "half", "a number"),
+        ("share", NAN, "a number"),
+        ("sizes", 3, "a list, each entry a whole number"),
+        ("order", "shorter", "one of short, long"),
+        ("fixed", 1, "true or false"),
+        ("limit", 1.5, "a whole number"),
+    ],
+)
+def test_plain_annotations_are_checked(key: str, value: Any, wanted: str) -> None:
+    where = f"policy.from_outside.{key}"
+    rejected(lambda: FromOutside(**{key: value}), where, f"must be {wanted}, got")
+    assert FromOutside(share=1) == FromOutside(1.0)
+    assert FromOutside(sizes=[3]) == FromOutside(sizes=(3,))  # type: ignore[arg-type]
+
+
+def test_errors_of_a_policy_built_in_python_name_it_as_a_scenario_does() -> None:
+    for name, kind in POLICIES.items():
+        assert f"policy.{name}" == kind.FIELD or name == "dapo_filter"
 
 
 def test_a_rejection_says_what_would_be_right() -> None:

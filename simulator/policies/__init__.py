@@ -13,12 +13,12 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import is_dataclass
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
-from simulator.checks import join, known_keys, nearest
 from simulator.errors import ScenarioError
+from simulator.options import declared, join, nearest, read, short
 from simulator.plan import Batch, StepPlan
 from simulator.policies.april import APRIL
 from simulator.policies.dynamic_sampling import DynamicSampling
@@ -70,22 +70,8 @@ def build_policy(
             raise ScenarioError(join(field, name), "synchronous RL has no parameters")
         hint = nearest(str(name), (*POLICIES, SYNCHRONOUS))
         raise ScenarioError(join(field, str(name)), f"unknown policy; {hint}")
-    kind, where = POLICIES[name], join(field, name)
-    if params is not None and not isinstance(params, Mapping):
-        raise ScenarioError(where, f"must be a mapping of parameters, got {params!r}")
-    given = dict(params or {})
-    parameters = _parameters(kind)
-    known_keys(given, parameters, where)
-    for key, parameter in parameters.items():
-        if parameter.default is MISSING and key not in given:
-            raise ScenarioError(join(where, key), f"missing; {name} cannot do without it")
-    if "seed" in parameters:
-        given.setdefault("seed", seed)
-    try:
-        return kind(**given)
-    except ScenarioError as error:
-        inside = error.field.removeprefix(f"{_FIELD}.{_NAMES[kind]}")
-        raise ScenarioError(f"{where}{inside}", error.message) from None
+    given = {} if params is None else params
+    return read(POLICIES[name], given, join(field, name), defaults={"seed": seed})
 
 
 def build_chain(spec: Sequence[Any] | None, *, seed: int = 0) -> Chain:
@@ -102,7 +88,8 @@ def build_chain(spec: Sequence[Any] | None, *, seed: int = 0) -> Chain:
         return chain()
     if isinstance(spec, str | Mapping) or not isinstance(spec, Sequence):
         raise ScenarioError(
-            _FIELD, f"must be a list such as [{{april: {{over_sampling: 2}}}}, sagc], got {spec!r}"
+            _FIELD,
+            f"must be a list such as [{{april: {{over_sampling: 2}}}}, sagc], got {short(spec)}",
         )
     items = [_item(item, position) for position, item in enumerate(spec)]
     return _build(items, seed)
@@ -142,9 +129,9 @@ def spell(policy: Policy) -> str:
     if type(policy) not in _NAMES:
         raise ValueError(f"{policy!r} is not among the named policies")
     given = [
-        f"{key}={_spell_value(getattr(policy, key))}"
-        for key, parameter in _parameters(type(policy)).items()
-        if getattr(policy, key) != parameter.default
+        f"{option.key}={_spell_value(getattr(policy, option.key))}"
+        for option in declared(type(policy))
+        if getattr(policy, option.key) != option.default
     ]
     return _NAMES[type(policy)] + (f"({', '.join(given)})" if given else "")
 
@@ -174,10 +161,6 @@ def check_policy(policy: Policy, plan: StepPlan) -> None:
         StepPlan(batch=batch, launch=first.launch, select=first.select).check()
 
 
-def _parameters(kind: type[Policy]) -> dict[str, Field[Any]]:
-    return {parameter.name: parameter for parameter in fields(cast(Any, kind))}
-
-
 def _item(item: Any, position: int) -> tuple[str, Mapping[str, Any] | None]:
     """(name, parameters) of one entry of a scenario's list."""
     if isinstance(item, str):
@@ -187,7 +170,7 @@ def _item(item: Any, position: int) -> tuple[str, Mapping[str, Any] | None]:
         return name, params
     raise ScenarioError(
         f"{_FIELD}[{position}]",
-        f"must be a policy's name, or one name with its parameters, got {item!r}",
+        f"must be a policy's name, or one name with its parameters, got {short(item)}",
     )
 
 

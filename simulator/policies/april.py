@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Annotated, Any
 
+from simulator.options import Doc
 from simulator.plan import EnoughGroups, StepPlan, Surplus
-from simulator.policies.params import choice, flag, multiple
+from simulator.policies.ranges import MULTIPLE
 from simulator.policy import Policy
 
 
@@ -24,25 +25,34 @@ class APRIL(Policy):
     - no bound on staleness (c)
     - advantages over the whole group, whichever versions made it (c)
 
-    over_sampling: groups launched as a multiple of the batch, so that it holds for any batch that a
-        later policy sets; 2.0 is the published 64 for 32 (p). From 1.
-    surplus: what becomes of groups that complete beyond the batch. slime loses them, ``drop`` (c);
-        the default ``carry`` trains on them next (i); ``train`` adds them to this batch (i).
-    mask_off_policy: masks in the loss the tokens that an earlier version made; their rewards still
-        count (c, an option that is off by default).
-
     Raises ScenarioError (``policy.april.*``) for values out of range.
     """
 
-    over_sampling: float = 2.0
-    surplus: Surplus = "carry"
-    mask_off_policy: bool = False
-
-    def __post_init__(self) -> None:
-        ratio = multiple(self.over_sampling, "policy.april.over_sampling")
-        object.__setattr__(self, "over_sampling", ratio)
-        choice(self.surplus, "policy.april.surplus", get_args(Surplus))
-        flag(self.mask_off_policy, "policy.april.mask_off_policy")
+    over_sampling: Annotated[
+        float,
+        MULTIPLE,
+        Doc(
+            "groups launched as a multiple of the batch, so that it holds for any batch that a "
+            "later policy sets",
+            unit="batches",
+            source="the published 64 groups for a batch of 32 (p)",
+        ),
+    ] = 2.0
+    surplus: Annotated[
+        Surplus,
+        Doc(
+            "what becomes of groups that complete beyond the batch: carry trains on them next (i), "
+            "train adds them to this batch (i), drop loses them as slime does (c), restart queues "
+            "their prompts",
+        ),
+    ] = "carry"
+    mask_off_policy: Annotated[
+        bool,
+        Doc(
+            "whether the loss masks the tokens that an earlier version made; their rewards count",
+            source="an option of slime that is off by default (c)",
+        ),
+    ] = False
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:
         """Decides launch.over_sampling, stop, unfinished and surplus; adds masking if asked to."""

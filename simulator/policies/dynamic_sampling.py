@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
+from simulator.options import AtLeast, Doc
 from simulator.plan import AllDone, EnoughGroups, Filter, StepPlan, Surplus
-from simulator.policies.params import choice, whole
 from simulator.policy import Policy
 from simulator.selection import ZeroVariance
 
@@ -23,25 +23,29 @@ class DynamicSampling(Policy):
     - ``drained``, as in verl: a wave runs to its end, and while the batch is not full another
       follows; groups beyond the batch are cut off (c)
 
-    refill_groups: groups per refill; None is a whole wave (c, both). refill_when: as above.
-    surplus: groups accepted beyond the batch; None drops them where the refill is ``drained`` (c)
-        and otherwise leaves the plan as it is (i).
-
     Raises ScenarioError (``policy.dynamic_sampling.*``) for values out of range.
     """
 
-    refill_groups: int | None = None
-    refill_when: RefillWhen = "short"
-    surplus: Surplus | None = None
-
-    def __post_init__(self) -> None:
-        field = "policy.dynamic_sampling"
-        if self.refill_groups is not None:
-            groups = whole(self.refill_groups, f"{field}.refill_groups", 1)
-            object.__setattr__(self, "refill_groups", groups)
-        choice(self.refill_when, f"{field}.refill_when", get_args(RefillWhen))
-        if self.surplus is not None:
-            choice(self.surplus, f"{field}.surplus", get_args(Surplus))
+    refill_groups: Annotated[
+        int | None,
+        AtLeast(1),
+        Doc("groups per refill; null is a whole wave", source="slime and verl (c)"),
+    ] = None
+    refill_when: Annotated[
+        RefillWhen,
+        Doc(
+            "short launches as soon as what is in flight cannot fill the batch; drained waits for "
+            "the wave's end",
+            source="slime and verl (c)",
+        ),
+    ] = "short"
+    surplus: Annotated[
+        Surplus | None,
+        Doc(
+            "what becomes of groups accepted beyond the batch; null drops them where the refill is "
+            "drained (c) and otherwise leaves it to the other policies (i)"
+        ),
+    ] = None
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:
         """Decides filter; surplus where asked to; and, unless another rule decides when to stop,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
+from simulator.options import Between, Doc
 from simulator.plan import EnoughGroups, StepPlan
-from simulator.policies.params import multiple, whole
+from simulator.policies.ranges import MULTIPLE
 from simulator.policy import Policy
 
 
@@ -23,21 +24,22 @@ class FullyAsync(Policy):
     - new weights interrupt what is in flight, which goes on under them from the tokens it has, its
       KV cache computed anew (c); complete groups keep their tokens of several versions
 
-    max_staleness: eta, versions that the trainer may be ahead; 0 is synchronous, 4 SkyRL's default
-        (c). in_flight: rollouts in flight at most, as a multiple of B x G. From 1.
-
     Needs replicas and trainer on GPUs of their own unless ``max_staleness`` is 0. Raises
     ScenarioError (``policy.fully_async.*``) for values out of range.
     """
 
-    max_staleness: int = 4
-    in_flight: float = 1.0
-
-    def __post_init__(self) -> None:
-        eta = whole(self.max_staleness, "policy.fully_async.max_staleness", 0, 10_000)
-        object.__setattr__(self, "max_staleness", eta)
-        ratio = multiple(self.in_flight, "policy.fully_async.in_flight")
-        object.__setattr__(self, "in_flight", ratio)
+    max_staleness: Annotated[
+        int,
+        Between(0, 10_000),
+        Doc(
+            "eta, versions that the trainer may be ahead; 0 is synchronous",
+            unit="versions",
+            source="SkyRL's default (c)",
+        ),
+    ] = 4
+    in_flight: Annotated[
+        float, MULTIPLE, Doc("rollouts in flight at most, as a multiple of B x G", unit="batches")
+    ] = 1.0
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:
         """Decides launch.over_sampling, launch.refill, launch.run_ahead, stop, unfinished and

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
+from simulator.options import Doc
 from simulator.plan import EnoughGroups, StepPlan
-from simulator.policies.params import multiple
+from simulator.policies.ranges import MULTIPLE
 from simulator.policy import Policy
 
 
@@ -20,16 +21,14 @@ class PartialRollout(Policy):
       the next step, and groups complete beyond the batch are kept for it (c)
     - no bound on staleness (c)
 
-    in_flight: rollouts in flight, as a multiple of B x G; 1 in the recipe (c). From 1.
-
     Raises ScenarioError (``policy.partial_rollout.*``) for values out of range.
     """
 
-    in_flight: float = 1.0
-
-    def __post_init__(self) -> None:
-        ratio = multiple(self.in_flight, "policy.partial_rollout.in_flight")
-        object.__setattr__(self, "in_flight", ratio)
+    in_flight: Annotated[
+        float,
+        MULTIPLE,
+        Doc("rollouts in flight, as a multiple of B x G", unit="batches", source="the recipe (c)"),
+    ] = 1.0
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:
         """Decides launch.over_sampling, launch.refill, stop, unfinished and surplus."""

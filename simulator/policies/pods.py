@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
+from simulator.options import SEED, AtLeast, Doc
 from simulator.plan import Advantages, Selector, StepPlan
-from simulator.policies.params import choice, seed, whole
 from simulator.policy import Policy
 from simulator.selection import MaxReward, MaxVariance, Percentile, RandomSubset
 
@@ -26,23 +26,28 @@ class PODS(Policy):
       paper's ablation (p)
     - of equal rewards the earliest in the group are kept; percentile rounds down (i)
 
-    keep: m, rollouts kept per group, at most the group size; plans that break this are refused.
-    seed: of ``random``, whose draw for a group is a function of (seed, step, group).
-
     Listed twice, the second selects from what the first kept. Raises ScenarioError
     (``policy.pods.*``) for values out of range.
     """
 
-    keep: int
-    rule: Rule = "max_variance"
-    advantages: Advantages = "after_selection"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", whole(self.keep, "policy.pods.keep", 1))
-        choice(self.rule, "policy.pods.rule", get_args(Rule))
-        choice(self.advantages, "policy.pods.advantages", get_args(Advantages))
-        object.__setattr__(self, "seed", seed(self.seed, "policy.pods.seed"))
+    keep: Annotated[
+        int,
+        AtLeast(1),
+        Doc("m, rollouts kept per group, at most the group size", unit="rollouts of a group"),
+    ]
+    rule: Annotated[Rule, Doc("how they are chosen", source="the paper's own rule (p)")] = (
+        "max_variance"
+    )
+    advantages: Annotated[
+        Advantages,
+        Doc("whether advantages come from the rollouts kept or from the whole group",
+            source="the paper's own choice (p, c)"),
+    ] = "after_selection"  # fmt: skip
+    seed: Annotated[
+        int,
+        SEED,
+        Doc("of random, whose draw is a function of (seed, step, group); the run's if left out"),
+    ] = 0
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:
         """Adds a stage to the selection, and decides where the advantages come from."""

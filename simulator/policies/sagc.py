@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from simulator.errors import ScenarioError
+from simulator.options import SEED, SHARE, Above, AtLeast, Between, Doc
 from simulator.plan import StepPlan
-from simulator.policies.params import between, seed, whole
 from simulator.policy import Policy, StepOutcome
 from simulator.selection import is_straggler
 
 PSEUDO_COUNT_FLOOR = 1e-3
 """Least value of a Beta parameter; forgetting alone would take it to 0."""
 
-FIELD = "policy.sagc"
+OURS = "ours; the paper gives none (i)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,42 +56,69 @@ class SAGC(Policy):
     - groups that began under another size are no observation of this one (i); a step without any
       observation leaves lambda and the posteriors as they are (i)
 
-    candidates: group sizes, two or more responses each, as a ratio needs (p: 4, 8, 16). tau: (p).
-    alpha, eta, gamma, lambda0, lambda_max, first: not given by the paper; ours (i).
-    first: the size of the first step. seed: of the Thompson draws.
-
     Raises ScenarioError (``policy.sagc.*``) for values out of range, and from ``plan`` where B x G
     is no multiple of a candidate.
     """
 
-    candidates: tuple[int, ...] = (4, 8, 16)
-    tau: float = 1.25
-    alpha: float = 0.10
-    eta: float = 0.05
-    gamma: float = 0.99
-    lambda0: float = 0.0
-    lambda_max: float = 10.0
-    first: int = 8
-    seed: int = 0
+    candidates: Annotated[
+        tuple[int, ...],
+        AtLeast(2),
+        Doc(
+            "group sizes to choose among, two or more responses each, as a ratio needs",
+            unit="rollouts",
+            source="the paper (p)",
+        ),
+    ] = (4, 8, 16)
+    tau: Annotated[
+        float,
+        Between(1, 1000),
+        Doc(
+            "a group straggles if its longest response exceeds tau times its median",
+            unit="medians",
+            source="the paper (p)",
+        ),
+    ] = 1.25
+    alpha: Annotated[
+        float, SHARE, Doc("bound on the mean straggler rate", unit="share of groups", source=OURS)
+    ] = 0.10
+    eta: Annotated[
+        float,
+        Above(0, 1e6),
+        Doc("step size of the multiplier's ascent", unit="per unit of rate", source=OURS),
+    ] = 0.05
+    gamma: Annotated[
+        float,
+        Above(0, 1),
+        Doc("what a step keeps of the counts behind it", unit="factor", source=OURS),
+    ] = 0.99
+    lambda0: Annotated[
+        float, Between(0, 1e6), Doc("the multiplier's first value", unit="utility", source=OURS)
+    ] = 0.0
+    lambda_max: Annotated[
+        float, Between(0, 1e6), Doc("the multiplier's largest value", unit="utility", source=OURS)
+    ] = 10.0
+    first: Annotated[
+        int,
+        AtLeast(2),
+        Doc("the group size of the first step, a candidate", unit="rollouts", source=OURS),
+    ] = 8
+    seed: Annotated[int, SEED, Doc("of the Thompson draws; the run's if left out")] = 0
 
-    def __post_init__(self) -> None:
-        def put(name: str, value: object) -> None:
-            object.__setattr__(self, name, value)
-
-        put("candidates", _candidates(self.candidates))
-        put("tau", between(self.tau, f"{FIELD}.tau", 1, 1000))
-        put("alpha", between(self.alpha, f"{FIELD}.alpha", 0, 1))
-        put("eta", between(self.eta, f"{FIELD}.eta", 0, 1e6, above=True))
-        put("gamma", between(self.gamma, f"{FIELD}.gamma", 0, 1, above=True))
-        put("lambda_max", between(self.lambda_max, f"{FIELD}.lambda_max", 0, 1e6))
-        put("lambda0", between(self.lambda0, f"{FIELD}.lambda0", 0, self.lambda_max))
-        put("first", whole(self.first, f"{FIELD}.first", 2))
-        put("seed", seed(self.seed, f"{FIELD}.seed"))
-        if self.first not in self.candidates:
-            sizes = ", ".join(map(str, self.candidates))
-            raise ScenarioError(
-                f"{FIELD}.first", f"must be one of the candidates ({sizes}), got {self.first}"
+    def agree(self) -> None:
+        """Candidates are distinct, kept rising, and hold the first size."""
+        sizes = sorted(set(self.candidates))
+        if not sizes or len(sizes) < len(self.candidates):
+            raise self.refuse(
+                "candidates", f"must be distinct group sizes, got {list(self.candidates)}"
             )
+        object.__setattr__(self, "candidates", tuple(sizes))
+        if self.lambda0 > self.lambda_max:
+            raise self.refuse(
+                "lambda0", f"must be at most lambda_max, {self.lambda_max:g}, got {self.lambda0:g}"
+            )
+        if self.first not in sizes:
+            listed = ", ".join(map(str, sizes))
+            raise self.refuse("first", f"must be one of {listed}, the candidates, got {self.first}")
 
     def init(self) -> SAGCState:
         """Uniform posteriors, and the first size."""
@@ -158,14 +184,3 @@ class SAGC(Policy):
             near,
             key=lambda arm: math.log(self.candidates[arm]) - multiplier * (rates[arm] - self.alpha),
         )
-
-
-def _candidates(value: object) -> tuple[int, ...]:
-    """Distinct group sizes, rising."""
-    field = f"{FIELD}.candidates"
-    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
-        raise ScenarioError(field, f"must be a list of group sizes, got {value!r}")
-    sizes = sorted(whole(size, field, 2) for size in value)
-    if len(set(sizes)) < len(sizes):
-        raise ScenarioError(field, f"must be distinct group sizes, got {list(value)!r}")
-    return tuple(sizes)

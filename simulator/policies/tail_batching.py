@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
+from simulator.options import Doc
 from simulator.plan import AllDone, EnoughGroups, StepPlan
-from simulator.policies.params import multiple
+from simulator.policies.ranges import MULTIPLE
 from simulator.policy import Policy, StepOutcome
 
 
@@ -24,19 +25,23 @@ class TailBatching(Policy):
     - a group that completes beyond the batch loses its tokens, and its prompt is queued (c)
     - launches round up where the code rounds down (i)
 
-    over_sampling, rollouts: multiples of the batch's groups and of a group's rollouts launched in a
-    short round; 1.25 and 1.25 (p). From 1. The state is the number of prompts queued.
+    The state is the number of prompts queued.
 
     Raises ScenarioError (``policy.tail_batching.*``) for values out of range.
     """
 
-    over_sampling: float = 1.25
-    rollouts: float = 1.25
-
-    def __post_init__(self) -> None:
-        for name in ("over_sampling", "rollouts"):
-            value = multiple(getattr(self, name), f"policy.tail_batching.{name}")
-            object.__setattr__(self, name, value)
+    over_sampling: Annotated[
+        float,
+        MULTIPLE,
+        Doc("groups launched in a short round, as a multiple of the batch's", unit="batches",
+            source="the paper (p)"),
+    ] = 1.25  # fmt: skip
+    rollouts: Annotated[
+        float,
+        MULTIPLE,
+        Doc("rollouts launched of each group in a short round, as a multiple of its size",
+            unit="groups", source="the paper (p)"),
+    ] = 1.25  # fmt: skip
 
     def init(self) -> int:
         """An empty queue."""

@@ -13,7 +13,7 @@ import typer
 Runs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN_DIR...", show_default=False, help="Folders that rollcast run --out wrote."
+        metavar="RUN_DIR", show_default=False, help="Folders that rollcast run --out wrote."
     ),
 ]
 
@@ -33,11 +33,12 @@ def calibrate(
         Path | None,
         typer.Option("--probe", metavar="FILE", help="What rollcast probe wrote."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the fitted file as well.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Fit costs, lengths and rewards to real runs, each with its uncertainty.
+    """Fit costs, lengths and rewards to real runs.
 
-    A scenario uses the result as cost: {file: fitted.json} and lengths: {file: fitted.json}.
+    Each comes with its uncertainty. A scenario uses the result as cost: {file: fitted.json} and
+    lengths: {file: fitted.json}.
     """
     from calibration import fitted_table
     from calibration.calibrate import calibrate as fit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.cli.tables import seconds
+from simulator.cli.console import seconds
 
 COLUMNS = ("policy", "seed", "", "run time", "forecast (90 %)", "error", "step", "rollout",
             "train", "tokens/s", "bubble", "staleness", "steps inside", "pulse")  # fmt: skip

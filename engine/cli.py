@@ -43,13 +43,14 @@ def run(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that --out holds.")] = False,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Leave out the picture.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Run one scenario on real vLLM and torch, under the same policies.
+    """Run one scenario on real vLLM and torch.
 
-    With --out: the files of simulate (steps.csv with the accuracy too), iterations.csv, pulses.csv,
-    updates.jsonl and provenance.json. Until it is finished, the run is saved after every step in
-    DIR.running, from where --resume goes on.
+    The policies are the same objects that simulate runs. With --out: the files of simulate
+    (steps.csv with the accuracy too), iterations.csv, pulses.csv, updates.jsonl and
+    provenance.json. Until it is finished, the run is saved after every step in DIR.running, from
+    where --resume goes on.
     """
     from engine.vllm.environment import prepare
     from simulator.cli import tables
@@ -80,11 +81,11 @@ def probe(
     settings: Settings = None,
     seed: Seed = None,
 ) -> None:
-    """Time the trainer on batches of many shapes, dense and with a shared prefix, and the engine on
-    prompts of many lengths.
+    """Time trainer and engine on batches of many shapes.
 
-    Takes three minutes or so. calibrate --probe FILE uses it, to tell apart what a synchronous run
-    leaves together, and to price layouts and prompts that it never had.
+    The trainer runs them dense and with a shared prefix, the engine prefills prompts of many
+    lengths. Takes three minutes or so. calibrate --probe FILE uses it, to tell apart what a
+    synchronous run leaves together, and to price layouts and prompts that it never had.
     """
     from engine.vllm.environment import prepare
     from simulator.cli.progress import progress_bar

@@ -53,7 +53,7 @@ def flag(value: object, field: str) -> bool:
 
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A phrase that offers the valid names nearest to ``name``, or lists all of them."""
-    names = sorted(valid)
+    names = sorted(set(valid))
     close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(close)}?" if close else f"valid: {', '.join(names)}"
 

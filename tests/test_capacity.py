@@ -18,6 +18,7 @@ from simulator.scenario.file import override, parse_scenario
 from simulator.studies.capacity import (
     Choice,
     _marked,
+    by_cause,
     combinations,
     explore,
     parse_vary,
@@ -90,6 +91,22 @@ def test_what_cannot_be_run_says_why() -> None:
         explore(raw, {"clustr.replicas": [1, 2]}, ["sync"])
 
 
+def test_choices_that_cannot_be_run_are_grouped_by_cause() -> None:
+    def choice(model: str, gpus: int, policy: str, problem: str) -> Choice:
+        return Choice({"model": model, "cluster.replicas": gpus}, policy, {}, problem)
+
+    full = "the trainer is out of memory: {} needs {} GB (april.yaml, line 9)"
+    choices = [
+        choice("a-8b", 1, "sync", full.format("a-8b", "1,093.5")),
+        choice("a-8b", 2, "sync", "cluster.replicas: 2 is odd"),
+        Choice({}, "sync", {"step_s": 1.0}),
+        choice("b-70b", 1, "april", full.format("b-70b", "94")),
+        choice("b-70b", 2, "april", full.format("b-70b", "93")),
+    ]
+    alike = by_cause(choices)
+    assert alike == [[choices[0], choices[3], choices[4]], [choices[1]]]
+
+
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=12))
 def test_the_front_holds_what_nothing_beats(points: list[tuple[int, int]]) -> None:
     choices = [Choice({}, "", {"step_s": a, "gpu_s_per_step": b}) for a, b in points]
@@ -144,7 +161,13 @@ def test_the_command(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     code, said, _ = run(capsys, *arguments)
     assert code == 0
     assert "cannot be run: " in said
-    assert "*" in said
+    assert said.count("cannot be run: ") == 1
+    assert "cluster.tensor_parallel=3: april" in said
+    heading = next(line for line in said.splitlines() if "bubble" in line)
+    at = heading.index("best")
+    stars = {line.index("*") - at for line in said.splitlines() if "*" in line and "\u2502" in line}
+    assert stars <= set(range(4))
+    assert stars
     rows: list[dict[str, Any]] = json.loads((out / "plan.json").read_text())
     assert [row["usd_per_step"] for row in rows][:2] == sorted(r["usd_per_step"] for r in rows[:2])
     assert rows[2]["problem"]
@@ -169,7 +192,8 @@ def test_what_a_user_gets_wrong(path: Path, capsys: pytest.CaptureFixture[str]) 
         (("--by", "speed"), "--by"),
         (("--vary", "nothing"), "--vary"),
         (("--vary", "policy=sync,april"), "with a --policy of its own"),
-        (("--vary", "stepz=1,2"), "stepz"),
+        (("--vary", "stepz=1,2"), "(from --vary stepz)"),
+        (("--vary", "steps.x=1"), "which has no keys below it"),
         (("--policy", "aprill"), "april"),
     ):
         code, _, problem = run(capsys, str(path), *arguments)

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -564,3 +565,69 @@ def test_a_stop_whose_exception_got_lost_is_honoured_at_the_next_step(
     assert stopped.value.code == 128 + signal.SIGTERM
     assert "interrupted" in capsys.readouterr().err
     assert not out.exists()
+
+
+# Words
+
+
+def test_a_hint_names_each_key_once(cli: Cli, tiny: Path) -> None:
+    tiny.write_text(TINY.replace("family: lognormal", "qqqq: lognormal"))
+    names = refused(cli("simulate", tiny)).partition("valid: ")[2].partition(" (")[0].split(", ")
+    assert "family" in names
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    "content", ["step:1 - reward:0.5 - time:3.2\n", '{"step": 1}\n{"step": 2}\n']
+)
+def test_a_log_in_the_place_of_a_fitted_file(cli: Cli, tiny: Path, content: str) -> None:
+    (tiny.parent / "verl.log").write_text(content)
+    said = refused(cli("simulate", tiny, *settings("workload.lengths={file: verl.log}")))
+    assert said.startswith("workload.lengths.file: verl.log is not a file of JSON")
+    for part in ("not a fitted file", "which rollcast calibrate writes", "trace: in place of file"):
+        assert part in said
+
+
+def test_the_share_at_the_cap_is_in_the_tables(
+    cli: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capped = settings("workload.max_new_tokens=50", "workload.lengths.between_sd=0")
+    _, said, _ = cli("simulate", tiny, *capped)
+    assert "100.0 %" in next(line for line in said.splitlines() if "at the cap" in line)
+    monkeypatch.setenv("COLUMNS", "200")
+    _, said, _ = cli("compare", tiny, *capped)
+    assert "at cap: responses cut at max_new_tokens" in said
+    assert said.count("100.0 %") >= 2
+
+
+def test_each_command_is_a_whole_sentence_in_80_columns(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, said, _ = cli("--help")
+    listed = said.partition("Commands:\n")[2].splitlines()
+    assert len(listed) >= 6
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare", "plan", "presets"])
+def test_the_help_of_json_fits_every_command(cli: Cli, command: str) -> None:
+    _, said, _ = cli(command, "--help")
+    assert "Print JSON instead of a table." in said
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_presets_break_no_name_and_no_heading(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    _, listed, _ = cli("presets", "--json")
+    for kind in ("gpus", "models", "lengths"):
+        _, said, _ = cli("presets", kind)
+        assert max(map(len, said.splitlines())) <= int(columns)
+        rows = json.loads(listed)[kind]
+        for row in rows:
+            assert re.search(rf"{re.escape(row['name'])}\s*\u2502", said)
+        head = said.partition("\u2521")[0]
+        for word in " ".join(rows[0]).split():
+            assert word in head or f"{word}:" in said or f"shows {word}" in said

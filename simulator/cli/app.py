@@ -42,7 +42,7 @@ Settings = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Override the seed.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a run that --out holds.")]
 NoPlot = Annotated[bool, typer.Option("--no-plot", help="Leave out the picture.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CLICK_ERROR: type[Exception] = next(  # typer names only the leaves of this family
@@ -193,12 +193,12 @@ def plan(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Plan capacity: one scenario over a grid of settings and policies.
+    """Run one scenario over a grid of settings, and see what pays.
 
     Every combination of the values is simulated. A star marks what no other choice beats in both
     time and GPU time of a step; what cannot be run says why.
     """
-    from simulator.cli import tables
+    from simulator.cli.plan_table import show_plan
     from simulator.results.folder import check_target, write_folder
     from simulator.scenario.file import override, read_scenario
     from simulator.studies import capacity
@@ -214,22 +214,32 @@ def plan(
         choices = capacity.ranked(found, by)
     if out is not None:
         write_folder(out, partial(capacity.write_plan, choices=choices), force)
-    tables.show_plan(choices, as_json)
+    show_plan(choices, as_json)
     _say_where(out)
 
 
 @app.command()
 def presets(
     kind: Annotated[
-        str | None, typer.Argument(metavar="[gpus|models|lengths|policies]", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="gpus|models|lengths|policies", show_default=False, help="All, where left out."
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            show_default=False,
+            help="One of them, with every figure and its source.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List GPUs, models, lengths and policies."""
-    from simulator.cli import tables
+    from simulator.cli.preset_pages import show_presets
 
-    tables.show_presets(kind, name, as_json)
+    show_presets(kind, name, as_json)
 
 
 def _resolved(scenario: Any) -> dict[str, Any]:

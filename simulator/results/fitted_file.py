@@ -10,6 +10,7 @@ from typing import Any
 from simulator.errors import ScenarioError
 
 SCHEMA = "rollcast-fitted/1"
+_NO_FITTED_FILE = f"so it is not a fitted file ({SCHEMA!r}), which rollcast calibrate writes"
 
 
 def read_fitted(path: Path, field: str) -> Mapping[str, Any]:
@@ -20,7 +21,9 @@ def read_fitted(path: Path, field: str) -> Mapping[str, Any]:
         message = f"cannot read {path.name}: {error.strerror or error}"
         raise ScenarioError(field, message) from None
     except (ValueError, RecursionError):
-        raise ScenarioError(field, f"{path.name} is not a file of JSON") from None
+        raise ScenarioError(
+            field, f"{path.name} is not a file of JSON, {_NO_FITTED_FILE}"
+        ) from None
     return check_schema(content, path.name, field)
 
 
@@ -29,5 +32,5 @@ def check_schema(content: object, name: str, field: str) -> Mapping[str, Any]:
     if not isinstance(content, Mapping) or content.get("schema") != SCHEMA:
         found = content.get("schema") if isinstance(content, Mapping) else None
         said = f"is of schema {found!r}" if found else "names no schema"
-        raise ScenarioError(field, f"{name} {said}; rollcast calibrate writes {SCHEMA!r}")
+        raise ScenarioError(field, f"{name} {said}, {_NO_FITTED_FILE}")
     return content

@@ -158,12 +158,15 @@ class _Walk:
                 self.visit(part, prefix)
 
 
-def override(raw: RawScenario, settings: Sequence[str], seed: int | None = None) -> RawScenario:
+def override(
+    raw: RawScenario, settings: Sequence[str], seed: int | None = None, option: str = "--set"
+) -> RawScenario:
     """The scenario with ``key=value`` settings applied, and ``seed``; a value is read as YAML.
 
     A policy's parameter is ``policy.april.over_sampling``, an entry of another list
-    ``components[0]``. Raises ScenarioError for a setting of another form, or one that would put a
-    key under something that is not a mapping.
+    ``components[0]``. option: of the command line that the settings come from, for errors. Raises
+    ScenarioError for a setting of another form, or one that would put a key under something that is
+    not a mapping.
     """
     data, lines, overridden = _copy(raw.data), dict(raw.lines), dict(raw.overridden)
     for setting in settings:
@@ -171,15 +174,15 @@ def override(raw: RawScenario, settings: Sequence[str], seed: int | None = None)
         key = key.strip()
         path = re.sub(r"\[(\d+)\]", r".\1", key).split(".")
         if not equals or not all(path):
-            raise ScenarioError("--set", f"{setting!r} is not of the form key=value")
-        value, _ = _parse(text, f"--set {key}")
+            raise ScenarioError(option, f"{setting!r} is not of the form key=value")
+        value, _ = _parse(text, f"{option} {key}")
         _put(data, path, value, key)
         for known in [k for k in lines if k == key or k.startswith((f"{key}.", f"{key}["))]:
             del lines[known]
         parts = [key, *(key[: dot.start()] for dot in re.finditer(r"[.\[]", key))]
         for part in parts:  # the key, and what had to be made to hold it
             if part not in lines:
-                overridden[part] = f"--set {key}"
+                overridden[part] = f"{option} {key}"
     if seed is not None:
         data["seed"] = seed
         overridden["seed"] = "--seed"

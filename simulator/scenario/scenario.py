@@ -255,7 +255,9 @@ def _from_file(path: Any, folder: Path) -> CostModel:
     except OSError as error:
         raise ScenarioError("cost.file", f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RuntimeError):  # not UTF-8, not JSON, nested too deeply, not a path
-        raise ScenarioError("cost.file", f"{path!r} is not a file of JSON") from None
+        raise ScenarioError(
+            "cost.file", f"{path!r} is not a file of JSON, such as rollcast calibrate writes"
+        ) from None
     if isinstance(content, dict) and isinstance(content.get("linear"), dict):
         return LinearCost.from_mapping(content["linear"])
     return FittedCost.from_mapping(content, path)

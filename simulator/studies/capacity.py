@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -128,7 +129,7 @@ def _choice(
 ) -> Choice:
     texts = [f"{key}={json.dumps(value, default=str)}"
              for keys, value in settings.items() for key in keys.split("=")]  # fmt: skip
-    scenario = from_raw(override(raw, texts)).with_policy(policy)
+    scenario = from_raw(override(raw, texts, option="--vary")).with_policy(policy)
     summary = simulate(scenario, on_step).summary
     steps, gpus = max(summary["steps"], 1), summary["gpus"]
     gpu_s = gpus * summary["makespan_s"] / steps
@@ -196,6 +197,27 @@ def plan(
     chains = policies or [scenario.policy]
     combinations(vary, chains)
     return ranked(explore(scenario.raw, vary, chains), by)
+
+
+def by_cause(choices: Sequence[Choice]) -> list[list[Choice]]:
+    """The choices that cannot be run, those that share a cause together, in order of the first.
+
+    Two share it where what is said of them differs in nothing but figures and the values varied.
+    """
+    found: dict[str, list[Choice]] = {}
+    for choice in choices:
+        if choice.problem:
+            found.setdefault(_cause(choice), []).append(choice)
+    return list(found.values())
+
+
+def _cause(choice: Choice) -> str:
+    """What is said of a choice, without what tells it from its neighbours."""
+    said = choice.problem
+    values = [value for value in choice.settings.values() if isinstance(value, str)]
+    for value in sorted(values, key=len, reverse=True):
+        said = said.replace(value, "#")
+    return re.sub(r"\d[\d,.]*", "#", said)
 
 
 def write_plan(folder: Path, choices: Sequence[Choice]) -> None:

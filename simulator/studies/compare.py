@@ -31,6 +31,7 @@ COLUMNS = (
     "dropped_tokens",
     "reprefilled_tokens",
     "length_bias",
+    "truncated_share",
     "makespan_s",
     "gpu_hours",
 )

@@ -115,11 +115,15 @@ def _measured_workload(fields: Fields, cap: int, seed: int, folder: Path) -> Res
     if not isinstance(path, str | Path):
         raise ScenarioError(MEASURED_FIELD, f"{path!r} is not the path of a file")
     place = folder / path
+    try:
+        content = read_fitted(place, MEASURED_FIELD)
+    except ScenarioError as error:
+        hint = "for a table of lengths or a log of requests, give trace: in place of file:"
+        raise ScenarioError(MEASURED_FIELD, f"{error.message}; {hint}") from None
     for key in ("prompt_tokens", "rewards"):
         if key in fields:
             message = f"{place.name} has its own; leave this out"
             raise ScenarioError(f"workload.{key}", message)
-    content = read_fitted(place, MEASURED_FIELD)
     return measured_workload(content, place.name, cap, seed)
 
 

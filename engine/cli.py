@@ -52,15 +52,18 @@ def run(
     provenance.json. Until it is finished, the run is saved after every step in DIR.running, from
     where --resume goes on.
     """
+    from engine.hub import asks_the_hub
     from engine.vllm.environment import prepare
     from simulator.cli import tables
     from simulator.scenario.file import override, read_scenario
 
-    prepare()  # before torch, which reads its environment when it is imported
+    raw = override(read_scenario(scenario), settings or (), seed)
+    # Before torch and the hub's client, which read their environment when they are imported.
+    prepare(local_files=not asks_the_hub(raw.data, raw.folder))
     from engine.config import build_run
     from engine.run import run_scenario
 
-    spec = build_run(override(read_scenario(scenario), settings or (), seed))
+    spec = build_run(raw)
     with _notes_shown(), _progress(spec.steps) as advance:
         real = run_scenario(
             spec, out, resume=resume, force=force, plot=not no_plot, on_step=advance
@@ -87,16 +90,19 @@ def probe(
     lengths. Takes three minutes or so. calibrate --probe FILE uses it, to tell apart what a
     synchronous run leaves together, and to price layouts and prompts that it never had.
     """
+    from engine.hub import asks_the_hub
     from engine.vllm.environment import prepare
     from simulator.cli.progress import progress_bar
     from simulator.results.folder import write_json_file
     from simulator.scenario.file import override, read_scenario
 
-    prepare()  # before torch, which reads its environment when it is imported
+    raw = override(read_scenario(scenario), settings or (), seed)
+    # Before torch and the hub's client, which read their environment when they are imported.
+    prepare(local_files=not asks_the_hub(raw.data, raw.folder))
     from engine.config import build_run
     from engine.probe import probe as measure
 
-    spec = build_run(override(read_scenario(scenario), settings or (), seed))
+    spec = build_run(raw)
     with progress_bar("batches", None) as update:
         found = measure(spec, update and (lambda done, all_: update(completed=done, total=all_)))
     write_json_file(output, found, "-o")

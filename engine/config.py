@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.edges import Sampling
 from engine.errors import EngineError
+from engine.hub import is_hub_name
 from engine.options import mapping, typed
 from engine.trainer.config import TrainerConfig
 from engine.trainer.losses import LOSSES, LossConfig
@@ -44,7 +45,8 @@ class TaskSpec:
 class RunSpec:
     """A checked scenario for the real engine.
 
-    model: folder of a Hugging Face model; None is the built-in task's warm-started one.
+    model: folder of a Hugging Face model, or its name on the hub; None is the built-in task's
+        warm-started one.
     """
 
     name: str
@@ -55,7 +57,7 @@ class RunSpec:
     seed: int
     max_new_tokens: int
     engine: EngineSection
-    model: Path | None
+    model: Path | str | None
     task: TaskSpec
     trainer: TrainerConfig
     sampling: Sampling
@@ -87,11 +89,8 @@ def _build(raw: RawScenario) -> RunSpec:
     max_new_tokens = whole(counts.max_new_tokens, "workload.max_new_tokens", minimum=1)
     _check_engine(engine, max_new_tokens)
     task = _task(engine.task, raw.folder)
-    path = None if engine.model is None else raw.folder / engine.model
-    if path is None and task.prompts is not None:
+    if engine.model is None and task.prompts is not None:
         raise ScenarioError("engine.model", "missing; a task of your own needs a model's folder")
-    if path is not None and not (path / "config.json").is_file():
-        raise ScenarioError("engine.model", f"{engine.model} holds no Hugging Face config.json")
     sampling = _sampling(engine.sampling)
     return RunSpec(
         model.name or raw.name.removesuffix(".yaml").removesuffix(".yml"),
@@ -102,12 +101,27 @@ def _build(raw: RawScenario) -> RunSpec:
         model.seed,
         max_new_tokens,
         engine,
-        path,
+        _model(engine.model, raw.folder),
         task,
         trainer_config(engine.trainer, model.seed, sampling),
         sampling,
         raw,
     )
+
+
+def _model(model: str | None, folder: Path) -> Path | str | None:
+    """Its folder, or its name on the hub."""
+    if model is None:
+        return None
+    if is_hub_name(model, folder):
+        return model
+    if not (folder / model / "config.json").is_file():
+        raise ScenarioError(
+            "engine.model",
+            f"{model} holds no Hugging Face config.json, nor is it a name on the hub such as "
+            "Qwen/Qwen3-0.6B",
+        )
+    return folder / model
 
 
 def _check_cluster(cluster: ClusterSection) -> None:
@@ -143,10 +157,11 @@ def _check_engine(engine: EngineSection, max_new_tokens: int) -> None:
         )
     if engine.dtype not in DTYPES:
         raise ScenarioError("engine.dtype", f"{engine.dtype!r} is not one of {', '.join(DTYPES)}")
-    _check_device(engine.device)
+    _check_device(engine.device, on_cpu)
 
 
-def _check_device(name: str) -> None:
+def _check_device(name: str, on_cpu: bool) -> None:
+    """The device is the trainer's and the engine's. on_cpu: whether vLLM is built for CPUs."""
     import torch
 
     field = "engine.device"
@@ -156,11 +171,15 @@ def _check_device(name: str) -> None:
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
         raise ScenarioError(field, f"{name!r} is not cpu, cuda, or one of several such as cuda:1")
+    if device.type == "cpu" and not on_cpu:
+        raise ScenarioError(field, "is cpu, but the vLLM here is built for GPUs; make it cuda")
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= count:
             seen = f"{count} GPU{'s' if count > 1 else ''}" if count else "no GPU"
             raise ScenarioError(field, f"is {name}, but torch sees {seen} here; make it cpu")
+        if on_cpu:
+            raise ScenarioError(field, f"is {name}, but the vLLM here is built for CPUs")
 
 
 def _task(options: Any, folder: Path) -> TaskSpec:

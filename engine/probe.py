@@ -100,7 +100,7 @@ def probe(spec: RunSpec, on_step: Callable[[int, int], None] | None = None) -> d
     on_step: called with the number done and the number of all. Raises ScenarioError or EngineError
     where model, trainer or engine cannot be had.
     """
-    prepare()
+    prepare(local_files=not isinstance(spec.model, str))
     from engine.provenance import provenance
 
     task, path = start_task(spec)

@@ -8,6 +8,7 @@ from typing import Any
 from engine.config import RunSpec
 from engine.edges import Engine, Trainer
 from engine.errors import sentence
+from engine.hub import fetch
 from engine.tasks.base import Task
 from engine.vllm.environment import prepare
 from engine.world import EngineWorld
@@ -20,7 +21,7 @@ def start_world(spec: RunSpec) -> EngineWorld:
 
     Raises EngineError or ScenarioError where something cannot be had.
     """
-    prepare()
+    prepare(local_files=not isinstance(spec.model, str))
     try:
         task, path = start_task(spec)
         trainer = start_trainer(spec, path)
@@ -32,25 +33,26 @@ def start_world(spec: RunSpec) -> EngineWorld:
 def start_task(spec: RunSpec) -> tuple[Task, Path]:
     """The task, and the folder of the model that it is for."""
     task = spec.task
+    model = fetch(spec.model) if isinstance(spec.model, str) else spec.model
     if task.prompts is not None:
         from engine.tasks.custom import FileTask
 
-        assert spec.model is not None
+        assert model is not None
         own = FileTask(
             task.prompts,
             task.reward,
-            spec.model,
+            model,
             max_new_tokens=spec.max_new_tokens,
             chat=task.chat,
             reward_timeout_s=task.reward_timeout_s,
         )
-        return own, spec.model
+        return own, model
     from engine.tasks.collatz import LOG_SD, CollatzTask
     from engine.tasks.warm_start import Recipe, warm_start
 
     log_sd = LOG_SD if task.log_sd is None else task.log_sd
     built_in = CollatzTask(task.style, spec.max_new_tokens, log_sd)
-    return built_in, spec.model or warm_start(Recipe(style=task.style))
+    return built_in, model or warm_start(Recipe(style=task.style))
 
 
 def start_trainer(spec: RunSpec, path: Path) -> Trainer:
@@ -93,4 +95,6 @@ def start_replica(spec: RunSpec, path: Path) -> Engine:
         dtype=section.dtype,
         seed=spec.seed,
         sampling=spec.sampling,
+        device=section.device,
+        memory_fraction=section.gpu_memory_utilization,
     )

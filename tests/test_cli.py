@@ -523,6 +523,20 @@ def test_a_disk_that_refuses_leaves_nothing(tiny: Path) -> None:
 # Help
 
 
+def test_a_system_without_hangups_and_alarms(tiny: Path) -> None:
+    """Windows has neither signal."""
+    code = (
+        "import signal, sys; del signal.SIGHUP, signal.SIGALRM, signal.setitimer\n"
+        "import engine.time_limit\n"
+        "with engine.time_limit.time_limit(5.0, 'late'): pass\n"
+        "from simulator.cli.app import main; main(['simulate', *sys.argv[1:]])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tiny)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_help_and_version(cli: Cli) -> None:
     assert cli("--version")[1].startswith("rollcast ")
     code, out, _ = cli("--help")

@@ -18,7 +18,13 @@ from engine.in_flight import InFlight, stream_seed
 from engine.quiet import quiet
 from engine.time_limit import time_limit
 from engine.vllm.environment import prepare, require_calls, threads_kept
-from engine.vllm.start import check_shape, end_tokens, hold_generators_back, start
+from engine.vllm.start import (
+    check_shape,
+    end_tokens,
+    engine_options,
+    hold_generators_back,
+    start,
+)
 from engine.work_meter import WorkMeter
 
 if TYPE_CHECKING:
@@ -46,6 +52,8 @@ class VllmReplica:
     dtype: ``float32``, ``bfloat16``, ... (``auto`` turns a float32 checkpoint into bfloat16).
     stop_token_ids: what ends a response; None takes the model's own end tokens.
     enforce_eager: None compiles on a GPU, and not on a CPU.
+    memory_fraction: share of the GPU's memory that vLLM may take, weights included.
+    device: ``cuda:1`` for that GPU; None or one without a number is the first.
     stall_iterations: iterations without work, while rollouts wait, after which to give up.
     step_timeout_s: seconds after which a single iteration counts as hung (main thread only).
 
@@ -69,6 +77,7 @@ class VllmReplica:
         stop_token_ids: Sequence[int] | None = None,
         enforce_eager: bool | None = None,
         memory_fraction: float = 0.3,
+        device: str | None = None,
         local_files: bool = True,
         stall_iterations: int = 16,
         step_timeout_s: float | None = 600.0,
@@ -89,22 +98,22 @@ class VllmReplica:
         self._meter = WorkMeter()
         self._swept: set[str] = set()  # gave up their KV blocks for new weights, not for room
         self._observed: EngineIteration | None = None
-        options: dict[str, Any] = {
-            "model": str(model_path),
-            "skip_tokenizer_init": True,
-            "dtype": dtype,
-            "seed": seed,
-            "max_num_seqs": max_seqs,
-            "max_num_batched_tokens": max_batched_tokens,
-            "enable_chunked_prefill": True,
-            "enable_prefix_caching": prefix_caching,
-            "block_size": block_tokens,
-            "max_model_len": max_model_len,
-            "enforce_eager": on_cpu if enforce_eager is None else enforce_eager,
-            "gpu_memory_utilization": memory_fraction,
-        }
+        options = engine_options(
+            str(model_path),
+            on_cpu=on_cpu,
+            max_seqs=max_seqs,
+            max_batched_tokens=max_batched_tokens,
+            kv_tokens=kv_tokens,
+            block_tokens=block_tokens,
+            prefix_caching=prefix_caching,
+            max_model_len=max_model_len,
+            dtype=dtype,
+            seed=seed,
+            enforce_eager=on_cpu if enforce_eager is None else enforce_eager,
+            memory_fraction=memory_fraction,
+        )
         with threads_kept(), quiet():
-            self._engine = start(options, kv_tokens, on_cpu)
+            self._engine = start(options, device)
         self._adopt(on_cpu, stop_token_ids)
 
     @property

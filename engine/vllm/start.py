@@ -8,38 +8,81 @@ from typing import Any
 from engine.errors import EngineError, sentence
 
 
-def start(options: dict[str, Any], kv_tokens: int | None, on_cpu: bool) -> Any:
-    """A started ``LLMEngine``. Raises EngineError in one sentence where vLLM cannot be had or does
-    not start, or where the KV pool cannot hold one rollout."""
-    try:
-        from vllm import EngineArgs
-        from vllm.v1.engine.llm_engine import LLMEngine
-    except Exception as error:
-        raise EngineError(f"vLLM cannot be imported: {sentence(error)}") from error
-    options = options | {
+def engine_options(
+    model: str,
+    *,
+    on_cpu: bool,
+    max_seqs: int,
+    max_batched_tokens: int,
+    kv_tokens: int | None,
+    block_tokens: int,
+    prefix_caching: bool,
+    max_model_len: int | None,
+    dtype: str,
+    seed: int,
+    enforce_eager: bool,
+    memory_fraction: float,
+) -> dict[str, Any]:
+    """The arguments of vLLM's ``EngineArgs``; see `engine.vllm.replica.VllmReplica`."""
+    options: dict[str, Any] = {
+        "model": model,
+        "skip_tokenizer_init": True,
+        "dtype": dtype,
+        "seed": seed,
+        "max_num_seqs": max_seqs,
+        "max_num_batched_tokens": max_batched_tokens,
+        "enable_chunked_prefill": True,
+        "enable_prefix_caching": prefix_caching,
+        "block_size": block_tokens,
+        "max_model_len": max_model_len,
+        "enforce_eager": enforce_eager,
+        "gpu_memory_utilization": memory_fraction,
         "async_scheduling": False,
         "disable_log_stats": True,
         "logprobs_mode": "processed_logprobs",
         "use_tqdm_on_load": False,
     }
-    pool_tokens = None
     if kv_tokens is not None:
-        blocks = kv_tokens // options["block_size"]
-        pool_tokens = blocks * options["block_size"]
-        options["num_gpu_blocks_override"] = blocks + 1  # vLLM keeps one as a null block
+        options["num_gpu_blocks_override"] = kv_tokens // block_tokens + 1  # one is a null block
         if on_cpu:  # the number of blocks decides; this only skips measuring the memory
             options["kv_cache_memory_bytes"] = 1 << 28
+    return options
+
+
+def start(options: Mapping[str, Any], device: str | None = None) -> Any:
+    """A started ``LLMEngine`` with `engine_options`, on ``device``. Raises EngineError in one
+    sentence where vLLM cannot be had or does not start, or where the KV pool cannot hold one
+    rollout."""
+    try:
+        from vllm import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+    except Exception as error:
+        raise EngineError(f"vLLM cannot be imported: {sentence(error)}") from error
+    blocks = options.get("num_gpu_blocks_override")
+    pool_tokens = None if blocks is None else (blocks - 1) * options["block_size"]
     try:
         config = EngineArgs(**options).create_engine_config()
         if pool_tokens is not None and config.model_config.max_model_len > pool_tokens:
             if options["max_model_len"] is not None or pool_tokens == 0:
                 raise _pool_too_small(pool_tokens, config.model_config.max_model_len)
-            config = EngineArgs(**options | {"max_model_len": pool_tokens}).create_engine_config()
+            shorter = {**options, "max_model_len": pool_tokens}
+            config = EngineArgs(**shorter).create_engine_config()
+        put_on(config, device)
         return LLMEngine.from_vllm_config(config, disable_log_stats=True)
     except EngineError:
         raise
     except Exception as error:
         raise EngineError(f"vLLM could not start: {sentence(error)}") from error
+
+
+def put_on(config: Any, device: str | None) -> None:
+    """Has vLLM take the GPU of that number: an engine in this process takes the number of its
+    device for its rank among the GPUs, and has no argument for it."""
+    import torch
+
+    wanted = None if device is None else torch.device(device)
+    if wanted is not None and wanted.index is not None:
+        config.device_config.device = wanted
 
 
 def hold_generators_back(core: Any) -> None:

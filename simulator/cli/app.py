@@ -44,7 +44,9 @@ Force = Annotated[bool, typer.Option("--force", help="Replace a run that --out h
 NoPlot = Annotated[bool, typer.Option("--no-plot", help="Leave out the picture.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOPS = tuple(  # those that this system has
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 _CLICK_ERROR: type[Exception] = next(  # typer names only the leaves of this family
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )

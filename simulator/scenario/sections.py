@@ -40,7 +40,8 @@ class ClusterSection(_Section):
 class EngineSection(_Section):
     """The limits of each replica; ``kv_tokens`` left out follows from GPU memory.
 
-    model, task, trainer, sampling, dtype and device are of the real engine alone
+    model, task, trainer, sampling, dtype, device (of trainer and replica) and
+    gpu_memory_utilization (the share that vLLM takes) are of the real engine alone
     (`engine.config`): one file serves both worlds, and the simulator has no use for them.
     """
 
@@ -55,6 +56,7 @@ class EngineSection(_Section):
     sampling: dict[str, Any] | None = None
     dtype: str = "float32"
     device: str = "cpu"
+    gpu_memory_utilization: float = Field(default=0.3, gt=0, le=1)
 
 
 class WorkloadSection(_Section):

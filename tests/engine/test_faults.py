@@ -24,6 +24,7 @@ import torch
 from running import STEPS, Home, Outcome, lend, outcome, require_same, revive, set_up
 
 from engine.config import build_run
+from engine.start import start_replica
 from simulator.errors import ScenarioError
 from simulator.scenario.file import override, parse_scenario, read_scenario
 
@@ -291,6 +292,8 @@ def test_a_kv_pool_too_small_for_one_rollout(
         (["engine.trainer=[1]"], "engine.trainer", "mapping|dictionary"),
         (["engine.dtype=float99"], "engine.dtype", "float32, bfloat16"),
         (["engine.device=tpu"], "engine.device", "not cpu, cuda"),
+        (["engine.gpu_memory_utilization=0"], "engine.gpu_memory_utilization", "0"),
+        (["engine.gpu_memory_utilization=1.5"], "engine.gpu_memory_utilization", "at most 1"),
         (["engine.model=nowhere"], "engine.model", "no Hugging Face config.json"),
         (["engine.block_tokens=16"], "engine.block_tokens", "multiple of 32"),
         (["engine.max_batched_tokens=64"], "engine.max_batched_tokens", "less than max_seqs"),
@@ -312,6 +315,36 @@ def test_a_wrong_scenario_names_its_key(settings: list[str], field: str, message
         or "engine.yaml, line" in str(caught.value)
         or ("missing" in message)
     )
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "device", "message"),
+    [
+        (False, "cpu", "is cpu, but the vLLM here is built for GPUs; make it cuda"),
+        (True, "cuda:1", "is cuda:1, but the vLLM here is built for CPUs"),
+        (False, "cuda:2", "is cuda:2, but torch sees 2 GPUs here"),
+        (False, "cuda:1", None),
+        (True, "cpu", None),
+    ],
+)
+def test_the_device_is_of_trainer_and_engine_alike(
+    monkeypatch: pytest.MonkeyPatch, on_cpu: bool, device: str, message: str | None
+) -> None:
+    monkeypatch.setattr("engine.config.vllm_version", lambda: ("0.32.0", on_cpu))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    settings = [f"engine.device={device}", "engine.gpu_memory_utilization=0.45"]
+    raw = override(read_scenario(EXAMPLE), settings)
+    if message is not None:
+        with pytest.raises(ScenarioError, match=f"engine.device: {message}"):
+            build_run(raw)
+        return
+    started: dict[str, Any] = {}
+    monkeypatch.setattr(
+        "engine.vllm.replica.VllmReplica", lambda path, **given: started.update(given)
+    )
+    start_replica(build_run(raw), Path("model"))
+    assert (started["device"], started["memory_fraction"]) == (device, 0.45)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -23,6 +23,7 @@ from engine.sync_check import check_sync, largest_difference
 from engine.trainer import Trainer
 from engine.vllm import environment
 from engine.vllm.replica import VllmReplica
+from engine.vllm.start import engine_options, put_on
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -495,6 +496,36 @@ def test_a_kv_pool_smaller_than_the_context_shortens_rollouts(make_replica: Make
         engine.submit("x", [2] * 100, max_new_tokens=60, seed=0)
     engine.submit("x", [2] * 100, max_new_tokens=28, seed=0, ignore_eos=True)
     assert len(finish(engine)["x"].token_ids) == 28
+
+
+@pytest.mark.parametrize(("device", "number"), [("cuda:1", 1), ("cuda", 0), ("cpu", 0), (None, 0)])
+def test_the_device_is_the_one_that_vllm_takes(
+    tiny_path: Path, device: str | None, number: int
+) -> None:
+    """By vLLM's own reckoning, on a machine without GPUs: no engine is started."""
+    from vllm import EngineArgs
+    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+    options = engine_options(
+        str(tiny_path),
+        on_cpu=True,
+        max_seqs=4,
+        max_batched_tokens=64,
+        kv_tokens=256,
+        block_tokens=32,
+        prefix_caching=True,
+        max_model_len=None,
+        dtype="float32",
+        seed=0,
+        enforce_eager=True,
+        memory_fraction=0.7,
+    )
+    assert options["gpu_memory_utilization"] == 0.7
+    config = EngineArgs(**options).create_engine_config()
+    put_on(config, device)
+    executor = UniProcExecutor.__new__(UniProcExecutor)
+    executor.vllm_config = config
+    assert executor._distributed_args()[2] == number
 
 
 def test_a_stall_names_the_rollout_that_waits(make_replica: MakeReplica) -> None:

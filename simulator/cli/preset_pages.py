@@ -6,9 +6,11 @@ import json
 import re
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 from simulator.checks import nearest
 from simulator.cli.console import console
+from simulator.cli.policy_page import policy_facts, show_policy
 from simulator.cli.presets import Rows, preset_details, preset_rows
 from simulator.errors import ScenarioError
 from simulator.results.folder import plain
@@ -24,11 +26,15 @@ def show_presets(kind: str | None, name: str | None, as_json: bool = False) -> N
     if kind is not None and kind not in KINDS:
         raise ScenarioError("presets", f"unknown kind {kind!r}; {nearest(kind, KINDS)}")
     if name is not None and kind is not None:
-        details = preset_details(kind, name)
+        details: Any = preset_details(kind, name)
+        if kind == "policies":
+            details = policy_facts(name)
         if as_json:
             print(json.dumps(plain(details), indent=1))
-            return
-        _print_table(f"{kind}: {name}", details)
+        elif kind == "policies":
+            show_policy(name)
+        else:
+            _print_table(f"{kind}: {name}", details)
         return
     kinds = [kind] if kind else list(KINDS)
     if as_json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, fields
 from typing import Any
 
 from simulator.checks import nearest
@@ -11,6 +10,7 @@ from simulator.costs.hardware import figure_names, gpu_presets
 from simulator.costs.models import model_presets
 from simulator.errors import ScenarioError
 from simulator.policies import POLICIES
+from simulator.policies.described import describe
 from simulator.workload.length_specs import length_presets
 
 Rows = list[dict[str, Any]]
@@ -106,18 +106,9 @@ def _lengths() -> Rows:
 
 def _policies() -> Rows:
     rows = []
-    for name, policy in POLICIES.items():
-        parameters = ", ".join(
-            field.name if field.default is MISSING else f"{field.name}={field.default}"
-            for field in fields(policy)  # type: ignore[arg-type]
-        )
-        rows.append(
-            {
-                "name": name,
-                "parameters": parameters,
-                "what it does": (policy.__doc__ or "").strip().split("\n")[0],
-            }
-        )
+    for name, kind in POLICIES.items():
+        about = describe(kind)
+        rows.append({"name": name, "what it does": about.mechanism, "source": about.source})
     return rows
 
 

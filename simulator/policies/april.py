@@ -13,11 +13,14 @@ from simulator.policy import Policy
 
 @dataclass(frozen=True)
 class APRIL(Policy):
-    """Active partial rollouts (arXiv 2509.18521; released code and its port in slime).
+    """Launches more groups than the batch needs, stops once it is full, and resumes the rest in the
+    next step (APRIL, active partial rollouts, arXiv 2509.18521; released code and its port in
+    slime).
 
     A step launches ``over_sampling`` times its batch, ends as soon as the batch's groups are
-    complete, and keeps the unfinished groups, which the next step resumes first. (c) read in code,
-    (p) in the paper, (i) inferred:
+    complete, and keeps the unfinished groups, which the next step resumes first.
+
+    What is marked (c) was read in code, (p) is in the paper, (i) is inferred:
 
     - the unit is the group: the trigger counts complete groups, the abort is engine-wide, and a
       buffered group keeps the tokens and rewards of its finished members (c)

@@ -16,7 +16,9 @@ RefillWhen = Literal["short", "drained"]
 @dataclass(frozen=True)
 class DynamicSampling(Policy):
     """Rejects complete groups whose rewards are all equal and launches others in their place (DAPO,
-    arXiv 2503.14476, section 3.2). (c) read in code, (i) inferred:
+    arXiv 2503.14476, section 3.2).
+
+    What is marked (c) was read in code, (i) is inferred:
 
     - ``short``, as in slime: a wave is launched as soon as what is in flight can no longer fill the
       batch, and the step ends once the batch is full (c)

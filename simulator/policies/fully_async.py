@@ -13,8 +13,10 @@ from simulator.policy import Policy
 
 @dataclass(frozen=True)
 class FullyAsync(Policy):
-    """Asynchronous RL as AReaL (arXiv 2505.24298), and with other limits SkyRL and verl's fully
-    asynchronous recipe, do it. (c) read in code, (i) inferred:
+    """Rollouts wait neither for the trainer nor for each other, up to a limit in versions (AReaL,
+    arXiv 2505.24298; with other limits SkyRL and verl's fully asynchronous recipe).
+
+    What is marked (c) was read in code, (i) is inferred:
 
     - groups start as long as capacity = min(limit in flight - running, (eta + version + 1) B -
       (accepted + running)) allows (c): no rollout waits for a batch, and a group is trained on at

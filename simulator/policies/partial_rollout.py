@@ -13,7 +13,10 @@ from simulator.policy import Policy
 
 @dataclass(frozen=True)
 class PartialRollout(Policy):
-    """verl's partial-rollout recipe. (c) read in code, (i) inferred:
+    """Keeps a constant number of rollouts in flight, and resumes in the next step those that a step
+    leaves (verl's partial-rollout recipe).
+
+    What is marked (c) was read in code, (i) is inferred:
 
     - about B x G rollouts are in flight at any time; finished ones free slots, and a new group
       starts once there is room for all of it (c; the last half, i)

@@ -15,10 +15,12 @@ Rule = Literal["max_variance", "max_reward", "random", "percentile"]
 
 @dataclass(frozen=True)
 class PODS(Policy):
-    """Policy optimisation with down-sampling (arXiv 2504.13818; YixuanEvenXu/pods).
+    """Generates many rollouts of each prompt and trains on an informative few (PODS, policy
+    optimisation with down-sampling, arXiv 2504.13818; YixuanEvenXu/pods).
 
-    Of a group's n rollouts, ``keep`` are trained on, chosen per prompt. (c) read in code, (p) in
-    the paper, (i) inferred:
+    Of a group's n rollouts, ``keep`` are trained on, chosen per prompt.
+
+    What is marked (c) was read in code, (p) is in the paper, (i) is inferred:
 
     - max_variance: the subset of greatest reward variance (p), the fewest high rewards among equals
       (c); max_reward, random and percentile are the paper's alternatives (p)

@@ -38,11 +38,14 @@ class SAGCState:
 
 @dataclass(frozen=True)
 class SAGC(Policy):
-    """Straggler-aware group control (arXiv 2606.02218).
+    """Chooses the group size online, under a bound on the rate of stragglers (SAGC, straggler-aware
+    group control, arXiv 2606.02218).
 
     Maximises the sum of u(G) subject to a mean straggler rate of at most alpha: dual ascent on the
     multiplier lambda, and Thompson sampling among the current size and its neighbours. B x G stays
-    constant. (p) in the paper, (i) inferred or our choice:
+    constant.
+
+    What is marked (p) is in the paper, (i) is inferred or our choice:
 
     - a group straggles if its longest response exceeds tau times its median (p); one observation
       per complete group, whether or not a filter let it count (i)

@@ -13,9 +13,10 @@ from simulator.policy import Policy, StepOutcome
 
 @dataclass(frozen=True)
 class TailBatching(Policy):
-    """RollPacker's tail batching (arXiv 2509.21009; Farrrrland/RollPacker). Strictly on-policy.
+    """Trains on the prompts that are answered first, and now and then on a batch of those that were
+    not (RollPacker's tail batching, arXiv 2509.21009; Farrrrland/RollPacker). Strictly on-policy.
 
-    (c) read in code, (p) in the paper, (i) inferred:
+    What is marked (c) was read in code, (p) is in the paper, (i) is inferred:
 
     - a short round launches more fresh prompts than the batch needs and more rollouts of each than
       its group needs; the first groups to have enough responses win, the rest is thrown away and

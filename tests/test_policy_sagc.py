@@ -137,6 +137,19 @@ def test_where_no_size_straggles_too_often_the_price_falls_and_groups_grow() -> 
     assert [state.current for state in states[-50:]] == [2] * 50
 
 
+def test_at_its_defaults_it_looks_around_and_tells_the_sizes_apart() -> None:
+    """On the straggler rates of the published setting, after about the published 30 steps."""
+    rates = {4: 0.064, 8: 0.141, 16: 0.262}
+    told_apart = 0
+    for seed in range(20):
+        states = simulated(SAGC(seed=seed), rates, 45, seed)
+        assert len({state.current for state in states[:31]}) > 1
+        means = [events / (events + others) for events, others in states[-1].posteriors]
+        tried = {state.current for state in states[:-1]}
+        told_apart += len(tried) == 3 and means == sorted(means)
+    assert told_apart >= 10
+
+
 def static_states(size: int, spread: float, steps: int, seed: int) -> list[SAGCState]:
     """States of a single size whose lengths have this standard deviation of their logarithm."""
     generator = np.random.default_rng([seed, size])

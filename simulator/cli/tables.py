@@ -55,11 +55,19 @@ def show_summary(summary: Mapping[str, Any], as_json: bool = False) -> None:
         ("re-prefilled", count(s["reprefilled_tokens"]), f"{s['preemptions']} preemptions"),
         ("makespan", seconds(s["makespan_s"]), f"{s['gpu_hours']:.2f} GPU-hours" + _cost(s)),
     ]
+    if len(s["group_sizes"]) > 1:
+        rows.append(("group sizes", *_group_sizes(s)))
     for row in rows:
         grid.add_row(*row)
     screen = console()
     screen.print(grid)
     _warn(screen, s["warnings"])
+
+
+def _group_sizes(summary: Mapping[str, Any]) -> tuple[str, str]:
+    """The sizes that a policy chose, and how often each."""
+    sizes = summary["group_sizes"]
+    return " / ".join(sizes), f"in {' / '.join(map(str, sizes.values()))} steps"
 
 
 def _causes(causes: Mapping[str, float]) -> str:
@@ -116,6 +124,10 @@ def show_comparison(
         notes.append(f"For {', '.join(map(one_line, left_out))}, make the terminal wider.")
     screen.print(" ".join(notes), style="dim", markup=False)
     screen.print(_sureness(ranking), style="dim", markup=False)
+    for name, result in results.items():
+        if len(result.summary["group_sizes"]) > 1:
+            sizes, steps = _group_sizes(result.summary)
+            screen.print(f"{name}: groups of {sizes} {steps}.", style="dim", markup=False)
     said: list[str] = []
     for result in results.values():
         said.extend(w for w in result.summary["warnings"] if w not in said)

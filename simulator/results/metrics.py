@@ -12,6 +12,7 @@ where unfinished rollouts count as censored observations (`censored_mean`), not 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -320,7 +321,8 @@ def summarise(run: Run) -> dict[str, Any]:
     versions_per_rollout_mean and _max: of trained rollouts. carried_token_share: of their tokens,
     those sampled in an earlier step. length_bias: 1 where what is trained is as long as what was
     launched (see the module's head); a run that resumes also shows a little less than 1 for what it
-    still carries at its end. truncated_share: of finished rollouts, those at the cap.
+    still carries at its end. truncated_share: of finished rollouts, those at the cap. group_sizes:
+    steps by the size of their groups.
     """
     stays = {name: run.stays[name] for name in run.stays.columns}
     return {
@@ -328,6 +330,7 @@ def summarise(run: Run) -> dict[str, Any]:
         **_tokens(run),
         **_utilisation(run),
         **_learning(run, stays),
+        "group_sizes": _group_sizes(run),
         "gpus": run.shape.gpus,
         "gpu_hours": run.shape.gpus * run.makespan_s / 3600,
     }
@@ -364,6 +367,11 @@ def _tokens(run: Run) -> dict[str, Any]:
         "rollout_tokens_per_s": _ratio(ledger.generated_tokens, rollout_s),
         "trained_tokens_per_s": _ratio(ledger.trained_tokens, run.makespan_s),
     }
+
+
+def _group_sizes(run: Run) -> dict[str, int]:
+    sizes = Counter(record.group_size for record in run.steps)
+    return {str(size): sizes[size] for size in sorted(sizes)}
 
 
 def _utilisation(run: Run) -> dict[str, Any]:

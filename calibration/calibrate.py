@@ -19,7 +19,7 @@ from simulator.costs.fitted import FIELD, FittedCost
 from simulator.costs.fitted_draws import scaled
 from simulator.errors import ScenarioError
 from simulator.results.fitted_file import SCHEMA, read_fitted
-from simulator.results.folder import write_json_file
+from simulator.results.write import write_json_file
 
 _MAX_RESIDUALS = 2000
 

@@ -42,7 +42,7 @@ def calibrate(
     """
     from calibration import fitted_table
     from calibration.calibrate import calibrate as fit
-    from simulator.results.folder import plain
+    from simulator.results.write import plain
 
     fitted = fit(runs, probe)
     fitted.write(output)
@@ -101,7 +101,7 @@ def validate(
     from calibration.calibrate import Fitted
     from calibration.validate import validate as check
     from simulator.cli.progress import progress_bar
-    from simulator.results.folder import plain
+    from simulator.results.write import plain
 
     if out is not None:
         validation_report.check_target(out, force)

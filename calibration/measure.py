@@ -26,13 +26,9 @@ import yaml
 
 from simulator.checks import flag, known_keys, whole
 from simulator.errors import RollcastError, ScenarioError
+from simulator.results import schema
 
 CAMPAIGN = Path(__file__).parent / "data" / "real" / "campaign.yaml"
-TABLES = ("steps.csv", "spans.csv", "rollouts.csv", "iterations.csv")  # the last if asked for
-PULSES = "pulses.csv"
-LINES = ("updates.jsonl", "decisions.jsonl")
-PLAIN = ("summary.json", "scenario.json", "provenance.json")
-PROBE = "probe.json"
 DIGITS = 6  # a microsecond
 GOLDEN = (5**0.5 - 1) / 2
 
@@ -137,7 +133,7 @@ def measure(campaign: Campaign, run: Measurement, work: Path) -> Path:
     from engine.checkpoint import exists
 
     folder = work / run.name
-    if not (folder / "summary.json").exists():
+    if not (folder / schema.SUMMARY.name).exists():
         work.mkdir(parents=True, exist_ok=True)
         asked = command(campaign, run, folder, exists(folder))
         _call(asked, f"runs.{run.entry}", run.name)
@@ -149,7 +145,7 @@ def probe(campaign: Campaign, work: Path) -> Path:
 
     Raises ScenarioError (``scenario``) where it fails.
     """
-    file = work / PROBE
+    file = work / schema.PROBE_FILE
     if not file.exists():
         work.mkdir(parents=True, exist_ok=True)
         asked = [sys.executable, "-m", "simulator.cli.app", "probe", str(campaign.scenario)]
@@ -173,24 +169,26 @@ def keep(folder: Path, out: Path, iterations: bool = True) -> None:
     with tempfile.TemporaryDirectory(dir=out.parent) as name:
         draft = Path(name) / "run"
         draft.mkdir()
-        for file in PLAIN:
-            shutil.copyfile(folder / file, draft / file)
-        tables = [*(TABLES if iterations else TABLES[:-1])]
-        if (folder / PULSES).exists():  # a simulated run has none
-            tables.append(PULSES)
-        for file in tables:
-            rounded = pd.read_csv(folder / file).round(DIGITS).to_csv(index=False)
-            _compress(rounded.encode(), draft / file)
-        for file in LINES:
-            if (folder / file).exists():  # a simulated run has no updates.jsonl
-                _compress((folder / file).read_bytes(), draft / file)
+        for file in schema.RUN:
+            source = folder / file.name
+            if file is schema.ITERATIONS and not iterations:
+                continue
+            if file.optional and not source.exists():  # of a simulated run
+                continue
+            if isinstance(file, schema.Document):
+                shutil.copyfile(source, draft / file.name)
+            elif isinstance(file, schema.Table):
+                rounded = pd.read_csv(source).round(DIGITS).to_csv(index=False)
+                _compress(rounded.encode(), draft / file.name)
+            elif isinstance(file, schema.Lines):
+                _compress(source.read_bytes(), draft / file.name)
         if out.exists():
             shutil.rmtree(out)
         draft.rename(out)
 
 
 def _compress(content: bytes, path: Path) -> None:
-    path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(content, mtime=0))
+    path.with_name(f"{path.name}{schema.PACKED}").write_bytes(gzip.compress(content, mtime=0))
 
 
 def main() -> int:
@@ -206,7 +204,7 @@ def main() -> int:
         probed = probe(campaign, options.work)
         if options.out is not None:
             options.out.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(probed, options.out / PROBE)
+            shutil.copyfile(probed, options.out / schema.PROBE_FILE)
         for number, run in enumerate(campaign.runs, 1):
             print(f"{number}/{len(campaign.runs)} {run.name}", file=sys.stderr, flush=True)
             folder = measure(campaign, run, options.work)

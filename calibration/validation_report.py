@@ -10,7 +10,7 @@ from calibration.validate import Validation
 from calibration.validation_page import draw, page
 from calibration.validation_text import COLUMNS, flags, sentences, table_rows
 from simulator.errors import ScenarioError
-from simulator.results.folder import write_json
+from simulator.results.write import write_json
 
 FILES = ("validation.json", "validation.png", "report.html")
 

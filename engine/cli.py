@@ -93,7 +93,7 @@ def probe(
     from engine.hub import asks_the_hub
     from engine.vllm.environment import prepare
     from simulator.cli.progress import progress_bar
-    from simulator.results.folder import write_json_file
+    from simulator.results.write import write_json_file
     from simulator.scenario.file import override, read_scenario
 
     raw = override(read_scenario(scenario), settings or (), seed)

@@ -11,30 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.edges import Beat, EngineIteration, TrainMetrics
+from simulator.results.schema import ITERATIONS
 
-_COLUMNS = {
-    "version": "q",
-    "start_s": "d",
-    "seconds": "d",
-    "rollouts": "q",
-    "context_tokens": "q",
-    "prefill_tokens": "q",
-    "prefill_pairs": "q",
-    "prefill_rollouts": "q",
-    "prefill_context_tokens": "q",
-    "waiting": "q",
-    "kv_blocks": "q",
-    "preemptions": "q",
-}
+_COLUMNS = {column.name: column.shape.typecode for column in ITERATIONS.columns}
 
 
 class Iterations:
     """The table of the engine's iterations, one row each, in order.
 
-    Columns: version of the weights; start_s and seconds; then the work as
-    `simulator.costs.base.Iteration` counts it (rollouts, context_tokens, prefill_tokens,
-    prefill_pairs, prefill_rollouts, prefill_context_tokens); rollouts left waiting; KV blocks held;
-    preemptions.
+    Columns: `simulator.results.schema.ITERATIONS`; those of the work are as
+    `simulator.costs.base.Iteration` counts it.
     """
 
     columns = tuple(_COLUMNS)

@@ -20,10 +20,8 @@ from engine.log import Iterations
 from engine.start import start_replica, start_task, start_trainer
 from engine.vllm.environment import prepare
 from simulator.errors import ScenarioError
+from simulator.results.schema import PROBE_BURST, PROBE_SCHEMA, PROBE_UPDATE
 
-SCHEMA = "rollcast-probe/2"
-BURST_COLUMNS = ("start_s", "seconds", "rollouts", "context_tokens", "prefill_tokens",
-                 "prefill_pairs", "prefill_rollouts")  # fmt: skip
 PROMPT_TOKENS = (128, 512)
 """Prompt lengths beside the task's own, where the model's context has room for them."""
 
@@ -132,7 +130,7 @@ def probe(spec: RunSpec, on_step: Callable[[int, int], None] | None = None) -> d
     finally:
         replica.shutdown()
     return {
-        "schema": SCHEMA,
+        "schema": PROBE_SCHEMA,
         "provenance": provenance(spec.engine.device),
         "engine": spec.raw.data.get("engine"),
         "updates": [row for row in done if "layout" in row],
@@ -152,7 +150,7 @@ def _burst(replica: Engine, burst: Burst, number: int, rng: Random) -> dict[str,
         replica.step()
         assert replica.last_iteration is not None
         log.add(replica.version, start_s, replica.last_iteration)
-    return {name: log[name].tolist() for name in BURST_COLUMNS}
+    return {name: log[name].tolist() for name in PROBE_BURST}
 
 
 def _batch(shape: Shape, vocabulary: int, longest: int, rng: Random) -> Iterator[SampledGroup]:
@@ -176,10 +174,5 @@ def _row(shape: Shape, groups: list[SampledGroup], metrics: TrainMetrics) -> dic
     return {
         "layout": "shared_prefix" if shape.shared_prefix else "dense",
         "groups": [[len(g.prompt), [len(r.response) for r in g.rollouts]] for g in groups],
-        "rollouts": metrics.rollouts,
-        "microbatches": metrics.microbatches,
-        "computed_tokens": metrics.computed_tokens,
-        "padding_tokens": metrics.padding_tokens,
-        "log_prob_s": metrics.log_prob_s,
-        "total_s": metrics.total_s,
+        **{name: getattr(metrics, name) for name in PROBE_UPDATE},
     }

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +12,15 @@ import numpy as np
 
 from engine import checkpoint
 from engine.config import RunSpec
-from engine.log import EngineLog, Iterations
+from engine.log import EngineLog
 from engine.start import start_world
 from engine.world import EngineWorld
 from simulator.errors import ScenarioError
 from simulator.loop import Loop
-from simulator.results.folder import check_target, write_folder, write_json, write_run
-from simulator.results.metrics import summarise
+from simulator.results import schema
+from simulator.results.folder import check_target, write_folder
+from simulator.results.metrics import accuracy, run_summary
+from simulator.results.write import write_json, write_lines, write_run, write_table
 from simulator.spans import Run, StepRecord
 
 OnStep = Callable[[StepRecord, float], None]
@@ -133,35 +133,21 @@ def _prompts_digest(spec: RunSpec) -> str | None:
         return None  # starting the task says what is wrong with it
 
 
-def accuracy(run: Run) -> dict[int, float]:
-    """Per step, the mean reward of the rollouts that finished in it, whether trained on or not."""
-    steps, rewards = run.stays["step"], run.stays["reward"]
-    known = ~np.isnan(rewards)
-    count = np.bincount(steps[known], minlength=len(run.steps))
-    total = np.bincount(steps[known], weights=rewards[known], minlength=len(run.steps))
-    return {
-        step: float(total[step] / count[step]) if count[step] else float("nan")
-        for step in range(len(count))
-    }
-
-
 def _summary(spec: RunSpec, run: Run, log: EngineLog) -> dict[str, Any]:
-    steps = [value for value in accuracy(run).values() if not np.isnan(value)]
+    reached = accuracy(run)
+    steps = reached[~np.isnan(reached)]
     window = max(1, len(steps) // 10)
-    return {
-        "schema": "rollcast-run/1",
-        "scenario": spec.name,
-        "policy": spec.policy_name,
-        "world": run.world,
-        "seed": spec.seed,
-        **summarise(run),
-        "accuracy_first": float(np.mean(steps[:window])),
-        "accuracy_last": float(np.mean(steps[-window:])),
-        "sync_log_prob_difference": max(log.sync_differences, default=float("nan")),
-        "sync_check_s": sum(log.sync_check_s),
-        "iterations": len(log.iterations),
-        "warnings": list(run.warnings),
-    }
+    return run_summary(
+        run,
+        spec.name,
+        spec.policy_name,
+        spec.seed,
+        accuracy_first=float(np.mean(steps[:window])),
+        accuracy_last=float(np.mean(steps[-window:])),
+        sync_log_prob_difference=max(log.sync_differences, default=float("nan")),
+        sync_check_s=sum(log.sync_check_s),
+        iterations=len(log.iterations),
+    )
 
 
 def _write(folder: Path, spec: RunSpec, real: RealRun, plot: bool) -> None:
@@ -173,27 +159,10 @@ def _write(folder: Path, spec: RunSpec, real: RealRun, plot: bool) -> None:
         "scenario": spec.raw.data,
     }
     write_run(folder, real.run, real.summary, description, plot)
-    reached = accuracy(real.run)
-    _append_column(folder / "steps.csv", "accuracy", [reached[r.step] for r in real.run.steps])
-    _write_table(folder / "iterations.csv", Iterations.columns, real.log.iterations.rows())
-    pulses = ((step, beat.short_s, beat.long_s) for step, beat in real.log.pulses)
-    _write_table(folder / "pulses.csv", ("steps_done", "short_s", "long_s"), pulses)
-    with (folder / "updates.jsonl").open("w", encoding="utf-8") as file:
-        for step, metrics in real.log.updates:
-            line = {"step": step, "accuracy": reached[step], **asdict(metrics)}
-            file.write(json.dumps(line) + "\n")
-    write_json(folder / "provenance.json", provenance(spec.engine.device))
-
-
-def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
-
-
-def _append_column(path: Path, name: str, values: list[float]) -> None:
-    header, *rows = path.read_text("utf-8").splitlines()
-    lines = [f"{header},{name}"]
-    lines += [f"{row},{value}" for row, value in zip(rows, values, strict=True)]
-    path.write_text("\n".join(lines) + "\n", "utf-8")
+    log, reached = real.log, accuracy(real.run).tolist()
+    pulses = ((step, beat.short_s, beat.long_s) for step, beat in log.pulses)
+    updates = ({"step": n, "accuracy": reached[n], **asdict(metrics)} for n, metrics in log.updates)
+    write_table(folder, schema.ITERATIONS, log.iterations.rows())
+    write_table(folder, schema.PULSES, pulses)
+    write_lines(folder, schema.UPDATES, updates)
+    write_json(folder / schema.PROVENANCE.name, provenance(spec.engine.device))

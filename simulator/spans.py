@@ -219,11 +219,9 @@ class Run:
         """Seconds from the first submit to the last sync."""
         return self.end_s - self.start_s
 
-    span_columns = ("step", "kind", "track", "group", "index", "start_s", "end_s", "tokens")
-
     def spans(self) -> Iterator[tuple[int, str, str, int, int, float, float, int]]:
-        """The one tidy table: phases, then stays, each in the order they ended; group and index are
-        -1 for a phase."""
+        """The one tidy table, rows of `simulator.results.schema.SPANS`: phases, then stays, each in
+        the order they ended; group and index are -1 for a phase."""
         for phase in self.phases:
             yield (
                 phase.step,

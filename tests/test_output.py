@@ -8,14 +8,21 @@ import gzip
 import json
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simulator.errors import ScenarioError
-from simulator.results.folder import check_target, plain, write_folder, write_run
+from simulator.results import schema
+from simulator.results.folder import check_target, write_folder
+from simulator.results.metrics import step_columns
+from simulator.results.read import read_document, read_lines, read_table
+from simulator.results.write import plain, write_run
 from simulator.scenario.file import parse_scenario
+from simulator.spans import StepRecord
 from simulator.studies.simulate import Result, from_raw, simulate
 
 SCENARIO = """\
@@ -294,6 +301,65 @@ def test_only_our_own_runs_are_replaced(tmp_path: Path) -> None:
     (out / "summary.json").write_text("not json")
     with pytest.raises(ScenarioError, match="holds no run alone"):
         check_target(out, force=True)
+
+
+def test_a_finished_real_run_is_replaced(tmp_path: Path) -> None:
+    """Every file that either world writes, whole or compressed, and no other."""
+    out = tmp_path / "out"
+    write_folder(out, fill_with("old"))
+    for file in schema.RUN:
+        if file is not schema.SUMMARY:
+            (out / file.name).write_text("x")
+    assert (out / "pulses.csv").exists()
+    check_target(out, force=True)
+    (out / "steps.csv").rename(out / "steps.csv.gz")
+    check_target(out, force=True)
+    (out / "notes.csv").write_text("x")
+    with pytest.raises(ScenarioError, match="holds no run alone"):
+        check_target(out, force=True)
+
+
+def test_every_field_of_a_step_and_of_a_stay_is_declared() -> None:
+    """A new one needs one line in the schema."""
+    run = ran("sync").run
+    known = {field.name for field in fields(StepRecord)} - set(schema.NOT_IN_STEPS)
+    assert known <= set(schema.STEPS.names)
+    record, derived = run.steps[0], step_columns(run)
+    for name in schema.STEPS.names:
+        assert hasattr(record, name) != (name in derived), name
+    kept = set(run.stays.columns) - set(schema.NOT_IN_ROLLOUTS)
+    assert set(schema.ROLLOUTS.names) == kept | {"trained"}
+    assert len(next(run.spans())) == len(schema.SPANS.names)
+    for table in (schema.SPANS, schema.STEPS, schema.ROLLOUTS, schema.ITERATIONS, schema.PULSES):
+        assert len(set(table.names)) == len(table.columns)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_is_written_is_read_back(tmp_path: Path, policy: str) -> None:
+    result = ran(policy)
+    folder = written(result, tmp_path / "run")
+    for file in (schema.SPANS, schema.STEPS, schema.ROLLOUTS):
+        found = read_table(folder, file, "RUN_DIR")
+        assert tuple(found) == file.names
+    stays = result.run.stays
+    assert np.array_equal(found["reward"], stays["reward"], equal_nan=True)
+    assert np.array_equal(found["end_s"], stays["end_s"])
+    assert read_lines(folder, schema.DECISIONS, "RUN_DIR") == plain(result.run.decisions)
+    summary = read_document(folder, schema.SUMMARY, "RUN_DIR")
+    assert summary == plain(result.summary)
+
+
+def test_the_share_at_the_cap_by_step(tmp_path: Path) -> None:
+    result = ran("april")
+    folder = written(result, tmp_path / "run")
+    shares = read_table(folder, schema.STEPS, "RUN_DIR")["truncated_share"]
+    rows = table(folder / "rollouts.csv")
+    for step, share in enumerate(shares.tolist()):
+        ended = [row["truncated"] for row in rows if row["step"] == step and row["finished"]]
+        assert share == pytest.approx(sum(ended) / len(ended))
+    assert 0 < max(shares) < 1
+    every = [row["truncated"] for row in rows if row["finished"]]
+    assert result.summary["truncated_share"] == pytest.approx(sum(every) / len(every))
 
 
 def test_targets_that_cannot_be(tmp_path: Path) -> None:

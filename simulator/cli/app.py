@@ -87,7 +87,8 @@ def simulate(
     trace.json.gz (opens in ui.perfetto.dev) and timeline.png.
     """
     from simulator.cli import tables
-    from simulator.results.folder import check_target, write_folder, write_run
+    from simulator.results.folder import check_target, write_folder
+    from simulator.results.write import write_run
     from simulator.studies.simulate import load
     from simulator.studies.simulate import simulate as run_scenario
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simulator.cli.console import console, count, fitted, named_column, one_line, seconds, share
-from simulator.results.folder import plain
+from simulator.results.write import plain
 from simulator.studies.compare import table
 from simulator.studies.ranking import LEAST_STEPS, LEVEL, SURE, Ranking
 from simulator.studies.simulate import Result

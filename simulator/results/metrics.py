@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simulator.results.schema import RUN_SCHEMA
 from simulator.spans import TRAINED, Run
 
 FloatArray = NDArray[np.float64]
@@ -302,7 +303,57 @@ def _length_bias(stays: dict[str, NDArray[Any]]) -> float | None:
     return float(stays["total_tokens"][trained].mean()) / launched if launched else None
 
 
+# By step
+
+
+def step_columns(run: Run) -> dict[str, FloatArray]:
+    """What steps.csv says beside the fields of a `StepRecord`, by column; each of shape (steps,),
+    nan where a step had none: mean_staleness (versions behind, mean over the tokens trained on);
+    truncated_share (of the responses that finished in the step, those at the cap); accuracy."""
+    behind = [
+        sum(age * count for age, count in record.staleness.items())
+        / max(sum(record.staleness.values()), 1)
+        for record in run.steps
+    ]
+    ended = run.stays["finished"] == 1
+    return {
+        "mean_staleness": np.array(behind, dtype=float),
+        "truncated_share": _mean_by_step(run, run.stays["truncated"], ended),
+        "accuracy": accuracy(run),
+    }
+
+
+def accuracy(run: Run) -> FloatArray:
+    """Per step, the mean reward of the rollouts that finished in it, whether trained on or not;
+    shape (steps,), nan where none did."""
+    rewards = run.stays["reward"]
+    return _mean_by_step(run, rewards, ~np.isnan(rewards))
+
+
+def _mean_by_step(run: Run, values: NDArray[Any], chosen: NDArray[np.bool_]) -> FloatArray:
+    """The mean of a column of stays over the ``chosen`` rows of each step, shape (steps,)."""
+    steps, count = run.stays["step"][chosen], len(run.steps)
+    rows = np.bincount(steps, minlength=count)[:count]
+    total = np.bincount(steps, weights=values[chosen], minlength=count)[:count]
+    return np.where(rows > 0, total / np.maximum(rows, 1), np.nan)
+
+
 # The summary
+
+
+def run_summary(run: Run, scenario: str, policy: str, seed: int, **more: Any) -> dict[str, Any]:
+    """What summary.json holds: whose run it is, its metrics, what one world knows ``more``, and
+    the run's warnings."""
+    return {
+        "schema": RUN_SCHEMA,
+        "scenario": scenario,
+        "policy": policy,
+        "world": run.world,
+        "seed": seed,
+        **summarise(run),
+        **more,
+        "warnings": list(run.warnings),
+    }
 
 
 def summarise(run: Run) -> dict[str, Any]:

@@ -7,7 +7,6 @@ the table with the reason.
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,8 @@ import yaml
 from simulator.errors import RollcastError, ScenarioError
 from simulator.policies import label
 from simulator.policy import Policy
-from simulator.results.folder import write_json
+from simulator.results import schema
+from simulator.results.write import write_rows
 from simulator.scenario.file import RawScenario, override
 from simulator.scenario.scenario import Scenario
 from simulator.spans import StepRecord
@@ -223,8 +223,4 @@ def _cause(choice: Choice) -> str:
 def write_plan(folder: Path, choices: Sequence[Choice]) -> None:
     """Writes plan.csv and plan.json."""
     rows = [choice.row() for choice in choices]
-    with (folder / "plan.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    write_json(folder / "plan.json", rows)
+    write_rows(folder, schema.PLAN_CSV, schema.PLAN_JSON, rows)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from simulator.errors import RunError, ScenarioError
-from simulator.results.folder import FILES, write_json, write_run
+from simulator.results import schema
+from simulator.results.folder import is_ours
+from simulator.results.write import write_rows, write_run
 from simulator.scenario.scenario import Scenario
 from simulator.spans import StepRecord
 from simulator.studies.ranking import Ranking
@@ -93,7 +94,7 @@ def folder_names(policies: Iterable[str]) -> dict[str, str]:
     for policy in policies:
         kept = "".join(c if c.isascii() and (c.isalnum() or c in "._+") else "-" for c in policy)
         base = re.sub("-*[+]-*", "+", re.sub("--+", "-", kept)).strip("-.+")[:100] or "policy"
-        base = f"{base}-run" if base in FILES else base
+        base = f"{base}-run" if is_ours(base) else base
         name, number = base, 2
         while name.lower() in taken:
             name, number = f"{base}-{number}", number + 1
@@ -107,11 +108,7 @@ def write_comparison(
 ) -> None:
     """Writes the table, the picture, and a folder a policy."""
     rows = table(results, ranking)
-    with (folder / "comparison.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    write_json(folder / "comparison.json", rows)
+    write_rows(folder, schema.COMPARISON_CSV, schema.COMPARISON_JSON, rows)
     folders = folder_names(results)
     for name, result in results.items():
         below = folder / folders[name]
@@ -121,6 +118,5 @@ def write_comparison(
     if plot:
         from simulator.results.timeline import draw_comparison
 
-        draw_comparison(
-            {name: result.run for name, result in results.items()}, folder / "comparison.png"
-        )
+        picture = folder / schema.COMPARISON_PICTURE.name
+        draw_comparison({name: result.run for name, result in results.items()}, picture)

@@ -9,12 +9,10 @@ from typing import Any
 
 from simulator.errors import ScenarioError
 from simulator.loop import run
-from simulator.results.metrics import summarise
+from simulator.results.metrics import run_summary
 from simulator.scenario.file import RawScenario, override, read_scenario
 from simulator.scenario.scenario import Scenario, build_scenario
 from simulator.spans import Run, StepRecord
-
-SCHEMA = "rollcast-run/1"
 
 
 @dataclass(frozen=True)
@@ -48,16 +46,8 @@ def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = 
         raise scenario.raw.locate(error) from None
     result.warnings.extend(scenario.cost.warnings(world.extremes))
     result.warnings.extend(getattr(scenario.workload, "warnings", ()))
-    summary: dict[str, Any] = {
-        "schema": SCHEMA,
-        "scenario": scenario.name,
-        "policy": scenario.policy_name,
-        "world": result.world,
-        "seed": scenario.seed,
-        **summarise(result),
-    }
+    summary = run_summary(result, scenario.name, scenario.policy_name, scenario.seed)
     usd_per_hour = getattr(scenario.gpu, "usd_per_hour", None)
     if usd_per_hour:
         summary["cost_usd"] = summary["gpu_hours"] * usd_per_hour
-    summary["warnings"] = list(result.warnings)
     return Result(scenario, result, summary)

@@ -27,11 +27,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from simulator.errors import ScenarioError
+from simulator.results.shapes import LARGEST_TOKENS
 
 FIELD = "workload.lengths.trace"
-
-# More tokens than any model's context: such a figure is in another unit or in another column.
-LARGEST_TOKENS = 100_000_000
 
 _GROUPED = ("group", "index", "prompt_tokens", "new_tokens")
 _FLAT = {

@@ -15,8 +15,9 @@ from simulator.costs import LinearCost
 from simulator.costs.base import Curve, Iteration, TrainCost, TrainLoad
 from simulator.costs.clock import to_seconds
 from simulator.loop import run
-from simulator.results.folder import write_folder, write_json, write_run
+from simulator.results.folder import write_folder
 from simulator.results.metrics import summarise
+from simulator.results.write import write_json, write_run
 from simulator.scenario.file import RawScenario
 from simulator.scenario.scenario import build_scenario
 from tests.reference.cluster import ReferenceCluster

@@ -1,0 +1,194 @@
+"""Reading files back: JSON, lines of JSON and tables, each checked before anything is done with it.
+
+What is wrong is one sentence with the file and, in a table or in lines, the line. Nothing here asks
+what a run means; `calibration.folder` does.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from simulator.errors import ScenarioError
+from simulator.results.schema import PACKED, Document, Lines, Table
+from simulator.results.shapes import CellError, Shape, shown
+
+DEEPEST = 100
+"""Levels of mappings and lists in a JSON file; ours have six."""
+
+
+class NotJsonError(ValueError):
+    """What is wrong with a text that should be JSON, as the end of a sentence."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value that ``text`` spells. Raises NotJsonError for what is no JSON (a number of
+    thousands of digits included), for text that is not UTF-8, and for more than `DEEPEST`
+    levels."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise NotJsonError(f"more than {DEEPEST} levels deep") from None
+    except UnicodeDecodeError as error:
+        raise NotJsonError(f"not UTF-8 text (byte {error.start})") from None
+    except json.JSONDecodeError as error:
+        raise NotJsonError(f"{error.msg} in line {error.lineno}, column {error.colno}") from None
+    except ValueError:
+        raise NotJsonError("a number has too many digits") from None
+    _check_values(value)
+    return value
+
+
+def _check_values(value: Any) -> None:
+    """Whether all of it can be worked with: walked, compared, printed."""
+    level: list[Any] = [value]
+    for _ in range(DEEPEST + 1):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(item)
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+            elif isinstance(item, str) and not item.isascii():
+                _check_text(item)
+        if not below:
+            return
+        level = below
+    raise NotJsonError(f"more than {DEEPEST} levels deep")
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise NotJsonError("half of a surrogate pair is no text") from None
+
+
+def read_json(path: Path, field: str, name: str | None = None) -> Any:
+    """What a JSON file holds.
+
+    name: how an error calls the file; its path, if that is left out. Raises ScenarioError
+    (``field``) where it cannot be read or is no JSON.
+    """
+    said = str(path) if name is None else name
+    try:
+        return parse_json(_content(path, field, said))
+    except NotJsonError as error:
+        raise ScenarioError(field, f"{said} is not a file of JSON: {error}") from None
+
+
+def read_document(folder: Path, document: Document, field: str) -> dict[str, Any]:
+    """A JSON file of a run's folder, of the document's shape. Raises ScenarioError (``field``)."""
+    path = place(folder, document.name)
+    content = read_json(path, field)
+    check(content, document.shape, str(path), field)
+    if not isinstance(content, dict):
+        raise ScenarioError(field, f"{path}: {shown(content)} is not a mapping of keys to values")
+    return content
+
+
+def read_lines(folder: Path, lines: Lines, field: str) -> list[dict[str, Any]]:
+    """A file of JSON lines, each of the file's shape. Raises ScenarioError (``field``)."""
+    path = place(folder, lines.name)
+    found = []
+    for number, line in enumerate(_content(path, field, str(path)).splitlines(), start=1):
+        said = f"{path}, line {number}"
+        try:
+            content = parse_json(line)
+        except NotJsonError as error:
+            message = f"{said}: {path.name} is not a file of JSON lines: {error}"
+            raise ScenarioError(field, message) from None
+        check(content, lines.shape, said, field)
+        found.append(content)
+    return found
+
+
+def read_table(folder: Path, table: Table, field: str) -> dict[str, NDArray[Any]]:
+    """The declared columns of a table that a run's folder has, each of shape (rows,).
+
+    Raises ScenarioError (``field``) where the file cannot be read or is no CSV, a row is shorter or
+    longer than the header, a column that is needed is missing, or a cell is not what its column
+    allows.
+    """
+    path = place(folder, table.name)
+    try:
+        text = _content(path, field, str(path)).decode("utf-8")
+    except UnicodeDecodeError as error:
+        message = f"{path} is not a table: not UTF-8 text (byte {error.start})"
+        raise ScenarioError(field, message) from None
+    header, lines, rows = _rows(path, text, field)
+    for name in table.needed:
+        if name not in header:
+            raise ScenarioError(field, f"{path} has no column {name!r}")
+    cells = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else {}
+    found = {}
+    for column in table.columns:
+        if column.name not in header:
+            continue
+        try:
+            found[column.name] = column.shape.column(cells.get(column.name, ()))
+        except CellError as error:
+            at = f"{path}, line {lines[error.row]}, column {column.name!r}"
+            raise ScenarioError(field, f"{at}: {error}") from None
+    return found
+
+
+def _rows(path: Path, text: str, field: str) -> tuple[list[str], list[int], list[list[str]]]:
+    """Header, and of each row that is not blank the number of its line and its cells."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    lines, rows = [], []
+    try:
+        header = next(reader, [])
+        for row in reader:
+            if not row:
+                continue
+            if len(row) != len(header):
+                message = (f"{path}, line {reader.line_num} has {len(row)} cells; the header has "
+                           f"{len(header)}")  # fmt: skip
+                raise ScenarioError(field, message)
+            lines.append(reader.line_num)
+            rows.append(row)
+    except csv.Error as error:
+        message = f"{path}, line {reader.line_num} is not a table: {error}"
+        raise ScenarioError(field, message) from None
+    if not header:
+        raise ScenarioError(field, f"{path} is not a table: it is empty")
+    for name in header:
+        if header.count(name) > 1:
+            raise ScenarioError(field, f"{path} has the column {name!r} {header.count(name)} times")
+    return header, lines, rows
+
+
+def check(value: object, shape: Shape, said: str, field: str) -> None:
+    """Raises ScenarioError (``field``) where ``value``, which an error calls ``said``, is not of
+    the shape."""
+    try:
+        shape.check(value, "")
+    except ScenarioError as error:
+        at = f"{said}, {error.field}" if error.field else said
+        raise ScenarioError(field, f"{at}: {error.message}") from None
+
+
+def place(folder: Path, name: str) -> Path:
+    """Where a file of a run lies: under its own name, or compressed."""
+    packed = folder / f"{name}{PACKED}"
+    return packed if packed.exists() else folder / name
+
+
+def _content(path: Path, field: str, said: str) -> bytes:
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix == PACKED else content
+    except (OSError, EOFError, ValueError) as error:  # ValueError: no path at all
+        reason = getattr(error, "strerror", None) or error
+        raise ScenarioError(field, f"cannot read {said}: {reason}") from None
+    except zlib.error:
+        raise ScenarioError(field, f"cannot read {said}: it is not compressed whole") from None

@@ -1,0 +1,343 @@
+"""What a run leaves on disk: its files, and of each table the columns, said once.
+
+Both worlds write a run through this (`simulator.results.write`), and calibration and validation
+read it through this (`simulator.results.read`). A table's columns stand in the order in which they
+are written; steps.csv may have more after them, of the policies' own.
+
+A column whose name is a field of `simulator.spans.StepRecord`, or a column of
+`simulator.spans.Stays`, is written from there; another is one of `simulator.results.metrics`'s
+derived ones (`step_columns`). So a new field needs one line here and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.results.shapes import LARGEST_TOKENS, Each, Keys, Named, Number, OneOf, Row, Text
+
+RUN_SCHEMA = "rollcast-run/1"
+OUR_SCHEMAS = "rollcast-"
+"""How the schema of each of our files begins."""
+
+PACKED = ".gz"
+"""A run that is kept may have any of its files compressed, as ``steps.csv.gz``."""
+
+LAYOUTS = ("dense", "shared_prefix")
+
+
+_ANYTHING = Keys()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table. needed: no run is read without it; one of an older version may lack the
+    others. The unit is ``s``, ``tokens``, another or none, for a count or a flag."""
+
+    name: str
+    shape: Number | Text
+    meaning: str
+    unit: str = ""
+    needed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a run's folder. real: only a run on the real engine leaves it. optional: not every
+    run does."""
+
+    name: str
+    meaning: str
+    real: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table(File):
+    """A CSV file with a header."""
+
+    columns: tuple[Column, ...] = ()
+
+    def __getitem__(self, name: str) -> Column:
+        """A column. Raises KeyError for one that is not declared."""
+        return next(column for column in self.columns if column.name == name)
+
+    def __contains__(self, name: object) -> bool:
+        return any(column.name == name for column in self.columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names, in order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Those without which it cannot be read."""
+        return tuple(column.name for column in self.columns if column.needed)
+
+
+@dataclass(frozen=True, slots=True)
+class Document(File):
+    """A JSON file. shape: what is checked of it when it is read."""
+
+    shape: Keys = _ANYTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Lines(File):
+    """A file of one JSON mapping a line. shape: what is checked of each when it is read."""
+
+    shape: Keys = _ANYTHING
+
+
+def _seconds(name: str, meaning: str, needed: bool = False, least: float = 0.0) -> Column:
+    return Column(name, Number(least), meaning, "s", needed)
+
+
+def _tokens(name: str, meaning: str, needed: bool = False, most: float | None = None) -> Column:
+    shape = Number(whole=True) if most is None else Number(whole=True, most=most)
+    return Column(name, shape, meaning, "tokens", needed)
+
+
+def _count(name: str, meaning: str, needed: bool = False, least: float = 0.0) -> Column:
+    return Column(name, Number(least, whole=True), meaning, needed=needed)
+
+
+def _flag(name: str, meaning: str, needed: bool = False) -> Column:
+    return Column(name, Number(0, 1, whole=True), meaning, needed=needed)
+
+
+def _mean(name: str, meaning: str, unit: str = "", least: float = 0.0) -> Column:
+    """Of something that a step may not have had."""
+    return Column(name, Number(least, null=True), meaning, unit)
+
+
+_ANY = -1e12  # a reward may be negative
+_PAIRS = 1e18  # of tokens: a square of them
+
+SPANS = Table(
+    "spans.csv",
+    "phases of the steps, then stays of the rollouts, each in the order in which they ended",
+    columns=(
+        _count("step", "the step in which it ended", needed=True),
+        Column("kind", Text(), "rollout, stay, train, sync, switch, or what the trainer did",
+               needed=True),
+        Column("track", Text(), "replica 0, rollout, trainer or sync: where it took place",
+               needed=True),
+        _count("group", "of a stay; -1 for a phase", least=-1),
+        _count("index", "of a stay, within its group; -1 for a phase", least=-1),
+        _seconds("start_s", "when it began, on the run's clock", needed=True),
+        _seconds("end_s", "when it ended", needed=True),
+        _tokens("tokens", "sampled in it; of trainer work, fed to the model", needed=True),
+    ),
+)  # fmt: skip
+
+STEPS = Table(
+    "steps.csv",
+    "one row a step",
+    columns=(
+        _count("step", "its number, from 0", needed=True),
+        _seconds("start_s", "when its plan was made", needed=True),
+        _seconds("rollout_start_s", "first submit", needed=True),
+        _seconds("rollout_end_s", "the last rollout's stop", needed=True),
+        _seconds("end_s", "when its weights were in the replicas", needed=True),
+        _count("group_size", "rollouts of a group"),
+        _count("launched_groups", "groups begun"),
+        _count("resumed_groups", "groups that an earlier step began"),
+        _count("complete_groups", "groups whose last rollout finished"),
+        _count("rejected_groups", "groups that the filter rejected"),
+        _count("trained_groups", "groups trained on"),
+        _count("trained_rollouts", "rollouts trained on", needed=True),
+        _count("buffered_groups", "groups that wait for a later step"),
+        _tokens("generated_tokens", "sampled", needed=True),
+        _tokens("trained_tokens", "trained on"),
+        _tokens("masked_tokens", "in the batch, and left out of the loss"),
+        _tokens("dropped_tokens", "thrown away"),
+        _tokens("resumed_tokens", "that resumed rollouts had already"),
+        _count("stragglers", "complete groups with a response longer than 1.25 medians"),
+        _mean("mean_reward", "of the rollouts trained on", least=_ANY),
+        _seconds("rollout_s", "from the first submit to the last rollout's stop", needed=True),
+        _seconds("train_s", "all work of the trainer", needed=True),
+        _seconds("sync_s", "weights to the replicas", needed=True),
+        _seconds("switch_s", "shared GPUs between rollout and training", needed=True),
+        _seconds("step_s", "from the end of the step before to its own", needed=True),
+        Column("mean_staleness", Number(), "of the tokens trained on", "versions", needed=True),
+        _mean("truncated_share", "of the responses that finished in the step, those at the cap"),
+        _mean("accuracy", "mean reward of the rollouts that finished in the step, whether trained "
+              "on or not", least=_ANY),
+    ),
+)  # fmt: skip
+NOT_IN_STEPS = ("staleness", "policy")
+"""Fields of a StepRecord that are no column: a distribution, of which the mean is one, and the
+policies' own figures, which are columns by their own names."""
+
+ROLLOUTS = Table(
+    "rollouts.csv",
+    "one row a stay of a rollout on a replica, in the order in which they ended: several for one "
+    "that was aborted and resumed",
+    columns=(
+        _count("step", "the step in which the stay ended", needed=True),
+        _count("group", "one prompt's rollouts", needed=True),
+        _count("index", "of the rollout within its group", needed=True),
+        _tokens("prompt_tokens", "of the prompt", needed=True, most=LARGEST_TOKENS),
+        _tokens("new_tokens", "sampled in the stay: they add up to the tokens generated",
+                needed=True, most=LARGEST_TOKENS),
+        _seconds("start_s", "first computed"),
+        _seconds("end_s", "finished, or aborted"),
+        _flag("finished", "1 where the response was complete", needed=True),
+        _flag("trained", "1 where its tokens were trained on", needed=True),
+        Column("reward", Number(_ANY, null=True), "empty until the response is complete",
+               needed=True),
+        _count("versions", "of the weights, in the rollout so far"),
+        _count("replica", "on which it was"),
+        _tokens("total_tokens", "of the response so far", needed=True, most=LARGEST_TOKENS),
+        _count("trained_step", "the step that trained on it; -1 if none did", needed=True,
+               least=-1),
+        _count("attempt", "how often the prompt had been tried before", needed=True),
+        _count("version", "of the weights that sampled it", needed=True),
+        _flag("resumed", "1 where it went on from tokens of an earlier stay"),
+        _flag("truncated", "1 where the response was cut at the cap", needed=True),
+        _count("preemptions", "times that the engine put it back"),
+        _tokens("prefill_tokens", "prefilled in the stay"),
+        _tokens("recomputed_tokens", "the part of them that preemptions caused"),
+        _seconds("submitted_s", "handed to the replica"),
+    ),
+)  # fmt: skip
+NOT_IN_ROLLOUTS = ("fate",)
+"""Columns of the table of stays that the file spells otherwise (``trained``)."""
+
+DECISIONS = Lines(
+    "decisions.jsonl",
+    "one line a step: its plan, what was launched, stopped and selected",
+    shape=Keys(may={"layout": OneOf(LAYOUTS)}),
+)
+SCENARIO = Document(
+    "scenario.json",
+    "the scenario that was run, as its file said it",
+    shape=Keys({"scenario": Keys()}),
+)
+SUMMARY = Document(
+    "summary.json",
+    "the run's metrics",
+    shape=Keys(
+        {"schema": OneOf((RUN_SCHEMA,))},
+        may={"seed": Number(whole=True, most=2**63 - 1), "makespan_s": Number(null=True)},
+    ),
+)
+TRACE = File("trace.json", "the run on a time line, for Perfetto; written compressed")
+TIMELINE = File("timeline.png", "a picture of the run", optional=True)
+
+ITERATIONS = Table(
+    "iterations.csv",
+    "one row an iteration of the engine, in order of time",
+    real=True,
+    columns=(
+        _count("version", "of the weights"),
+        _seconds("start_s", "when it began, on the run's clock", needed=True),
+        _seconds("seconds", "what it took", needed=True),
+        _count("rollouts", "computed in it", needed=True),
+        _tokens("context_tokens", "attended to by its decoding rollouts", needed=True),
+        _tokens("prefill_tokens", "prefilled", needed=True),
+        Column("prefill_pairs", Number(whole=True, most=_PAIRS),
+               "pairs of a prefilled token and one that it attends to", needed=True),
+        _count("prefill_rollouts", "that prefilled", needed=True),
+        _tokens("prefill_context_tokens", "attended to by what was prefilled"),
+        _count("waiting", "rollouts left waiting"),
+        _count("kv_blocks", "held"),
+        _count("preemptions", "of rollouts"),
+    ),
+)  # fmt: skip
+BEAT = Number(1e-9, most=1e6)
+PULSES = Table(
+    "pulses.csv",
+    "how fast the machine was: a fixed piece of work, timed before the first step and after each",
+    real=True,
+    optional=True,
+    columns=(
+        _count("steps_done", "when it was timed", needed=True),
+        Column("short_s", BEAT, "what is launched rather than computed", "s", needed=True),
+        Column("long_s", BEAT, "what is computed", "s", needed=True),
+    ),
+)
+UPDATES = Lines(
+    "updates.jsonl",
+    "one line an update: what the trainer reports, and the step's accuracy",
+    real=True,
+    optional=True,
+    shape=Keys(
+        {
+            "updates": Number(whole=True),
+            "rollouts": Number(whole=True),
+            "log_prob_s": Number(),
+            "computed_tokens": Number(whole=True),
+            "padding_tokens": Number(whole=True),
+            "microbatches": Number(whole=True),
+        }
+    ),
+)
+PROVENANCE = Document(
+    "provenance.json",
+    "versions, hardware and the date; never names or paths of a machine",
+    real=True,
+    shape=Keys({"versions": Named(Text())}, may={"date": Text()}),
+)
+
+RUN: tuple[File, ...] = (
+    SPANS, STEPS, ROLLOUTS, DECISIONS, SCENARIO, SUMMARY, TRACE, TIMELINE,
+    ITERATIONS, PULSES, UPDATES, PROVENANCE,
+)  # fmt: skip
+"""A run's files. The summary is there once the run is."""
+
+COMPARISON_JSON = File("comparison.json", "one entry a policy: metrics, speed-up, its interval")
+COMPARISON_CSV = File("comparison.csv", "the same as a table")
+COMPARISON_PICTURE = File("comparison.png", "the policies' time lines", optional=True)
+COMPARISON: tuple[File, ...] = (COMPARISON_JSON, COMPARISON_CSV, COMPARISON_PICTURE)
+"""A comparison's own files, beside a run's folder for each policy."""
+
+PLAN_JSON = File("plan.json", "one entry a cluster")
+PLAN_CSV = File("plan.csv", "the same as a table")
+PLAN: tuple[File, ...] = (PLAN_JSON, PLAN_CSV)
+"""A plan's files."""
+
+# A probe of trainer and engine (``rollcast probe``) is one file of its own.
+
+PROBE_SCHEMA = "rollcast-probe/2"
+PROBE_FILE = "probe.json"
+PROBE_UPDATE = {
+    "computed_tokens": Number(whole=True),
+    "padding_tokens": Number(whole=True),
+    "rollouts": Number(whole=True),
+    "microbatches": Number(whole=True),
+    "log_prob_s": Number(),
+    "total_s": Number(),
+}
+"""What a probe's update says, beside its layout, groups and pulse."""
+
+PROBE_BURST = ("start_s", "seconds", "rollouts", "context_tokens", "prefill_tokens",
+               "prefill_pairs", "prefill_rollouts")  # fmt: skip
+"""Columns of `ITERATIONS` that a probe has of each burst."""
+
+_PULSE = Keys({"short_s": BEAT, "long_s": BEAT})
+_LENGTH = Number(whole=True, most=LARGEST_TOKENS)
+_AS_COLUMNS = {name: Each(ITERATIONS[name].shape, at_least=1) for name in PROBE_BURST}
+PROBE = Document(
+    PROBE_FILE,
+    "updates of made-up batches and bursts of made-up rollouts, timed",
+    real=True,
+    shape=Keys(
+        {
+            "schema": OneOf((PROBE_SCHEMA,)),
+            "updates": Each(
+                Keys(
+                    {
+                        "layout": OneOf(LAYOUTS),
+                        **PROBE_UPDATE,
+                        "groups": Each(Row((_LENGTH, Each(_LENGTH)))),
+                        "pulse": _PULSE,
+                    }
+                )
+            ),
+            "bursts": Each(Keys({"iterations": Keys(_AS_COLUMNS), "pulse": _PULSE})),
+        },
+        may={"engine": Keys(null=True)},
+    ),
+)

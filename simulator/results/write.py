@@ -1,0 +1,156 @@
+"""Writing a run's files, as `simulator.results.schema` declares them, and JSON of our own."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import ScenarioError
+from simulator.results import schema
+from simulator.results.metrics import step_columns
+from simulator.spans import TRAINED, Run, StepRecord
+
+
+def write_run(
+    folder: Path, run: Run, summary: dict[str, Any], scenario: dict[str, Any], plot: bool
+) -> None:
+    """Writes the files that a run of either world leaves into ``folder``: tables, summary, trace
+    and, with ``plot``, the picture."""
+    from simulator.results.perfetto import write_trace
+
+    write_table(folder, schema.SPANS, run.spans())
+    _write_steps(folder, run)
+    write_table(folder, schema.ROLLOUTS, _rollouts(run))
+    write_lines(folder, schema.DECISIONS, run.decisions)
+    write_json(folder / schema.SCENARIO.name, scenario)
+    write_trace(run, folder / f"{schema.TRACE.name}{schema.PACKED}")
+    if plot:
+        from simulator.results.timeline import draw_run
+
+        draw_run(run, folder / schema.TIMELINE.name, title=scenario.get("name"))
+    write_json(folder / schema.SUMMARY.name, summary)
+
+
+def write_table(
+    folder: Path,
+    table: schema.Table,
+    rows: Iterable[Sequence[Any]],
+    more: Sequence[str] = (),
+) -> None:
+    """Writes a table. rows: in the order of its columns, then of ``more``, which it does not
+    declare."""
+    with (folder / table.name).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow((*table.names, *more))
+        writer.writerows(rows)
+
+
+def write_lines(folder: Path, lines: schema.Lines, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes a file of one line of strict JSON a row."""
+    with (folder / lines.name).open("w", encoding="utf-8") as file:
+        for row in rows:
+            text = json.dumps(plain(row), separators=(",", ":"), allow_nan=False)
+            file.write(text + "\n")
+
+
+def write_rows(
+    folder: Path, table: schema.File, document: schema.File, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Writes rows of the same keys, at least one, as a table and as JSON."""
+    with (folder / table.name).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    write_json(folder / document.name, rows)
+
+
+def _write_steps(folder: Path, run: Run) -> None:
+    """steps.csv: one row a step; the policies' own figures in columns of their own."""
+    derived = {name: values.tolist() for name, values in step_columns(run).items()}
+    more = sorted({key for record in run.steps for key in record.policy})
+
+    def row(i: int, record: StepRecord) -> list[Any]:
+        cells = [
+            derived[name][i] if name in derived else getattr(record, name)
+            for name in schema.STEPS.names
+        ]
+        own = [json.dumps(plain(record.policy[k])) if k in record.policy else "" for k in more]
+        return [*map(_cell, cells), *own]
+
+    write_table(folder, schema.STEPS, (row(i, record) for i, record in enumerate(run.steps)), more)
+
+
+def _rollouts(run: Run) -> Iterable[tuple[Any, ...]]:
+    """The rows of rollouts.csv."""
+    stays = run.stays
+    columns: list[list[Any]] = []
+    for name in schema.ROLLOUTS.names:
+        if name == "trained":
+            columns.append((stays["fate"] == TRAINED).astype(int).tolist())
+        elif name == "reward":
+            columns.append([_cell(reward) for reward in stays["reward"].tolist()])
+        else:
+            columns.append(stays[name].tolist())
+    return zip(*columns, strict=True)
+
+
+def _cell(value: Any) -> Any:
+    """Empty where there is no number."""
+    return "" if isinstance(value, float) and math.isnan(value) else value
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes strict JSON: what is not a finite number becomes null."""
+    with path.open("w", encoding="utf-8") as file:
+        json.dump(plain(value), file, indent=1, allow_nan=False)
+        file.write("\n")
+
+
+def write_json_file(path: Path, value: Any, option: str) -> None:
+    """Writes one file of strict JSON, whole or not at all, lists of numbers on one line each.
+
+    Raises ScenarioError naming ``option``, the user's word for the path, where it cannot be.
+    """
+    text = _FLAT_LIST.sub(
+        lambda found: f"[{' '.join(found[1].split())}]",
+        json.dumps(plain(value), indent=1, allow_nan=False),
+    )
+    work = None
+    try:
+        if path.is_dir():
+            raise ScenarioError(option, f"{path} is a folder; give a file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, work = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        os.chmod(work, 0o644)
+        os.replace(work, path)
+    except OSError as error:
+        message = f"cannot write {path}: {error.strerror or error}"
+        raise ScenarioError(option, message) from None
+    finally:
+        if work is not None:
+            with suppress(OSError):
+                os.unlink(work)
+
+
+_FLAT_LIST = re.compile(r'\[\n([^\[\]{}"]*)\]')
+
+
+def plain(value: Any) -> Any:
+    """``value`` with nan and infinities as None, tuples as lists and keys as strings."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -120,6 +120,7 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     ratios[:, :3] /= typical
     of_rollout, of_update, of_rest = typical.tolist()
     found = responses.collect(runs)
+    packed = updates.packing(runs[0], done.padded)
     middle = {name: float(np.median(seconds)) for name, seconds in rest.items()}
     return Fitted(
         {
@@ -131,7 +132,7 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
                 "sync_s": middle["sync"] * of_rest,
                 "switch_to_train_s": middle["to_train"] * of_rest,
                 "switch_to_rollout_s": middle["to_rollout"] * of_rest,
-                "packing": updates.packing(runs[0], done.padded),
+                "packing": None if packed is None else packed.to_mapping(),
                 "skips_equal_rewards": done.skips_equal_rewards,
             },
             "range": _covered(samples, done, found, probed),

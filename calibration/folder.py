@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.checks import whole
 from simulator.errors import ScenarioError
+from simulator.results import schema
+from simulator.results.read import place, read_document, read_lines, read_table
+from simulator.results.shapes import LARGEST_TOKENS, shown
 from simulator.spans import Stays
 
 Table = dict[str, NDArray[Any]]
 
-RUN_SCHEMA = "rollcast-run/1"
-_COLUMNS = {
-    "spans.csv": ("step", "kind", "track", "start_s", "end_s", "tokens"),
-    "steps.csv": (
-        "step", "start_s", "rollout_start_s", "rollout_end_s", "end_s", "trained_rollouts",
-        "generated_tokens", "rollout_s", "train_s", "sync_s", "switch_s", "step_s",
-        "mean_staleness",
-    ),
-    "rollouts.csv": (
-        "step", "group", "index", "attempt", "version", "prompt_tokens", "new_tokens",
-        "total_tokens", "finished", "truncated", "trained", "trained_step", "reward",
-    ),
-    "iterations.csv": (
-        "start_s", "seconds", "rollouts", "context_tokens", "prefill_tokens", "prefill_pairs",
-        "prefill_rollouts",
-    ),
-    "pulses.csv": ("steps_done", "short_s", "long_s"),
-}  # fmt: skip
+FIELD = "RUN_DIR"
 SAME = ("python", "versions", "processor", "cores", "torch_threads", "gpu")
 _SAME_SCENARIO = ("model", "gpu", "cluster", "engine")
 
@@ -46,8 +30,9 @@ class RunFolder:
     """A finished run on disk. Its tables are read when first asked for; they may be compressed, as
     ``steps.csv.gz``.
 
-    path: the folder. summary, description: summary.json and scenario.json. Raises ScenarioError
-    (``RUN_DIR``), naming folder and file, for what is missing, unreadable or of another schema.
+    path: the folder. summary, description: summary.json and scenario.json. Every file is of the
+    shape that `simulator.results.schema` gives it. Raises ScenarioError (``RUN_DIR``), naming file
+    and line, for what is missing, unreadable, of another schema or of values that none has.
     """
 
     path: Path
@@ -59,27 +44,25 @@ class RunFolder:
         """Opens a run's folder."""
         if not path.is_dir():
             raise _wrong(f"{path} is not a folder; give the folder of a finished run")
-        summary = _json(path, "summary.json")
-        if not isinstance(summary, dict) or summary.get("schema") != RUN_SCHEMA:
-            raise _wrong(f"{path}/summary.json is not of schema {RUN_SCHEMA!r}")
-        description = _json(path, "scenario.json")
-        if not isinstance(description, dict) or not isinstance(description.get("scenario"), dict):
-            raise _wrong(f"{path}/scenario.json holds no mapping 'scenario'")
-        return cls(path, summary, description)
+        summary = read_document(path, schema.SUMMARY, FIELD)
+        return cls(path, summary, read_document(path, schema.SCENARIO, FIELD))
 
     @property
     def name(self) -> str:
         """The folder's own name."""
         return self.path.name
 
-    @property
+    @cached_property
     def policy(self) -> str:
         """The policy, as the command line spells it; a seed that follows the run's is no part of
         it, so that runs of one policy are known as such."""
         from simulator.policies import spell
         from simulator.scenario.scenario import build_policies
 
-        return spell(build_policies(self.scenario.get("policy") or [], 0))
+        try:
+            return spell(build_policies(self.scenario.get("policy") or [], 0))
+        except ScenarioError as error:
+            raise self.bad_scenario(error) from None
 
     @property
     def seed(self) -> int:
@@ -92,65 +75,94 @@ class RunFolder:
         found: dict[str, Any] = self.description["scenario"]
         return found
 
-    @property
+    def section(self, *keys: str) -> Mapping[str, Any]:
+        """A section of the scenario, such as ``engine``, ``trainer``; empty where it has none."""
+        found: Any = self.scenario
+        for i, key in enumerate(keys):
+            found = found.get(key)
+            if found is None:
+                return {}
+            if not isinstance(found, Mapping):
+                field = ".".join(keys[: i + 1])
+                raise self.bad_scenario(ScenarioError(field, f"{shown(found)} is not a mapping"))
+        return cast(Mapping[str, Any], found)
+
+    @cached_property
     def cap(self) -> int:
         """The scenario's ``max_new_tokens``."""
         try:
-            return int(self.scenario["workload"]["max_new_tokens"])
-        except (KeyError, TypeError, ValueError):
-            raise _wrong(f"{self.path}/scenario.json has no workload.max_new_tokens") from None
+            found = whole(self.section("workload").get("max_new_tokens"),
+                          "workload.max_new_tokens", minimum=1)  # fmt: skip
+        except ScenarioError as error:
+            raise self.bad_scenario(error) from None
+        if found > LARGEST_TOKENS:
+            field = "workload.max_new_tokens"
+            raise self.bad_scenario(ScenarioError(field, f"{found} is above {LARGEST_TOKENS}"))
+        return found
 
     @cached_property
     def spans(self) -> Table:
         """spans.csv by column."""
-        return self._table("spans.csv")
+        table = read_table(self.path, schema.SPANS, FIELD)
+        self._check_steps(schema.SPANS, table, "step")
+        return table
 
     @cached_property
     def steps(self) -> Table:
         """steps.csv by column, in order of steps."""
-        return self._table("steps.csv")
+        table = read_table(self.path, schema.STEPS, FIELD)
+        for row, step in enumerate(table["step"].tolist()):
+            if step != row:
+                raise self._wrong(schema.STEPS, f"holds step {step} where step {row} belongs")
+        self._check_rises(schema.STEPS, table, "rollout_start_s")
+        return table
 
     @cached_property
     def rollouts(self) -> Table:
         """rollouts.csv by column: one row a stay, in the order they ended."""
-        return self._table("rollouts.csv")
+        table = read_table(self.path, schema.ROLLOUTS, FIELD)
+        for column in ("step", "trained_step"):
+            self._check_steps(schema.ROLLOUTS, table, column)
+        self._check_steps(schema.ROLLOUTS, table, "version", most=len(self.steps["step"]))
+        if (table["total_tokens"] > self.cap).any():
+            said = f"holds a response of more than workload.max_new_tokens, {self.cap}"
+            raise self._wrong(schema.ROLLOUTS, said)
+        return table
 
     @cached_property
     def iterations(self) -> Table:
         """iterations.csv by column, in order of time."""
-        return self._table("iterations.csv")
+        table = read_table(self.path, schema.ITERATIONS, FIELD)
+        self._check_rises(schema.ITERATIONS, table, "start_s")
+        return table
 
     @cached_property
     def pulses(self) -> Table | None:
         """pulses.csv by column: the machine's pulse before the first step and after each; None for
-        a run without it. Raises ScenarioError where it is not whole."""
-        if not self._place("pulses.csv").exists():
+        a run without it."""
+        if not self._has(schema.PULSES):
             return None
-        table, steps = self._table("pulses.csv"), len(self.steps["step"])
+        table, steps = read_table(self.path, schema.PULSES, FIELD), len(self.steps["step"])
         if table["steps_done"].tolist() != list(range(steps + 1)):
-            raise _wrong(f"{self.path}/pulses.csv has not one pulse before each step and a last")
-        for name in ("short_s", "long_s"):
-            if not (table[name] > 0).all():
-                raise _wrong(f"{self.path}/pulses.csv, column {name!r}: a pulse took no time")
+            raise self._wrong(schema.PULSES, "has not one pulse before each step and a last")
         return table
 
     @cached_property
     def updates(self) -> list[dict[str, Any]] | None:
         """updates.jsonl, one mapping an update; None where the run has none."""
-        return self._lines("updates.jsonl") if self._place("updates.jsonl").exists() else None
+        has = self._has(schema.UPDATES)
+        return read_lines(self.path, schema.UPDATES, FIELD) if has else None
 
     @cached_property
     def layouts(self) -> list[str]:
         """The trainer's layout in each step, from decisions.jsonl."""
-        return [str(line.get("layout", "dense")) for line in self._lines("decisions.jsonl")]
+        lines = read_lines(self.path, schema.DECISIONS, FIELD)
+        return [str(line.get("layout", "dense")) for line in lines]
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """provenance.json."""
-        found = _json(self.path, "provenance.json")
-        if not isinstance(found, dict) or "versions" not in found:
-            raise _wrong(f"{self.path}/provenance.json names no versions")
-        return found
+        return read_document(self.path, schema.PROVENANCE, FIELD)
 
     def stays(self) -> Stays:
         """The table of stays with what a replay needs; other columns hold 0."""
@@ -168,41 +180,30 @@ class RunFolder:
         stays.__setstate__(data)
         return stays
 
-    def _place(self, file: str) -> Path:
-        """Where a table lies: under its own name, or compressed."""
-        packed = self.path / f"{file}.gz"
-        return packed if packed.exists() else self.path / file
+    def _has(self, file: schema.File) -> bool:
+        return place(self.path, file.name).exists()
 
-    def _table(self, file: str) -> Table:
-        import pandas as pd
+    def _check_steps(
+        self, file: schema.File, table: Table, column: str, most: int | None = None
+    ) -> None:
+        """Every value of a column is one of the run's steps, or of its versions."""
+        most = len(self.steps["step"]) - 1 if most is None else most
+        highest = int(table[column].max(initial=0))
+        if highest > most:
+            raise self._wrong(file, f"column {column!r} goes to {highest}, the run to {most}")
 
-        path = self._place(file)
-        try:
-            frame = pd.read_csv(path)
-        except (OSError, EOFError) as error:
-            raise _wrong(f"cannot read {path}: {_reason(error)}") from None
-        except (ValueError, zlib.error) as error:  # empty, ragged, not UTF-8
-            raise _wrong(f"{path} is not a table: {error}") from None
-        for column in _COLUMNS[file]:
-            if column not in frame:
-                raise _wrong(f"{path} has no column {column!r}")
-            text = column in ("kind", "track")
-            if not text and not pd.api.types.is_numeric_dtype(frame[column]):
-                raise _wrong(f"{path}, column {column!r}: not every value is a number")
-            if column != "reward" and frame[column].isna().any():
-                raise _wrong(f"{path}, column {column!r}: a value is missing")
-        return {str(column): frame[column].to_numpy() for column in frame}
+    def _check_rises(self, file: schema.File, table: Table, column: str) -> None:
+        if (np.diff(table[column]) < 0).any():
+            row = int(np.argmax(np.diff(table[column]) < 0)) + 1
+            said = f"column {column!r}: {table[column][row]:g} after {table[column][row - 1]:g}"
+            raise self._wrong(file, f"{said}, but its rows are in order of time")
 
-    def _lines(self, file: str) -> list[dict[str, Any]]:
-        path = self._place(file)
-        try:
-            content = path.read_bytes()
-            text = gzip.decompress(content) if path.suffix == ".gz" else content
-            return [json.loads(line) for line in text.decode("utf-8").splitlines()]
-        except (OSError, EOFError) as error:
-            raise _wrong(f"cannot read {path}: {_reason(error)}") from None
-        except (ValueError, zlib.error):
-            raise _wrong(f"{path} is not a file of JSON lines") from None
+    def _wrong(self, file: schema.File, said: str) -> ScenarioError:
+        return _wrong(f"{place(self.path, file.name)} {said}")
+
+    def bad_scenario(self, error: ScenarioError) -> ScenarioError:
+        """The error of a key of the run's scenario, as one of the run's folder."""
+        return _wrong(f"{place(self.path, schema.SCENARIO.name)}, {error}")
 
 
 def check_alike(runs: Sequence[RunFolder]) -> None:
@@ -210,7 +211,7 @@ def check_alike(runs: Sequence[RunFolder]) -> None:
     cluster that the iterations of one replica cannot describe."""
     first = runs[0]
     for run in runs:
-        cluster = run.scenario.get("cluster") or {}
+        cluster = run.section("cluster")
         if cluster.get("replicas", 1) != 1 or cluster.get("placement", "colocated") != "colocated":
             raise _wrong(
                 f"{run.path}: a calibration needs one replica, colocated with its trainer, whose "
@@ -252,19 +253,5 @@ def _whole(values: NDArray[Any]) -> list[int]:
     return found
 
 
-def _json(folder: Path, file: str) -> Any:
-    path = folder / file
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise _wrong(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError:
-        raise _wrong(f"{path} is not a file of JSON") from None
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
-
-
 def _wrong(message: str) -> ScenarioError:
-    return ScenarioError("RUN_DIR", message)
+    return ScenarioError(FIELD, message)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,14 @@ from calibration.folder import RunFolder, check_same
 from calibration.iterations import COUNTS, Samples
 from calibration.robust import FloatArray
 from calibration.tempo import Tempo
-from calibration.updates import MIN_UPDATES, Updates, packing_options
-from simulator.checks import number, whole
+from calibration.updates import MIN_UPDATES, Updates, packing
 from simulator.costs.base import TrainLoad
 from simulator.costs.fitted import Packing
 from simulator.errors import ScenarioError
+from simulator.results.read import check, read_json
+from simulator.results.schema import PROBE, PROBE_BURST, PROBE_SCHEMA
 
-SCHEMA = "rollcast-probe/2"
 FIELD = "--probe"
-_COLUMNS = ("computed_tokens", "padding_tokens", "rollouts", "microbatches", "log_prob_s",
-            "total_s")  # fmt: skip
 _ENGINE = ("model", "device", "dtype", "trainer", "max_seqs", "max_batched_tokens", "block_tokens")
 
 
@@ -43,71 +40,45 @@ def read_probe(path: Path, run: RunFolder, tempo: Tempo | None) -> Probed:
     none, and then times are as measured. Raises ScenarioError (``--probe``) for a file that is
     none, has too few updates or bursts, or was made on other hardware, versions, trainer or engine.
     """
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ScenarioError(FIELD, f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise ScenarioError(FIELD, f"{path} is not a file of JSON") from None
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise ScenarioError(FIELD, f"{path} is not of schema {SCHEMA!r}; rollcast probe writes it")
+    content = read_json(path, FIELD)
+    found = content.get("schema") if isinstance(content, dict) else None
+    if found != PROBE_SCHEMA:
+        message = f"{path} is not of schema {PROBE_SCHEMA!r}; rollcast probe writes it"
+        raise ScenarioError(FIELD, message)
+    check(content, PROBE.shape, str(path), FIELD)
     check_same(path, content.get("provenance"), run)
-    engine, own = content.get("engine") or {}, run.scenario.get("engine") or {}
+    engine, own = content.get("engine") or {}, run.section("engine")
     for key in _ENGINE:
         if engine.get(key) != own.get(key):
             raise ScenarioError(FIELD, f"{path} was made with another engine.{key} than {run.path}")
-    packing = Packing(**packing_options(own.get("trainer") or {}))
-    updates = [_update(at, row, packing, tempo) for at, row in _rows(path, content, "updates")]
-    bursts = [_burst(at, row, tempo) for at, row in _rows(path, content, "bursts")]
-    return Probed(_updates(updates), _samples(bursts))
+    packed = packing(run, padded=True)
+    assert packed is not None
+    updates, bursts = content["updates"], content["bursts"]
+    for key, rows in (("updates", updates), ("bursts", bursts)):
+        if len(rows) < MIN_UPDATES:
+            raise ScenarioError(FIELD, f"{path} has fewer than {MIN_UPDATES} {key}")
+    columns = [_burst(f"{path}, bursts[{i}]", row, tempo) for i, row in enumerate(bursts)]
+    return Probed(_updates([_update(row, packed, tempo) for row in updates]), _samples(columns))
 
 
-def _rows(path: Path, content: Mapping[str, Any], key: str) -> Iterator[tuple[str, Any]]:
-    """The rows of a list in the file, each with its name. Raises ScenarioError for too few."""
-    found = content.get(key)
-    if not isinstance(found, list) or len(found) < MIN_UPDATES:
-        raise ScenarioError(FIELD, f"{path} has fewer than {MIN_UPDATES} {key}")
-    for i, row in enumerate(found):
-        if not isinstance(row, dict):
-            raise ScenarioError(FIELD, f"{path}, {key}[{i}] is not a mapping")
-        yield f"{path}, {key}[{i}]", row
-
-
-def _pulse(at: str, row: Mapping[str, Any], tempo: Tempo | None) -> tuple[float, float]:
+def _slower(row: Mapping[str, Any], tempo: Tempo | None) -> tuple[float, float]:
     """The pulse of a row over the reference, short and long."""
-    try:
-        pulse = Tempo.from_mapping(row.get("pulse"), "pulse")
-    except ScenarioError as error:
-        raise ScenarioError(FIELD, f"{at}, {error}") from None
-    if pulse is None:
-        raise ScenarioError(FIELD, f"{at}, pulse: missing")
     if tempo is None:
         return 1.0, 1.0
-    return pulse.short_s / tempo.short_s, pulse.long_s / tempo.long_s
+    pulse = row["pulse"]
+    return pulse["short_s"] / tempo.short_s, pulse["long_s"] / tempo.long_s
 
 
-def _update(
-    at: str, row: Mapping[str, Any], packing: Packing, tempo: Tempo | None
-) -> tuple[float, ...]:
-    if row.get("layout") not in ("dense", "shared_prefix"):
-        raise ScenarioError(FIELD, f"{at} has no layout, dense or shared_prefix")
-    try:
-        computed, padding, rollouts, microbatches, log_prob_s, total_s = (
-            number(row.get(key), key) for key in _COLUMNS
-        )
-    except ScenarioError as error:
-        raise ScenarioError(FIELD, f"{at}, {error}") from None
-    try:
-        groups = [(whole(prompt, "groups"), [whole(n, "groups") for n in responses])
-                  for prompt, responses in row["groups"]]  # fmt: skip
-    except (ScenarioError, KeyError, TypeError, ValueError):
-        message = f"{at}, groups: must be a list of [prompt_tokens, [response_tokens, ...]]"
-        raise ScenarioError(FIELD, message) from None
+def _update(row: Mapping[str, Any], packed: Packing, tempo: Tempo | None) -> tuple[float, ...]:
+    computed, padding, log_prob_s = (
+        float(row[key]) for key in ("computed_tokens", "padding_tokens", "log_prob_s")
+    )
     shared = row["layout"] == "shared_prefix"
-    pairs = packing.fed(TrainLoad(groups, shared)).pairs
-    _, slower = _pulse(at, row, tempo)
-    times = ((total_s - log_prob_s) / slower, log_prob_s / slower)
-    return (computed + padding, computed, pairs, rollouts, microbatches, *times, float(shared))
+    pairs = float(packed.fed(TrainLoad(row["groups"], shared)).pairs)
+    _, slower = _slower(row, tempo)
+    times = ((row["total_s"] - log_prob_s) / slower, log_prob_s / slower)
+    counts = (float(row["rollouts"]), float(row["microbatches"]))
+    return (computed + padding, computed, pairs, *counts, *times, float(shared))
 
 
 def _updates(rows: Sequence[tuple[float, ...]]) -> Updates:
@@ -117,18 +88,10 @@ def _updates(rows: Sequence[tuple[float, ...]]) -> Updates:
 
 def _burst(at: str, row: Mapping[str, Any], tempo: Tempo | None) -> dict[str, FloatArray]:
     """Counts and seconds of a burst's iterations, each until the next one begins."""
-    found, columns = row.get("iterations"), {}
-    for key in ("start_s", "seconds", *COUNTS):
-        values = found.get(key) if isinstance(found, dict) else None
-        if not isinstance(values, list) or not values:
-            raise ScenarioError(FIELD, f"{at}, iterations.{key}: must be a list of numbers")
-        try:
-            columns[key] = np.array([number(value, f"iterations.{key}") for value in values])
-        except ScenarioError as error:
-            raise ScenarioError(FIELD, f"{at}, {error}") from None
+    columns = {key: np.array(row["iterations"][key], dtype=float) for key in PROBE_BURST}
     if len({len(values) for values in columns.values()}) > 1:
         raise ScenarioError(FIELD, f"{at}, iterations: columns differ in length")
-    start, slower = columns.pop("start_s"), _pulse(at, row, tempo)[0]
+    start, slower = columns.pop("start_s"), _slower(row, tempo)[0]
     until = np.append(start[1:], start[-1] + columns["seconds"][-1]) - start
     return {**columns, "seconds": np.maximum(until, 1e-9) / slower}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from simulator.costs.fitted import Packing
 from simulator.errors import ScenarioError
 
 MIN_UPDATES = 5
-# The real trainer's own defaults, where a scenario leaves them out.
+# The real trainer's own default, where a scenario leaves it out.
 _MICROBATCH_TOKENS = 4096
 
 
@@ -85,8 +85,7 @@ def collect(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> Updates:
         steps, updates, layouts = run.steps, run.updates, run.layouts
         count = len(steps["step"])
         slower = pulse[:, 1].tolist()
-        options = packing(run, padded)
-        packed = None if options is None else Packing(**options)
+        packed = packing(run, padded)
         batches_trained = loads(run, skips=_skips(run)) if packed is not None else {}
         for file, found in (("updates.jsonl", updates), ("decisions.jsonl", layouts)):
             if found is not None and len(found) != count:
@@ -101,14 +100,13 @@ def collect(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> Updates:
                 times = (train_s - log_prob_s, log_prob_s, slower[i])
                 rows.append((tokens, tokens, 0, trained, 0, *times, shared))
                 continue
-            update = _Update(run, updates[i])
-            skips = skips or update.number("rollouts") < trained
-            if update.number("updates") == 0:  # nothing was left to train on
+            update = updates[i]
+            skips = skips or update["rollouts"] < trained
+            if update["updates"] == 0:  # nothing was left to train on
                 continue
-            log_prob_s, computed = update.number("log_prob_s"), update.number("computed_tokens")
-            fed = computed + update.number("padding_tokens")
-            kept, batches = update.number("rollouts"), update.number("microbatches")
-            fed = fed if padded else computed
+            log_prob_s, computed = float(update["log_prob_s"]), float(update["computed_tokens"])
+            fed = computed + update["padding_tokens"] if padded else computed
+            kept, batches = update["rollouts"], update["microbatches"]
             load = batches_trained.get(int(steps["step"][i]))
             pairs = 0 if load is None or packed is None else packed.fed(load).pairs
             times = (train_s - log_prob_s, log_prob_s, slower[i])
@@ -148,20 +146,7 @@ def loads(run: RunFolder, skips: bool) -> dict[int, TrainLoad]:
 def _skips(run: RunFolder) -> bool:
     updates = run.updates or []
     given = run.steps["trained_rollouts"].tolist()
-    return any(line.get("rollouts", n) < n for line, n in zip(updates, given, strict=False))
-
-
-class _Update:
-    """One line of updates.jsonl."""
-
-    def __init__(self, run: RunFolder, values: Mapping[str, Any]) -> None:
-        self._run, self._values = run, values
-
-    def number(self, name: str) -> float:
-        value = self._values.get(name)
-        if not isinstance(value, int | float):
-            raise ScenarioError("RUN_DIR", f"{self._run.path}/updates.jsonl has no number {name!r}")
-        return float(value)
+    return any(line["rollouts"] < n for line, n in zip(updates, given, strict=False))
 
 
 def _from_spans(run: RunFolder, step: int) -> tuple[float, float]:
@@ -228,22 +213,16 @@ def describe(found: UpdateFit) -> dict[str, Any]:
     }
 
 
-def packing(run: RunFolder, padded: bool) -> dict[str, int] | None:
+def packing(run: RunFolder, padded: bool) -> Packing | None:
     """How the run's trainer makes microbatches; None where the run does not tell padding."""
     if not padded:
         return None
-    return packing_options((run.scenario.get("engine") or {}).get("trainer") or {})
-
-
-def packing_options(trainer: Mapping[str, Any]) -> dict[str, int]:
-    """The packing of a trainer with these options (``engine.trainer``)."""
-    found = {
-        "microbatch_tokens": int(trainer.get("microbatch_tokens") or _MICROBATCH_TOKENS),
-        "minibatches": int(trainer.get("minibatches") or 1),
-    }
-    if trainer.get("suffix_microbatch_tokens"):
-        found["suffix_microbatch_tokens"] = int(trainer["suffix_microbatch_tokens"])
-    return found
+    options = run.section("engine", "trainer")
+    given = {key.name: options.get(key.name) for key in fields(Packing)}
+    try:
+        return Packing.from_mapping(given, "engine.trainer", _MICROBATCH_TOKENS)
+    except ScenarioError as error:
+        raise run.bad_scenario(error) from None
 
 
 def overheads(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> dict[str, FloatArray]:

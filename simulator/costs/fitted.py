@@ -8,7 +8,7 @@ says what the measurements covered, and the rest (errors, lengths, provenance) b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from simulator.fields import Fields
 from simulator.results.fitted_file import check_schema, read_fitted
 
 FIELD = "cost.file"
+MOST_MINIBATCHES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,29 @@ class Packing:
     microbatch_tokens: int
     minibatches: int = 1
     suffix_microbatch_tokens: int | None = None
+
+    @classmethod
+    def from_mapping(
+        cls, spec: object, field: str, microbatch_tokens: int | None = None
+    ) -> Packing:
+        """From a mapping of these keys. microbatch_tokens: where it has none. Raises ScenarioError
+        that names the key."""
+        names = ("microbatch_tokens", "minibatches", "suffix_microbatch_tokens")
+        fields = Fields(spec, field, names)
+        suffix = "suffix_microbatch_tokens"
+        found = cls(
+            fields.whole("microbatch_tokens", microbatch_tokens),
+            fields.whole("minibatches", 1),
+            fields.whole(suffix) if suffix in fields else None,
+        )
+        if found.minibatches > MOST_MINIBATCHES:
+            message = f"{found.minibatches} are more than {MOST_MINIBATCHES}"
+            raise ScenarioError(fields.name("minibatches"), message)
+        return found
+
+    def to_mapping(self) -> dict[str, int]:
+        """What `from_mapping` reads."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
 
     def fed(self, load: TrainLoad) -> Fed:
         """What one pass over the batch is fed."""
@@ -257,7 +281,7 @@ def _read(content: Mapping[str, Any], name: str) -> FittedCost:
         cost.number("sync_s"),
         cost.number("switch_to_train_s"),
         cost.number("switch_to_rollout_s"),
-        None if packing is None else _packing(packing),
+        None if packing is None else Packing.from_mapping(packing, "cost.packing"),
         flag(cost.get("skips_equal_rewards"), "cost.skips_equal_rewards"),
         _covered(content.get("range")),
         tuple(str(policy) for policy in policies) if isinstance(policies, list) else (),
@@ -290,17 +314,6 @@ def _update(spec: object, field: str) -> UpdateCost:
              "per_pair_s")  # fmt: skip
     fields = Fields(spec, field, names)
     return UpdateCost(*(fields.number(key) for key in names))
-
-
-def _packing(spec: object) -> Packing:
-    names = ("microbatch_tokens", "minibatches", "suffix_microbatch_tokens")
-    fields = Fields(spec, "cost.packing", names)
-    suffix = "suffix_microbatch_tokens"
-    return Packing(
-        fields.whole("microbatch_tokens"),
-        fields.whole("minibatches", 1),
-        fields.whole(suffix) if suffix in fields else None,
-    )
 
 
 def _covered(spec: object) -> Covered:

@@ -158,21 +158,29 @@ def test_a_probe_prices_prompts_that_no_run_had(tmp_path: Path) -> None:
     [
         ({"schema": "rollcast-probe/9"}, "rollcast-probe/2"),
         ({"bursts": []}, "fewer than"),
-        ({"bursts": [3] * 9}, r"bursts\[0\] is not a mapping"),
-        ({"bursts": [{}] * 9}, r"bursts\[0\], iterations.start_s"),
-        ({"bursts": [{"iterations": {n: [1] for n in NAMES}}] * 9}, r"bursts\[0\], pulse"),
+        ({"bursts": [3] * 9}, r"bursts\[0\]: 3 is not a mapping"),
+        ({"bursts": [{}] * 9}, r"bursts\[0\].iterations: missing"),
+        ({"bursts": [{"iterations": {n: [1] for n in NAMES}}] * 9}, r"bursts\[0\].pulse: missing"),
         (
             {"bursts": [{"iterations": {n: ["x"] for n in NAMES}}] * 9},
-            r"bursts\[0\], iterations.start_s",
+            r"bursts\[0\].iterations.start_s\[0\]: 'x'",
         ),
         (
-            {"bursts": [{"iterations": {n: [1] * (1 + i) for i, n in enumerate(NAMES)}}] * 9},
+            {
+                "bursts": [
+                    {
+                        "iterations": {n: [1] * (1 + i) for i, n in enumerate(NAMES)},
+                        "pulse": PULSE,
+                    }
+                ]
+                * 9
+            },
             "columns differ in length",
         ),
         ({"updates": []}, "fewer than"),
-        ({"updates": [3] * 9}, r"updates\[0\] is not a mapping"),
-        ({"updates": [{"layout": "best"}] * 9}, r"updates\[0\] has no layout"),
-        ({"updates": [{"layout": "dense"}] * 9}, r"updates\[0\], computed_tokens"),
+        ({"updates": [3] * 9}, r"updates\[0\]: 3 is not a mapping"),
+        ({"updates": [{"layout": "best"}] * 9}, r"updates\[0\].layout: 'best'"),
+        ({"updates": [{"layout": "dense"}] * 9}, r"updates\[0\].computed_tokens: missing"),
         (
             {
                 "updates": [
@@ -189,7 +197,7 @@ def test_a_probe_prices_prompts_that_no_run_had(tmp_path: Path) -> None:
                 ]
                 * 9
             },
-            r"updates\[0\], groups",
+            r"updates\[0\].groups\[0\]: 3",
         ),
         ({"engine": {"trainer": {"microbatch_tokens": 1}}}, "engine.trainer"),
     ],

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from engine.edges import Beat, EngineIteration, TrainMetrics
 from simulator.results.schema import ITERATIONS
 
-_COLUMNS = {column.name: column.shape.typecode for column in ITERATIONS.columns}
+_COLUMNS = ITERATIONS.typecodes
 
 
 class Iterations:

@@ -70,6 +70,12 @@ class Table(File):
         return tuple(column.name for column in self.columns)
 
     @property
+    def typecodes(self) -> dict[str, str]:
+        """Of `array.array`, by column, of those that hold numbers."""
+        shapes = {column.name: column.shape for column in self.columns}
+        return {name: s.typecode for name, s in shapes.items() if isinstance(s, Number)}
+
+    @property
     def needed(self) -> tuple[str, ...]:
         """Those without which it cannot be read."""
         return tuple(column.name for column in self.columns if column.needed)

@@ -11,17 +11,19 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.checks import whole
 from simulator.errors import ScenarioError
+from simulator.options import A_MAPPING, Between, wrong
+from simulator.options import Number as Option
 from simulator.results import schema
 from simulator.results.read import place, read_document, read_lines, read_table
-from simulator.results.shapes import LARGEST_TOKENS, shown
+from simulator.results.shapes import LARGEST_TOKENS
 from simulator.spans import Stays
 
 Table = dict[str, NDArray[Any]]
 
 FIELD = "RUN_DIR"
 SAME = ("python", "versions", "processor", "cores", "torch_threads", "gpu")
+_CAP = Option(whole=True, bounds=Between(1, LARGEST_TOKENS))
 _SAME_SCENARIO = ("model", "gpu", "cluster", "engine")
 
 
@@ -84,21 +86,17 @@ class RunFolder:
                 return {}
             if not isinstance(found, Mapping):
                 field = ".".join(keys[: i + 1])
-                raise self.bad_scenario(ScenarioError(field, f"{shown(found)} is not a mapping"))
+                raise self.bad_scenario(wrong(field, A_MAPPING, found))
         return cast(Mapping[str, Any], found)
 
     @cached_property
     def cap(self) -> int:
         """The scenario's ``max_new_tokens``."""
+        key = "max_new_tokens"
         try:
-            found = whole(self.section("workload").get("max_new_tokens"),
-                          "workload.max_new_tokens", minimum=1)  # fmt: skip
+            return int(_CAP.read(self.section("workload").get(key), f"workload.{key}"))
         except ScenarioError as error:
             raise self.bad_scenario(error) from None
-        if found > LARGEST_TOKENS:
-            field = "workload.max_new_tokens"
-            raise self.bad_scenario(ScenarioError(field, f"{found} is above {LARGEST_TOKENS}"))
-        return found
 
     @cached_property
     def spans(self) -> Table:

@@ -13,7 +13,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.results.shapes import LARGEST_TOKENS, Each, Keys, Named, Number, OneOf, Row, Text
+from simulator.options import Choice
+from simulator.results.shapes import (
+    LARGEST_TOKENS,
+    Each,
+    Keys,
+    Maybe,
+    Named,
+    Number,
+    Several,
+    Text,
+)
 
 RUN_SCHEMA = "rollcast-run/1"
 OUR_SCHEMAS = "rollcast-"
@@ -214,7 +224,7 @@ NOT_IN_ROLLOUTS = ("fate",)
 DECISIONS = Lines(
     "decisions.jsonl",
     "one line a step: its plan, what was launched, stopped and selected",
-    shape=Keys(may={"layout": OneOf(LAYOUTS)}),
+    shape=Keys(may={"layout": Choice(LAYOUTS)}),
 )
 SCENARIO = Document(
     "scenario.json",
@@ -225,7 +235,7 @@ SUMMARY = Document(
     "summary.json",
     "the run's metrics",
     shape=Keys(
-        {"schema": OneOf((RUN_SCHEMA,))},
+        {"schema": Choice((RUN_SCHEMA,))},
         may={"seed": Number(whole=True, most=2**63 - 1), "makespan_s": Number(null=True)},
     ),
 )
@@ -331,19 +341,19 @@ PROBE = Document(
     real=True,
     shape=Keys(
         {
-            "schema": OneOf((PROBE_SCHEMA,)),
+            "schema": Choice((PROBE_SCHEMA,)),
             "updates": Each(
                 Keys(
                     {
-                        "layout": OneOf(LAYOUTS),
+                        "layout": Choice(LAYOUTS),
                         **PROBE_UPDATE,
-                        "groups": Each(Row((_LENGTH, Each(_LENGTH)))),
+                        "groups": Each(Several((_LENGTH, Each(_LENGTH)))),
                         "pulse": _PULSE,
                     }
                 )
             ),
             "bursts": Each(Keys({"iterations": Keys(_AS_COLUMNS), "pulse": _PULSE})),
         },
-        may={"engine": Keys(null=True)},
+        may={"engine": Maybe(Keys())},
     ),
 )

@@ -158,12 +158,12 @@ def test_a_probe_prices_prompts_that_no_run_had(tmp_path: Path) -> None:
     [
         ({"schema": "rollcast-probe/9"}, "rollcast-probe/2"),
         ({"bursts": []}, "fewer than"),
-        ({"bursts": [3] * 9}, r"bursts\[0\]: 3 is not a mapping"),
+        ({"bursts": [3] * 9}, r"bursts\[0\]: must be a mapping"),
         ({"bursts": [{}] * 9}, r"bursts\[0\].iterations: missing"),
         ({"bursts": [{"iterations": {n: [1] for n in NAMES}}] * 9}, r"bursts\[0\].pulse: missing"),
         (
             {"bursts": [{"iterations": {n: ["x"] for n in NAMES}}] * 9},
-            r"bursts\[0\].iterations.start_s\[0\]: 'x'",
+            r"bursts\[0\].iterations.start_s\[0\]: must be .* got 'x'",
         ),
         (
             {
@@ -178,8 +178,11 @@ def test_a_probe_prices_prompts_that_no_run_had(tmp_path: Path) -> None:
             "columns differ in length",
         ),
         ({"updates": []}, "fewer than"),
-        ({"updates": [3] * 9}, r"updates\[0\]: 3 is not a mapping"),
-        ({"updates": [{"layout": "best"}] * 9}, r"updates\[0\].layout: 'best'"),
+        ({"updates": [3] * 9}, r"updates\[0\]: must be a mapping"),
+        (
+            {"updates": [{"layout": "best"}] * 9},
+            r"updates\[0\].layout: must be .* got 'best'",
+        ),
         ({"updates": [{"layout": "dense"}] * 9}, r"updates\[0\].computed_tokens: missing"),
         (
             {
@@ -197,7 +200,7 @@ def test_a_probe_prices_prompts_that_no_run_had(tmp_path: Path) -> None:
                 ]
                 * 9
             },
-            r"updates\[0\].groups\[0\]: 3",
+            r"updates\[0\].groups\[0\]: must be a list of 2, got 3",
         ),
         ({"engine": {"trainer": {"microbatch_tokens": 1}}}, "engine.trainer"),
     ],

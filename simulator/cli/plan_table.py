@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from simulator.cli.console import console, count, fitted, named_column, one_line, seconds, share
-from simulator.results.folder import plain
+from simulator.results.write import plain
 from simulator.studies.capacity import Choice, by_cause
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from simulator.cli.console import console
 from simulator.cli.policy_page import policy_facts, show_policy
 from simulator.cli.presets import Rows, preset_details, preset_rows
 from simulator.errors import ScenarioError
-from simulator.results.folder import plain
+from simulator.results.write import plain
 
 KINDS = ("gpus", "models", "lengths", "policies")
 _NEVER_BROKEN = 12

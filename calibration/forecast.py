@@ -98,16 +98,24 @@ class MeasuredWorkload:
         self.unmeasured = 0
         self._measured, self._model, self._finished = measured, model, finished
 
-    def draw(self, group: int, size: int, attempt: int = 0, version: int = 0) -> GroupDraw:
+    def draw(
+        self,
+        group: int,
+        size: int,
+        attempt: int = 0,
+        version: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> GroupDraw:
         """The group's responses; see `simulator.workload.build.Workload.draw`."""
         known = [self._finished.get((group, attempt, index)) for index in range(size)]
         if all(known):
-            return self._measured.draw(group, size, attempt, version)
-        drawn = self._model.draw(group, size, attempt, version)
+            return self._measured.draw(group, size, attempt, version, prompt, visit)
+        drawn = self._model.draw(group, size, attempt, version, prompt, visit)
         tokens, rewards = list(drawn.new_tokens), list(drawn.rewards)
         launched = known.index(None) if None in known else size
         if launched:
-            found = self._measured.draw(group, launched, attempt, version)
+            found = self._measured.draw(group, launched, attempt, version, prompt, visit)
             for index in range(launched):
                 if known[index]:
                     tokens[index], rewards[index] = found.new_tokens[index], found.rewards[index]

@@ -108,7 +108,9 @@ def _run(
 
     def between_steps(loop: Loop) -> None:
         with world.clock_stopped():
-            world.keep_only({group.group for group in (*loop.buffer, *loop.ready)})
+            world.keep_only(
+                {group.group for group in (*loop.rollouts.buffer, *loop.rollouts.ready)}
+            )
             world.take_pulse(loop.next_step)
             if out is not None:
                 state = {"loop": loop.state_dict(), "world": world.state_dict()}

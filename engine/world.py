@@ -28,12 +28,12 @@ from engine.log import EngineLog
 from engine.sync_check import check_sync
 from engine.tasks.base import Prompt, Task
 from simulator.errors import RunError
-from simulator.plan import Layout
-from simulator.rollout import Rollout
+from simulator.plan import Layout, Placement
+from simulator.rollout import Ending, Key, Rollout, Segment, Stay
 from simulator.world import (
     ClusterShape,
+    Ended,
     Event,
-    Finished,
     Phase,
     Synced,
     TrainBatch,
@@ -61,6 +61,18 @@ class Tokens:
     versions: tuple[int, ...] = ()
 
 
+@dataclass(slots=True)
+class Flight:
+    """A rollout in flight, as the engine's iterations book it: the clock when one first ran it, and
+    the prefilled, recomputed and preempted of `simulator.rollout.Stay`."""
+
+    rollout: Rollout
+    start_s: float | None = None
+    prefill_tokens: int = 0
+    recomputed_tokens: int = 0
+    preemptions: int = 0
+
+
 class EngineWorld:
     """A `simulator.world.World` of one engine and one trainer.
 
@@ -84,10 +96,12 @@ class EngineWorld:
         self._seed = seed
         self._zero = time.perf_counter() - clock_s
         self._prompts: dict[int, Prompt] = {}
+        self._asked: dict[int, int] = {}  # the prompt's number by group
         self._tokens: dict[tuple[int, int], Tokens] = {}
-        self._flying: dict[str, Rollout] = {}
+        self._flying: dict[str, Flight] = {}
         self._update: tuple[TrainBatch, Layout] | None = None
         self._sync_asked = False
+        self._updates = 0
         self._sample: list[list[int]] = []
 
     @property
@@ -110,12 +124,13 @@ class EngineWorld:
 
     # Rollouts
 
-    def submit(self, rollouts: Sequence[Rollout]) -> None:
-        """Queues rollouts in the engine; the next iteration sees them."""
+    def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
+        """Queues rollouts in the engine, of which there is one; the next iteration sees them."""
         for rollout in rollouts:
-            name = _name(rollout)
+            name = _name(rollout.key)
             if name in self._flying:
                 raise RunError(f"{rollout} is already in flight")
+            self._asked[rollout.group] = rollout.prompt
             prompt = self._prompt(rollout.group)
             tokens = self._tokens.get(rollout.key)
             if tokens is None or tokens.attempt != rollout.attempt:
@@ -127,48 +142,76 @@ class EngineWorld:
                 prompt.token_ids,
                 tokens.ids,
                 tokens.log_probs,
-                max_new_tokens=self._task.max_new_tokens,
+                max_new_tokens=self._cap(rollout),
                 seed=zlib.crc32(f"{self._seed} {name} {rollout.attempt}".encode()),
             )
-            self._flying[name] = rollout
-            rollout.prompt_tokens = len(prompt.token_ids)
-            rollout.replica = 0
-            rollout.start_s = -1.0
-            rollout.prefill_tokens = rollout.recomputed_tokens = rollout.preemptions = 0
+            self._flying[name] = Flight(rollout)
 
-    def abort(self, rollouts: Sequence[Rollout] | None = None) -> list[Rollout]:
+    def _cap(self, rollout: Rollout) -> int:
+        """Response tokens that the rollout may have at the end of its stay."""
+        cap = self._task.max_new_tokens
+        if rollout.allowance is None:
+            return cap
+        return min(cap, rollout.new_tokens + rollout.allowance)
+
+    def foresee(self, rollout: Rollout) -> None:
+        """Nobody knows here."""
+        return None
+
+    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
         """Stops rollouts where they are: this world always stands between two iterations."""
-        chosen = list(self._flying.values()) if rollouts is None else list(rollouts)
-        for rollout in chosen:
-            if self._flying.get(_name(rollout)) is not rollout:
-                raise RunError(f"{rollout} is not in flight and cannot be aborted")
-        responses = self._replica.abort([_name(rollout) for rollout in chosen])
+        names = [*self._flying] if keys is None else [_name(key) for key in keys]
+        for name in names:
+            if name not in self._flying:
+                raise RunError(f"rollout {name} is not in flight and cannot be aborted")
+        responses = self._replica.abort(names)
         now_s = self.now_s
-        for response in responses:
-            self._take(response, now_s)
-        return sorted(chosen, key=lambda rollout: rollout.key)
+        stays = [self._take(response, now_s) for response in responses]
+        return sorted(stays, key=lambda stay: stay.key)
 
     def _prompt(self, group: int) -> Prompt:
         if group not in self._prompts:
-            self._prompts[group] = self._task.prompt(group, self._seed)
+            number = self._asked.get(group, group)
+            self._prompts[group] = self._task.prompt(number, self._seed)
         return self._prompts[group]
 
-    def _take(self, response: Response, now_s: float) -> Rollout:
-        """Moves what the engine made of a rollout into this world's books and its counts."""
-        rollout = self._flying.pop(response.request_id)
+    def _take(self, response: Response, now_s: float) -> Stay:
+        """Moves what the engine made of a rollout into this world's books, and says what it was."""
+        flight = self._flying.pop(response.request_id)
+        rollout = flight.rollout
         tokens = self._tokens[rollout.key]
         made = [version for version, count in response.segments for _ in range(count)]
         tokens.versions += tuple(made)
         tokens.ids, tokens.log_probs = response.token_ids, response.log_probs
         if len(tokens.versions) != len(tokens.ids):
             raise RunError(f"{rollout}: the engine lost or invented tokens")
-        rollout.new_tokens = len(tokens.ids)
-        rollout.finished = response.finish_reason is not None
-        rollout.truncated = response.finish_reason == "length"
-        rollout.end_s = now_s
-        if rollout.start_s < 0:
-            rollout.start_s = now_s
-        return rollout
+        ending = self._ending(response)
+        prompt = self._prompt(rollout.group)
+        reward = None
+        if ending in ("stop", "length"):
+            reward = self._task.reward(prompt, self._task.decode(tokens.ids))
+        return Stay(
+            rollout.group,
+            rollout.index,
+            rollout.attempt,
+            0,
+            len(prompt.token_ids),
+            tuple(Segment(version, count) for version, count in response.segments),
+            ending,
+            now_s if flight.start_s is None else flight.start_s,
+            now_s,
+            flight.prefill_tokens,
+            flight.recomputed_tokens,
+            flight.preemptions,
+            reward,
+        )
+
+    def _ending(self, response: Response) -> Ending:
+        if response.finish_reason is None:
+            return "aborted"
+        if response.finish_reason != "length":
+            return "stop"
+        return "length" if len(response.token_ids) >= self._task.max_new_tokens else "budget"
 
     def _iterate(self) -> list[Event]:
         """One engine iteration, and the rewards of what it finished."""
@@ -179,11 +222,8 @@ class EngineWorld:
             self.log.iterations.add(self._replica.version, start_s, measured)
             self._book(measured, start_s)
         now_s = self.now_s
-        finished = [self._take(response, now_s) for response in responses]
-        for rollout in finished:
-            text = self._task.decode(self._tokens[rollout.key].ids)
-            rollout.reward = self._task.reward(self._prompt(rollout.group), text)
-        return [Finished(rollout) for rollout in sorted(finished, key=lambda r: r.key)]
+        stays = [self._take(response, now_s) for response in responses]
+        return [Ended(stay) for stay in sorted(stays, key=lambda stay: stay.key)]
 
     def _book(self, measured: EngineIteration, start_s: float) -> None:
         """Books what an iteration did to each rollout."""
@@ -192,10 +232,10 @@ class EngineWorld:
         for name in measured.preempted:
             self._flying[name].preemptions += 1
         for name, tokens in measured.prefilled:
-            rollout = self._flying[name]
-            rollout.prefill_tokens += tokens
-            if rollout.preemptions:
-                rollout.recomputed_tokens += tokens
+            flight = self._flying[name]
+            flight.prefill_tokens += tokens
+            if flight.preemptions:
+                flight.recomputed_tokens += tokens
 
     # Updates
 
@@ -243,6 +283,7 @@ class EngineWorld:
             )
         except (RuntimeError, ValueError) as error:  # out of memory, or a token beyond the model's
             raise RunError(f"the update of step {batch.step} failed: {sentence(error)}") from error
+        self._updates = batch.step + 1
         self.log.updates.append((batch.step, metrics))
         longest = self._replica.limits.max_model_len - 1  # the check samples one token more
         self._sample = [
@@ -275,7 +316,7 @@ class EngineWorld:
 
     def _sync(self) -> Event:
         start_s = self.now_s
-        self._replica.load_weights(self._trainer.weights())
+        self._replica.load_weights(self._trainer.weights(), self._updates)
         loaded_s = self.now_s
         if self._sample:
             difference = check_sync(self._replica, self._trainer, self._sample)
@@ -297,6 +338,7 @@ class EngineWorld:
         """Forgets prompts and tokens of every other group: they are trained, or dropped."""
         kept = set(groups)
         self._prompts = {group: p for group, p in self._prompts.items() if group in kept}
+        self._asked = {group: number for group, number in self._asked.items() if group in kept}
         self._tokens = {key: tokens for key, tokens in self._tokens.items() if key[0] in kept}
 
     def state_dict(self) -> Mapping[str, Any]:
@@ -307,6 +349,8 @@ class EngineWorld:
             "clock_s": self.now_s,
             "tokens": self._tokens,
             "prompts": self._prompts,
+            "asked": self._asked,
+            "updates": self._updates,
             "trainer": self._trainer.state(),
             "version": self._replica.version,
             "log": self.log,
@@ -316,10 +360,11 @@ class EngineWorld:
         """Continues from a `state_dict`, weights in the engine included."""
         self._trainer.load_state(state["trainer"])
         self._tokens, self._prompts = state["tokens"], state["prompts"]
+        self._asked, self._updates = state["asked"], state["updates"]
         self._replica.load_weights(self._trainer.weights(), state["version"])
         self.log = state["log"]
         self._zero = time.perf_counter() - state["clock_s"]
 
 
-def _name(rollout: Rollout) -> str:
-    return f"{rollout.group}/{rollout.index}"
+def _name(key: Key) -> str:
+    return f"{key[0]}/{key[1]}"

@@ -8,13 +8,18 @@ world and can be logged and compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import Any, Literal, Protocol
 
 from simulator.errors import ScenarioError
 
-Unfinished = Literal["discard", "resume", "restart", "keep"]
+Interrupt = Literal["at_stop", "for_weights", "never"]
+Unfinished = Literal["discard", "resume", "restart"]
+Take = Literal["completion", "oldest", "shortest"]
+Order = Literal["fifo", "longest_first", "shortest_first"]
+Placement = Literal["router", "balanced"]
+Exceeded = Literal["restart", "drop", "wait"]
 Surplus = Literal["carry", "train", "drop", "restart"]
 Layout = Literal["dense", "shared_prefix"]
 Advantages = Literal["after_selection", "before_selection"]
@@ -48,15 +53,17 @@ class Batch:
 class Launch:
     """What is put in flight.
 
-    over_sampling: groups launched at the start of a step, as a multiple of the batch (one wave).
+    over_sampling: groups launched at the start of a step, as a multiple of the batch (one wave);
+        with a refill, groups kept in flight, and then it may be below 1.
     rollouts: rollouts launched per group, as a multiple of the group size; the first to finish win.
     source: where a wave's groups come from: the buffer of unfinished groups first (oldest first),
         then fresh prompts; or only one of the two.
     refill: what keeps the number in flight constant: nothing, a new group for each complete group,
         or a new group as soon as finished rollouts have freed enough slots.
-    run_ahead: updates that rollouts may be behind the trainer when they start: 0 is on-policy, 1
-        trains batch k while batch k + 1 is generated. Where unfinished rollouts are to be kept,
-        groups start as long as all that started can be trained on within so many updates.
+    run_ahead: updates by which the step whose rollouts run may be ahead of the weights that they
+        run on: 0 is on-policy, 1 trains batch k while batch k + 1 is generated.
+    queue: most complete groups that may wait for the trainer, as a multiple of the batch; while as
+        many do, nothing is launched. None is no limit.
     """
 
     over_sampling: float = 1.0
@@ -64,34 +71,128 @@ class Launch:
     source: Literal["buffer_first", "fresh", "buffer"] = "buffer_first"
     refill: Literal["none", "group", "rollout"] = "none"
     run_ahead: int = 0
+    queue: float | None = None
 
     def groups_in_wave(self, batch: Batch) -> int:
         """Groups in a wave, rounded up."""
-        return math.ceil(batch.groups * self.over_sampling - 1e-9)
+        return max(1, math.ceil(batch.groups * self.over_sampling - 1e-9))
 
     def rollouts_per_group(self, group_size: int) -> int:
         """Rollouts launched for a fresh group, rounded up."""
         return math.ceil(group_size * self.rollouts - 1e-9)
 
 
+class Known(Protocol):
+    """What a predictor may ask of a rollout that has not finished."""
+
+    @property
+    def prompt(self) -> int:
+        """Which prompt it answers."""
+        ...
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens that it has already."""
+        ...
+
+    @property
+    def siblings_tokens(self) -> Sequence[int]:
+        """Response lengths of the rollouts of its group that have finished."""
+        ...
+
+    def foresee(self) -> int:
+        """The truth, where the world can tell. Raises RunError where it cannot."""
+        ...
+
+
+class Predictor(Protocol):
+    """Expects a response length of a rollout, in tokens; None where it expects nothing."""
+
+    def __call__(self, known: Known) -> float | None:
+        """The expected tokens of the whole response."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """Knows every length beforehand: the bound of what any predictor could gain. Simulated worlds
+    only."""
+
+    def __call__(self, known: Known) -> float | None:
+        """The truth. Raises RunError in a world that cannot tell."""
+        return float(known.foresee())
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProbe:
+    """Expects of a rollout what its finished siblings had, the longest of them; nothing before the
+    first has finished (Seer, arXiv 2511.14617)."""
+
+    def __call__(self, known: Known) -> float | None:
+        """The longest sibling so far, and never less than the rollout has."""
+        longest = max(known.siblings_tokens, default=None)
+        return None if longest is None else float(max(longest, known.new_tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Expects what the same prompt's responses had when it last came (RhymeRL, arXiv 2508.18588).
+
+    tokens: the expected response length by prompt.
+    """
+
+    tokens: Mapping[int, float]
+
+    def __call__(self, known: Known) -> float | None:
+        """The prompt's figure, if it has come before."""
+        return self.tokens.get(known.prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """In which order launched rollouts go to the replicas, and to which.
+
+    order: by an expected length, which ``predictor`` gives. Rollouts of which nothing is expected
+        come first where the longest do (they may be long), the first of each group before the
+        second; last where the shortest come first.
+    placement: `simulator.world.World.submit`'s.
+    window: most rollouts handed to the replicas at once, as a multiple of the slots that they have
+        (``engine.max_seqs`` each): the others wait in the driver, where the order may still change.
+        None hands over everything at once.
+    """
+
+    order: Order = "fifo"
+    predictor: Predictor | None = None
+    placement: Placement = "router"
+    window: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Which prompt comes next.
+
+    dataset: how many different prompts there are; once all have come they come again, in the same
+        order. None is endless. chosen: prompts to launch first, in this order. skip: prompts that
+        are passed over when it is their turn.
+    """
+
+    dataset: int | None = None
+    chosen: tuple[int, ...] = ()
+    skip: frozenset[int] = frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a stop rule may look at: complete groups that count, groups needed, rollouts in flight,
-    seconds since the step's rollouts began."""
+    """What a stop rule may look at: complete groups that count, groups needed, rollouts in flight.
+    Counts, never seconds: decisions must not hang on a world's clock."""
 
     accepted_groups: int
     needed_groups: int
     in_flight_rollouts: int
-    elapsed_s: float
 
 
 class Stop(Protocol):
-    """When the rollout phase ends. ``limit_s`` is when to look again even if nothing happened."""
-
-    @property
-    def limit_s(self) -> float | None:
-        """Seconds after the phase's start at which the rule must be asked, if any."""
-        ...
+    """When the rollout phase ends."""
 
     def __call__(self, progress: Progress) -> bool:
         """Whether to end the phase now."""
@@ -102,8 +203,6 @@ class Stop(Protocol):
 class AllDone:
     """Stop when every rollout in flight has finished."""
 
-    limit_s: float | None = None
-
     def __call__(self, progress: Progress) -> bool:
         """Whether nothing is in flight."""
         return progress.in_flight_rollouts == 0
@@ -113,25 +212,9 @@ class AllDone:
 class EnoughGroups:
     """Stop as soon as the batch's groups are complete (APRIL, arXiv 2509.18521)."""
 
-    limit_s: float | None = None
-
     def __call__(self, progress: Progress) -> bool:
         """Whether enough groups count."""
         return progress.accepted_groups >= progress.needed_groups
-
-
-@dataclass(frozen=True, slots=True)
-class TimeLimit:
-    """Stop when the batch is complete or, with at least one complete group, after ``limit_s``."""
-
-    limit_s: float | None
-
-    def __call__(self, progress: Progress) -> bool:
-        """Whether the time is up or the batch complete."""
-        if progress.accepted_groups >= progress.needed_groups:
-            return True
-        late = self.limit_s is not None and progress.elapsed_s >= self.limit_s
-        return late and progress.accepted_groups > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +249,21 @@ class Selector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """How old unfinished work may grow, in versions of the weights.
+    """How old work may grow, in versions of the weights.
 
-    max_versions: a buffered or interrupted group whose oldest token is older than this is not
-        resumed; None is no bound.
-    exceeded: such a group's prompt restarts from nothing, or is dropped.
+    max_versions: the bound, None is none. A fraction bounds the share of a batch: with 0.5, half a
+        batch may be one version old (verl's staleness_threshold).
+    exceeded: ``restart`` and ``drop``: an unfinished group whose oldest token is older than the
+        bound is not resumed; its prompt restarts from nothing, or is dropped. What runs on may
+        still be trained on beyond it. ``wait``: nothing is trained on beyond the bound: no more
+        groups start than can be trained on within it, and a batch takes, and waits for, the groups
+        that would be too old for the next one (AReaL's capacity, arXiv 2505.24298; the fixed target
+        steps of NeMo-RL).
     mask_off_policy: tokens of earlier versions are masked in the loss; their rewards still count.
     """
 
-    max_versions: int | None = None
-    exceeded: Literal["restart", "drop"] = "restart"
+    max_versions: float | None = None
+    exceeded: Exceeded = "restart"
     mask_off_policy: bool = False
 
 
@@ -183,35 +271,77 @@ class Staleness:
 class StepPlan:
     """Every decision of one step; the defaults are synchronous RL.
 
-    unfinished: what becomes of rollouts in flight when the phase ends: their tokens are dropped;
-        they resume from them in a later step; their prompts restart from nothing; or they are kept
-        running, through the update and, interrupted by it, the weight sync (on-policy there is
-        nothing to run through, and they resume). surplus: of complete groups beyond the batch.
+    interrupt: when rollouts in flight are interrupted: at the phase's stop; only for new weights,
+        so that they run on while their predecessors are trained on; or never: the weights come in
+        while they run, and a response goes on with the keys and values it has. On-policy
+        (``launch.run_ahead`` 0) there is nothing to run through, and the stop interrupts.
+    unfinished: what becomes of the interrupted: their tokens are dropped; they resume from them; or
+        their prompts restart from nothing.
+    surplus: of complete groups beyond the batch. take: which of the complete groups make it.
+    budget_tokens: tokens that a rollout may sample in one step; one that has had them waits,
+        unfinished, for the next step, or for the next round if the batch cannot be filled without.
+    sync_every: updates after which the weights go to the replicas.
+    stream_groups: the trainer starts on so many groups as soon as they are ready, and steps once
+        the batch is whole; None trains on the whole batch at once. Needs GPUs of its own.
     """
 
     batch: Batch
     step: int = 0
     launch: Launch = Launch()
+    dispatch: Dispatch = Dispatch()
+    prompts: Prompts = Prompts()
     stop: Stop = AllDone()
+    interrupt: Interrupt = "at_stop"
     unfinished: Unfinished = "discard"
+    budget_tokens: int | None = None
     surplus: Surplus = "carry"
+    take: Take = "completion"
     filter: Filter | None = None
     select: tuple[Selector, ...] = ()
     advantages: Advantages = "after_selection"
     layout: Layout = "dense"
     staleness: Staleness = Staleness()
+    sync_every: int = 1
+    stream_groups: int | None = None
 
     @property
     def keeps_running(self) -> bool:
         """Whether rollouts run on while their predecessors are trained on."""
-        return self.unfinished == "keep" and self.launch.run_ahead > 0
+        return self.interrupt != "at_stop" and self.launch.run_ahead > 0
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether training overlaps with rollout, which takes GPUs of its own."""
+        return self.launch.run_ahead > 0 or self.stream_groups is not None
+
+    @property
+    def bounded(self) -> bool:
+        """Whether groups start only where they can be trained on within the staleness bound."""
+        return self.staleness.exceeded == "wait" and self.staleness.max_versions is not None
+
+    def may_start(self, version: int) -> float:
+        """Groups that may be outstanding (started and not trained on) on weights of ``version``,
+        this step's included: ``(bound + 1 + version - step)`` batches (AReaL, arXiv 2505.24298,
+        equation 3); infinite without a bound."""
+        if not self.bounded or self.staleness.max_versions is None:
+            return math.inf
+        batches = self.staleness.max_versions + 1 + version - self.step
+        return math.floor(batches * self.batch.groups + 1e-9)
+
+    @property
+    def oldest_allowed(self) -> float:
+        """The oldest version that a batch of this step may hold, where ``bounded``."""
+        if not self.bounded or self.staleness.max_versions is None:
+            return -math.inf
+        return self.step - math.ceil(self.staleness.max_versions)
 
     def check(self) -> None:
         """Raises ScenarioError for a plan that contradicts itself."""
         if self.batch.groups < 1 or self.batch.group_size < 1:
             raise ScenarioError("workload.batch_groups", "a step needs at least one group of one")
-        kept = self.launch.rollouts_per_group(self.batch.group_size)
-        if kept < self.batch.group_size or self.launch.over_sampling < 1:
+        per_group = self.launch.rollouts_per_group(self.batch.group_size)
+        too_few = self.launch.over_sampling < 1 and self.launch.refill == "none"
+        if per_group < self.batch.group_size or too_few or self.launch.over_sampling <= 0:
             raise ScenarioError("policy", "a plan must launch at least what the batch needs")
         size = self.batch.group_size
         for selector in self.select:
@@ -222,14 +352,34 @@ class StepPlan:
                     f"it must be at most the group size, {size}",
                 )
             size = selector.keep
+        if self.budget_tokens is not None and self.budget_tokens < 1:
+            raise ScenarioError("policy", "a rollout's token budget must be at least 1")
+        if self.sync_every < 1:
+            raise ScenarioError("policy", "weights must go to the replicas every 1 or more updates")
+        if self.bounded and (self.staleness.max_versions or 0) < self.sync_every - 1:
+            raise ScenarioError(
+                "policy",
+                f"weights that go to the replicas every {self.sync_every} updates make tokens up "
+                f"to {self.sync_every - 1} versions old, beyond the bound of "
+                f"{self.staleness.max_versions:g}",
+            )
+        if self.stream_groups is not None and (self.stream_groups < 1 or self.launch.run_ahead):
+            raise ScenarioError(
+                "policy", "streaming takes at least one group at a time, on-policy (run_ahead 0)"
+            )
 
 
 def describe(value: Any) -> Any:
     """A plan, or any part of one, as plain data that two worlds' decision logs can be compared by:
-    dataclasses as mappings that name their class, everything else as it is."""
+    dataclasses as mappings that name their class, mappings and sets in order of key, everything
+    else as it is."""
     if is_dataclass(value) and not isinstance(value, type):
         fields = {name: describe(getattr(value, name)) for name in value.__dataclass_fields__}
         return {"type": type(value).__name__, **fields}
+    if isinstance(value, Mapping):
+        return [[key, describe(item)] for key, item in sorted(value.items())]
+    if isinstance(value, frozenset):
+        return sorted(value)
     if isinstance(value, list | tuple):
         return [describe(item) for item in value]
     return value
@@ -239,17 +389,28 @@ __all__ = [
     "Advantages",
     "AllDone",
     "Batch",
+    "Dispatch",
     "EnoughGroups",
+    "Exceeded",
     "Filter",
+    "GroupProbe",
+    "History",
+    "Interrupt",
+    "Known",
     "Launch",
     "Layout",
+    "Oracle",
+    "Order",
+    "Placement",
+    "Predictor",
     "Progress",
+    "Prompts",
     "Selector",
     "Staleness",
     "StepPlan",
     "Stop",
     "Surplus",
-    "TimeLimit",
+    "Take",
     "Unfinished",
     "describe",
 ]

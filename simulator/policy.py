@@ -22,7 +22,7 @@ class GroupOutcome:
     """A complete group, as a policy sees it: one entry per winner, in order of index.
 
     new_tokens: response lengths. accepted: whether the filter let it count. truncated: how many of
-    its rollouts ended at the cap.
+    its rollouts ended at the cap. prompt: which prompt they answer; it may come again.
     """
 
     group: int
@@ -31,6 +31,7 @@ class GroupOutcome:
     rewards: tuple[float, ...]
     accepted: bool
     truncated: int
+    prompt: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,19 @@
-"""A rollout, and the group of rollouts that share a prompt: counts only, never tokens."""
+"""A rollout, the group of rollouts that share a prompt, and what a world tells of them: counts
+only, never tokens.
+
+A world is asked to run a `Rollout` and answers with `Stay`s, frozen; the loop alone changes a
+rollout.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+Key = tuple[int, int]
+"""(group, index), the name by which every world knows a rollout."""
+
+Ending = Literal["stop", "length", "budget", "aborted"]
+"""How a stay ended: with an end token; at the cap; at the tokens it was allowed; by an abort."""
 
 
 class Segment(NamedTuple):
@@ -12,69 +23,121 @@ class Segment(NamedTuple):
     tokens: int
 
 
+class Stay(NamedTuple):
+    """One uninterrupted time of a rollout on a replica, from submit to its end, as its world saw
+    it.
+
+    segments: the tokens sampled in this stay by version, oldest first; none where none were.
+    start_s: of the first iteration that computed it, end_s where there was none. prefill_tokens:
+        all tokens prefilled; recomputed_tokens: the part of them that preemptions made necessary.
+    reward: of a finished rollout, else None.
+    """
+
+    group: int
+    index: int  # type: ignore[assignment]  # a tuple has a method of this name
+    attempt: int
+    replica: int
+    prompt_tokens: int
+    segments: tuple[Segment, ...]
+    ending: Ending
+    start_s: float
+    end_s: float
+    prefill_tokens: int = 0
+    recomputed_tokens: int = 0
+    preemptions: int = 0
+    reward: float | None = None
+
+    @property
+    def key(self) -> Key:
+        """(group, index)."""
+        return self.group, self.index
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens sampled in this stay."""
+        return sum(segment.tokens for segment in self.segments)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the response is whole."""
+        return self.ending in ("stop", "length")
+
+
 class Rollout:
-    """One sampled response, known by (group, index).
+    """One sampled response, known by (group, index), as the loop keeps it. A world reads it and
+    never writes.
 
-    The loop makes it and says when it runs; a world fills in what came of it when it finishes or is
-    aborted. A *stay* is one uninterrupted time on a replica, from submit to finish or abort.
-
-    Identity: group, index; attempt counts restarts from nothing.
-    State: prompt_tokens (set by the world on submit), new_tokens sampled so far in this attempt,
-        segments, finished, truncated (it ended at the cap), reward (None until it finished).
-    The last stay, set by the world: replica, start_s (first iteration that computed it), end_s,
-        prefill_tokens (all tokens prefilled during the stay), recomputed_tokens (the part of them
-        that preemptions made necessary), preemptions.
+    Identity: group, index; attempt counts restarts from nothing; prompt and visit say which prompt
+        it answers, and how often that had been launched before.
+    State: new_tokens sampled so far in this attempt, segments (by version, rising), finished,
+        truncated (it ended at the cap), prompt_tokens (known once a stay has ended), reward (None
+        until it finished).
+    For its next stay: allowance (tokens that it may sample, None for all), expected_tokens (of the
+        whole response, as a predictor says; None where none does).
     """
 
     __slots__ = (
+        "allowance",
         "attempt",
-        "end_s",
+        "expected_tokens",
         "finished",
         "group",
-        "in_flight",
         "index",
         "new_tokens",
-        "preemptions",
-        "prefill_tokens",
         "prefilled_before",
+        "prompt",
         "prompt_tokens",
-        "reached_tokens",
-        "recomputed_tokens",
-        "replica",
         "reward",
         "rows",
         "segments",
-        "start_s",
         "submitted_s",
         "truncated",
+        "visit",
     )
 
-    def __init__(self, group: int, index: int, attempt: int = 0) -> None:
+    def __init__(
+        self, group: int, index: int, attempt: int = 0, prompt: int | None = None, visit: int = 0
+    ) -> None:
         self.group = group
         self.index = index
         self.attempt = attempt
+        self.prompt = group if prompt is None else prompt
+        self.visit = visit
         self.prompt_tokens = 0
         self.new_tokens = 0
         self.segments: list[Segment] = []
         self.finished = False
         self.truncated = False
         self.reward: float | None = None
-        self.replica = -1
+        self.allowance: int | None = None
+        self.expected_tokens: float | None = None
         self.submitted_s = 0.0
-        self.start_s = 0.0
-        self.end_s = 0.0
-        self.prefill_tokens = 0
-        self.recomputed_tokens = 0
-        self.preemptions = 0
-        self.reached_tokens = 0  # new_tokens when the current stay began
-        self.in_flight = False
         self.prefilled_before = False  # an earlier stay computed some of its tokens
         self.rows: list[int] = []  # its rows in the table of stays
 
     @property
-    def key(self) -> tuple[int, int]:
-        """(group, index), the name by which every world knows it."""
+    def key(self) -> Key:
+        """(group, index)."""
         return self.group, self.index
+
+    def add(self, stay: Stay) -> int:
+        """Takes in what a stay made of it; returns the tokens that were new."""
+        sampled = 0
+        for version, tokens in stay.segments:
+            sampled += tokens
+            last = self.segments[-1] if self.segments else None
+            if last is not None and last.version == version:
+                self.segments[-1] = Segment(version, last.tokens + tokens)
+            else:
+                self.segments.append(Segment(version, tokens))
+        self.new_tokens += sampled
+        if self.allowance is not None:
+            self.allowance -= sampled
+        self.prompt_tokens = stay.prompt_tokens
+        self.finished = stay.finished
+        self.truncated = stay.ending == "length"
+        self.reward = stay.reward
+        return sampled
 
     def tokens_before(self, version: int) -> int:
         """Tokens that versions older than ``version`` made."""
@@ -87,16 +150,41 @@ class Rollout:
 
 class Group:
     """The rollouts of one prompt. It is complete once ``size`` of them have finished; more than
-    ``size`` may have been launched, and the first ``size`` to finish win."""
+    ``size`` may have been launched, and the first ``size`` to finish win.
 
-    __slots__ = ("attempt", "group", "rollouts", "size", "winners")
+    started_version: of the weights when its rollouts were first put in flight, None before.
+    """
 
-    def __init__(self, group: int, size: int, launched: int, attempt: int = 0) -> None:
+    __slots__ = (
+        "attempt",
+        "group",
+        "prompt",
+        "rollouts",
+        "size",
+        "started_version",
+        "visit",
+        "winners",
+    )
+
+    def __init__(
+        self,
+        group: int,
+        size: int,
+        launched: int,
+        attempt: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> None:
         self.group = group
         self.size = size
         self.attempt = attempt
-        self.rollouts = [Rollout(group, index, attempt) for index in range(launched)]
+        self.prompt = group if prompt is None else prompt
+        self.visit = visit
+        self.rollouts = [
+            Rollout(group, index, attempt, self.prompt, visit) for index in range(launched)
+        ]
         self.winners: list[Rollout] = []
+        self.started_version: int | None = None
 
     @property
     def complete(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.rollout import Rollout
+from simulator.rollout import Rollout, Stay
 from simulator.world import ClusterShape
 
 PENDING, TRAINED, DROPPED = 0, 1, 2
@@ -23,6 +23,7 @@ PENDING, TRAINED, DROPPED = 0, 1, 2
 _STAY_COLUMNS = {
     "step": "q",
     "group": "q",
+    "prompt": "q",
     "index": "q",
     "attempt": "q",
     "version": "q",
@@ -49,8 +50,8 @@ _STAY_COLUMNS = {
 class Stays:
     """The table of stays, one row each, in the order they ended.
 
-    Columns: step, group, index, attempt; version (that sampled its tokens) and versions (distinct
-    ones in the rollout so far); replica; prompt_tokens; new_tokens (sampled in this stay) and
+    Columns: step, group, prompt, index, attempt; version (of the weights when it was submitted) and
+    versions (distinct ones in the rollout so far); replica; prompt_tokens; new_tokens (sampled in this stay) and
     total_tokens (of the response so far); prefill_tokens and recomputed_tokens (the part that
     preemptions caused); preemptions; finished, truncated, resumed; fate of its tokens (0 carried,
     1 trained, 2 dropped) and trained_step (-1 if none); reward (nan until finished); submitted_s,
@@ -77,33 +78,34 @@ class Stays:
         """A column as a numpy array (a copy, so that the table can go on growing)."""
         return np.array(self._data[column])
 
-    def add(self, step: int, version: int, rollout: Rollout) -> None:
-        """Appends the rollout's last stay."""
+    def add(self, step: int, version: int, rollout: Rollout, stay: Stay, sampled: int) -> None:
+        """Appends a stay of the rollout, which has taken it in; ``sampled``: its new tokens."""
         rollout.rows.append(len(self))
-        reward = rollout.reward
+        reward = stay.reward
         row = (
             step,
             rollout.group,
+            rollout.prompt,
             rollout.index,
             rollout.attempt,
             version,
-            len({segment.version for segment in rollout.segments}),
-            rollout.replica,
-            rollout.prompt_tokens,
-            rollout.new_tokens - rollout.reached_tokens,
+            len(rollout.segments),
+            stay.replica,
+            stay.prompt_tokens,
+            sampled,
             rollout.new_tokens,
-            rollout.prefill_tokens,
-            rollout.recomputed_tokens,
-            rollout.preemptions,
+            stay.prefill_tokens,
+            stay.recomputed_tokens,
+            stay.preemptions,
             rollout.finished,
             rollout.truncated,
-            rollout.reached_tokens > 0,
+            rollout.new_tokens > sampled,
             PENDING,
             -1,
             float("nan") if reward is None else reward,
             rollout.submitted_s,
-            rollout.start_s,
-            rollout.end_s,
+            stay.start_s,
+            stay.end_s,
         )
         values: tuple[Any, ...] = row
         for append, value in zip(self._append, values, strict=True):

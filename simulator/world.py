@@ -1,4 +1,6 @@
-"""What the loop needs of a cluster, simulated or real: seven verbs, none of which blocks but wait.
+"""What the loop needs of a cluster, simulated or real: verbs, none of which blocks but wait.
+
+A world reads rollouts and never changes one: what came of them it returns, as frozen stays.
 
 The order at one instant is the same in every world: first everything that happens at that instant
 happens; then `World.wait` returns it, and the loop may submit, abort, train or sync; only then do
@@ -8,23 +10,25 @@ between two iterations loses nothing and gains nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from simulator.plan import Layout
-from simulator.rollout import Rollout
+from simulator.plan import Layout, Placement
+from simulator.rollout import Key, Rollout, Stay
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
     """Which GPUs a world holds: replicas x gpus_per_replica for rollouts and trainer_gpus for the
-    trainer; the same ones where they are colocated."""
+    trainer; the same ones where they are colocated. slots: rollouts that its replicas run at once,
+    all together; 0 where that is not known."""
 
     replicas: int
     gpus_per_replica: int
     trainer_gpus: int
     colocated: bool
+    slots: int = 0
 
     @property
     def gpus(self) -> int:
@@ -47,12 +51,14 @@ class TrainGroup:
 
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """What one update trains on. Tokens made by versions before ``mask_before_version`` are masked
-    in the loss; None masks nothing."""
+    """What one update trains on, or a part of it. Tokens made by versions before
+    ``mask_before_version`` are masked in the loss; None masks nothing. final: whether the optimiser
+    steps after it; the gradients of a part that is not are kept for the ones that follow."""
 
     step: int
     groups: tuple[TrainGroup, ...]
     mask_before_version: int | None = None
+    final: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +73,15 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """A rollout came to its end; its fields say how."""
+class Ended:
+    """A stay came to its end by itself: the response is whole, or has had what it was allowed."""
 
-    rollout: Rollout
+    stay: Stay
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The update of ``step`` is done."""
+    """The update of ``step`` is done, or a part of it (`TrainBatch.final`)."""
 
     step: int
     phases: tuple[Phase, ...]
@@ -83,12 +89,12 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """Every replica has the new weights and an empty prefix cache."""
+    """Every replica has the new weights, and an empty prefix cache but for what is in flight."""
 
     phases: tuple[Phase, ...]
 
 
-Event = Finished | Trained | Synced
+Event = Ended | Trained | Synced
 
 
 class World(Protocol):
@@ -102,29 +108,40 @@ class World(Protocol):
         """This world's own clock."""
         ...
 
-    def submit(self, rollouts: Sequence[Rollout]) -> None:
-        """Starts rollouts, or resumes them from the ``new_tokens`` already there. Sets
-        ``prompt_tokens`` of new ones. Queued in the order given."""
+    def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
+        """Starts rollouts, or resumes them from the ``new_tokens`` already there, for as many
+        tokens as their ``allowance``. Queued in the order given; placement: which replica each goes
+        to, by the world's own router, or to the one with the fewest expected tokens outstanding.
+        Raises RunError for one that is in flight already."""
         ...
 
-    def abort(self, rollouts: Sequence[Rollout] | None = None) -> list[Rollout]:
+    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
         """Stops these (all in flight if None) at their replica's next iteration boundary.
 
-        Returns them as they are there, by (group, index); one whose last token falls into that
-        iteration is ``finished``. No event follows for any of them."""
+        Returns their stays as they end there, by key; one whose last token falls into that
+        iteration is finished. No event follows for any of them. Raises RunError for one that is
+        not in flight."""
         ...
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
-        """Starts an update; `Trained` follows. On shared GPUs it begins when the replicas are
-        idle."""
+        """Starts an update, or a part of it; `Trained` follows. On shared GPUs it begins when the
+        replicas are idle."""
         ...
 
     def sync_weights(self) -> None:
-        """Starts to bring the weights to the replicas; `Synced` follows. Empties the prefix
-        caches."""
+        """Starts to bring the weights of all updates so far to the replicas; `Synced` follows, and
+        tokens sampled after it are of the new version.
+
+        Empties the prefix caches. Rollouts in flight, where the trainer has GPUs of its own, pause
+        at their replica's next iteration boundary and go on with the keys and values they have."""
         ...
 
     def wait(self, until_s: float | None = None) -> list[Event]:
         """The events of the next instant at which there are any, in order of (kind, group, index);
         none if ``until_s`` comes first. Raises RunError where nothing is under way."""
+        ...
+
+    def foresee(self, rollout: Rollout) -> int | None:
+        """How many tokens the rollout's response will have, where this world knows it beforehand;
+        None where it cannot. For policies that ask what perfect knowledge would be worth."""
         ...

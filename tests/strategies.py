@@ -24,7 +24,6 @@ from simulator.plan import (
     Staleness,
     StepPlan,
     Stop,
-    TimeLimit,
 )
 from simulator.policy import Policy
 from simulator.spans import Run
@@ -51,13 +50,22 @@ class TableWorkload:
     def max_prompt_tokens(self) -> int:
         return max(self.prompts)
 
-    def draw(self, group: int, size: int, attempt: int = 0, version: int = 0) -> GroupDraw:
-        start = 7 * group + 11 * attempt + 2 * version
+    def draw(
+        self,
+        group: int,
+        size: int,
+        attempt: int = 0,
+        version: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> GroupDraw:
+        number = group if prompt is None else prompt
+        start = 7 * number + 11 * attempt + 2 * version + 5 * visit
         return GroupDraw(
-            self.prompts[group % len(self.prompts)],
+            self.prompts[number % len(self.prompts)],
             [self.lengths[(start + 3 * i) % len(self.lengths)] for i in range(size)],
             [
-                self.rewards[(start + i) % len(self.rewards)] + group % 2 * i / 8
+                self.rewards[(start + i) % len(self.rewards)] + number % 2 * i / 8
                 for i in range(size)
             ],
         )
@@ -232,7 +240,7 @@ def shapes(draw: st.DrawFn) -> ClusterShape:
 stops: st.SearchStrategy[Stop] = st.one_of(
     st.just(AllDone()),
     st.just(EnoughGroups()),
-    st.sampled_from([0.5, 1.0, 3.0, 7.0, 2.6, 0.1, 20.0]).map(TimeLimit),
+    st.just(EnoughGroups()),
 )
 
 
@@ -259,7 +267,9 @@ def plans(draw: st.DrawFn, run_ahead: int) -> StepPlan:
         batch=Batch(draw(st.integers(1, 3)), size),
         launch=launch,
         stop=draw(stops),
-        unfinished=draw(st.sampled_from(["resume", "keep", "resume", "discard", "restart"])),
+        interrupt=draw(st.sampled_from(["at_stop", "at_stop", "for_weights", "never"])),
+        unfinished=draw(st.sampled_from(["resume", "resume", "discard", "restart"])),
+        take=draw(st.sampled_from(["completion", "oldest", "shortest"])),
         surplus=draw(st.sampled_from(["carry", "train", "drop"])),
         filter=rule,
         select=(KeepFirst(keep),) if keep else (),
@@ -332,10 +342,13 @@ def crowded(draw: st.DrawFn) -> Scenario:
 
 groups = st.tuples(st.integers(0, 9), st.sampled_from([2, 1, 3, 4, 6]))
 places = st.lists(st.integers(0, 20), min_size=1, max_size=8).map(tuple)
+allowances = st.sampled_from([None, None, 1, 2, 5, 17])
 submits = st.builds(
     Submit,
     st.lists(groups, min_size=1, max_size=4).map(tuple),
     st.one_of(st.just(()), places),
+    st.booleans(),
+    allowances,
     st.booleans(),
 )
 seconds = st.one_of(
@@ -345,7 +358,7 @@ seconds = st.one_of(
 waits = st.builds(Wait, st.one_of(st.none(), seconds, seconds))
 masks = st.one_of(st.just(-1), st.integers(0, 255))
 aborts = st.builds(Abort, waits, masks)
-resumes = st.builds(Submit, st.just(()), places, st.booleans())
+resumes = st.builds(Submit, st.just(()), places, st.booleans(), allowances, st.booleans())
 commands: st.SearchStrategy[list[Command]] = st.lists(
     st.one_of(submits, waits, aborts, resumes, st.just(Train()), st.just(Sync())),
     min_size=4,

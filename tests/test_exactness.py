@@ -15,15 +15,12 @@ from hypothesis import HealthCheck, given, settings
 
 from simulator.cluster.replica import EngineSpec
 from simulator.cluster.simulated import SimulatedCluster
-from simulator.plan import Batch, EnoughGroups, Launch, StepPlan, TimeLimit
+from simulator.plan import Batch, EnoughGroups, Launch, StepPlan
 from simulator.rollout import Rollout
 from simulator.spans import Run
-from simulator.world import (
-    ClusterShape,
-    Finished,
-)
+from simulator.world import ClusterShape, Ended
 from tests.reference.cluster import ReferenceCluster
-from tests.reference.driver import Command, Driver, Submit, seen
+from tests.reference.driver import Command, Driver, Submit
 from tests.strategies import (
     ROUTINGS,
     Scenario,
@@ -167,7 +164,7 @@ def test_training_beside_rollouts_agrees(routing: str) -> None:
     plan = replace(
         SYNCHRONOUS,
         launch=Launch(over_sampling=1.5, run_ahead=1),
-        stop=TimeLimit(4.0),
+        stop=EnoughGroups(),
         unfinished="resume",
     )
     cost = TableCost(0.25, phases=(("forward", 1.0, 0.0), ("backward", 2.0, 0.0)), sync_s=0.25)
@@ -207,8 +204,8 @@ def prefill_of(scenario: Scenario, *waves: tuple[tuple[int, int], ...]) -> dict[
             world.submit([Rollout(*key) for key in wave])
             while not prefilled.keys() >= set(wave):
                 for event in world.wait():
-                    assert isinstance(event, Finished)
-                    prefilled[event.rollout.key] = event.rollout.prefill_tokens
+                    assert isinstance(event, Ended)
+                    prefilled[event.stay.key] = event.stay.prefill_tokens
         answers.append((prefilled, world.now_s))
     assert answers[0] == answers[1]
     return answers[1][0]
@@ -250,8 +247,8 @@ def test_an_eviction_can_make_room_for_its_own_group() -> None:
         assert world.wait(world.now_s + 3.5 * 0.006) == []
         world.submit([Rollout(1, 0), Rollout(0, 1)])
         events = [event for _ in range(3) for event in world.wait()]
-        ended.append([seen(event.rollout) for event in events if isinstance(event, Finished)])
-    assert [stay[0] for stay in ended[1]] == [(1, 0), (0, 1), (2, 0)]
+        ended.append([event.stay for event in events if isinstance(event, Ended)])
+    assert [stay.key for stay in ended[1]] == [(1, 0), (0, 1), (2, 0)]
     assert ended[0] == ended[1]
 
 
@@ -274,11 +271,11 @@ def test_an_abort_at_the_head_of_the_queue_lets_the_next_one_in() -> None:
         large, small = Rollout(1, 0), Rollout(2, 0)
         world.submit([large, small])
         assert world.wait(2.5) == []
-        world.abort([large])
+        [first] = world.abort([large.key])
         assert world.wait(3.5) == []
-        world.abort([small])
-        answers.append([seen(large), seen(small)])
-        assert (small.start_s, small.new_tokens) == (3.0, 1)
+        [second] = world.abort([small.key])
+        answers.append([first, second])
+        assert (second.start_s, second.new_tokens) == (3.0, 1)
     assert answers[0] == answers[1]
 
 

@@ -23,7 +23,7 @@ from simulator.results.metrics import (
     total_s,
     underfilled_fraction,
 )
-from simulator.rollout import Rollout, Segment
+from simulator.rollout import Rollout, Segment, Stay
 from simulator.spans import TRAINED, PhaseSpan, Run, StepRecord
 from simulator.world import ClusterShape
 from tests.strategies import TableCost, TableWorkload
@@ -43,13 +43,20 @@ def add_stay(
 ) -> Rollout:
     """A stay by hand; the same rollout again is resumed."""
     rollout = rollout or Rollout(len(run.stays), 0)
-    rollout.reached_tokens = rollout.new_tokens
-    rollout.new_tokens += tokens
-    rollout.segments.append(Segment(step, tokens))
-    rollout.replica, rollout.finished = replica, finished
-    rollout.submitted_s, rollout.start_s, rollout.end_s = submitted_s, start_s, end_s
-    rollout.reward = 1.0 if finished else None
-    run.stays.add(step, step, rollout)
+    rollout.submitted_s = submitted_s
+    stay = Stay(
+        rollout.group,
+        rollout.index,
+        rollout.attempt,
+        replica,
+        0,
+        (Segment(step, tokens),),
+        "stop" if finished else "aborted",
+        start_s,
+        end_s,
+        reward=1.0 if finished else None,
+    )
+    run.stays.add(step, step, rollout, stay, rollout.add(stay))
     return rollout
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,9 +18,9 @@ from simulator.plan import (
     EnoughGroups,
     Filter,
     Launch,
+    Progress,
     Staleness,
     StepPlan,
-    TimeLimit,
     describe,
 )
 from simulator.policies import (
@@ -36,6 +37,15 @@ from simulator.policies import (
 )
 from simulator.policy import Chain, GroupOutcome, Policy, StepOutcome, chain
 from simulator.selection import MaxReward, MaxVariance, Percentile, RandomSubset, ZeroVariance
+
+
+@dataclass(frozen=True)
+class Never:
+    """A stop rule of nobody's."""
+
+    def __call__(self, progress: Progress) -> bool:
+        return False
+
 
 BASE = StepPlan(Batch(8, 8), step=3)
 EVERY: tuple[Policy, ...] = (
@@ -160,8 +170,8 @@ def test_dynamic_sampling_filters_and_refills() -> None:
 
 
 def test_dynamic_sampling_keeps_another_rule_of_when_to_stop() -> None:
-    base = StepPlan(Batch(8, 8), stop=TimeLimit(60.0))
-    assert planned(DynamicSampling(), base).stop == TimeLimit(60.0)
+    base = StepPlan(Batch(8, 8), stop=Never())
+    assert planned(DynamicSampling(), base).stop == Never()
 
 
 def test_partial_rollout_keeps_rollouts_in_flight() -> None:
@@ -179,7 +189,11 @@ def test_fully_async_keeps_everything_running() -> None:
         "launch.refill": "rollout",
         "launch.run_ahead": 2,
         "stop": EnoughGroups(),
-        "unfinished": "keep",
+        "interrupt": "for_weights",
+        "unfinished": "resume",
+        "take": "oldest",
+        "staleness.max_versions": 2,
+        "staleness.exceeded": "wait",
     }
     assert planned(FullyAsync()).keeps_running
     assert not planned(FullyAsync(max_staleness=0)).keeps_running

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from simulator.cluster.replica import EngineSpec
 from simulator.costs.base import Iteration
 from simulator.errors import RunError
-from simulator.rollout import Rollout
+from simulator.rollout import Rollout, Stay
 from simulator.world import (
     ClusterShape,
+    Ended,
     Event,
-    Finished,
     Phase,
     Synced,
     TrainBatch,
@@ -55,18 +55,18 @@ def launch(world: ReferenceCluster, *keys: tuple[int, int]) -> list[Rollout]:
     return rollouts
 
 
-def finish(world: ReferenceCluster) -> dict[tuple[int, int], Rollout]:
-    """Everything in flight, by key, once it has finished."""
+def finish(world: ReferenceCluster) -> dict[tuple[int, int], Stay]:
+    """The stays of everything in flight, by key, once it has finished."""
     done = {}
     while world.in_flight:
         for event in world.wait():
-            assert isinstance(event, Finished)
-            done[event.rollout.key] = event.rollout
+            assert isinstance(event, Ended)
+            done[event.stay.key] = event.stay
     return done
 
 
 def finished_keys(events: list[Event]) -> list[tuple[int, int]]:
-    return [event.rollout.key for event in events if isinstance(event, Finished)]
+    return [event.stay.key for event in events if isinstance(event, Ended)]
 
 
 def works(world: ReferenceCluster) -> list[Iteration]:
@@ -84,7 +84,7 @@ def test_one_rollout_alone() -> None:
     assert (done.start_s, done.end_s) == (0.0, prefill_s + decode_s)
     assert (done.new_tokens, done.prefill_tokens, done.prompt_tokens) == (3, 5, 5)
     assert done.finished
-    assert not done.truncated
+    assert done.ending == "stop"
     assert done.reward == 0.0
 
 
@@ -234,17 +234,18 @@ def test_a_sync_empties_the_cache_and_a_resumed_rollout_prefills_its_tokens() ->
     world = cluster((5,), (8,), cost=cost)
     (rollout,) = launch(world, (0, 0))
     assert world.wait(2.0) == []
-    assert world.abort() == [rollout]
-    assert (rollout.new_tokens, rollout.end_s, rollout.finished) == (2, 2.0, False)
-    assert rollout.reward is None
+    [stay] = world.abort()
+    assert (stay.new_tokens, stay.end_s, stay.finished) == (2, 2.0, False)
+    assert stay.reward is None
+    rollout.add(stay)
     world.sync_weights()
     phases = (Phase("sync", 2.0, 4.0), Phase("switch", 4.0, 4.5))
     assert world.wait() == [Synced(phases)]
     assert world.replicas[0].cache == {}
     world.submit([rollout])
-    finish(world)
-    assert (rollout.prefill_tokens, rollout.start_s, rollout.end_s) == (8 + 2, 4.5, 7.5)
-    assert (rollout.new_tokens, rollout.recomputed_tokens) == (5, 0)
+    stay = finish(world)[0, 0]
+    assert (stay.prefill_tokens, stay.start_s, stay.end_s) == (8 + 2, 4.5, 7.5)
+    assert (stay.new_tokens, stay.recomputed_tokens) == (3, 0)
 
 
 @pytest.mark.parametrize(("abort_s", "tokens", "end_s"), [(1.5, 2, 2.0), (2.0, 2, 2.0)])
@@ -261,8 +262,8 @@ def test_an_abort_in_the_last_iteration_finds_it_finished() -> None:
     world = cluster((2,))
     rollout, other = launch(world, (0, 0), (0, 1))
     world.wait(1.5)
-    assert world.abort([rollout]) == [rollout]
-    assert (rollout.finished, rollout.new_tokens, rollout.end_s) == (True, 2, 2.0)
+    [stay] = world.abort([rollout.key])
+    assert (stay.key, stay.finished, stay.new_tokens, stay.end_s) == (rollout.key, True, 2, 2.0)
     assert finished_keys(world.wait()) == [other.key]
     with pytest.raises(RunError):
         world.wait()
@@ -272,8 +273,8 @@ def test_one_that_waits_leaves_at_once() -> None:
     world = cluster((5,), max_seqs=1)
     _, second = launch(world, (0, 0), (0, 1))
     world.wait(1.5)
-    world.abort([second])
-    assert (second.start_s, second.end_s, second.new_tokens, second.replica) == (1.5, 1.5, 0, 0)
+    [stay] = world.abort([second.key])
+    assert (stay.start_s, stay.end_s, stay.new_tokens, stay.replica) == (1.5, 1.5, 0, 0)
 
 
 def test_routing() -> None:
@@ -281,7 +282,8 @@ def test_routing() -> None:
 
     def places(routing: str) -> list[int]:
         world = cluster((5,), routing=routing, replicas=3)
-        return [rollout.replica for rollout in launch(world, *keys)]
+        launch(world, *keys)
+        return [world.in_flight[key].replica for key in keys]
 
     assert places("round_robin") == [0, 1, 2, 0, 1, 2]
     assert places("least_loaded") == [0, 1, 2, 0, 1, 2]
@@ -292,10 +294,9 @@ def test_least_loaded_counts_those_about_to_leave() -> None:
     world = cluster((5,), replicas=2)
     first, _ = launch(world, (0, 0), (0, 1))
     world.wait(0.5)
-    world.abort([first])
-    assert launch(world, (1, 0))[0].replica == 0  # a tie, at one each
-    assert launch(world, (1, 1))[0].replica == 1
-    assert launch(world, (1, 2))[0].replica == 0
+    world.abort([first.key])
+    launch(world, (1, 0), (1, 1), (1, 2))
+    assert [world.in_flight[1, i].replica for i in range(3)] == [0, 1, 0]  # a tie, at one each
 
 
 def test_an_update_on_shared_gpus_waits_for_the_replicas() -> None:
@@ -303,7 +304,9 @@ def test_an_update_on_shared_gpus_waits_for_the_replicas() -> None:
     cost = TableCost(1.0, phases=phases, switch_to_train_s=0.5)
     world = cluster((1, 9), (8,), cost=cost)
     short, _ = launch(world, (0, 0), (0, 1))
-    world.wait()
+    [ended] = world.wait()
+    assert isinstance(ended, Ended)
+    short.add(ended.stay)
     world.wait(1.5)
     world.abort()
     world.train(TrainBatch(7, (TrainGroup(0, (short,), ()),)), "dense")
@@ -318,7 +321,8 @@ def test_an_update_elsewhere_starts_at_once_and_events_of_an_instant_come_togeth
     world.wait(1.0)
     world.train(TrainBatch(0, (TrainGroup(0, tuple(rollouts), ()),)), "dense")
     events = world.wait()
-    assert events == [*map(Finished, rollouts), Trained(0, (Phase("train", 1.0, 2.0, 16),))]
+    assert finished_keys(events) == [(0, 0), (0, 1)]
+    assert events[2:] == [Trained(0, (Phase("train", 1.0, 2.0, 0),))]
 
 
 @given(scenarios())

@@ -40,7 +40,15 @@ class _Requests:
         self.max_new_tokens = max(request.new_tokens for request in requests)
         self.max_prompt_tokens = max(request.prompt_tokens for request in requests)
 
-    def draw(self, group: int, size: int, attempt: int = 0, version: int = 0) -> GroupDraw:
+    def draw(
+        self,
+        group: int,
+        size: int,
+        attempt: int = 0,
+        version: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> GroupDraw:
         request = self._requests[group]
         return GroupDraw(request.prompt_tokens, [request.new_tokens] * size, [0.0] * size)
 

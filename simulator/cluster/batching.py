@@ -1,41 +1,63 @@
-"""What a replica keeps of one stay of a rollout, and of the iterations under way."""
+"""What a replica keeps of a request under way, and of the iterations under way."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from simulator.costs.base import Curve
-from simulator.rollout import Rollout
+from simulator.rollout import Ending, Rollout, Segment, Stay
 
 
-class Stay:
-    """A stay of a rollout on a replica.
+class Request:
+    """A rollout on a replica, from submit to the end of its stay.
 
     known: prompt and sampled tokens to compute before the next one is sampled. While it waits or
     prefills, ``computed`` counts tokens in the cache; while it decodes, they are ``it + off``.
-    shared: blocks of its that belong to the group's cache entry.
+    target: known tokens at which its stay ends; whole: at which its response is; cut: whether that
+    is at the cap. shared: blocks of
+    its that belong to the group's cache entry. versions: (version, known tokens when its weights
+    came), rising.
     """
 
     __slots__ = (
         "aborted",
         "computed",
+        "cut",
         "decoding",
         "known",
         "off",
         "preemptions",
         "prefill_tokens",
+        "prompt_tokens",
         "recomputed_tokens",
+        "reward",
         "rollout",
         "shared",
         "start",
         "target",
         "ticket",
+        "versions",
+        "whole",
     )
 
-    def __init__(self, rollout: Rollout, total_new_tokens: int) -> None:
+    def __init__(
+        self,
+        rollout: Rollout,
+        prompt_tokens: int,
+        total_new_tokens: int,
+        cut: bool,
+        reward: float,
+        version: int,
+    ) -> None:
         self.rollout = rollout
-        self.known = rollout.prompt_tokens + rollout.new_tokens
-        self.target = rollout.prompt_tokens + total_new_tokens
+        self.prompt_tokens = prompt_tokens
+        self.cut = cut
+        self.reward = reward
+        self.known = prompt_tokens + rollout.new_tokens
+        self.whole = self.target = prompt_tokens + total_new_tokens
+        if rollout.allowance is not None:
+            self.target = min(self.whole, self.known + rollout.allowance)
+        self.versions = [(version, self.known)]
         self.computed = 0
         self.decoding = False
         self.off = 0
@@ -46,6 +68,46 @@ class Stay:
         self.recomputed_tokens = 0
         self.preemptions = 0
         self.aborted = False
+
+    def segments(self, known: int) -> tuple[Segment, ...]:
+        """Its tokens by version, once it has ``known``."""
+        versions = self.versions
+        if len(versions) == 1:
+            version, before = versions[0]
+            return (Segment(version, known - before),) if known > before else ()
+        ends = [start for _, start in versions[1:]] + [known]
+        pairs = zip(versions, ends, strict=True)
+        return tuple(Segment(v, end - start) for (v, start), end in pairs if end > start)
+
+    def new_version(self, version: int, known: int) -> None:
+        """Tokens after the first ``known`` are of ``version``."""
+        if self.versions[-1][1] == known:
+            self.versions[-1] = (version, known)
+        elif self.versions[-1][0] != version:
+            self.versions.append((version, known))
+
+    def stay(self, replica: int, known: int, start_s: float, end_s: float) -> Stay:
+        """Its stay, which ends with ``known`` tokens."""
+        finished = known == self.whole
+        ending: Ending = "length" if self.cut else "stop"
+        if not finished:
+            ending = "budget" if known == self.target else "aborted"
+        rollout = self.rollout
+        return Stay(
+            rollout.group,
+            rollout.index,
+            rollout.attempt,
+            replica,
+            self.prompt_tokens,
+            self.segments(known),
+            ending,
+            start_s,
+            end_s,
+            self.prefill_tokens,
+            self.recomputed_tokens,
+            self.preemptions,
+            self.reward if finished else None,
+        )
 
 
 @dataclass(slots=True)

@@ -32,12 +32,12 @@ from typing import Any, cast
 
 import simpy
 
-from simulator.cluster.batching import Jump, Stay, Work
+from simulator.cluster.batching import Jump, Request, Work
 from simulator.cluster.kv import KvPool
 from simulator.costs.base import CostModel, Curve, Extremes, Iteration
 from simulator.costs.clock import to_seconds, to_ticks
 from simulator.errors import RunError, ScenarioError
-from simulator.rollout import Rollout
+from simulator.rollout import Stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class EngineSpec:
 class Replica:
     """A SimPy process that runs rollouts.
 
-    finished: called with each rollout that ends by itself, at its instant.
+    ended: called with the stay of each rollout that ends by itself, at its instant.
     turn: gives the event to wait for before an iteration begins, so that everything else that
         happens at this instant, and the loop's answer to it, comes first.
     """
@@ -82,30 +82,31 @@ class Replica:
         spec: EngineSpec,
         cost: CostModel,
         extremes: Extremes,
-        finished: Callable[[Rollout], None],
+        ended: Callable[[Stay], None],
         turn: Callable[[], simpy.Event],
     ) -> None:
         self.number = number
-        self.waiting: deque[Stay] = deque()
-        self.running: dict[Stay, None] = {}  # in order of admission
+        self.waiting: deque[Request] = deque()
+        self.running: dict[Request, None] = {}  # in order of admission
         self.pool = KvPool(spec.kv_blocks, spec.block_tokens, spec.prefix_caching)
         self._env = env
         self._spec = spec
         self._cost = cost
         self._extremes = extremes
-        self._finished = finished
+        self._ended = ended
         self._turn = turn
         self._curves: dict[int, Curve] = {}
         self._it = 0  # iterations so far
         self._decoding = 0
         self._off_sum = 0
         self._phases = [0] * spec.block_tokens  # decoding rollouts by when they need a block
-        self._ends: list[tuple[int, int, Stay]] = []  # (iteration, ticket, who) that finish
+        self._ends: list[tuple[int, int, Request]] = []  # (iteration, ticket, who) that finish
         self._tickets = 0
-        self._filling: list[Stay] = []  # scheduled in the iteration under way, not decoding yet
-        self._aborted: list[Stay] = []
+        self._filling: list[Request] = []  # scheduled in the iteration under way, not decoding yet
+        self._aborted: list[Request] = []
         self._jump: Jump | None = None
         self._wake: simpy.Event | None = None
+        self._paused: simpy.Event | None = None
         self._process = env.process(self._run())
 
     # What the cluster asks
@@ -126,36 +127,58 @@ class Replica:
         jump = self._jump
         return self._now if jump is None else jump.start + jump.ticks
 
-    def submit(self, stays: Sequence[Stay]) -> None:
-        """Queues stays; they are seen at the next boundary."""
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queues requests; they are seen at the next boundary."""
         can_admit = not self.waiting and len(self.running) < self._spec.max_seqs
-        self.waiting.extend(stays)
+        self.waiting.extend(requests)
         if self._wake is not None:
             self._wake.succeed()
             self._wake = None
         elif self._jump is not None and can_admit:
             self._cut()
 
-    def abort(self, stays: Sequence[Stay]) -> None:
-        """Stops stays at the next boundary, and writes into their rollouts how they end there."""
+    def abort(self, requests: Sequence[Request]) -> list[Stay]:
+        """Stops requests at the next boundary; returns their stays, as they end there."""
         now = self._now
-        gone = {stay for stay in stays if stay not in self.running}
+        gone = {request for request in requests if request not in self.running}
         if gone:
-            self.waiting = deque(stay for stay in self.waiting if stay not in gone)
+            self.waiting = deque(request for request in self.waiting if request not in gone)
         # Who leaves the queue may have kept others from being admitted.
         can_admit = bool(gone and self.waiting) and len(self.running) < self._spec.max_seqs
-        if can_admit or len(gone) < len(stays):
+        if can_admit or len(gone) < len(requests):
             self._cut()
-        for stay in stays:
-            if stay in gone:
-                self._report(stay, stay.known, now)
+        stays = []
+        for request in requests:
+            if request in gone:
+                stays.append(self._stay(request, request.known, now))
             elif self._jump is None:
-                known = self._stop(stay)
-                self._report(stay, known, now)
+                known = self._stop(request)
+                stays.append(self._stay(request, known, now))
             else:
-                stay.aborted = True
-                self._aborted.append(stay)
-                self._report(stay, self._known_at_boundary(stay), self.idle_at)
+                request.aborted = True
+                self._aborted.append(request)
+                known = self._known_at_boundary(request)
+                stays.append(self._stay(request, known, self.idle_at))
+        return stays
+
+    def pause(self) -> None:
+        """Begins no iteration after the one under way, which ends at its next boundary."""
+        if self._paused is None:
+            self._paused = self._env.event()
+            self._cut()
+
+    def go_on(self) -> None:
+        """Goes on after a `pause`."""
+        if self._paused is not None:
+            self._paused.succeed()
+            self._paused = None
+
+    def new_weights(self, version: int) -> None:
+        """New weights are in place: what runs goes on with the keys and values that it has."""
+        self.pool.flush()
+        for request in (*self.running, *self.waiting):
+            known = self._it + request.off + 1 if request.decoding else request.known
+            request.new_version(version, known)
 
     # The process
 
@@ -167,6 +190,9 @@ class Replica:
                 yield self._wake
             yield self._turn()
             if not self.running and not self.waiting:  # aborted at this very instant
+                continue
+            if self._paused is not None:
+                yield self._paused
                 continue
             self._jump = jump = self._schedule()
             try:
@@ -228,47 +254,47 @@ class Replica:
         self.pool.used += self._phases[slot]
         return preempted
 
-    def _preempt(self, stay: Stay) -> None:
-        stay.known = self._stop(stay)
-        stay.preemptions += 1
-        self.waiting.appendleft(stay)
+    def _preempt(self, request: Request) -> None:
+        request.known = self._stop(request)
+        request.preemptions += 1
+        self.waiting.appendleft(request)
 
-    def _fill(self, stay: Stay, tokens: int, work: Work, prefilling: bool) -> None:
+    def _fill(self, request: Request, tokens: int, work: Work, prefilling: bool) -> None:
         """Schedules tokens, whose blocks are taken, of a rollout that does not decode yet."""
-        before = stay.computed
-        stay.computed += tokens
-        prompt = min(stay.computed, stay.rollout.prompt_tokens)
-        stay.shared += self.pool.grow(stay.rollout.group, prompt)
-        self._filling.append(stay)
-        work.context_tokens += stay.computed
+        before = request.computed
+        request.computed += tokens
+        prompt = min(request.computed, request.prompt_tokens)
+        request.shared += self.pool.grow(request.rollout.group, prompt)
+        self._filling.append(request)
+        work.context_tokens += request.computed
         if not prefilling:
             return
-        stay.prefill_tokens += tokens
-        if stay.preemptions:
-            stay.recomputed_tokens += tokens
+        request.prefill_tokens += tokens
+        if request.preemptions:
+            request.recomputed_tokens += tokens
         work.prefill_rollouts += 1
         work.prefill_tokens += tokens
         work.prefill_pairs += tokens * before + tokens * (tokens + 1) // 2
-        work.prefill_context_tokens += stay.computed
+        work.prefill_context_tokens += request.computed
 
     def _admit(self, budget: int, work: Work) -> None:
         """Admits waiting rollouts in order while budget, ``max_seqs`` and the pool allow."""
         pool, waiting = self.pool, self.waiting
         while budget > 0 and waiting and len(self.running) < self._spec.max_seqs:
-            stay = waiting[0]
-            group, known = stay.rollout.group, stay.known
+            request = waiting[0]
+            group, known = request.rollout.group, request.known
             if not pool.fits(group, known):
                 break
             waiting.popleft()
-            self.running[stay] = None
-            stay.shared = pool.hits(group, known)
-            stay.computed = stay.shared * pool.block_tokens
+            self.running[request] = None
+            request.shared = pool.hits(group, known)
+            request.computed = request.shared * pool.block_tokens
             pool.hold(group)
-            tokens = min(known - stay.computed, budget)
-            pool.used += pool.blocks_for(stay.computed + tokens) - stay.shared
-            if stay.start < 0:
-                stay.start = self._now
-            self._fill(stay, tokens, work, prefilling=True)
+            tokens = min(known - request.computed, budget)
+            pool.used += pool.blocks_for(request.computed + tokens) - request.shared
+            if request.start < 0:
+                request.start = self._now
+            self._fill(request, tokens, work, prefilling=True)
             budget -= tokens
             pool.evict()
 
@@ -361,73 +387,65 @@ class Replica:
             self.pool.used += blocks
             self.pool.evict()
         self._it += n
-        done: list[Stay] = []
-        for stay in self._filling:
-            if stay.computed == stay.known:
-                stay.known += 1
-                if stay.known == stay.target:
-                    done.append(stay)
+        done: list[Request] = []
+        for request in self._filling:
+            if request.computed == request.known:
+                request.known += 1
+                if request.known == request.target:
+                    done.append(request)
                 else:
-                    self._start_decoding(stay)
+                    self._start_decoding(request)
         self._filling = []
         ends = self._ends
         while ends and ends[0][0] <= self._it:
-            _, ticket, stay = heappop(ends)
-            if stay.ticket == ticket:
-                done.append(stay)
-        for stay in done:
-            known = self._stop(stay)
-            if not stay.aborted:
-                self._report(stay, known, self._now)
-                self._finished(stay.rollout)
-        for stay in self._aborted:
-            if stay in self.running:
-                self._stop(stay)
+            _, ticket, request = heappop(ends)
+            if request.ticket == ticket:
+                done.append(request)
+        for request in done:
+            known = self._stop(request)
+            if not request.aborted:
+                self._ended(self._stay(request, known, self._now))
+        for request in self._aborted:
+            if request in self.running:
+                self._stop(request)
         self._aborted = []
 
-    def _start_decoding(self, stay: Stay) -> None:
-        stay.decoding = True
-        off = stay.off = stay.computed - self._it
+    def _start_decoding(self, request: Request) -> None:
+        request.decoding = True
+        off = request.off = request.computed - self._it
         self._decoding += 1
         self._off_sum += off
         self._phases[-off % self._spec.block_tokens] += 1
         self._tickets += 1
-        stay.ticket = self._tickets
-        heappush(self._ends, (stay.target - 1 - off, stay.ticket, stay))
+        request.ticket = self._tickets
+        heappush(self._ends, (request.target - 1 - off, request.ticket, request))
 
-    def _stop(self, stay: Stay) -> int:
+    def _stop(self, request: Request) -> int:
         """Takes it out of the running and frees its blocks; returns its known tokens."""
-        del self.running[stay]
-        if stay.decoding:
-            stay.decoding = False
-            stay.ticket = -1
-            off = stay.off
-            stay.computed = self._it + off
-            stay.known = stay.computed + 1
+        del self.running[request]
+        if request.decoding:
+            request.decoding = False
+            request.ticket = -1
+            off = request.off
+            request.computed = self._it + off
+            request.known = request.computed + 1
             self._decoding -= 1
             self._off_sum -= off
             self._phases[-off % self._spec.block_tokens] -= 1
-        private = self.pool.blocks_for(stay.computed) - stay.shared
-        self.pool.release(stay.rollout.group, private, self._now)
-        stay.computed = stay.shared = 0
-        return stay.known
+        private = self.pool.blocks_for(request.computed) - request.shared
+        self.pool.release(request.rollout.group, private, self._now)
+        request.computed = request.shared = 0
+        return request.known
 
-    def _known_at_boundary(self, stay: Stay) -> int:
+    def _known_at_boundary(self, request: Request) -> int:
         """Its known tokens when the jump under way ends."""
         assert self._jump is not None
-        if stay.decoding:
-            return self._it + stay.off + 1 + self._jump.iterations
-        samples = stay in self._filling and stay.computed == stay.known
-        return stay.known + samples
+        if request.decoding:
+            return self._it + request.off + 1 + self._jump.iterations
+        samples = request in self._filling and request.computed == request.known
+        return request.known + samples
 
-    def _report(self, stay: Stay, known: int, end: int) -> None:
-        """Writes the stay's outcome into its rollout."""
-        rollout = stay.rollout
-        rollout.new_tokens = known - rollout.prompt_tokens
-        rollout.finished = known == stay.target
-        rollout.replica = self.number
-        rollout.end_s = to_seconds(end)
-        rollout.start_s = rollout.end_s if stay.start < 0 else to_seconds(stay.start)
-        rollout.prefill_tokens = stay.prefill_tokens
-        rollout.recomputed_tokens = stay.recomputed_tokens
-        rollout.preemptions = stay.preemptions
+    def _stay(self, request: Request, known: int, end: int) -> Stay:
+        end_s = to_seconds(end)
+        start_s = end_s if request.start < 0 else to_seconds(request.start)
+        return request.stay(self.number, known, start_s, end_s)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from simulator.cluster.batching import Stay
+from simulator.cluster.batching import Request
 from simulator.cluster.replica import Replica
-from simulator.rollout import Rollout
+from simulator.rollout import Key, Rollout
 
-Queues = Sequence[Sequence[Stay]]
+Queues = Sequence[Sequence[Request]]
 
 
 class Router(Protocol):
-    """Chooses replicas; ``queues`` are the stays routed in the submit under way, per replica."""
+    """Chooses replicas; ``queues`` are the requests routed in the submit under way, per replica."""
 
     def route(self, rollout: Rollout, queues: Queues) -> int:
         """The replica's number."""
@@ -60,6 +60,38 @@ class GroupAffinity(LeastLoaded):
         if home is None:
             home = self._homes[rollout.group] = super().route(rollout, queues)
         return home
+
+
+class Balance:
+    """Rollouts to the replica with the fewest expected tokens outstanding, the lowest number among
+    equals. Given the longest first, that is the rule of longest processing time (Graham 1969). One
+    of which nothing is expected counts as the mean of those that are, or as one token."""
+
+    def __init__(self, replicas: int) -> None:
+        self._loads = [0.0] * replicas
+        self._placed: dict[Key, tuple[int, float]] = {}
+        self._expected = 0.0  # of all that were expected
+        self._count = 0
+
+    def place(self, rollout: Rollout) -> int:
+        """The rollout's replica."""
+        expected = rollout.expected_tokens
+        if expected is None:
+            weight = self._expected / self._count if self._count else 1.0
+        else:
+            self._expected += expected
+            self._count += 1
+            weight = max(expected - rollout.new_tokens, 1.0)
+        number = self._loads.index(min(self._loads))
+        self._loads[number] += weight
+        self._placed[rollout.key] = (number, weight)
+        return number
+
+    def left(self, key: Key) -> None:
+        """A rollout has left its replica."""
+        if key in self._placed:
+            number, weight = self._placed.pop(key)
+            self._loads[number] = max(self._loads[number] - weight, 0.0)
 
 
 ROUTINGS: dict[str, Callable[[Sequence[Replica]], Router]] = {

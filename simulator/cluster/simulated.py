@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import Any, Literal, cast
 
 import simpy
 
-from simulator.cluster.batching import Stay
+from simulator.cluster.batching import Request
 from simulator.cluster.replica import EngineSpec, Replica
-from simulator.cluster.routing import ROUTINGS, Router
+from simulator.cluster.routing import ROUTINGS, Balance, Router
+from simulator.cluster.streamed import Streamed
 from simulator.costs.base import CostModel, Extremes, TrainLoad
 from simulator.costs.clock import to_seconds, to_ticks
 from simulator.errors import RunError, ScenarioError
-from simulator.plan import Layout
-from simulator.rollout import Rollout
+from simulator.plan import Layout, Placement
+from simulator.rollout import Key, Rollout, Stay
 from simulator.workload.build import Workload
-from simulator.world import ClusterShape, Event, Finished, Phase, Synced, TrainBatch, Trained
+from simulator.world import ClusterShape, Ended, Event, Phase, Synced, TrainBatch, Trained
 
 
 class SimulatedCluster:
@@ -54,13 +55,16 @@ class SimulatedCluster:
         self._mail: list[Event] = []
         self._turns: list[simpy.Event] = []
         self._replicas = [
-            Replica(self._env, i, engine, cost, self.extremes, self._rollout_finished, self._turn)
+            Replica(self._env, i, engine, cost, self.extremes, self._stay_ended, self._turn)
             for i in range(shape.replicas)
         ]
         self._router: Router = ROUTINGS[routing](self._replicas)
-        self._stays: dict[tuple[int, int], tuple[Replica, Stay]] = {}
-        self._drawn: dict[tuple[int, int], tuple[int, int, int, float]] = {}
-        self._version = 0
+        self._balance = Balance(shape.replicas)
+        self._stream = Streamed(cost)
+        self._requests: dict[Key, tuple[Replica, Request]] = {}
+        self._drawn: dict[Key, tuple[int, int, int, float]] = {}
+        self._updates = 0  # that the trainer has made
+        self._version = 0  # of the weights that the replicas have
         self._updating: Literal["train", "sync"] | None = None
 
     @property
@@ -72,34 +76,38 @@ class SimulatedCluster:
     def _now(self) -> int:
         return cast(int, self._env.now)  # simpy types its clock as int | float
 
-    def submit(self, rollouts: Sequence[Rollout]) -> None:
+    def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
         """Queues rollouts on their replicas, which see them at their next boundary."""
-        queues: list[list[Stay]] = [[] for _ in self._replicas]
+        queues: list[list[Request]] = [[] for _ in self._replicas]
         self._draw(rollouts)
+        cap = self._workload.max_new_tokens
         for rollout in rollouts:
-            if rollout.key in self._stays:
+            if rollout.key in self._requests:
                 raise RunError(f"{rollout} is already in flight")
-            _, prompt_tokens, total_tokens, _ = self._drawn[rollout.key]
-            rollout.prompt_tokens = prompt_tokens
-            stay = Stay(rollout, total_tokens)
-            number = self._router.route(rollout, queues)
-            queues[number].append(stay)
-            self._stays[rollout.key] = (self._replicas[number], stay)
-            self.extremes.rollout_tokens = max(self.extremes.rollout_tokens, stay.target)
+            _, prompt_tokens, total_tokens, reward = self._drawn[rollout.key]
+            cut = total_tokens >= cap
+            request = Request(rollout, prompt_tokens, total_tokens, cut, reward, self._version)
+            if placement == "balanced":
+                number = self._balance.place(rollout)
+            else:
+                number = self._router.route(rollout, queues)
+            queues[number].append(request)
+            self._requests[rollout.key] = (self._replicas[number], request)
+            self.extremes.rollout_tokens = max(self.extremes.rollout_tokens, request.target)
         for replica, queue in zip(self._replicas, queues, strict=True):
             if queue:
                 replica.submit(queue)
 
     def _draw(self, rollouts: Sequence[Rollout]) -> None:
         """Draws what is not known yet: a group at a time, for all its rollouts in the list."""
-        sizes: dict[tuple[int, int], int] = {}
+        sizes: dict[tuple[int, int, int, int], int] = {}
         for rollout in rollouts:
             known = self._drawn.get(rollout.key)
             if known is None or known[0] != rollout.attempt:
-                key = (rollout.group, rollout.attempt)
+                key = (rollout.group, rollout.attempt, rollout.prompt, rollout.visit)
                 sizes[key] = max(sizes.get(key, 0), rollout.index + 1)
-        for (group, attempt), size in sizes.items():
-            draw = self._workload.draw(group, size, attempt, self._version)
+        for (group, attempt, prompt, visit), size in sizes.items():
+            draw = self._workload.draw(group, size, attempt, self._version, prompt, visit)
             for index in range(size):
                 known = self._drawn.get((group, index))
                 if known is None or known[0] != attempt:
@@ -110,32 +118,36 @@ class SimulatedCluster:
                         draw.rewards[index],
                     )
 
-    def abort(self, rollouts: Sequence[Rollout] | None = None) -> list[Rollout]:
+    def foresee(self, rollout: Rollout) -> int:
+        """The length of its response."""
+        self._draw([rollout])
+        return self._drawn[rollout.key][2]
+
+    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
         """Stops rollouts at their replicas' next boundaries."""
-        keys = list(self._stays) if rollouts is None else [r.key for r in rollouts]
-        by_replica: dict[Replica, list[Stay]] = {}
-        for key in keys:
-            if key not in self._stays:
+        by_replica: dict[Replica, list[Request]] = {}
+        for key in [*self._requests] if keys is None else keys:
+            if key not in self._requests:
                 raise RunError(f"rollout {key} is not in flight and cannot be aborted")
-            replica, stay = self._stays.pop(key)
-            by_replica.setdefault(replica, []).append(stay)
-        for replica, stays in by_replica.items():
-            replica.abort(stays)
-        stopped = [stay.rollout for stays in by_replica.values() for stay in stays]
-        for rollout in stopped:
-            self._settle(rollout)
-        return sorted(stopped, key=lambda rollout: rollout.key)
+            replica, request = self._requests.pop(key)
+            by_replica.setdefault(replica, []).append(request)
+        stays = [
+            stay for replica, requests in by_replica.items() for stay in replica.abort(requests)
+        ]
+        for stay in stays:
+            self._settle(stay)
+        return sorted(stays, key=lambda stay: stay[:2])
 
-    def _rollout_finished(self, rollout: Rollout) -> None:
-        del self._stays[rollout.key]
-        self._settle(rollout)
-        self._mail.append(Finished(rollout))
+    def _stay_ended(self, stay: Stay) -> None:
+        del self._requests[stay.key]
+        self._settle(stay)
+        self._mail.append(Ended(stay))
 
-    def _settle(self, rollout: Rollout) -> None:
-        """Gives a finished rollout its reward."""
-        if rollout.finished:
-            rollout.reward = self._drawn.pop(rollout.key)[3]
-            rollout.truncated = rollout.new_tokens >= self._workload.max_new_tokens
+    def _settle(self, stay: Stay) -> None:
+        """Forgets what need not be known any more."""
+        if stay.finished:
+            del self._drawn[stay.key]
+        self._balance.left(stay.key)
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
         """Starts an update; on shared GPUs it begins once the replicas are idle."""
@@ -146,35 +158,46 @@ class SimulatedCluster:
         load = TrainLoad(groups, layout == "shared_prefix", equal)
         self.extremes.train_tokens = max(self.extremes.train_tokens, load.tokens)
         self.extremes.shared_prefix |= load.shared_prefix
-        start = self._claim("train", needs_replicas=self.shape.colocated)
-        steps = [(name, seconds, load.tokens) for name, seconds in self._cost.train(load).phases_s]
+        start = self._claim("train")
+        phases_s = self._stream.part(load, batch.final)
+        steps = [(name, seconds, load.tokens) for name, seconds in phases_s]
         if self.shape.colocated:
             steps.insert(0, ("switch", self._cost.switch_to_train_s, 0))
-        self._env.process(self._work(start, steps, lambda phases: Trained(batch.step, phases)))
+
+        def done(phases: tuple[Phase, ...]) -> Trained:
+            self._updates += batch.final
+            return Trained(batch.step, phases)
+
+        self._env.process(self._work(start, steps, done))
 
     def sync_weights(self) -> None:
-        """Starts the sync, once the replicas are idle."""
-        start = self._claim("sync", needs_replicas=True)
+        """Starts the sync, once every replica stands between two iterations."""
+        start = self._claim("sync")
+        for replica in self._replicas:
+            replica.pause()
+        start = max(start, *(replica.idle_at for replica in self._replicas))
         steps = [("sync", self._cost.sync_s, 0)]
         if self.shape.colocated:
             steps.append(("switch", self._cost.switch_to_rollout_s, 0))
         self._env.process(self._work(start, steps, self._new_weights))
 
-    def _claim(self, what: Literal["train", "sync"], needs_replicas: bool) -> int:
-        """The tick at which an update or a sync can begin. Only one is under way at a time."""
+    def _claim(self, what: Literal["train", "sync"]) -> int:
+        """The tick at which an update or a sync can begin, as far as it hangs on the GPUs that it
+        shares with the replicas. Only one is under way at a time."""
         if self._updating is not None:
             raise RunError(f"{what} asked for while {self._updating} is under way")
-        if needs_replicas and any(replica.busy for replica in self._replicas):
+        if self.shape.colocated and any(replica.busy for replica in self._replicas):
             raise RunError(f"{what} asked for while rollouts are in flight on the GPUs it needs")
         self._updating = what
-        if not needs_replicas:
+        if not self.shape.colocated:
             return self._now
         return max(self._now, *(replica.idle_at for replica in self._replicas))
 
     def _new_weights(self, phases: tuple[Phase, ...]) -> Event:
+        self._version = self._updates
         for replica in self._replicas:
-            replica.pool.flush()
-        self._version += 1
+            replica.new_weights(self._version)
+            replica.go_on()
         return Synced(phases)
 
     def _work(self, start: int, steps: list[tuple[str, float, int]], done: Any) -> Generator[Any]:
@@ -221,6 +244,6 @@ class SimulatedCluster:
 
 
 def _order(event: Event) -> tuple[int, int, int]:
-    if isinstance(event, Finished):
-        return 0, event.rollout.group, event.rollout.index
+    if isinstance(event, Ended):
+        return 0, *event.stay.key
     return (1 if isinstance(event, Trained) else 2), 0, 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from simulator.errors import RunError
 from simulator.plan import StepPlan
-from simulator.rollout import Rollout, Segment
+from simulator.rollout import Rollout, Stay
 from simulator.spans import DROPPED, TRAINED, PhaseSpan, Run, StepRecord
 from simulator.world import Phase, TrainBatch
 
@@ -32,25 +33,21 @@ class Books:
         self._record = record
         return record
 
-    def stay(self, rollout: Rollout, version: int) -> None:
-        """Books the stay that just ended; ``version`` of the weights sampled its tokens."""
-        sampled = rollout.new_tokens - rollout.reached_tokens
-        if sampled:
-            last = rollout.segments[-1] if rollout.segments else None
-            if last is not None and last.version == version:
-                rollout.segments[-1] = Segment(version, last.tokens + sampled)
-            else:
-                rollout.segments.append(Segment(version, sampled))
+    def stay(self, rollout: Rollout, stay: Stay, version: int) -> None:
+        """Books a stay that has just ended; the rollout takes it in. version: of the replicas'
+        weights now."""
+        sampled = rollout.add(stay)
         record, ledger = self._record, self.run.ledger
         record.generated_tokens += sampled
-        record.rollout_end_s = max(record.rollout_end_s, rollout.end_s)
+        record.rollout_end_s = max(record.rollout_end_s, stay.end_s)
         ledger.generated_tokens += sampled
-        ledger.prefill_tokens += rollout.prefill_tokens
+        ledger.prefill_tokens += stay.prefill_tokens
         again = rollout.prefilled_before  # an earlier stay of this attempt prefilled it
-        ledger.reprefilled_tokens += rollout.prefill_tokens if again else rollout.recomputed_tokens
-        ledger.preemptions += rollout.preemptions
-        rollout.prefilled_before = again or rollout.prefill_tokens > 0
-        self.run.stays.add(record.step, version, rollout)
+        ledger.reprefilled_tokens += stay.prefill_tokens if again else stay.recomputed_tokens
+        ledger.preemptions += stay.preemptions
+        rollout.prefilled_before = again or stay.prefill_tokens > 0
+        first = stay.segments[0].version if stay.segments else version
+        self.run.stays.add(record.step, first, rollout, stay, sampled)
 
     def drop(self, rollouts: Iterable[Rollout]) -> None:
         """Books rollouts' tokens as dropped."""
@@ -59,31 +56,33 @@ class Books:
             self.run.ledger.dropped_tokens += rollout.new_tokens
             self.run.stays.settle(rollout, DROPPED)
 
-    def training(self, batch: TrainBatch) -> None:
-        """Books the tokens of a batch as trained on, or masked."""
-        record, ledger = self._record, self.run.ledger
-        rewards = []
+    def training(self, record: StepRecord, batch: TrainBatch) -> None:
+        """Books the tokens of a batch, or of a part of it, as trained on, or masked."""
+        ledger = self.run.ledger
+        total = 0.0 if math.isnan(record.mean_reward) else record.mean_reward
+        total *= record.trained_rollouts
         for group in batch.groups:
             for rollout in group.rollouts:
                 masked = 0
                 if batch.mask_before_version is not None:
                     masked = rollout.tokens_before(batch.mask_before_version)
+                trained = rollout.new_tokens - masked
                 record.masked_tokens += masked
-                record.trained_tokens += rollout.new_tokens - masked
+                record.trained_tokens += trained
+                ledger.masked_tokens += masked
+                ledger.trained_tokens += trained
                 for segment in rollout.segments:
                     age = batch.step - segment.version
                     record.staleness[age] = record.staleness.get(age, 0) + segment.tokens
-                rewards.append(reward_of(rollout))
+                total += reward_of(rollout)
                 self.run.stays.settle(rollout, TRAINED, batch.step)
-        ledger.masked_tokens += record.masked_tokens
-        ledger.trained_tokens += record.trained_tokens
-        record.trained_groups = len(batch.groups)
-        record.trained_rollouts = len(rewards)
-        record.mean_reward = sum(rewards) / len(rewards) if rewards else float("nan")
+            record.trained_rollouts += len(group.rollouts)
+        record.trained_groups += len(batch.groups)
+        if record.trained_rollouts:
+            record.mean_reward = total / record.trained_rollouts
 
-    def rollout_phase(self) -> None:
-        """Books the rollout phase of the step under way, which is over."""
-        record = self._record
+    def rollout_phase(self, record: StepRecord) -> None:
+        """Books the rollout phase of a step, which is over."""
         span = (record.rollout_start_s, record.rollout_end_s, record.generated_tokens)
         self.run.phases.append(PhaseSpan(record.step, "rollout", "rollout", *span))
 

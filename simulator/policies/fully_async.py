@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -44,12 +45,22 @@ class FullyAsync(Policy):
     ] = 1.0
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:
-        """Decides launch.over_sampling, launch.refill, launch.run_ahead, stop, unfinished and
-        surplus."""
+        """Decides launch.over_sampling, launch.refill, launch.run_ahead, stop, interrupt,
+        unfinished, surplus, take, and staleness' bound."""
         launch = replace(
             plan.launch,
             over_sampling=self.in_flight,
             refill="rollout",
-            run_ahead=self.max_staleness,
+            run_ahead=math.ceil(self.max_staleness),
         )
-        return replace(plan, launch=launch, stop=EnoughGroups(), unfinished="keep", surplus="carry")
+        bound = replace(plan.staleness, max_versions=self.max_staleness, exceeded="wait")
+        return replace(
+            plan,
+            launch=launch,
+            stop=EnoughGroups(),
+            interrupt="for_weights",
+            unfinished="resume",
+            surplus="carry",
+            take="oldest",
+            staleness=bound,
+        )

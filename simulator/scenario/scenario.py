@@ -162,7 +162,7 @@ def overlapping(policy: Chain, plan: StepPlan) -> str | None:
     """The name of the first policy in the chain that lets training overlap with rollout, if any
     does."""
     for member in policy.policies:
-        if member.plan(plan, member.init()).launch.run_ahead:
+        if member.plan(plan, member.init()).overlaps:
             named = type(member) in POLICIES.values()
             return name_of(member) if named else type(member).__name__
     return None

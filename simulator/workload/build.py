@@ -46,8 +46,17 @@ class Workload(Protocol):
         """No prompt is longer, tokens."""
         ...
 
-    def draw(self, group: int, size: int, attempt: int = 0, version: int = 0) -> GroupDraw:
-        """The first ``size`` rollouts of ``group``.
+    def draw(
+        self,
+        group: int,
+        size: int,
+        attempt: int = 0,
+        version: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> GroupDraw:
+        """The first ``size`` rollouts of ``group``, which answers ``prompt`` (None: one of its own,
+        of the same number) for the ``visit``-th time, from 0.
 
         attempt: 0 for the first try; a restart keeps the prompt and draws its responses afresh.
         version: updates that the weights had had when the group was first launched.

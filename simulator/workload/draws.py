@@ -21,6 +21,7 @@ FloatArray = NDArray[np.float64]
 
 GROUPS_PER_BLOCK = 128
 INDICES_PER_LANE = 8
+ATTEMPTS_PER_VISIT = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,16 @@ class GroupDraw:
     prompt_tokens: int
     new_tokens: Sequence[int]
     rewards: Sequence[float]
+
+
+def address(group: int, attempt: int, prompt: int | None, visit: int) -> tuple[int, int]:
+    """(prompt, try) that a group's draws hang on: the prompt keeps what is its own whenever it
+    comes, and its responses are drawn afresh at each restart and each visit. Raises ValueError for
+    numbers below 0."""
+    prompt = group if prompt is None else prompt
+    if min(prompt, attempt, visit) < 0:
+        raise ValueError(f"no prompt {prompt}, attempt {attempt}, visit {visit}")
+    return prompt, attempt + ATTEMPTS_PER_VISIT * visit
 
 
 def check_seed(seed: int) -> int:

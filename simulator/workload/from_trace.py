@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.errors import ScenarioError
-from simulator.workload.draws import GroupDraw
+from simulator.workload.draws import GroupDraw, address
 from simulator.workload.lengths import LARGEST_CAP, LengthModel, whole_tokens
 from simulator.workload.rewards import ConstantReward, RewardModel
 from simulator.workload.synthetic import SyntheticWorkload
@@ -55,13 +55,22 @@ class TraceWorkload:
         )
         self._spread = within_sd is not None
 
-    def draw(self, group: int, size: int, attempt: int = 0, version: int = 0) -> GroupDraw:
+    def draw(
+        self,
+        group: int,
+        size: int,
+        attempt: int = 0,
+        version: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> GroupDraw:
         """The first ``size`` rollouts of ``group``; see `Workload.draw`.
 
         Raises ScenarioError where the trace holds fewer groups or rollouts than asked for.
         """
-        if group < 0 or size < 1 or attempt < 0:
-            raise ValueError(f"no group {group} of {size} rollouts, attempt {attempt}")
+        if size < 1:
+            raise ValueError(f"no group of {size} rollouts")
+        group, attempt = address(group, attempt, prompt, visit)
         groups = self.trace.groups
         if group >= len(groups) and not self.repeat:
             raise ScenarioError(

@@ -19,7 +19,13 @@ from numpy.typing import NDArray
 from simulator.checks import number, whole
 from simulator.errors import ScenarioError
 from simulator.fields import Fields
-from simulator.workload.draws import GROUPS_PER_BLOCK, GroupDraw, check_seed, keyed_uniforms
+from simulator.workload.draws import (
+    GROUPS_PER_BLOCK,
+    GroupDraw,
+    address,
+    check_seed,
+    keyed_uniforms,
+)
 
 FIELD = "workload.lengths.file"
 NEAR_GROUPS = 256
@@ -122,10 +128,19 @@ class ResampledWorkload:
         self._near = lru_cache(maxsize=64)(self._nearest)
         self._uniforms = lru_cache(maxsize=16)(self._block)
 
-    def draw(self, group: int, size: int, attempt: int = 0, version: int = 0) -> GroupDraw:
+    def draw(
+        self,
+        group: int,
+        size: int,
+        attempt: int = 0,
+        version: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> GroupDraw:
         """The first ``size`` rollouts of ``group``; see `simulator.workload.build.Workload`."""
-        if group < 0 or size < 1 or attempt < 0:
-            raise ValueError(f"no group {group} of {size} rollouts, attempt {attempt}")
+        if size < 1:
+            raise ValueError(f"no group of {size} rollouts")
+        group, attempt = address(group, attempt, prompt, visit)
         near = self._near(version)
         u = self._uniforms(group // GROUPS_PER_BLOCK)[group % GROUPS_PER_BLOCK]
         place = int(u * len(near))

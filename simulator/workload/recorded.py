@@ -29,7 +29,15 @@ class RecordedWorkload:
             self._prompts[group] = prompt
         self.max_prompt_tokens = max(self._prompts.values(), default=1)
 
-    def draw(self, group: int, size: int, attempt: int = 0, version: int = 0) -> GroupDraw:
+    def draw(
+        self,
+        group: int,
+        size: int,
+        attempt: int = 0,
+        version: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> GroupDraw:
         """The group's responses. Raises RunError for one that the run never launched."""
         found = self._found.get((group, attempt), {})
         if not all(index in found for index in range(size)):

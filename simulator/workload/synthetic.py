@@ -13,6 +13,7 @@ from simulator.workload.draws import (
     INDICES_PER_LANE,
     FloatArray,
     GroupDraw,
+    address,
     check_seed,
     keyed_uniforms,
 )
@@ -94,10 +95,19 @@ class SyntheticWorkload:
         self._lanes: dict[tuple[int, int, int], _Lane] = {}
         self._kept_lanes = _CACHED_LANES
 
-    def draw(self, group: int, size: int, attempt: int = 0, version: int = 0) -> GroupDraw:
+    def draw(
+        self,
+        group: int,
+        size: int,
+        attempt: int = 0,
+        version: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> GroupDraw:
         """The first ``size`` rollouts of ``group``; see `Workload.draw`."""
-        if group < 0 or size < 1 or attempt < 0:
-            raise ValueError(f"no group {group} of {size} rollouts, attempt {attempt}")
+        if size < 1:
+            raise ValueError(f"no group of {size} rollouts")
+        group, attempt = address(group, attempt, prompt, visit)
         block, row = divmod(group, GROUPS_PER_BLOCK)
         tokens: list[int] = []
         rewards: list[float] = []
@@ -111,8 +121,8 @@ class SyntheticWorkload:
                 tokens += whole_tokens(drifted, self.max_new_tokens).tolist()
             else:
                 tokens += made.new_tokens[row]
-        prompt = self._prompt_block(block).prompt_tokens[row]
-        return GroupDraw(prompt, tokens[:size], rewards[:size])
+        prompt_tokens = self._prompt_block(block).prompt_tokens[row]
+        return GroupDraw(prompt_tokens, tokens[:size], rewards[:size])
 
     def uncapped(self, group: int, size: int, attempt: int = 0) -> FloatArray:
         """Real-valued lengths before cap and drift, shape (size,)."""

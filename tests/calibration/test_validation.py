@@ -140,7 +140,15 @@ def test_the_measured_workload_keeps_what_the_run_had(runs: dict[str, Path]) -> 
     class Model:
         max_new_tokens, max_prompt_tokens = 200, 100
 
-        def draw(self, group: int, size: int, attempt: int = 0, version: int = 0) -> GroupDraw:
+        def draw(
+            self,
+            group: int,
+            size: int,
+            attempt: int = 0,
+            version: int = 0,
+            prompt: int | None = None,
+            visit: int = 0,
+        ) -> GroupDraw:
             return GroupDraw(7, (3,) * size, (0.5,) * size)
 
     table = run.rollouts

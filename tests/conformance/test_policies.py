@@ -116,11 +116,15 @@ def check_surplus(result: Run) -> None:
     for decision in result.decisions:
         plan = decision["plan"]
         ready = carried + [g for g in decision["complete"] if g not in decision["rejected"]]
-        if plan["unfinished"] == "keep":  # the oldest first
+        if plan["take"] == "oldest":
             ready.sort()
         selected = [group for group, _ in decision["selected"]]
         need = len(ready) if plan["surplus"] == "train" else plan["batch"]["groups"]
-        assert (selected, decision["surplus"]) == (ready[:need], ready[need:])
+        if plan["staleness"]["exceeded"] == "wait":  # those that would be too old come first
+            assert sorted(selected + decision["surplus"]) == ready
+            assert len(selected) == need
+        else:
+            assert (selected, decision["surplus"]) == (ready[:need], ready[need:])
         assert len(selected) >= plan["batch"]["groups"]
         assert not trained & set(selected)
         trained |= set(selected)

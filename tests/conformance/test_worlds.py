@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from simulator.errors import RunError
-from simulator.rollout import Group, Rollout, Segment
-from simulator.world import Finished, Synced, TrainBatch, Trained, TrainGroup
-from tests.conformance.arenas import PROMPTS, SIMULATED, WORLDS, Build
+from simulator.rollout import Group, Rollout, Stay
+from simulator.world import Ended, Synced, TrainBatch, Trained, TrainGroup
+from tests.conformance.arenas import PROMPTS, SIMULATED, WORLDS, Arena, Build
 from tests.conformance.monitor import Monitor
 
 LONG = 1  # a group whose prompt has two full blocks
@@ -22,20 +22,26 @@ def eight() -> list[Rollout]:
     return [Rollout(group, index) for group in range(0, 24, 6) for index in range(2)]
 
 
-def finish(world: Monitor) -> list[Rollout]:
-    """Waits until nothing is in flight; the rollouts in the order of their events."""
-    done: list[Rollout] = []
+class Keeper(Monitor):
+    """Takes stays in, as the loop does."""
+
+    def _end(self, stay: Stay) -> None:
+        rollout = self._flying[stay.key]
+        super()._end(stay)
+        rollout.add(stay)
+        self.last[stay.key] = stay
+
+    def __init__(self, arena: Arena) -> None:
+        super().__init__(arena)
+        self.last: dict[tuple[int, int], Stay] = {}
+
+
+def finish(world: Monitor) -> list[Stay]:
+    """Waits until nothing is in flight; the stays in the order of their events."""
+    done: list[Stay] = []
     while not world.idle:
-        done += [event.rollout for event in world.wait() if isinstance(event, Finished)]
+        done += [event.stay for event in world.wait() if isinstance(event, Ended)]
     return done
-
-
-def book(rollouts: list[Rollout], version: int = 0) -> None:
-    """What the loop does after a stay: notes which version made the tokens."""
-    for rollout in rollouts:
-        made = rollout.new_tokens - sum(segment.tokens for segment in rollout.segments)
-        if made:
-            rollout.segments.append(Segment(version, made))
 
 
 def batch_of(step: int, rollouts: list[Rollout]) -> TrainBatch:
@@ -57,22 +63,22 @@ def update(world: Monitor, step: int, rollouts: list[Rollout]) -> None:
 def test_an_abort_between_iterations_loses_and_adds_nothing(build: Build, kind: str) -> None:
     """All prompts fit into the first iteration, so all rollouts sample a token in each: those
     stopped at the instant at which the first of them ends have exactly as many tokens as it."""
-    world = Monitor(build(kind))
+    world = Keeper(build(kind))
     rollouts = eight()
     world.submit(rollouts)
-    first = [event.rollout for event in world.wait() if isinstance(event, Finished)]
+    first = [event.stay for event in world.wait() if isinstance(event, Ended)]
     rest = [rollout for rollout in rollouts if not rollout.finished]
     assert rest
-    stopped = world.abort(rest[::-1])
-    assert stopped == rest
+    stopped = world.abort([rollout.key for rollout in rest[::-1]])
+    assert [stay.key for stay in stopped] == [rollout.key for rollout in rest]
     assert {rollout.new_tokens for rollout in rollouts} == {first[0].new_tokens}
-    assert not any(rollout.finished for rollout in stopped)
+    assert not any(stay.finished for stay in stopped)
     assert world.idle
     with pytest.raises(
         RunError, match="no rollout, update or sync is under way"
     ):  # nothing more comes of them
         world.wait()
-    assert {rollout.new_tokens for rollout in stopped} == {first[0].new_tokens}
+    assert {rollout.new_tokens for rollout in rest} == {first[0].new_tokens}
 
 
 @pytest.mark.parametrize("offset", [0.0, 0.3, 0.999])
@@ -88,21 +94,22 @@ def test_an_abort_within_an_iteration_waits_for_its_end(build: Build, offset: fl
         marks.append(arena.world.now_s)
     assert world.wait(marks[-1] + 0.02 + offset * 1e-3) == []
     stopped = world.abort()
-    ends = {rollout.end_s for rollout in stopped}
+    assert all(stay.new_tokens >= 1 for stay in stopped)
+    ends = {stay.end_s for stay in stopped}
     assert len(ends) == 1
     assert ends.pop() >= arena.world.now_s
-    assert all(rollout.new_tokens >= 1 for rollout in stopped)
     assert world.wait(arena.world.now_s + 1.0) == []
 
 
 @pytest.mark.parametrize("kind", WORLDS)
 def test_a_resumed_rollout_goes_on_where_it_was(build: Build, kind: str) -> None:
     """Tokens and log-probabilities of its first stay are untouched (`Monitor._check_tokens`)."""
-    world = Monitor(build(kind))
+    world = Keeper(build(kind))
     rollouts = eight()
     world.submit(rollouts)
     world.wait()
-    stopped = world.abort()
+    keys = {stay.key for stay in world.abort()}
+    stopped = [rollout for rollout in rollouts if rollout.key in keys]
     reached = {rollout.key: rollout.new_tokens for rollout in stopped}
     assert any(reached.values())
     world.submit(stopped)
@@ -114,44 +121,42 @@ def test_a_resumed_rollout_goes_on_where_it_was(build: Build, kind: str) -> None
 @pytest.mark.parametrize("kind", WORLDS)
 def test_new_weights_empty_the_prefix_cache(build: Build, kind: str) -> None:
     """Nor does the engine leave keys of the trained rollouts that it checks its new weights on."""
-    world = Monitor(build(kind))
+    world = Keeper(build(kind))
     carried = [Rollout(LONG, index) for index in range(2)]
     trained = [Rollout(LONG, index) for index in range(2, 6)]
     world.submit(carried)
     world.wait(world.now_s + 0.015)
-    book(world.abort())
+    world.abort()
     world.submit(trained)
     finish(world)
-    book(trained)
     reached = [rollout.new_tokens for rollout in carried]
     update(world, 0, trained)
     world.submit(carried[:1])
     finish(world)
-    assert carried[0].prefill_tokens == PROMPTS[LONG] + reached[0]  # all of it, again
+    assert (
+        world.last[carried[0].key].prefill_tokens == PROMPTS[LONG] + reached[0]
+    )  # all of it, again
     world.submit(carried[1:])
     finish(world)
     if world.shape.replicas == 1:  # and now the prompt's full blocks are there
-        assert carried[1].prefill_tokens <= PROMPTS[LONG] % 32 + reached[1]
+        assert world.last[carried[1].key].prefill_tokens <= PROMPTS[LONG] % 32 + reached[1]
 
 
 @pytest.mark.parametrize("kind", WORLDS)
 def test_versions_and_segments_add_up(build: Build, kind: str) -> None:
-    world = Monitor(build(kind))
+    world = Keeper(build(kind))
     slow = Group(5, 4, 4).rollouts
     world.submit(slow)
     world.wait()
     world.abort()
-    book(slow, version=0)
     for step in range(2):
         fast = Group(6 * step + 6, 3, 3).rollouts
         world.submit(fast)
         finish(world)
-        book(fast, version=step)
         update(world, step, fast)
     left = [rollout for rollout in slow if not rollout.finished]
     world.submit(left)
     finish(world)
-    book(slow, version=2)
     for rollout in left:
         assert [segment.version for segment in rollout.segments] == [0, 2]
     update(world, 2, slow)  # the monitor holds the world's own versions against the segments
@@ -160,12 +165,12 @@ def test_versions_and_segments_add_up(build: Build, kind: str) -> None:
 @pytest.mark.parametrize("kind", WORLDS)
 def test_completions_come_in_order_of_group_and_index(build: Build, kind: str) -> None:
     """Whatever the order of submission: a cap of one token makes them meet."""
-    world = Monitor(build(kind, cap=1))
+    world = Keeper(build(kind, cap=1))
     rollouts = [Rollout(group, index) for group in (0, 3, 6) for index in range(2)]
     Random(0).shuffle(rollouts)
     world.submit(rollouts)
     events = world.wait()
-    keys = [event.rollout.key for event in events if isinstance(event, Finished)]
+    keys = [event.stay.key for event in events if isinstance(event, Ended)]
     assert len(keys) > 1
     assert keys == sorted(keys)
     finish(world)
@@ -173,21 +178,21 @@ def test_completions_come_in_order_of_group_and_index(build: Build, kind: str) -
 
 @pytest.mark.parametrize("kind", WORLDS)
 def test_calls_that_make_no_sense_are_refused(build: Build, kind: str) -> None:
-    arena = build(kind)
-    world = arena.world
+    world = build(kind).world
     rollouts = Group(SHORT, 4, 4).rollouts
     with pytest.raises(RunError, match="no rollout, update or sync is under way"):
         world.wait()
     with pytest.raises(RunError, match="not in flight"):
-        world.abort([rollouts[0]])
+        world.abort([rollouts[0].key])
     world.submit(rollouts)
     with pytest.raises(RunError, match="already in flight"):
         world.submit([rollouts[2]])
     with pytest.raises(RunError, match="not in flight"):
-        world.abort([Rollout(9, 9)])
+        world.abort([(9, 9)])
     while any(not rollout.finished for rollout in rollouts):  # none of it did any harm
-        world.wait()
-    book(rollouts)
+        for event in world.wait():
+            assert isinstance(event, Ended)
+            rollouts[event.stay.index].add(event.stay)
     world.train(batch_of(0, rollouts), "dense")
     for again in (world.sync_weights, lambda: world.train(batch_of(0, rollouts), "dense")):
         with pytest.raises(RunError, match="under way"):
@@ -199,8 +204,8 @@ def test_calls_that_make_no_sense_are_refused(build: Build, kind: str) -> None:
 @pytest.mark.parametrize("kind", WORLDS)
 def test_weights_stay_while_rollouts_are_in_flight(build: Build, kind: str, verb: str) -> None:
     world = build(kind).world
-    if verb == "train" and not world.shape.colocated:
-        pytest.skip("a trainer with GPUs of its own may train meanwhile")
+    if not world.shape.colocated:
+        pytest.skip("a trainer with GPUs of its own may train meanwhile, and bring its weights")
     rollouts = Group(SHORT, 4, 4).rollouts
     world.submit(rollouts)
     calls = {
@@ -213,7 +218,7 @@ def test_weights_stay_while_rollouts_are_in_flight(build: Build, kind: str, verb
 
 @pytest.mark.parametrize("kind", WORLDS)
 def test_a_deadline_ends_a_wait(build: Build, kind: str) -> None:
-    world = Monitor(build(kind))
+    world = Keeper(build(kind))
     world.submit(Group(SHORT, 4, 4).rollouts)
     assert world.wait(world.now_s) == []
     until_s = world.now_s + 1e-4

@@ -6,20 +6,21 @@ which anything happens; there is no event queue. Time is counted in integer tick
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from simulator.cluster.replica import EngineSpec
 from simulator.costs.base import CostModel, TrainLoad
 from simulator.costs.clock import to_seconds, to_ticks
 from simulator.errors import RunError
-from simulator.plan import Layout
-from simulator.rollout import Rollout
+from simulator.plan import Layout, Placement
+from simulator.rollout import Ending, Key, Rollout, Segment
+from simulator.rollout import Stay as Told
 from simulator.workload.build import Workload
 from simulator.world import (
     ClusterShape,
+    Ended,
     Event,
-    Finished,
     Phase,
     Synced,
     TrainBatch,
@@ -36,6 +37,7 @@ class Job:
     phases: list[tuple[str, int]]
     tokens: int = 0  # computed by each pass of an update
     start: int | None = None
+    final: bool = True
 
     @property
     def end(self) -> int | None:
@@ -76,7 +78,11 @@ class ReferenceCluster:
         self.update: Job | None = None
         self.sync: Job | None = None
         self.version = 0  # of the weights that the replicas have
-        self.submitted = 0
+        self.updates = 0  # that the trainer has made
+        self.parts: list[TrainLoad] = []  # of the update under way that it has had already
+        self.expected: dict[int, dict[Key, float]] = {r.number: {} for r in self.replicas}
+        self.known_lengths: list[float] = []
+        self.submitted = self.routed = 0
         self.home: dict[int, Replica] = {}  # of each group, under group_affinity
         self.first_version: dict[tuple[int, int, int], int] = {}  # by (group, index, attempt)
 
@@ -92,16 +98,27 @@ class ReferenceCluster:
 
     # Rollouts
 
-    def submit(self, rollouts: Sequence[Rollout]) -> None:
+    def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
         """Queues rollouts, in the order given."""
         for rollout in rollouts:
             assert rollout.key not in self.in_flight
             prompt, length, reward = self.draw(rollout)
             assert rollout.new_tokens < length
-            rollout.prompt_tokens = prompt
-            replica = self.route(rollout)
-            rollout.replica = replica.number
-            stay = Stay(rollout, self.submitted, prompt, length, reward, rollout.new_tokens)
+            if placement == "balanced":
+                replica = self.least_expected(rollout)
+            else:
+                replica = self.route(rollout)
+            stay = Stay(
+                rollout,
+                self.submitted,
+                replica.number,
+                prompt,
+                length,
+                reward,
+                rollout.new_tokens,
+                rollout.new_tokens,
+                rollout.allowance,
+            )
             self.submitted += 1
             replica.waiting.append(stay)
             self.in_flight[rollout.key] = stay
@@ -109,55 +126,92 @@ class ReferenceCluster:
     def draw(self, rollout: Rollout) -> tuple[int, int, float]:
         """(prompt tokens, response tokens, reward), as of the version of the first submit."""
         group, index, attempt = rollout.group, rollout.index, rollout.attempt
-        step = self.first_version.setdefault((group, index, attempt), self.version)
-        drawn = self.workload.draw(group, index + 1, attempt, step)
+        version = self.first_version.setdefault((group, index, attempt), self.version)
+        drawn = self.workload.draw(
+            group, index + 1, attempt, version, rollout.prompt, rollout.visit
+        )
         return drawn.prompt_tokens, drawn.new_tokens[index], drawn.rewards[index]
+
+    def foresee(self, rollout: Rollout) -> int:
+        return self.draw(rollout)[1]
 
     def route(self, rollout: Rollout) -> Replica:
         if self.routing == "round_robin":
-            return self.replicas[self.submitted % len(self.replicas)]
+            self.routed += 1
+            return self.replicas[(self.routed - 1) % len(self.replicas)]
         least = min(self.replicas, key=lambda replica: (replica.rollouts, replica.number))
         if self.routing == "least_loaded":
             return least
         return self.home.setdefault(rollout.group, least)
 
-    def abort(self, rollouts: Sequence[Rollout] | None = None) -> list[Rollout]:
+    def least_expected(self, rollout: Rollout) -> Replica:
+        """The replica with the fewest expected tokens of rollouts placed so and still there."""
+        if rollout.expected_tokens is not None:
+            self.known_lengths.append(rollout.expected_tokens)
+            weight = max(rollout.expected_tokens - rollout.new_tokens, 1.0)
+        elif self.known_lengths:
+            weight = sum(self.known_lengths) / len(self.known_lengths)
+        else:
+            weight = 1.0
+        sums = {number: sum(placed.values()) for number, placed in self.expected.items()}
+        number = min(sums, key=lambda number: (sums[number], number))
+        self.expected[number][rollout.key] = weight
+        return self.replicas[number]
+
+    def abort(self, keys: Collection[Key] | None = None) -> list[Told]:
         """Stops rollouts, all of which are in flight, at their replica's next boundary."""
-        keys = sorted(self.in_flight if rollouts is None else {r.key for r in rollouts})
-        stopped = []
-        for key in keys:
+        told = []
+        for key in sorted(self.in_flight if keys is None else set(keys)):
             stay = self.in_flight.pop(key)
-            replica = self.replicas[stay.rollout.replica]
+            replica = self.replicas[stay.replica]
             if stay in replica.waiting:
                 replica.waiting.remove(stay)
-                self.report(stay, stay.sampled, self.now)
+                told.append(self.tell(stay, stay.sampled, self.now))
             elif replica.ends is None:
                 replica.leave_running(stay, self.now)
-                self.report(stay, stay.sampled, self.now)
+                told.append(self.tell(stay, stay.sampled, self.now))
             else:
                 stay.leaving = True
-                self.report(stay, replica.after(stay), replica.ends)
-            stopped.append(stay.rollout)
-        return stopped
+                told.append(self.tell(stay, replica.after(stay), replica.ends))
+        return told
 
-    def report(self, stay: Stay, sampled: int, end: int) -> None:
-        """Writes what came of a stay into its rollout."""
+    def tell(self, stay: Stay, sampled: int, end: int) -> Told:
+        """What came of a stay that ends with ``sampled`` response tokens."""
         rollout = stay.rollout
-        rollout.new_tokens = sampled
-        rollout.finished = sampled == stay.length
-        if rollout.finished:
-            rollout.truncated = sampled == self.workload.max_new_tokens
-            rollout.reward = stay.reward
-        rollout.start_s = to_seconds(end if stay.start is None else stay.start)
-        rollout.end_s = to_seconds(end)
-        rollout.prefill_tokens = stay.prefill_tokens
-        rollout.recomputed_tokens = stay.recomputed_tokens
-        rollout.preemptions = stay.preemptions
+        for placed in self.expected.values():
+            placed.pop(rollout.key, None)
+        ending: Ending = "aborted"
+        if sampled == stay.length:
+            ending = "length" if sampled == self.workload.max_new_tokens else "stop"
+        elif stay.allowance is not None and sampled - stay.resumed_from == stay.allowance:
+            ending = "budget"
+        missing = sampled - stay.resumed_from - len(stay.versions)  # of the iteration under way
+        segments: list[Segment] = []
+        for version in stay.versions + [self.version] * missing:
+            if segments and segments[-1].version == version:
+                segments[-1] = Segment(version, segments[-1].tokens + 1)
+            else:
+                segments.append(Segment(version, 1))
+        return Told(
+            group=rollout.group,
+            index=rollout.index,
+            attempt=rollout.attempt,
+            replica=stay.replica,
+            prompt_tokens=stay.prompt,
+            segments=tuple(segments),
+            ending=ending,
+            start_s=to_seconds(end if stay.start is None else stay.start),
+            end_s=to_seconds(end),
+            prefill_tokens=stay.prefill_tokens,
+            recomputed_tokens=stay.recomputed_tokens,
+            preemptions=stay.preemptions,
+            reward=stay.reward if sampled == stay.length else None,
+        )
 
     # Trainer and sync
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
-        """Starts an update; on shared GPUs it begins when the replicas are idle."""
+        """Starts an update, or a part; on shared GPUs it begins when the replicas are idle."""
         assert self.update is None
         load = TrainLoad(
             [
@@ -166,14 +220,28 @@ class ReferenceCluster:
             ],
             shared_prefix=layout == "shared_prefix",
         )
-        phases = [(kind, to_ticks(seconds)) for kind, seconds in self.cost.train(load).phases_s]
+        seconds = dict(self.cost.train(load).phases_s)
+        if "train" in seconds and self.parts:
+            seconds["train"] = self.train_s([*self.parts, load]) - self.train_s(self.parts)
+        if not batch.final:
+            seconds.pop("gradient_exchange", None)
+            seconds.pop("optimizer", None)
+        self.parts = [] if batch.final else [*self.parts, load]
+        phases = [(kind, to_ticks(max(each, 0.0))) for kind, each in seconds.items()]
         if self.shape.colocated:
             phases.insert(0, ("switch", to_ticks(self.cost.switch_to_train_s)))
-        self.update = Job(batch.step, phases, load.tokens)
+        self.update = Job(batch.step, phases, load.tokens, final=batch.final)
+
+    def train_s(self, loads: list[TrainLoad]) -> float:
+        """Seconds of the one train phase of all these loads together."""
+        groups = [group for load in loads for group in load.groups]
+        together = TrainLoad(groups, loads[0].shared_prefix)
+        return sum(s for kind, s in self.cost.train(together).phases_s if kind == "train")
 
     def sync_weights(self) -> None:
-        """Starts a sync; it begins when the replicas are idle."""
+        """Starts a sync; it begins when every replica stands between two iterations."""
         assert self.sync is None
+        assert not (self.shape.colocated and self.in_flight)
         phases = [("sync", to_ticks(self.cost.sync_s))]
         if self.shape.colocated:
             phases.append(("switch", to_ticks(self.cost.switch_to_rollout_s)))
@@ -191,7 +259,7 @@ class ReferenceCluster:
             if until is not None and self.now >= until:
                 return []
             for replica in self.replicas:
-                if replica.ends is None and replica.rollouts > 0:
+                if replica.ends is None and replica.rollouts > 0 and self.sync is None:
                     replica.begin(self.now)
             instants = [replica.ends for replica in self.replicas]
             instants += [job.end for job in (self.update, self.sync) if job is not None]
@@ -208,9 +276,8 @@ class ReferenceCluster:
                 finished += replica.end(self.now)
         for stay in finished:
             del self.in_flight[stay.rollout.key]
-            self.report(stay, stay.sampled, self.now)
-        rollouts = sorted((stay.rollout for stay in finished), key=lambda rollout: rollout.key)
-        events: list[Event] = [Finished(rollout) for rollout in rollouts]
+        told = sorted(self.tell(stay, stay.sampled, self.now) for stay in finished)
+        events: list[Event] = [Ended(one) for one in told]
 
         idle = all(replica.idle for replica in self.replicas)
         if self.update is not None:
@@ -218,15 +285,16 @@ class ReferenceCluster:
                 self.update.start = self.now
             if self.update.end == self.now:
                 events.append(Trained(self.update.step, self.update.spans()))
+                self.updates += self.update.final
                 self.update = None
         if self.sync is not None:
-            if self.sync.start is None and idle:
+            if self.sync.start is None and all(r.ends is None for r in self.replicas):
                 self.sync.start = self.now
             if self.sync.end == self.now:
                 events.append(Synced(self.sync.spans()))
-                self.version += 1
+                self.version = self.updates
                 self.sync = None
                 for replica in self.replicas:
-                    assert replica.idle
-                    replica.cache.clear()
+                    replica.version = self.version
+                    replica.forget()
         return events

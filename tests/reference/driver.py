@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 
 from simulator.errors import RunError
-from simulator.rollout import Group, Rollout
-from simulator.world import Event, Finished, Synced, TrainBatch, Trained, TrainGroup, World
+from simulator.rollout import Group, Rollout, Stay
+from simulator.world import Ended, Event, Synced, TrainBatch, Trained, TrainGroup, World
 
 
 @dataclass(frozen=True)
 class Submit:
     """Fresh groups as (group, size), and places, among the stopped ones, of those to resume or to
-    restart."""
+    restart; what each may sample, and whether placement is balanced by what it will sample."""
 
     fresh: tuple[tuple[int, int], ...]
     again: tuple[int, ...] = ()
     restart: bool = False
+    allowance: int | None = None
+    balanced: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,31 +53,12 @@ class Sync:
 Command = Submit | Wait | Abort | Train | Sync
 
 
-def seen(rollout: Rollout) -> tuple[Any, ...]:
-    """Everything that a world tells of a stay that has ended."""
-    return (
-        rollout.key,
-        rollout.attempt,
-        rollout.prompt_tokens,
-        rollout.new_tokens,
-        rollout.finished,
-        rollout.truncated,
-        rollout.reward,
-        rollout.replica,
-        rollout.start_s,
-        rollout.end_s,
-        rollout.prefill_tokens,
-        rollout.recomputed_tokens,
-        rollout.preemptions,
-    )
-
-
 class Driver:
     """Makes one world obey commands and writes down all that it answers.
 
     What to do hangs on the answers alone, so that two worlds that answer alike are driven alike.
-    As the loop does, it asks for a sync, and for an update on shared GPUs, only when nothing is in
-    flight (though some may still be leaving), and submits nothing until that is done.
+    As the loop does, it asks for a sync or an update on shared GPUs only when nothing is in flight
+    (though some may still be leaving), and submits nothing until that is done.
     """
 
     def __init__(self, world: World) -> None:
@@ -118,20 +101,29 @@ class Driver:
                 rollout = Rollout(*rollout.key, self.attempts[rollout.group])
             rollouts.append(rollout)
             self.in_flight[rollout.key] = rollout
-        self.world.submit(rollouts)
+        for rollout in rollouts:
+            rollout.allowance = command.allowance
+            if command.balanced and rollout.index % 3:
+                rollout.expected_tokens = float(self.world.foresee(rollout) or 0)
+        self.world.submit(rollouts, "balanced" if command.balanced else "router")
 
     def abort(self, command: Abort) -> list[Any]:
         waited = self.wait(command.wait)
         if command.mask == -1:
-            stopped = self.world.abort()
+            stays = self.world.abort()
         else:
             flight = sorted(self.in_flight)
             chosen = [key for place, key in enumerate(flight) if command.mask >> place & 1]
-            stopped = self.world.abort([self.in_flight[key] for key in chosen])
-        for rollout in stopped:
-            assert self.in_flight.pop(rollout.key) is rollout
-            (self.finished if rollout.finished else self.stopped).append(rollout)
-        return [waited, [seen(rollout) for rollout in stopped]]
+            stays = self.world.abort(chosen)
+        for stay in stays:
+            self.left(stay)
+        return [waited, stays]
+
+    def left(self, stay: Stay) -> None:
+        rollout = self.in_flight.pop(stay.key)
+        assert rollout.attempt == stay.attempt
+        rollout.add(stay)
+        (self.finished if rollout.finished else self.stopped).append(rollout)
 
     def wait(self, command: Wait) -> Any:
         if not (self.in_flight or self.training or self.syncing):
@@ -140,11 +132,10 @@ class Driver:
         return [self.told(event) for event in self.world.wait(until_s)]
 
     def told(self, event: Event) -> Any:
-        if isinstance(event, Finished):
-            rollout = event.rollout
-            assert self.in_flight.pop(rollout.key) is rollout
-            self.finished.append(rollout)
-            return seen(rollout)
+        if isinstance(event, Ended):
+            assert event.stay.ending != "aborted"
+            self.left(event.stay)
+            return event
         if isinstance(event, Trained):
             self.training = False
         else:
@@ -167,6 +158,7 @@ class Driver:
         self.world.train(TrainBatch(self.updates, chosen), "dense")
 
     def sync(self, command: Sync) -> None:
-        if not (self.training or self.syncing or self.in_flight):
+        apart = not self.world.shape.colocated
+        if not (self.training or self.syncing) and (apart or not self.in_flight):
             self.syncing = True
             self.world.sync_weights()

@@ -20,10 +20,14 @@ class Stay:
 
     rollout: Rollout
     number: int  # counts submissions, over all replicas
+    replica: int
     prompt: int
     length: int  # of the whole response
     reward: float
     sampled: int  # response tokens so far
+    resumed_from: int  # response tokens when it was submitted
+    allowance: int | None  # response tokens that it may sample
+    versions: list[int] = field(default_factory=list)  # of each token sampled in this stay
     computed: int = 0  # tokens in the KV cache
     blocks: list[bool] = field(default_factory=list)  # one a block held: True if it is shared
     scheduled: int = 0  # tokens of the iteration under way
@@ -82,6 +86,7 @@ class Replica:
         self.cache: dict[int, Entry] = {}
         self.ends: int | None = None  # of the iteration under way; None at a boundary
         self.passes: list[Pass] = []
+        self.version = 0
         self._preempted: list[tuple[int, int]] = []
 
     @property
@@ -121,6 +126,10 @@ class Replica:
         while self.idle_blocks() > self.free_blocks():
             idle = [g for g, e in self.cache.items() if not self.is_held(g) and e.blocks > 0]
             del self.cache[min(idle, key=lambda group: (self.cache[group].idle_since, group))]
+
+    def forget(self) -> None:
+        """The cache is of old weights: what nobody holds is gone."""
+        self.cache = {group: e for group, e in self.cache.items() if self.is_held(group)}
 
     def leave_running(self, stay: Stay, now: int) -> None:
         """Frees the rollout's blocks; its group's entry becomes idle if nobody holds it now."""
@@ -265,14 +274,18 @@ class Replica:
         for stay in list(self.running):
             sampled = self.after(stay)
             stay.computed += stay.scheduled
+            stay.versions += [self.version] * (sampled - stay.sampled)
             stay.sampled = sampled
             stay.scheduled, stay.prefilling = 0, False
             if stay.leaving:
                 self.leave_running(stay, now)
-            elif stay.sampled == stay.length:
+            elif stay.sampled == stay.length or self.has_had_its_share(stay):
                 self.leave_running(stay, now)
                 finished.append(stay)
         return finished
+
+    def has_had_its_share(self, stay: Stay) -> bool:
+        return stay.allowance is not None and stay.sampled - stay.resumed_from >= stay.allowance
 
     # What always holds
 

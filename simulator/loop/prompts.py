@@ -1,0 +1,41 @@
+"""Which prompt the next fresh group answers."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from simulator.errors import RunError
+from simulator.plan import Prompts
+
+
+@dataclass(slots=True)
+class PromptOrder:
+    """turns: prompts that have had their turn, in order. visits: how often each prompt of a finite
+    dataset has been launched."""
+
+    turns: int = 0
+    visits: dict[int, int] = field(default_factory=dict)
+
+    def following(self, plan: Prompts, chosen: deque[int]) -> tuple[int, int]:
+        """The next prompt, and how often it has come before: of the ``chosen`` (which it takes one
+        from) the first, then the one whose turn it is. Raises RunError where all are skipped."""
+        prompt = chosen.popleft() if chosen else self._in_turn(plan)
+        visit = 0
+        if plan.dataset is not None or prompt in self.visits:
+            visit = self.visits.get(prompt, 0)
+            self.visits[prompt] = visit + 1
+        return prompt, visit
+
+    def _in_turn(self, plan: Prompts) -> int:
+        tried = 0
+        while True:
+            prompt = self.turns if plan.dataset is None else self.turns % plan.dataset
+            self.turns += 1
+            if prompt not in plan.skip:
+                return prompt
+            tried += 1
+            if plan.dataset is not None and tried >= plan.dataset:
+                raise RunError(
+                    f"all {plan.dataset} prompts are passed over; let the policy skip fewer"
+                )

@@ -1,0 +1,403 @@
+"""The rollouts of a run: those in flight, those put away for later, and the groups that are ready
+to be trained on."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.errors import RunError
+from simulator.loop.books import Books, reward_of
+from simulator.loop.prompts import PromptOrder
+from simulator.loop.step import Step
+from simulator.plan import Dispatch, Known, StepPlan
+from simulator.rollout import Group, Key, Rollout, Stay
+from simulator.world import TrainGroup, World
+
+
+class Rollouts:
+    """What is under way in a world, and what has come of it.
+
+    groups: in flight, by number. flying: their rollouts in flight, by key; held: those of them that
+    wait in the driver (``dispatch.window``), in order of launch. buffer:
+    unfinished groups put away for later, oldest first. resting: groups that have had their tokens
+    of this step. ready: complete groups that count, in order of completion. version: of the
+    replicas' weights.
+    """
+
+    def __init__(self, world: World, books: Books) -> None:
+        self.groups: dict[int, Group] = {}
+        self.flying: dict[Key, Rollout] = {}
+        self.held: list[Rollout] = []
+        self.buffer: deque[Group] = deque()
+        self.resting: list[Group] = []
+        self.ready: list[Group] = []
+        self.version = 0
+        self.next_group = 0
+        self.prompts = PromptOrder()
+        self._arriving: dict[Key, Stay] = {}  # ended at this instant, and not yet taken in
+        self._world = world
+        self._books = books
+
+    # Launching
+
+    def due(self, step: Step) -> int:
+        """Groups that the plan wants in flight now and that are not."""
+        plan, launch = step.plan, step.plan.launch
+        missing = plan.batch.groups - len(self.ready) - len(step.streamed)
+        ahead = plan.bounded or launch.queue is not None  # of what this batch needs, up to a limit
+        topped_up = launch.refill != "none" or ahead
+        if missing <= 0 and not ahead:
+            return 0
+        if not step.launched and not topped_up:
+            return launch.groups_in_wave(plan.batch) - len(self.ready) - len(self.groups)
+        if not step.launched or launch.refill != "none":
+            room = self._room(plan)
+            if room > 0:
+                return room
+        if not self._starved(plan, missing):
+            return 0
+        if ahead:
+            return self._room(plan)
+        refill = plan.filter.refill_groups if plan.filter else None
+        return refill or launch.groups_in_wave(plan.batch)
+
+    def _starved(self, plan: StepPlan, missing: int) -> bool:
+        """Whether what is in flight can no longer fill the batch."""
+        if len(self.groups) >= missing:
+            return False
+        at_once = plan.filter is None or plan.filter.refill_when == "short"
+        return at_once or not self.groups
+
+    def _room(self, plan: StepPlan) -> int:
+        """Groups that may be put in flight: up to the number to keep there, no more than the bound
+        on staleness lets start, none while the trainer's queue is full."""
+        launch = plan.launch
+        if launch.queue is not None and len(self.ready) >= launch.queue * plan.batch.groups:
+            return 0
+        wave = launch.groups_in_wave(plan.batch)
+        if launch.refill == "rollout":
+            per_group = launch.rollouts_per_group(plan.batch.group_size)
+            room = (wave * per_group - len(self.flying)) // per_group
+        else:
+            room = wave - len(self.groups)
+        limit = plan.may_start(self.version)
+        if limit != math.inf:
+            waiting = len(self.buffer)
+            outstanding = len(self.ready) + len(self.groups) + waiting + len(self.resting)
+            room = min(room, waiting + max(int(limit) - outstanding, 0))
+        return max(room, 0)
+
+    def launch(self, step: Step, groups: int) -> None:
+        """Puts ``groups`` groups in flight, the buffer's first if the plan says so."""
+        if step.launched and self.resting and len(self.buffer) < groups:
+            self._buffer(self.resting)  # another round for those that have had their tokens
+            self.resting = []
+        step.launched = True
+        plan = step.plan
+        launched: list[Rollout] = []
+        source = plan.launch.source
+        for _ in range(groups):
+            group = None
+            if source != "fresh" and self.buffer:
+                group = self._from_buffer(step)
+            if group is None:
+                if source == "buffer" and launched:
+                    break
+                group = self._fresh(step)
+            self.groups[group.group] = group
+            launched += group.unfinished
+            step.launches(group)
+        for rollout in launched:
+            rollout.allowance = plan.budget_tokens
+        self._put_in_flight(launched, step)
+
+    def _put_in_flight(self, rollouts: Sequence[Rollout], step: Step) -> None:
+        for rollout in rollouts:
+            group = self.groups[rollout.group]
+            if group.started_version is None:
+                group.started_version = self.version
+            self.flying[rollout.key] = rollout
+            step.record.resumed_tokens += rollout.new_tokens
+        self.held += rollouts
+        self.hand_over(step.plan.dispatch)
+
+    def hand_over(self, dispatch: Dispatch) -> None:
+        """Hands held rollouts to the replicas, in order, as many as the window lets through."""
+        count = len(self.held)
+        if dispatch.window is not None:
+            if not self._world.shape.slots:
+                raise RunError(f"the {self._world.name} world does not say how many slots it has")
+            window = max(1, math.floor(dispatch.window * self._world.shape.slots))
+            count = min(count, window - (len(self.flying) - count))
+        if count <= 0:
+            return
+        chosen = self._ordered(dispatch)[:count]
+        if count == len(self.held):
+            self.held = []
+        else:
+            gone = set(map(id, chosen))
+            self.held = [rollout for rollout in self.held if id(rollout) not in gone]
+        now_s = self._world.now_s
+        for rollout in chosen:
+            rollout.submitted_s = now_s
+        self._world.submit(chosen, dispatch.placement)
+
+    def _ordered(self, dispatch: Dispatch) -> list[Rollout]:
+        predictor = dispatch.predictor
+        if predictor is None:
+            return self.held
+        for rollout in self.held:
+            siblings = self.groups[rollout.group].winners
+            rollout.expected_tokens = predictor(_Known(rollout, siblings, self._world))
+        if dispatch.order == "fifo":
+            return self.held
+        longest = dispatch.order == "longest_first"
+
+        def place(rollout: Rollout) -> tuple[float, int]:
+            expected = rollout.expected_tokens
+            if expected is None:
+                return (-math.inf if longest else math.inf), rollout.index
+            return (-expected if longest else expected), 0
+
+        return sorted(self.held, key=place)  # stable: equals stay in order of launch
+
+    def _fresh(self, step: Step) -> Group:
+        number = self.next_group
+        self.next_group += 1
+        prompt, visit = self.prompts.following(step.plan.prompts, step.chosen)
+        return self._group(step.plan, number, 0, prompt, visit)
+
+    def _group(self, plan: StepPlan, number: int, attempt: int, prompt: int, visit: int) -> Group:
+        size = plan.batch.group_size
+        launched = plan.launch.rollouts_per_group(size)
+        return Group(number, size, launched, attempt, prompt, visit)
+
+    def _again(self, plan: StepPlan, group: Group, attempt: int) -> Group:
+        return self._group(plan, group.group, attempt, group.prompt, group.visit)
+
+    def _from_buffer(self, step: Step) -> Group | None:
+        """The oldest buffered group, restarted if it has grown too stale; None if none is left."""
+        plan = step.plan
+        while self.buffer:
+            group = self.buffer.popleft()
+            if group.oldest_version is None and not group.winners:  # from nothing: as planned now
+                return self._again(plan, group, group.attempt)
+            if not self._too_old(group, plan):
+                step.record.resumed_groups += 1
+                return group
+            if (anew := self._give_up(group, plan)) is not None:
+                return anew
+        return None
+
+    def _too_old(self, group: Group, plan: StepPlan) -> bool:
+        bound, oldest = plan.staleness.max_versions, group.oldest_version
+        if bound is None or oldest is None or plan.bounded:
+            return False
+        return self.version - oldest > bound
+
+    def _give_up(self, group: Group, plan: StepPlan) -> Group | None:
+        """Drops a group that is too old; its prompt starts from nothing, if the plan says so."""
+        self._books.drop(group.rollouts)
+        if plan.staleness.exceeded == "restart":
+            return self._again(plan, group, group.attempt + 1)
+        return None
+
+    # What comes back
+
+    def ended(self, stays: Sequence[Stay], step: Step) -> None:
+        """Takes in stays that came to their end by themselves at one instant. Raises RunError for a
+        rollout that is not in flight."""
+        self._arriving = {stay.key: stay for stay in stays}
+        for stay in stays:
+            rollout = self.flying.get(stay.key)
+            if rollout is None:
+                raise RunError(f"rollout {stay.key} ended, but it is not in flight")
+            del self._arriving[stay.key]
+            self._leave(rollout, stay)
+            self._left(rollout, step)
+
+    def _leave(self, rollout: Rollout, stay: Stay) -> None:
+        """A stay ended, by itself or by an abort."""
+        del self.flying[rollout.key]
+        self._books.stay(rollout, stay, self.version)
+
+    def _left(self, rollout: Rollout, step: Step) -> None:
+        """Counts a rollout that left by itself towards its group, or puts the group to rest where
+        all of it has had its tokens."""
+        group = self.groups.get(rollout.group)
+        if group is None:  # its group was complete without it
+            self._books.drop([rollout])
+            return
+        if rollout.finished:
+            group.winners.append(rollout)
+            if group.complete:
+                self._complete(group, step)
+                return
+        if step.plan.budget_tokens is None:
+            return
+        if not any(other.key in self.flying for other in group.rollouts):
+            del self.groups[group.group]
+            self.resting.append(group)
+
+    def _complete(self, group: Group, step: Step) -> None:
+        """Takes a complete group out of flight, its slower rollouts with it, and filters it."""
+        del self.groups[group.group]
+        slower = [r for r in group.rollouts if not (r.finished or r.key in self._arriving)]
+        self._stop([r for r in slower if r.key in self.flying])
+        self._books.drop(slower)
+        group.winners.sort(key=lambda r: r.index)
+        if step.completes(group):
+            self.ready.append(group)
+        else:
+            self._books.drop(group.winners)
+
+    def _stop(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """Aborts rollouts in flight, wherever they are. Returns those that had been submitted."""
+        if self.held:
+            held = set(map(id, self.held))
+            kept_back = {id(r) for r in rollouts if id(r) in held}
+            self.held = [r for r in self.held if id(r) not in kept_back]
+            for rollout in rollouts:
+                if id(rollout) in kept_back:
+                    del self.flying[rollout.key]
+            rollouts = [rollout for rollout in rollouts if id(rollout) not in kept_back]
+        if not rollouts:
+            return []
+        stopped = {rollout.key: rollout for rollout in rollouts}
+        stays = self._world.abort(stopped)
+        for stay in stays:
+            self._leave(stopped[stay.key], stay)
+        if len(stays) != len(stopped):
+            raise RunError(f"{len(stopped) - len(stays)} rollouts were lost at an abort")
+        return [stopped[stay.key] for stay in stays]
+
+    # Interrupting, and going on
+
+    def interrupt(self, step: Step) -> None:
+        """Aborts what is in flight; what ends in its last iteration counts as finished."""
+        for rollout in self._stop([*self.flying.values()]):
+            if rollout.finished:
+                self._left(rollout, step)
+
+    def put_away(self, step: Step, unfinished: str | None = None) -> None:
+        """Ends the time in flight of everything: it is dropped, or kept for later, as the plan says
+        (or ``unfinished``, in its place)."""
+        self.interrupt(step)
+        left = sorted([*self.groups.values(), *self.resting], key=lambda group: group.group)
+        self.groups, self.resting = {}, []
+        kind = unfinished or step.plan.unfinished
+        if kind == "resume":
+            self._buffer(left)
+        else:
+            for group in left:
+                self._books.drop(group.rollouts)
+            if kind == "restart":
+                self._buffer([self._again(step.plan, g, g.attempt + 1) for g in left])
+        if unfinished is None:
+            step.puts_away(left)
+
+    def go_on(self, step: Step) -> None:
+        """Submits again what was interrupted for new weights, as the plan says."""
+        plan = step.plan
+        for number, group in [*self.groups.items()]:
+            anew: Group | None = group
+            if plan.unfinished != "resume":
+                self._books.drop(group.rollouts)
+                again = plan.unfinished == "restart"
+                anew = self._again(plan, group, group.attempt + 1) if again else None
+            elif self._too_old(group, plan):
+                anew = self._give_up(group, plan)
+            if anew is None:
+                del self.groups[number]
+                continue
+            self.groups[number] = anew
+            anew.started_version = anew.oldest_version  # what has no token yet is of no age
+        self._put_in_flight([r for g in self.groups.values() for r in g.unfinished], step)
+
+    def _buffer(self, groups: Sequence[Group]) -> None:
+        """Adds groups to the buffer, which stays in order of age."""
+        self.buffer = deque(sorted((*self.buffer, *groups), key=lambda group: group.group))
+
+    # The batch
+
+    def overdue(self, plan: StepPlan) -> bool:
+        """Whether a group that is not complete would be too old for the batch after this one."""
+        oldest = plan.oldest_allowed
+        if oldest == -math.inf:
+            return False
+        unfinished = (*self.groups.values(), *self.buffer, *self.resting)
+        started = (group.started_version for group in unfinished)
+        return any(version is not None and version <= oldest for version in started)
+
+    def take(self, step: Step, groups: int | None) -> list[Group]:
+        """Takes ``groups`` of the ready groups, as the plan chooses them (None: all)."""
+        plan = step.plan
+        if plan.take == "oldest":
+            self.ready.sort(key=lambda group: group.group)
+        elif plan.take == "shortest":
+            self.ready.sort(key=lambda group: sum(r.new_tokens for r in group.winners))
+        if plan.bounded:  # those that the next batch could not take come first
+            self.ready.sort(key=lambda group: (group.oldest_version or 0) > plan.oldest_allowed)
+        count = len(self.ready) if groups is None else groups
+        taken, self.ready = self.ready[:count], self.ready[count:]
+        return taken
+
+    def put_surplus(self, step: Step) -> list[Group]:
+        """Does with the ready groups that were not taken what the plan says; returns them."""
+        surplus, plan = self.ready, step.plan
+        if plan.surplus != "carry":
+            self.ready = []
+            for group in surplus:
+                self._books.drop(group.winners)
+            if plan.surplus == "restart":
+                self._buffer([self._again(plan, g, g.attempt + 1) for g in surplus])
+        return list(surplus)
+
+    def select(self, group: Group, plan: StepPlan) -> TrainGroup:
+        """The rollouts of a group to train on; the others are dropped."""
+        kept = group.winners
+        for selector in plan.select:
+            positions = selector([reward_of(r) for r in kept], group.group)
+            kept = [kept[position] for position in positions]
+        chosen = set(map(id, kept))
+        self._books.drop([r for r in group.winners if id(r) not in chosen])
+        base = kept if plan.advantages == "after_selection" else group.winners
+        return TrainGroup(group.group, tuple(kept), tuple(reward_of(r) for r in base))
+
+    def kept(self) -> list[Rollout]:
+        """Rollouts that a run ends with, neither trained on nor dropped."""
+        kept = [rollout for group in self.buffer for rollout in group.rollouts]
+        return kept + [rollout for group in self.ready for rollout in group.winners]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known(Known):
+    """A rollout as predictors see it."""
+
+    rollout: Rollout
+    siblings: Sequence[Rollout]
+    world: World
+
+    @property
+    def prompt(self) -> int:
+        return self.rollout.prompt
+
+    @property
+    def new_tokens(self) -> int:
+        return self.rollout.new_tokens
+
+    @property
+    def siblings_tokens(self) -> Sequence[int]:
+        return [sibling.new_tokens for sibling in self.siblings]
+
+    def foresee(self) -> int:
+        found = self.world.foresee(self.rollout)
+        if found is None:
+            raise RunError(
+                f"the {self.world.name} world does not know lengths beforehand: a policy that asks "
+                "an oracle runs in simulation only"
+            )
+        return found

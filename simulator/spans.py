@@ -51,11 +51,11 @@ class Stays:
     """The table of stays, one row each, in the order they ended.
 
     Columns: step, group, prompt, index, attempt; version (of the weights when it was submitted) and
-    versions (distinct ones in the rollout so far); replica; prompt_tokens; new_tokens (sampled in this stay) and
-    total_tokens (of the response so far); prefill_tokens and recomputed_tokens (the part that
-    preemptions caused); preemptions; finished, truncated, resumed; fate of its tokens (0 carried,
-    1 trained, 2 dropped) and trained_step (-1 if none); reward (nan until finished); submitted_s,
-    start_s (first computed), end_s.
+    versions (distinct ones in the rollout so far); replica; prompt_tokens; new_tokens (sampled in
+    this stay) and total_tokens (of the response so far); prefill_tokens and recomputed_tokens (the
+    part that preemptions caused); preemptions; finished, truncated, resumed; fate of its tokens (0
+    carried, 1 trained, 2 dropped) and trained_step (-1 if none); reward (nan until finished);
+    submitted_s, start_s (first computed), end_s.
     """
 
     columns = tuple(_STAY_COLUMNS)

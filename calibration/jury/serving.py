@@ -10,9 +10,9 @@ from simulator.cluster.replica import EngineSpec
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs import CostModel, Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.errors import RunError, ScenarioError
-from simulator.rollout import Rollout
+from simulator.rollout import Rollout, Stay
 from simulator.workload.draws import GroupDraw
-from simulator.world import ClusterShape, Event, Finished
+from simulator.world import ClusterShape, Ended, Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +116,19 @@ def serve(requests: Sequence[Request], engine: EngineSpec, cost: CostModel) -> l
         position = together
     while len(events) < len(requests):
         events += world.wait()
-    ended = sum(isinstance(event, Finished) for event in events)
-    if ended != len(requests):
-        raise RunError(f"{len(requests) - ended} of {len(requests)} requests were lost")
-    first = _first_tokens([rollouts[number] for number in order], logged.prefills)
+    stays = {event.stay.group: event.stay for event in events if isinstance(event, Ended)}
+    if len(stays) != len(requests):
+        lost = len(requests) - len(stays)
+        raise RunError(f"{lost} of {len(requests)} requests were lost")
+    first = _first_tokens([stays[number] for number in order], logged.prefills)
     by_number = dict(zip(order, first, strict=True))
-    return [Served(by_number[number], rollout.end_s) for number, rollout in enumerate(rollouts)]
+    return [Served(by_number[number], stays[number].end_s) for number in range(len(requests))]
 
 
 def _first_tokens(
-    rollouts: Sequence[Rollout], prefills: Sequence[tuple[float, float, int]]
+    stays: Sequence[Stay], prefills: Sequence[tuple[float, float, int]]
 ) -> list[float]:
-    """The end of the iteration in which each prompt was computed to its end; rollouts in order of
+    """The end of the iteration in which each prompt was computed to its end; stays in order of
     their submission.
 
     The engine admits and prefills in that order, so the tokens prefilled so far say whose prompt is
@@ -135,12 +136,12 @@ def _first_tokens(
     computes as it decodes. A preempted rollout would break that order: then first tokens are not
     known, and the start of each rollout stands for its first token.
     """
-    if any(rollout.preemptions for rollout in rollouts):
-        return [rollout.start_s for rollout in rollouts]
+    if any(stay.preemptions for stay in stays):
+        return [stay.start_s for stay in stays]
     done = list(accumulate(tokens for _, _, tokens in prefills))
     first, wanted, iteration = [], 0, 0
-    for rollout in rollouts:
-        wanted += rollout.prefill_tokens
+    for stay in stays:
+        wanted += stay.prefill_tokens
         while done[iteration] < wanted:
             iteration += 1
         start_s, seconds, _ = prefills[iteration]

@@ -132,9 +132,8 @@ class Loop:
         """Opens the next step with the plan that the policy makes of it."""
         plan = self._plan()
         before = self.step
-        if before is not None:
-            if self._between is not None:
-                self._between(self)
+        if before is not None and self._between is not None:
+            self._between(self)
         self._planned = None
         self.next_step += 1
         late = [] if before is None else before.late

@@ -22,8 +22,8 @@ class Step:
     launched: whether its first launch was made. closed: whether its rollout phase is over.
     streamed: the groups that the trainer has already. chosen: prompts that the plan wants first and
     that have not been launched. late: groups that completed when it was closed, for the next step
-    to show, and whether they count; ``completed`` are its predecessor's. rejected_in_a_row: groups that the filter
-    refused since it last accepted one.
+    to show, and whether they count; ``completed`` are its predecessor's. rejected_in_a_row: groups
+    that the filter refused since it last accepted one.
     """
 
     def __init__(

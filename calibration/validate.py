@@ -26,7 +26,8 @@ _ABSOLUTE = ("bubble", "staleness")  # may be 0: errors are differences, not sha
 class Check:
     """One run against its forecast. measured: `METRICS` by step. held_out: whether the run, by its
     policy and seed, is not among those calibrated on. setting: where its scenario differs from the
-    first run's, policy, seed and steps apart; policies are ranked within one setting. pulses: the
+    first run's, policy, seed and steps apart; policies are ranked within one setting and number of
+    steps. pulses: the
     machine's around each step over the calibration's, short and long, shape (steps, 2), where both
     took them."""
 
@@ -41,6 +42,18 @@ class Check:
     def label(self) -> str:
         """The policy, and the setting where it is not the first run's."""
         return f"{self.run.policy} [{self.setting}]" if self.setting else self.run.policy
+
+    @property
+    def steps(self) -> int:
+        """How many steps it ran."""
+        return len(self.measured["step_s"])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to be wary of: in the forecast, and what the run itself warned of."""
+        own = self.run.summary.get("warnings")
+        said = own if isinstance(own, list) else []
+        return [*self.forecast.flags, *(f"the run itself warned: {warning}" for warning in said)]
 
     @property
     def pulse(self) -> tuple[float, float] | None:
@@ -113,7 +126,7 @@ class Validation:
         """Everything that the report says, as plain JSON types."""
         held = [check for check in self.checks if check.held_out]
         return {
-            "schema": "rollcast-validation/1",
+            "schema": "rollcast-validation/2",
             "mode": self.mode,
             "calibrated_on": self.fitted.content["provenance"]["runs"],
             "provenance": {
@@ -231,7 +244,7 @@ def _run_json(check: Check) -> dict[str, Any]:
         "setting": check.setting,
         "seed": check.run.seed,
         "held_out": check.held_out,
-        "steps": len(check.measured["step_s"]),
+        "steps": check.steps,
         "metrics": metrics,
         "total": {
             "measured_s": check.total_s,
@@ -254,7 +267,7 @@ def _run_json(check: Check) -> dict[str, Any]:
         "at_pulse": check.forecast.at_pulse,
         "median_absolute_error_at_own_level": check.error_at_own_level,
         "unmeasured_rollouts": check.forecast.unmeasured,
-        "flags": check.forecast.flags,
+        "warnings": check.warnings,
     }
 
 
@@ -325,23 +338,48 @@ def ranking(checks: Sequence[Check]) -> dict[str, Any]:
     """Policies by mean step time, measured and forecast, and every pair of them. Where each run is
     judged at its own pulse, all times are brought to the calibration's.
 
+    Only like is ranked with like: ``sets`` has an entry for each setting (batch and group size
+    among them) and number of steps, in which two policies or more ran, and pairs are within one.
+
     A pair's difference is real where it exceeds the noise between runs of one policy (the largest
     seen; without repeats, twice the standard error of the two means). sure: the share of the draws,
     number for number, in which the forecast's faster policy is faster. Where that is below 95 %,
     the forecast says that the two may change places.
     """
-    groups = by_policy(checks)
+    alike: dict[tuple[str, int], list[Check]] = {}
+    for check in checks:
+        alike.setdefault((check.setting, check.steps), []).append(check)
     at_pulse = any(check.forecast.at_pulse for check in checks)
+    floor = noise_floor(checks, at_pulse)["run_time_largest"]
+    sets, pairs = [], []
+    for (setting, steps), members in alike.items():
+        groups: dict[str, list[Check]] = {}
+        for check in members:
+            groups.setdefault(check.run.policy, []).append(check)
+        if len(groups) > 1:
+            found, own = _ranked(groups, at_pulse, floor)
+            sets.append({"setting": setting, "steps": steps, **found})
+            pairs += [{"set": len(sets) - 1, **pair} for pair in own]
+    clear = [pair for pair in pairs if pair["exceeds_noise"]]
+    return {
+        "sets": sets,
+        "pairs": pairs,
+        "clear_pairs": len(clear),
+        "clear_pairs_right": sum(pair["right"] for pair in clear),
+    }
+
+
+def _ranked(
+    groups: Mapping[str, Sequence[Check]], at_pulse: bool, floor: float | None
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The order of policies that ran alike, and their pairs; see `ranking`."""
     real = {
         p: float(np.mean([_step_s(c, at_pulse).mean() for c in cs])) for p, cs in groups.items()
     }
     drawn = {p: np.mean([_mean_steps(c) for c in cs], axis=0) for p, cs in groups.items()}
     expected = {policy: float(np.median(values)) for policy, values in drawn.items()}
-    floor = noise_floor(checks, at_pulse)["run_time_largest"]
     pairs = []
     for one, other in combinations(groups, 2):
-        if groups[one][0].setting != groups[other][0].setting:
-            continue
         gap = abs(real[one] - real[other]) / ((real[one] + real[other]) / 2)
         steps = [[_step_s(c, at_pulse) for c in groups[name]] for name in (one, other)]
         noise = _standard_noise(*map(np.concatenate, steps)) if floor is None else floor
@@ -360,16 +398,13 @@ def ranking(checks: Sequence[Check]) -> dict[str, Any]:
                 "may_flip": bool(share < SURE),
             }
         )
-    clear = [pair for pair in pairs if pair["exceeds_noise"]]
-    return {
+    order = {
         "measured": sorted(real, key=lambda p: real[p]),
         "forecast": sorted(expected, key=lambda p: expected[p]),
         "step_s_measured": real,
         "step_s_forecast": expected,
-        "pairs": pairs,
-        "clear_pairs": len(clear),
-        "clear_pairs_right": sum(pair["right"] for pair in clear),
     }
+    return order, pairs
 
 
 def _mean_steps(check: Check) -> FloatArray:

@@ -8,7 +8,8 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from calibration.validation_text import COLUMNS, flags, sentences, table_rows
+from calibration.validation_text import SETTING, name_of_set, sentences, table_rows, warnings
+from simulator.cli.console import seconds
 
 
 def draw(content: dict[str, Any]) -> bytes:
@@ -55,20 +56,22 @@ def _short(policy: str) -> str:
     return policy if len(policy) <= 18 else policy[:17] + "…"
 
 
-_STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em}
-table{border-collapse:collapse;font-size:13px}td,th{padding:.25em .6em;text-align:right;
-border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}img{max-width:100%}"""
+# What is wider than the screen scrolls in a box of its own: the page never does.
+_STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;
+overflow-wrap:anywhere}
+table{border-collapse:collapse;font-size:13px;overflow-wrap:normal}
+td,th{padding:.25em .6em;text-align:right;white-space:nowrap;border-bottom:1px solid #ddd}
+.name{text-align:left;white-space:normal;min-width:6em;max-width:14em}
+td:first-child,th:first-child{position:sticky;left:0;background:#fff}
+.box{overflow-x:auto;margin:1em 0}.box img{width:100%;min-width:640px}
+.warnings{border-left:4px solid #d55e00;padding-left:1em}
+@media(max-width:600px){body{margin:1em auto}h1{font-size:1.4em}ul{padding-left:1.2em}}"""
 
 
 def page(content: dict[str, Any], picture: bytes) -> str:
-    """The whole report as one page that needs no other file."""
+    """The whole report as one page that needs no other file, readable on a telephone."""
     image = base64.b64encode(picture).decode("ascii")
-    pairs = [
-        [" / ".join(pair["policies"]), f"{100 * pair['real_difference']:.1f} %",
-         f"{100 * pair['noise']:.1f} %", "yes" if pair["right"] else "no", pair["faster"],
-         f"{100 * pair['sure']:.0f} %"]
-        for pair in content["ranking"]["pairs"]
-    ]  # fmt: skip
+    rows = table_rows(content)
     trained = [
         [run["name"], run["policy"], str(run["seed"]), str(run["steps"])]
         for run in content["calibrated_on"]
@@ -76,23 +79,49 @@ def page(content: dict[str, Any], picture: bytes) -> str:
     made_on = [[key, str(value)] for key, value in content["provenance"].items()]
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
         f"<title>Validation: {content['mode']}</title><style>{_STYLE}</style></head><body>",
         f"<h1>Validation: {content['mode']}</h1>",
         _list(sentences(content)),
+        "<h2>Warnings</h2>",
+        f"<div class='warnings'>{_list(warnings(content) or ['none'])}</div>",
         "<h2>Runs</h2><p>Median absolute errors by step; bubble and staleness as differences.</p>",
-        _html_table(COLUMNS, table_rows(content)),
-        f"<p><img alt='measured and forecast step times' src='data:image/png;base64,{image}'></p>",
-        "<h2>Pairs of policies</h2>",
-        _html_table(("pair", "real difference", "noise", "right order", "forecast faster", "sure"),
-                    pairs),
-        "<h2>Flags</h2>",
-        _list(flags(content) or ["none"]),
+        _html_table(list(rows[0]), [list(row.values()) for row in rows]),
+        "<div class='box'><img alt='measured and forecast step times' "
+        f"src='data:image/png;base64,{image}'></div>",
+        *_ranking(content["ranking"]),
         "<h2>Calibrated on</h2>",
         _html_table(("run", "policy", "seed", "steps"), trained),
         _html_table(("", ""), made_on),
         "</body></html>",
-    ]  # fmt: skip
+    ]
     return "\n".join(parts) + "\n"
+
+
+def _ranking(order: dict[str, Any]) -> list[str]:
+    """The policies of each set of runs that are alike, fastest first, and its pairs."""
+    if not order["sets"]:
+        return []
+    parts = ["<h2>Ranking</h2><p>Only runs of one setting and number of steps are ranked together: "
+             "mean step times, fastest first as measured.</p>"]  # fmt: skip
+    for number, alike in enumerate(order["sets"]):
+        times = (alike["step_s_measured"], alike["step_s_forecast"])
+        ranked = [
+            [policy, seconds(times[0][policy]), seconds(times[1][policy]),
+             str(alike["forecast"].index(policy) + 1)]
+            for policy in alike["measured"]
+        ]  # fmt: skip
+        pairs = [
+            [" / ".join(pair["policies"]), f"{100 * pair['real_difference']:.1f} %",
+             f"{100 * pair['noise']:.1f} %", "yes" if pair["right"] else "no", pair["faster"],
+             f"{100 * pair['sure']:.0f} %"]
+            for pair in order["pairs"] if pair["set"] == number
+        ]  # fmt: skip
+        parts.append(f"<h3>{html.escape(name_of_set(alike))}</h3>")
+        parts.append(_html_table(("policy", "measured", "forecast", "place by forecast"), ranked))
+        parts.append(_html_table(("pair", "real difference", "noise", "right order",
+                                  "forecast faster", "sure"), pairs))  # fmt: skip
+    return parts
 
 
 def _list(items: Iterable[str]) -> str:
@@ -100,8 +129,13 @@ def _list(items: Iterable[str]) -> str:
 
 
 def _html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return f"<table><tr>{head}</tr>{body}</table>"
+    """A table in a box; what names a row stands to the left and may be broken."""
+    marks = [" class='name'" if i == 0 or c == SETTING else "" for i, c in enumerate(columns)]
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        found = zip(marks, cells, strict=True)
+        inside = "".join(f"<{tag}{mark}>{html.escape(cell)}</{tag}>" for mark, cell in found)
+        return f"<tr>{inside}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    return f"<div class='box'><table>{line('th', columns)}{body}</table></div>"

@@ -2,37 +2,60 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from calibration.validate import Validation
 from calibration.validation_page import draw, page
-from calibration.validation_text import COLUMNS, flags, sentences, table_rows
+from calibration.validation_text import SETTING, sentences, table_rows, warnings
+from simulator.cli.console import console, fitted, named_column
 from simulator.errors import ScenarioError
 from simulator.results.write import write_json
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 FILES = ("validation.json", "validation.png", "report.html")
+_NAMES = ("policy", SETTING)
+_LONG = 9
+_FIRST_TO_GO = ("pulse", "staleness", "bubble", "tokens/s", "train", "rollout", "steps inside",
+                "steps", "90 % interval", "run is")  # fmt: skip
 
 
 def show(validation: Validation) -> None:
     """Prints the table and what it comes to."""
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     content = validation.to_json()
-    console = Console(width=None if sys.stdout.isatty() else 170, highlight=False)
-    table = Table(title=f"{validation.mode}: median absolute error by step", title_justify="left")
-    for i, column in enumerate(COLUMNS):
-        table.add_column(Text(column), justify="left" if i in (0, 2) else "right", overflow="fold")
-    for row in table_rows(content):
-        table.add_row(*map(Text, row))
-    console.print(table)
+    rows = table_rows(content)
+    screen = console()
+
+    def build(columns: Sequence[str]) -> Table:
+        from rich.table import Table
+
+        title = f"{validation.mode}: median absolute error by step"
+        grid = Table(title=title, title_justify="left", padding=(0, 0, 0, 1))
+        for name in columns:
+            if name in _NAMES:
+                named_column(grid, name, [row[name] for row in rows], screen.width)
+            else:
+                heading = name if len(name) <= _LONG else name.replace(" ", "\n")
+                left = name == "run is"
+                grid.add_column(heading, justify="left" if left else "right", no_wrap=True)
+        for row in rows:
+            grid.add_row(*(Text(row[name]) for name in columns))
+        return grid
+
+    table, left_out = fitted(screen, list(rows[0]), _FIRST_TO_GO, build)
+    screen.print(table)
+    if left_out:
+        screen.print(f"For {', '.join(left_out)}, make the terminal wider.", style="dim")
     for line in sentences(content):
-        console.print(Text(line), soft_wrap=True)
-    for line in flags(content):
-        console.print(Text(f"warning: {line}"), soft_wrap=True)
+        screen.print(Text(line))
+    for line in warnings(content):
+        screen.print(Text(f"warning: {line}"), style="yellow")
 
 
 def check_target(folder: Path, force: bool) -> None:

@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from simulator.cli.console import seconds
 
-COLUMNS = ("policy", "seed", "", "run time", "forecast (90 %)", "error", "step", "rollout",
-            "train", "tokens/s", "bubble", "staleness", "steps inside", "pulse")  # fmt: skip
+SETTING = "setting"
+_FIGURES = ("run time", "forecast", "90 % interval", "error", "step", "rollout", "train",
+            "tokens/s", "bubble", "staleness", "steps inside", "pulse")  # fmt: skip
 _METRICS = ("step_s", "rollout_s", "train_s", "tokens_per_s", "bubble", "staleness")
 
 
-def table_rows(content: dict[str, Any]) -> list[list[str]]:
-    """One row a run, as text, under `COLUMNS`."""
-    rows = []
-    for run in content["runs"]:
-        total, metrics = run["total"], run["metrics"]
-        low, high = total["interval_s"]
-        rows.append(
-            [
-                f"{run['policy']} [{run['setting']}]" if run["setting"] else run["policy"],
-                str(run["seed"]),
-                "held out" if run["held_out"] else "calibrated on",
-                seconds(total["measured_s"]),
-                f"{seconds(total['forecast_s'])} ({seconds(low)} - {seconds(high)})",
-                f"{100 * total['error']:+.1f} %",
-                *(_error(metrics[name]) for name in _METRICS),
-                f"{100 * run['coverage_of_steps']:.0f} %",
-                _pulse(run["pulse"]),
-            ]
-        )
-    return rows
+def table_rows(content: dict[str, Any]) -> list[dict[str, str]]:
+    """One row a run: text by column. The setting is left out where all runs have one."""
+    settings = any(run["setting"] for run in content["runs"])
+    return [_row(run, settings) for run in content["runs"]]
+
+
+def _row(run: dict[str, Any], settings: bool) -> dict[str, str]:
+    total = run["total"]
+    low, high = total["interval_s"]
+    figures = (
+        seconds(total["measured_s"]),
+        seconds(total["forecast_s"]),
+        f"{seconds(low)} - {seconds(high)}",
+        f"{100 * total['error']:+.1f} %",
+        *(_error(run["metrics"][name]) for name in _METRICS),
+        f"{100 * run['coverage_of_steps']:.0f} %",
+        _pulse(run["pulse"]),
+    )
+    return {
+        "policy": run["policy"],
+        **({SETTING: short_setting(run["setting"])} if settings else {}),
+        "seed": str(run["seed"]),
+        "steps": str(run["steps"]),
+        "run is": "held out" if run["held_out"] else "calibrated on",
+        **dict(zip(_FIGURES, figures, strict=True)),
+    }
 
 
 def _pulse(pulse: dict[str, float] | None) -> str:
@@ -64,7 +72,8 @@ def sentences(content: dict[str, Any]) -> list[str]:
     )
     if floor["pairs"]:
         said.append(
-            f"noise floor over {floor['pairs']} pairs of runs of one policy: steps differ by "
+            f"noise floor over {floor['pairs']} pair{'s' if floor['pairs'] > 1 else ''} of runs of "
+            "one policy: steps differ by "
             f"{100 * floor['step_s']:.1f} % (median), run times by {100 * floor['run_time']:.1f} % "
             f"(at most {100 * floor['run_time_largest']:.1f} %)"
         )
@@ -92,8 +101,10 @@ def sentences(content: dict[str, Any]) -> list[str]:
         )
     order = content["ranking"]
     if order["pairs"]:
-        said.append(f"fastest first, measured: {', '.join(order['measured'])}")
-        said.append(f"fastest first, forecast: {', '.join(order['forecast'])}")
+        for alike in order["sets"]:
+            where = name_of_set(alike)
+            said.append(f"fastest first, measured, {where}: {', '.join(alike['measured'])}")
+            said.append(f"fastest first, forecast, {where}: {', '.join(alike['forecast'])}")
         said.append(
             f"{order['clear_pairs_right']} of {order['clear_pairs']} pairs whose real difference "
             f"exceeds the noise are in the right order ({len(order['pairs'])} pairs in all)"
@@ -101,17 +112,30 @@ def sentences(content: dict[str, Any]) -> list[str]:
         for pair in order["pairs"]:
             if pair["may_flip"]:
                 slower = next(p for p in pair["policies"] if p != pair["faster"])
+                where = name_of_set(order["sets"][pair["set"]])
                 said.append(
-                    f"not sure: {pair['faster']} before {slower} in {100 * pair['sure']:.0f} % of "
-                    "the draws; within the interval they change places"
+                    f"not sure, {where}: {pair['faster']} before {slower} in "
+                    f"{100 * pair['sure']:.0f} % of the draws; "
+                    "within the interval they change places"
                 )
     return said
 
 
-def flags(content: dict[str, Any]) -> list[str]:
-    """Each flag once, with the runs that it concerns."""
+def short_setting(setting: str) -> str:
+    """Where a run's scenario differs from the first one's, without the sections of the keys."""
+    return re.sub(r"[\w.]+\.(\w+=)", r"\1", setting)
+
+
+def name_of_set(alike: dict[str, Any]) -> str:
+    """What the runs of one set of the ranking have in common."""
+    setting = short_setting(alike["setting"])
+    return f"{alike['steps']} steps" + (f" with {setting}" if setting else "")
+
+
+def warnings(content: dict[str, Any]) -> list[str]:
+    """Each warning once, with the runs that it concerns."""
     found: dict[str, list[str]] = {}
     for run in content["runs"]:
-        for flag in run["flags"]:
-            found.setdefault(flag, []).append(run["name"])
-    return [f"{flag} [{', '.join(names)}]" for flag, names in found.items()]
+        for warning in run["warnings"]:
+            found.setdefault(warning, []).append(run["name"])
+    return [f"{warning} [{', '.join(names)}]" for warning, names in found.items()]

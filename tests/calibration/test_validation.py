@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import html
 import json
 import re
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from calibration import validation_report
+from calibration import validation_page, validation_report, validation_text
 from calibration.calibrate import Fitted, calibrate
 from calibration.cli import register
 from calibration.folder import RunFolder
@@ -80,19 +82,17 @@ def test_a_prediction_is_near_and_knows_its_doubt(predicted: Validation) -> None
 def test_ranking_says_who_is_faster_and_how_sure(predicted: Validation) -> None:
     found = ranking(predicted.checks)
     [pair] = found["pairs"]
-    assert found["measured"] == found["forecast"] == ["april", "sync"]
+    [alike] = found["sets"]
+    assert alike["measured"] == alike["forecast"] == ["april", "sync"]
     assert pair["exceeds_noise"]
     assert pair["right"]
     assert pair["sure"] > 0.95
     assert not pair["may_flip"]
-    [alone] = ranking(predicted.checks[:2])["measured"]
-    assert alone == "sync"
+    assert ranking(predicted.checks[:2])["sets"] == []
 
 
 def test_equal_policies_are_not_called_different(predicted: Validation) -> None:
     """The same run under another name: a tie, in which the draws go either way."""
-    import dataclasses
-
     one, other = predicted.checks[:2]
     renamed = dataclasses.replace(
         other.run,
@@ -188,6 +188,75 @@ def test_the_report_is_one_page(replayed: Validation, tmp_path: Path) -> None:
     content = json.loads((tmp_path / "out" / "validation.json").read_text())
     assert len(content["runs"]) == 3
     assert (tmp_path / "out" / "validation.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_report_says_what_the_terminal_warns_of(
+    replayed: Validation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = replayed.checks[0]
+    summary = {**first.run.summary, "warnings": ["a <strange> thing"]}
+    warned = dataclasses.replace(first, run=dataclasses.replace(first.run, summary=summary))
+    checked = dataclasses.replace(replayed, checks=[warned, *replayed.checks[1:]])
+    validation_report.show(checked)
+    shown = " ".join(capsys.readouterr().out.split())
+    validation_report.write(tmp_path / "out", checked)
+    page = (tmp_path / "out" / "report.html").read_text()
+    listed = page.partition("<h2>Warnings</h2>")[2].partition("<h2>")[0]
+    found = validation_text.warnings(checked.to_json())
+    assert any("the run itself warned: a <strange> thing [" in warning for warning in found)
+    assert any("not among the calibrated policies" in warning for warning in found)
+    for warning in found:
+        assert f"warning: {warning}" in shown
+        assert html.escape(warning) in listed
+
+
+def test_only_like_is_ranked_with_like(fitted: Fitted, tmp_path: Path) -> None:
+    """Fewer steps, or another group size: a set of its own, or none where it has one policy."""
+    folders = [
+        write_world(tmp_path / f"{i}", policy=policy, steps=steps, group_size=size)
+        for i, (policy, steps, size) in enumerate(
+            [("sync", 8, 6), (APRIL, 8, 6), ("sync", 5, 6), ("sync", 8, 4), (APRIL, 8, 4)]
+        )
+    ]
+    content = validate(fitted, folders, "replay", draws=1).to_json()
+    sets = content["ranking"]["sets"]
+    assert [(s["steps"], s["setting"]) for s in sets] == [(8, ""), (8, "workload.group_size=4")]
+    assert [sorted(s["measured"]) for s in sets] == [["april", "sync"]] * 2
+    assert [pair["set"] for pair in content["ranking"]["pairs"]] == [0, 1]
+    said = "\n".join(validation_text.sentences(content))
+    assert "fastest first, measured, 8 steps: " in said
+    assert "fastest first, measured, 8 steps with group_size=4: " in said
+    assert "5 steps" not in said
+
+
+def test_settings_are_shown_without_their_sections() -> None:
+    setting = "workload.group_size=16, engine.task.log_sd=0.3, workload.lengths=[1, 2.5]"
+    shown = "group_size=16, log_sd=0.3, lengths=[1, 2.5]"
+    assert validation_text.short_setting(setting) == shown
+    assert validation_text.short_setting("") == ""
+
+
+def test_the_page_does_not_overflow_a_telephone(replayed: Validation) -> None:
+    """What may be wider than the screen scrolls in a box of its own."""
+    page = validation_page.page(replayed.to_json(), b"")
+    assert "<meta name='viewport' content='width=device-width, initial-scale=1'>" in page
+    assert re.search(r"\.box\{[^}]*overflow-x:auto", page)
+    for wide in re.finditer("<(table|img)", page):
+        assert page[: wide.start()].endswith("<div class='box'>")
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+def test_the_table_fits_the_terminal(
+    replayed: Validation,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: int,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    validation_report.show(replayed)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert not any("\u2026" in line for line in lines)  # no figure is cut short
 
 
 def test_the_command_line(runs: dict[str, Path], tmp_path: Path) -> None:

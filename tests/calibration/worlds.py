@@ -105,6 +105,7 @@ def write_world(
     lengths: dict[str, Any] | None = None,
     versions: dict[str, str] | None = None,
     prompts: object = PROMPTS,
+    group_size: int = 6,
 ) -> Path:
     """Simulates one run, iteration by iteration, and writes the folder of a real one."""
     data = {
@@ -112,7 +113,7 @@ def write_world(
         "engine": {"max_seqs": 64, "max_batched_tokens": 512, "kv_tokens": 20000},
         "workload": {
             "batch_groups": 8,
-            "group_size": 6,
+            "group_size": group_size,
             "prompt_tokens": prompts,
             "max_new_tokens": 200,
             "lengths": lengths or LENGTHS,

@@ -76,7 +76,7 @@ def page(content: dict[str, Any], picture: bytes) -> str:
         [run["name"], run["policy"], str(run["seed"]), str(run["steps"])]
         for run in content["calibrated_on"]
     ]
-    made_on = [[key, str(value)] for key, value in content["provenance"].items()]
+    made_on = [f"{key}: {_plain(value)}" for key, value in content["provenance"].items()]
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
@@ -92,10 +92,16 @@ def page(content: dict[str, Any], picture: bytes) -> str:
         *_ranking(content["ranking"]),
         "<h2>Calibrated on</h2>",
         _html_table(("run", "policy", "seed", "steps"), trained),
-        _html_table(("", ""), made_on),
+        _list(made_on),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return "none" if value is None else str(value)
 
 
 def _ranking(order: dict[str, Any]) -> list[str]:

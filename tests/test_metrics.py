@@ -40,6 +40,7 @@ def add_stay(
     step: int = 0,
     tokens: int = 1,
     finished: bool = True,
+    prompt_tokens: int = 0,
 ) -> Rollout:
     """A stay by hand; the same rollout again is resumed."""
     rollout = rollout or Rollout(len(run.stays), 0)
@@ -49,7 +50,7 @@ def add_stay(
         rollout.index,
         rollout.attempt,
         replica,
-        0,
+        prompt_tokens,
         (Segment(step, tokens),),
         "stop" if finished else "aborted",
         start_s,

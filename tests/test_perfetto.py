@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from simulator.results.metrics import context_over_time
 from simulator.results.perfetto import lanes, write_trace
-from simulator.rollout import Rollout
 from simulator.spans import PhaseSpan, Run
 from simulator.world import ClusterShape
 from tests.test_metrics import REAL, add_stay, hand_made_runs
@@ -227,10 +226,8 @@ def test_a_resumed_rollout_is_followed_from_replica_to_replica() -> None:
 
 def test_context_tokens_grow_from_the_prompt_to_the_response() -> None:
     run = Run("hand-made", ClusterShape(1, 1, 1, True), end_s=9.0)
-    rollout = Rollout(0, 0)
-    rollout.prompt_tokens = 50
-    add_stay(run, 0.0, 1.0, 3.0, tokens=20, finished=False, rollout=rollout)
-    add_stay(run, 3.0, 4.0, 8.0, tokens=40, rollout=rollout)
+    rollout = add_stay(run, 0.0, 1.0, 3.0, tokens=20, finished=False, prompt_tokens=50)
+    add_stay(run, 3.0, 4.0, 8.0, tokens=40, rollout=rollout, prompt_tokens=50)
     times, tokens = context_over_time(run, 0)
     at = dict(zip(times.round(9).tolist(), tokens.tolist(), strict=True))
     assert {t: at[t] for t in (0.0, 1.0, 3.0, 4.0, 8.0)} == {0: 0, 1: 50, 3: 0, 4: 70, 8: 0}

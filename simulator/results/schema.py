@@ -216,6 +216,7 @@ ROLLOUTS = Table(
         _tokens("prefill_tokens", "prefilled in the stay"),
         _tokens("recomputed_tokens", "the part of them that preemptions caused"),
         _seconds("submitted_s", "handed to the replica"),
+        _count("prompt", "which prompt it answered: one may come again, as another group"),
     ),
 )  # fmt: skip
 NOT_IN_ROLLOUTS = ("fate",)

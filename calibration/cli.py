@@ -101,12 +101,16 @@ def validate(
     from calibration.calibrate import Fitted
     from calibration.validate import validate as check
     from simulator.cli.progress import progress_bar
+    from simulator.errors import ScenarioError
     from simulator.results.write import plain
 
     if out is not None:
         validation_report.check_target(out, force)
     with progress_bar("", len(runs), elapsed=False, said="") as update:
-        known = Fitted.read(fitted)
+        try:
+            known = Fitted.read(fitted)
+        except ScenarioError as error:  # whose field is a scenario's
+            raise ScenarioError("FITTED.json", error.message) from None
         if lengths:
             known = known.with_responses(lengths)
         on_run = update and (lambda name: update(advance=1, said=name))

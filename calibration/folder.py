@@ -22,6 +22,7 @@ from simulator.spans import Stays
 Table = dict[str, NDArray[Any]]
 
 FIELD = "RUN_DIR"
+_GIVE = "give the folder of a finished run, as rollcast run --out writes it"
 SAME = ("python", "versions", "processor", "cores", "torch_threads", "gpu")
 _CAP = Option(whole=True, bounds=Between(1, LARGEST_TOKENS))
 _SAME_SCENARIO = ("model", "gpu", "cluster", "engine")
@@ -45,7 +46,9 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """Opens a run's folder."""
         if not path.is_dir():
-            raise _wrong(f"{path} is not a folder; give the folder of a finished run")
+            raise _wrong(f"{path} is not a folder; {_GIVE}")
+        if not any(place(path, file.name).exists() for file in (schema.SUMMARY, schema.SCENARIO)):
+            raise _wrong(f"{path} holds no run; {_GIVE}")
         summary = read_document(path, schema.SUMMARY, FIELD)
         return cls(path, summary, read_document(path, schema.SCENARIO, FIELD))
 
@@ -159,7 +162,11 @@ class RunFolder:
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        """provenance.json."""
+        """provenance.json, which only real runs have."""
+        if self.summary.get("world") == "simulated":
+            raise _wrong(
+                f"{self.path} is a simulated run, which tells nothing of a machine; {_GIVE}"
+            )
         return read_document(self.path, schema.PROVENANCE, FIELD)
 
     def stays(self) -> Stays:
@@ -235,10 +242,20 @@ def _check_keys(
 ) -> None:
     for key in keys:
         if one.get(key) != other.get(key):
+            name, a, b = _difference(key, one.get(key), other.get(key))
             raise _wrong(
-                f"{path} and {other_path} differ in {key} ({_short(one.get(key))} and "
-                f"{_short(other.get(key))}); calibrate each kind of run by itself"
+                f"{path} and {other_path} differ in {name} ({_short(a)} and {_short(b)}); "
+                "calibrate each kind of run by itself"
             )
+
+
+def _difference(name: str, one: Any, other: Any) -> tuple[str, Any, Any]:
+    """The first key below ``name`` in which two values differ, and what each has there."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in {**one, **other}:
+            if one.get(key) != other.get(key):
+                return _difference(f"{name}.{key}", one.get(key), other.get(key))
+    return name, one, other
 
 
 def _short(value: Any) -> str:

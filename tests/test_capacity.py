@@ -187,6 +187,16 @@ def test_a_plan_without_a_grid_is_one_choice(
     assert row["policy"] == "sync"
 
 
+def test_a_wrong_aim_is_told_before_the_work(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("a choice was simulated")
+
+    monkeypatch.setattr("simulator.studies.capacity.explore", never)
+    assert "--by" in run(capsys, str(path), "--by", "speed")[2]
+
+
 def test_what_a_user_gets_wrong(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in (
         (("--by", "speed"), "--by"),

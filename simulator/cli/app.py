@@ -209,6 +209,7 @@ def plan(
 
     if out is not None:
         check_target(out, force)
+    capacity.check_aim(by)
     raw = override(read_scenario(scenario), settings or (), seed)
     grid = capacity.parse_vary(vary or ())
     chains = policy or [from_raw(raw).policy_name]
@@ -306,7 +307,7 @@ def _run(argv: Sequence[str] | None) -> int:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "rollcast"
         said = cast(Any, error).format_message().rstrip(".")
-        return _fail(f"{said}; see {command} --help")
+        return _fail(f"{said}{' See' if said.endswith('?') else '; see'} {command} --help")
     except MemoryError:
         return _fail("out of memory; make steps or workload smaller")
     except OSError as error:

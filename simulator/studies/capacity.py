@@ -161,13 +161,18 @@ def _marked(choices: Sequence[Choice]) -> list[Choice]:
     return [replace(choice, best=i in points and not beaten(i)) for i, choice in enumerate(choices)]
 
 
+def check_aim(aim: str) -> None:
+    """Raises ScenarioError (``--by``) for what cannot be ranked by."""
+    if aim not in get_args(Aim):
+        raise ScenarioError("--by", f"{aim!r} is not one of {', '.join(get_args(Aim))}")
+
+
 def ranked(choices: Sequence[Choice], aim: str) -> list[Choice]:
     """The choices, best first by ``aim``; what cannot be run comes last.
 
     Raises ScenarioError (``--by``) for another aim, and for ``usd`` where no GPU has a price.
     """
-    if aim not in get_args(Aim):
-        raise ScenarioError("--by", f"{aim!r} is not one of {', '.join(get_args(Aim))}")
+    check_aim(aim)
     key = {"step_s": "step_s", "gpu_s": "gpu_s_per_step", "usd": "usd_per_step"}[aim]
     if not any(choice.figures.get(key) is not None for choice in choices):
         raise ScenarioError("--by", "no GPU has a price; give gpu.usd_per_hour")
@@ -195,6 +200,7 @@ def plan(
     Raises ScenarioError or RunError where none can be run, or the grid has too many combinations.
     """
     chains = policies or [scenario.policy]
+    check_aim(by)
     combinations(vary, chains)
     return ranked(explore(scenario.raw, vary, chains), by)
 

@@ -199,3 +199,30 @@ def test_packing_by_hand() -> None:
     # a prefix of 2 once, responses of 10 and 7 padded to 10; the lone rollout stays dense
     shared = TrainLoad(load.groups, shared_prefix=True)
     assert Packing(20).fed(shared) == (2 + 20 + 5, 2, 2 * 2 + 2 * 10 * (10 + 2) + 5 * 5)
+
+
+def test_runs_that_differ_say_in_which_key(run: Path, tmp_path: Path) -> None:
+    other = write_world(tmp_path / "other", steps=4)
+    content = json.loads((other / "scenario.json").read_text())
+    content["scenario"]["engine"]["task"] = {"name": "collatz", "log_sd": 0.3}
+    (other / "scenario.json").write_text(json.dumps(content))
+    with pytest.raises(ScenarioError, match=r"differ in engine\.task \(None and \{'name'"):
+        calibrate([run, other])
+    content["scenario"]["engine"].pop("task")
+    content["scenario"]["engine"]["max_seqs"] = 65
+    (other / "scenario.json").write_text(json.dumps(content))
+    with pytest.raises(ScenarioError, match=r"differ in engine\.max_seqs \(64 and 65\)"):
+        calibrate([run, other])
+
+
+def test_a_folder_without_a_run_and_a_simulated_run_are_told_apart(
+    run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ScenarioError, match="empty holds no run; give the folder of a finished"):
+        calibrate([tmp_path / "empty"])
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps({**summary, "world": "simulated"}))
+    (run / "provenance.json").unlink()
+    with pytest.raises(ScenarioError, match="is a simulated run, which tells nothing of a machine"):
+        calibrate([run])

@@ -271,6 +271,8 @@ def test_the_command_line(runs: dict[str, Path], tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "held out" in done.output
     assert (tmp_path / "out" / "report.html").exists()
+    wrong = runner.invoke(app, ["validate", str(tmp_path), str(runs["sync-1"])])
+    assert str(wrong.exception).startswith("FITTED.json: ")
     again = runner.invoke(app, [*arguments, "--out", str(tmp_path / "out")])
     assert "add --force" in str(again.exception)
 

@@ -1,14 +1,14 @@
 """The roofline: against hand arithmetic, its laws, and measured kernels, engines and updates."""
 
-import csv
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calibration.jury import engine_grid, kernel_tables
+from calibration.jury.files import PUBLISHED
 from simulator.costs import (
     ROOFLINE_SOURCES,
     Extremes,
@@ -21,8 +21,8 @@ from simulator.costs import (
 from simulator.costs.hardware import Gpu, load_gpu
 from simulator.costs.models import load_model
 from simulator.errors import ScenarioError
+from tests.data.extract import ROWS, read
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
 MODELS = ("qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "llama-3.1-70b")
 
 IDEAL = Gpu(
@@ -39,14 +39,6 @@ IDEAL = Gpu(
     all_reduce_floor_s=1e-5,
     interconnect_efficiency=0.5,
 )
-
-
-def rows(name: str) -> list[dict[str, str]]:
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"real data are not beside the checkout: {path.name}")
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def prefill(batch: int, tokens: int, computed: int = 0) -> Iteration:
@@ -305,10 +297,11 @@ SYSTEMS = {
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_kernel_tables_held_out_rows(system: str) -> None:
     """Mean errors on the rows that no efficiency was fitted to (every second one)."""
-    table = [r for r in rows("kernel_table_latency_qwen3_8b.csv") if r["system"] == system]
+    table = [r for r in read(ROWS / kernel_tables.FILE) if r["system"] == system]
+    assert len(table) > 60
     errors: dict[tuple[str, bool], list[float]] = {}
     model, gpu = load_model("qwen3-8b"), load_gpu(SYSTEMS[system])
-    for row in table[1::2]:
+    for row in table:
         parallel, batch, context = (int(row[k]) for k in ("tp", "batch", "context"))
         cost = RooflineCost(model, gpu, parallel, host_s=0.0, host_per_rollout_s=0.0)
         decode = row["phase"] == "decode"
@@ -333,7 +326,7 @@ def test_a_real_engine_of_mid_2024_is_the_kernels_and_its_host_code() -> None:
         "meta-llama/Llama-2-7b-hf": llama2,
     }
     errors = []
-    for row in rows("engine_batch_latency.csv"):
+    for row in read(ROWS / engine_grid.FILE):
         if row["hw"] != "Nvidia H100 GPU" or row["ngpu"] != "1" or row["model"] not in models:
             continue
         cost = RooflineCost(
@@ -351,12 +344,9 @@ def test_a_real_engine_of_mid_2024_is_the_kernels_and_its_host_code() -> None:
 
 def test_weight_updates_on_256_gpus_held_out() -> None:
     """checkpoint-engine on 256 H20: the fit saw 8 and 16 GPUs."""
-    weights = {"DeepSeek-V3.1 FP8": 671e9, "Kimi-K2 FP8": 1030e9}
-    seen = 0
-    for row in rows("rl_step_times.csv"):
-        if row["model"] in weights and row["n_gpu"] == "256":
-            rate = RooflineCost(load_model("qwen3-8b"), load_gpu("h20"))
-            predicted = rate.sync_fixed_s + weights[row["model"]] / rate.sync_bytes_per_s
-            assert predicted == pytest.approx(float(row["refit_s"]), rel=0.20)
-            seen += 1
-    assert seen == 2
+    rate = RooflineCost(load_model("qwen3-8b"), load_gpu("h20"))
+    table = [row for row in read(PUBLISHED / "weight_updates.csv") if row["gpus"] == "256"]
+    assert len(table) == 2
+    for row in table:
+        predicted = rate.sync_fixed_s + float(row["weight_bytes"]) / rate.sync_bytes_per_s
+        assert predicted == pytest.approx(float(row["update_s"]), rel=0.20)

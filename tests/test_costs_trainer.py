@@ -1,15 +1,14 @@
 """The trainer: time against a plain sum, balance, memory, shared prefixes, and real baselines."""
 
-import csv
 import itertools
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calibration.jury import trainer_baselines
 from simulator.costs import (
     TRAINER_SOURCES,
     RooflineTrainer,
@@ -27,8 +26,7 @@ from simulator.costs.memory import (
 from simulator.costs.models import load_model
 from simulator.costs.trainer import Work, dense_work, pack, prefix_work, suffix_work
 from simulator.errors import ScenarioError
-
-DATA = Path(__file__).parents[2] / "shared" / "data"
+from tests.data.extract import ROWS, read
 
 QWEN = load_model("qwen3-8b")
 H100 = load_gpu("h100-sxm")
@@ -371,14 +369,9 @@ BASELINES = {
 
 
 def baselines(gpu: str) -> list[dict[str, str]]:
-    path = DATA / "trainer_step_times.csv"
-    if not path.exists():
-        pytest.skip("real data are not beside the checkout: trainer_step_times.csv")
-    with path.open(newline="") as file:
-        table = list(csv.DictReader(file))
     return [
         r
-        for r in table
+        for r in read(ROWS / trainer_baselines.FILE)
         if gpu in r["gpu"]
         and r["model"] in BASELINES
         and r["type"] == "rl"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks.published_lengths import (
@@ -20,8 +19,8 @@ from benchmarks.published_lengths import (
 from calibration.fit_lengths import _negative_log_likelihood, _observe, fit_lengths
 from simulator.workload.length_specs import length_presets
 from simulator.workload.lengths import LengthModel, whole_tokens
+from tests.data.extract import LENGTHS, read, statistics
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
 PRESETS = length_presets()
 
 
@@ -179,23 +178,39 @@ def test_a_published_preset_solves_its_equations(preset):
 FITTED = [preset for preset in PRESETS.values() if preset.kind == "fitted"]
 
 
+def pattern(count: int) -> np.ndarray:
+    """``count`` numbers with sum 0 and sum of squares 1."""
+    signs = np.resize([1.0, -1.0], count)
+    signs[count - count % 2 :] = 0.0
+    return signs / max(math.sqrt(float(signs @ signs)), 1.0)
+
+
+def lengths_with(row: dict[str, str], cap: int) -> list[list[float]]:
+    """Groups of lengths of which the likelihood takes just these statistics (the normal effects of
+    prompt and response make it a function of them), responses at the cap included."""
+    prompts, responses = int(row["prompts"]), int(row["responses"])
+    between, within = float(row["squares_between"]), float(row["squares_within"])
+    means = float(row["mean_log"]) + math.sqrt(between) * pattern(prompts)
+    effects = math.sqrt(within / prompts) * pattern(responses)
+    capped = [float(cap)] * int(row["capped"])
+    return [[*(np.exp(mean + effects) + 0.5).tolist(), *capped] for mean in means]
+
+
+def like(groups: list[list[float]], rows: list[dict[str, str]], cap: int) -> bool:
+    """Whether these are lengths below the cap, apart from those counted at it: made ones may pass
+    it."""
+    below = sum(int(row["prompts"]) * int(row["responses"]) for row in rows)
+    lengths = [n for group in groups for n in group]
+    return min(lengths) >= 1 and sum(n < cap for n in lengths) == below
+
+
 @pytest.mark.parametrize("preset", FITTED, ids=lambda preset: preset.name)
 def test_a_fitted_preset_is_what_its_data_give(preset):
-    reasoning = "LRMTokenEconomy" in preset.source
-    file = DATA / ("reasoning_lengths_5x.csv" if reasoning else "instruct_lengths_10x.csv")
-    if not file.exists():
-        pytest.skip(f"{file.name}, which the preset was fitted to, is not here")
-    model = preset.source.rpartition(" of ")[2]
-    groups = defaultdict(list)
-    with file.open(encoding="utf-8", newline="") as rows:
-        for i, row in enumerate(csv.DictReader(rows)):
-            if row["model"] != model:
-                continue
-            if not reasoning:
-                groups[str(i)] = [int(row[f"n{k}"]) for k in range(10)]
-            elif row["type"] != "knowledge":
-                groups[row["prompt_id"]].append(int(row["tokens_completion"]))
-    fit = fit_lengths(list(groups.values()), preset.details["cap_tokens"])
+    cap = preset.details["cap_tokens"]
+    rows = [row for row in read(LENGTHS) if row["preset"] == preset.name]
+    groups = [group for row in rows for group in lengths_with(row, cap)]
+    assert like(groups, rows, cap)
+    fit = fit_lengths(groups, cap)
     counts = {key: preset.details[key] for key in ("prompts", "rollouts", "capped")}
     assert counts == {"prompts": fit.groups, "rollouts": fit.rollouts, "capped": fit.capped}
     for name, value in preset.lengths.items():
@@ -203,3 +218,19 @@ def test_a_fitted_preset_is_what_its_data_give(preset):
             assert value == pytest.approx(getattr(fit, name), rel=3e-3, abs=6e-4), name
     for name, error in preset.details["standard_errors"].items():
         assert error == pytest.approx(fit.standard_errors[name], rel=0.1, abs=6e-4), name
+
+
+@given(
+    groups=st.lists(st.lists(st.integers(2, 90), min_size=2, max_size=6), min_size=2, max_size=6),
+    cap=st.integers(40, 100),
+)
+def test_the_statistics_hold_all_that_a_fit_takes(groups: list[list[int]], cap: int) -> None:
+    """Whatever the parameters, lengths made from the statistics are as likely as the measured."""
+    below = [sum(n < cap for n in group) for group in groups]
+    assume(min(below) >= 1 and max(below) >= 2)
+    rows = list(statistics("any", groups, cap))
+    made = [group for row in rows for group in lengths_with(row, cap)]
+    assume(like(made, rows, cap))
+    for parameters in ((3.0, 0.5, 0.4, 0.0), (4.0, 1.2, 0.8, 0.02)):
+        likely = [_negative_log_likelihood(_observe(g, cap), *parameters) for g in (groups, made)]
+        assert likely[1] == pytest.approx(likely[0], rel=1e-5)

@@ -7,11 +7,13 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from calibration.jury import (
     engine_grid,
@@ -24,13 +26,17 @@ from calibration.jury import (
 )
 from calibration.jury.__main__ import OUT, SOURCES, judge, main
 from calibration.jury.architectures import PRESETS, architecture, typed_in
-from calibration.jury.files import DEFAULT_DATA, PUBLISHED, AbsentError
-from calibration.jury.serving import Request, Served
+from calibration.jury.files import PUBLISHED, AbsentError
+from calibration.jury.serving import Request, Served, serve
 from calibration.jury.verdict_files import as_json, judged_in
-from simulator.costs import Iteration
+from simulator.cluster.replica import EngineSpec
+from simulator.costs import Iteration, RooflineCost
+from simulator.costs.hardware import load_gpu
+from simulator.costs.models import load_model
 from simulator.errors import ScenarioError
 from simulator.scenario.file import RawScenario, read_scenario
 from simulator.studies.simulate import from_raw, simulate
+from tests.data.extract import JUDGED, ROWS, VERDICT, figures
 
 HEADS = {
     trace.FILE: ",".join(trace.COLUMNS),
@@ -139,6 +145,50 @@ def test_three_figures_of_a_trace_by_hand() -> None:
     assert found.mean_tpot_s == pytest.approx((1.0 + 1.5) / 2)
     with pytest.raises(ScenarioError, match="second token"):
         trace.summarise(requests[1:2], served[1:2])
+
+
+def test_a_run_that_the_presets_made_is_judged_faultless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(2)
+    requests = [
+        Request(int(prompt), int(new), float(at))
+        for prompt, new, at in zip(
+            rng.integers(20, 2000, 60),
+            rng.integers(2, 600, 60),
+            np.cumsum(rng.exponential(0.1, 60)),
+            strict=True,
+        )
+    ]
+    cost = RooflineCost(load_model("llama-3.1-8b"), load_gpu("rtx-pro-6000"))
+    engine = EngineSpec(trace.MAX_SEQS, trace.MAX_BATCHED_TOKENS, cost.kv_pool_tokens)
+    lines = [
+        f"{r.prompt_tokens},{r.new_tokens},{r.arrival_s},{s.first_token_s},{s.end_s}"
+        for r, s in zip(requests, serve(requests, engine, cost), strict=True)
+    ]
+    (tmp_path / trace.FILE).write_text("\n".join([HEADS[trace.FILE], *lines]))
+    monkeypatch.setattr(trace, "_check_known", lambda measured: None)
+    source = trace.source(tmp_path)
+    errors = {edition: [c.error for c in source.cases if c.group == edition]
+              for edition in trace.EDITIONS}  # fmt: skip
+    assert errors["Workstation Edition"] == pytest.approx([0.0] * 3, abs=1e-9)
+    assert min(errors["Server Edition"]) > 0.02
+
+
+def test_work_like_the_peers_gives_forecasts_like_the_committed(tmp_path: Path) -> None:
+    """Their 512 lengths were drawn once from this distribution; here are its quantiles."""
+    shares = (np.arange(512) + 0.5) / 512
+    lengths = np.minimum(np.ceil(3000 * np.exp(stats.norm.ppf(shares))), 16384).astype(int)
+    workload = {"prompt": 512, "out": np.random.default_rng(0).permutation(lengths).tolist()}
+    (tmp_path / peers.FILE).write_text(json.dumps(workload))
+    found = {case.name + case.group: case for case in peers.source(tmp_path).cases}
+    known = {case["name"] + case["group"]: case for case in committed()["peers"]["cases"]}
+    assert set(found) == set(known)
+    for name, case in found.items():
+        assert case.low is not None
+        assert case.high is not None
+        assert case.low < case.forecast < case.high
+        assert case.forecast == pytest.approx(known[name]["forecast"], rel=0.05)
 
 
 def test_every_architecture_typed_in_is_whole() -> None:
@@ -260,7 +310,7 @@ def test_a_weight_update_is_fixed_time_and_bytes() -> None:
 # --- the committed verdict ---
 
 
-def committed() -> dict[str, dict[str, object]]:
+def committed() -> dict[str, dict[str, Any]]:
     found = json.loads((OUT / "jury.json").read_text("utf-8"))
     return {source["key"]: source for source in found["sources"]}
 
@@ -271,18 +321,25 @@ def test_every_source_is_in_the_committed_verdict() -> None:
     assert "engine_grid" in committed()
 
 
-@pytest.mark.parametrize("key", [key for key in SOURCES if key != "rl_steps"])
-def test_the_committed_verdict_is_what_comes_out(key: str) -> None:
-    (source,) = judge(DEFAULT_DATA, [key])
-    if source.skipped:
-        pytest.skip(f"real data are not beside the checkout: {source.skipped}")
-    (fresh,) = as_json([source])["sources"]
-    known = committed()[key]
+def test_the_committed_verdict_is_what_comes_out() -> None:
+    """Of the source whose figures are all here; `make published` makes the others anew."""
+    (fresh,) = as_json(judge(ROWS, ["weight_updates"]))["sources"]
+    known = committed()["weight_updates"]
     for part, fields in (("checks", ("value",)), ("cases", ("measured", "forecast"))):
         assert [x["name"] for x in fresh[part]] == [x["name"] for x in known[part]]
         for ours, theirs in zip(fresh[part], known[part], strict=True):
             for field in fields:
                 assert ours[field] == pytest.approx(theirs[field], rel=1e-4), ours["name"]
+
+
+@pytest.mark.parametrize("key", JUDGED)
+def test_forecasts_of_published_rows_are_those_known(key: str) -> None:
+    """What is said of a sample of each table stays what it was, case by case."""
+    known = json.loads(VERDICT.read_text("utf-8"))[key]
+    (source,) = judge(ROWS, [key])
+    fresh = figures(source)
+    assert fresh["checks"] == pytest.approx(known["checks"], rel=1e-4)
+    assert fresh["forecasts"] == pytest.approx(known["forecasts"], rel=1e-4)
 
 
 def test_a_committed_scenario_gives_the_committed_forecast() -> None:

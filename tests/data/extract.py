@@ -21,7 +21,7 @@ import numpy as np
 from calibration.jury import engine_grid, kernel_tables, trainer_baselines
 from calibration.jury.__main__ import judge
 from calibration.jury.verdict import Source
-from simulator.results.folder import write_json
+from simulator.results.write import write_json
 from simulator.workload.length_specs import length_presets
 
 HERE = Path(__file__).parent

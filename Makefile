@@ -46,7 +46,7 @@ bench: $(VENV)/.installed  ## Speed and memory of the simulator
 	$(VENV)/bin/python benchmarks/speed.py
 
 published: $(VENV)/.installed  ## Forecasts against published measurements
-	$(VENV)/bin/python benchmarks/published.py
+	$(VENV)/bin/python -m benchmarks.published
 	$(VENV)/bin/python -m calibration.jury
 
 measure: $(ENGINE)/.installed  ## Real runs of every policy, here, afresh: an hour of two idle cores

@@ -94,7 +94,8 @@ def make_groups(shape: Shape) -> list[SampledGroup]:
     generator = torch.Generator().manual_seed(prompt * response + rollouts)
 
     def tokens(n: int) -> list[int]:
-        return torch.randint(0, SHAPE["vocab_size"], (n,), generator=generator).tolist()
+        drawn: list[int] = torch.randint(0, SHAPE["vocab_size"], (n,), generator=generator).tolist()
+        return drawn
 
     made = []
     for _ in range(groups):

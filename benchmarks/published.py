@@ -1,4 +1,4 @@
-"""What papers published against what the simulator forecasts: ``python benchmarks/published.py``.
+"""What papers published against what the simulator forecasts: ``python -m benchmarks.published``.
 
 Nothing is tuned to a published result. Each section says what was taken from the paper and what
 from fits to other data; each row says what had to be assumed, and a miss says its likely reason.
@@ -11,8 +11,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from claims import april, pods, prefix_reuse, sagc
-from claims.common import Row, Section
+from benchmarks.claims import april, pods, prefix_reuse, sagc
+from benchmarks.claims.common import Row, Section
 
 RESULTS = Path(__file__).parent / "results" / "published.md"
 
@@ -20,7 +20,7 @@ HEAD = ["claim", "published", "forecast", "error", "assumed"]
 INTRO = """\
 # Published behaviour against the forecast
 
-Made by `python benchmarks/published.py` (`make published`). Nothing is tuned to these figures:
+Made by `python -m benchmarks.published` (`make published`). Nothing is tuned to these figures:
 where the forecast misses, the table says so. Error is forecast over published, less one, unless it
 says points or words.
 """

@@ -55,7 +55,7 @@ def smooth(values: list[float]) -> np.ndarray[Any, Any]:
     total = np.cumsum([0.0, *values])
     first = np.maximum(np.arange(1, len(values) + 1) - WINDOW, 0)
     last = np.arange(1, len(values) + 1)
-    return (total[last] - total[first]) / (last - first)
+    return np.asarray((total[last] - total[first]) / (last - first))
 
 
 def time_to(run: dict[str, Any], target: float) -> float:

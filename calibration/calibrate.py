@@ -105,9 +105,9 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     pulses = [_pulses(run, tempo) for run in runs]
     probed = None if probe is None else read_probe(probe, runs[0], tempo)
     samples = iterations.collect(runs, pulses)
-    of_iterations = iterations.fit_iterations(samples, probed and probed.iterations)
+    bursts, shapes = (None, None) if probed is None else (probed.iterations, probed.updates)
+    of_iterations = iterations.fit_iterations(samples, bursts)
     done = updates.collect(runs, pulses)
-    shapes = probed and probed.updates
     dense = updates.fit_updates(done, False, shapes)
     shared = updates.fit_updates(done, True, shapes, 1.0 if dense is None else dense.ratio)
     if dense is None:

@@ -304,7 +304,7 @@ def _further_level(levels: FloatArray, rng: np.random.Generator) -> FloatArray:
     is slow in everything, so one draw serves all three. One run says nothing of others."""
     count = len(levels)
     if count == 1:
-        return levels[0]
+        return np.asarray(levels[0])
     logs = np.log(levels)
     spread = logs.std(axis=0, ddof=1) * np.sqrt(1.0 + 1.0 / count)
     t = np.clip(rng.standard_t(count - 1), -_MOST_T, _MOST_T)

@@ -13,7 +13,7 @@ from calibration.folder import RunFolder, check_same
 from calibration.iterations import COUNTS, Samples
 from calibration.robust import FloatArray
 from calibration.tempo import Tempo
-from calibration.updates import MIN_UPDATES, Updates, packing
+from calibration.updates import MIN_UPDATES, Update, Updates, packing
 from simulator.costs.base import TrainLoad
 from simulator.costs.fitted import Packing
 from simulator.errors import ScenarioError
@@ -58,7 +58,9 @@ def read_probe(path: Path, run: RunFolder, tempo: Tempo | None) -> Probed:
         if len(rows) < MIN_UPDATES:
             raise ScenarioError(FIELD, f"{path} has fewer than {MIN_UPDATES} {key}")
     columns = [_burst(f"{path}, bursts[{i}]", row, tempo) for i, row in enumerate(bursts)]
-    return Probed(_updates([_update(row, packed, tempo) for row in updates]), _samples(columns))
+    rows = [_update(row, packed, tempo) for row in updates]
+    trained = Updates.of(rows, skips_equal_rewards=False, padded=True)
+    return Probed(trained, _samples(columns))
 
 
 def _slower(row: Mapping[str, Any], tempo: Tempo | None) -> tuple[float, float]:
@@ -69,21 +71,19 @@ def _slower(row: Mapping[str, Any], tempo: Tempo | None) -> tuple[float, float]:
     return pulse["short_s"] / tempo.short_s, pulse["long_s"] / tempo.long_s
 
 
-def _update(row: Mapping[str, Any], packed: Packing, tempo: Tempo | None) -> tuple[float, ...]:
-    computed, padding, log_prob_s = (
-        float(row[key]) for key in ("computed_tokens", "padding_tokens", "log_prob_s")
-    )
+def _update(row: Mapping[str, Any], packed: Packing, tempo: Tempo | None) -> Update:
     shared = row["layout"] == "shared_prefix"
-    pairs = float(packed.fed(TrainLoad(row["groups"], shared)).pairs)
     _, slower = _slower(row, tempo)
-    times = ((row["total_s"] - log_prob_s) / slower, log_prob_s / slower)
-    counts = (float(row["rollouts"]), float(row["microbatches"]))
-    return (computed + padding, computed, pairs, *counts, *times, float(shared))
-
-
-def _updates(rows: Sequence[tuple[float, ...]]) -> Updates:
-    *columns, shared = np.array(rows).T
-    return Updates(*columns, shared=shared > 0, skips_equal_rewards=False, padded=True)
+    return Update(
+        tokens=row["computed_tokens"] + row["padding_tokens"],
+        computed=row["computed_tokens"],
+        pairs=packed.fed(TrainLoad(row["groups"], shared)).pairs,
+        rollouts=row["rollouts"],
+        microbatches=row["microbatches"],
+        train_s=(row["total_s"] - row["log_prob_s"]) / slower,
+        log_prob_s=row["log_prob_s"] / slower,
+        shared=shared,
+    )
 
 
 def _burst(at: str, row: Mapping[str, Any], tempo: Tempo | None) -> dict[str, FloatArray]:

@@ -19,13 +19,30 @@ MIN_UPDATES = 5
 _MICROBATCH_TOKENS = 4096
 
 
-@dataclass(frozen=True)
-class Updates:
-    """Updates of several runs. Arrays have shape (updates,).
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One update, its times at the reference pulse.
 
     tokens: fed to the model, padding included where the run says. computed: without padding.
     pairs: as `simulator.costs.fitted.Fed` counts them, 0 where the packing is not known.
-    microbatches: 0 where the run does not say. shared: in the layout with a shared prefix.
+    rollouts: trained on. microbatches: 0 where the run does not say. train_s: without log_prob_s,
+    which its log-prob passes took. shared: in the layout with a shared prefix.
+    """
+
+    tokens: float
+    computed: float
+    pairs: float
+    rollouts: float
+    microbatches: float
+    train_s: float
+    log_prob_s: float
+    shared: bool
+
+
+@dataclass(frozen=True)
+class Updates:
+    """Updates of several runs: arrays of what an `Update` has, shape (updates,).
+
     skips_equal_rewards: whether the trainer left out rollouts that it was given. padded: whether
     the runs tell padding.
     """
@@ -40,6 +57,22 @@ class Updates:
     shared: np.ndarray[Any, np.dtype[np.bool_]]
     skips_equal_rewards: bool
     padded: bool
+
+    @classmethod
+    def of(cls, rows: Sequence[Update], *, skips_equal_rewards: bool, padded: bool) -> Updates:
+        """A table of them."""
+        return cls(
+            tokens=np.array([row.tokens for row in rows], dtype=float),
+            computed=np.array([row.computed for row in rows], dtype=float),
+            pairs=np.array([row.pairs for row in rows], dtype=float),
+            rollouts=np.array([row.rollouts for row in rows], dtype=float),
+            microbatches=np.array([row.microbatches for row in rows], dtype=float),
+            train_s=np.array([row.train_s for row in rows], dtype=float),
+            log_prob_s=np.array([row.log_prob_s for row in rows], dtype=float),
+            shared=np.array([row.shared for row in rows], dtype=bool),
+            skips_equal_rewards=skips_equal_rewards,
+            padded=padded,
+        )
 
     def __len__(self) -> int:
         return len(self.train_s)
@@ -78,7 +111,7 @@ def collect(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> Updates:
     pulses: of each run, over the reference; shape (steps, 2). Raises ScenarioError (``RUN_DIR``)
     where tables disagree.
     """
-    rows: list[tuple[float, ...]] = []
+    rows: list[Update] = []
     skips = False
     padded = all(run.updates is not None for run in runs)
     for run, pulse in zip(runs, pulses, strict=True):
@@ -94,28 +127,43 @@ def collect(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> Updates:
                 )
         for i in range(count):
             trained, train_s = float(steps["trained_rollouts"][i]), float(steps["train_s"][i])
-            shared = float(layouts[i] == "shared_prefix")
+            shared, by = layouts[i] == "shared_prefix", slower[i]
             if updates is None:
                 tokens, log_prob_s = _from_spans(run, int(steps["step"][i]))
-                times = (train_s - log_prob_s, log_prob_s, slower[i])
-                rows.append((tokens, tokens, 0, trained, 0, *times, shared))
+                rows.append(
+                    Update(
+                        tokens=tokens,
+                        computed=tokens,
+                        pairs=0.0,
+                        rollouts=trained,
+                        microbatches=0.0,
+                        train_s=(train_s - log_prob_s) / by,
+                        log_prob_s=log_prob_s / by,
+                        shared=shared,
+                    )
+                )
                 continue
             update = updates[i]
             skips = skips or update["rollouts"] < trained
             if update["updates"] == 0:  # nothing was left to train on
                 continue
             log_prob_s, computed = float(update["log_prob_s"]), float(update["computed_tokens"])
-            fed = computed + update["padding_tokens"] if padded else computed
-            kept, batches = update["rollouts"], update["microbatches"]
             load = batches_trained.get(int(steps["step"][i]))
-            pairs = 0 if load is None or packed is None else packed.fed(load).pairs
-            times = (train_s - log_prob_s, log_prob_s, slower[i])
-            rows.append((fed, computed, pairs, kept, batches, *times, shared))
+            rows.append(
+                Update(
+                    tokens=computed + update["padding_tokens"] if padded else computed,
+                    computed=computed,
+                    pairs=0.0 if load is None or packed is None else packed.fed(load).pairs,
+                    rollouts=update["rollouts"],
+                    microbatches=update["microbatches"] if padded else 0.0,
+                    train_s=(train_s - log_prob_s) / by,
+                    log_prob_s=log_prob_s / by,
+                    shared=shared,
+                )
+            )
     if len(rows) < MIN_UPDATES:
         raise ScenarioError("RUN_DIR", f"{len(rows)} updates are too few; at least {MIN_UPDATES}")
-    tokens, computed, pairs, rollouts, batches, train, log_prob, by, layout = np.array(rows).T
-    return Updates(tokens, computed, pairs, rollouts, batches if padded else 0 * batches,
-                   train / by, log_prob / by, layout > 0, skips, padded)  # fmt: skip
+    return Updates.of(rows, skips_equal_rewards=skips, padded=padded)
 
 
 def loads(run: RunFolder, skips: bool) -> dict[int, TrainLoad]:

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from published_lengths import lognormal_for_moments
-
-from claims.common import Row, Section, against, lognormal, percent, scenario, span
+from benchmarks.claims.common import Row, Section, against, lognormal, percent, scenario, span
+from benchmarks.published_lengths import lognormal_for_moments
 from simulator.studies.simulate import Result
 from simulator.workload.length_specs import length_presets
 from simulator.workload.lengths import LengthModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from claims.common import Row, Section, relative, scenario
+from benchmarks.claims.common import Row, Section, relative, scenario
 from simulator.costs.hardware import load_gpu
 from simulator.costs.models import load_model
 from simulator.costs.trainer import RooflineTrainer

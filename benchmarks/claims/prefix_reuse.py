@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from claims.common import Row, Section, percent, relative
+from benchmarks.claims.common import Row, Section, percent, relative
 from simulator.costs.base import TrainLoad
 from simulator.costs.hardware import load_gpu
 from simulator.costs.memory import Recompute, capacity_frontier, phase_b_memory

@@ -7,9 +7,8 @@ import statistics
 from functools import cache
 from typing import Any
 
-from published_lengths import straggler_rate
-
-from claims.common import Row, Section, relative, scenario
+from benchmarks.claims.common import Row, Section, relative, scenario
+from benchmarks.published_lengths import straggler_rate
 from simulator.plan import Batch, StepPlan
 from simulator.policies import SAGC
 from simulator.policy import GroupOutcome, StepOutcome

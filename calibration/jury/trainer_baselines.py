@@ -145,22 +145,31 @@ def fit_stack(steps: list[Step], gpu: Gpu) -> Stack:
     At these lengths every pass is bound by compute, so a step is linear in the inverse of both
     efficiencies and in that.
     """
-    names = ("gemm_flop_efficiency", "trainer_attention_flop_efficiency")
-    changes = [Stack(replace(gpu, **{name: getattr(gpu, name) / 2})) for name in names]
-    changes.append(Stack(gpu, _UNIT_S))
+    gemm, attention = gpu.gemm_flop_efficiency, gpu.trainer_attention_flop_efficiency
+    changes = [
+        Stack(replace(gpu, gemm_flop_efficiency=gemm / 2)),
+        Stack(replace(gpu, trainer_attention_flop_efficiency=attention / 2)),
+        Stack(gpu, _UNIT_S),
+    ]
     now = np.array([forecast_s(step, Stack(gpu)) for step in steps])
     # halving an efficiency adds its part once more
     columns = np.stack([np.array([forecast_s(s, c) for s in steps]) - now for c in changes], axis=1)
-    fixed = now - columns[:, : len(names)].sum(axis=1)
+    fixed = now - columns[:, :2].sum(axis=1)
     used = columns.any(axis=0)  # no mixture, no experts
     factors = np.zeros(len(changes))
     measured = np.array([step.step_s for step in steps])
     factors[used] = fit_relative(fixed, columns[:, used], measured)
-    found = {
-        name: min(1.5, getattr(gpu, name) / float(factor)) if factor > 0 else 1.5
-        for name, factor in zip(names, factors, strict=False)
-    }
-    return Stack(replace(gpu, **found), float(factors[-1]) * _UNIT_S)
+    fitted = replace(
+        gpu,
+        gemm_flop_efficiency=_slowed(gemm, float(factors[0])),
+        trainer_attention_flop_efficiency=_slowed(attention, float(factors[1])),
+    )
+    return Stack(fitted, float(factors[2]) * _UNIT_S)
+
+
+def _slowed(efficiency: float, factor: float) -> float:
+    """What of an efficiency is left where its part takes ``factor`` times as long; 1.5 at most."""
+    return min(1.5, efficiency / factor) if factor > 0 else 1.5
 
 
 _UNIT_S = 1e-4

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -18,6 +18,7 @@ from simulator.checks import flag, join, known_keys, number, whole
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu, Provenance
 from simulator.costs.models import Model
+from simulator.costs.roofline_draws import COST_SPREADS, TRAINER_SPREADS, drawn_gpu, factors
 from simulator.costs.trainer import RooflineTrainer
 from simulator.errors import ScenarioError
 
@@ -345,9 +346,10 @@ class RooflineCost:
 
     def drawn(self, rng: np.random.Generator) -> RooflineCost:
         """The costs with every uncertain figure drawn anew: `simulator.costs.roofline_draws`."""
-        from simulator.costs.roofline_draws import drawn_roofline
-
-        return drawn_roofline(self, rng)
+        gpu, trainer = drawn_gpu(self.gpu, rng), self.trainer_of
+        changed = {n: f * getattr(trainer, n) for n, f in factors(TRAINER_SPREADS, rng).items()}
+        own = {n: f * getattr(self, n) for n, f in factors(COST_SPREADS, rng).items()}
+        return replace(self, gpu=gpu, trainer=replace(trainer, gpu=gpu, **changed), **own)
 
     def warnings(self, extremes: Extremes) -> list[str]:
         """Ranges that the run left, and figures that nobody measured."""

@@ -3,7 +3,7 @@
 Each figure is multiplied by a factor whose spread is what `python -m calibration.jury` finds when
 it holds the presets against published measurements (calibration/data/jury/jury.md), or the range of
 the values that would meet them. Figures that err together share a factor. What a scenario sets to 0
-stays 0.
+stays 0. `simulator.costs.roofline.RooflineCost.drawn` applies them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simulator.costs.hardware import Gpu
-from simulator.costs.roofline import RooflineCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +46,14 @@ TRAINER_SPREADS = (
 )  # fmt: skip
 
 
-def drawn_roofline(cost: RooflineCost, rng: np.random.Generator) -> RooflineCost:
-    """``cost`` with every uncertain figure drawn anew."""
-    gpu = _drawn_gpu(cost.gpu, rng)
-    trainer = cost.trainer_of
-    changed = _factors(TRAINER_SPREADS, rng)
-    trainer = replace(trainer, gpu=gpu, **{n: f * getattr(trainer, n) for n, f in changed.items()})
-    own = {n: f * getattr(cost, n) for n, f in _factors(COST_SPREADS, rng).items()}
-    return replace(cost, gpu=gpu, trainer=trainer, **own)
+def drawn_gpu(gpu: Gpu, rng: np.random.Generator) -> Gpu:
+    """The GPU with its efficiencies drawn anew."""
+    found = factors(GPU_SPREADS, rng)
+    return replace(gpu, **{n: min(f * getattr(gpu, n), 1.0) for n, f in found.items()})
 
 
-def _drawn_gpu(gpu: Gpu, rng: np.random.Generator) -> Gpu:
-    factors = _factors(GPU_SPREADS, rng)
-    return replace(gpu, **{n: min(f * getattr(gpu, n), 1.0) for n, f in factors.items()})
-
-
-def _factors(spreads: tuple[Spread, ...], rng: np.random.Generator) -> Mapping[str, float]:
+def factors(spreads: tuple[Spread, ...], rng: np.random.Generator) -> Mapping[str, float]:
+    """A factor for each figure that the spreads name."""
     found = {}
     for spread in spreads:
         factor = float(np.exp(rng.uniform(np.log(spread.low), np.log(spread.high))))

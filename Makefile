@@ -50,7 +50,7 @@ published: $(VENV)/.installed  ## Forecasts against published measurements
 	$(VENV)/bin/python -m calibration.jury
 
 measure: $(ENGINE)/.installed  ## Real runs of every policy, here, afresh: an hour of two idle cores
-	$(ENGINE)/bin/python -m calibration.measure --work measured --out calibration/data/real/runs
+	$(ENGINE)/bin/python -m benchmarks.measure --work measured --out calibration/data/real/runs
 
 notebook: $(VENV)/.installed  ## Runs the notebook again and keeps its pictures
 	$(VENV)/bin/pip install --quiet --editable '.[notebooks]'

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibration.calibrate import calibrate
-from calibration.folder import RunFolder
-from calibration.measure import (
+from benchmarks.measure import (
     CAMPAIGN,
     Campaign,
     Measurement,
@@ -20,6 +18,8 @@ from calibration.measure import (
     main,
     spread,
 )
+from calibration.calibrate import calibrate
+from calibration.folder import RunFolder
 from simulator.errors import ScenarioError
 from tests.calibration.worlds import write_pulses, write_world
 
@@ -62,7 +62,7 @@ def test_a_campaign_is_read(tmp_path: Path) -> None:
     assert april.iterations
     assert not campaign.runs[0].iterations
     line = command(campaign, april, tmp_path / "out", resume=True)
-    assert line[1:4] == ["-m", "simulator.cli.app", "run"]
+    assert line[1:4] == ["-m", "rollcast", "run"]
     for option in ("--seed=3", "--set=workload.group_size=16", '--set=policy="april"',
                    "--set=steps=5", "--resume"):  # fmt: skip
         assert option in line

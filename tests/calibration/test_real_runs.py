@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.measure import CAMPAIGN, Campaign
 from calibration.calibrate import Fitted, calibrate
 from calibration.folder import RunFolder
-from calibration.measure import CAMPAIGN, Campaign
 from calibration.validate import Validation, validate
 
 RUNS = CAMPAIGN.parent / "runs"

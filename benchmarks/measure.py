@@ -1,6 +1,6 @@
 """Measures a campaign: many real runs, and what of them is worth keeping.
 
-``python -m calibration.measure CAMPAIGN.yaml --work DIR --out DIR``. Every run is a `rollcast run`
+``python -m benchmarks.measure CAMPAIGN.yaml --work DIR --out DIR``. Every run is a `rollcast run`
 of its own process; finished ones are kept in ``--work`` and not made again, an unfinished one is
 resumed. ``--out`` gets each run as `calibration.folder.RunFolder` reads it, its tables compressed,
 and a probe of trainer and engine.
@@ -28,7 +28,7 @@ from simulator.checks import flag, known_keys, whole
 from simulator.errors import RollcastError, ScenarioError
 from simulator.results import schema
 
-CAMPAIGN = Path(__file__).parent / "data" / "real" / "campaign.yaml"
+CAMPAIGN = Path(__file__).parents[1] / "calibration" / "data" / "real" / "campaign.yaml"
 DIGITS = 6  # a microsecond
 GOLDEN = (5**0.5 - 1) / 2
 
@@ -118,7 +118,7 @@ def command(campaign: Campaign, run: Measurement, out: Path, resume: bool) -> li
     """The command line of one run."""
     settings = {**run.settings, "policy": run.policy, "steps": run.steps}
     return [
-        *(sys.executable, "-m", "simulator.cli.app", "run", str(campaign.scenario), "--no-plot"),
+        *(sys.executable, "-m", "rollcast", "run", str(campaign.scenario), "--no-plot"),
         *(f"--out={out}", f"--seed={run.seed}"),
         *(f"--set={key}={json.dumps(value)}" for key, value in settings.items()),
         *(["--resume"] if resume else []),
@@ -148,7 +148,7 @@ def probe(campaign: Campaign, work: Path) -> Path:
     file = work / schema.PROBE_FILE
     if not file.exists():
         work.mkdir(parents=True, exist_ok=True)
-        asked = [sys.executable, "-m", "simulator.cli.app", "probe", str(campaign.scenario)]
+        asked = [sys.executable, "-m", "rollcast", "probe", str(campaign.scenario)]
         _call([*asked, f"--output={file}"], "scenario", "the probe")
     return file
 
@@ -193,7 +193,7 @@ def _compress(content: bytes, path: Path) -> None:
 
 def main() -> int:
     """Measures a campaign; exit code 2 with one sentence where it cannot."""
-    parser = argparse.ArgumentParser(prog="calibration.measure", description=__doc__)
+    parser = argparse.ArgumentParser(prog="benchmarks.measure", description=__doc__)
     parser.add_argument("campaign", nargs="?", type=Path, default=CAMPAIGN)
     parser.add_argument("--work", type=Path, default=Path("measured"), help="whole run folders")
     parser.add_argument("--out", type=Path, help="where the compressed runs go")

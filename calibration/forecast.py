@@ -96,6 +96,7 @@ class MeasuredWorkload:
         self.max_new_tokens = measured.max_new_tokens
         self.max_prompt_tokens = max(measured.max_prompt_tokens, model.max_prompt_tokens)
         self.unmeasured = 0
+        self.warnings: tuple[str, ...] = ()
         self._measured, self._model, self._finished = measured, model, finished
 
     def draw(
@@ -152,15 +153,13 @@ def forecast(
         known, priced = groups, cost
         if number:
             known, priced = groups.drawn(rng), cost.drawn(rng)
-        workload: Workload = ResampledWorkload(
-            known, target.cap, seed + _SEED_STRIDE * (number + 1)
-        )
-        if mode == "replay":
-            workload = _measured(target, workload)
+        resampled = ResampledWorkload(known, target.cap, seed + _SEED_STRIDE * (number + 1))
+        replayed = _measured(target, resampled) if mode == "replay" else None
+        workload = resampled if replayed is None else replayed
         result, found = _simulate(replace(own, workload=workload, cost=priced))
         if number == 0:
-            flags = [*found, *getattr(workload, "warnings", ()), *_flags(fitted, target)]
-            unmeasured = getattr(workload, "unmeasured", 0)
+            flags = [*found, *workload.warnings, *_flags(fitted, target)]
+            unmeasured = 0 if replayed is None else replayed.unmeasured
         metrics = _by_step(result)
         if pulses is not None:
             metrics = _slowed(metrics, by_phase(pulses))

@@ -37,6 +37,7 @@ class _Requests:
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests = requests
+        self.warnings: tuple[str, ...] = ()
         self.max_new_tokens = max(request.new_tokens for request in requests)
         self.max_prompt_tokens = max(request.prompt_tokens for request in requests)
 

@@ -9,6 +9,7 @@ from simulator.costs.base import (
     Curve,
     Extremes,
     Iteration,
+    ScenarioCost,
     TrainCost,
     TrainLoad,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "PhaseB",
     "RooflineCost",
     "RooflineTrainer",
+    "ScenarioCost",
     "TablesCost",
     "TrainCost",
     "TrainLoad",

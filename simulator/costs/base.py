@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from simulator.costs.clock import to_seconds, to_ticks
 
 
@@ -189,4 +191,18 @@ class CostModel(Protocol):
 
     def warnings(self, extremes: Extremes) -> list[str]:
         """One sentence for each way in which a run left the range this model covers."""
+        ...
+
+
+class ScenarioCost(CostModel, Protocol):
+    """A cost model that a scenario can name."""
+
+    @property
+    def kv_pool_tokens(self) -> int | None:
+        """Tokens of KV that one replica has room for; None where the model knows of no memory."""
+        ...
+
+    def drawn(self, rng: np.random.Generator) -> ScenarioCost:
+        """The costs drawn anew from what is not known of them; itself where it does not say how
+        sure it is."""
         ...

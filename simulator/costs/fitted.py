@@ -190,6 +190,10 @@ class FittedCost:
         """Reads a fitted file; raises ScenarioError (``cost.file``)."""
         return cls.from_mapping(read_fitted(path, FIELD), path.name)
 
+    @property
+    def kv_pool_tokens(self) -> None:
+        """A fit knows of no memory."""
+
     def drawn(self, rng: np.random.Generator) -> FittedCost:
         """The costs with every coefficient drawn from what the measurements leave open; the same
         ones where the file does not say how sure they are."""

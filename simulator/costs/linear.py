@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from simulator.checks import join, known_keys, number
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.errors import ScenarioError
@@ -85,6 +87,14 @@ class LinearCost:
         if self.log_prob_per_token_s > 0:
             phases = (("log_prob", self.log_prob_per_token_s * load.tokens), *phases)
         return TrainCost(phases_s=phases)
+
+    @property
+    def kv_pool_tokens(self) -> None:
+        """Coefficients know of no memory."""
+
+    def drawn(self, rng: np.random.Generator) -> LinearCost:
+        """Itself: coefficients do not say how sure they are."""
+        return self
 
     def warnings(self, extremes: Extremes) -> list[str]:
         """None: bare coefficients state no range."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
+
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.costs.hardware import Gpu
 from simulator.costs.models import Model
@@ -235,6 +237,15 @@ class TablesCost:
     def switch_to_rollout_s(self) -> float:
         """As the roofline."""
         return self.roofline.switch_to_rollout_s
+
+    @property
+    def kv_pool_tokens(self) -> int:
+        """As the roofline."""
+        return self.roofline.kv_pool_tokens
+
+    def drawn(self, rng: np.random.Generator) -> TablesCost:
+        """Itself: tables do not say how sure they are."""
+        return self
 
     def warnings(self, extremes: Extremes) -> list[str]:
         """Ranges of the grid that the run left."""

@@ -12,9 +12,9 @@ from simulator.checks import known_keys, nearest
 from simulator.cluster.replica import EngineSpec
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs import (
-    CostModel,
     LinearCost,
     RooflineCost,
+    ScenarioCost,
     TablesCost,
     aiconfigurator_provider,
     kv_pool_tokens,
@@ -65,7 +65,7 @@ class Scenario:
     name: str
     shape: ClusterShape
     engine: EngineSpec
-    cost: CostModel
+    cost: ScenarioCost
     workload: Workload
     policy: Chain
     plan: StepPlan
@@ -201,7 +201,7 @@ def _cost(
     cluster: ClusterSection,
     shape: ClusterShape,
     folder: Path,
-) -> CostModel:
+) -> ScenarioCost:
     kinds = ("roofline", "tables", "file", "linear")
     if isinstance(spec, str):
         if spec not in kinds:
@@ -243,7 +243,7 @@ def _cost(
     return TablesCost(provider, roofline)
 
 
-def _from_file(path: Any, folder: Path) -> CostModel:
+def _from_file(path: Any, folder: Path) -> ScenarioCost:
     """The costs in a file that ``rollcast calibrate`` wrote, or JSON with a mapping ``linear``."""
     if not isinstance(path, str):
         raise ScenarioError("cost.file", f"{path!r} is not the path of a file")
@@ -263,7 +263,7 @@ def _from_file(path: Any, folder: Path) -> CostModel:
     return FittedCost.from_mapping(content, path)
 
 
-def _check_costs(cost: CostModel) -> None:
+def _check_costs(cost: ScenarioCost) -> None:
     """Raises ScenarioError for coefficients with which the clock would stand still or overflow."""
     if isinstance(cost, LinearCost):
         for coefficient in fields(cost):
@@ -279,18 +279,16 @@ def _check_costs(cost: CostModel) -> None:
 
 def _engine(
     section: EngineSection,
-    cost: CostModel,
+    cost: ScenarioCost,
     network: Model | None,
     gpu: Gpu | None,
     tensor_parallel: int,
 ) -> EngineSpec:
     """The engine's limits; a KV pool that is not given follows from model and GPU memory."""
     kv_tokens = section.kv_tokens
-    if isinstance(cost, TablesCost):
-        cost = cost.roofline
-    if kv_tokens is None and isinstance(cost, RooflineCost):
+    if kv_tokens is None:
         kv_tokens = cost.kv_pool_tokens
-    elif kv_tokens is None:
+    if kv_tokens is None:
         if network is None or gpu is None:
             raise ScenarioError(
                 "engine.kv_tokens", "missing; give it, or model and gpu for it to follow from"

@@ -16,8 +16,6 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.fitted import FittedCost
-from simulator.costs.roofline import RooflineCost
 from simulator.scenario.file import override
 from simulator.scenario.scenario import Scenario
 from simulator.spans import StepRecord
@@ -116,9 +114,7 @@ def _drawn(scenarios: Sequence[Scenario], draw: int) -> list[Scenario]:
     first = scenarios[0]
     seed = first.seed + _SEED_STRIDE * draw
     workload = from_raw(override(first.raw, (), seed)).workload
-    cost = first.cost
-    if isinstance(cost, FittedCost | RooflineCost):  # the others do not say how sure they are
-        cost = cost.drawn(np.random.default_rng(seed))
+    cost = first.cost.drawn(np.random.default_rng(seed))
     return [replace(scenario, workload=workload, cost=cost) for scenario in scenarios]
 
 

@@ -45,9 +45,8 @@ def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = 
     except ScenarioError as error:  # a trace too short, a batch too large for the trainer
         raise scenario.raw.locate(error) from None
     result.warnings.extend(scenario.cost.warnings(world.extremes))
-    result.warnings.extend(getattr(scenario.workload, "warnings", ()))
+    result.warnings.extend(scenario.workload.warnings)
     summary = run_summary(result, scenario.name, scenario.policy_name, scenario.seed)
-    usd_per_hour = getattr(scenario.gpu, "usd_per_hour", None)
-    if usd_per_hour:
-        summary["cost_usd"] = summary["gpu_hours"] * usd_per_hour
+    if scenario.gpu is not None and scenario.gpu.usd_per_hour:
+        summary["cost_usd"] = summary["gpu_hours"] * scenario.gpu.usd_per_hour
     return Result(scenario, result, summary)

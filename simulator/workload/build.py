@@ -46,6 +46,11 @@ class Workload(Protocol):
         """No prompt is longer, tokens."""
         ...
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """One sentence for each thing that was done to what was given, for the run's result."""
+        ...
+
     def draw(
         self,
         group: int,

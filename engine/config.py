@@ -62,6 +62,7 @@ class RunSpec:
     trainer: TrainerConfig
     sampling: Sampling
     raw: RawScenario
+    warnings: tuple[str, ...] = ()
 
 
 def build_run(raw: RawScenario) -> RunSpec:
@@ -80,8 +81,8 @@ def _build(raw: RawScenario) -> RunSpec:
     engine, counts = model.engine, model.workload
     _check_cluster(model.cluster)
     plan = StepPlan(Batch(counts.batch_groups, counts.group_size))
-    policy = build_policies(model.policy, model.seed)
-    check_policy(policy, plan)
+    policy = build_policies(model.policy, model.seed, raw.modules)
+    said = check_policy(policy, plan)
     if (name := overlapping(policy, plan)) is not None:
         raise ScenarioError(f"policy.{name}", "needs replica and trainer on GPUs of their own")
     if counts.max_new_tokens is None:
@@ -95,7 +96,9 @@ def _build(raw: RawScenario) -> RunSpec:
     return RunSpec(
         model.name or raw.name.removesuffix(".yaml").removesuffix(".yml"),
         policy,
-        spell(build_policies(model.policy, 0)),  # a seed that follows the run's is not spelt
+        spell(
+            build_policies(model.policy, 0, raw.modules)
+        ),  # a seed that follows the run's is not spelt
         plan,
         model.steps,
         model.seed,
@@ -106,6 +109,7 @@ def _build(raw: RawScenario) -> RunSpec:
         trainer_config(engine.trainer, model.seed, sampling),
         sampling,
         raw,
+        tuple(said),
     )
 
 

@@ -61,6 +61,7 @@ def run_scenario(
     loop = Loop(world, spec.policy, spec.plan, stepped)
     try:
         result = _run(spec, world, loop, out, saved)
+        result.warnings.extend(spec.warnings)
         real = RealRun(result, world.log, _summary(spec, result, world.log))
         if out is not None:
             write_folder(out, lambda folder: _write(folder, spec, real, plot), force)

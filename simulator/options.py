@@ -701,6 +701,14 @@ def _build(
         raise ScenarioError(field + error.field.removeprefix(home), error.message) from None
 
 
+def reader_of(hint: Any) -> Reader:
+    """The reader of an annotation."""
+    try:
+        return _compiled(hint)
+    except TypeError:  # it cannot be hashed
+        return Anything()
+
+
 def take(hint: Any, value: object, field: str) -> Any:
     """``value`` as an annotation asks, such as a union of dataclasses. Raises ScenarioError."""
     reader = _compiled(hint)

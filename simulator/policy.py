@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from simulator.options import Options
 from simulator.plan import StepPlan
@@ -58,11 +58,30 @@ class Policy(Options):
 
     All memory is in the state: ``init`` makes it, ``observe`` returns the next one, and neither
     ``plan`` nor ``observe`` changes the one it is given.
+
+    NAME: what a policy of `simulator.policies` is called; ALIASES: its other names.
     """
+
+    NAME: ClassVar[str] = ""
+    ALIASES: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.FIELD = f"policy.{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', cls.__name__).lower()}"
+        words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        cls.FIELD = f"policy.{vars(cls).get('NAME') or words}"
+
+    @property
+    def decides(self) -> frozenset[str] | None:
+        """The plan's decisions that it makes, such as ``{"stop", "launch.over_sampling"}``, or a
+        whole part of a plan, ``{"batch"}``. Where it does not say (None), they are found by
+        comparing the first step's plan before and after it. A class attribute will do."""
+        return None
+
+    @property
+    def builds_on(self) -> frozenset[str]:
+        """The plan's decisions that it goes on from: those of its own that it adds to or adjusts
+        and does not overwrite, and others' that its own hang on."""
+        return frozenset()
 
     def init(self) -> Any:
         """The state before the first step."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from simulator.cli.console import console
-from simulator.options import Option, declared
-from simulator.policies import POLICIES
+from simulator.errors import ScenarioError
+from simulator.options import Option, nearest
+from simulator.policies import outside, registry
 from simulator.policies.described import describe
 
 if TYPE_CHECKING:
@@ -16,18 +17,23 @@ _WIDEST = 100  # longer lines are hard to read
 
 
 def policy_facts(name: str) -> dict[str, Any]:
-    """What the page says, as plain JSON types. name: one of `POLICIES`."""
-    kind = POLICIES[name]
+    """What the page says, as plain JSON types. name: a known one, or ``module:Class``. Raises
+    ScenarioError for an unknown one, and where its class cannot be imported."""
+    known = registry.names()
+    if name not in known and not outside.is_reference(name):
+        raise ScenarioError("presets policies", f"unknown name {name!r}; {nearest(name, known)}")
+    kind = registry.find(name, f"presets policies {name}")
     about = describe(kind)
     facts: dict[str, Any] = {
         "name": name,
         "what it does": about.mechanism,
         "source": about.source,
         "how": list(about.paragraphs),
-        "parameters": [_parameter(option) for option in declared(kind)],
+        "parameters": [_parameter(option) for option in outside.options_of(kind)],
     }
-    own = next(known for known, other in POLICIES.items() if other is kind)
-    return facts if own == name else {**facts, "another name of": own}
+    own = getattr(kind, "NAME", "")
+    other = name in registry.built_in() and own != name
+    return {**facts, "another name of": own} if other else facts
 
 
 def _parameter(option: Option) -> dict[str, Any]:
@@ -38,7 +44,7 @@ def _parameter(option: Option) -> dict[str, Any]:
 
 
 def show_policy(name: str) -> None:
-    """Prints the page of one of `POLICIES`."""
+    """Prints the page of a policy, as `policy_facts` finds it."""
     screen = console()
     facts = policy_facts(name)
     _say(screen, f"{name}: {facts['what it does']}", style="bold")

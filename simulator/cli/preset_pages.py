@@ -26,9 +26,7 @@ def show_presets(kind: str | None, name: str | None, as_json: bool = False) -> N
     if kind is not None and kind not in KINDS:
         raise ScenarioError("presets", f"unknown kind {kind!r}; {nearest(kind, KINDS)}")
     if name is not None and kind is not None:
-        details: Any = preset_details(kind, name)
-        if kind == "policies":
-            details = policy_facts(name)
+        details: Any = policy_facts(name) if kind == "policies" else preset_details(kind, name)
         if as_json:
             print(json.dumps(plain(details), indent=1))
         elif kind == "policies":

@@ -9,8 +9,8 @@ from simulator.checks import nearest
 from simulator.costs.hardware import figure_names, gpu_presets
 from simulator.costs.models import model_presets
 from simulator.errors import ScenarioError
-from simulator.policies import POLICIES
-from simulator.policies.described import describe
+from simulator.policies import registry
+from simulator.policies.described import Description, describe
 from simulator.workload.length_specs import length_presets
 
 Rows = list[dict[str, Any]]
@@ -106,8 +106,11 @@ def _lengths() -> Rows:
 
 def _policies() -> Rows:
     rows = []
-    for name, kind in POLICIES.items():
-        about = describe(kind)
+    for name in registry.names():
+        try:
+            about = describe(registry.find(name, name))
+        except ScenarioError as error:  # another distribution's, which cannot be imported
+            about = Description(error.message, "", ())
         rows.append({"name": name, "what it does": about.mechanism, "source": about.source})
     return rows
 

@@ -31,6 +31,12 @@ class APRIL(Policy):
     Raises ScenarioError (``policy.april.*``) for values out of range.
     """
 
+    NAME = "april"
+    decides = frozenset(
+        {"launch.over_sampling", "stop", "unfinished", "surplus", "staleness.mask_off_policy"}
+    )
+    builds_on = frozenset({"staleness.mask_off_policy"})
+
     over_sampling: Annotated[
         float,
         MULTIPLE,

@@ -28,6 +28,9 @@ class DynamicSampling(Policy):
     Raises ScenarioError (``policy.dynamic_sampling.*``) for values out of range.
     """
 
+    NAME = "dynamic_sampling"
+    ALIASES = ("dapo_filter",)
+
     refill_groups: Annotated[
         int | None,
         AtLeast(1),
@@ -48,6 +51,17 @@ class DynamicSampling(Policy):
             "drained (c) and otherwise leaves it to the other policies (i)"
         ),
     ] = None
+
+    @property
+    def decides(self) -> frozenset[str]:
+        """The filter; when to stop, where the refill is ``short``; the surplus, where asked to."""
+        others = {"stop"} if self.refill_when == "short" else {"surplus"}
+        return frozenset({"filter", *others, *(["surplus"] if self.surplus else [])})
+
+    @property
+    def builds_on(self) -> frozenset[str]:
+        """When to stop, which another policy's rule decides if there is one."""
+        return frozenset({"stop"} if self.refill_when == "short" else ())
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:
         """Decides filter; surplus where asked to; and, unless another rule decides when to stop,

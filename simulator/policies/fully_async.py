@@ -31,6 +31,22 @@ class FullyAsync(Policy):
     ScenarioError (``policy.fully_async.*``) for values out of range.
     """
 
+    NAME = "fully_async"
+    decides = frozenset(
+        {
+            "launch.over_sampling",
+            "launch.refill",
+            "launch.run_ahead",
+            "stop",
+            "interrupt",
+            "unfinished",
+            "surplus",
+            "take",
+            "staleness.max_versions",
+            "staleness.exceeded",
+        }
+    )
+
     max_staleness: Annotated[
         int,
         Between(0, 10_000),

@@ -17,6 +17,9 @@ class OneStepOff(Policy):
     Worth the staleness only where rollouts and trainer have GPUs of their own.
     """
 
+    NAME = "one_step_off"
+    decides = frozenset({"launch.run_ahead"})
+
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:
         """Decides launch.run_ahead."""
-        return replace(plan, launch=replace(plan.launch, run_ahead=max(plan.launch.run_ahead, 1)))
+        return replace(plan, launch=replace(plan.launch, run_ahead=1))

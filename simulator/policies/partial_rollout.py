@@ -27,6 +27,9 @@ class PartialRollout(Policy):
     Raises ScenarioError (``policy.partial_rollout.*``) for values out of range.
     """
 
+    NAME = "partial_rollout"
+    decides = frozenset({"launch.over_sampling", "launch.refill", "stop", "unfinished", "surplus"})
+
     in_flight: Annotated[
         float,
         MULTIPLE,

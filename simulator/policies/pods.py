@@ -32,6 +32,10 @@ class PODS(Policy):
     (``policy.pods.*``) for values out of range.
     """
 
+    NAME = "pods"
+    decides = frozenset({"select", "advantages"})
+    builds_on = frozenset({"select"})
+
     keep: Annotated[
         int,
         AtLeast(1),

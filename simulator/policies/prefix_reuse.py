@@ -19,6 +19,9 @@ class PrefixReuse(Policy):
     cost model's to say; here it is one decision, the layout.
     """
 
+    NAME = "prefix_reuse"
+    decides = frozenset({"layout"})
+
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:
         """Decides layout."""
         return replace(plan, layout="shared_prefix")

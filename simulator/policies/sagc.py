@@ -72,6 +72,10 @@ class SAGC(Policy):
     is no multiple of a candidate.
     """
 
+    NAME = "sagc"
+    decides = frozenset({"batch"})
+    builds_on = frozenset({"batch.groups"})
+
     candidates: Annotated[
         tuple[int, ...],
         AtLeast(2),

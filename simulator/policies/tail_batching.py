@@ -31,6 +31,19 @@ class TailBatching(Policy):
     Raises ScenarioError (``policy.tail_batching.*``) for values out of range.
     """
 
+    NAME = "tail_batching"
+    decides = frozenset(
+        {
+            "launch.source",
+            "launch.over_sampling",
+            "launch.rollouts",
+            "stop",
+            "unfinished",
+            "surplus",
+        }
+    )
+    builds_on = frozenset({"batch"})
+
     over_sampling: Annotated[
         float,
         MULTIPLE,

@@ -33,7 +33,8 @@ class RawScenario:
     """A scenario before it is checked: its mapping, and the line of each dotted key.
 
     folder: what relative paths inside it start from. overridden: the option behind each key that
-    the command line set.
+    the command line set. modules: where modules of policies are looked for, if not on the Python
+    path alone: the folder of a scenario's file, but not that of a run, which runs no code.
     """
 
     data: dict[str, Any]
@@ -41,6 +42,7 @@ class RawScenario:
     name: str = "scenario"
     folder: Path = Path()
     overridden: Mapping[str, str] = field(default_factory=dict)
+    modules: Path | None = None
 
     def locate(self, error: ScenarioError) -> ScenarioError:
         """The same error with the file and line of its key, or of the nearest key above it."""
@@ -77,7 +79,7 @@ def parse_scenario(text: str, name: str = "scenario", folder: Path = Path()) -> 
     data, lines = _parse(text, name)
     if not isinstance(data, dict):
         raise ScenarioError("", f"{name} is empty or not a mapping of keys; see examples/")
-    return RawScenario(data, lines, name, folder)
+    return RawScenario(data, lines, name, folder, modules=folder)
 
 
 def _parse(text: str, name: str) -> tuple[Any, dict[str, int]]:
@@ -186,7 +188,7 @@ def override(
     if seed is not None:
         data["seed"] = seed
         overridden["seed"] = "--seed"
-    return RawScenario(data, lines, raw.name, raw.folder, overridden)
+    return RawScenario(data, lines, raw.name, raw.folder, overridden, raw.modules)
 
 
 def _put(place: dict[str, Any], path: Sequence[str], value: Any, key: str) -> None:

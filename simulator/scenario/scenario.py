@@ -25,11 +25,11 @@ from simulator.costs.models import Model, load_model, model_presets
 from simulator.errors import ScenarioError
 from simulator.plan import Batch, StepPlan
 from simulator.policies import (
-    POLICIES,
     build_chain,
     check_policy,
     label,
     name_of,
+    parse_labelled,
     parse_policy,
     spell,
 )
@@ -75,6 +75,7 @@ class Scenario:
     raw: RawScenario
     routing: str
     policy_name: str
+    warnings: tuple[str, ...] = ()
 
     def world(self) -> SimulatedCluster:
         """A fresh cluster at time 0. Raises ScenarioError where a rollout could never fit."""
@@ -85,18 +86,15 @@ class Scenario:
 
     def with_policy(self, policy: str | Policy) -> Scenario:
         """The same scenario under another policy: an object, or its spelling on the command line,
-        with a label of its own before it if wanted (``all: april+sagc``). Raises ScenarioError."""
+        with a label of its own before it if wanted (``all = april+sagc``). Raises ScenarioError."""
         if isinstance(policy, Policy):
             return self._under(chain(policy), label(policy))
-        own, colon, spelt = policy.rpartition(":")
-        if colon and not own.strip():
-            raise ScenarioError("--policy", f"{policy!r} has an empty label before the colon")
-        parsed = parse_policy(spelt, seed=self.seed)
-        return self._under(parsed, own.strip() or spell(parse_policy(spelt, seed=0)))
+        name, parsed = parse_labelled(policy, seed=self.seed, folder=self.raw.modules)
+        return self._under(parsed, name)
 
     def _under(self, policy: Chain, name: str) -> Scenario:
-        _check_policy(policy, self.plan, self.shape)
-        return replace(self, policy=policy, policy_name=name)
+        said = _check_policy(policy, self.plan, self.shape)
+        return replace(self, policy=policy, policy_name=name, warnings=tuple(said))
 
 
 def build_scenario(raw: RawScenario) -> Scenario:
@@ -123,8 +121,8 @@ def _build(raw: RawScenario) -> Scenario:
     batch = Batch(counts.batch_groups, counts.group_size)
     _check_sizes(batch, workload, engine, shape, cluster.routing)
     plan = StepPlan(batch)
-    policy = build_policies(model.policy, model.seed)
-    _check_policy(policy, plan, shape)
+    policy = build_policies(model.policy, model.seed, raw.modules)
+    said = _check_policy(policy, plan, shape)
     return Scenario(
         model.name or raw.name.removesuffix(".yaml").removesuffix(".yml"),
         shape,
@@ -138,24 +136,30 @@ def _build(raw: RawScenario) -> Scenario:
         gpu,
         raw,
         cluster.routing,
-        spell(build_policies(model.policy, 0)),  # a seed that follows the run's is not spelt
+        # a seed that follows the run's is not spelt
+        spell(build_policies(model.policy, 0, raw.modules)),
+        tuple(said),
     )
 
 
-def build_policies(spec: Any, seed: int) -> Chain:
-    """The chain that ``policy`` spells, as a list or in one line of text. Raises ScenarioError."""
-    return parse_policy(spec, seed=seed) if isinstance(spec, str) else build_chain(spec, seed=seed)
+def build_policies(spec: Any, seed: int, folder: Path | None = None) -> Chain:
+    """The chain that ``policy`` spells, as a list or in one line of text. folder: the scenario's,
+    where modules of policies are looked for too. Raises ScenarioError."""
+    build = parse_policy if isinstance(spec, str) else build_chain
+    return build(spec, seed=seed, folder=folder)
 
 
-def _check_policy(policy: Chain, plan: StepPlan, shape: ClusterShape) -> None:
-    """Raises ScenarioError for a policy that this cluster or workload cannot carry out."""
-    check_policy(policy, plan)
+def _check_policy(policy: Chain, plan: StepPlan, shape: ClusterShape) -> list[str]:
+    """What is worth a warning about a policy. Raises ScenarioError for one that this cluster or
+    workload cannot carry out."""
+    said = check_policy(policy, plan)
     name = overlapping(policy, plan)
     if shape.colocated and name is not None:
         raise ScenarioError(
             f"policy.{name}",
             "overlaps training with rollout, which needs cluster.placement: disaggregated",
         )
+    return said
 
 
 def overlapping(policy: Chain, plan: StepPlan) -> str | None:
@@ -163,8 +167,7 @@ def overlapping(policy: Chain, plan: StepPlan) -> str | None:
     does."""
     for member in policy.policies:
         if member.plan(plan, member.init()).overlaps:
-            named = type(member) in POLICIES.values()
-            return name_of(member) if named else type(member).__name__
+            return name_of(member)
     return None
 
 

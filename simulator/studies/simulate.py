@@ -44,6 +44,7 @@ def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = 
         result = run(world, scenario.policy, scenario.plan, scenario.steps, on_step)
     except ScenarioError as error:  # a trace too short, a batch too large for the trainer
         raise scenario.raw.locate(error) from None
+    result.warnings.extend(scenario.warnings)
     result.warnings.extend(scenario.cost.warnings(world.extremes))
     result.warnings.extend(scenario.workload.warnings)
     summary = run_summary(result, scenario.name, scenario.policy_name, scenario.seed)

@@ -1,0 +1,172 @@
+"""Chains of policies: built from a scenario's list or a line of text, spelt again, and checked.
+
+In a scenario, ``policy`` is a list of names, each with its parameters if it needs any::
+
+    policy: [{april: {over_sampling: 2.0}}, sagc, {my_module:MyPolicy: {share: 0.5}}]
+
+On a command line the same chain is ``april(over_sampling=2)+sagc+my_module:MyPolicy(share=0.5)``.
+An empty list, or ``sync``, is synchronous RL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+from simulator.errors import ScenarioError
+from simulator.options import declared, join, read, short
+from simulator.plan import Batch, StepPlan
+from simulator.policies import decisions, outside
+from simulator.policies.registry import (
+    SYNCHRONOUS,
+    built_in,
+    find,
+    is_named,
+    name_of,
+)
+from simulator.policies.spelling import Term, read_terms, spell_term, split_label
+from simulator.policy import Chain, Policy, chain
+
+_FIELD = "policy"
+
+
+def build_policy(
+    name: str,
+    params: Mapping[str, Any] | None = None,
+    field: str = _FIELD,
+    *,
+    seed: int = 0,
+    folder: Path | None = None,
+) -> Policy:
+    """The policy called ``name``: one of this package's, an entry point's, or ``module:Class``.
+
+    params: its parameters; those not given have their defaults, and a ``seed`` not given is
+    ``seed``. field: the dotted key that errors start with. folder: where modules are looked for,
+    beside the Python path and the working directory.
+
+    Raises ScenarioError for an unknown name or parameter (naming the nearest valid ones), for a
+    value out of range, and for a class that cannot be imported or made or is no policy.
+    """
+    where = join(field, str(name))
+    kind = find(str(name), where, folder)
+    given = {} if params is None else params
+    if name in built_in():
+        return read(built_in()[name], given, where, defaults={"seed": seed})
+    return outside.make(kind, name, given, where, seed)
+
+
+def build_chain(spec: Sequence[Any] | None, *, seed: int = 0, folder: Path | None = None) -> Chain:
+    """The chain that a scenario's ``policy`` list spells; None and the empty list are synchronous.
+
+    Each item is a name, a mapping of one name to its parameters, or either as `parse_policy` reads
+    it. seed: for policies that draw and are given none of their own. folder: as in `build_policy`.
+
+    Raises ScenarioError (``policy.*``) for what `build_policy` rejects, for a list of another
+    shape, and for policies that make no sense together, by what they declare that they decide.
+    """
+    if spec is None:
+        return chain()
+    if isinstance(spec, str | Mapping) or not isinstance(spec, Sequence):
+        raise ScenarioError(
+            _FIELD,
+            f"must be a list such as [{{april: {{over_sampling: 2}}}}, sagc], got {short(spec)}",
+        )
+    items = [term for position, item in enumerate(spec) for term in _items(item, position)]
+    return _build(items, seed, folder)
+
+
+def parse_policy(text: str, *, seed: int = 0, folder: Path | None = None) -> Chain:
+    """The chain spelt as ``april(over_sampling=2)+pods(keep=4, rule=max_reward)``.
+
+    ``+`` composes from left to right; a value is a number, true, false, none, a word, or a list.
+    ``sync`` is the empty chain. seed, folder: as in `build_chain`.
+
+    Raises ScenarioError (``policy.*``) for text of another form and for what `build_chain` rejects.
+    """
+    return _build([(term.name, term.given) for term in read_terms(text)], seed, folder)
+
+
+def parse_labelled(text: str, *, seed: int = 0, folder: Path | None = None) -> tuple[str, Chain]:
+    """A policy's name in tables and its chain, of ``LABEL = CHAIN`` or a chain alone, which is
+    called as it is spelt; a seed that follows the run's is not. Raises ScenarioError."""
+    label, spelt = split_label(text, _is_policy, outside.is_module)
+    built = parse_policy(spelt, seed=seed, folder=folder)
+    return label or spell(parse_policy(spelt, seed=0, folder=folder)), built
+
+
+def _is_policy(name: str) -> bool:
+    return name == SYNCHRONOUS or name in built_in()
+
+
+def spell(policy: Policy) -> str:
+    """The shortest text that `parse_policy` reads as this policy, with the parameters that differ
+    from their defaults. Raises ValueError for a policy whose class has no name."""
+    if isinstance(policy, Chain):
+        return "+".join(spell(member) for member in policy.policies) or SYNCHRONOUS
+    if not is_named(policy):
+        raise ValueError(f"{policy!r} is not among the named policies")
+    if isinstance(policy, outside.Outside):
+        return spell_term(policy.called, policy.given)
+    given = [(option.key, getattr(policy, option.key), option) for option in declared(type(policy))]
+    changed = [(key, value) for key, value, option in given if value != option.default]
+    return spell_term(name_of(policy), changed)
+
+
+def label(policy: Policy) -> str:
+    """A text for tables and figures: as it is spelt, or as a policy whose class has no name shows
+    itself."""
+    if isinstance(policy, Chain):
+        return "+".join(map(label, policy.policies)) or SYNCHRONOUS
+    if is_named(policy):
+        return spell(policy)
+    return repr(policy) if is_dataclass(policy) else type(policy).__name__
+
+
+def check_policy(policy: Policy, plan: StepPlan) -> list[str]:
+    """Checks the plan that ``policy`` makes of ``plan`` for every group size it may ever choose, so
+    that a contradiction shows before the run and not in the middle of it.
+
+    Returns what is worth a warning: decisions of which one policy overrides another's. Raises
+    ScenarioError, and RunError where a policy from outside fails.
+    """
+    members = chain(policy)
+    _check_together(members.policies)
+    made = decisions.made(members, plan, [name_of(member) for member in members.policies])
+    first = made[-1].after if made else plan
+    first.check()
+    for size in sorted(policy.group_sizes(frozenset({plan.batch.group_size}))):
+        batch: Batch = first.batch.with_group_size(size)
+        StepPlan(batch=batch, launch=first.launch, select=first.select).check()
+    return decisions.overrides(made)
+
+
+def _items(item: Any, position: int) -> list[tuple[str, Mapping[str, Any] | None]]:
+    """(name, parameters) of each policy of one entry of a scenario's list."""
+    if isinstance(item, str):
+        terms = read_terms(item) if any(sign in item for sign in "(+:") else [Term(item, {})]
+        return [(term.name, term.given or None) for term in terms]
+    if isinstance(item, Mapping) and len(item) == 1:
+        [(name, params)] = item.items()
+        return [(name, params)]
+    raise ScenarioError(
+        f"{_FIELD}[{position}]",
+        f"must be a policy's name, or one name with its parameters, got {short(item)}",
+    )
+
+
+def _build(
+    items: Sequence[tuple[str, Mapping[str, Any] | None]], seed: int, folder: Path | None
+) -> Chain:
+    members = [
+        build_policy(name, params, seed=seed, folder=folder)
+        for name, params in items
+        if name != SYNCHRONOUS or params
+    ]
+    _check_together(members)
+    return chain(*members)
+
+
+def _check_together(members: Sequence[Policy]) -> None:
+    decisions.check_together([decisions.claim(member, name_of(member)) for member in members])

@@ -1,0 +1,200 @@
+"""Which decisions of a plan each policy of a chain makes, and what is said where two make the same.
+
+A policy declares them (`simulator.policy.Policy.decides`); of one that does not, they are found by
+comparing the plan that it was given with the plan that it made. What is declared may be an error;
+what is only found is no more than a warning, since nobody can tell whether it goes on from what was
+there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, get_type_hints
+
+from simulator.errors import ScenarioError
+from simulator.options import join, nearest, short
+from simulator.plan import StepPlan
+from simulator.policy import Chain, Policy
+
+
+def _paths() -> tuple[str, ...]:
+    hints = get_type_hints(StepPlan)
+    found: list[str] = []
+    for each in fields(StepPlan):
+        hint = hints[each.name]
+        if isinstance(hint, type) and is_dataclass(hint):
+            found += [f"{each.name}.{inner.name}" for inner in fields(hint)]
+        elif each.name != "step":
+            found.append(each.name)
+    return tuple(found)
+
+
+DECISIONS = _paths()
+"""Every decision of a plan: ``stop``, ``launch.over_sampling``, ..."""
+
+EXCLUSIVE: Mapping[str, str] = MappingProxyType(
+    {
+        "batch.group_size": "the group size",
+        "launch.over_sampling": "how much is launched",
+        "launch.run_ahead": "how far rollouts run ahead of the trainer",
+        "filter": "which groups are rejected",
+    }
+)
+"""What the rest of a policy rests upon, in words: two policies that each decide one of these make
+no sense together, unless the later one goes on from what the earlier one decided."""
+
+
+def changed(before: StepPlan, after: StepPlan) -> frozenset[str]:
+    """The decisions in which two plans differ."""
+    return frozenset(path for path in DECISIONS if value(before, path) != value(after, path))
+
+
+def value(plan: StepPlan, path: str) -> Any:
+    """What a plan decides."""
+    return attrgetter(path)(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a policy has to do with a plan's decisions: those it makes, and those whose earlier
+    value it goes on from. ``name`` is the policy's."""
+
+    name: str
+    decides: frozenset[str]
+    builds_on: frozenset[str]
+
+    @property
+    def overwrites(self) -> frozenset[str]:
+        """What it decides whatever was decided before."""
+        return self.decides - self.builds_on
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a policy of a chain makes of the first step's plan. learns: whether it has a state, so
+    that later plans may differ from the first."""
+
+    claim: Claim
+    before: StepPlan
+    after: StepPlan
+    learns: bool
+
+
+def claim(policy: Policy, name: str, found: frozenset[str] = frozenset()) -> Claim:
+    """What a policy declares, with what it was ``found`` to change.
+
+    Raises ScenarioError (``policy.NAME``) where it declares what is no decision of a plan.
+    """
+    declared = _expanded(getattr(policy, "decides", None) or (), name, "decides")
+    return Claim(
+        name,
+        declared | found,
+        _expanded(getattr(policy, "builds_on", None) or (), name, "builds_on"),
+    )
+
+
+def made(policy: Chain, plan: StepPlan, names: Sequence[str]) -> list[Made]:
+    """Each member's part in the first step's plan. names: of the members."""
+    found = []
+    for member, name in zip(policy.policies, names, strict=True):
+        state = member.init()
+        after = member.plan(plan, state)
+        mine = claim(member, name, changed(plan, after))
+        found.append(Made(mine, plan, after, state is not None))
+        plan = after
+    return found
+
+
+def check_together(claims: Sequence[Claim]) -> None:
+    """Raises ScenarioError (``policy.NAME``) for a chain in which a policy overwrites what another
+    rests upon, or leaves it without any effect."""
+    for place, later in enumerate(claims):
+        for earlier in claims[:place]:
+            _check_pair(earlier, later)
+    for place, earlier in enumerate(claims):
+        rest = claims[place + 1 :]
+        taken = frozenset().union(*(later.overwrites for later in rest))
+        if earlier.decides and earlier.decides <= taken:
+            others = [later.name for later in rest if later.overwrites & earlier.decides]
+            if earlier.name in others:
+                raise _twice(earlier)
+            raise _wrong(
+                earlier,
+                f"has no effect: {' and '.join(dict.fromkeys(others))} after it decides "
+                f"{_listed(earlier.decides)}; leave one out",
+            )
+
+
+def _check_pair(earlier: Claim, later: Claim) -> None:
+    both = [
+        words for path, words in EXCLUSIVE.items() if path in earlier.decides & later.overwrites
+    ]
+    if both and earlier.name == later.name:
+        raise _twice(later)
+    if both:
+        remedy = "keep one of them"
+        if ":" in later.name:
+            remedy += ", or declare in builds_on what it goes on from"
+        raise _wrong(
+            later, f"contradicts {earlier.name}: each decides {' and '.join(both)}; {remedy}"
+        )
+    if needed := (earlier.builds_on - earlier.decides) & later.decides:
+        raise _wrong(
+            earlier, f"must come after {later.name}: it goes by {_listed(needed)}, decided there"
+        )
+
+
+def overrides(chain: Sequence[Made]) -> list[str]:
+    """A sentence for each pair of policies of which the later one overwrites a decision of the
+    earlier one."""
+    said: dict[tuple[str, str], list[str]] = {}
+    authors: dict[str, str] = {}
+    for member in chain:
+        own, really = member.claim, changed(member.before, member.after)
+        for path in (path for path in DECISIONS if path in own.overwrites and path in authors):
+            pair = own.name, authors[path]
+            if path in really:
+                was, now = (_shown(value(p, path)) for p in (member.before, member.after))
+                said.setdefault(pair, []).append(f"{path} ({now} in place of {was})")
+            elif member.learns:
+                said.setdefault(pair, []).append(path)
+        authors.update(dict.fromkeys((own.decides & really) | own.overwrites, own.name))
+    return [
+        f"in the policy, {later} overrides what {earlier} decided: {', '.join(paths)}"
+        for (later, earlier), paths in said.items()
+    ]
+
+
+def _expanded(paths: Iterable[str], name: str, attribute: str) -> frozenset[str]:
+    """Decisions named one by one, or a whole part of a plan such as ``batch``."""
+    field = join(join("policy", name), attribute)
+    wanted = "a set of a plan's decisions, such as {'stop', 'launch.over_sampling'}"
+    if isinstance(paths, str) or not isinstance(paths, Iterable):
+        raise ScenarioError(field, f"must be {wanted}, got {short(paths)}")
+    found: set[str] = set()
+    for path in paths:
+        below = [each for each in DECISIONS if each == path or each.startswith(f"{path}.")]
+        if not below:
+            hint = nearest(str(path), DECISIONS)
+            raise ScenarioError(field, f"{path!r} is no decision of a plan; {hint}")
+        found.update(below)
+    return frozenset(found)
+
+
+def _wrong(policy: Claim, message: str) -> ScenarioError:
+    return ScenarioError(join("policy", policy.name), message)
+
+
+def _twice(policy: Claim) -> ScenarioError:
+    return _wrong(policy, "is listed twice; keep one of them")
+
+
+def _listed(paths: Iterable[str]) -> str:
+    return ", ".join(path for path in DECISIONS if path in frozenset(paths))
+
+
+def _shown(decision: Any) -> str:
+    return type(decision).__name__ if is_dataclass(decision) else short(decision)

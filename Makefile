@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
   --policy 'pods(keep=4)' --policy prefix_reuse \
-  --policy 'all together: april(over_sampling=2)+sagc+pods(keep=4)+prefix_reuse'
+  --policy 'all together = april(over_sampling=2)+sagc+pods(keep=4)+prefix_reuse'
 
 .PHONY: demo demo-engine test test-core check bench published measure notebook clean
 

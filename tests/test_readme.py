@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,23 @@ def test_the_python_example_runs(
     assert [line.split()[0] for line in lines] == ["sync", "april", "april+pods(keep=4)"]
     seconds = [float(line.split()[1]) for line in lines]
     assert seconds[0] > seconds[1] > seconds[2] > 0
+
+
+def test_the_policy_of_ones_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = blocks("py")
+    (tmp_path / "my_policies.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (text,) = blocks("yaml")
+    raw = parse_scenario(text)
+    (chain,) = re.findall(r"'(my_policies:.*?)'", TEXT)
+    scenario = from_raw(raw, "steps=1").with_policy(chain)
+    assert scenario.policy_name == chain
+    assert scenario.warnings == ()
+    assert simulate(scenario).run.steps[0].launched_groups == 40
+    (entry,) = re.findall(r"`- (my_policies:.*?)`", TEXT)
+    assert from_raw(raw, f"policy=[{entry}]").policy_name == chain.partition("+")[0]
+    del sys.modules["my_policies"]
 
 
 def test_the_scenario_runs() -> None:

@@ -222,13 +222,48 @@ def test_a_prompt_or_group_beyond_the_pool_names_the_key_to_change() -> None:
     [
         ("april", "april"),
         (" april ( over_sampling = 1.5 ) + sagc", "april(over_sampling=1.5)+sagc"),
-        ("all of it: april+pods(keep=2)", "all of it"),
+        ("all of it = april+pods(keep=2)", "all of it"),
+        ("all=april(over_sampling=1.5)", "all"),
+        ("json = sync", "json"),
+        ("a=b = c = sync", "a=b = c"),
+        ("what (if) = april", "what (if)"),
+        ("all of it: april+pods(keep=2)", "all of it"),  # the older sign of a label
+        ("all: april+pods(keep=2)", "all"),
+        ("all:april+pods(keep=2)", "all"),
+        ("json: april", "json"),
+        ("a-b:april", "a-b"),
         ("a: b: sync", "a: b"),
+        ("x = y: sync", "x = y"),
+        ("april = april", "april"),
         ("sagc(seed=5)", "sagc(seed=5)"),
     ],
 )
 def test_another_policy_has_its_name(text: str, name: str) -> None:
     assert built("seed=7").with_policy(text).policy_name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "words"),
+    [
+        ("json:april", "policy.json:april", "json has no april"),  # a module's, not a label
+        (" = april", "--policy", "empty label"),
+        (" : april", "--policy", "empty label"),
+        ("all = ", "policy", "cannot read"),
+        ("all = aprill", "policy.aprill", "did you mean april?"),
+        ("all = april = sagc(", "policy", "cannot read"),
+        ("april(over_sampling=sagc", "policy", "cannot read"),
+        ("all: nowhere:Mine", "policy.nowhere:Mine", "there is no module nowhere"),
+        ("nowhere.Mine(share=1)", "policy.nowhere.Mine", "a class of your own is module:Class"),
+        ("nowhere:", "policy", "cannot read"),
+        ("a:b:c", "policy", "there is no module"),
+        ("x" * 5000 + " = april", "policy", "names no policy"),
+    ],
+)
+def test_a_wrong_label_or_chain_is_refused(text: str, field: str, words: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        built().with_policy(text)
+    assert words in caught.value.message
+    assert caught.value.field.startswith(field)
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,8 @@ def compare(
         typer.Option(
             "--policy",
             metavar="CHAIN",
-            help="A chain such as april(over_sampling=2)+pods(keep=4); sync is none. Repeat it.",
+            help="A chain such as april(over_sampling=2)+pods(keep=4); sync is none; a class of your "
+            "own is module:Class(parameter=value). Repeat it.",
         ),
     ] = None,
     out: Out = None,
@@ -140,7 +141,7 @@ def compare(
     """Run one scenario under several policies, side by side.
 
     Every policy meets the same prompts, lengths and rewards. The first is what the others are held
-    against; a policy given alone is held against sync. "NAME: CHAIN" gives a chain a name.
+    against; a policy given alone is held against sync. "LABEL = CHAIN" gives a chain a label.
     """
     from simulator.cli import tables
     from simulator.results.folder import check_target, write_folder

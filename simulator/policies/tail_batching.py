@@ -42,7 +42,7 @@ class TailBatching(Policy):
             "surplus",
         }
     )
-    builds_on = frozenset({"batch"})
+    builds_on = frozenset({"batch.groups"})
 
     over_sampling: Annotated[
         float,

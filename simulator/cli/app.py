@@ -118,8 +118,8 @@ def compare(
         typer.Option(
             "--policy",
             metavar="CHAIN",
-            help="A chain such as april(over_sampling=2)+pods(keep=4); sync is none; a class of your "
-            "own is module:Class(parameter=value). Repeat it.",
+            help="A chain such as april(over_sampling=2)+pods(keep=4); sync is none; a class of "
+            "your own is module:Class(parameter=value). Repeat it.",
         ),
     ] = None,
     out: Out = None,

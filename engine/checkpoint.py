@@ -1,20 +1,39 @@
-"""Where a real run keeps what it needs to go on after a stop or a kill."""
+"""Where a real run keeps what it needs to go on after a stop or a kill.
+
+A folder beside the results: ``state-N.json`` (all that is small), ``trainer-N.safetensors`` and
+``tokens-N.safetensors`` (what is large), ``journal.jsonl`` (a line of what each save added to the
+tables), and ``checkpoint.json``, which names N and each file's length and checksum. That one is
+written last and renamed into place: until then the files of the save before are the checkpoint, and
+a longer journal is read as far as they say. Nothing read is ever executed.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import pickle
 import shutil
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from simulator.errors import RunError, ScenarioError
 
-SCHEMA = "rollcast-checkpoint/2"
-_FILE = "checkpoint.pkl"
-_DRAFT = "checkpoint.pkl.new"
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+SCHEMA = "rollcast-checkpoint/3"
+_MANIFEST = "checkpoint.json"
+_OLD = "checkpoint.pkl"
+_JOURNAL = "journal.jsonl"
+_NUMBERED = {"state": "state-{}.json", "trainer": "trainer-{}.safetensors",
+             "tokens": "tokens-{}.safetensors"}  # fmt: skip
+_BLOCK_BYTES = 1 << 20
 
 
 def place(out: Path) -> Path:
@@ -23,27 +42,268 @@ def place(out: Path) -> Path:
     return out.with_name(out.name + ".running")
 
 
-def save(out: Path, state: dict[str, Any]) -> None:
-    """Writes the state of a run between two steps: the new one whole, or the old one still.
+def exists(out: Path) -> bool:
+    """Whether an unfinished run lies beside ``out``, one of an older version included."""
+    return any((place(out) / name).is_file() for name in (_MANIFEST, _OLD))
 
-    Raises RunError where the disk refuses; the last checkpoint is then untouched.
+
+def discard(out: Path) -> None:
+    """Removes the checkpoint of a finished run."""
+    shutil.rmtree(place(out), ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file as the manifest knows it."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass
+class Writer:
+    """Saves a run, again and again. number: of the last save. journal: what it has of the journal's
+    file by then."""
+
+    out: Path
+    number: int = 0
+    journal: Part = field(default_factory=lambda: Part(0, hashlib.sha256().hexdigest()))
+    _hash: Any = field(default_factory=hashlib.sha256)
+
+    def save(
+        self,
+        state: Mapping[str, Any],
+        added: Mapping[str, Any],
+        trainer: Mapping[str, Tensor],
+        tokens: Arrays,
+    ) -> None:
+        """Writes a save: whole, or the one before stays.
+
+        state: plain data, all of it. added: plain data to add to the journal. Raises RunError where
+        the disk refuses.
+        """
+        from safetensors import SafetensorError
+
+        folder, number = place(self.out), self.number + 1
+        names = {part: name.format(number) for part, name in _NUMBERED.items()}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            parts = {
+                "journal": self._append(folder / _JOURNAL, added),
+                "state": _write_json(folder / names["state"], state),
+                "trainer": _write_tensors(folder / names["trainer"], trainer),
+                "tokens": _write_arrays(folder / names["tokens"], tokens),
+            }
+            described = {name: vars(part) for name, part in parts.items()}
+            manifest = {"schema": SCHEMA, "number": number, "parts": described}
+            draft = folder / f"{_MANIFEST}.new"
+            names["draft"] = draft.name
+            _write_json(draft, {**manifest, "sha256": _digest(manifest)})
+            draft.replace(folder / _MANIFEST)
+            _sync_folder(folder)
+        except (OSError, SafetensorError) as error:
+            for name in names.values():
+                with suppress(OSError):
+                    (folder / name).unlink(missing_ok=True)
+            said = getattr(error, "strerror", None) or str(error)
+            raise RunError(f"cannot save the run to {folder}: {said}; make room there") from None
+        for part in _NUMBERED.values():
+            with suppress(OSError):
+                (folder / part.format(self.number)).unlink(missing_ok=True)
+        self.number, self.journal = number, parts["journal"]
+
+    def _append(self, path: Path, added: Mapping[str, Any]) -> Part:
+        """Adds a line to the journal, after what the last save has of it."""
+        line = json.dumps(added, separators=(",", ":")).encode() + b"\n"
+        with path.open("r+b" if path.exists() else "xb") as file:
+            file.truncate(self.journal.bytes)
+            file.seek(self.journal.bytes)
+            file.write(line)
+            _sync(file)
+        self._hash.update(line)
+        return Part(self.journal.bytes + len(line), self._hash.hexdigest())
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A save that was read: its small data, the journal's lines, and how to go on writing."""
+
+    state: Mapping[str, Any]
+    journal: Sequence[Mapping[str, Any]]
+    writer: Writer
+
+    def trainer(self) -> dict[str, Tensor]:
+        """The trainer's tensors. Raises ScenarioError where they cannot be read."""
+        from safetensors.torch import load_file
+
+        tensors: dict[str, Tensor] = _read_tensors(self.writer, "trainer", load_file)
+        return tensors
+
+    def tokens(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The world's arrays. Raises ScenarioError where they cannot be read."""
+        from safetensors.numpy import load_file
+
+        arrays: dict[str, np.ndarray[Any, Any]] = _read_tensors(self.writer, "tokens", load_file)
+        return arrays
+
+
+def load(out: Path, scenario: Mapping[str, Any]) -> Saved:
+    """The last save beside ``out``, each file's checksum compared.
+
+    Raises ScenarioError (``--resume``) where there is none, it is damaged or of another version, or
+    it belongs to another scenario (more steps are no other scenario).
     """
     folder = place(out)
-    draft = folder / _DRAFT
+    if not exists(out):
+        raise ScenarioError("--resume", f"there is no unfinished run beside {out}")
+    if not (folder / _MANIFEST).is_file():
+        message = (
+            f"the unfinished run in {folder} was saved by version 0.1, in a form that is not read "
+            "any more; finish it with that version, or start anew with --force"
+        )
+        raise ScenarioError("--resume", message)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
-            pickle.dump({"schema": SCHEMA, **state}, file, protocol=pickle.HIGHEST_PROTOCOL)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(folder / _FILE)
-        _sync_folder(folder)
-    except OSError as error:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise RunError(
-            f"cannot save the run to {folder}: {error.strerror or error}; make room there"
-        ) from None
+        saved = _load(out, folder)
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(out, error) from None
+    key = _difference(saved.state["scenario"], scenario)
+    if key is not None:
+        raise ScenarioError(
+            "--resume", f"the unfinished run beside {out} had another {key}; give it the same"
+        )
+    return saved
+
+
+def damaged(out: Path, error: BaseException) -> ScenarioError:
+    """The error for a save that cannot be gone on from."""
+    said = getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0]
+    said = said or type(error).__name__
+    message = f"the unfinished run in {place(out)} is damaged: {said}; start anew with --force"
+    return ScenarioError("--resume", message)
+
+
+def _load(out: Path, folder: Path) -> Saved:
+    manifest = _read_json((folder / _MANIFEST).read_bytes(), _MANIFEST)
+    claimed = manifest.pop("sha256", None)
+    if manifest.get("schema") != SCHEMA:
+        raise ValueError(f"{_MANIFEST} is not of this version")
+    if claimed != _digest(manifest):
+        raise ValueError(f"{_MANIFEST} does not match its checksum")
+    number, given = manifest.get("number"), manifest.get("parts")
+    if type(number) is not int or not isinstance(given, dict):
+        raise ValueError(f"{_MANIFEST} names no files")
+    parts = {name: _part(given.get(name), name) for name in ("journal", *_NUMBERED)}
+    contents = {"journal": _read(folder / _JOURNAL, parts["journal"])}
+    for name in ("trainer", "tokens"):
+        _check(folder / _NUMBERED[name].format(number), parts[name])
+    name = _NUMBERED["state"].format(number)
+    state = _read_json(_read(folder / name, parts["state"]), name)
+    if not isinstance(state.get("scenario"), dict):
+        raise ValueError(f"{name} holds no scenario")
+    lines = [_read_json(line, _JOURNAL) for line in contents["journal"].splitlines()]
+    writer = Writer(out, number, parts["journal"], hashlib.sha256(contents["journal"]))
+    return Saved(state, lines, writer)
+
+
+def _part(given: Any, name: str) -> Part:
+    if (
+        not isinstance(given, dict)
+        or given.keys() != {"bytes", "sha256"}
+        or type(given["bytes"]) is not int
+        or type(given["sha256"]) is not str
+        or given["bytes"] < 0
+    ):
+        raise ValueError(f"{_MANIFEST} does not say what {name} is")
+    return Part(**given)
+
+
+def _read(path: Path, part: Part) -> bytes:
+    """A file as far as the manifest knows it. Raises ValueError where it is not that file."""
+    if path.stat().st_size < part.bytes:
+        raise ValueError(f"{path.name} is shorter than it was")
+    with path.open("rb") as file:
+        content = file.read(part.bytes)
+    if len(content) != part.bytes or hashlib.sha256(content).hexdigest() != part.sha256:
+        raise ValueError(f"{path.name} does not match its checksum")
+    return content
+
+
+def _check(path: Path, part: Part) -> None:
+    """As `_read`, without keeping what may be large; and there is nothing after it."""
+    if path.stat().st_size != part.bytes or _hash_file(path) != part.sha256:
+        raise ValueError(f"{path.name} does not match its checksum")
+
+
+def _hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _read_json(content: bytes, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+    except ValueError as error:  # not text, or not JSON
+        raise ValueError(f"{name} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} holds no mapping")
+    return found
+
+
+def _read_tensors(writer: Writer, part: str, read: Any) -> Any:
+    path = place(writer.out) / _NUMBERED[part].format(writer.number)
+    try:
+        return read(path)
+    except Exception as error:  # safetensors has errors of its own
+        raise damaged(writer.out, error) from None
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> Part:
+    data = json.dumps(content, separators=(",", ":")).encode()
+    with path.open("wb") as file:
+        file.write(data)
+        _sync(file)
+    return Part(len(data), hashlib.sha256(data).hexdigest())
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Part:
+    from safetensors.torch import save_file
+
+    apart: dict[str, Tensor] = {}
+    places = set()
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        # The format has no views of one another's memory.
+        apart[name] = tensor.clone() if place in places else tensor.contiguous()
+        places.add(place)
+    save_file(apart, path)
+    return _written(path)
+
+
+def _write_arrays(path: Path, arrays: Arrays) -> Part:
+    from safetensors.numpy import save_file
+
+    save_file(dict(arrays), path)
+    return _written(path)
+
+
+def _written(path: Path) -> Part:
+    with path.open("rb") as file:
+        _sync(file)
+    return Part(path.stat().st_size, _hash_file(path))
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _sync(file: BinaryIO | Any) -> None:
+    """Has the file reach the disk."""
+    if file.writable():
+        file.flush()
+    os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:
@@ -54,34 +314,6 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def load(out: Path, scenario: dict[str, Any]) -> dict[str, Any]:
-    """The last state saved for ``out``.
-
-    Raises ScenarioError (``--resume``) where there is none, it is not one of ours, or it belongs
-    to another scenario (more steps are no other scenario).
-    """
-    path = place(out) / _FILE
-    try:
-        with path.open("rb") as file:
-            state = pickle.load(file)  # our own file, beside the user's own results
-    except FileNotFoundError:
-        raise ScenarioError("--resume", f"there is no unfinished run beside {out}") from None
-    except Exception as error:  # unpickling may raise anything
-        said = (str(error).splitlines() or [""])[0] or type(error).__name__
-        message = f"cannot read {path}: {said}; start anew with --force"
-        raise ScenarioError("--resume", message) from None
-    if not isinstance(state, dict) or state.get("schema") != SCHEMA:
-        raise ScenarioError(
-            "--resume", f"{path} is not a checkpoint of this version; start anew with --force"
-        )
-    key = _difference(state["scenario"], scenario)
-    if key is not None:
-        raise ScenarioError(
-            "--resume", f"the unfinished run beside {out} had another {key}; give it the same"
-        )
-    return state
 
 
 def _difference(saved: Any, asked: Any, field: str = "") -> str | None:
@@ -95,13 +327,3 @@ def _difference(saved: Any, asked: Any, field: str = "") -> str | None:
                 return found
         return None
     return None if json.dumps(saved) == json.dumps(asked) else field
-
-
-def exists(out: Path) -> bool:
-    """Whether an unfinished run lies beside ``out``."""
-    return (place(out) / _FILE).is_file()
-
-
-def discard(out: Path) -> None:
-    """Removes the checkpoint of a finished run."""
-    shutil.rmtree(place(out), ignore_errors=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.edges import Beat, EngineIteration, TrainMetrics
+from simulator.loop.journal import Growth, extend
+from simulator.loop.plain import from_plain
 from simulator.results.schema import ITERATIONS
 
 _COLUMNS = ITERATIONS.typecodes
@@ -35,9 +37,9 @@ class Iterations:
         """A column as a numpy array (a copy)."""
         return np.array(self._data[column])
 
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The rows, as tuples in the order of ``columns``."""
-        return zip(*self._data.values(), strict=True)
+    def rows(self, first: int = 0) -> Iterator[tuple[Any, ...]]:
+        """The rows from ``first`` on, as tuples in the order of ``columns``."""
+        return zip(*(column[first:] for column in self._data.values()), strict=True)
 
     def add(self, version: int, start_s: float, measured: EngineIteration) -> None:
         """Appends an iteration."""
@@ -59,6 +61,17 @@ class Iterations:
         for column, value in zip(self._data.values(), row, strict=True):
             column.append(value)
 
+    def extend(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Appends rows as `rows` gives them. Raises ValueError for any other."""
+        for row in rows:
+            if len(row) != len(self._data):
+                raise ValueError(f"an iteration has {len(self._data)} figures, and not {len(row)}")
+            try:
+                for column, value in zip(self._data.values(), row, strict=True):
+                    column.append(value)
+            except (TypeError, OverflowError) as error:
+                raise ValueError(f"iteration {len(self)}: {error}") from None
+
 
 @dataclass(slots=True)
 class EngineLog:
@@ -72,3 +85,30 @@ class EngineLog:
     sync_differences: list[float] = field(default_factory=list)
     sync_check_s: list[float] = field(default_factory=list)
     pulses: list[tuple[int, Beat]] = field(default_factory=list)
+
+
+_LISTS: Mapping[str, Any] = {
+    "updates": list[tuple[int, TrainMetrics]],
+    "sync_differences": list[float],
+    "sync_check_s": list[float],
+    "pulses": list[tuple[int, Beat]],
+}
+
+
+class LogJournal:
+    """Watches a log between two steps, as `simulator.loop.journal.Journal` does a run."""
+
+    def __init__(self, log: EngineLog) -> None:
+        self._log, self._lists, self._seen = log, Growth(log, _LISTS), len(log.iterations)
+
+    def added(self) -> dict[str, Any]:
+        """What came since the last look, as plain data; `replay_log` adds it to another log."""
+        rows = [list(row) for row in self._log.iterations.rows(self._seen)]
+        self._seen += len(rows)
+        return {**self._lists.added(), "iterations": rows}
+
+
+def replay_log(log: EngineLog, added: Mapping[str, Any]) -> None:
+    """Adds what `LogJournal.added` returned. Raises ValueError for anything else."""
+    extend(log, _LISTS, added)
+    log.iterations.extend(from_plain(added.get("iterations"), list[list[Any]], "iterations"))

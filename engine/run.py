@@ -13,8 +13,9 @@ import numpy as np
 from engine import checkpoint
 from engine.config import RunSpec
 from engine.log import EngineLog
+from engine.saving import Resumed, Saver, read, require_prompts
 from engine.start import start_world
-from engine.world import EngineWorld
+from engine.world import SHAPE, EngineWorld
 from simulator.errors import ScenarioError
 from simulator.loop import Loop
 from simulator.results import schema
@@ -51,7 +52,7 @@ def run_scenario(
     ``resume`` an unfinished one goes on from there. Raises ScenarioError, EngineError or RunError;
     what was saved stays once a step is done, and a note on the error says so.
     """
-    saved = _check_out(spec, out, resume, force)
+    resumed = _check_out(spec, out, resume, force)
     world = start_world(spec)
 
     def stepped(record: StepRecord) -> None:
@@ -60,13 +61,13 @@ def run_scenario(
 
     loop = Loop(world, spec.policy, spec.plan, stepped)
     try:
-        result = _run(spec, world, loop, out, saved)
+        result = _run(spec, world, loop, out, resumed)
         result.warnings.extend(spec.warnings)
         real = RealRun(result, world.log, _summary(spec, result, world.log))
         if out is not None:
             write_folder(out, lambda folder: _write(folder, spec, real, plot), force)
     except BaseException as error:
-        if out is not None and loop.next_step == 0:
+        if out is not None and not loop.result.steps:
             checkpoint.discard(out)
         elif out is not None:
             error.add_note("add --resume to go on from the last step that was saved")
@@ -78,8 +79,8 @@ def run_scenario(
     return real
 
 
-def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> dict[str, Any] | None:
-    """The state to go on from, if any; everything is checked before anything is started."""
+def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> Resumed | None:
+    """The run to go on from, if any; everything is checked before anything is started."""
     if out is None:
         if resume:
             raise ScenarioError("--resume", "needs --out, beside which the unfinished run lies")
@@ -91,21 +92,24 @@ def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> di
                 "--out", f"an unfinished run lies beside {out}; add --resume or --force"
             )
         return None
-    saved = checkpoint.load(out, spec.raw.data)
-    if saved.get("prompts") != _prompts_digest(spec):
-        message = f"the prompts have changed since the unfinished run beside {out} was saved"
-        raise ScenarioError("--resume", message)
-    done = saved["loop"]["next_step"]
-    if done > spec.steps:
-        message = f"is {spec.steps}, but the unfinished run has done {done} already"
+    resumed = read(out, spec.raw.data, spec.policy, SHAPE)
+    require_prompts(resumed, out, _prompts_digest(spec))
+    if resumed.done > spec.steps:
+        message = f"is {spec.steps}, but the unfinished run has done {resumed.done} already"
         raise spec.raw.locate(ScenarioError("steps", message))
-    return saved
+    return resumed
 
 
 def _run(
-    spec: RunSpec, world: EngineWorld, loop: Loop, out: Path | None, saved: dict[str, Any] | None
+    spec: RunSpec, world: EngineWorld, loop: Loop, out: Path | None, resumed: Resumed | None
 ) -> Run:
-    prompts = _prompts_digest(spec)
+    if resumed is not None:
+        resumed.put_back(loop, world)
+    saver = None
+    if out is not None:
+        known = {"scenario": spec.raw.data, "prompts": _prompts_digest(spec)}
+        writer = checkpoint.Writer(out) if resumed is None else resumed.saved.writer
+        saver = Saver(writer, known, loop, world)
 
     def between_steps(loop: Loop) -> None:
         with world.clock_stopped():
@@ -113,16 +117,13 @@ def _run(
                 {group.group for group in (*loop.rollouts.buffer, *loop.rollouts.ready)}
             )
             world.take_pulse(loop.next_step)
-            if out is not None:
-                state = {"loop": loop.state_dict(), "world": world.state_dict()}
-                known = {"scenario": spec.raw.data, "prompts": prompts}
-                checkpoint.save(out, {**known, **state})
+            if saver is not None and loop.at_rest:
+                saver.save()
 
-    if saved is None:
+    if resumed is None:
+        if out is not None:
+            checkpoint.discard(out)  # of an unfinished run, with --force
         between_steps(loop)
-    else:
-        loop.load_state_dict(saved["loop"])
-        world.load_state_dict(saved["world"])
     return loop.run(spec.steps, after_step=between_steps)
 
 

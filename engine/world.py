@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from engine.edges import (
     Engine,
@@ -21,6 +20,7 @@ from engine.edges import (
     SampledGroup,
     SampledRollout,
     Trainer,
+    TrainerState,
     TrainMetrics,
 )
 from engine.errors import sentence
@@ -43,6 +43,9 @@ from simulator.world import (
 
 SYNC_SAMPLE = 4
 """Sequences that each weight sync is checked on."""
+
+SHAPE = ClusterShape(1, 1, 1, colocated=True)
+"""One replica and the trainer, which take turns."""
 
 _PHASES = ("log_prob", "forward", "backward", "gradient", "optimizer")
 
@@ -73,6 +76,21 @@ class Flight:
     preemptions: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class WorldState:
+    """All that another world needs to go on from here, but for the log.
+
+    clock_s: of this world's clock. version: of the weights, the engine's and the trainer's alike.
+    asked: the prompt's number by group. tokens: by (group, index).
+    """
+
+    clock_s: float
+    version: int
+    asked: Mapping[int, int]
+    tokens: Mapping[Key, Tokens]
+    trainer: TrainerState
+
+
 class EngineWorld:
     """A `simulator.world.World` of one engine and one trainer.
 
@@ -88,7 +106,7 @@ class EngineWorld:
     def __init__(
         self, replica: Engine, trainer: Trainer, task: Task, seed: int, clock_s: float = 0.0
     ) -> None:
-        self.shape = ClusterShape(1, 1, 1, colocated=True)
+        self.shape = SHAPE
         self.log = EngineLog()
         self._replica = replica
         self._trainer = trainer
@@ -341,29 +359,26 @@ class EngineWorld:
         self._asked = {group: number for group, number in self._asked.items() if group in kept}
         self._tokens = {key: tokens for key, tokens in self._tokens.items() if key[0] in kept}
 
-    def state_dict(self) -> Mapping[str, Any]:
-        """Everything of this world that a resumed run needs, between two steps."""
+    def state(self) -> WorldState:
+        """Where it stands, between two steps and with the trainer's weights in the engine. Prompts
+        are left out: the task makes them again."""
         if self._flying or self._update or self._sync_asked:
             raise RunError("a run can only be saved between two steps")
-        return {
-            "clock_s": self.now_s,
-            "tokens": self._tokens,
-            "prompts": self._prompts,
-            "asked": self._asked,
-            "updates": self._updates,
-            "trainer": self._trainer.state(),
-            "version": self._replica.version,
-            "log": self.log,
-        }
+        if self._updates != self._replica.version:
+            raise RunError("a run can only be saved once its newest weights are in the engine")
+        return WorldState(
+            self.now_s, self._updates, self._asked, self._tokens, self._trainer.state()
+        )
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a `state_dict`, weights in the engine included."""
-        self._trainer.load_state(state["trainer"])
-        self._tokens, self._prompts = state["tokens"], state["prompts"]
-        self._asked, self._updates = state["asked"], state["updates"]
-        self._replica.load_weights(self._trainer.weights(), state["version"])
-        self.log = state["log"]
-        self._zero = time.perf_counter() - state["clock_s"]
+    def load_state(self, state: WorldState, log: EngineLog) -> None:
+        """Goes on from a `state`, weights in the engine included, and from its log. Raises
+        ValueError for the state of another trainer."""
+        self._trainer.load_state(state.trainer)
+        self._tokens, self._asked, self._prompts = dict(state.tokens), dict(state.asked), {}
+        self._updates = state.version
+        self._replica.load_weights(self._trainer.weights(), state.version)
+        self.log = log
+        self._zero = time.perf_counter() - state.clock_s
 
 
 def _name(key: Key) -> str:

@@ -94,6 +94,22 @@ class Rollout:
         "truncated",
         "visit",
     )
+    allowance: int | None
+    attempt: int
+    expected_tokens: float | None
+    finished: bool
+    group: int
+    index: int
+    new_tokens: int
+    prefilled_before: bool
+    prompt: int
+    prompt_tokens: int
+    reward: float | None
+    rows: list[int]
+    segments: list[Segment]
+    submitted_s: float
+    truncated: bool
+    visit: int
 
     def __init__(
         self, group: int, index: int, attempt: int = 0, prompt: int | None = None, visit: int = 0
@@ -165,6 +181,14 @@ class Group:
         "visit",
         "winners",
     )
+    attempt: int
+    group: int
+    prompt: int
+    rollouts: list[Rollout]
+    size: int
+    started_version: int | None
+    visit: int
+    winners: list[Rollout]
 
     def __init__(
         self,

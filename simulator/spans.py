@@ -8,7 +8,7 @@ the two into one tidy table, and everything else (metrics, pictures, traces) der
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,6 +77,28 @@ class Stays:
     def __getitem__(self, column: str) -> NDArray[Any]:
         """A column as a numpy array (a copy, so that the table can go on growing)."""
         return np.array(self._data[column])
+
+    def rows(self, first: int = 0) -> Iterator[tuple[Any, ...]]:
+        """The rows from ``first`` on, in the order of ``columns``."""
+        return zip(*(column[first:] for column in self._data.values()), strict=True)
+
+    def extend(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Appends rows as `rows` gives them. Raises ValueError for any other."""
+        for row in rows:
+            if len(row) != len(self._append):
+                raise ValueError(f"a stay has {len(self._append)} figures, and not {len(row)}")
+            try:
+                for append, value in zip(self._append, row, strict=True):
+                    append(value)
+            except (TypeError, OverflowError) as error:
+                raise ValueError(f"stay {len(self)}: {error}") from None
+
+    def set_fate(self, row: int, fate: int, step: int) -> None:
+        """Writes what became of the tokens of a row. Raises ValueError where there is no such row
+        or fate."""
+        if not 0 <= row < len(self) or fate not in (PENDING, TRAINED, DROPPED):
+            raise ValueError(f"stay {row} of {len(self)} cannot have fate {fate}")
+        self._data["fate"][row], self._data["trained_step"][row] = fate, step
 
     def add(self, step: int, version: int, rollout: Rollout, stay: Stay, sampled: int) -> None:
         """Appends a stay of the rollout, which has taken it in; ``sampled``: its new tokens."""

@@ -176,7 +176,7 @@ def test_prompts_are_drawn_within_their_bounds():
 @pytest.mark.parametrize("call", [(-1, 8, 0), (0, 0, 0), (0, 8, -1)])
 def test_a_draw_that_makes_no_sense_is_refused(call, tmp_path):
     for workload in (_built(), _trace(tmp_path, GROUPED)):
-        with pytest.raises(ValueError, match="attempt|no group of 0 rollouts"):
+        with pytest.raises(ValueError, match=r"attempt|no group of 0 rollouts"):
             workload.draw(*call)
 
 

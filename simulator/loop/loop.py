@@ -264,17 +264,22 @@ class Loop:
 
     # Saving and going on
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is under way, and the replicas have the newest weights."""
+        trainer = self.trainer
+        return not self.rollouts.flying and trainer.quiet and trainer.updates == trainer.version
+
     def state_dict(self) -> dict[str, Any]:
-        """What a loop on another world needs to go on from here, between two steps. Raises RunError
-        while anything is under way."""
-        rollouts, trainer = self.rollouts, self.trainer
-        if rollouts.flying or not trainer.quiet:
+        """What a loop on another world needs to go on from here. Raises RunError where it is not
+        `at_rest`."""
+        if not self.at_rest:
             raise RunError("a run can only be saved between two steps")
+        rollouts = self.rollouts
         return {
             "policy_state": self.policy_state,
             "next_step": self.next_step,
-            "updates": trainer.updates,
-            "version": trainer.version,
+            "version": self.trainer.version,
             "next_group": rollouts.next_group,
             "prompts": rollouts.prompts,
             "buffer": rollouts.buffer,
@@ -290,7 +295,7 @@ class Loop:
         self.books = Books(self.result)
         self.rollouts = Rollouts(self.world, self.books)
         self.trainer = Trainer(self.world, self.books)
-        self.trainer.updates, self.trainer.version = state["updates"], state["version"]
-        self.rollouts.version = state["version"]
+        version = state["version"]
+        self.trainer.updates = self.trainer.version = self.rollouts.version = version
         for name in ("next_group", "prompts", "buffer", "ready"):
             setattr(self.rollouts, name, state[name])

@@ -52,7 +52,7 @@ class Home:
 
     @property
     def saved(self) -> Path:
-        return self.folder / "out.running" / "checkpoint.pkl"
+        return self.folder / "out.running" / "checkpoint.json"
 
     def run(self, *options: str) -> int:
         """``rollcast run scenario.yaml --out out --no-plot``; returns the exit code."""

@@ -120,26 +120,34 @@ def test_vllm_finds_no_work(home: Home, said: Any) -> None:
     assert not home.saved.exists()  # there is no step to go on from
 
 
-def test_a_full_disk_while_saving(home: Home, whole: Outcome) -> None:
-    """The file may grow to half of what it needs; the last checkpoint stays whole."""
-    from engine import checkpoint
+@pytest.mark.parametrize("suffix", [".safetensors", ".jsonl"])
+def test_a_full_disk_while_saving(home: Home, whole: Outcome, suffix: str) -> None:
+    """A file may grow to half of what it needs; the last checkpoint stays whole."""
+    from engine.checkpoint import Writer
 
-    save, calls = checkpoint.save, count()
+    save, calls = Writer.save, count()
 
-    def on_full_disk(*arguments: Any) -> None:
+    def on_full_disk(self: Writer, *arguments: Any) -> None:
         if next(calls) == 2:
-            half = home.saved.stat().st_size // 2
+            sizes = {path.suffix: path.stat().st_size for path in home.saved.parent.iterdir()}
+            half = sizes[suffix] // 2
             resource.setrlimit(resource.RLIMIT_FSIZE, (half, half))
-        save(*arguments)
+        save(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         status, text = home.in_child(
-            before=lambda: patch.setattr("engine.checkpoint.save", on_full_disk)
+            before=lambda: patch.setattr("engine.checkpoint.Writer.save", on_full_disk)
         )
     assert os.WEXITSTATUS(status) == 2
     assert text.splitlines()[:-1] == [HINT]
     assert text.splitlines()[-1].startswith("error: cannot save the run to ")
-    assert [path.name for path in home.saved.parent.iterdir()] == ["checkpoint.pkl"]
+    assert sorted(path.name for path in home.saved.parent.iterdir()) == [
+        "checkpoint.json",
+        "journal.jsonl",
+        "state-2.json",
+        "tokens-2.safetensors",
+        "trainer-2.safetensors",
+    ]
     assert home.run("--resume") == 0
     require_same(outcome(home), whole, 1)
 

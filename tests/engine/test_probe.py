@@ -76,8 +76,12 @@ def test_a_probe_calibrates(
         decoded = sum(done["rollouts"]) - sum(done["prefill_rollouts"])
         assert decoded == row["rollouts"] * (probe.ENGINE_NEW_TOKENS - 1)
 
+    scenario = {"engine": content["engine"]}
     run: Any = SimpleNamespace(
-        path=tmp_path, provenance=content["provenance"], scenario={"engine": content["engine"]}
+        path=tmp_path,
+        provenance=content["provenance"],
+        scenario=scenario,
+        section=lambda *names: scenario.get(names[0]) or {},
     )
     read = read_probe(tmp_path / "probe.json", run, Tempo(1.0, 1.0))
     assert len(read.updates) == len(rows)

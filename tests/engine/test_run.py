@@ -23,6 +23,8 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 import run_rewards
 from running import STEPS, Home, Outcome, kill_myself, lend, outcome, require_same, revive, set_up
 
+from engine import checkpoint
+
 
 @pytest.fixture
 def home(
@@ -168,20 +170,54 @@ def in_sync(home: Home, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(home.replica, "load_weights", dying)
 
 
-def in_checkpoint(home: Home, patch: pytest.MonkeyPatch) -> None:
-    """With half a file on the disk."""
+def in_journal(home: Home, patch: pytest.MonkeyPatch) -> None:
+    """With half a line of it on the disk."""
     calls = count()
+    append = checkpoint.Writer._append
 
-    def dying(state: Any, file: Any, protocol: int) -> None:
-        content = pickle.dumps(state, protocol)
+    def dying(self: checkpoint.Writer, path: Path, added: Any) -> Any:
+        before = self.journal.bytes
+        done = append(self, path, added)
         if next(calls) == 3:
-            file.write(content[: len(content) // 2])
-            file.flush()
+            os.truncate(path, before + (done.bytes - before) // 2)
             kill_myself()
-        file.write(content)
+        return done
 
-    pickling = SimpleNamespace(dump=dying, HIGHEST_PROTOCOL=pickle.HIGHEST_PROTOCOL)
-    patch.setattr("engine.checkpoint.pickle", pickling)
+    patch.setattr("engine.checkpoint.Writer._append", dying)
+
+
+def in_tensors(home: Home, patch: pytest.MonkeyPatch) -> None:
+    """With half of the weights on the disk."""
+    calls, write = count(), checkpoint._write_tensors
+
+    def dying(path: Path, tensors: Any) -> Any:
+        done = write(path, tensors)
+        if next(calls) == 3:
+            os.truncate(path, done.bytes // 2)
+            kill_myself()
+        return done
+
+    patch.setattr("engine.checkpoint._write_tensors", dying)
+
+
+def before_manifest(home: Home, patch: pytest.MonkeyPatch) -> None:
+    """With every file of the save on the disk, but for the one that says so."""
+    calls, replace = count(), Path.replace
+
+    def dying(self: Path, target: Path) -> Any:
+        if target.name == "checkpoint.json" and next(calls) == 3:
+            kill_myself()
+        return replace(self, target)
+
+    patch.setattr(Path, "replace", dying)
+
+
+def after_manifest(home: Home, patch: pytest.MonkeyPatch) -> None:
+    """Before the files of the save before are gone."""
+    calls = count()
+    patch.setattr(
+        "engine.checkpoint._sync_folder", lambda folder: next(calls) == 3 and kill_myself()
+    )
 
 
 def in_first_step(home: Home, patch: pytest.MonkeyPatch) -> None:
@@ -198,7 +234,10 @@ KILLS = [
     (in_rollout, 2),
     (in_update, 2),
     (in_sync, 2),
-    (in_checkpoint, 2),
+    (in_journal, 2),
+    (in_tensors, 2),
+    (before_manifest, 2),
+    (after_manifest, 3),
     (in_results, STEPS),
 ]
 
@@ -275,8 +314,7 @@ def test_a_killed_process_is_resumed_by_another(home: Home, whole: Outcome) -> N
     _, said = process.communicate()
     assert process.returncode == -signal.SIGKILL, said
     assert not said
-    with home.saved.open("rb") as file:
-        done = pickle.load(file)["loop"]["next_step"]
+    done = json.loads(home.saved.read_text())["number"] - 1
     assert done >= 1
     assert home.run("--resume") == 0
     require_same(outcome(home), whole, done)
@@ -307,12 +345,17 @@ def test_resuming_what_cannot_be_resumed(home: Home, capsys: pytest.CaptureFixtu
     assert "had another seed" in refused("--resume", "--seed", "8")
     assert "had another policy" in refused("--resume", "--set", "policy=[]")
     assert "has done 2 already" in refused("--resume", "--set", "steps=1")
-    content = home.saved.read_bytes()
-    assert home.saved.is_file()
-    for broken in (b"", b"nothing of ours", content[: len(content) // 2], pickle.dumps([1])):
-        home.saved.write_bytes(broken)
-        assert "start anew with --force" in refused("--resume")
-    home.saved.write_bytes(content)
+    for path in home.saved.parent.iterdir():
+        content = path.read_bytes()
+        assert content
+        middle = len(content) // 2
+        flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        for broken in (b"", b"nothing of ours", content[:middle], flipped):
+            path.write_bytes(broken)
+            said = refused("--resume")
+            assert "is damaged: " in said
+            assert "start anew with --force" in said
+        path.write_bytes(content)
     prompts = home.folder / "prompts.jsonl"
     asked = prompts.read_text()
     prompts.write_text(asked + asked.splitlines()[0] + "\n")
@@ -323,6 +366,30 @@ def test_resuming_what_cannot_be_resumed(home: Home, capsys: pytest.CaptureFixtu
     assert "an unfinished run lies beside" in said
     assert "--resume or --force" in said
     assert home.run("--force", "--set", "steps=1") == 0
+
+
+def test_a_checkpoint_of_version_0_1_is_named_and_never_opened(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = home.saved.with_name("checkpoint.pkl")
+    mark = home.folder / "mark"
+
+    class Planted:
+        def __reduce__(self) -> Any:
+            return Path.touch, (mark,)
+
+    old.parent.mkdir()
+    old.write_bytes(pickle.dumps({"schema": "rollcast-checkpoint/2", "state": Planted()}))
+    assert home.run("--resume") == 2
+    assert "was saved by version 0.1, in a form that is not read any more" in (
+        said := capsys.readouterr().err
+    )
+    assert len(said.splitlines()) == 1
+    assert home.run() == 2
+    assert "an unfinished run lies beside" in capsys.readouterr().err
+    assert not mark.exists()
+    assert home.run("--force", "--set", "steps=1") == 0
+    assert not old.exists()
 
 
 def test_resume_needs_a_folder() -> None:

@@ -1,0 +1,208 @@
+"""The states of policies as plain data, and back.
+
+A policy's state is whatever its ``init`` and ``observe`` return, so its structure is written with
+it: numbers, texts, None, lists, tuples, sets, mappings, numpy's arrays of numbers, and records
+(dataclasses and named tuples). A record is read back as one of the classes that the policy's own
+module names, and as nothing else, whatever the data say.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from simulator.errors import RunError
+from simulator.loop.plain import from_plain
+from simulator.policy import Chain, Policy
+
+_TAG = "is"
+_MANY: dict[str, Callable[[list[Any]], Any]] = {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": deque,
+}
+_ARRAYS = ("bool", "int64", "float64")
+
+
+def save_state(policy: Policy, state: Any) -> Any:
+    """A policy's state as plain data. Raises RunError, which names the policy, for a state that
+    holds anything else than the above."""
+    if isinstance(policy, Chain):
+        pairs = zip(policy.policies, state, strict=True)
+        return [save_state(member, own) for member, own in pairs]
+    try:
+        return _encode(state, dict(_records(policy)))
+    except (_NotPlainError, RecursionError) as error:
+        raise RunError(
+            f"{type(policy).__name__}'s state cannot be saved: {error}; a state is made of numbers,"
+            " texts, lists, tuples, sets, mappings, arrays of numbers, and the dataclasses and "
+            "named tuples of the policy's own module"
+        ) from None
+
+
+def load_state(policy: Policy, data: Any) -> Any:
+    """The state that `save_state` made ``data`` of. Raises ValueError for data that no state of
+    this policy gives."""
+    if isinstance(policy, Chain):
+        if not isinstance(data, list) or len(data) != len(policy.policies):
+            raise ValueError("there is not one state for each policy of the chain")
+        pairs = zip(policy.policies, data, strict=True)
+        return tuple(load_state(member, own) for member, own in pairs)
+    name, first = type(policy).__name__, policy.init()
+    try:
+        state = _decode(data, dict(_records(policy)))
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"{name}'s state: {error}") from None
+    if first is not None and type(state) is not type(first):
+        kinds = f"a {type(state).__name__} in place of a {type(first).__name__}"
+        raise ValueError(f"{name}'s state is {kinds}")
+    return state
+
+
+class _NotPlainError(Exception):
+    """The state holds something that is no plain data; the message says what."""
+
+
+def _records(policy: Policy) -> Iterator[tuple[str, type]]:
+    """The record classes that the modules of the policy's classes name."""
+    for owner in type(policy).__mro__:
+        for found in list(vars(sys.modules[owner.__module__]).values()):
+            if isinstance(found, type) and _is_record(found):
+                yield found.__qualname__, found
+
+
+def _is_record(kind: type) -> bool:
+    named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    return named_tuple or (is_dataclass(kind) and not issubclass(kind, Policy))
+
+
+def _encode(value: Any, records: dict[str, type]) -> Any:
+    def each(values: Any) -> list[Any]:
+        return [_encode(item, records) for item in values]
+
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        return _encode(value.item(), records)
+    if kind is list:
+        return each(value)
+    if kind.__name__ in _MANY and kind in (tuple, set, frozenset, deque):
+        return {_TAG: kind.__name__, "of": each(value)}
+    if kind is dict:
+        if _TAG not in value and all(type(key) is str for key in value):
+            return {key: _encode(item, records) for key, item in value.items()}
+        return {_TAG: "mapping", "of": [each(pair) for pair in value.items()]}
+    if isinstance(value, np.ndarray):
+        return _encode_array(value)
+    if records.get(kind.__qualname__) is kind:
+        names = _names(kind)
+        values = {name: _encode(getattr(value, name), records) for name in names}
+        return {_TAG: "record", "of": kind.__qualname__, "fields": values}
+    raise _NotPlainError(f"it holds a {kind.__module__}.{kind.__qualname__}")
+
+
+def _encode_array(value: np.ndarray[Any, Any]) -> Any:
+    if value.dtype.name not in _ARRAYS:
+        raise _NotPlainError(f"it holds an array of {value.dtype.name}")
+    shape, flat = list(value.shape), value.ravel().tolist()
+    return {_TAG: "array", "of": flat, "shape": shape, "dtype": value.dtype.name}
+
+
+def _decode(data: Any, records: dict[str, type]) -> Any:
+    if data is None or type(data) in (bool, int, float, str):
+        return data
+    if isinstance(data, list):
+        return [_decode(item, records) for item in data]
+    if not isinstance(data, dict):
+        raise ValueError(f"a {type(data).__name__} is no plain data")
+    if _TAG not in data:
+        return {key: _decode(item, records) for key, item in data.items()}
+    tag, of = data[_TAG], data.get("of")
+    if tag == "record":
+        return _decode_record(data, records)
+    if tag == "array":
+        return _decode_array(data)
+    if not isinstance(of, list):
+        raise ValueError(f"a {tag} without entries")
+    if tag == "mapping":
+        pairs = [_decode(pair, records) for pair in of]
+        if any(not isinstance(pair, list) or len(pair) != 2 for pair in pairs):
+            raise ValueError("a mapping is not made of pairs")
+        return dict(pairs)
+    if tag not in _MANY:
+        raise ValueError(f"{tag!r} is nothing that a state holds")
+    return _MANY[tag]([_decode(item, records) for item in of])
+
+
+def _decode_record(data: dict[str, Any], records: dict[str, type]) -> Any:
+    name, given = data.get("of"), data.get("fields")
+    kind = records.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ValueError(f"{name!r} is no record that the policy's module names")
+    if not isinstance(given, dict) or set(given) != set(_names(kind)):
+        raise ValueError(f"not the fields of a {name}")
+    values = {key: _decode(item, records) for key, item in given.items()}
+    _check_fields(kind, values)
+    if issubclass(kind, tuple):
+        return kind(**values)
+    made = object.__new__(kind)
+    for key, value in values.items():
+        object.__setattr__(made, key, value)
+    return made
+
+
+def _decode_array(data: dict[str, Any]) -> Any:
+    if data.get("dtype") not in _ARRAYS:
+        raise ValueError(f"no array of {data.get('dtype')!r} is read")
+    flat = from_plain(data.get("of"), list[bool | int | float], "array")
+    shape = from_plain(data.get("shape"), list[int], "shape")
+    try:
+        return np.array(flat, dtype=data["dtype"]).reshape(shape)
+    except OverflowError as error:
+        raise ValueError(str(error)) from None
+
+
+def _names(kind: type) -> tuple[str, ...]:
+    if is_dataclass(kind):
+        return tuple(field.name for field in fields(kind))
+    names: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
+    return names
+
+
+def _check_fields(kind: type, values: dict[str, Any]) -> None:
+    """Raises ValueError for a value of another type than its annotation says."""
+    try:
+        hints = get_type_hints(kind)
+    except Exception:  # annotations of someone else's module may name what is not there
+        return
+    for name, value in values.items():
+        if name in hints and not _fits(value, hints[name]):
+            raise ValueError(f"{kind.__name__}.{name} is not of type {hints[name]}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether ``value`` is of an annotation's type, as far as that is of plain data."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in inner)
+    if origin is tuple and inner[-1] is not Ellipsis:
+        whole = type(value) is tuple and len(value) == len(inner)
+        return whole and all(map(_fits, value, inner))
+    if origin in (tuple, list, set, frozenset, deque):
+        return type(value) is origin and all(_fits(item, inner[0]) for item in value)
+    if origin is dict:
+        return type(value) is dict and all(all(map(_fits, i, inner)) for i in value.items())
+    if hint is float:
+        return type(value) in (float, int)
+    plain = hint in (bool, int, str, tuple, list, set, frozenset, dict, deque, NoneType)
+    if plain or (isinstance(hint, type) and _is_record(hint)):
+        return type(value) is hint
+    return True

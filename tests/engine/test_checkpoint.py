@@ -1,0 +1,308 @@
+"""A checkpoint that was damaged, or made to do harm: one sentence, and nothing is executed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from hypothesis import HealthCheck, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from engine import checkpoint  # noqa: E402
+from engine.log import EngineLog, LogJournal  # noqa: E402
+from engine.saving import pack, read, unpack  # noqa: E402
+from engine.world import SHAPE, Tokens  # noqa: E402
+from simulator.errors import RunError, ScenarioError  # noqa: E402
+from simulator.loop.journal import Journal  # noqa: E402
+from simulator.loop.loop import Loop  # noqa: E402
+from simulator.loop.saved import save_loop  # noqa: E402
+from simulator.plan import Batch, StepPlan  # noqa: E402
+from simulator.policies import parse_policy  # noqa: E402
+from simulator.policy import Policy  # noqa: E402
+from simulator.scenario.file import parse_scenario  # noqa: E402
+from simulator.studies.simulate import from_raw  # noqa: E402
+
+SCENARIO = """
+engine: {kv_tokens: 65536}
+workload: {batch_groups: 3, group_size: 4, prompt_tokens: 5, max_new_tokens: 50,
+           lengths: {family: lognormal, median_tokens: 9, between_sd: 0.6, within_sd: 0.6}}
+cost: {linear: {iteration_s: 1.0e-3, per_rollout_s: 0, per_context_token_s: 0,
+                per_prefill_token_s: 0, train_per_token_s: 1.0e-5, train_fixed_s: 0, sync_s: 0}}
+"""
+POLICY = parse_policy("sagc(candidates=[2, 4], first=4)+april(over_sampling=2)", seed=1)
+KNOWN = {"scenario": {"seed": 1}, "prompts": None}
+TOKENS = {(3, 0): Tokens(1, (5, 6), (-0.1, -2.5), (0, 1)), (4, 1): Tokens()}
+FILES = ["checkpoint.json", "journal.jsonl", "state-4.json", "tokens-4.safetensors",
+         "trainer-4.safetensors"]  # fmt: skip
+
+fuzzing = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results' folder of a run of three steps, saved after each."""
+    out = tmp_path_factory.mktemp("checkpoint") / "out"
+    loop = Loop(from_raw(parse_scenario(SCENARIO)).world(), POLICY, StepPlan(Batch(3, 4)))
+    journal, log = Journal(loop.result), EngineLog()
+    writer, logs = checkpoint.Writer(out), LogJournal(log)
+
+    def save(loop: Loop) -> None:
+        log.sync_check_s.append(0.25)
+        state = {
+            **KNOWN,
+            "loop": save_loop(loop),
+            "world": {"clock_s": 1.5, "version": 3, "asked": [[3, 7]]},
+        }
+        added = {"run": journal.added(), "log": logs.added()}
+        tensors = {"model/w": torch.arange(6.0).reshape(2, 3)}
+        writer.save({**state, "trainer": {"shuffle": [3, [1], None]}}, added, tensors, pack(TOKENS))
+
+    save(loop)
+    loop.run(3, after_step=save)
+    assert sorted(path.name for path in checkpoint.place(out).iterdir()) == FILES
+    return out
+
+
+@pytest.fixture
+def out(good: Path, tmp_path: Path) -> Path:
+    """A copy that may be broken."""
+    shutil.copytree(checkpoint.place(good), checkpoint.place(tmp_path / "out"))
+    return tmp_path / "out"
+
+
+def resume(out: Path) -> Any:
+    return read(out, KNOWN["scenario"], POLICY, SHAPE)  # type: ignore[arg-type]
+
+
+def refused(out: Path) -> str:
+    """The one sentence."""
+    with pytest.raises(ScenarioError) as caught:
+        resume(out).saved.trainer()
+    assert caught.value.field == "--resume"
+    said = str(caught.value)
+    assert "\n" not in said
+    return said
+
+
+def outcome(out: Path) -> str | None:
+    """The one sentence; None where it can be gone on from."""
+    try:
+        assert resume(out).done == 3
+    except ScenarioError as error:
+        said = str(error)
+    else:
+        return None
+    assert "\n" not in said
+    return said
+
+
+def test_it_comes_back(good: Path) -> None:
+    resumed = resume(good)
+    assert resumed.done == 3
+    assert resumed.world.tokens == TOKENS
+    world = resumed.world
+    assert (world.clock_s, world.version, world.asked) == (1.5, 3, {3: 7})
+    assert resumed.log.sync_check_s == [0.25] * 4
+    assert len(resumed.loop["result"].stays) > 30
+    assert resumed.loop["policy_state"][0].draws == 3
+    assert torch.equal(resumed.saved.trainer()["model/w"], torch.arange(6.0).reshape(2, 3))
+
+
+def test_each_save_writes_what_is_new_alone(good: Path) -> None:
+    lines = (checkpoint.place(good) / "journal.jsonl").read_text().splitlines()
+    steps = [[row["step"] for row in json.loads(line)["run"]["steps"]] for line in lines]
+    assert steps == [[], [0], [1], [2]]
+
+
+def test_what_a_crash_left_behind_is_cut_off_and_written_over(out: Path) -> None:
+    journal = checkpoint.place(out) / "journal.jsonl"
+    with journal.open("ab") as file:
+        file.write(b'{"half a li')
+    (checkpoint.place(out) / "trainer-5.safetensors").write_bytes(b"half of the weights")
+    writer = resume(out).saved.writer
+    writer.save({**KNOWN}, {"run": "none"}, {}, {})
+    lines = journal.read_bytes().splitlines()
+    assert [json.loads(line)["run"] for line in lines][-1:] == ["none"]
+    assert len(lines) == 5
+    assert json.loads((checkpoint.place(out) / "checkpoint.json").read_text())["number"] == 5
+
+
+@pytest.mark.parametrize("name", ["journal.jsonl", "state-4.json"])
+def test_a_digit_that_became_another(out: Path, name: str) -> None:
+    path = checkpoint.place(out) / name
+    content = path.read_bytes()
+    changed = content.replace(b"3", b"4", 1)
+    assert changed != content
+    path.write_bytes(changed)
+    assert f"{name} does not match its checksum" in refused(out)
+
+
+@fuzzing
+@given(data=st.data())
+def test_damaged_bytes(good: Path, tmp_path: Path, data: st.DataObject) -> None:
+    out = tmp_path / "out"
+    shutil.rmtree(checkpoint.place(out), ignore_errors=True)
+    shutil.copytree(checkpoint.place(good), checkpoint.place(out))
+    path = checkpoint.place(out) / data.draw(st.sampled_from(FILES))
+    content = path.read_bytes()
+    at = data.draw(st.integers(0, len(content) - 1))
+    kind = data.draw(st.sampled_from(["flip", "cut", "insert", "random", "gone"]))
+    if kind == "flip":
+        content = (
+            content[:at] + bytes([content[at] ^ data.draw(st.integers(1, 255))]) + content[at + 1 :]
+        )
+    elif kind == "cut":
+        content = content[:at]
+    elif kind == "insert":
+        content = content[:at] + data.draw(st.binary(min_size=1, max_size=9)) + content[at:]
+    elif kind == "random":
+        content = data.draw(st.binary(max_size=200))
+    path.write_bytes(content)
+    if kind == "gone":
+        path.unlink()
+    if kind == "insert":  # the same bytes again, or past the journal's end, change nothing
+        said = outcome(out)
+        assert said is None or "is damaged: " in said
+    else:
+        assert "there is no unfinished" in (said := refused(out)) or "is damaged: " in said
+
+
+def seal(out: Path) -> None:
+    """Makes the manifest fit what the files are now, as whoever plants them would."""
+    folder = checkpoint.place(out)
+    manifest = json.loads((folder / "checkpoint.json").read_text())
+    del manifest["sha256"]
+    for part, name in zip(("journal", "state", "tokens", "trainer"), FILES[1:], strict=True):
+        content = (folder / name).read_bytes()
+        described = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        manifest["parts"][part] = described
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (folder / "checkpoint.json").write_text(json.dumps({**manifest, "sha256": digest}))
+
+
+def places(content: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every value of a JSON document."""
+    if at:
+        yield at
+    items = content.items() if isinstance(content, dict) else enumerate(content)
+    for key, item in items:
+        if isinstance(item, dict | list):
+            yield from places(item, (*at, key))
+        else:
+            yield (*at, key)
+
+
+POISON = [None, True, -1, 10**30, 1e308, 1.5, "x", [], {}, [[1]], {"is": "record", "of": "Popen"},
+          {"is": "tuple", "of": [1]}]  # fmt: skip
+
+
+@fuzzing
+@given(data=st.data())
+def test_planted_values_are_refused_or_of_the_right_type(
+    good: Path, tmp_path: Path, data: st.DataObject
+) -> None:
+    out = tmp_path / "out"
+    shutil.rmtree(checkpoint.place(out), ignore_errors=True)
+    shutil.copytree(checkpoint.place(good), checkpoint.place(out))
+    path = checkpoint.place(out) / data.draw(st.sampled_from(["journal.jsonl", "state-4.json"]))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    line = data.draw(st.sampled_from(lines))
+    *way, last = data.draw(st.sampled_from([*places(line)]))
+    inner = line
+    for key in way:
+        inner = inner[key]
+    if data.draw(st.booleans()):
+        inner[last] = data.draw(st.sampled_from(POISON))
+    else:
+        del inner[last]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    seal(out)
+    said = outcome(out)
+    assert said is None or said.startswith("--resume: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("state-4.json", b"[" * 200_000),
+        ("state-4.json", b'{"scenario": {"seed": 1}, "loop": ' + b'{"a":' * 100_000 + b"1" * 9999),
+        ("journal.jsonl", b"[]\n"),
+        ("journal.jsonl", b'{"run": {}}\n'),
+        ("journal.jsonl", b"\xff\xfe\n"),
+        ("tokens-4.safetensors", b"\xff" * 64),
+        ("tokens-4.safetensors", b""),
+        ("trainer-4.safetensors", b"\x80\x04cposix\nsystem\n(X\x04\x00\x00\x00truetR."),
+    ],
+)
+def test_planted_files(out: Path, name: str, content: bytes) -> None:
+    (checkpoint.place(out) / name).write_bytes(content)
+    seal(out)
+    assert "is damaged: " in refused(out)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest.update(number="../../x"),
+        lambda manifest: manifest.update(number=10**30),
+        lambda manifest: manifest.update(parts=[]),
+        lambda manifest: manifest["parts"].pop("state"),
+        lambda manifest: manifest["parts"]["state"].update(bytes=10**30),
+        lambda manifest: manifest["parts"]["state"].update(bytes=-1),
+        lambda manifest: manifest["parts"]["journal"].update(bytes=True),
+        lambda manifest: manifest.update(schema="rollcast-checkpoint/99"),
+    ],
+)
+def test_planted_manifests(out: Path, change: Callable[[Any], None]) -> None:
+    path = checkpoint.place(out) / "checkpoint.json"
+    manifest = json.loads(path.read_text())
+    del manifest["sha256"]
+    change(manifest)
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**manifest, "sha256": digest}))
+    assert "is damaged: " in refused(out)
+
+
+def test_planted_arrays() -> None:
+    whole = pack(TOKENS)
+    assert unpack(whole) == TOKENS
+    assert unpack(pack({})) == {}
+    for change in (
+        {"ids": whole["ids"][:1]},
+        {"ids": whole["ids"].astype("float64")},
+        {"keys": whole["keys"][:, :3]},
+        {"keys": -whole["keys"]},
+        {"keys": whole["keys"].ravel()},
+        {"log_probs": whole["log_probs"].reshape(-1, 1)},
+    ):
+        with pytest.raises(ValueError, match="the rollouts'"):
+            unpack({**whole, **change})
+    with pytest.raises(ValueError, match="versions are missing"):
+        unpack({name: array for name, array in whole.items() if name != "versions"})
+
+
+class Stateful(Policy):
+    """A policy from outside, with a state of its own making."""
+
+    def init(self) -> Any:
+        return {"generator": torch.Generator()}
+
+
+def test_a_policys_state_that_is_no_plain_data_is_said_at_the_first_save() -> None:
+    world = from_raw(parse_scenario(SCENARIO)).world()
+    loop = Loop(world, Stateful(), StepPlan(Batch(3, 4)))
+    with pytest.raises(RunError, match=r"Stateful's state cannot be saved: it holds a torch\."):
+        save_loop(loop)

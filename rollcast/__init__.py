@@ -30,7 +30,10 @@ def __getattr__(name: str) -> Any:
     from rollcast._own import own
 
     own("simulator")
-    found = getattr(import_module(_PLACES[name]), name)
+    place = _PLACES[name]
+    if place == __name__:
+        return import_module(f"{place}.{name}")
+    found = getattr(import_module(place), name)
     globals()[name] = found
     return found
 

@@ -1,3 +1,4 @@
+from rollcast import testing as testing
 from simulator.errors import RollcastError as RollcastError
 from simulator.errors import RunError as RunError
 from simulator.errors import ScenarioError as ScenarioError

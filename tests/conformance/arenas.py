@@ -13,6 +13,7 @@ import pytest
 from simulator.cluster.replica import EngineSpec
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.rollout import Rollout
+from simulator.testing import Monitor
 from simulator.world import ClusterShape, World
 from tests.strategies import TableCost, TableWorkload
 
@@ -57,6 +58,9 @@ class Arena:
     cap: int
     block_tokens: int | None = BLOCK
     tokens: Callable[[Rollout], Tokens] | None = None
+
+    def monitor(self) -> Monitor:
+        return Monitor(self.world, self.cap, self.block_tokens, self.tokens)
 
 
 Build = Callable[..., Arena]

@@ -17,10 +17,10 @@ from simulator.loop import run
 from simulator.plan import Batch, StepPlan
 from simulator.policies import parse_policy
 from simulator.spans import Run
+from simulator.testing import Monitor
 from simulator.workload.recorded import RecordedWorkload
 from simulator.world import ClusterShape
 from tests.conformance.arenas import BLOCK, COST, HAVE_VLLM, MAX_SEQS, real
-from tests.conformance.monitor import Monitor
 
 pytestmark = pytest.mark.skipif(not HAVE_VLLM, reason="vLLM is not installed (engine-cpu.lock)")
 
@@ -36,7 +36,7 @@ def both_worlds(
 ) -> tuple[Run, Run, Monitor]:
     replica = replicas(max_batched_tokens=BUDGET, **options)
     caching = options["prefix_caching"]
-    monitor = Monitor(real(replica, CAP, caching))
+    monitor = real(replica, CAP, caching).monitor()
     measured = run(monitor, parse_policy(policy, seed=5), PLAN, STEPS)
     spec = EngineSpec(MAX_SEQS, BUDGET, replica.kv_blocks * BLOCK, BLOCK, caching)
     shape = ClusterShape(1, 1, 1, colocated=True)

@@ -8,9 +8,9 @@ import pytest
 
 from simulator.errors import RunError
 from simulator.rollout import Group, Rollout, Stay
+from simulator.testing import Monitor
 from simulator.world import Ended, Synced, TrainBatch, Trained, TrainGroup
 from tests.conformance.arenas import PROMPTS, SIMULATED, WORLDS, Arena, Build
-from tests.conformance.monitor import Monitor
 
 LONG = 1  # a group whose prompt has two full blocks
 SHORT = 0  # one whose prompt has none
@@ -32,7 +32,7 @@ class Keeper(Monitor):
         self.last[stay.key] = stay
 
     def __init__(self, arena: Arena) -> None:
-        super().__init__(arena)
+        super().__init__(arena.world, arena.cap, arena.block_tokens, arena.tokens)
         self.last: dict[tuple[int, int], Stay] = {}
 
 
@@ -84,7 +84,7 @@ def test_an_abort_between_iterations_loses_and_adds_nothing(build: Build, kind: 
 @pytest.mark.parametrize("offset", [0.0, 0.3, 0.999])
 def test_an_abort_within_an_iteration_waits_for_its_end(build: Build, offset: float) -> None:
     arena = build(SIMULATED)
-    world = Monitor(arena)
+    world = arena.monitor()
     rollouts = Group(LONG, 2, 2).rollouts
     world.submit(rollouts)
     marks = []

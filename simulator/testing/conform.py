@@ -1,0 +1,185 @@
+"""All laws at once, over a set of small and nasty clusters and workloads: what every policy of this
+package is held to, and anyone else's may be."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.cluster.replica import EngineSpec
+from simulator.cluster.simulated import SimulatedCluster
+from simulator.costs import LinearCost
+from simulator.errors import RollcastError
+from simulator.plan import Batch, StepPlan
+from simulator.policies import check_policy
+from simulator.policy import Policy
+from simulator.scenario.scenario import overlapping
+from simulator.testing.laws import (
+    bound_holds,
+    conserves,
+    never_on_two_replicas,
+    promises,
+    same_decisions,
+)
+from simulator.testing.listed import ListedWorkload
+from simulator.testing.monitor import Monitor
+from simulator.testing.pure import Twice
+from simulator.testing.trial import Trial, as_policy, try_on
+from simulator.world import ClusterShape
+
+PLAIN = LinearCost(1.0, 0.0, 0.0, 0.0, train_per_token_s=0.0, train_fixed_s=4.0, sync_s=1.0)
+"""Iterations of a second, whatever is in them: everything happens at whole seconds, and much of it
+at the same one."""
+ODD = LinearCost(
+    3e-3, 6e-5, 2e-7, 3e-5, train_per_token_s=1e-5, train_fixed_s=0.01, sync_s=0.02,
+    switch_to_train_s=0.005, switch_to_rollout_s=0.003,
+)  # fmt: skip
+"""A price on every count."""
+ROOMY = EngineSpec(8, 64, 4096, 16)
+MIXED = ((40, 3, 17, 29, 1), (8, 22, 35), (11, 6, 40, 1, 1, 2, 13))
+REWARDS = ((1.0, 0.0), (1.0,), (0.0, 0.0, 1.0))
+"""Those of every third prompt are all the same: a filter has something to reject."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A small cluster and what it works on."""
+
+    name: str
+    workload: ListedWorkload
+    engine: EngineSpec = ROOMY
+    cost: LinearCost = ODD
+    replicas: int = 1
+    routing: str = "least_loaded"
+
+    def world(self, apart: bool) -> SimulatedCluster:
+        """A fresh world; ``apart`` gives the trainer a GPU of its own."""
+        shape = ClusterShape(
+            self.replicas, 1, 1, colocated=not apart, slots=self.replicas * self.engine.max_seqs
+        )
+        return SimulatedCluster(shape, self.engine, self.cost, self.workload, self.routing)
+
+
+CASES = (
+    Case(
+        "everything ends at the same instants",
+        ListedWorkload(((4,),), REWARDS, (4,)),
+        cost=PLAIN,
+        replicas=2,
+        routing="round_robin",
+    ),
+    Case("one long response in a group", ListedWorkload(((40, 2, 3, 2, 5),), REWARDS)),
+    Case(
+        "hardly room for one rollout",
+        ListedWorkload(MIXED, REWARDS, (8, 3)),
+        EngineSpec(5, 24, 52, 4),
+        PLAIN,
+    ),
+    Case(
+        "prompts of several chunks",
+        ListedWorkload(MIXED, REWARDS, (70, 5, 33)),
+        EngineSpec(4, 16, 400, 16),
+        replicas=2,
+        routing="group_affinity",
+    ),
+    Case(
+        "three replicas and a trainer slower than they",
+        ListedWorkload(MIXED, REWARDS),
+        cost=LinearCost(1.0, 0.0, 0.0, 0.0, 0.0, train_fixed_s=333.0, sync_s=0.5),
+        replicas=3,
+    ),
+    Case(
+        "updates and syncs that take no time",
+        ListedWorkload(MIXED, REWARDS),
+        cost=LinearCost(1.0, 0.0, 0.0, 0.0, 0.0),
+        replicas=3,
+    ),
+    Case(
+        "one rollout at a time",
+        ListedWorkload(((6, 1, 3), (2,)), REWARDS),
+        EngineSpec(1, 8, 64, 4, prefix_caching=False),
+    ),
+    Case(
+        "more replicas than rollouts",
+        ListedWorkload(MIXED, REWARDS),
+        cost=PLAIN,
+        replicas=40,
+    ),
+    Case("every response is cut at the cap", ListedWorkload(((9,),), REWARDS, (8, 70), cap=7)),
+    Case("responses of one token", ListedWorkload(((1,),), REWARDS)),
+)
+"""Two replicas or one, ample pools and full ones, prices that tie and prices that do not."""
+
+
+def check_policy_conforms(
+    policy: str | Policy | type[Policy],
+    *,
+    batch_groups: int = 4,
+    group_size: int = 4,
+    steps: int = 4,
+    cases: Sequence[Case] = CASES,
+) -> None:
+    """Runs a policy through each case, with the trainer on the rollouts' GPU and on one of its own
+    (only on its own, where the policy needs that), and holds every law against it:
+
+    - `Monitor`: what the loop may ask of a world, and what a world may answer
+    - `conserves`, `never_on_two_replicas`
+    - `bound_holds`, where its plans promise a bound
+    - every step trains on a whole batch; group sizes are among those that it names, and the figures
+      that it logs are plain data
+    - it is made of pure functions (`Twice`): the same question has the same answer, no state is
+      changed
+    - the same run takes the same decisions
+
+    Raises AssertionError that names the case and says what is wrong. Raises ScenarioError where the
+    policy cannot plan for batches of ``batch_groups`` groups of ``group_size`` at all.
+    """
+    tried = as_policy(policy)
+    plan = StepPlan(Batch(batch_groups, group_size))
+    check_policy(tried, plan)
+    places = (True,) if overlapping(tried, plan) else (False, True)
+    sizes = tried.group_sizes(frozenset({group_size}))
+    for case in cases:
+        for apart in places:
+            try:
+                trial = _run(case, apart, Twice(tried), plan.batch, steps)
+                _laws(trial, sizes)
+                again = _run(case, apart, tried, plan.batch, steps)
+                same_decisions(trial, again)
+            except (AssertionError, RollcastError) as error:
+                where = "on a GPU of its own" if apart else "on the rollouts' GPU"
+                raise AssertionError(f"{case.name}, with the trainer {where}: {error}") from error
+
+
+def _run(case: Case, apart: bool, policy: Policy, batch: Batch, steps: int) -> Trial:
+    workload = case.workload
+    block = case.engine.block_tokens if case.engine.prefix_caching else None
+    monitor = Monitor(case.world(apart), workload.max_new_tokens, block)
+    trial = try_on(
+        monitor, policy, batch_groups=batch.groups, group_size=batch.group_size, steps=steps
+    )
+    assert monitor.idle, "the run ended while something was under way"
+    return trial
+
+
+def _laws(trial: Trial, sizes: frozenset[int]) -> None:
+    conserves(trial)
+    never_on_two_replicas(trial)
+    if any(promises(decision["plan"]) < math.inf for decision in trial.decisions):
+        bound_holds(trial)
+    for record, decision in zip(trial.steps, trial.decisions, strict=True):
+        batch = decision["plan"]["batch"]
+        assert record.trained_groups >= batch["groups"], (
+            f"step {record.step} trained on {record.trained_groups} groups; its batch has "
+            f"{batch['groups']}"
+        )
+        assert batch["group_size"] in sizes, (
+            f"step {record.step} has groups of {batch['group_size']}, but group_sizes names only "
+            f"{sorted(sizes)}"
+        )
+        try:
+            json.dumps(record.policy)
+        except (TypeError, ValueError) as error:
+            raise AssertionError(f"describe_state gives more than plain data: {error}") from None

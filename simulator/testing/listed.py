@@ -1,0 +1,101 @@
+"""A workload of lengths and rewards that are simply written down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.errors import ScenarioError
+from simulator.workload.draws import GroupDraw
+
+
+@dataclass(frozen=True)
+class ListedWorkload:
+    """Prompt p's rollouts get ``lengths[p]`` tokens each, and ``rewards[p]``.
+
+    Prompts beyond the list begin again at its start, and so do rollouts beyond a row: a policy may
+    launch as many as it likes. A restarted rollout, and a prompt that comes again, get what they
+    had. prompt_tokens: of prompt 0, 1, ..., from the start again after the last. max_new_tokens:
+    the cap; None is one more than the longest, so that nothing is truncated.
+
+    Raises ScenarioError (``lengths``, ``rewards``, ``prompt_tokens``, ``max_new_tokens``) for an
+    empty list or row, or a length below 1.
+    """
+
+    lengths: tuple[tuple[int, ...], ...]
+    rewards: tuple[tuple[float, ...], ...] = ((1.0, 0.0),)
+    prompt_tokens: tuple[int, ...] = (8,)
+    cap: int | None = None
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("lengths", "rewards"):
+            rows = getattr(self, field)
+            if not rows or not all(rows):
+                raise ScenarioError(field, "must have at least one group, and each at least one")
+        if min(map(min, self.lengths)) < 1:
+            raise ScenarioError("lengths", "a response has at least 1 token")
+        if not self.prompt_tokens or min(self.prompt_tokens) < 1:
+            raise ScenarioError("prompt_tokens", "a prompt has at least 1 token")
+        if self.cap is not None and self.cap < 1:
+            raise ScenarioError("max_new_tokens", "must be at least 1")
+
+    @classmethod
+    def of(
+        cls,
+        lengths: Sequence[Sequence[int]],
+        rewards: Sequence[Sequence[float]] | None = None,
+        prompt_tokens: int | Sequence[int] = 8,
+        max_new_tokens: int | None = None,
+    ) -> ListedWorkload:
+        """From lists, or arrays, of numbers; without rewards, those of even indices get 1 and the
+        others 0. Raises ScenarioError for lists of another shape."""
+        prompts = [prompt_tokens] if isinstance(prompt_tokens, int) else prompt_tokens
+        whole = _rows("lengths", lengths)
+        if any(length != int(length) for row in whole for length in row):
+            raise ScenarioError("lengths", "must be whole tokens")
+        return cls(
+            tuple(tuple(map(int, row)) for row in whole),
+            ((1.0, 0.0),) if rewards is None else _rows("rewards", rewards),
+            tuple(map(int, prompts)),
+            max_new_tokens,
+        )
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The cap on a response, tokens."""
+        return max(map(max, self.lengths)) + 1 if self.cap is None else self.cap
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """The longest prompt."""
+        return max(self.prompt_tokens)
+
+    def draw(
+        self,
+        group: int,
+        size: int,
+        attempt: int = 0,
+        version: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> GroupDraw:
+        """The first ``size`` rollouts of ``group``; see `simulator.workload.build.Workload`."""
+        number = group if prompt is None else prompt
+        lengths = self.lengths[number % len(self.lengths)]
+        rewards = self.rewards[number % len(self.rewards)]
+        cap = self.max_new_tokens
+        return GroupDraw(
+            self.prompt_tokens[number % len(self.prompt_tokens)],
+            [min(lengths[i % len(lengths)], cap) for i in range(size)],
+            [rewards[i % len(rewards)] for i in range(size)],
+        )
+
+
+def _rows(field: str, rows: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+    try:
+        return tuple(tuple(map(float, row)) for row in rows)
+    except (TypeError, ValueError):
+        raise ScenarioError(
+            field, "must be a list for each group, such as [[3, 9, 4], [5, 5, 12]]"
+        ) from None

@@ -1,0 +1,302 @@
+"""A world that passes everything on to another one, and holds the laws of worlds against it, and
+against the loop that drives it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+from simulator.plan import Layout, Placement
+from simulator.rollout import Key, Rollout, Stay
+from simulator.world import ClusterShape, Ended, Event, Synced, TrainBatch, Trained, World
+
+NEARLY_S = 1e-9
+
+
+class Tokens(Protocol):
+    """What a rollout is made of, one entry a response token: the token, the log-probability that it
+    was sampled with, and the version of the weights that did."""
+
+    @property
+    def ids(self) -> tuple[int, ...]: ...  # noqa: D102
+    @property
+    def log_probs(self) -> tuple[float, ...]: ...  # noqa: D102
+    @property
+    def versions(self) -> tuple[int, ...]: ...  # noqa: D102
+
+
+class Monitor:
+    """Stands between the loop and a world; a violation is an AssertionError where it happens.
+
+    cap: on a response, tokens. block_tokens: of the world's prefix cache, None where there is none.
+    tokens: what a rollout is made of, where the world keeps that.
+
+    Counts, for tests: submitted, ended, resumed, aborted (stays), and version (of the replicas'
+    weights).
+    """
+
+    def __init__(
+        self,
+        world: World,
+        cap: int,
+        block_tokens: int | None = None,
+        tokens: Callable[[Rollout], Tokens] | None = None,
+    ) -> None:
+        self.world = world
+        self.name = world.name
+        self.shape: ClusterShape = world.shape
+        self.version = 0
+        self.submitted = self.ended = self.resumed = self.aborted = 0
+        self._cap, self._block, self._tokens_of = cap, block_tokens, tokens
+        self._now_s = world.now_s
+        self._flying: dict[Key, Rollout] = {}
+        self._allowed: dict[Key, int | None] = {}
+        self._before: dict[Key, int] = {}  # tokens when the stay began
+        self._foreseen: dict[Key, int | None] = {}
+        self._reached: dict[tuple[int, int, int], int] = {}  # by group, index, attempt
+        self._prompts: dict[int, int] = {}
+        self._made: dict[Key, tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...]]] = {}
+        self._cold: dict[tuple[int, int], list[int]] = defaultdict(list)  # missing prompt tokens
+        self._trained: set[tuple[int, int, int]] = set()
+        self._updating: int | None = None
+        self._final = True
+        self._updates = 0
+        self._unsynced = self._syncing = False
+
+    @property
+    def now_s(self) -> float:
+        """The world's clock."""
+        now_s = self.world.now_s
+        assert now_s >= self._now_s, "the clock runs backwards"
+        self._now_s = now_s
+        return now_s
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._flying and self._updating is None and not self._syncing
+
+    def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
+        """Passes them on."""
+        asked: set[Key] = set()
+        for rollout in rollouts:
+            assert rollout.key not in asked | self._flying.keys(), f"{rollout} is in flight twice"
+            asked.add(rollout.key)
+            assert rollout.allowance is None or rollout.allowance > 0, (
+                f"{rollout} was submitted with {rollout.allowance} tokens allowed"
+            )
+            assert not rollout.finished, f"{rollout} was submitted again"
+            reached = self._reached.get((*rollout.key, rollout.attempt), 0)
+            assert rollout.new_tokens == reached, (
+                f"tokens were lost between two stays: {rollout} had {reached}"
+            )
+            self._before[rollout.key] = reached
+            self._allowed[rollout.key] = rollout.allowance
+            self.resumed += reached > 0
+            self._foreseen[rollout.key] = self.world.foresee(rollout)
+            if self._tokens_of and reached:
+                self._made[rollout.key] = self._tokens(rollout)
+        self.world.submit(rollouts, placement)
+        self._flying |= {rollout.key: rollout for rollout in rollouts}
+        self.submitted += len(rollouts)
+
+    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
+        """Passes it on."""
+        asked = [*self._flying] if keys is None else [*keys]
+        stopped = self.world.abort(keys)
+        assert [stay.key for stay in stopped] == sorted(asked), (
+            f"an abort of {len(asked)} rollouts returned {len(stopped)} stays, or not by key"
+        )
+        for stay in stopped:
+            self._end(stay)
+        self.aborted += len(stopped)
+        return stopped
+
+    def foresee(self, rollout: Rollout) -> int | None:
+        """Passes it on."""
+        return self.world.foresee(rollout)
+
+    def train(self, batch: TrainBatch, layout: Layout) -> None:
+        """Passes it on."""
+        assert self._updating is None, "two updates at once"
+        if self.shape.colocated:
+            assert not self._flying, "an update begins while rollouts are in flight"
+        assert batch.step == self._updates, (
+            f"the batch of step {batch.step} is update {self._updates}"
+        )
+        for group in batch.groups:
+            attempts = {r.attempt for r in group.rollouts}
+            assert len(attempts) == 1, f"group {group.group} mixes attempts {sorted(attempts)}"
+            for rollout in group.rollouts:
+                self._check_trainable(rollout)
+        self._updating, self._final = batch.step, batch.final
+        self.world.train(batch, layout)
+
+    def sync_weights(self) -> None:
+        """Passes it on."""
+        assert self._unsynced, "a sync without new weights"
+        if self.shape.colocated:
+            assert not self._flying, "a sync while rollouts are in flight on the GPUs it needs"
+        self._syncing = True
+        self.world.sync_weights()
+
+    def wait(self, until_s: float | None = None) -> list[Event]:
+        """Passes it on."""
+        events = self.world.wait(until_s)
+        now_s = self.now_s
+        assert events or (until_s is not None and now_s >= until_s - NEARLY_S), (
+            "a wait ended before its time with no event"
+        )
+        ranks = [_rank(event) for event in events]
+        assert ranks == sorted(ranks), "events of one instant are out of order"
+        for event in events:
+            if isinstance(event, Ended):
+                assert event.stay.ending != "aborted", f"{event.stay} came as an event"
+                assert event.stay.end_s <= now_s + NEARLY_S, f"{event.stay} ends in the future"
+                self._end(event.stay)
+                continue
+            ends = [(phase.start_s, phase.end_s) for phase in event.phases]
+            assert all(start <= end <= now_s + NEARLY_S for start, end in ends), (
+                f"a phase ends before it starts, or in the future: {event}"
+            )
+            assert all(a[1] <= b[0] + NEARLY_S for a, b in pairwise(ends)), (
+                f"phases of one trainer overlap: {event}"
+            )
+            if isinstance(event, Trained):
+                assert event.step == self._updating, (
+                    f"an update of step {event.step} ended; under way is {self._updating}"
+                )
+                self._updating, self._unsynced = None, self._unsynced or self._final
+                self._updates += self._final
+            else:
+                self._synced(event)
+        return events
+
+    # Inside
+
+    def _synced(self, event: Synced) -> None:
+        assert self._syncing, "a weight sync ended that was not under way"
+        self._syncing = self._unsynced = False
+        self.version = self._updates
+        # The caches were empty when this version began, so of every prompt that a replica saw,
+        # some rollout computed all of it.
+        for (group, replica), missing in self._cold.items():
+            assert min(missing) == 0, f"group {group} found old keys on replica {replica}"
+        self._cold.clear()
+
+    def _end(self, stay: Stay) -> None:
+        """A stay is over."""
+        assert stay.key in self._flying, f"{stay} ended, but that rollout is not in flight"
+        rollout = self._flying.pop(stay.key)
+        self.ended += 1
+        before, allowed = self._before.pop(stay.key), self._allowed.pop(stay.key)
+        foreseen = self._foreseen.pop(stay.key)
+        sampled, total = stay.new_tokens, before + stay.new_tokens
+        assert stay.attempt == rollout.attempt, f"{stay} is of another attempt than {rollout}"
+        prompt = self._prompts.setdefault(stay.group, stay.prompt_tokens)
+        assert stay.prompt_tokens == prompt > 0, f"{stay}: the prompt had {prompt} tokens before"
+        assert total <= self._cap, f"{rollout} has {total} tokens; the cap is {self._cap}"
+        assert stay.start_s <= stay.end_s + NEARLY_S, f"{stay} ends before it starts"
+        assert 0 <= stay.replica < self.shape.replicas, f"{stay} was on no replica of this world"
+        versions = [segment.version for segment in stay.segments]
+        assert versions == sorted(set(versions)), f"{stay}: versions do not rise"
+        assert all(segment.tokens > 0 for segment in stay.segments), f"{stay}: an empty segment"
+        assert set(versions) <= {*range(self.version + 1)}, (
+            f"{stay} has tokens of weights that the replicas never had"
+        )
+        if stay.finished:
+            assert sampled > 0, f"{stay} finished without a token"
+            assert stay.reward is not None, f"{stay} finished without a reward"
+            assert total == self._cap or stay.ending == "stop", (
+                f"{stay} was cut at {total} tokens; the cap is {self._cap}"
+            )
+            assert foreseen in (None, total), (
+                f"{rollout} finished with {total} tokens, but was to have {foreseen}"
+            )
+        else:
+            assert stay.reward is None, f"{stay} has a reward, unfinished"
+            assert (sampled == allowed) == (stay.ending == "budget"), (
+                f"{stay} ended with {sampled} tokens of {allowed} allowed"
+            )
+        assert allowed is None or sampled <= allowed, (
+            f"{stay} has {sampled} tokens, with {allowed} allowed"
+        )
+        self._reached[(*stay.key, stay.attempt)] = total
+        self._check_prefill(stay, before, sampled)
+        if self._tokens_of:
+            self._check_tokens(rollout, before, total)
+
+    def _check_prefill(self, stay: Stay, before: int, sampled: int) -> None:
+        """A stay computes what it knows, but for whole blocks of the prompt that its group has."""
+        assert 0 <= stay.recomputed_tokens <= stay.prefill_tokens, (
+            f"{stay} recomputed more than it prefilled"
+        )
+        assert stay.recomputed_tokens == 0 or stay.preemptions > 0, (
+            f"{stay} recomputed tokens without a preemption"
+        )
+        if stay.preemptions or not sampled:
+            if stay.prefill_tokens:  # part of a prefill, which others may have found
+                self._cold[stay.group, stay.replica].append(0)
+            return
+        found = stay.prompt_tokens + before - stay.prefill_tokens
+        block = self._block
+        if block is None:
+            assert found == 0, f"{stay} found {found} tokens in a cache that is not there"
+            return
+        # Where a chunk leaves one token over, the simulator decodes that one.
+        odd = found % block
+        assert odd == 0 or (odd == 1 and not self._tokens_of), (
+            f"{stay} found {found} tokens, which are not whole blocks of {block}"
+        )
+        found -= odd
+        assert 0 <= found <= stay.prompt_tokens, "a resumed rollout found its old tokens' keys"
+        self._cold[stay.group, stay.replica].append(found)
+
+    def _tokens(
+        self, rollout: Rollout
+    ) -> tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...]]:
+        assert self._tokens_of is not None
+        tokens = self._tokens_of(rollout)
+        return tokens.ids, tokens.log_probs, tokens.versions
+
+    def _check_tokens(self, rollout: Rollout, before: int, total: int) -> None:
+        """Tokens and log-probabilities of earlier stays are untouched; the new ones are of the
+        version that the replicas hold."""
+        ids, log_probs, versions = self._tokens(rollout)
+        assert len(ids) == len(log_probs) == len(versions) == total, (
+            f"{rollout} has {total} tokens, but the world keeps {len(ids)} tokens, "
+            f"{len(log_probs)} log-probabilities and {len(versions)} versions"
+        )
+        old = self._made.pop(rollout.key, ((), (), ()))
+        assert (ids[:before], log_probs[:before], versions[:before]) == old, (
+            f"the {before} tokens that {rollout} had before this stay have changed"
+        )
+        assert set(versions[before:]) <= {self.version}, (
+            f"{rollout} has new tokens of other weights than version {self.version}"
+        )
+        assert all(value <= 0 for value in log_probs), f"{rollout}: a probability above 1"
+
+    def _check_trainable(self, rollout: Rollout) -> None:
+        identity = (*rollout.key, rollout.attempt)
+        assert identity not in self._trained, f"{rollout} is trained on twice"
+        self._trained.add(identity)
+        assert rollout.finished, f"{rollout} is trained on unfinished"
+        assert rollout.key not in self._flying, f"{rollout} is trained on while it runs"
+        versions = [segment.version for segment in rollout.segments]
+        assert versions == sorted(set(versions)), f"{rollout}: versions do not rise"
+        assert versions[-1] <= self.version, f"{rollout} has tokens of weights to come"
+        added = sum(segment.tokens for segment in rollout.segments)
+        assert added == rollout.new_tokens, f"{rollout} has {added} tokens by version"
+        if self._tokens_of:
+            spread = [s.version for s in rollout.segments for _ in range(s.tokens)]
+            assert [*self._tokens(rollout)[2]] == spread, (
+                f"the world keeps other versions of {rollout}'s tokens than the loop"
+            )
+
+
+def _rank(event: Event) -> tuple[int, int, int]:
+    if isinstance(event, Ended):
+        return 0, *event.stay.key
+    return (1 if isinstance(event, Trained) else 2), 0, 0

@@ -348,6 +348,12 @@ class Sizes(Soon):
         return replace(super().plan(plan, state), batch=plan.batch.with_group_size(8))
 
 
+class Understates(Soon):
+    """Declares one decision of three."""
+
+    decides = frozenset({"launch"})
+
+
 class Chatty(Soon):
     """Logs what no file can hold."""
 
@@ -363,6 +369,10 @@ class Chatty(Soon):
         (Overwrites, "observe changed the state that it was given in step 0"),
         (Drifts, "observe, asked twice for step 0 with the same state, gives two different states"),
         (Sizes, "step 0 has groups of 8, but group_sizes names only [4]"),
+        (
+            Understates,
+            "Understates decides stop, unfinished in step 0, which its attribute decides does not",
+        ),
         (Chatty, "describe_state gives more than plain data"),
     ],
 )

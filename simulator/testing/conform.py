@@ -14,7 +14,7 @@ from simulator.costs import LinearCost
 from simulator.errors import RollcastError
 from simulator.plan import Batch, StepPlan
 from simulator.policies import check_policy
-from simulator.policy import Policy
+from simulator.policy import Policy, chain
 from simulator.scenario.scenario import overlapping
 from simulator.testing.laws import (
     bound_holds,
@@ -129,8 +129,8 @@ def check_policy_conforms(
     - `bound_holds`, where its plans promise a bound
     - every step trains on a whole batch; group sizes are among those that it names, and the figures
       that it logs are plain data
-    - it is made of pure functions (`Twice`): the same question has the same answer, no state is
-      changed
+    - it is made of pure functions (`simulator.testing.pure`): the same question has the same
+      answer, no state is changed; and it decides nothing that it does not declare
     - the same run takes the same decisions
 
     Raises AssertionError that names the case and says what is wrong. Raises ScenarioError where the
@@ -140,11 +140,12 @@ def check_policy_conforms(
     plan = StepPlan(Batch(batch_groups, group_size))
     check_policy(tried, plan)
     places = (True,) if overlapping(tried, plan) else (False, True)
+    twice = chain(*map(Twice, tried.policies))
     sizes = tried.group_sizes(frozenset({group_size}))
     for case in cases:
         for apart in places:
             try:
-                trial = _run(case, apart, Twice(tried), plan.batch, steps)
+                trial = _run(case, apart, twice, plan.batch, steps)
                 _laws(trial, sizes)
                 again = _run(case, apart, tried, plan.batch, steps)
                 same_decisions(trial, again)

@@ -1,4 +1,5 @@
-"""Whether a policy is made of pure functions, as it must be to decide alike in every world."""
+"""Whether a policy is made of pure functions, as it must be to decide alike in every world, and
+decides no more than it says."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from simulator.plan import StepPlan, describe
+from simulator.policies.decisions import changed, claim
 from simulator.policy import Policy, StepOutcome
 
 
 class Twice(Policy):
-    """Asks a policy everything twice. Raises AssertionError where it gives two answers, or changes
-    the state that it is given."""
+    """Asks a policy everything twice. Raises AssertionError where it gives two answers, changes the
+    state that it is given, or decides what it does not declare (`Policy.decides`)."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -35,6 +37,13 @@ class Twice(Policy):
             f"plan, asked twice for step {plan.step} with the same state, makes two different plans"
         )
         assert alike(before, state), f"plan changed the state that it was given in step {plan.step}"
+        if self.policy.decides is not None:
+            name = type(self.policy).__name__
+            more = changed(plan, first) - claim(self.policy, name).decides
+            assert not more, (
+                f"{name} decides {', '.join(sorted(more))} in step {plan.step}, which its "
+                "attribute decides does not name"
+            )
         return first
 
     def observe(self, state: Any, outcome: StepOutcome) -> Any:

@@ -1,0 +1,60 @@
+"""The pages in docs/ do what they say."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from simulator.cli.app import main
+from simulator.testing.conform import CASES
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docs" / "testing_policies.md").read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the page's files and examples/, the working directory."""
+    for code in blocks("python"):
+        name = re.match(r"# (\w+\.py)\n", code)
+        assert name
+        (tmp_path / name[1]).write_text(code, "utf-8")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("steady", "test_steady"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    return tmp_path
+
+
+def test_the_policy_keeps_its_tests(written: Path) -> None:
+    module = import_module("test_steady")
+    tests = [getattr(module, name) for name in dir(module) if name.startswith("test_")]
+    assert len(tests) == 3
+    for test in tests:
+        test()
+
+
+def test_the_command_runs(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = blocks("sh")
+    program, *arguments = shlex.split(line)
+    assert program == "rollcast"
+    with pytest.raises(SystemExit) as done:
+        main(arguments)
+    said = capsys.readouterr()
+    assert done.value.code in (0, None), said.err
+    assert "steady:Steady(aim=0.25)" in said.out
+
+
+def test_what_it_counts_is_so() -> None:
+    assert len(CASES) == 10
+    assert "ten small and nasty cases" in TEXT

@@ -83,6 +83,12 @@ class Policy(Options):
         and does not overwrite, and others' that its own hang on."""
         return frozenset()
 
+    @property
+    def behind(self) -> object:
+        """The object that makes the state, whose module names the state's classes: the policy
+        itself, unless it stands for another."""
+        return self
+
     def init(self) -> Any:
         """The state before the first step."""
         return None

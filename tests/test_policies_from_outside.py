@@ -13,10 +13,11 @@ import pytest
 
 from simulator.cli.app import main
 from simulator.errors import RunError, ScenarioError
+from simulator.loop.policy_state import load_state, save_state
 from simulator.plan import Batch, StepPlan
 from simulator.policies import build_chain, check_policy, outside, parse_policy, spell
 from simulator.policies.outside import Outside
-from simulator.policy import Policy
+from simulator.policy import Policy, StepOutcome
 from simulator.scenario.file import read_scenario
 from simulator.studies.simulate import from_raw, load, simulate
 
@@ -103,6 +104,16 @@ class Forgetful(Policy):
 class Clumsy(Policy):
     def observe(self, state, outcome):
         return state.next
+
+@dataclass(frozen=True)
+class Memory:
+    steps: int = 0
+
+class Remembers(Policy):
+    def init(self):
+        return Memory()
+    def observe(self, state, outcome):
+        return Memory(state.steps + 1)
 
 class Half:
     def init(self): ...
@@ -334,6 +345,14 @@ def test_what_fails_in_mid_run_names_its_file_and_line(place: Path) -> None:
     )
     with pytest.raises(RunError, match="mine:Forgetful: its plan returns None and not a StepPlan"):
         load("scenario.yaml", "policy=mine:Forgetful")
+
+
+def test_a_state_of_its_own_class_is_saved_and_read_back(place: Path) -> None:
+    policy = parse_policy("sagc+mine:Remembers")
+    state = policy.observe(policy.init(), StepOutcome(policy.plan(PLAN, policy.init()), (), 0, 0))
+    saved = json.loads(json.dumps(save_state(policy, state)))
+    assert load_state(policy, saved) == state
+    assert state[1] == type(state[1])(steps=1)
 
 
 def test_everything_that_a_policy_may_say_is_asked_of_it() -> None:

@@ -41,9 +41,9 @@ def save_state(policy: Policy, state: Any) -> Any:
         return _encode(state, dict(_records(policy)))
     except (_NotPlainError, RecursionError) as error:
         raise RunError(
-            f"{type(policy).__name__}'s state cannot be saved: {error}; a state is made of numbers,"
-            " texts, lists, tuples, sets, mappings, arrays of numbers, and the dataclasses and "
-            "named tuples of the policy's own module"
+            f"{type(policy.behind).__name__}'s state cannot be saved: {error}; a state is made of "
+            "numbers, texts, lists, tuples, sets, mappings, arrays of numbers, and the dataclasses "
+            "and named tuples of the policy's own module"
         ) from None
 
 
@@ -55,7 +55,7 @@ def load_state(policy: Policy, data: Any) -> Any:
             raise ValueError("there is not one state for each policy of the chain")
         pairs = zip(policy.policies, data, strict=True)
         return tuple(load_state(member, own) for member, own in pairs)
-    name, first = type(policy).__name__, policy.init()
+    name, first = type(policy.behind).__name__, policy.init()
     try:
         state = _decode(data, dict(_records(policy)))
     except (TypeError, RecursionError) as error:
@@ -72,7 +72,7 @@ class _NotPlainError(Exception):
 
 def _records(policy: Policy) -> Iterator[tuple[str, type]]:
     """The record classes that the modules of the policy's classes name."""
-    for owner in type(policy).__mro__:
+    for owner in type(policy.behind).__mro__:
         for found in list(vars(sys.modules[owner.__module__]).values()):
             if isinstance(found, type) and _is_record(found):
                 yield found.__qualname__, found

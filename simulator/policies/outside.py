@@ -65,6 +65,11 @@ class Outside(Policy):
         declares: frozenset[str] = getattr(self.policy, "builds_on", frozenset())
         return declares
 
+    @property
+    def behind(self) -> object:
+        """The object of the class from outside."""
+        return self.policy
+
     def init(self) -> Any:
         """Its own first state."""
         return self._call("init")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -63,25 +64,25 @@ class GroupAffinity(LeastLoaded):
 
 
 class Balance:
-    """Rollouts to the replica with the fewest expected tokens outstanding, the lowest number among
-    equals. Given the longest first, that is the rule of longest processing time (Graham 1969). One
+    """Rollouts to the replica with the fewest expected tokens outstanding (rounded up to whole
+    ones, so that sums are exact), the lowest number among equals. Given the longest first, that is the rule of longest processing time (Graham 1969). One
     of which nothing is expected counts as the mean of those that are, or as one token."""
 
     def __init__(self, replicas: int) -> None:
-        self._loads = [0.0] * replicas
-        self._placed: dict[Key, tuple[int, float]] = {}
-        self._expected = 0.0  # of all that were expected
+        self._loads = [0] * replicas
+        self._placed: dict[Key, tuple[int, int]] = {}
+        self._expected = 0  # of all that were expected
         self._count = 0
 
     def place(self, rollout: Rollout) -> int:
         """The rollout's replica."""
         expected = rollout.expected_tokens
         if expected is None:
-            weight = self._expected / self._count if self._count else 1.0
+            weight = -(-self._expected // self._count) if self._count else 1
         else:
-            self._expected += expected
+            self._expected += math.ceil(expected)
             self._count += 1
-            weight = max(expected - rollout.new_tokens, 1.0)
+            weight = max(math.ceil(expected) - rollout.new_tokens, 1)
         number = self._loads.index(min(self._loads))
         self._loads[number] += weight
         self._placed[rollout.key] = (number, weight)
@@ -91,7 +92,7 @@ class Balance:
         """A rollout has left its replica."""
         if key in self._placed:
             number, weight = self._placed.pop(key)
-            self._loads[number] = max(self._loads[number] - weight, 0.0)
+            self._loads[number] -= weight
 
 
 ROUTINGS: dict[str, Callable[[Sequence[Replica]], Router]] = {

@@ -62,6 +62,9 @@ class SimulatedCluster:
         self._balance = Balance(shape.replicas)
         self._stream = Streamed(cost)
         self._requests: dict[Key, tuple[Replica, Request]] = {}
+        self._leaving: dict[Key, int] = {}  # aborted, and the tick at which it has left
+        # Submitted while they were leaving, and those they are to be queued with.
+        self._late: dict[Key, tuple[list[Rollout], Rollout]] = {}
         self._drawn: dict[Key, tuple[int, int, int, float]] = {}
         self._updates = 0  # that the trainer has made
         self._version = 0  # of the weights that the replicas have
@@ -77,13 +80,43 @@ class SimulatedCluster:
         return cast(int, self._env.now)  # simpy types its clock as int | float
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
-        """Queues rollouts on their replicas, which see them at their next boundary."""
-        queues: list[list[Request]] = [[] for _ in self._replicas]
+        """Queues rollouts on their replicas, which see them at their next boundary. One that is
+        still leaving a replica is queued when it has left: it is never on two at once."""
         self._draw(rollouts)
+        for rollout in rollouts:
+            if rollout.key in self._requests or rollout.key in self._late:
+                raise RunError(f"{rollout} is already in flight")
+        now = self._now
+        self._leaving = {key: tick for key, tick in self._leaving.items() if tick > now}
+        if not self._leaving:
+            self._queue(rollouts, placement)
+            return
+        late: dict[int, list[Rollout]] = {}
+        for rollout in rollouts:
+            if rollout.key in self._leaving:
+                late.setdefault(self._leaving[rollout.key], []).append(rollout)
+                self._late[rollout.key] = (late[self._leaving[rollout.key]], rollout)
+        self._queue([r for r in rollouts if r.key not in self._leaving], placement)
+        for tick, waiting in late.items():
+            self._env.process(self._queue_later(tick, waiting, placement))
+
+    def _queue_later(
+        self, tick: int, rollouts: list[Rollout], placement: Placement
+    ) -> Generator[Any]:
+        yield self._env.timeout(tick - self._now)
+        there = []
+        for rollout in rollouts:
+            with_it, _ = self._late.get(rollout.key, (None, None))
+            if with_it is rollouts:  # not stopped meanwhile, nor submitted once more
+                there.append(rollout)
+        for rollout in there:
+            del self._late[rollout.key]
+        self._queue(there, placement)
+
+    def _queue(self, rollouts: Sequence[Rollout], placement: Placement) -> None:
+        queues: list[list[Request]] = [[] for _ in self._replicas]
         cap = self._workload.max_new_tokens
         for rollout in rollouts:
-            if rollout.key in self._requests:
-                raise RunError(f"{rollout} is already in flight")
             _, prompt_tokens, total_tokens, reward = self._drawn[rollout.key]
             cut = total_tokens >= cap
             request = Request(rollout, prompt_tokens, total_tokens, cut, reward, self._version)
@@ -126,17 +159,31 @@ class SimulatedCluster:
     def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
         """Stops rollouts at their replicas' next boundaries."""
         by_replica: dict[Replica, list[Request]] = {}
-        for key in [*self._requests] if keys is None else keys:
+        stays = []
+        for key in [*self._requests, *self._late] if keys is None else keys:
+            if key in self._late:
+                stays.append(self._never_queued(self._late.pop(key)[1]))
+                continue
             if key not in self._requests:
                 raise RunError(f"rollout {key} is not in flight and cannot be aborted")
             replica, request = self._requests.pop(key)
             by_replica.setdefault(replica, []).append(request)
-        stays = [
-            stay for replica, requests in by_replica.items() for stay in replica.abort(requests)
-        ]
+        for replica, requests in by_replica.items():
+            stopped = replica.abort(requests)
+            stays += stopped
+            if replica.idle_at > self._now:
+                now_s = self.now_s
+                leaving = (stay.key for stay in stopped if stay.end_s > now_s)
+                self._leaving |= dict.fromkeys(leaving, replica.idle_at)
         for stay in stays:
             self._settle(stay)
         return sorted(stays, key=lambda stay: stay[:2])
+
+    def _never_queued(self, rollout: Rollout) -> Stay:
+        """The stay of a rollout that was stopped while it was still leaving a replica."""
+        prompt_tokens = self._drawn[rollout.key][1]
+        key, now_s = (rollout.group, rollout.index, rollout.attempt), self.now_s
+        return Stay(*key, 0, prompt_tokens, (), "aborted", now_s, now_s)
 
     def _stay_ended(self, stay: Stay) -> None:
         del self._requests[stay.key]
@@ -186,7 +233,8 @@ class SimulatedCluster:
         shares with the replicas. Only one is under way at a time."""
         if self._updating is not None:
             raise RunError(f"{what} asked for while {self._updating} is under way")
-        if self.shape.colocated and any(replica.busy for replica in self._replicas):
+        busy = bool(self._late) or any(replica.busy for replica in self._replicas)
+        if self.shape.colocated and busy:
             raise RunError(f"{what} asked for while rollouts are in flight on the GPUs it needs")
         self._updating = what
         if not self.shape.colocated:

@@ -6,8 +6,10 @@ which anything happens; there is no event queue. Time is counted in integer tick
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from simulator.cluster.replica import EngineSpec
 from simulator.costs.base import CostModel, TrainLoad
@@ -80,9 +82,11 @@ class ReferenceCluster:
         self.version = 0  # of the weights that the replicas have
         self.updates = 0  # that the trainer has made
         self.parts: list[TrainLoad] = []  # of the update under way that it has had already
-        self.expected: dict[int, dict[Key, float]] = {r.number: {} for r in self.replicas}
-        self.known_lengths: list[float] = []
+        self.expected: dict[int, dict[Key, int]] = {r.number: {} for r in self.replicas}
+        self.known_lengths: list[int] = []
         self.submitted = self.routed = 0
+        self.leaves: dict[Key, int] = {}  # when those that were stopped have left their replica
+        self.late: list[tuple[int, Rollout, Placement]] = []  # to be queued at that instant
         self.home: dict[int, Replica] = {}  # of each group, under group_affinity
         self.first_version: dict[tuple[int, int, int], int] = {}  # by (group, index, attempt)
 
@@ -99,11 +103,21 @@ class ReferenceCluster:
     # Rollouts
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
-        """Queues rollouts, in the order given."""
+        """Queues rollouts, in the order given; one that has still to leave a replica, when it has
+        left."""
         for rollout in rollouts:
             assert rollout.key not in self.in_flight
+            assert rollout.key not in [late.key for _, late, _ in self.late]
+            assert rollout.new_tokens < self.draw(rollout)[1]
+        now = [r for r in rollouts if self.leaves.get(r.key, 0) <= self.now]
+        self.queue(now, placement)
+        for rollout in rollouts:
+            if rollout not in now:
+                self.late.append((self.leaves[rollout.key], rollout, placement))
+
+    def queue(self, rollouts: Sequence[Rollout], placement: Placement) -> None:
+        for rollout in rollouts:
             prompt, length, reward = self.draw(rollout)
-            assert rollout.new_tokens < length
             if placement == "balanced":
                 replica = self.least_expected(rollout)
             else:
@@ -147,12 +161,13 @@ class ReferenceCluster:
     def least_expected(self, rollout: Rollout) -> Replica:
         """The replica with the fewest expected tokens of rollouts placed so and still there."""
         if rollout.expected_tokens is not None:
-            self.known_lengths.append(rollout.expected_tokens)
-            weight = max(rollout.expected_tokens - rollout.new_tokens, 1.0)
+            whole = math.ceil(rollout.expected_tokens)
+            self.known_lengths.append(whole)
+            weight = max(whole - rollout.new_tokens, 1)
         elif self.known_lengths:
-            weight = sum(self.known_lengths) / len(self.known_lengths)
+            weight = math.ceil(Fraction(sum(self.known_lengths), len(self.known_lengths)))
         else:
-            weight = 1.0
+            weight = 1
         sums = {number: sum(placed.values()) for number, placed in self.expected.items()}
         number = min(sums, key=lambda number: (sums[number], number))
         self.expected[number][rollout.key] = weight
@@ -161,7 +176,12 @@ class ReferenceCluster:
     def abort(self, keys: Collection[Key] | None = None) -> list[Told]:
         """Stops rollouts, all of which are in flight, at their replica's next boundary."""
         told = []
-        for key in sorted(self.in_flight if keys is None else set(keys)):
+        late = {rollout.key: rollout for _, rollout, _ in self.late}
+        for key in sorted({*self.in_flight, *late} if keys is None else set(keys)):
+            if key in late:
+                self.late = [one for one in self.late if one[1].key != key]
+                told.append(self.tell_of_nothing(late[key]))
+                continue
             stay = self.in_flight.pop(key)
             replica = self.replicas[stay.replica]
             if stay in replica.waiting:
@@ -172,8 +192,23 @@ class ReferenceCluster:
                 told.append(self.tell(stay, stay.sampled, self.now))
             else:
                 stay.leaving = True
+                self.leaves[key] = replica.ends
                 told.append(self.tell(stay, replica.after(stay), replica.ends))
         return told
+
+    def tell_of_nothing(self, rollout: Rollout) -> Told:
+        """A rollout stopped before it was queued."""
+        return Told(
+            rollout.group,
+            rollout.index,
+            rollout.attempt,
+            0,
+            self.draw(rollout)[0],
+            (),
+            "aborted",
+            self.now_s,
+            self.now_s,
+        )
 
     def tell(self, stay: Stay, sampled: int, end: int) -> Told:
         """What came of a stay that ends with ``sampled`` response tokens."""
@@ -262,6 +297,7 @@ class ReferenceCluster:
                 if replica.ends is None and replica.rollouts > 0 and self.sync is None:
                     replica.begin(self.now)
             instants = [replica.ends for replica in self.replicas]
+            instants += [instant for instant, _, _ in self.late]
             instants += [job.end for job in (self.update, self.sync) if job is not None]
             known = [instant for instant in instants if instant is not None]
             if not known:
@@ -274,12 +310,16 @@ class ReferenceCluster:
         for replica in self.replicas:
             if replica.ends == self.now:
                 finished += replica.end(self.now)
+        arrived = [one for one in self.late if one[0] == self.now]
+        self.late = [one for one in self.late if one[0] != self.now]
+        for _, rollout, placement in arrived:
+            self.queue([rollout], placement)
         for stay in finished:
             del self.in_flight[stay.rollout.key]
         told = sorted(self.tell(stay, stay.sampled, self.now) for stay in finished)
         events: list[Event] = [Ended(one) for one in told]
 
-        idle = all(replica.idle for replica in self.replicas)
+        idle = all(replica.idle for replica in self.replicas) and not self.late
         if self.update is not None:
             if self.update.start is None and (idle or not self.shape.colocated):
                 self.update.start = self.now

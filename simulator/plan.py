@@ -354,6 +354,14 @@ class StepPlan:
             size = selector.keep
         if self.budget_tokens is not None and self.budget_tokens < 1:
             raise ScenarioError("policy", "a rollout's token budget must be at least 1")
+        if self.budget_tokens is not None and (
+            self.interrupt != "at_stop" or self.unfinished == "discard"
+        ):
+            raise ScenarioError(
+                "policy",
+                "a rollout that has had its tokens waits for a later step: a token budget goes with "
+                "rollouts that are interrupted at the stop, and resumed or restarted",
+            )
         if self.sync_every < 1:
             raise ScenarioError("policy", "weights must go to the replicas every 1 or more updates")
         if self.bounded and (self.staleness.max_versions or 0) < self.sync_every - 1:

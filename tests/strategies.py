@@ -18,9 +18,14 @@ from simulator.loop import run
 from simulator.plan import (
     AllDone,
     Batch,
+    Dispatch,
     EnoughGroups,
     Filter,
+    GroupProbe,
+    History,
     Launch,
+    Oracle,
+    Prompts,
     Staleness,
     StepPlan,
     Stop,
@@ -244,16 +249,34 @@ stops: st.SearchStrategy[Stop] = st.one_of(
 )
 
 
+predictors = st.sampled_from([None, Oracle(), GroupProbe(), History({0: 3.0, 1: 30.0, 4: 9.5})])
+
+
 @st.composite
-def plans(draw: st.DrawFn, run_ahead: int) -> StepPlan:
+def dispatches(draw: st.DrawFn) -> Dispatch:
+    if draw(st.integers(0, 2)):
+        return Dispatch()
+    return Dispatch(
+        order=draw(st.sampled_from(["fifo", "longest_first", "shortest_first"])),
+        predictor=draw(predictors),
+        placement=draw(st.sampled_from(["router", "balanced"])),
+        window=draw(st.sampled_from([None, 0.25, 0.5, 1.0])),
+    )
+
+
+@st.composite
+def plans(draw: st.DrawFn, run_ahead: int, apart: bool = False) -> StepPlan:
     """Any combination of decisions that can go on."""
     size = draw(st.integers(1, 4))
+    refill = draw(st.sampled_from(["none", "none", "group", "rollout"]))
+    fewer = [0.34, 0.5] if refill != "none" else []
     launch = Launch(
-        over_sampling=draw(st.sampled_from([1.0, 1.0, 1.5, 2.0, 3.0])),
+        over_sampling=draw(st.sampled_from([1.0, 1.0, 1.5, 2.0, 3.0, *fewer])),
         rollouts=draw(st.sampled_from([1.0, 1.0, 1.5, 2.0])),
         source=draw(st.sampled_from(["buffer_first", "buffer_first", "fresh", "buffer"])),
-        refill=draw(st.sampled_from(["none", "none", "group", "rollout"])),
+        refill=refill,
         run_ahead=run_ahead,
+        queue=draw(st.sampled_from([None, None, None, 1.0, 2.5])),
     )
     rule = None
     if size > 1 and draw(st.integers(0, 3)) == 0:
@@ -263,23 +286,36 @@ def plans(draw: st.DrawFn, run_ahead: int) -> StepPlan:
             refill_when=draw(st.sampled_from(["short", "drained"])),
         )
     keep = draw(st.integers(0, size))
+    groups = draw(st.integers(1, 3))
+    bounded = draw(st.integers(0, 2)) == 0
+    budget = draw(st.sampled_from([None, None, None, 1, 4, 13]))
+    interrupt = draw(st.sampled_from(["at_stop", "at_stop", "for_weights", "never"]))
+    unfinished = draw(st.sampled_from(["resume", "resume", "discard", "restart"]))
+    if budget is not None:  # what it puts away must come back to be completed
+        interrupt, unfinished = "at_stop", "resume"
+        launch = replace(launch, source="buffer_first")
     return StepPlan(
-        batch=Batch(draw(st.integers(1, 3)), size),
+        batch=Batch(groups, size),
         launch=launch,
+        dispatch=draw(dispatches()),
+        prompts=Prompts(draw(st.sampled_from([None, None, 1, 3, 7])) if rule is None else None),
         stop=draw(stops),
-        interrupt=draw(st.sampled_from(["at_stop", "at_stop", "for_weights", "never"])),
-        unfinished=draw(st.sampled_from(["resume", "resume", "discard", "restart"])),
-        take=draw(st.sampled_from(["completion", "oldest", "shortest"])),
+        interrupt=interrupt,
+        unfinished=unfinished,
+        budget_tokens=budget,
         surplus=draw(st.sampled_from(["carry", "train", "drop"])),
+        take=draw(st.sampled_from(["completion", "oldest", "shortest"])),
         filter=rule,
         select=(KeepFirst(keep),) if keep else (),
         advantages=draw(st.sampled_from(["after_selection", "before_selection"])),
         layout=draw(st.sampled_from(["dense", "shared_prefix"])),
         staleness=Staleness(
-            max_versions=draw(st.sampled_from([None, 0, 1, 2])),
-            exceeded=draw(st.sampled_from(["restart", "drop"])),
+            max_versions=draw(st.sampled_from([2, 3, 2.5] if bounded else [None, 0, 1, 2])),
+            exceeded="wait" if bounded else draw(st.sampled_from(["restart", "drop"])),
             mask_off_policy=draw(st.booleans()),
         ),
+        sync_every=1 if run_ahead else draw(st.sampled_from([1, 1, 1, 2, 3])),
+        stream_groups=draw(st.sampled_from([None, 1, 2])) if apart and not run_ahead else None,
     )
 
 
@@ -287,14 +323,16 @@ def plans(draw: st.DrawFn, run_ahead: int) -> StepPlan:
 def scenarios(draw: st.DrawFn) -> Scenario:
     shape = draw(shapes())
     workload = draw(workloads())
-    run_ahead = 0 if shape.colocated else draw(st.integers(0, 1))
+    run_ahead = 0 if shape.colocated else draw(st.integers(0, 2))
+    kinds = plans(run_ahead, not shape.colocated)
+    engine = draw(engines(workload))
     return Scenario(
-        shape=shape,
-        engine=draw(engines(workload)),
+        shape=replace(shape, slots=shape.replicas * engine.max_seqs),
+        engine=engine,
         cost=draw(costs()),
         workload=workload,
         routing=draw(st.sampled_from(ROUTINGS)),
-        plans=tuple(draw(st.lists(plans(run_ahead), min_size=1, max_size=2))),
+        plans=tuple(draw(st.lists(kinds, min_size=1, max_size=2))),
         steps=draw(st.integers(1, 4)),
     )
 

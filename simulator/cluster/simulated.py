@@ -19,6 +19,9 @@ from simulator.rollout import Key, Rollout, Stay
 from simulator.workload.build import Workload
 from simulator.world import ClusterShape, Ended, Event, Phase, Synced, TrainBatch, Trained
 
+MAX_TURNS = 100_000
+"""Turns that all replicas together may take without the clock's moving on."""
+
 
 class SimulatedCluster:
     """A `simulator.world.World` that costs no GPU.
@@ -54,6 +57,7 @@ class SimulatedCluster:
         self._env = simpy.Environment(initial_time=0)
         self._mail: list[Event] = []
         self._turns: list[simpy.Event] = []
+        self._instant, self._turns_then = -1, 0  # turns at one instant of the clock
         self._replicas = [
             Replica(self._env, i, engine, cost, self.extremes, self._stay_ended, self._turn)
             for i in range(shape.replicas)
@@ -273,6 +277,7 @@ class SimulatedCluster:
             if until is not None and self._now >= until:
                 return []
             if self._turns:
+                self._check_progress()
                 turns, self._turns = self._turns, []
                 for turn in turns:
                     turn.succeed()
@@ -284,6 +289,17 @@ class SimulatedCluster:
             if following == float("inf"):
                 raise RunError("the loop waits, but no rollout, update or sync is under way")
             env.step()
+
+    def _check_progress(self) -> None:
+        """Raises RunError where replicas turn and turn, and the clock stands still."""
+        if self._now != self._instant:
+            self._instant, self._turns_then = self._now, 0
+        self._turns_then += 1
+        if self._turns_then > MAX_TURNS:
+            raise RunError(
+                f"the replicas have begun {MAX_TURNS} iterations at one instant: what they admit "
+                "and preempt is the same again and again (engine.kv_tokens is too small for it)"
+            )
 
     def _turn(self) -> simpy.Event:
         turn = self._env.event()

@@ -163,6 +163,12 @@ class Loop:
                 f"{step.rejected_in_a_row} groups in a row ({len(self.rollouts.ready)} of "
                 f"{step.plan.batch.groups} groups accepted); check workload.rewards against policy"
             )
+        if step.begun_in_vain > MAX_FRUITLESS_WAVES * max(wave, step.plan.batch.groups):
+            raise RunError(
+                f"step {step.plan.step} makes no progress: of {step.begun_in_vain} groups launched "
+                "since the last one completed none has; what is put away before it is complete "
+                "(a budget of tokens, a stop) is never resumed"
+            )
         self._launches += 1
         if self._launches > MAX_FRUITLESS_LAUNCHES:
             raise RunError(

@@ -44,25 +44,43 @@ class Rollouts:
     # Launching
 
     def due(self, step: Step) -> int:
-        """Groups that the plan wants in flight now and that are not."""
+        """Groups that the plan wants in flight now and that are not. Where what is in flight can no
+        longer fill the batch, or make it wait no longer, groups that have had their tokens may have
+        as many again."""
         plan, launch = step.plan, step.plan.launch
         missing = plan.batch.groups - len(self.ready) - len(step.streamed)
         ahead = plan.bounded or launch.queue is not None  # of what this batch needs, up to a limit
         topped_up = launch.refill != "none" or ahead
         if missing <= 0 and not ahead:
             return 0
+        starved = self._starved(plan, missing)
+        if self.resting and (starved or (not self.groups and self.overdue(plan))):
+            self._buffer(self.resting)
+            self.resting = []
         if not step.launched and not topped_up:
             return launch.groups_in_wave(plan.batch) - len(self.ready) - len(self.groups)
         if not step.launched or launch.refill != "none":
             room = self._room(plan)
             if room > 0:
                 return room
-        if not self._starved(plan, missing):
-            return 0
+        if not starved:
+            return self._overdue_in_buffer(plan) if step.launched else 0
         if ahead:
             return self._room(plan)
         refill = plan.filter.refill_groups if plan.filter else None
         return refill or launch.groups_in_wave(plan.batch)
+
+    def _overdue_in_buffer(self, plan: StepPlan) -> int:
+        """Groups at the head of the buffer that this batch has to wait for, as the next one could
+        not take them any more, and those before them."""
+        if plan.oldest_allowed == -math.inf or plan.launch.source == "fresh":
+            return 0
+        late = 0
+        for place, group in enumerate(self.buffer, start=1):
+            version = group.started_version
+            if version is not None and version <= plan.oldest_allowed:
+                late = place
+        return late
 
     def _starved(self, plan: StepPlan, missing: int) -> bool:
         """Whether what is in flight can no longer fill the batch."""
@@ -72,17 +90,19 @@ class Rollouts:
         return at_once or not self.groups
 
     def _room(self, plan: StepPlan) -> int:
-        """Groups that may be put in flight: up to the number to keep there, no more than the bound
-        on staleness lets start, none while the trainer's queue is full."""
+        """Groups that may be put in flight: up to the number to keep there (those that rest keep
+        their place), no more than the bound on staleness lets start, none while the trainer's queue
+        is full."""
         launch = plan.launch
         if launch.queue is not None and len(self.ready) >= launch.queue * plan.batch.groups:
             return 0
         wave = launch.groups_in_wave(plan.batch)
         if launch.refill == "rollout":
             per_group = launch.rollouts_per_group(plan.batch.group_size)
-            room = (wave * per_group - len(self.flying)) // per_group
+            resting = sum(len(group.unfinished) for group in self.resting)
+            room = (wave * per_group - len(self.flying) - resting) // per_group
         else:
-            room = wave - len(self.groups)
+            room = wave - len(self.groups) - len(self.resting)
         limit = plan.may_start(self.version)
         if limit != math.inf:
             waiting = len(self.buffer)
@@ -92,9 +112,6 @@ class Rollouts:
 
     def launch(self, step: Step, groups: int) -> None:
         """Puts ``groups`` groups in flight, the buffer's first if the plan says so."""
-        if step.launched and self.resting and len(self.buffer) < groups:
-            self._buffer(self.resting)  # another round for those that have had their tokens
-            self.resting = []
         step.launched = True
         plan = step.plan
         launched: list[Rollout] = []
@@ -208,8 +225,9 @@ class Rollouts:
     # What comes back
 
     def ended(self, stays: Sequence[Stay], step: Step) -> None:
-        """Takes in stays that came to their end by themselves at one instant. Raises RunError for a
-        rollout that is not in flight."""
+        """Takes in stays that came to their end by themselves at one instant, and puts groups to
+        rest all of which have had their tokens. Raises RunError for a rollout that is not in
+        flight."""
         self._arriving = {stay.key: stay for stay in stays}
         for stay in stays:
             rollout = self.flying.get(stay.key)
@@ -218,6 +236,12 @@ class Rollouts:
             del self._arriving[stay.key]
             self._leave(rollout, stay)
             self._left(rollout, step)
+            group = self.groups.get(rollout.group)
+            if group is None or step.plan.budget_tokens is None:
+                continue
+            if not any(other.key in self.flying for other in group.rollouts):
+                del self.groups[group.group]
+                self.resting.append(group)
 
     def _leave(self, rollout: Rollout, stay: Stay) -> None:
         """A stay ended, by itself or by an abort."""
@@ -225,8 +249,7 @@ class Rollouts:
         self._books.stay(rollout, stay, self.version)
 
     def _left(self, rollout: Rollout, step: Step) -> None:
-        """Counts a rollout that left by itself towards its group, or puts the group to rest where
-        all of it has had its tokens."""
+        """Counts a rollout that left by itself towards its group."""
         group = self.groups.get(rollout.group)
         if group is None:  # its group was complete without it
             self._books.drop([rollout])
@@ -235,12 +258,6 @@ class Rollouts:
             group.winners.append(rollout)
             if group.complete:
                 self._complete(group, step)
-                return
-        if step.plan.budget_tokens is None:
-            return
-        if not any(other.key in self.flying for other in group.rollouts):
-            del self.groups[group.group]
-            self.resting.append(group)
 
     def _complete(self, group: Group, step: Step) -> None:
         """Takes a complete group out of flight, its slower rollouts with it, and filters it."""

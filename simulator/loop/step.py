@@ -23,7 +23,8 @@ class Step:
     streamed: the groups that the trainer has already. chosen: prompts that the plan wants first and
     that have not been launched. late: groups that completed when it was closed, for the next step
     to show, and whether they count; ``completed`` are its predecessor's. rejected_in_a_row: groups
-    that the filter refused since it last accepted one.
+    that the filter refused since it last accepted one. begun_in_vain: groups launched from nothing
+    since one last completed.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Step:
         self.streamed: list[TrainGroup] = []
         self.chosen = deque(plan.prompts.chosen)
         self.rejected_in_a_row = 0
+        self.begun_in_vain = 0
         self.late: list[tuple[Group, bool]] = []
         self._completed = [*completed]
         self.decision: dict[str, Any] = {
@@ -47,12 +49,14 @@ class Step:
     def launches(self, group: Group) -> None:
         """Notes a group put in flight."""
         self.record.launched_groups += 1
+        self.begun_in_vain += group.new_tokens == 0
         self.decision["launched"].append(group.group)
         if group.prompt != group.group:
             self.decision.setdefault("prompts", []).append([group.group, group.prompt])
 
     def completes(self, group: Group) -> bool:
         """Notes a complete group; whether the filter lets it count."""
+        self.begun_in_vain = 0
         rule = self.plan.filter
         accepted = rule is None or rule.rule([reward_of(winner) for winner in group.winners])
         (self.late if self.closed else self._completed).append((group, accepted))

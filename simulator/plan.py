@@ -359,7 +359,7 @@ class StepPlan:
         ):
             raise ScenarioError(
                 "policy",
-                "a rollout that has had its tokens waits for a later step: a token budget goes with "
+                "a rollout that has had its tokens waits for a later step: such a budget goes with "
                 "rollouts that are interrupted at the stop, and resumed or restarted",
             )
         if self.sync_every < 1:

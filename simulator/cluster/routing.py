@@ -65,8 +65,11 @@ class GroupAffinity(LeastLoaded):
 
 class Balance:
     """Rollouts to the replica with the fewest expected tokens outstanding (rounded up to whole
-    ones, so that sums are exact), the lowest number among equals. Given the longest first, that is the rule of longest processing time (Graham 1969). One
-    of which nothing is expected counts as the mean of those that are, or as one token."""
+    ones, so that sums are exact), the lowest number among equals.
+
+    Given the longest first, that is the rule of longest processing time (Graham 1969). One of which
+    nothing is expected counts as the mean of those that are, or as one token.
+    """
 
     def __init__(self, replicas: int) -> None:
         self._loads = [0] * replicas

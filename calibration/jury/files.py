@@ -45,6 +45,18 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
     return rows
 
 
+def value_of(cell: str) -> bool | int | float | str:
+    """A cell as what it spells: true or false, a number, or else text."""
+    if cell in ("true", "false"):
+        return cell == "true"
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            continue
+    return cell
+
+
 def number(row: Row, column: str, where: str, least: float = 0.0) -> float:
     """A finite number of at least ``least``. Raises ScenarioError naming the place."""
     return options.number(row[column], f"{where}, {column}", AtLeast(least))

@@ -24,8 +24,8 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from simulator.checks import flag, known_keys, whole
 from simulator.errors import RollcastError, ScenarioError
+from simulator.options import AtLeast, flag, known_keys, whole
 from simulator.results import schema
 
 CAMPAIGN = Path(__file__).parents[1] / "calibration" / "data" / "real" / "campaign.yaml"
@@ -107,7 +107,7 @@ def _runs(name: str, entry: Any) -> Iterator[Measurement]:
     settings = entry.get("set") or {}
     if not isinstance(settings, dict):
         raise ScenarioError(f"{field}.set", "must be a mapping of a scenario's keys")
-    steps = whole(entry["steps"], f"{field}.steps", minimum=1)
+    steps = whole(entry["steps"], f"{field}.steps", AtLeast(1))
     iterations = flag(entry.get("iterations", False), f"{field}.iterations")
     for given in entry["seeds"]:
         seed = whole(given, f"{field}.seeds")

@@ -33,8 +33,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from engine.options import Checkpoint
 from engine.trainer import SampledGroup, SampledRollout, Trainer, TrainerConfig
-from engine.trainer.prefix_reuse import Checkpoint
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 1024,

@@ -7,16 +7,15 @@ be judged at that pulse: what is left of its error is the model's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from calibration.folder import RunFolder
 from calibration.robust import MOOD, FloatArray
-from simulator.checks import known_keys, number
-from simulator.errors import ScenarioError
+from simulator.options import POSITIVE, read
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,8 @@ class Tempo:
     """The pulse that costs are stated at. short_s: what an iteration is compared with, and all that
     is launched rather than computed; long_s: what an update is."""
 
-    short_s: float
-    long_s: float
+    short_s: Annotated[float, POSITIVE]
+    long_s: Annotated[float, POSITIVE]
 
     @classmethod
     def of_runs(cls, runs: Sequence[RunFolder]) -> Tempo | None:
@@ -40,15 +39,7 @@ class Tempo:
     @classmethod
     def from_mapping(cls, spec: object, field: str) -> Tempo | None:
         """Of a fitted file. Raises ScenarioError that names the key."""
-        if spec is None:
-            return None
-        if not isinstance(spec, Mapping):
-            raise ScenarioError(field, "must be a mapping of short_s and long_s, or null")
-        known_keys(spec, ("short_s", "long_s"), field)
-        short_s, long_s = (
-            number(spec.get(key), f"{field}.{key}", above=True) for key in ("short_s", "long_s")
-        )
-        return cls(short_s, long_s)
+        return None if spec is None else read(cls, spec, field)
 
     def to_mapping(self) -> dict[str, Any]:
         """As a fitted file holds it."""

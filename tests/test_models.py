@@ -185,7 +185,7 @@ def test_files_that_are_no_configs(tmp_path: Path) -> None:
         ("Qwen/Qwen3-8b-Base", "model", "did you mean"),
         (3, "model", "not a preset"),
         ({"preset": "qwen3-8b", "layer": 3}, "model.layer", "layers"),
-        ({"preset": "qwen3-8b", "layers": 0}, "model.layers", "at least 1"),
+        ({"preset": "qwen3-8b", "layers": 0}, "model.layers", "from 1 to"),
         ({"preset": "qwen3-8b", "layers": 2.5}, "model.layers", "whole"),
         ({"preset": "qwen3-8b", "kv_heads": 5}, "model.kv_heads", "divide"),
         ({"preset": "qwen3-8b", "tied_embeddings": "yes"}, "model.tied_embeddings", "true"),

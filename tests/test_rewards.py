@@ -91,7 +91,7 @@ def test_certain_failure_and_certain_success(mean):
 
 
 def test_normal_rewards_have_the_stated_moments_and_fall_with_length():
-    logs, rewards = _drawn(NormalReward(-2.0, 1.5, 0.5, 0.6, 0.9))
+    logs, rewards = _drawn(NormalReward(-2.0, 1.5, 0.6, 0.9, within_sd=0.5))
     assert rewards.mean() == pytest.approx(-2.0, abs=4 * 1.6 / math.sqrt(GROUPS))
     assert np.sqrt(rewards.var(axis=1, ddof=1).mean()) == pytest.approx(0.5, rel=0.03)
     assert rewards.mean(axis=1).std() == pytest.approx(math.hypot(1.5, 0.25), rel=0.03)
@@ -123,17 +123,17 @@ BETA = {"family": "beta_bernoulli", "mean": 0.5, "between_sd": 0.3}
         ({"family": "beta_binomial"}, ".family", "did you mean beta_bernoulli"),
         ({"mean": 0.5}, ".family", "missing"),
         ({"family": "beta_bernoulli"}, ".mean", "missing"),
-        ({**BETA, "mean": 1.2}, ".mean", "at most 1"),
-        ({**BETA, "mean": "half"}, ".mean", "not a number"),
+        ({**BETA, "mean": 1.2}, ".mean", "from 0 to 1"),
+        ({**BETA, "mean": "half"}, ".mean", "must be a number"),
         ({**BETA, "between_sd": 0.5}, ".between_sd", "below 0.5"),
         ({**BETA, "mean": 0.1, "between_sd": 0.31}, ".between_sd", "below 0.3"),
-        ({**BETA, "between_sd": -0.1}, ".between_sd", "at least 0"),
+        ({**BETA, "between_sd": -0.1}, ".between_sd", "a number of 0 or more"),
         ({**BETA, "within_sd": 0.1}, ".within_sd", "unknown key"),
-        ({**BETA, "length_correlation": 1.1}, ".length_correlation", "at most 1"),
+        ({**BETA, "length_correlation": 1.1}, ".length_correlation", "from -1 to 1"),
         ({**BETA, "lenght_correlation": 0.1}, ".lenght_correlation", "length_correlation"),
         ({"family": "normal", "mean": 0, "between_sd": 1}, ".within_sd", "missing"),
         ({"family": "constant", "mean": 1}, ".mean", "unknown key"),
-        ({"family": "constant", "value": math.inf}, ".value", "finite"),
+        ({"family": "constant", "value": math.inf}, ".value", "must be a number, got inf"),
     ],
 )
 def test_bad_rewards_name_their_key(spec, field, says):
@@ -146,4 +146,4 @@ def test_specs_build_the_models_they_describe():
     assert rewards_from_spec({**BETA, "length_correlation": 0.2}) == BetaBernoulli(0.5, 0.3, 0.2)
     assert rewards_from_spec({"family": "constant"}) == ConstantReward(0.0)
     spec = {"family": "normal", "mean": -1, "within_sd": 2, "difficulty_length_correlation": 0.5}
-    assert rewards_from_spec(spec) == NormalReward(-1.0, 0.0, 2.0, 0.0, 0.5)
+    assert rewards_from_spec(spec) == NormalReward(-1.0, 0.0, 0.0, 0.5, within_sd=2.0)

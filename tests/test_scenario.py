@@ -15,6 +15,7 @@ from simulator.cluster.routing import ROUTINGS
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs import LinearCost, RooflineCost
 from simulator.errors import ScenarioError
+from simulator.options import Choice, declared, keys
 from simulator.plan import Launch, StepPlan
 from simulator.policies import APRIL, PODS
 from simulator.policy import Policy, chain
@@ -94,7 +95,7 @@ def test_any_value_is_taken_or_refused_by_name(value: Any, key: str) -> None:
     except ScenarioError as error:
         refusal = error
     if refusal is not None:
-        assert refusal.field.split(".")[0].split("[")[0] in {*ScenarioModel.model_fields, "unknown"}
+        assert refusal.field.split(".")[0].split("[")[0] in {*keys(ScenarioModel), "unknown"}
 
 
 def test_disaggregated_trainers_have_gpus_of_their_own() -> None:
@@ -103,8 +104,9 @@ def test_disaggregated_trainers_have_gpus_of_their_own() -> None:
 
 
 def test_routing_names_are_those_of_the_routers() -> None:
-    annotation = ClusterSection.model_fields["routing"].annotation
-    assert set(annotation.__args__) == set(ROUTINGS)  # type: ignore[union-attr]
+    [routing] = [option for option in declared(ClusterSection) if option.key == "routing"]
+    assert isinstance(routing.reader, Choice)
+    assert set(routing.reader.valid) == set(ROUTINGS)
 
 
 def test_unknown_keys_come_first_even_beside_other_mistakes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.errors import ScenarioError
+from simulator.options import read
 from simulator.workload.build import build_workload
 from simulator.workload.draws import keyed_uniforms
 from simulator.workload.lengths import Component, LengthDistribution, LengthModel
 from simulator.workload.rewards import BetaBernoulli, ConstantReward
+from simulator.workload.section import WorkloadSection
 from simulator.workload.synthetic import _CACHED_LANES, PromptTokens, SyntheticWorkload
 
 LENGTHS = {"family": "lognormal", "median_tokens": 3200, "between_sd": 0.65, "within_sd": 0.3}
@@ -30,7 +33,11 @@ SPEC = {
 
 def _built(**changes):
     spec = {**SPEC, **changes}
-    return build_workload({k: v for k, v in spec.items() if v is not None}, seed=3)
+    return _read({k: v for k, v in spec.items() if v is not None}, seed=3)
+
+
+def _read(spec, seed, folder=Path()):
+    return build_workload(read(WorkloadSection, spec, "workload"), seed, folder)
 
 
 def _philox(counter: list[int], key: list[int]) -> list[int]:
@@ -103,7 +110,7 @@ def test_draws_survive_the_cache_and_a_caller_who_changes_them(reference):
 
 
 def test_seeds_groups_indices_and_attempts_differ():
-    one, other = _built(), build_workload(SPEC, seed=4)
+    one, other = _built(), _read(SPEC, seed=4)
     draws = [one.draw(g, 16, a).new_tokens for g in (0, 1, 128) for a in (0, 1)]
     draws.append(other.draw(0, 16).new_tokens)
     logs = np.log(draws)
@@ -183,29 +190,33 @@ def test_a_draw_that_makes_no_sense_is_refused(call, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "field", "says"),
     [
-        ({"max_new_tokens": 0}, "max_new_tokens", "at least 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens", "from 1 to"),
         ({"max_new_tokens": None}, "max_new_tokens", "missing"),
-        ({"max_new_tokens": 1 << 25}, "max_new_tokens", "above"),
+        ({"max_new_tokens": 1 << 25}, "max_new_tokens", "from 1 to 16777216"),
         ({"max_new_tokens": 10.5}, "max_new_tokens", "whole"),
         ({"lengths": None}, "lengths", "missing"),
         ({"lengths": 4}, "lengths", "mapping"),
-        ({"lengths": {"trace": 4}}, "lengths.trace", "not the path"),
-        ({"lengths": {"trace": None}}, "lengths.trace", "not the path"),
+        ({"lengths": {"trace": 4}}, "lengths.trace", "must be the path"),
+        ({"lengths": {"trace": None}}, "lengths.family", "or trace or file"),
         ({"lengths": {"trace": "x", "within": 1}}, "lengths.within", "within_sd"),
         ({"prompt_tokens": None}, "prompt_tokens", "missing"),
-        ({"prompt_tokens": 0}, "prompt_tokens", "at least 1"),
+        ({"prompt_tokens": 0}, "prompt_tokens", "from 1 to"),
         ({"prompt_tokens": {"median_tokens": 5, "sd": 1}}, "prompt_tokens.max_tokens", "missing"),
         (
             {"prompt_tokens": {"median_tokens": 5, "sd": 1, "max_tokens": 4}},
             "prompt_tokens.max_tokens",
-            "at least 5",
+            "at least median_tokens, 5",
         ),
         (
             {"prompt_tokens": {"family": "gamma", "median_tokens": 5, "sd": 1, "max_tokens": 9}},
             "prompt_tokens.family",
             "lognormal",
         ),
-        ({"rewards": {"family": "gold"}}, "rewards.family", "unknown"),
+        (
+            {"rewards": {"family": "gold"}},
+            "rewards.family",
+            "must be one of beta_bernoulli, normal, constant",
+        ),
         ({"prompts": 7}, "prompts", "prompt_tokens"),
     ],
 )
@@ -218,7 +229,7 @@ def test_bad_workloads_name_their_key(changes, field, says):
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.5, True, "0"])
 def test_a_seed_that_is_no_64_bit_number_is_refused(seed):
     with pytest.raises(ScenarioError, match="whole number"):
-        build_workload(SPEC, seed)
+        _read(SPEC, seed)
 
 
 GROUPED = "group,index,prompt_tokens,new_tokens,reward\n" + "".join(
@@ -233,11 +244,12 @@ def _trace(folder, text, cap=16384, rewards=None, size=4, seed=0, **options):
     (folder / "trace.csv").write_text(text, encoding="utf-8")
     spec = {
         "max_new_tokens": cap,
+        "batch_groups": 1,
         "group_size": size,
         "lengths": {"trace": "trace.csv", **options},
         "rewards": rewards,
     }
-    return build_workload(spec, seed, folder)
+    return _read(spec, seed, folder)
 
 
 def test_a_grouped_trace_is_replayed_as_it_stands(tmp_path):
@@ -306,7 +318,7 @@ def test_within_sd_builds_a_group_around_each_request(tmp_path):
     [
         (GROUPED, None, {"within_sd": 0.2}, "lengths.within_sd", "its own|their own"),
         (GROUPED, {"family": "constant"}, {}, "rewards", "its own rewards"),
-        (FLAT, None, {"within_sd": -1}, "lengths.within_sd", "at least 0"),
+        (FLAT, None, {"within_sd": -1}, "lengths.within_sd", "from 0 to 5"),
         (FLAT, None, {"repeat": "yes"}, "lengths.repeat", "true or false"),
         (FLAT, None, {"size": None}, "group_size", "missing"),
         (FLAT, None, {"size": 11}, "lengths.trace", "too few"),
@@ -338,5 +350,5 @@ def test_a_trace_brings_its_own_prompts(tmp_path):
     (tmp_path / "t.csv").write_text(FLAT, encoding="utf-8")
     spec = {**SPEC, "lengths": {"trace": str(tmp_path / "t.csv")}}
     with pytest.raises(ScenarioError, match="its own prompt lengths") as caught:
-        build_workload(spec, 0)
+        _read(spec, 0)
     assert caught.value.field == "workload.prompt_tokens"

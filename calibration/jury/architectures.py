@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from calibration.jury.files import PUBLISHED, read_rows
+from calibration.jury.files import PUBLISHED, read_rows, value_of
 from simulator.costs.models import Model, load_model
 from simulator.errors import ScenarioError
 
@@ -25,10 +25,7 @@ def typed_in() -> dict[str, Model]:
     """Architectures that are no preset. Raises ScenarioError for one that contradicts itself."""
     models = {}
     for row in read_rows(PUBLISHED / FILE, ("name", "layers", "source")):
-        given = {key: value for key, value in row.items() if value}
-        for key in ("qkv_bias", "qk_norm"):
-            if key in given:
-                given[key] = given[key] == "true"  # type: ignore[assignment]
+        given = {key: value_of(cell) for key, cell in row.items() if cell}
         models[row["name"]] = Model.from_mapping(given, f"{FILE}, {row['name']}")
     return models
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from simulator import options
 from simulator.errors import ScenarioError
+from simulator.options import AtLeast
 
 Row = dict[str, str]
 
@@ -44,31 +45,29 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
     return rows
 
 
+def value_of(cell: str) -> bool | int | float | str:
+    """A cell as what it spells: true or false, a number, or else text."""
+    if cell in ("true", "false"):
+        return cell == "true"
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            continue
+    return cell
+
+
 def number(row: Row, column: str, where: str, least: float = 0.0) -> float:
     """A finite number of at least ``least``. Raises ScenarioError naming the place."""
-    try:
-        value = float(row[column])
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= least):
-        raise ScenarioError(
-            f"{where}, {column}", f"{row[column]!r} is no number of at least {least:g}"
-        )
-    return value
+    return options.number(row[column], f"{where}, {column}", AtLeast(least))
 
 
 def whole(row: Row, column: str, where: str, least: int = 1) -> int:
     """A whole number of at least ``least``. Raises ScenarioError naming the place."""
     value = number(row, column, where, least)
-    if not value.is_integer():
-        raise ScenarioError(f"{where}, {column}", f"{row[column]!r} is no whole number")
-    return int(value)
+    return options.whole(value, f"{where}, {column}", AtLeast(least))
 
 
 def one_of(row: Row, column: str, where: str, valid: Sequence[str]) -> str:
     """A word among ``valid``. Raises ScenarioError naming the place and the words."""
-    if row[column] not in valid:
-        raise ScenarioError(
-            f"{where}, {column}", f"{row[column]!r} is unknown; known: {', '.join(valid)}"
-        )
-    return row[column]
+    return options.choice(row[column], f"{where}, {column}", valid)

@@ -2,15 +2,22 @@
 a group computed once."""
 
 from engine.edges import SampledGroup, SampledRollout, TrainMetrics
-from engine.trainer.advantages import (
+from engine.options import (
+    DAPO,
+    GRPO,
     GRPO_EPSILON,
+    GSPO,
+    LOSSES,
+    LossConfig,
+    TrainerConfig,
+)
+from engine.trainer.advantages import (
     PODS_EPSILON,
     group_advantages,
     overlong_penalty,
 )
-from engine.trainer.config import TrainerConfig
 from engine.trainer.errors import NonFiniteLoss, UnsupportedModelError
-from engine.trainer.losses import DAPO, GRPO, GSPO, IMPORTANCE_CAP, LOSSES, LossConfig
+from engine.trainer.losses import IMPORTANCE_CAP
 from engine.trainer.trainer import Trainer
 
 __all__ = [

@@ -16,70 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from engine.trainer.advantages import GRPO_EPSILON
+from engine.options import LossConfig
 from engine.trainer.batch import Example
-from simulator.errors import ScenarioError
 
 IMPORTANCE_CAP = 2.0
 """The usual cap of truncated importance weights between the engine's log-probabilities and the
 trainer's; off unless asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class LossConfig:
-    """A clipped policy-gradient loss.
-
-    clip_low, clip_high: the ratio is clipped to ``[1 - clip_low, 1 + clip_high]``.
-    aggregation: "sequence_mean" averages over a rollout's trained tokens, then over all rollouts;
-        "token_mean" averages over all trained tokens of the batch. A rollout whose every token is
-        masked still counts as one in the first, with a loss of 0.
-    sequence_ratio: one ratio a rollout, the geometric mean of its tokens' (GSPO).
-    advantage_epsilon: added to the standard deviation of a group's rewards.
-    divide_by_std: whether advantages are divided by that standard deviation at all.
-    drop_zero_variance: leave out groups whose advantages are all 0, as DAPO does.
-    importance_cap: cap of the truncated importance weight ``exp(trainer - sampled)`` with which
-        each token's loss is multiplied; None for no weight. Needs the trainer's own old
-        log-probabilities.
-    """
-
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    aggregation: Literal["sequence_mean", "token_mean"] = "sequence_mean"
-    sequence_ratio: bool = False
-    advantage_epsilon: float = GRPO_EPSILON
-    divide_by_std: bool = True
-    drop_zero_variance: bool = False
-    importance_cap: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("clip_low", "clip_high"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise _wrong(name, f"must be above 0, not {getattr(self, name)}")
-        if self.clip_low >= 1:
-            raise _wrong("clip_low", f"must be below 1, not {self.clip_low}")
-        if self.aggregation not in ("sequence_mean", "token_mean"):
-            raise _wrong(
-                "aggregation", f"must be sequence_mean or token_mean, not {self.aggregation!r}"
-            )
-        if self.advantage_epsilon <= 0:
-            raise _wrong("advantage_epsilon", f"must be above 0, not {self.advantage_epsilon}")
-        if self.importance_cap is not None and self.importance_cap <= 0:
-            raise _wrong("importance_cap", f"must be above 0, not {self.importance_cap}")
-
-
-def _wrong(name: str, message: str) -> ScenarioError:
-    return ScenarioError(f"engine.trainer.loss.{name}", message)
-
-
-GRPO = LossConfig()
-DAPO = LossConfig(clip_high=0.28, aggregation="token_mean", drop_zero_variance=True)
-GSPO = LossConfig(clip_low=3e-4, clip_high=4e-4, sequence_ratio=True)
-LOSSES = {"grpo": GRPO, "dapo": DAPO, "gspo": GSPO}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,26 +14,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from engine.options import Backend, Checkpoint
 from engine.trainer import attention
 from engine.trainer.batch import Example
 from engine.trainer.errors import UnsupportedModelError
 from engine.trainer.mode import in_mode
 from engine.trainer.model import Forward, LogProbModel, Rows
 from engine.trainer.moe import RouterSums
-
-Backend = Literal["attention", "cache"]
-"""How suffixes read the prefix: by :mod:`engine.trainer.attention`, or by an ordinary DynamicCache
-that copies the prefix for every suffix (slower and larger, but it needs nothing from the model's
-attention)."""
-
-Checkpoint = Literal["none", "prefix", "all"]
-"""What is computed again in the backward instead of kept: nothing, phase A, or every forward."""
 
 
 @dataclass(slots=True)

@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.edges import Beat, SampledGroup, TrainerState, TrainMetrics
+from engine.options import TrainerConfig
 from engine.trainer import saved
 from engine.trainer.batch import Example, make_examples
 from engine.trainer.clock import Clock
-from engine.trainer.config import TrainerConfig
 from engine.trainer.errors import NonFiniteLoss
 from engine.trainer.losses import LossTotals, importance_weights, policy_loss
 from engine.trainer.microbatch import Packing, SharedGroup, plan_packing

@@ -59,7 +59,7 @@ def rollcast(
 ) -> None:
     """Forecast how a scheduling policy changes the speed of LLM reinforcement learning.
 
-    Start with: rollcast simulate examples/april.yaml
+    Start with: rollcast init april > scenario.yaml; rollcast simulate scenario.yaml
     """
     if version:
         from importlib.metadata import version as installed
@@ -245,6 +245,35 @@ def presets(
     from simulator.cli.preset_pages import show_presets
 
     show_presets(kind, name, as_json)
+
+
+@app.command()
+def explain(
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY", show_default=False, help="Such as cluster.trainer_gpus; all, left out."
+        ),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Explain a key of a scenario: values, default, unit."""
+    from simulator.cli.explain import show
+
+    show(key, as_json)
+
+
+@app.command()
+def init(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="EXAMPLE", show_default=False, help="All are listed, left out."),
+    ] = None,
+) -> None:
+    """Print an example scenario to start from."""
+    from simulator.cli.init import show
+
+    show(name)
 
 
 def _resolved(scenario: Any) -> dict[str, Any]:

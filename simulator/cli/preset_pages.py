@@ -8,11 +8,11 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from simulator.checks import nearest
 from simulator.cli.console import console
 from simulator.cli.policy_page import policy_facts, show_policy
 from simulator.cli.presets import Rows, preset_details, preset_rows
 from simulator.errors import ScenarioError
+from simulator.options import nearest
 from simulator.results.write import plain
 
 KINDS = ("gpus", "models", "lengths", "policies")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from simulator.checks import nearest
 from simulator.costs.hardware import figure_names, gpu_presets
 from simulator.costs.models import model_presets
 from simulator.errors import ScenarioError
+from simulator.options import nearest
 from simulator.policies import registry
 from simulator.policies.described import Description, describe
 from simulator.workload.length_specs import length_presets

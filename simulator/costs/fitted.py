@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from simulator.checks import flag, number, whole
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.errors import ScenarioError
-from simulator.fields import Fields
+from simulator.options import NOT_NEGATIVE, AtLeast, Between, given, read
 from simulator.results.fitted_file import check_schema, read_fitted
 
 FIELD = "cost.file"
 MOST_MINIBATCHES = 10_000
+
+Seconds = Annotated[float, NOT_NEGATIVE]
+Ends = Annotated[tuple[int, int], NOT_NEGATIVE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +37,13 @@ class IterationCost:
         and settling it once it ends.
     """
 
-    fixed_s: float
-    rollout_pieces: tuple[tuple[int, float], ...]
-    per_context_token_s: float
-    per_prefill_token_s: float
-    per_prefill_pair_s: float = 0.0
-    per_admission_s: float = 0.0
-    prefilling_s: float = 0.0
+    fixed_s: Seconds
+    rollout_pieces: Annotated[tuple[tuple[int, float], ...], NOT_NEGATIVE]
+    per_context_token_s: Seconds
+    per_prefill_token_s: Seconds
+    per_prefill_pair_s: Seconds
+    per_admission_s: Seconds
+    prefilling_s: Seconds = 0.0
 
     def rollouts_s(self, rollouts: int) -> float:
         """Seconds of an iteration without its context and prefill."""
@@ -58,12 +60,12 @@ class UpdateCost:
     packing is known), per pair of tokens that attention compares, per microbatch and per
     rollout."""
 
-    fixed_s: float
-    per_token_s: float
-    per_rollout_s: float = 0.0
-    per_microbatch_s: float = 0.0
-    log_prob_per_token_s: float = 0.0
-    per_pair_s: float = 0.0
+    fixed_s: Seconds
+    per_token_s: Seconds
+    per_rollout_s: Seconds
+    per_microbatch_s: Seconds
+    log_prob_per_token_s: Seconds
+    per_pair_s: Seconds
 
 
 class Fed(NamedTuple):
@@ -80,9 +82,9 @@ class Packing:
     """How the trainer makes microbatches: groups dealt to ``minibatches``, and in each the longest
     rows first, into microbatches of at most ``microbatch_tokens`` with padding."""
 
-    microbatch_tokens: int
-    minibatches: int = 1
-    suffix_microbatch_tokens: int | None = None
+    microbatch_tokens: Annotated[int, AtLeast(1)]
+    minibatches: Annotated[int, Between(1, MOST_MINIBATCHES)] = 1
+    suffix_microbatch_tokens: Annotated[int | None, AtLeast(1)] = None
 
     @classmethod
     def from_mapping(
@@ -90,18 +92,8 @@ class Packing:
     ) -> Packing:
         """From a mapping of these keys. microbatch_tokens: where it has none. Raises ScenarioError
         that names the key."""
-        names = ("microbatch_tokens", "minibatches", "suffix_microbatch_tokens")
-        fields = Fields(spec, field, names)
-        suffix = "suffix_microbatch_tokens"
-        found = cls(
-            fields.whole("microbatch_tokens", microbatch_tokens),
-            fields.whole("minibatches", 1),
-            fields.whole(suffix) if suffix in fields else None,
-        )
-        if found.minibatches > MOST_MINIBATCHES:
-            message = f"{found.minibatches} are more than {MOST_MINIBATCHES}"
-            raise ScenarioError(fields.name("minibatches"), message)
-        return found
+        defaults = {} if microbatch_tokens is None else {"microbatch_tokens": microbatch_tokens}
+        return read(cls, spec, field, defaults=defaults)
 
     def to_mapping(self) -> dict[str, int]:
         """What `from_mapping` reads."""
@@ -145,11 +137,11 @@ def _pack(widths: Sequence[int], budget_tokens: int) -> Iterator[tuple[int, int]
 class Covered:
     """The least and the most of each quantity that the measurements hold."""
 
-    rollouts: tuple[int, int]
-    context_tokens: tuple[int, int]
-    prefill_tokens: tuple[int, int]
-    train_tokens: tuple[int, int]
-    rollout_tokens: tuple[int, int]
+    rollouts: Ends
+    context_tokens: Ends
+    prefill_tokens: Ends
+    train_tokens: Ends
+    rollout_tokens: Ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,66 +260,34 @@ _WHERE = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """The mapping ``cost`` of a fitted file."""
+
+    iteration: IterationCost
+    dense: UpdateCost
+    sync_s: Seconds
+    switch_to_train_s: Seconds
+    switch_to_rollout_s: Seconds
+    skips_equal_rewards: bool
+    shared_prefix: UpdateCost | None = None
+    packing: Packing | None = None
+
+
 def _read(content: Mapping[str, Any], name: str) -> FittedCost:
-    cost = Fields(
-        content.get("cost"),
-        "cost",
-        ("iteration", "dense", "shared_prefix", "sync_s", "switch_to_train_s",
-         "switch_to_rollout_s", "packing", "skips_equal_rewards"),
-    )  # fmt: skip
-    shared = cost.get("shared_prefix")
-    packing = cost.get("packing")
+    costs = read(_Costs, content.get("cost"), "cost")
     policies = content.get("policies", ())
-    return FittedCost(
-        _iteration(cost.get("iteration")),
-        _update(cost.get("dense"), "cost.dense"),
-        None if shared is None else _update(shared, "cost.shared_prefix"),
-        cost.number("sync_s"),
-        cost.number("switch_to_train_s"),
-        cost.number("switch_to_rollout_s"),
-        None if packing is None else Packing.from_mapping(packing, "cost.packing"),
-        flag(cost.get("skips_equal_rewards"), "cost.skips_equal_rewards"),
-        _covered(content.get("range")),
-        tuple(str(policy) for policy in policies) if isinstance(policies, list) else (),
-        name,
-        content,
-    )
-
-
-def _iteration(spec: object) -> IterationCost:
-    numbers = ("fixed_s", "per_context_token_s", "per_prefill_token_s", "per_prefill_pair_s",
-               "per_admission_s")  # fmt: skip
-    optional = "prefilling_s"
-    fields = Fields(spec, "cost.iteration", (*numbers, optional, "rollout_pieces"))
-    name, listed = fields.name("rollout_pieces"), fields.get("rollout_pieces")
-    if not isinstance(listed, list) or not all(isinstance(p, list) and len(p) == 2 for p in listed):
-        raise ScenarioError(name, "must be a list of [from_rollouts, seconds_per_rollout]")
-    pieces = tuple((whole(start, name), number(slope, name)) for start, slope in listed)
-    starts = [start for start, _ in pieces]
+    starts = [start for start, _ in costs.iteration.rollout_pieces]
     if not starts or starts[0] != 0 or starts != sorted(set(starts)):
-        raise ScenarioError(name, "must start at 0 rollouts and rise strictly")
-    values = {key: fields.number(key) for key in numbers}
-    values[optional] = fields.number(optional, 0.0)
-    if values["fixed_s"] + pieces[0][1] == 0:
-        raise ScenarioError(fields.name("fixed_s"), "an iteration takes no time")
-    return IterationCost(rollout_pieces=pieces, **values)
-
-
-def _update(spec: object, field: str) -> UpdateCost:
-    names = ("fixed_s", "per_token_s", "per_rollout_s", "per_microbatch_s", "log_prob_per_token_s",
-             "per_pair_s")  # fmt: skip
-    fields = Fields(spec, field, names)
-    return UpdateCost(*(fields.number(key) for key in names))
-
-
-def _covered(spec: object) -> Covered:
-    names = ("rollouts", "context_tokens", "prefill_tokens", "train_tokens", "rollout_tokens")
-    fields = Fields(spec, "range", names)
-    ends = []
-    for key in names:
-        pair = fields.get(key)
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise ScenarioError(fields.name(key), "must be [least, most]")
-        least, most = (whole(end, fields.name(key)) for end in pair)
-        ends.append((least, most))
-    return Covered(*ends)
+        raise ScenarioError(
+            "cost.iteration.rollout_pieces", "must start at 0 rollouts and rise strictly"
+        )
+    if costs.iteration.fixed_s + costs.iteration.rollout_pieces[0][1] == 0:
+        raise ScenarioError("cost.iteration.fixed_s", "an iteration takes no time")
+    return FittedCost(
+        covered=read(Covered, content.get("range"), "range"),
+        policies=tuple(str(policy) for policy in policies) if isinstance(policies, list) else (),
+        name=name,
+        content=content,
+        **given(costs),
+    )

@@ -6,10 +6,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-from simulator.checks import flag, join, known_keys, nearest, number
 from simulator.errors import ScenarioError
+from simulator.options import (
+    NOT_NEGATIVE,
+    Above,
+    Between,
+    Doc,
+    Options,
+    join,
+    keys,
+    known_keys,
+    nearest,
+    read,
+)
+
+SIZE = Above(0, 1e30)
+FLOOR = Between(0, 1e6)
+EFFICIENCY = Above(0, 1.5)  # of a datasheet's peak, which a kernel may pass
+_USD = "US dollars per hour"
 
 Kind = Literal["measured", "fitted", "datasheet", "assumed"]
 
@@ -21,9 +37,12 @@ class Provenance:
     kind: Kind
     source: str
 
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.source}"
+
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Options):
     """One GPU: peaks from its datasheet, and the share of them that kernels reach.
 
     memory_bytes: device memory. bandwidth_bytes_per_s: peak of that memory.
@@ -47,29 +66,56 @@ class Gpu:
     and its source.
     """
 
-    name: str
-    memory_bytes: float
-    bandwidth_bytes_per_s: float
-    bf16_flop_per_s: float
-    fp8_flop_per_s: float = 0.0
-    interconnect_bytes_per_s: float = 32e9
-    host_link_bytes_per_s: float = 32e9
-    usd_per_hour: float = 0.0
-    gemm_bandwidth_efficiency: float = 0.75
-    gemm_flop_efficiency: float = 0.65
-    decode_attention_bandwidth_efficiency: float = 0.80
-    prefill_attention_flop_efficiency: float = 0.50
-    layer_floor_s: float = 15e-6
-    all_reduce_floor_s: float = 18e-6
-    interconnect_efficiency: float = 0.50
-    trainer_attention_flop_efficiency: float = 0.50
-    interconnect_shared: bool = False
-    provenance: Mapping[str, Provenance] = field(default_factory=dict, repr=False, compare=False)
+    FIELD = "gpu"
+    FIXED = ("provenance",)
+    ALSO: ClassVar[Mapping[str, Doc]] = {
+        "preset": Doc("a GPU preset (rollcast presets gpus); other keys override its figures")
+    }
 
-    def __post_init__(self) -> None:
-        for name in figure_names():
-            _figure(name, getattr(self, name), join("gpu", name))
-        flag(self.interconnect_shared, "gpu.interconnect_shared")
+    name: Annotated[str, Doc("what reports call it")]
+    memory_bytes: Annotated[float, SIZE, Doc("device memory")]
+    bandwidth_bytes_per_s: Annotated[float, SIZE, Doc("peak bandwidth of the device memory")]
+    bf16_flop_per_s: Annotated[float, SIZE, Doc("dense bfloat16 peak, no sparsity")]
+    fp8_flop_per_s: Annotated[
+        float, Between(0, 1e30), Doc("dense fp8 peak; 0 where there is none")
+    ] = 0.0
+    interconnect_bytes_per_s: Annotated[
+        float, SIZE, Doc("to its peers in a node, one direction", source="a PCIe 5 slot")
+    ] = 32e9
+    host_link_bytes_per_s: Annotated[
+        float, SIZE, Doc("to host memory, one direction", source="a PCIe 5 slot")
+    ] = 32e9
+    usd_per_hour: Annotated[
+        float, NOT_NEGATIVE, Doc("price of one GPU; 0 leaves costs out", unit=_USD)
+    ] = 0.0
+    gemm_bandwidth_efficiency: Annotated[
+        float, EFFICIENCY, Doc("reached by matrix products of few tokens, which read weights")
+    ] = 0.75
+    gemm_flop_efficiency: Annotated[
+        float, EFFICIENCY, Doc("reached by matrix products of many tokens")
+    ] = 0.65
+    decode_attention_bandwidth_efficiency: Annotated[
+        float, EFFICIENCY, Doc("reached in reading the KV cache")
+    ] = 0.80
+    prefill_attention_flop_efficiency: Annotated[
+        float, EFFICIENCY, Doc("reached by causal attention over a prompt")
+    ] = 0.50
+    layer_floor_s: Annotated[
+        float, FLOOR, Doc("the kernels of a layer beside their roofline, however little they do")
+    ] = 15e-6
+    all_reduce_floor_s: Annotated[
+        float, FLOOR, Doc("latency of one tensor-parallel all-reduce")
+    ] = 18e-6
+    interconnect_efficiency: Annotated[
+        float, EFFICIENCY, Doc("reached by collectives over the interconnect")
+    ] = 0.50
+    trainer_attention_flop_efficiency: Annotated[
+        float, EFFICIENCY, Doc("reached by attention in training, forward and backward together")
+    ] = 0.50
+    interconnect_shared: Annotated[
+        bool, Doc("whether the GPUs of a node share one link (PCIe), or have one each (NVLink)")
+    ] = False
+    provenance: Mapping[str, Provenance] = field(default_factory=dict, repr=False, compare=False)
 
     def __hash__(self) -> int:
         return hash(
@@ -84,29 +130,32 @@ class Gpu:
         required and the efficiencies default to typical ones, marked as assumed. Raises
         ScenarioError naming the key that is unknown, missing or out of range.
         """
-        given = dict(mapping)
-        known_keys(
-            given, [*(f.name for f in fields(cls) if f.name != "provenance"), "preset"], field
-        )
-        preset = given.pop("preset", None)
-        name = str(given.pop("name", preset or "custom"))
+        known_keys(mapping, keys(cls), field)
         values: dict[str, Any] = {}
         provenance: dict[str, Provenance] = {}
-        if "interconnect_shared" in given:
-            shared = given.pop("interconnect_shared")
-            values["interconnect_shared"] = flag(shared, join(field, "interconnect_shared"))
-        for key, entry in given.items():
-            values[key], provenance[key] = _entry(key, entry, join(field, key))
+        for key, entry in mapping.items():
+            if key == "preset" or entry is None:
+                continue
+            figure = Figure(entry)
+            if key in figure_names() and isinstance(entry, Mapping):
+                figure = read(Figure, entry, join(field, key))
+            if key in figure_names():
+                provenance[key] = Provenance(figure.kind, figure.source)
+            values[key] = figure.value
+        preset = mapping.get("preset")
         if preset is not None:
             base = load_gpu(preset, join(field, "preset"))
-            merged = {**base.provenance, **provenance}
-            return replace(base, name=name, **values, provenance=merged)
-        for key in ("memory_bytes", "bandwidth_bytes_per_s", "bf16_flop_per_s"):
-            if key not in values:
-                raise ScenarioError(join(field, key), "missing; give its value, or a preset")
+            made = read(cls, {"name": preset, **values}, field, base=base)
+            return replace(made, provenance={**base.provenance, **provenance})
         for key in figure_names():
             provenance.setdefault(key, Provenance("assumed", "default of a GPU without a preset"))
-        return cls(name=name, **values, provenance=provenance)
+        made = read(cls, values, field, defaults={"name": "custom"})
+        return replace(made, provenance=provenance)
+
+    @classmethod
+    def from_text(cls, name: str, field: str = "gpu") -> Gpu:
+        """The preset of that name. Raises ScenarioError."""
+        return load_gpu(name, field)
 
     def link_bytes_per_s(self, gpus: int) -> float:
         """What each of ``gpus`` GPUs of a node has of the interconnect when all send at once.
@@ -140,27 +189,13 @@ def figure_names() -> tuple[str, ...]:
     return tuple(f.name for f in fields(Gpu) if f.name not in _NOT_FIGURES)
 
 
-def _figure(name: str, value: object, field: str) -> float:
-    """``value`` as the figure ``name``; raises ScenarioError where it is out of range."""
-    may_be_zero = name in ("fp8_flop_per_s", "usd_per_hour") or name.endswith("floor_s")
-    result = number(value, field, above=not may_be_zero)
-    if name.endswith("efficiency") and result > 1.5:
-        raise ScenarioError(field, f"{result:g} is no share of a peak; give a number from 0 to 1")
-    return result
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure with its provenance, as a scenario may write it in place of a number."""
 
-
-def _entry(name: str, entry: object, field: str) -> tuple[float, Provenance]:
-    """One figure and its provenance, from a number or ``{value, kind, source}``."""
-    if not isinstance(entry, Mapping):
-        return _figure(name, entry, field), Provenance("assumed", "given in the scenario")
-    known_keys(entry, ("value", "kind", "source"), field)
-    kind = entry.get("kind", "assumed")
-    if kind not in get_args(Kind):
-        raise ScenarioError(join(field, "kind"), f"{kind!r}; {nearest(str(kind), get_args(Kind))}")
-    if "value" not in entry:
-        raise ScenarioError(join(field, "value"), "missing; give the figure's value")
-    source = str(entry.get("source", "given in the scenario"))
-    return _figure(name, entry["value"], join(field, "value")), Provenance(kind, source)
+    value: Annotated[Any, Doc("the figure, a number")]
+    kind: Annotated[Kind, Doc("how it was found")] = "assumed"
+    source: Annotated[str, Doc("by whom, and where")] = "given in the scenario"
 
 
 @cache

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from simulator.checks import join, known_keys, number
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
-from simulator.errors import ScenarioError
+from simulator.options import Between, Doc, Options
+
+COST = Between(0, 1e6)  # seconds; more would overflow the clock
 
 
 @dataclass(frozen=True, slots=True)
-class LinearCost:
+class LinearCost(Options):
     """Seconds as fixed coefficients times counts.
 
     An iteration takes ``iteration_s + per_rollout_s * rollouts + per_context_token_s *
@@ -24,42 +24,41 @@ class LinearCost:
     ``log_prob_per_token_s * tokens`` before it, where tokens follow the layout
     (:attr:`TrainLoad.tokens`).
 
-    Raises ScenarioError(``cost.linear.<name>``) for a coefficient that is negative or not finite,
-    and where an iteration would take no time.
+    Raises ScenarioError(``cost.linear.<name>``) for a coefficient out of range, and where an
+    iteration would take no time.
     """
 
-    iteration_s: float
-    per_rollout_s: float
-    per_context_token_s: float
-    per_prefill_token_s: float
-    train_per_token_s: float
-    train_fixed_s: float = 0.0
-    sync_s: float = 0.0
-    switch_to_train_s: float = 0.0
-    switch_to_rollout_s: float = 0.0
-    train_per_rollout_s: float = 0.0
-    log_prob_per_token_s: float = 0.0
+    FIELD = "cost.linear"
 
-    def __post_init__(self) -> None:
-        for coefficient in fields(self):
-            name = coefficient.name
-            value = number(getattr(self, name), join("cost.linear", name))
-            object.__setattr__(self, name, value)
+    iteration_s: Annotated[float, COST, Doc("an iteration, whatever runs")]
+    per_rollout_s: Annotated[float, COST, Doc("each running rollout of an iteration")]
+    per_context_token_s: Annotated[
+        float, COST, Doc("each token of context that an iteration attends to")
+    ]
+    per_prefill_token_s: Annotated[float, COST, Doc("each token prefilled")]
+    train_per_token_s: Annotated[
+        float, COST, Doc("each token trained on, forward and backward, by the whole trainer")
+    ]
+    train_fixed_s: Annotated[float, COST, Doc("an update, whatever its batch")] = 0.0
+    sync_s: Annotated[float, COST, Doc("sending the weights to the replicas")] = 0.0
+    switch_to_train_s: Annotated[
+        float, COST, Doc("turning shared GPUs from rollouts to training")
+    ] = 0.0
+    switch_to_rollout_s: Annotated[
+        float, COST, Doc("turning shared GPUs from training to rollouts")
+    ] = 0.0
+    train_per_rollout_s: Annotated[float, COST, Doc("each rollout trained on")] = 0.0
+    log_prob_per_token_s: Annotated[
+        float, COST, Doc("each token of a pass for log-probabilities before the update")
+    ] = 0.0
+
+    def agree(self) -> None:
+        """Time goes on."""
         if self.iteration_s + self.per_rollout_s == 0:
-            raise ScenarioError(
-                "cost.linear.iteration_s",
+            raise self.refuse(
+                "iteration_s",
                 "an iteration takes no time; make iteration_s or per_rollout_s more than 0",
             )
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any], field: str = "cost.linear") -> LinearCost:
-        """Coefficients by name; raises ScenarioError for one that is unknown or missing."""
-        names = [f.name for f in fields(cls)]
-        known_keys(mapping, names, field)
-        for name in names[:5]:
-            if name not in mapping:
-                raise ScenarioError(join(field, name), "missing; give its value, 0 if it is free")
-        return cls(**mapping)
 
     def decode_curve(self, rollouts: int) -> Curve:
         """Affine in the context."""

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from simulator.checks import flag, join, known_keys, nearest, number, whole
 from simulator.errors import ScenarioError
+from simulator.options import Above, AtLeast, Between, Doc, Options, join, nearest, read, whole
 
-_WHOLE = {
-    "layers": 1,
-    "hidden": 1,
-    "heads": 1,
-    "kv_heads": 1,
-    "head_dim": 1,
-    "vocab": 1,
-    "intermediate": 0,
-    "experts": 0,
-    "experts_per_token": 0,
-    "moe_intermediate": 0,
-    "shared_expert_intermediate": 0,
-}
-_FLAGS = ("tied_embeddings", "qkv_bias", "qk_norm", "shared_expert_gate")
-_REQUIRED = ("layers", "hidden", "heads", "kv_heads", "vocab")
+ELEMENTS = "elements"
+WIDTH = Between(1, 10**7)
+MAYBE_WIDTH = Between(0, 10**7)
+BYTES = Above(0, 64)
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class Model(Options):
     """A decoder-only transformer with gated MLPs (SwiGLU), dense or mixture of experts.
 
     Widths are in elements. ``intermediate`` is the MLP width of a dense layer, and
@@ -40,29 +29,55 @@ class Model:
     KV cache ``kv_bytes_per_element``.
     """
 
-    name: str
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocab: int
-    tied_embeddings: bool = False
-    qkv_bias: bool = False
-    qk_norm: bool = False
-    experts: int = 0
-    experts_per_token: int = 0
-    moe_intermediate: int = 0
-    moe_layers: int | None = None
-    shared_expert_intermediate: int = 0
-    shared_expert_gate: bool = False
-    weight_bytes_per_parameter: float = 2.0
-    kv_bytes_per_element: float = 2.0
-    source: str = "given in the scenario"
+    FIELD = "model"
+    ALSO: ClassVar[Mapping[str, Doc]] = {
+        "preset": Doc("a model preset (rollcast presets models), whose figures other keys override")
+    }
 
-    def __post_init__(self) -> None:
-        _check(self, "model")
+    name: Annotated[str, Doc("what reports call it")]
+    layers: Annotated[int, Between(1, 100_000), Doc("decoder layers", unit="layers")]
+    hidden: Annotated[int, WIDTH, Doc("width of the residual stream", unit=ELEMENTS)]
+    heads: Annotated[int, WIDTH, Doc("attention heads of a layer", unit="heads")]
+    kv_heads: Annotated[
+        int, WIDTH, Doc("heads of keys and values, a divisor of heads", unit="heads")
+    ]
+    head_dim: Annotated[
+        int, WIDTH, Doc("width of a head; hidden / heads if left out", unit=ELEMENTS)
+    ]
+    intermediate: Annotated[
+        int, MAYBE_WIDTH, Doc("MLP width of a dense layer; 0 if left out", unit=ELEMENTS)
+    ]
+    vocab: Annotated[int, WIDTH, Doc("tokens of the vocabulary", unit="tokens")]
+    tied_embeddings: Annotated[bool, Doc("whether the LM head is the embedding")] = False
+    qkv_bias: Annotated[bool, Doc("whether the projections of attention have biases")] = False
+    qk_norm: Annotated[bool, Doc("whether queries and keys are normalised")] = False
+    experts: Annotated[
+        int,
+        MAYBE_WIDTH,
+        Doc("routed experts of a sparse layer; 0 is dense", unit="experts"),
+    ] = 0
+    experts_per_token: Annotated[
+        int, MAYBE_WIDTH, Doc("routed experts that a token uses", unit="experts")
+    ] = 0
+    moe_intermediate: Annotated[
+        int, MAYBE_WIDTH, Doc("MLP width of a routed expert", unit=ELEMENTS)
+    ] = 0
+    moe_layers: Annotated[
+        int | None,
+        MAYBE_WIDTH,
+        Doc("sparse layers, the last ones; null is all where there are experts", unit="layers"),
+    ] = None
+    shared_expert_intermediate: Annotated[
+        int, MAYBE_WIDTH, Doc("MLP width of the expert that every token uses", unit=ELEMENTS)
+    ] = 0
+    shared_expert_gate: Annotated[bool, Doc("whether that expert has a gate")] = False
+    weight_bytes_per_parameter: Annotated[
+        float, BYTES, Doc("of the weights in the engine", unit="bytes", source="bfloat16")
+    ] = 2.0
+    kv_bytes_per_element: Annotated[
+        float, BYTES, Doc("of the KV cache", unit="bytes", source="bfloat16")
+    ] = 2.0
+    source: Annotated[str, Doc("where these figures come from")] = "given in the scenario"
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any], field: str = "model") -> Model:
@@ -71,26 +86,26 @@ class Model:
         ``head_dim`` defaults to hidden / heads. Raises ScenarioError naming the key that is
         unknown, missing or out of range.
         """
-        given = dict(mapping)
-        names = [f.name for f in fields(cls)]
-        known_keys(given, [*names, "preset"], field)
-        preset = given.pop("preset", None)
-        for name, value in given.items():
-            given[name] = _parse(name, value, join(field, name))
-        if preset is not None:
-            model = replace(load_model(preset, join(field, "preset")), **given)
-            _check(model, field)
-            return model
-        for name in _REQUIRED:
-            if name not in given:
-                raise ScenarioError(join(field, name), "missing; give its value, or a preset")
-        given.setdefault("name", "custom")
-        given.setdefault("intermediate", 0)
-        given.setdefault("head_dim", max(1, given["hidden"] // given["heads"]))
-        try:
-            return cls(**given)
-        except ScenarioError as error:
-            raise ScenarioError(field + error.field.removeprefix("model"), error.message) from None
+        preset = mapping.get("preset")
+        base = None if preset is None else load_model(preset, join(field, "preset"))
+        defaults = {"name": "custom", "intermediate": 0, "head_dim": _head_dim(mapping)}
+        return read(cls, mapping, field, base=base, defaults=defaults)
+
+    def agree(self) -> None:
+        """Heads divide, and experts are described where there are any."""
+        if self.heads % self.kv_heads:
+            raise self.refuse("kv_heads", f"{self.kv_heads} does not divide {self.heads} heads")
+        if self.experts:
+            if not 1 <= self.experts_per_token <= self.experts:
+                raise self.refuse("experts_per_token", f"give 1 to {self.experts}, the experts")
+            if not self.moe_intermediate:
+                raise self.refuse("moe_intermediate", "missing: the width of an expert")
+        elif self.experts_per_token or self.moe_intermediate or self.moe_layers:
+            raise self.refuse("experts", "missing: the model names widths of experts")
+        if self.sparse_layers > self.layers:
+            raise self.refuse("moe_layers", f"more than the {self.layers} layers")
+        if self.sparse_layers < self.layers and not self.intermediate:
+            raise self.refuse("intermediate", "missing: the width of a dense MLP")
 
     @property
     def sparse_layers(self) -> int:
@@ -181,40 +196,12 @@ class Model:
         return self.experts * (1.0 - missed)
 
 
-def _parse(name: str, value: object, field: str) -> Any:
-    """``value`` as the type of the model's field ``name``."""
-    if name in ("name", "source"):
-        return str(value)
-    if name in _FLAGS:
-        return flag(value, field)
-    if name == "moe_layers":
-        return None if value is None else whole(value, field)
-    if name in _WHOLE:
-        return whole(value, field, minimum=_WHOLE[name])
-    return number(value, field, above=True)
-
-
-def _check(model: Model, field: str) -> None:
-    """Raises ScenarioError where the fields contradict one another."""
-    for name in (f.name for f in fields(model)):
-        _parse(name, getattr(model, name), join(field, name))
-    if model.heads % model.kv_heads:
-        raise ScenarioError(
-            join(field, "kv_heads"), f"{model.kv_heads} does not divide {model.heads} heads"
-        )
-    if model.experts:
-        if not 1 <= model.experts_per_token <= model.experts:
-            raise ScenarioError(
-                join(field, "experts_per_token"), f"give 1 to {model.experts}, the experts"
-            )
-        if not model.moe_intermediate:
-            raise ScenarioError(join(field, "moe_intermediate"), "missing: the width of an expert")
-    elif model.experts_per_token or model.moe_intermediate or model.moe_layers:
-        raise ScenarioError(join(field, "experts"), "missing: the model names widths of experts")
-    if model.sparse_layers > model.layers:
-        raise ScenarioError(join(field, "moe_layers"), f"more than the {model.layers} layers")
-    if model.sparse_layers < model.layers and not model.intermediate:
-        raise ScenarioError(join(field, "intermediate"), "missing: the width of a dense MLP")
+def _head_dim(mapping: Mapping[str, Any]) -> int:
+    """hidden / heads, whatever these are before they are checked."""
+    try:
+        return max(1, int(mapping["hidden"]) // int(mapping["heads"]))
+    except (LookupError, TypeError, ValueError, ArithmeticError):
+        return 1
 
 
 @cache
@@ -324,8 +311,8 @@ def _mixtral(config: Mapping[str, Any], field: str) -> dict[str, Any]:
 
 
 def _qwen_moe(config: Mapping[str, Any], field: str) -> dict[str, Any]:
-    layers = whole(_get(config, "num_hidden_layers", field), field, minimum=1)
-    step = whole(config.get("decoder_sparse_step") or 1, field, minimum=1)
+    layers = whole(_get(config, "num_hidden_layers", field), field, AtLeast(1))
+    step = whole(config.get("decoder_sparse_step") or 1, field, AtLeast(1))
     dense = set(config.get("mlp_only_layers") or [])
     shared = config.get("shared_expert_intermediate_size") or 0
     return {

@@ -7,20 +7,31 @@ its bytes at peak bandwidth, each times a measured efficiency. An iteration is t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 
-from simulator.checks import flag, join, known_keys, number, whole
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu, Provenance
 from simulator.costs.models import Model
 from simulator.costs.roofline_draws import COST_SPREADS, TRAINER_SPREADS, drawn_gpu, factors
-from simulator.costs.trainer import RooflineTrainer
+from simulator.costs.trainer import RooflineTrainer, TrainerOptions
 from simulator.errors import ScenarioError
+from simulator.options import (
+    Above,
+    AtLeast,
+    Between,
+    Doc,
+    Options,
+    choice,
+    given,
+    number,
+    whole,
+)
+
+SECONDS = Between(0, 1e6)
 
 Placement = Literal["colocated", "disaggregated"]
 
@@ -71,10 +82,7 @@ def kv_pool_tokens(
     copies of the heads, so the pool grows no further. Raises ScenarioError
     (``cluster.tensor_parallel``) where the weights leave no room, with the number that would fit.
     """
-    if not 0 < memory_utilization <= 1:
-        raise ScenarioError(
-            f"{FIELD}.kv_memory_utilization", f"{memory_utilization:g} is no share from 0 to 1"
-        )
+    number(memory_utilization, f"{FIELD}.kv_memory_utilization", Above(0, 1))
     budget = gpu.memory_bytes * memory_utilization - reserve_bytes
 
     def room(gpus: int) -> float:
@@ -93,20 +101,67 @@ def kv_pool_tokens(
     )
 
 
-_NUMBERS = {  # options, and whether they must be more than 0
-    "host_s": False,
-    "host_per_rollout_s": False,
-    "launch_s_per_layer": False,
-    "sync_bytes_per_s": True,
-    "sync_fixed_s": False,
-    "switch_fixed_s": False,
-    "kv_memory_utilization": True,
-    "reserve_bytes": False,
-}
+def _source(name: str) -> str:
+    return str(ROOFLINE_SOURCES[name])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RooflineOptions(Options):
+    """What a scenario may say of a :class:`RooflineCost`, under ``cost.roofline``."""
+
+    FIELD = FIELD
+
+    host_s: Annotated[
+        float, SECONDS, Doc("an iteration on the engine's host, beside its GPUs",
+                            source=_source("host_s"))
+    ] = 1.0e-3  # fmt: skip
+    host_per_rollout_s: Annotated[
+        float, SECONDS, Doc("each running rollout on the engine's host, an iteration",
+                            source=_source("host_per_rollout_s"))
+    ] = 1.0e-5  # fmt: skip
+    cuda_graphs: Annotated[
+        bool, Doc("whether the engine replays captured graphs; false is vLLM's enforce_eager")
+    ] = True
+    launch_s_per_layer: Annotated[
+        float,
+        SECONDS,
+        Doc("the least that an eager engine takes for a layer", unit="seconds",
+            source=_source("launch_s_per_layer")),
+    ] = 4.0e-4  # fmt: skip
+    sync_bytes_per_s: Annotated[
+        float, Above(0, 1e30), Doc("at which new weights reach the replicas",
+                                   source=_source("sync_bytes_per_s"))
+    ] = 73e9  # fmt: skip
+    sync_fixed_s: Annotated[
+        float, SECONDS, Doc("a sync of the weights, whatever their size",
+                            source=_source("sync_fixed_s"))
+    ] = 0.41  # fmt: skip
+    offload_optimizer: Annotated[
+        bool, Doc("whether colocated GPUs move the trainer's states to host memory for rollouts")
+    ] = True
+    switch_fixed_s: Annotated[
+        float, SECONDS, Doc("a switch between rollout and training on shared GPUs, beside that",
+                            source=_source("switch_fixed_s"))
+    ] = 7.5  # fmt: skip
+    kv_memory_utilization: Annotated[
+        float, Above(0, 1), Doc("share of a GPU's memory that the engine may use", unit="share",
+                                source=_source("kv_memory_utilization"))
+    ] = 0.9  # fmt: skip
+    reserve_bytes: Annotated[
+        float, Between(0, 1e30), Doc("of that, kept from the KV pool",
+                                     source=_source("reserve_bytes"))
+    ] = 2e9  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RooflineSection(RooflineOptions):
+    """``cost.roofline`` of a scenario."""
+
+    trainer: Annotated[TrainerOptions, Doc("the trainer's")] = field(default_factory=TrainerOptions)
 
 
 @dataclass(frozen=True)
-class RooflineCost:
+class RooflineCost(RooflineOptions):
     """Prices a run from ``model`` and ``gpu``, ``tensor_parallel`` GPUs a replica.
 
     An iteration is the sum of: matrix products of the layers over all its tokens (weights read
@@ -131,31 +186,19 @@ class RooflineCost:
     replicas: int = 1
     trainer_gpus: int = 1
     placement: Placement = "colocated"
-    host_s: float = 1.0e-3
-    host_per_rollout_s: float = 1.0e-5
-    cuda_graphs: bool = True
-    launch_s_per_layer: float = 4.0e-4
-    sync_bytes_per_s: float = 73e9
-    sync_fixed_s: float = 0.41
-    offload_optimizer: bool = True
-    switch_fixed_s: float = 7.5
-    kv_memory_utilization: float = 0.9
-    reserve_bytes: float = 2e9
     trainer: RooflineTrainer | None = None
     _curves: dict[int, Curve] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    FIXED = ("model", "gpu", "tensor_parallel", "replicas", "trainer_gpus", "placement", "trainer")
+
     def __post_init__(self) -> None:
         for name in ("tensor_parallel", "replicas", "trainer_gpus"):
-            whole(getattr(self, name), f"cluster.{name}", minimum=1)
-        for name, above in _NUMBERS.items():
-            value = number(getattr(self, name), f"{FIELD}.{name}", above=above)
-            object.__setattr__(self, name, value)
-        for name in ("offload_optimizer", "cuda_graphs"):
-            flag(getattr(self, name), f"{FIELD}.{name}")
-        if self.placement not in get_args(Placement):
-            raise ScenarioError(
-                "cluster.placement", f"{self.placement!r}; valid: {', '.join(get_args(Placement))}"
-            )
+            whole(getattr(self, name), f"cluster.{name}", AtLeast(1))
+        choice(self.placement, "cluster.placement", get_args(Placement))
+        super().__post_init__()
+
+    def agree(self) -> None:
+        """The model's heads can be dealt to the GPUs of a replica."""
         if self.model.heads % self.tensor_parallel:
             raise ScenarioError(
                 "cluster.tensor_parallel",
@@ -168,27 +211,16 @@ class RooflineCost:
         cls,
         model: Model,
         gpu: Gpu,
-        options: Mapping[str, Any] | None = None,
+        options: RooflineSection | None = None,
         *,
         tensor_parallel: int = 1,
         replicas: int = 1,
         trainer_gpus: int = 1,
         placement: Placement = "colocated",
     ) -> RooflineCost:
-        """A cost model with the options of a scenario's ``cost.roofline``: fields of this class by
-        name, and under ``trainer`` those of :class:`RooflineTrainer`.
-
-        Raises ScenarioError naming the option that is unknown or out of range.
-        """
-        given = dict(options or {})
-        fixed = {"model", "gpu", "tensor_parallel", "replicas", "trainer_gpus", "placement"}
-        known_keys(given, [f.name for f in fields(cls) if f.init and f.name not in fixed], FIELD)
-        of_trainer = given.pop("trainer", None) or {}
-        if not isinstance(of_trainer, Mapping):
-            raise ScenarioError(join(FIELD, "trainer"), f"{of_trainer!r} is not a mapping")
-        theirs = [f.name for f in fields(RooflineTrainer) if f.name not in ("model", "gpu", "gpus")]
-        known_keys(of_trainer, theirs, join(FIELD, "trainer"))
-        trainer = RooflineTrainer(model, gpu, trainer_gpus, **of_trainer)
+        """A cost model with the options of a scenario's ``cost.roofline``."""
+        options = options or RooflineSection()
+        trainer = RooflineTrainer(model, gpu, trainer_gpus, **given(options.trainer))
         return cls(
             model,
             gpu,
@@ -196,8 +228,7 @@ class RooflineCost:
             replicas,
             trainer_gpus,
             placement,
-            trainer=trainer,
-            **given,
+            **{**given(options), "trainer": trainer},
         )
 
     @cached_property

@@ -11,9 +11,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple
 
-from simulator.checks import flag, number, whole
 from simulator.costs.base import TrainCost, TrainLoad
 from simulator.costs.hardware import Gpu, Provenance
 from simulator.costs.memory import (
@@ -25,11 +24,13 @@ from simulator.costs.memory import (
 )
 from simulator.costs.models import Model
 from simulator.errors import ScenarioError
+from simulator.options import Above, AtLeast, Between, Doc, Options, whole
 
 Weights = Literal["full", "lora"]
 
 FIELD = "cost.roofline.trainer"  # where a scenario sets what follows
 
+PER_PARAMETER = Above(0, 1e6)
 COMPUTE_BYTES = 2  # bf16 copies of the weights that the passes read
 STREAM_EFFICIENCY = 0.8  # of memory bandwidth, by the optimiser's elementwise kernels (assumed)
 STEP_BYTES_PER_PARAMETER = 28  # Adam reads weight, gradient, two moments; writes three (fp32)
@@ -96,19 +97,93 @@ def pack(sequences: Iterable[Work], budget_tokens: int) -> list[Work]:
     return microbatches
 
 
-_NOT_NEGATIVE = ("traffic_per_activation_byte", "traffic_per_logit", "expert_launch_s")
-_POSITIVE = (
-    "state_bytes_per_parameter",
-    "frozen_bytes_per_parameter",
-    "exchange_bytes_per_parameter",
-    "collective_efficiency",
-    "network_bytes_per_s",
-    "memory_utilization",
-)
+def _source(name: str) -> str:
+    return str(TRAINER_SOURCES[name])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerOptions(Options):
+    """What a scenario may say of a :class:`RooflineTrainer`, under ``cost.roofline.trainer``."""
+
+    FIELD = FIELD
+
+    weights: Annotated[Weights, Doc("whether all weights are trained, or adapters")] = "full"
+    recompute: Annotated[
+        Recompute, Doc("whether the backward computes activations again, or keeps them")
+    ] = "full"
+    shard: Annotated[
+        bool, Doc("whether states are spread over the GPUs (fully sharded data parallel)")
+    ] = True
+    log_prob_passes: Annotated[
+        int,
+        Between(0, 1000),
+        Doc("forwards over the batch before the update; a reference model adds one", unit="passes"),
+    ] = 1
+    minibatches: Annotated[
+        int, Between(1, 1_000_000), Doc("optimiser steps an update", unit="steps")
+    ] = 1
+    microbatch_tokens: Annotated[
+        int | None,
+        Between(1, 10**9),
+        Doc("of one microbatch on one GPU; null takes the largest that fits, 32,768 at most unless "
+            "a rollout is longer"),
+    ] = None  # fmt: skip
+    logits_chunk_tokens: Annotated[
+        int, Between(1, 10**9), Doc("tokens whose logits are held at once")
+    ] = 1024
+    state_bytes_per_parameter: Annotated[
+        float,
+        PER_PARAMETER,
+        Doc("of weight, gradient and optimiser", unit="bytes",
+            source="fp32 weight, gradient and two Adam moments"),
+    ] = 16.0  # fmt: skip
+    frozen_bytes_per_parameter: Annotated[
+        float, PER_PARAMETER, Doc("of a weight that adapters leave alone", unit="bytes")
+    ] = 4.0
+    exchange_bytes_per_parameter: Annotated[
+        float, PER_PARAMETER, Doc("of a gradient that is exchanged", unit="bytes", source="fp32")
+    ] = 4.0
+    collective_efficiency: Annotated[
+        float,
+        Above(0, 1),
+        Doc("share of a link that collectives reach", source=_source("collective_efficiency")),
+    ] = 0.7
+    network_bytes_per_s: Annotated[
+        float, Above(0, 1e30), Doc("between nodes, a GPU", source=_source("network_bytes_per_s"))
+    ] = 50e9
+    gpus_per_node: Annotated[
+        int,
+        Between(1, 100_000),
+        Doc("GPUs that share a node", unit="GPUs"),
+    ] = 8
+    memory_utilization: Annotated[
+        float,
+        Above(0, 1),
+        Doc("share of a GPU's memory that the trainer may use", unit="share",
+            source=_source("memory_utilization")),
+    ] = 0.95  # fmt: skip
+    traffic_per_activation_byte: Annotated[
+        float,
+        Between(0, 1e6),
+        Doc("bytes that elementwise kernels move for each byte of activations kept; 0 leaves them "
+            "out", unit="bytes", source=_source("traffic_per_activation_byte")),
+    ] = 11.8  # fmt: skip
+    traffic_per_logit: Annotated[
+        float,
+        Between(0, 1e6),
+        Doc("bytes moved for each logit by a chunked fp32 log-softmax", unit="bytes",
+            source=_source("traffic_per_logit")),
+    ] = 147.0  # fmt: skip
+    expert_launch_s: Annotated[
+        float,
+        Between(0, 1e6),
+        Doc("a routed expert's kernels beside their flop, where experts run one by one",
+            source=_source("expert_launch_s")),
+    ] = 0.0  # fmt: skip
 
 
 @dataclass(frozen=True)
-class RooflineTrainer:
+class RooflineTrainer(TrainerOptions):
     """A data-parallel trainer of ``model`` on ``gpus`` GPUs.
 
     A forward takes 2 flop per active weight and token (at ``gpu.gemm_flop_efficiency``),
@@ -134,46 +209,11 @@ class RooflineTrainer:
     model: Model
     gpu: Gpu
     gpus: int = 1
-    weights: Weights = "full"
-    recompute: Recompute = "full"
-    shard: bool = True
-    log_prob_passes: int = 1
-    minibatches: int = 1
-    microbatch_tokens: int | None = None
-    logits_chunk_tokens: int = 1024
-    state_bytes_per_parameter: float = 16.0  # fp32 weight, gradient, two Adam moments
-    frozen_bytes_per_parameter: float = 4.0
-    exchange_bytes_per_parameter: float = 4.0
-    collective_efficiency: float = 0.7
-    network_bytes_per_s: float = 50e9
-    gpus_per_node: int = 8
-    memory_utilization: float = 0.95
-    traffic_per_activation_byte: float = 11.8
-    traffic_per_logit: float = 147.0
-    expert_launch_s: float = 0.0
+    FIXED = ("model", "gpu", "gpus")
 
     def __post_init__(self) -> None:
-        whole(self.gpus, "cluster.trainer_gpus", minimum=1)
-        least = {"log_prob_passes": 0, "minibatches": 1, "logits_chunk_tokens": 1,
-                 "gpus_per_node": 1}  # fmt: skip
-        if self.microbatch_tokens is not None:
-            least["microbatch_tokens"] = 1
-        for name, minimum in least.items():
-            count = whole(getattr(self, name), f"{FIELD}.{name}", minimum=minimum)
-            object.__setattr__(self, name, count)
-        for name in (*_POSITIVE, *_NOT_NEGATIVE):
-            value = number(getattr(self, name), f"{FIELD}.{name}", above=name in _POSITIVE)
-            object.__setattr__(self, name, value)
-        for name in ("collective_efficiency", "memory_utilization"):
-            if getattr(self, name) > 1:
-                raise ScenarioError(f"{FIELD}.{name}", "more than all of it; give 1 at most")
-        flag(self.shard, f"{FIELD}.shard")
-        for name, valid in (("recompute", Recompute), ("weights", Weights)):
-            if getattr(self, name) not in get_args(valid):
-                raise ScenarioError(
-                    f"{FIELD}.{name}",
-                    f"{getattr(self, name)!r}; valid: {', '.join(get_args(valid))}",
-                )
+        whole(self.gpus, "cluster.trainer_gpus", AtLeast(1))
+        super().__post_init__()
 
     # --- memory of one GPU ---
 

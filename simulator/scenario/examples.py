@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulator.checks import nearest
 from simulator.errors import ScenarioError
+from simulator.options import nearest
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FOLDERS = (_ROOT / "rollcast" / "examples", _ROOT / "examples")

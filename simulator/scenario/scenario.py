@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from simulator.checks import known_keys, nearest
 from simulator.cluster.replica import EngineSpec
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs import (
@@ -20,9 +19,11 @@ from simulator.costs import (
     kv_pool_tokens,
 )
 from simulator.costs.fitted import FittedCost
-from simulator.costs.hardware import Gpu, load_gpu
+from simulator.costs.hardware import Gpu
 from simulator.costs.models import Model, load_model, model_presets
+from simulator.costs.section import CostSection
 from simulator.errors import ScenarioError
+from simulator.options import read, short
 from simulator.plan import Batch, StepPlan
 from simulator.policies import (
     build_chain,
@@ -36,17 +37,15 @@ from simulator.policies import (
 from simulator.policy import Chain, Policy, chain
 from simulator.scenario.file import RawScenario
 from simulator.scenario.sections import (
-    MAX_ROLLOUTS,
     ClusterSection,
     EngineSection,
     ScenarioModel,
-    short,
     validate,
 )
 from simulator.workload.build import Workload, build_workload
+from simulator.workload.section import MAX_ROLLOUTS
 from simulator.world import ClusterShape
 
-LARGEST_COST_S = 1e6
 __all__ = [
     "ClusterSection",
     "EngineSection",
@@ -112,11 +111,11 @@ def _build(raw: RawScenario) -> Scenario:
     model = validate(raw.data)
     cluster, counts = model.cluster, model.workload
     shape = _shape(cluster)
-    gpu = None if model.gpu is None else load_gpu(model.gpu)
+    gpu = model.gpu
     network = None if model.model is None else _load_model(model.model, raw.folder)
     cost = _cost(model.cost, network, gpu, cluster, shape, raw.folder)
     _check_costs(cost)
-    workload = build_workload(model.workload.model_dump(), model.seed, raw.folder)
+    workload = build_workload(counts, model.seed, raw.folder)
     engine = _engine(model.engine, cost, network, gpu, cluster.tensor_parallel)
     batch = Batch(counts.batch_groups, counts.group_size)
     _check_sizes(batch, workload, engine, shape, cluster.routing)
@@ -184,7 +183,7 @@ def _shape(cluster: ClusterSection) -> ClusterShape:
     return ClusterShape(cluster.replicas, cluster.tensor_parallel, trainer_gpus, colocated)
 
 
-def _load_model(spec: str | dict[str, Any], folder: Path) -> Model:
+def _load_model(spec: str | Model, folder: Path) -> Model:
     """A model whose path, if it is one, starts from the scenario's folder."""
     if isinstance(spec, str) and spec.lower() not in model_presets():
         with suppress(OSError, ValueError, RuntimeError):  # no path at all
@@ -198,84 +197,58 @@ def _load_model(spec: str | dict[str, Any], folder: Path) -> Model:
 
 
 def _cost(
-    spec: str | dict[str, Any],
+    section: CostSection,
     network: Model | None,
     gpu: Gpu | None,
     cluster: ClusterSection,
     shape: ClusterShape,
     folder: Path,
 ) -> ScenarioCost:
-    kinds = ("roofline", "tables", "file", "linear")
-    if isinstance(spec, str):
-        if spec not in kinds:
-            raise ScenarioError("cost", f"unknown cost {short(spec)}; {nearest(spec, kinds)}")
-        spec = {spec: None}
-    known_keys(spec, kinds, "cost")
-    if len(spec) != 1:
-        raise ScenarioError("cost", f"must be exactly one of {', '.join(kinds)}")
-    [(kind, options)] = spec.items()
-    if kind == "file":
-        return _from_file(options, folder)
-    if kind == "linear":
-        if not isinstance(options, dict):
-            message = f"must be a mapping of coefficients, got {short(options)}"
-            raise ScenarioError("cost.linear", message)
-        return LinearCost.from_mapping(options)
+    if section.linear is not None:
+        return section.linear
+    if section.file is not None:
+        return _from_file(section.file, folder)
+    kind = "roofline" if section.tables is None else "tables"
     if network is None or gpu is None:
         key = "gpu" if network else "model"
         raise ScenarioError(key, f"missing; cost: {kind} needs it (or give cost: linear)")
-    if options is not None and not isinstance(options, dict):
-        raise ScenarioError(f"cost.{kind}", f"must be a mapping of options, got {short(options)}")
-    options = dict(options or {})
-    backend = options.pop("backend", "vllm") if kind == "tables" else None
-    of_roofline = options.pop("roofline", None) if kind == "tables" else options
-    if kind == "tables":
-        known_keys(options, ("backend", "roofline"), "cost.tables")
     roofline = RooflineCost.from_options(
         network,
         gpu,
-        of_roofline,
+        section.roofline if section.tables is None else section.tables.roofline,
         tensor_parallel=cluster.tensor_parallel,
         replicas=shape.replicas,
         trainer_gpus=shape.trainer_gpus,
         placement=cluster.placement,
     )
-    if backend is None:
+    if section.tables is None:
         return roofline
-    provider = aiconfigurator_provider(network, gpu, cluster.tensor_parallel, str(backend))
+    backend = section.tables.backend
+    provider = aiconfigurator_provider(network, gpu, cluster.tensor_parallel, backend)
     return TablesCost(provider, roofline)
 
 
-def _from_file(path: Any, folder: Path) -> ScenarioCost:
+def _from_file(path: Path, folder: Path) -> ScenarioCost:
     """The costs in a file that ``rollcast calibrate`` wrote, or JSON with a mapping ``linear``."""
-    if not isinstance(path, str):
-        raise ScenarioError("cost.file", f"{path!r} is not the path of a file")
     try:
-        place = folder / Path(path).expanduser()
+        place = folder / path
         if place.exists() and not place.is_file():
             raise ScenarioError("cost.file", f"{path} is not a file")
         content = json.loads(place.read_text("utf-8"))
     except OSError as error:
         raise ScenarioError("cost.file", f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RuntimeError):  # not UTF-8, not JSON, nested too deeply, not a path
+    except (ValueError, RecursionError):  # not UTF-8, not JSON, nested too deeply
         raise ScenarioError(
-            "cost.file", f"{path!r} is not a file of JSON, such as rollcast calibrate writes"
+            "cost.file",
+            f"{short(str(path))} is not a file of JSON, such as rollcast calibrate writes",
         ) from None
     if isinstance(content, dict) and isinstance(content.get("linear"), dict):
-        return LinearCost.from_mapping(content["linear"])
-    return FittedCost.from_mapping(content, path)
+        return read(LinearCost, content["linear"], LinearCost.FIELD)
+    return FittedCost.from_mapping(content, str(path))
 
 
 def _check_costs(cost: ScenarioCost) -> None:
-    """Raises ScenarioError for coefficients with which the clock would stand still or overflow."""
-    if isinstance(cost, LinearCost):
-        for coefficient in fields(cost):
-            value = getattr(cost, coefficient.name)
-            if value > LARGEST_COST_S:
-                raise ScenarioError(
-                    f"cost.linear.{coefficient.name}",
-                    f"must be at most {LARGEST_COST_S:g} seconds, got {value:g}",
-                )
+    """Raises ScenarioError for costs with which the clock would stand still."""
     if cost.decode_curve(1).ticks(1) == 0:
         raise ScenarioError("cost", "an iteration takes no time; give it a cost")
 

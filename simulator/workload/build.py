@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from simulator import checks
 from simulator.errors import ScenarioError
-from simulator.fields import Fields
+from simulator.options import missing
 from simulator.results.fitted_file import read_fitted
 from simulator.workload.draws import GroupDraw
 from simulator.workload.from_trace import TraceWorkload
-from simulator.workload.length_specs import LARGEST_SD, lengths_from_spec
-from simulator.workload.lengths import LARGEST_CAP
+from simulator.workload.length_specs import FIELD as LENGTHS_FIELD
+from simulator.workload.length_specs import MeasuredLengths, TraceLengths
 from simulator.workload.measured import FIELD as MEASURED_FIELD
 from simulator.workload.measured import ResampledWorkload, measured_workload
-from simulator.workload.rewards import BetaBernoulli, rewards_from_spec
+from simulator.workload.rewards import BetaBernoulli
+from simulator.workload.section import WorkloadSection
 from simulator.workload.synthetic import PromptTokens, SyntheticWorkload
-from simulator.workload.traces import FIELD as TRACE_FIELD
 from simulator.workload.traces import read_trace
 
 __all__ = [
@@ -29,7 +26,6 @@ __all__ = [
     "TraceWorkload",
     "Workload",
     "build_workload",
-    "prompts_from_spec",
 ]
 
 
@@ -70,93 +66,62 @@ class Workload(Protocol):
 
 
 _DEFAULT_REWARDS = BetaBernoulli(0.5, 0.3)
-_WORKLOAD_KEYS = (
-    "batch_groups",
-    "group_size",
-    "prompt_tokens",
-    "max_new_tokens",
-    "lengths",
-    "rewards",
-)
 
 
 def build_workload(
-    spec: Mapping[str, Any], seed: int, folder: Path | None = None
+    section: WorkloadSection, seed: int, folder: Path = Path()
 ) -> SyntheticWorkload | TraceWorkload | ResampledWorkload:
     """The workload of a scenario's ``workload`` section.
 
-    spec: ``lengths`` (see `length_specs.lengths_from_spec`, or ``{trace: path, repeat: false,
-    within_sd: sd}``, or ``{file: path}`` of a fitted file), ``rewards`` (see
-    `rewards.rewards_from_spec`; Beta-Bernoulli with mean 0.5 and spread 0.3 where left out),
-    ``prompt_tokens`` (a number, or ``{median_tokens, sd, max_tokens}``), ``max_new_tokens`` and
-    ``group_size``. folder: what a relative path starts from. Raises ScenarioError naming the key.
+    folder: what a relative path starts from. Raises ScenarioError naming the key.
     """
-    fields = Fields(spec, "workload", _WORKLOAD_KEYS)
-    cap = fields.whole("max_new_tokens")
-    if cap > LARGEST_CAP:
-        raise ScenarioError("workload.max_new_tokens", f"{cap} is above {LARGEST_CAP} tokens")
-    lengths = fields.get("lengths")
+    lengths = section.lengths
     if lengths is None:
-        raise ScenarioError("workload.lengths", "missing; give a family, a preset or a trace")
-    if isinstance(lengths, Mapping) and "trace" in lengths:
-        return _trace_workload(fields, cap, seed, folder or Path())
-    if isinstance(lengths, Mapping) and "file" in lengths:
-        return _measured_workload(fields, cap, seed, folder or Path())
-    prompts = prompts_from_spec(fields.get("prompt_tokens"))
-    model = lengths_from_spec(lengths)
-    rewards = rewards_from_spec(fields.get("rewards")) if "rewards" in fields else _DEFAULT_REWARDS
-    return SyntheticWorkload(model, rewards, prompts, cap, seed)
+        raise missing(LENGTHS_FIELD, "a family, a preset, a trace or a file")
+    if isinstance(lengths, TraceLengths):
+        return _trace_workload(section, lengths, seed, folder)
+    if isinstance(lengths, MeasuredLengths):
+        return _measured_workload(section, lengths, seed, folder)
+    prompts = section.prompts
+    if prompts is None:
+        raise missing("workload.prompt_tokens", "a number of tokens")
+    rewards = section.rewards or _DEFAULT_REWARDS
+    return SyntheticWorkload(lengths.model(), rewards, prompts, section.max_new_tokens, seed)
 
 
-def prompts_from_spec(spec: object) -> PromptTokens:
-    """The prompt lengths that ``workload.prompt_tokens`` describes. Raises ScenarioError."""
-    name = "workload.prompt_tokens"
-    if not isinstance(spec, Mapping):
-        if spec is None:
-            raise ScenarioError(name, "missing; give a number of tokens")
-        return PromptTokens(checks.whole(spec, name, minimum=1))
-    fields = Fields(spec, name, ("family", "median_tokens", "sd", "max_tokens"))
-    if "family" in fields:
-        fields.choice("family", ("lognormal",))
-    median = fields.number("median_tokens", minimum=1.0)
-    sd = fields.number("sd", maximum=LARGEST_SD)
-    longest = fields.whole("max_tokens", minimum=math.ceil(median))
-    return PromptTokens(median, sd, longest)
-
-
-def _measured_workload(fields: Fields, cap: int, seed: int, folder: Path) -> ResampledWorkload:
-    path = Fields(fields.get("lengths"), "workload.lengths", ("file",)).get("file")
-    if not isinstance(path, str | Path):
-        raise ScenarioError(MEASURED_FIELD, f"{path!r} is not the path of a file")
-    place = folder / path
+def _measured_workload(
+    section: WorkloadSection, lengths: MeasuredLengths, seed: int, folder: Path
+) -> ResampledWorkload:
+    place = folder / lengths.file
     try:
         content = read_fitted(place, MEASURED_FIELD)
     except ScenarioError as error:
         hint = "for a table of lengths or a log of requests, give trace: in place of file:"
         raise ScenarioError(MEASURED_FIELD, f"{error.message}; {hint}") from None
     for key in ("prompt_tokens", "rewards"):
-        if key in fields:
-            message = f"{place.name} has its own; leave this out"
-            raise ScenarioError(f"workload.{key}", message)
-    return measured_workload(content, place.name, cap, seed)
+        if getattr(section, key) is not None:
+            raise ScenarioError(f"workload.{key}", f"{place.name} has its own; leave this out")
+    return measured_workload(content, place.name, section.max_new_tokens, seed)
 
 
-def _trace_workload(fields: Fields, cap: int, seed: int, folder: Path) -> TraceWorkload:
-    options = Fields(fields.get("lengths"), "workload.lengths", ("trace", "repeat", "within_sd"))
-    path = options.get("trace")
-    if not isinstance(path, str | Path):
-        raise ScenarioError(TRACE_FIELD, f"{path!r} is not the path of a file")
-    trace = read_trace(folder / path)
-    if "prompt_tokens" in fields:
+def _trace_workload(
+    section: WorkloadSection, lengths: TraceLengths, seed: int, folder: Path
+) -> TraceWorkload:
+    trace = read_trace(folder / lengths.trace)
+    if section.prompt_tokens is not None:
         raise ScenarioError(
             "workload.prompt_tokens", f"{trace.name} has its own prompt lengths; leave this out"
         )
-    rewards = rewards_from_spec(fields.get("rewards")) if "rewards" in fields else None
+    rewards = section.rewards
     if rewards is None and not trace.has_rewards:
         rewards = _DEFAULT_REWARDS
-    within_sd = options.number("within_sd", maximum=LARGEST_SD) if "within_sd" in options else None
-    if within_sd is None:
-        trace = trace.dealt(fields.whole("group_size"))
+    if lengths.within_sd is None:
+        trace = trace.dealt(section.group_size)
     return TraceWorkload(
-        trace, cap, rewards=rewards, within_sd=within_sd, repeat=options.flag("repeat"), seed=seed
+        trace,
+        section.max_new_tokens,
+        rewards=rewards,
+        within_sd=lengths.within_sd,
+        repeat=lengths.repeat,
+        seed=seed,
     )

@@ -1,27 +1,167 @@
-"""From a scenario's ``workload.lengths`` to a length model: inline parameters or a preset."""
+"""``workload.lengths`` of a scenario: inline parameters, a preset, or a file."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from simulator import checks
-from simulator.errors import ScenarioError
-from simulator.fields import Fields
-from simulator.workload.lengths import FAMILIES, LARGEST_CAP, Component, LengthModel
+from simulator.options import SHARE, Above, Between, Doc, Options, nearest, take
+from simulator.workload.lengths import LARGEST_CAP, Component, LengthModel
 
 FIELD = "workload.lengths"
 PRESETS_FILE = Path(__file__).parent / "presets" / "lengths.yaml"
 
 # Beyond this a log-scale effect spans more than any response can.
 LARGEST_SD = 5.0
+SPREAD = Between(0, LARGEST_SD)
+MEDIAN = Above(0, LARGEST_CAP)
+DRIFT = Between(-1, 1)
 
-_COMPONENT_KEYS = ("family", "median_tokens", "between_sd", "within_sd")
-_COMMON_KEYS = ("family", "runaway", "drift_per_step")
+Family = Literal["gamma", "lognormal", "weibull"]
+_LOG = "standard deviation of the log"
+_FAMILY = Doc("the shape of lengths within a prompt")
+_MEDIAN = Doc("median length of a prompt of mean difficulty", unit="tokens")
+_BETWEEN = Doc("spread of the log length between prompts", unit=_LOG)
+_WITHIN = Doc("spread of the log length within a prompt", unit=_LOG)
+_RUNAWAY = Doc("share of rollouts that run to the cap whatever their prompt", unit="share")
+_DRIFT = Doc("what each update adds to the log of every median", unit="log tokens a step")
+
+
+@dataclass(frozen=True, slots=True)
+class OneKind(Options):
+    """The lengths of one kind of prompt."""
+
+    FIELD = FIELD
+
+    family: Annotated[Family, _FAMILY]
+    median_tokens: Annotated[float, MEDIAN, _MEDIAN]
+    between_sd: Annotated[float, SPREAD, _BETWEEN]
+    within_sd: Annotated[float, SPREAD, _WITHIN]
+
+    @property
+    def component(self) -> Component:
+        """As the length model has it."""
+        return Component(self.family, self.median_tokens, self.between_sd, self.within_sd)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnLengths(OneKind):
+    """Lengths drawn from one family."""
+
+    runaway: Annotated[float, SHARE, _RUNAWAY] = 0.0
+    drift_per_step: Annotated[float, DRIFT, _DRIFT] = 0.0
+
+    def model(self) -> LengthModel:
+        """The length model."""
+        return LengthModel(
+            (self.component,), (1.0,), runaway=self.runaway, drift_per_step=self.drift_per_step
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Share(OneKind):
+    """One kind of prompt among several."""
+
+    weight: Annotated[float, Above(0, 1), Doc("share of the prompts", unit="share")]
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureLengths(Options):
+    """Lengths of several kinds of prompt."""
+
+    FIELD = FIELD
+    TAG = ("family", "mixture")
+
+    components: Annotated[tuple[Share, ...], Doc("the kinds of prompt; weights sum to 1")]
+    runaway: Annotated[float, SHARE, _RUNAWAY] = 0.0
+    drift_per_step: Annotated[float, DRIFT, _DRIFT] = 0.0
+
+    def agree(self) -> None:
+        """There are components, and their weights sum to 1."""
+        if not self.components:
+            raise self.refuse("components", "is empty; give {weight, family, ...} of each")
+        total = sum(part.weight for part in self.components)
+        if not math.isclose(total, 1.0, abs_tol=1e-6):
+            raise self.refuse("components", f"the weights sum to {total:g}; they must sum to 1")
+
+    def model(self) -> LengthModel:
+        """The length model."""
+        return LengthModel(
+            tuple(part.component for part in self.components),
+            tuple(part.weight for part in self.components),
+            runaway=self.runaway,
+            drift_per_step=self.drift_per_step,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PresetLengths(Options):
+    """Lengths of a preset, of which further keys override what they name."""
+
+    FIELD = FIELD
+
+    preset: Annotated[str, Doc("the name of a length preset (rollcast presets lengths)")]
+    family: Annotated[Family | None, _FAMILY] = None
+    median_tokens: Annotated[float | None, MEDIAN, _MEDIAN] = None
+    between_sd: Annotated[float | None, SPREAD, _BETWEEN] = None
+    within_sd: Annotated[float | None, SPREAD, _WITHIN] = None
+    runaway: Annotated[float | None, SHARE, _RUNAWAY] = None
+    drift_per_step: Annotated[float | None, DRIFT, _DRIFT] = None
+
+    def agree(self) -> None:
+        """The preset is one, and what overrides it fits."""
+        if self.preset not in length_presets():
+            hint = nearest(self.preset, length_presets())
+            raise self.refuse("preset", f"unknown preset {self.preset!r}; {hint}")
+        if len(length_presets()[self.preset].model.components) > 1:
+            for key in self._given("family", "median_tokens", "between_sd", "within_sd"):
+                raise self.refuse(key, f"{self.preset} is a mixture, which has no {key} to change")
+
+    def model(self) -> LengthModel:
+        """The length model."""
+        model = length_presets()[self.preset].model
+        changed = self._given("family", "median_tokens", "between_sd", "within_sd")
+        if changed:
+            model = replace(model, components=(replace(model.components[0], **changed),))
+        return replace(model, **self._given("runaway", "drift_per_step"))
+
+    def _given(self, *keys: str) -> dict[str, Any]:
+        return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLengths(Options):
+    """Lengths replayed from a trace."""
+
+    FIELD = FIELD
+
+    trace: Annotated[
+        Path, Doc("a CSV or JSON Lines file of responses, from the scenario's folder on")
+    ]
+    repeat: Annotated[bool, Doc("whether a run starts over once the groups are used up")] = False
+    within_sd: Annotated[
+        float | None,
+        SPREAD,
+        Doc("for traces of single requests: each becomes a prompt with lognormal responses of this "
+            "spread; null deals consecutive requests into groups", unit=_LOG),
+    ] = None  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLengths(Options):
+    """Groups that a run measured, drawn again."""
+
+    FIELD = FIELD
+
+    file: Annotated[Path, Doc("a file that rollcast calibrate wrote, with its measured groups")]
+
+
+ModelLengths = DrawnLengths | MixtureLengths | PresetLengths
+Lengths = PresetLengths | TraceLengths | MeasuredLengths | MixtureLengths | DrawnLengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,63 +202,9 @@ def length_presets() -> dict[str, LengthPreset]:
 
 
 def lengths_from_spec(spec: object, field: str = FIELD) -> LengthModel:
-    """The model that ``spec`` describes.
+    """The model that a mapping describes: `DrawnLengths`, `MixtureLengths` or `PresetLengths`.
 
-    spec: ``{family: lognormal | gamma | weibull, median_tokens, between_sd, within_sd}``, or
-    ``{family: mixture, components: [{weight, family, ...}, ...]}``, either with ``runaway`` and
-    ``drift_per_step``; or ``{preset: name}``, whose figures further keys override.
     Raises ScenarioError naming the key under ``field``.
     """
-    if isinstance(spec, Mapping) and spec.get("preset") is not None:
-        return lengths_from_spec(_with_preset(spec, field), field)
-    every = (*_COMPONENT_KEYS, *_COMMON_KEYS, "components", "preset", "trace", "file")
-    family = Fields(spec, field, every).choice("family", (*FAMILIES, "mixture"))
-    if family == "mixture":
-        fields = Fields(spec, field, (*_COMMON_KEYS, "components", "preset"))
-        components, weights = _mixture(fields)
-    else:
-        fields = Fields(spec, field, (*_COMPONENT_KEYS, *_COMMON_KEYS, "preset"))
-        components, weights = (_component(fields),), (1.0,)
-    return LengthModel(
-        components,
-        weights,
-        runaway=fields.number("runaway", 0.0, maximum=1.0),
-        drift_per_step=fields.number("drift_per_step", 0.0, minimum=-1.0, maximum=1.0),
-    )
-
-
-def _with_preset(spec: Mapping[str, Any], field: str) -> dict[str, Any]:
-    presets = length_presets()
-    name = spec["preset"]
-    if not isinstance(name, str) or name not in presets:
-        hint = checks.nearest(str(name), presets)
-        raise ScenarioError(checks.join(field, "preset"), f"unknown preset {name!r}; {hint}")
-    overrides = {k: v for k, v in spec.items() if k != "preset" and v is not None}
-    if overrides.get("family") == "mixture":
-        raise ScenarioError(
-            checks.join(field, "family"), "a preset cannot become a mixture; leave preset out"
-        )
-    return {**presets[name].lengths, **overrides}
-
-
-def _component(fields: Fields) -> Component:
-    return Component(
-        fields.choice("family", FAMILIES),
-        fields.number("median_tokens", above=True, maximum=LARGEST_CAP),
-        fields.number("between_sd", maximum=LARGEST_SD),
-        fields.number("within_sd", maximum=LARGEST_SD),
-    )
-
-
-def _mixture(fields: Fields) -> tuple[tuple[Component, ...], tuple[float, ...]]:
-    name = fields.name("components")
-    listed = fields.get("components")
-    if not isinstance(listed, list | tuple) or not listed:
-        raise ScenarioError(name, "missing; give a list of {weight, family, median_tokens, ...}")
-    parts = [
-        Fields(part, f"{name}[{i}]", ("weight", *_COMPONENT_KEYS)) for i, part in enumerate(listed)
-    ]
-    weights = tuple(part.number("weight", above=True, maximum=1.0) for part in parts)
-    if not math.isclose(sum(weights), 1.0, abs_tol=1e-6):
-        raise ScenarioError(name, f"the weights sum to {sum(weights):g}; they must sum to 1")
-    return tuple(_component(part) for part in parts), weights
+    made: ModelLengths = take(PresetLengths | MixtureLengths | DrawnLengths, spec, field)
+    return made.model()

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.checks import number, whole
 from simulator.errors import ScenarioError
-from simulator.fields import Fields
+from simulator.options import NOT_NEGATIVE, AtLeast, read
 from simulator.workload.draws import (
     GROUPS_PER_BLOCK,
     GroupDraw,
@@ -45,11 +44,11 @@ class MeasuredGroups:
     its rollouts, as many as it had. max_new_tokens: at which they were cut.
     """
 
-    version: tuple[int, ...]
-    prompt_tokens: tuple[int, ...]
-    new_tokens: tuple[tuple[int, ...], ...]
+    version: Annotated[tuple[int, ...], NOT_NEGATIVE]
+    prompt_tokens: Annotated[tuple[int, ...], AtLeast(1)]
+    new_tokens: Annotated[tuple[tuple[int, ...], ...], AtLeast(1)]
     rewards: tuple[tuple[float, ...], ...]
-    max_new_tokens: int
+    max_new_tokens: Annotated[int, AtLeast(1)]
 
     def __len__(self) -> int:
         return len(self.version)
@@ -58,18 +57,27 @@ class MeasuredGroups:
     def from_mapping(cls, content: object, name: str) -> MeasuredGroups:
         """The mapping ``groups`` of a fitted file. Raises ScenarioError naming what is wrong."""
         try:
-            fields = Fields(content, "groups", (*_COLUMNS, "max_new_tokens"))
-            cap = fields.whole("max_new_tokens")
-            rows = list(zip(*(_listed(fields, key) for key in _COLUMNS), strict=True))
-            if not rows:
-                raise ScenarioError("groups", "there are none")
-            found = sorted((_group(i, *row) for i, row in enumerate(rows)), key=lambda g: g[0])
+            groups = read(cls, content, "groups")
+            rows = groups._rows()
         except ScenarioError as error:
             raise ScenarioError(FIELD, f"{name}: {error}") from None
-        except ValueError:
-            raise ScenarioError(FIELD, f"{name}: groups: its lists differ in length") from None
-        version, prompts, tokens, rewards = zip(*found, strict=True)
-        return cls(version, prompts, tokens, rewards, cap)
+        version, prompts, tokens, rewards = zip(*sorted(rows, key=lambda r: r[0]), strict=True)
+        return cls(version, prompts, tokens, rewards, groups.max_new_tokens)
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        """One row a group. Raises ScenarioError where the columns do not make any."""
+        columns = [getattr(self, key) for key in _COLUMNS]
+        if len(set(map(len, columns))) > 1:
+            raise ScenarioError("groups", "its lists differ in length")
+        rows = list(zip(*columns, strict=True))
+        if not rows:
+            raise ScenarioError("groups", "there are none")
+        for i, (_, _, tokens, rewards) in enumerate(rows):
+            if not tokens or len(tokens) != len(rewards):
+                raise ScenarioError(
+                    f"groups.new_tokens[{i}]", f"{len(tokens)} lengths and {len(rewards)} rewards"
+                )
+        return rows
 
     def to_mapping(self) -> dict[str, Any]:
         """What `from_mapping` reads."""
@@ -85,27 +93,6 @@ class MeasuredGroups:
             tuple(self.rewards[i] for i in rows),
             self.max_new_tokens,
         )
-
-
-def _listed(fields: Fields, key: str) -> list[Any]:
-    value = fields.get(key)
-    if not isinstance(value, list | tuple):
-        raise ScenarioError(fields.name(key), "must be a list, one entry a group")
-    return list(value)
-
-
-def _group(i: int, version: Any, prompt: Any, tokens: Any, rewards: Any) -> tuple[Any, ...]:
-    name = f"groups[{i}]"
-    if not isinstance(tokens, list | tuple) or not isinstance(rewards, list | tuple) or not tokens:
-        raise ScenarioError(name, "new_tokens and rewards must be lists, one entry a rollout")
-    if len(tokens) != len(rewards):
-        raise ScenarioError(name, f"{len(tokens)} lengths and {len(rewards)} rewards")
-    return (
-        whole(version, f"{name}.version"),
-        whole(prompt, f"{name}.prompt_tokens", minimum=1),
-        tuple(whole(n, f"{name}.new_tokens", minimum=1) for n in tokens),
-        tuple(number(r, f"{name}.rewards", minimum=-np.inf) for r in rewards),
-    )
 
 
 class ResampledWorkload:

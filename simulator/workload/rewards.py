@@ -10,14 +10,13 @@ differently: its reward follows its random effects.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Annotated, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import ScenarioError
-from simulator.fields import Fields
+from simulator.options import ANY, NOT_NEGATIVE, SHARE, Between, Doc, Options, take
 
 FloatArray = NDArray[np.float64]
 
@@ -25,6 +24,10 @@ FIELD = "workload.rewards"
 
 # A spread of success probabilities that no run could tell from none.
 _NO_SPREAD = 1e-4
+
+_OWN = Doc("how much longer wrong answers run, within a prompt", unit="correlation")
+_PROMPTS = Doc("how much longer answers to hard prompts run", unit="correlation")
+_CORRELATION = Between(-1, 1)
 
 
 class RewardModel(Protocol):
@@ -50,16 +53,30 @@ class RewardModel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BetaBernoulli:
-    """Reward 1 for a right answer, else 0; each prompt's success probability is Beta.
+class BetaBernoulli(Options):
+    """Reward 1 for a right answer, else 0; each prompt's success probability is Beta."""
 
-    mean, between_sd: of the success probability over prompts.
-    """
+    FIELD = FIELD
+    TAG = ("family", "beta_bernoulli")
 
-    mean: float
-    between_sd: float
-    length_correlation: float = 0.0
-    difficulty_length_correlation: float = 0.0
+    mean: Annotated[float, SHARE, Doc("mean success probability", unit="share")]
+    between_sd: Annotated[
+        float,
+        NOT_NEGATIVE,
+        Doc("spread of the success probability over prompts", unit="standard deviation"),
+    ] = 0.0
+    length_correlation: Annotated[float, _CORRELATION, _OWN] = 0.0
+    difficulty_length_correlation: Annotated[float, _CORRELATION, _PROMPTS] = 0.0
+
+    def agree(self) -> None:
+        """A success probability spreads no further than its mean lets it."""
+        limit = math.sqrt(self.mean * (1.0 - self.mean))
+        if self.between_sd > 0.0 and self.between_sd >= limit:
+            raise self.refuse(
+                "between_sd",
+                f"a success probability with mean {self.mean:g} has a standard deviation below "
+                f"{limit:.3g} (sqrt(mean * (1 - mean))), got {self.between_sd:g}",
+            )
 
     def prompt_level(self, difficulty: FloatArray) -> FloatArray:
         """Success probability of each prompt."""
@@ -79,14 +96,21 @@ class BetaBernoulli:
 
 
 @dataclass(frozen=True, slots=True)
-class NormalReward:
+class NormalReward(Options):
     """A real-valued reward: normal between prompts and within them."""
 
-    mean: float
-    between_sd: float
-    within_sd: float
-    length_correlation: float = 0.0
-    difficulty_length_correlation: float = 0.0
+    FIELD = FIELD
+    TAG = ("family", "normal")
+
+    mean: Annotated[float, ANY, Doc("mean reward", unit="reward")]
+    between_sd: Annotated[
+        float, NOT_NEGATIVE, Doc("spread of the prompts' mean rewards", unit="reward")
+    ] = 0.0
+    within_sd: Annotated[
+        float, NOT_NEGATIVE, Doc("spread of rewards within a prompt", unit="reward")
+    ] = field(kw_only=True)
+    length_correlation: Annotated[float, _CORRELATION, _OWN] = 0.0
+    difficulty_length_correlation: Annotated[float, _CORRELATION, _PROMPTS] = 0.0
 
     def prompt_level(self, difficulty: FloatArray) -> FloatArray:
         """Mean reward of each prompt."""
@@ -98,12 +122,23 @@ class NormalReward:
 
 
 @dataclass(frozen=True, slots=True)
-class ConstantReward:
+class ConstantReward(Options):
     """The same reward for every rollout."""
 
-    value: float = 0.0
-    length_correlation: float = 0.0
-    difficulty_length_correlation: float = 0.0
+    FIELD = FIELD
+    TAG = ("family", "constant")
+
+    value: Annotated[float, ANY, Doc("the reward", unit="reward")] = 0.0
+
+    @property
+    def length_correlation(self) -> float:
+        """None."""
+        return 0.0
+
+    @property
+    def difficulty_length_correlation(self) -> float:
+        """None."""
+        return 0.0
 
     def prompt_level(self, difficulty: FloatArray) -> FloatArray:
         """The value, for each prompt."""
@@ -114,12 +149,7 @@ class ConstantReward:
         return np.full_like(error, self.value)
 
 
-_CORRELATIONS = ("length_correlation", "difficulty_length_correlation")
-_KEYS = {
-    "beta_bernoulli": ("family", "mean", "between_sd", *_CORRELATIONS),
-    "normal": ("family", "mean", "between_sd", "within_sd", *_CORRELATIONS),
-    "constant": ("family", "value"),
-}
+Rewards = BetaBernoulli | NormalReward | ConstantReward
 
 
 def correlated(correlation: float, known: FloatArray, fresh: FloatArray) -> FloatArray:
@@ -129,28 +159,5 @@ def correlated(correlation: float, known: FloatArray, fresh: FloatArray) -> Floa
 
 def rewards_from_spec(spec: object) -> RewardModel:
     """The reward model of a scenario's ``workload.rewards``. Raises ScenarioError."""
-    every_key = {key for keys in _KEYS.values() for key in keys}
-    family = Fields(spec, FIELD, every_key).choice("family", _KEYS)
-    fields = Fields(spec, FIELD, _KEYS[family])
-    if family == "constant":
-        return ConstantReward(fields.number("value", 0.0, minimum=-math.inf))
-    rollout = fields.number("length_correlation", 0.0, minimum=-1.0, maximum=1.0)
-    prompt = fields.number("difficulty_length_correlation", 0.0, minimum=-1.0, maximum=1.0)
-    if family == "normal":
-        return NormalReward(
-            fields.number("mean", minimum=-math.inf),
-            fields.number("between_sd", 0.0),
-            fields.number("within_sd"),
-            rollout,
-            prompt,
-        )
-    mean = fields.number("mean", maximum=1.0)
-    between_sd = fields.number("between_sd", 0.0)
-    limit = math.sqrt(mean * (1.0 - mean))
-    if between_sd > 0.0 and between_sd >= limit:
-        raise ScenarioError(
-            f"{FIELD}.between_sd",
-            f"a success probability with mean {mean:g} has a standard deviation below {limit:.3g} "
-            f"(sqrt(mean * (1 - mean))), got {between_sd:g}",
-        )
-    return BetaBernoulli(mean, between_sd, rollout, prompt)
+    made: Rewards = take(Rewards, spec, FIELD)
+    return made

@@ -110,11 +110,11 @@ def test_numbers_that_are_none(text: str) -> None:
 
 
 def test_words_and_whole_numbers() -> None:
-    with pytest.raises(ScenarioError, match="known: a, b"):
+    with pytest.raises(ScenarioError, match="must be one of a, b"):
         one_of({"k": "c"}, "k", "file", ("a", "b"))
-    with pytest.raises(ScenarioError, match="no whole number"):
+    with pytest.raises(ScenarioError, match="must be a whole number"):
         whole({"k": "1.5"}, "k", "file")
-    with pytest.raises(ScenarioError, match="at least 1"):
+    with pytest.raises(ScenarioError, match="1 or more"):
         whole({"k": "0"}, "k", "file")
 
 
@@ -151,8 +151,8 @@ def test_halves_part_the_rows(count: int) -> None:
 
 # --- requests through a replica ---
 
-COST = LinearCost.from_mapping(
-    {
+COST = LinearCost(
+    **{
         "iteration_s": 0.01,
         "per_rollout_s": 0.001,
         "per_context_token_s": 1e-6,

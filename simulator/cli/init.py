@@ -1,0 +1,36 @@
+"""``rollcast init``: an example scenario to start from."""
+
+from __future__ import annotations
+
+import sys
+
+from simulator.cli.console import console
+from simulator.scenario import examples
+
+
+def show(name: str | None) -> None:
+    """Prints an example, whole; lists them all, each with its first comment, without a name.
+
+    Raises ScenarioError for a name that is no example's, with the nearest one.
+    """
+    if name is not None:
+        sys.stdout.write(examples.text(name))
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for each in examples.names():
+        grid.add_row(Text(each, style="bold"), Text(_about(examples.text(each))))
+    console().print(grid)
+    print("rollcast init NAME > scenario.yaml", file=sys.stderr)
+
+
+def _about(text: str) -> str:
+    """The first sentence of the comment that an example starts with."""
+    comment = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        comment.append(line.lstrip("# "))
+    return " ".join(comment).split(". ")[0].rstrip(".")

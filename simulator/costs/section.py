@@ -1,0 +1,61 @@
+"""A scenario's ``cost``: where the durations come from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from simulator.costs.linear import LinearCost
+from simulator.costs.roofline import RooflineSection
+from simulator.options import Doc, Options, choice, keys, mapping, read
+
+
+@dataclass(frozen=True, slots=True)
+class TablesSection(Options):
+    """Costs interpolated from tables of measured kernels."""
+
+    FIELD = "cost.tables"
+
+    backend: Annotated[str, Doc("the engine whose tables are read")] = "vllm"
+    roofline: Annotated[RooflineSection, Doc("what prices the updates, syncs and switches")] = (
+        dataclasses.field(default_factory=RooflineSection)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CostSection(Options):
+    """One of four sources of costs."""
+
+    FIELD = "cost"
+
+    roofline: Annotated[
+        RooflineSection | None, Doc("from model and gpu, by the roofline; may be empty")
+    ] = None
+    tables: Annotated[
+        TablesSection | None,
+        Doc("from tables of measured kernels (the optional package of rollcast[tables])"),
+    ] = None
+    file: Annotated[Path | None, Doc("a file that rollcast calibrate wrote")] = None
+    linear: Annotated[LinearCost | None, Doc("coefficients, given here")] = None
+
+    @classmethod
+    def from_mapping(cls, value: Mapping[str, Any], field: str) -> CostSection:
+        """A source set to null has no options of its own. Raises ScenarioError."""
+        spelt = {
+            key: {} if item is None and key != "file" else item
+            for key, item in mapping(value, field).items()
+        }
+        return read(cls, spelt, field)
+
+    @classmethod
+    def from_text(cls, kind: str, field: str = FIELD) -> CostSection:
+        """The source of that name, with nothing else said of it. Raises ScenarioError."""
+        return cls.from_mapping({choice(kind, field, keys(cls)): None}, field)
+
+    def agree(self) -> None:
+        """It is one of them."""
+        if sum(getattr(self, kind) is not None for kind in keys(CostSection)) != 1:
+            raise self.refuse("", f"must be exactly one of {', '.join(keys(CostSection))}")

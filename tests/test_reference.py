@@ -1,0 +1,248 @@
+"""The reference of every key: complete, and made of what the keys are read by."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.options import SECTIONS
+from simulator.cli.app import main
+from simulator.errors import ScenarioError
+from simulator.options import Anything, Nullable, Number, declared
+from simulator.policies import POLICIES
+from simulator.scenario import examples
+from simulator.scenario.file import RawScenario, read_scenario
+from simulator.scenario.reference import Entry, below, find, reference
+from simulator.scenario.scenario import build_scenario
+from simulator.scenario.sections import ScenarioModel, validate
+
+ENTRIES = reference(SECTIONS)
+KEYS = sorted({entry.key for entry in ENTRIES})
+
+
+def kinds(kind: type) -> set[type]:
+    """A section and every section below it."""
+    found = {kind}
+    for option in declared(kind):
+        for each in option.reader.below():
+            found |= kinds(each)
+    return found
+
+
+SECTIONS_OF_ALL = set().union(*map(kinds, (ScenarioModel, *SECTIONS.values(), *POLICIES.values())))
+
+
+@pytest.mark.parametrize("kind", sorted(SECTIONS_OF_ALL, key=lambda kind: kind.__name__))
+def test_every_option_has_a_type_and_a_meaning_and_every_number_a_unit(kind: type) -> None:
+    for option in declared(kind):
+        name = f"{kind.__name__}.{option.key}"
+        reader = option.reader.inner if isinstance(option.reader, Nullable) else option.reader
+        assert option.doc.meaning, name
+        assert not option.doc.meaning.endswith("."), name
+        if isinstance(reader, Anything):
+            assert f"engine.{option.key}" in SECTIONS or name == "ScenarioModel.policy", name
+        if isinstance(reader, Number):
+            assert option.unit or option.key == "seed", name
+
+
+def test_every_key_that_the_examples_use_is_there() -> None:
+    def walk(value: Any, key: str) -> None:
+        if key:
+            assert key in KEYS
+        for below_, item in value.items() if isinstance(value, dict) else ():
+            if key != "policy":
+                walk(item, f"{key}.{below_}" if key else below_)
+        for item in value if isinstance(value, list) and key == "policy" else ():
+            for name, params in item.items() if isinstance(item, dict) else ():
+                walk(params, f"policy.{name}")
+
+    for name in examples.names():
+        walk(read_scenario(examples.folder() / f"{name}.yaml").data, "")
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.key} {entry.when}")
+def test_every_key_is_found_by_its_name(entry: Entry) -> None:
+    assert entry in find(entry.key, ENTRIES)
+    assert entry.value
+    assert entry.holds == any(each.key.startswith(f"{entry.key}.") for each in ENTRIES)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("cluster.trainer_gpu", "did you mean cluster.trainer_gpus"),
+        ("policy.april.oversampling", "policy.april.over_sampling"),
+        ("over_sampling", "unknown key"),
+        ("zzz", "valid: cluster, cost, engine, gpu, model, name, policy, seed, steps, workload"),
+        ("x" * 10_000, "unknown key; valid"),
+    ],
+)
+def test_a_wrong_key_offers_the_nearest(key: str, said: str) -> None:
+    with pytest.raises(ScenarioError, match="unknown key") as caught:
+        find(key, ENTRIES)
+    assert said in caught.value.message
+
+
+def test_an_entry_of_a_list_is_explained_as_its_like() -> None:
+    [entry] = find("workload.lengths.components[3].weight", ENTRIES)
+    assert entry.value == "a number above 0 and up to 1"
+    assert below("", ENTRIES)[0].key == "workload"
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    captured = capsys.readouterr()
+    return int(left.value.code or 0), captured.out, captured.err
+
+
+def test_explain_prints_a_key_its_range_default_unit_and_source(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = said(capsys, "explain", "policy.april.over_sampling")
+    assert code == 0
+    for part in ("a number from 1 to 1000", "default  2", "batches", "published 64 groups"):
+        assert part in out
+    code, out, _ = said(capsys, "explain", "cluster")
+    assert "cluster.trainer_gpus" in out
+    code, out, _ = said(capsys, "explain")
+    assert all(key in out for key in ("cluster", "workload", "policy", "steps"))
+    code, out, _ = said(capsys, "explain", "--json", "workload.rewards.mean")
+    assert {entry["when"] for entry in json.loads(out)} == {
+        "with family: beta_bernoulli", "with family: normal"
+    }  # fmt: skip
+    code, _, err = said(capsys, "explain", "cluster.trainer_gpu")
+    assert code == 2
+    assert "did you mean cluster.trainer_gpus" in err
+
+
+def test_init_prints_an_example_or_lists_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, out, _ = said(capsys, "init", "april")
+    assert (code, out) == (0, examples.text("april"))
+    (tmp_path / "scenario.yaml").write_text(out)
+    assert build_scenario(read_scenario(tmp_path / "scenario.yaml")).steps > 0
+    code, out, _ = said(capsys, "init")
+    assert code == 0
+    assert all(name in out for name in examples.names())
+    code, _, err = said(capsys, "init", "aprl")
+    assert code == 2
+    assert "april" in err
+
+
+# Any value at any key
+
+BASE: dict[str, Any] = {
+    "model": {"preset": "qwen3-0.6b"},
+    "gpu": {"preset": "h100-sxm"},
+    "cluster": {"replicas": 2},
+    "engine": {"kv_tokens": 100_000},
+    "workload": {
+        "batch_groups": 4,
+        "group_size": 4,
+        "prompt_tokens": 100,
+        "max_new_tokens": 1000,
+        "lengths": {"family": "lognormal", "median_tokens": 200, "between_sd": 0, "within_sd": 0},
+    },
+    "cost": {"roofline": {}},
+}
+LINEAR = dict.fromkeys(
+    ("iteration_s", "per_rollout_s", "per_context_token_s", "per_prefill_token_s",
+     "train_per_token_s"),
+    1e-3,
+)  # fmt: skip
+PARTS: Mapping[str, Mapping[str, Any]] = {  # what else a key needs to be read at all
+    "cost.linear": LINEAR,
+    "workload.rewards": {"family": "normal", "mean": 0, "within_sd": 1},
+    "workload.lengths": BASE["workload"]["lengths"],
+    "workload.prompt_tokens": {"median_tokens": 10, "sd": 1, "max_tokens": 20},
+}
+OF_SIMULATOR = [
+    key
+    for key in KEYS
+    if not key.startswith("policy.") and not any(key.startswith(f"{each}.") for each in SECTIONS)
+]
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=6)
+    | st.sampled_from(["lognormal", "mixture", "1e9", "roofline", "~", "~nobody/x", "qwen3-8b"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.text(max_size=4) | st.sampled_from([key.rpartition(".")[2] for key in KEYS]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+
+
+def put(key: str, value: Any) -> dict[str, Any]:
+    """`BASE` with one key set, and what must stand beside it."""
+    data = copy.deepcopy(BASE)
+    place = data
+    *above, last = key.split(".")
+    for depth, part in enumerate(above, start=1):
+        whole = ".".join(above[:depth])
+        if part in ("linear", "file", "tables") and above[0] == "cost":
+            place.clear()
+        if whole in PARTS or not isinstance(place.get(part), dict):
+            place[part] = copy.deepcopy(dict(PARTS.get(whole, {})))
+        place = place[part]
+    if last in ("linear", "file", "tables") and above == ["cost"]:
+        place.clear()
+    place[last] = value
+    return data
+
+
+@given(st.sampled_from(OF_SIMULATOR), VALUES)
+@settings(max_examples=1000)
+def test_any_value_at_any_key_builds_or_is_refused_by_name(key: str, value: Any) -> None:
+    data = put(key, value)
+    refusal = None
+    try:
+        validate(data)
+    except ScenarioError as error:
+        refusal = error
+    if refusal is not None:  # it names the key, or one beside it that it contradicts
+        home = key.rpartition(".")[0]
+        assert refusal.field.startswith(home)
+        assert "\n" not in refusal.message
+    try:
+        build_scenario(RawScenario(data))
+    except ScenarioError as error:
+        refusal = error
+    assert (
+        refusal is None or refusal.field == "" or re.split(r"[.[]", refusal.field)[0] in data | BASE
+    )
+
+
+POLICY_KEYS = [key for key in KEYS if key.count(".") == 2 and key.startswith("policy.")]
+
+
+@given(st.sampled_from(POLICY_KEYS), VALUES)
+@settings(max_examples=500)
+def test_any_parameter_of_a_policy_builds_or_is_refused_by_name(key: str, value: Any) -> None:
+    _, name, parameter = key.split(".")
+    params = {"keep": 2, parameter: value} if name == "pods" else {parameter: value}
+    refusal = None
+    try:
+        build_scenario(RawScenario({**BASE, "policy": [{name: params}]}))
+    except ScenarioError as error:
+        refusal = error
+    if refusal is not None:
+        named = (f"policy.{name}.", "workload.group_size", "cluster.", f"policy.{name}")
+        assert refusal.field.startswith(named)

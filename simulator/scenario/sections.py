@@ -13,6 +13,7 @@ from simulator.errors import ScenarioError
 MAX_GPUS = 65_536
 MAX_STEPS = 1_000_000
 MAX_ROLLOUTS = 4_000_000
+MAX_PROMPTS = 100_000_000
 
 
 def _integral(value: Any) -> Any:
@@ -60,10 +61,14 @@ class EngineSection(_Section):
 
 
 class WorkloadSection(_Section):
-    """The counts of the workload; the rest is read by `simulator.workload.build.build_workload`."""
+    """The counts of the workload; the rest is read by `simulator.workload.build.build_workload`.
+
+    prompts: different ones, which come again in the same order once all have come; None is endless.
+    """
 
     batch_groups: Whole = Field(ge=1, le=MAX_ROLLOUTS)
     group_size: Whole = Field(ge=1, le=MAX_ROLLOUTS)
+    prompts: Whole | None = Field(default=None, ge=1, le=MAX_PROMPTS)
     prompt_tokens: Any = None
     max_new_tokens: Any = None
     lengths: Any = None

@@ -12,7 +12,7 @@ from simulator.costs import LinearCost
 from simulator.costs.base import CostModel
 from simulator.errors import ScenarioError
 from simulator.loop import run
-from simulator.plan import Batch, StepPlan
+from simulator.plan import Batch, Prompts, StepPlan
 from simulator.policies import check_policy, parse_policy
 from simulator.policy import Chain, Policy, chain
 from simulator.results.metrics import summarise
@@ -160,12 +160,15 @@ def try_on(
     *,
     batch_groups: int = 2,
     group_size: int = 4,
+    prompts: int | None = None,
     steps: int = 5,
 ) -> Trial:
-    """Runs a policy on a world of one's own, fresh and idle. Raises ScenarioError and RunError."""
+    """Runs a policy on a world of one's own, fresh and idle. prompts: how many different ones there
+    are; endless where None. Raises ScenarioError and RunError."""
     tried = as_policy(policy)
     seen = Watched(world)
-    result = run(seen, tried, StepPlan(Batch(batch_groups, group_size)), steps)
+    plan = StepPlan(Batch(batch_groups, group_size), prompts=Prompts(dataset=prompts))
+    result = run(seen, tried, plan, steps)
     return Trial(tried, result, seen)
 
 

@@ -73,6 +73,7 @@ _DEFAULT_REWARDS = BetaBernoulli(0.5, 0.3)
 _WORKLOAD_KEYS = (
     "batch_groups",
     "group_size",
+    "prompts",
     "prompt_tokens",
     "max_new_tokens",
     "lengths",

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.claims import april, pods, prefix_reuse, sagc
+from benchmarks.claims import april, frontier, pods, prefix_reuse, sagc
 from benchmarks.claims.common import Row, Section
 
 RESULTS = Path(__file__).parent / "results" / "published.md"
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE.md")
     target = parser.parse_args().out
     sections = []
-    for paper in (april, sagc, pods, prefix_reuse):
+    for paper in (april, sagc, pods, prefix_reuse, frontier):
         sections.append(paper.section())
         show(sections[-1])
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from engine.options import TaskSpec, TrainerConfig
 from engine.vllm.environment import vllm_version
 from simulator.errors import ScenarioError
 from simulator.options import read
-from simulator.plan import Batch, StepPlan
+from simulator.plan import Batch, Prompts, StepPlan
 from simulator.policies import check_policy, spell
 from simulator.policy import Chain
 from simulator.scenario.file import RawScenario
@@ -62,7 +62,8 @@ def _build(raw: RawScenario) -> RunSpec:
     model = validate(raw.data)
     engine, counts = model.engine, model.workload
     _check_cluster(model.cluster)
-    plan = StepPlan(Batch(counts.batch_groups, counts.group_size))
+    batch = Batch(counts.batch_groups, counts.group_size)
+    plan = StepPlan(batch, prompts=Prompts(dataset=counts.prompts))
     policy = build_policies(model.policy, model.seed, raw.modules)
     said = check_policy(policy, plan)
     if (name := overlapping(policy, plan)) is not None:

@@ -88,11 +88,13 @@ class EngineIteration:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an engine can take: longest rollout and KV pool in tokens, and its vocabulary."""
+    """What an engine can take: longest rollout and KV pool in tokens, its vocabulary, and rollouts
+    at once."""
 
     max_model_len: int
     kv_tokens: int
     vocab_size: int
+    max_seqs: int
 
     def check(
         self,

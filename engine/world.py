@@ -11,7 +11,7 @@ import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.edges import (
     Engine,
@@ -106,7 +106,7 @@ class EngineWorld:
     def __init__(
         self, replica: Engine, trainer: Trainer, task: Task, seed: int, clock_s: float = 0.0
     ) -> None:
-        self.shape = SHAPE
+        self.shape = replace(SHAPE, slots=replica.limits.max_seqs)
         self.log = EngineLog()
         self._replica = replica
         self._trainer = trainer

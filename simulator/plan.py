@@ -8,8 +8,9 @@ world and can be logged and compared.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal, Protocol
 
 from simulator.errors import ScenarioError
@@ -138,14 +139,26 @@ class GroupProbe:
 class History:
     """Expects what the same prompt's responses had when it last came (RhymeRL, arXiv 2508.18588).
 
-    tokens: the expected response length by prompt.
+    tokens: the expected response length by prompt; there may be one for every prompt of a dataset.
+    otherwise: that of a prompt which has not come yet; None expects nothing.
     """
 
-    tokens: Mapping[int, float]
+    tokens: Mapping[int, float] = field(hash=False)
+    otherwise: float | None = None
 
     def __call__(self, known: Known) -> float | None:
         """The prompt's figure, if it has come before."""
-        return self.tokens.get(known.prompt)
+        return self.tokens.get(known.prompt, self.otherwise)
+
+    def described(self) -> dict[str, Any]:
+        """For logs: how many prompts there are, and a digest of their figures."""
+        figures = repr(sorted(self.tokens.items())).encode()
+        return {
+            "type": "History",
+            "prompts": len(self.tokens),
+            "crc32": zlib.crc32(figures),
+            "otherwise": self.otherwise,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,8 +392,10 @@ class StepPlan:
 
 def describe(value: Any) -> Any:
     """A plan, or any part of one, as plain data that two worlds' decision logs can be compared by:
-    dataclasses as mappings that name their class, mappings and sets in order of key, everything
-    else as it is."""
+    dataclasses as mappings that name their class, a `History` by its digest, mappings and sets in
+    order of key, everything else as it is."""
+    if isinstance(value, History):
+        return value.described()
     if is_dataclass(value) and not isinstance(value, type):
         fields = {name: describe(getattr(value, name)) for name in value.__dataclass_fields__}
         return {"type": type(value).__name__, **fields}

@@ -18,7 +18,6 @@ from simulator.policies import (
     POLICIES,
     SAGC,
     DynamicSampling,
-    FullyAsync,
     OneStepOff,
     PartialRollout,
     PrefixReuse,
@@ -68,6 +67,24 @@ OUT_OF_RANGE: dict[tuple[str, str], Sequence[Any]] = {
     ("tail_batching", "over_sampling"): (0.5, NAN, "x"),
     ("tail_batching", "rollouts"): (0.5, INF, None),
     ("partial_rollout", "in_flight"): (0.5, NAN, 1001, {}),
+    ("fully_async", "max_staleness"): (-0.5, NAN, "x"),
+    ("fully_async", "sync_every"): (0, 1.5, None),
+    ("one_step_off", "steps"): (0, 1.5, "one"),
+    ("pipeline_rl", "in_flight"): (0, -1, 1001),
+    ("pipeline_rl", "queue"): (-1, NAN, "x"),
+    ("seer", "window"): (0, None, INF),
+    ("longest_first", "predictor"): ("none", 3, None),
+    ("longest_first", "placement"): ("least_loaded",),
+    ("rhyme_rl", "window"): (0, "x"),
+    ("sorted_rl", "load"): (0.9, NAN),
+    ("sorted_rl", "mode"): ("resume", None),
+    ("token_budget", "tokens"): (0, 1.5, None),
+    ("difficulty", "easy"): (1.1, -0.1, "x"),
+    ("difficulty", "hard_share"): (1.1, None),
+    ("streaming", "groups"): (0, 1.5),
+    ("colocate_async", "warmup"): (-1, NAN),
+    ("colocate_async", "max_staleness"): (-1, 0.5),
+    ("colocate_async", "exceeded"): ("restart", None),
 }
 
 
@@ -174,8 +191,10 @@ def test_errors_start_with_the_field_given() -> None:
 
 
 def test_every_policy_has_a_name() -> None:
-    kinds = {APRIL, SAGC, PODS, PrefixReuse, DynamicSampling, TailBatching, OneStepOff}
-    assert set(POLICIES.values()) == kinds | {PartialRollout, FullyAsync}
+    names = """april colocate_async difficulty dynamic_sampling fully_async longest_first
+        one_step_off partial_rollout pipeline_rl pods prefix_reuse rhyme_rl sagc seer sorted_rl
+        streaming tail_batching token_budget dapo_filter"""
+    assert list(POLICIES) == names.split()
     for name, kind in POLICIES.items():
         assert type(build_policy(name, {"keep": 2} if name == "pods" else None)) is kind
 

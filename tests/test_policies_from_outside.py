@@ -393,7 +393,7 @@ def test_an_entry_point_names_a_policy(installed: Path) -> None:
     assert spell(built) == "generous(share=3)+prefix_reuse"
     assert build_chain([{"generous": {"share": 3}}, "prefix_reuse"]) == built
     rejected("generous(share=x)", "policy.generous.share", "must be a number")
-    rejected("generos", "policy.generos", "unknown policy; did you mean generous?")
+    rejected("generos", "policy.generos", "unknown policy; did you mean generous")
     rejected("lost", "policy.lost", "their_policies has no Gone")
     assert launched(parse_policy("april")) == 2.0  # ours come first
 

@@ -28,6 +28,7 @@ from simulator.policies import (
     POLICIES,
     SAGC,
     DynamicSampling,
+    TokenBudget,
     build_policy,
     check_policy,
     name_of,
@@ -87,6 +88,7 @@ EXAMPLES: tuple[Policy, ...] = (
     PODS(3, advantages="before_selection"),
     DynamicSampling(3, "drained"),
     DynamicSampling(surplus="train"),
+    TokenBudget(mask_off_policy=True),
 )
 QUEUED = (0, 24)
 every_policy = pytest.mark.parametrize("policy", EXAMPLES, ids=lambda policy: name_of(policy))
@@ -108,10 +110,13 @@ def plans(draw: st.DrawFn) -> StepPlan:
 
 
 def outcome(plan: StepPlan, queued: int) -> StepOutcome:
+    """Prompts come again, one whose responses differ and one that is always solved."""
     size = plan.batch.group_size
     lengths = (100,) * (size - 1) + (900,)
-    group = GroupOutcome(0, size, lengths, (0.0,) * (size - 1) + (1.0,), True, 0)
-    return StepOutcome(plan, (group,), queued, 0)
+    group = GroupOutcome(0, size, lengths, (0.0,) * (size - 1) + (1.0,), True, 0, prompt=0)
+    solved = GroupOutcome(1, size, (100,) * size, (1.0,) * size, True, 0, prompt=1)
+    again = replace(plan, prompts=replace(plan.prompts, dataset=70))
+    return StepOutcome(again, (group, solved), queued, 0)
 
 
 def states(policy: Policy) -> Iterator[Any]:

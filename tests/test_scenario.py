@@ -22,7 +22,7 @@ from simulator.policy import Policy, chain
 from simulator.scenario.file import RawScenario, override, parse_scenario, read_scenario
 from simulator.scenario.scenario import Scenario, build_scenario
 from simulator.scenario.sections import ClusterSection, ScenarioModel, validate
-from simulator.studies.simulate import from_raw, load
+from simulator.studies.simulate import from_raw, load, simulate
 
 LINEAR = {
     "iteration_s": 6e-3,
@@ -56,6 +56,16 @@ def test_what_is_left_out_has_a_default() -> None:
     assert scenario.shape.colocated
     assert scenario.engine.max_seqs == 256
     assert isinstance(scenario.world(), SimulatedCluster)
+
+
+def test_prompts_come_again_where_their_number_is_given() -> None:
+    assert built().plan.prompts.dataset is None
+    scenario = built("workload.prompts=6", "steps=3")
+    assert scenario.plan.prompts.dataset == 6
+    groups = [prompt for _, prompt in simulate(scenario).run.decisions[1]["prompts"]]
+    assert groups == [0, 1]  # after 4 and 5
+    with pytest.raises(ScenarioError, match=r"workload\.prompts"):
+        built("workload.prompts=0")
 
 
 @pytest.mark.parametrize("key", ["cluster", "policy", "steps", "seed", "cluster.trainer_gpus",

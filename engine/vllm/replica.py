@@ -253,7 +253,10 @@ class VllmReplica:
         model = self._engine.vllm_config.model_config
         self.kv_blocks: int = self._blocks.num_gpu_blocks - 1  # vLLM keeps one as a null block
         self.limits = Limits(
-            model.max_model_len, self.kv_blocks * self.block_tokens, model.get_vocab_size()
+            model.max_model_len,
+            self.kv_blocks * self.block_tokens,
+            model.get_vocab_size(),
+            self._engine.vllm_config.scheduler_config.max_num_seqs,
         )
         own = end_tokens(model.try_get_generation_config() or {}, model.hf_config)
         self.stop_token_ids = own if stop_token_ids is None else [*stop_token_ids]

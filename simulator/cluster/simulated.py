@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import simpy
@@ -42,7 +43,7 @@ class SimulatedCluster:
         workload: Workload,
         routing: str = "least_loaded",
     ) -> None:
-        self.shape = shape
+        self.shape = replace(shape, slots=shape.replicas * engine.max_seqs)
         self.extremes = Extremes()
         self._cost = cost
         self._workload = workload

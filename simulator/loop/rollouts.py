@@ -103,6 +103,8 @@ class Rollouts:
             room = (wave * per_group - len(self.flying) - resting) // per_group
         else:
             room = wave - len(self.groups) - len(self.resting)
+            if launch.refill == "none":
+                room -= len(self.ready)
         limit = plan.may_start(self.version)
         if limit != math.inf:
             waiting = len(self.buffer)

@@ -14,15 +14,24 @@ from simulator.policies.chains import (
     parse_policy,
     spell,
 )
+from simulator.policies.colocate_async import ColocateAsync
+from simulator.policies.difficulty import Difficulty
 from simulator.policies.dynamic_sampling import DynamicSampling
 from simulator.policies.fully_async import FullyAsync
+from simulator.policies.longest_first import LongestFirst
 from simulator.policies.one_step_off import OneStepOff
 from simulator.policies.partial_rollout import PartialRollout
+from simulator.policies.pipeline_rl import PipelineRL
 from simulator.policies.pods import PODS
 from simulator.policies.prefix_reuse import PrefixReuse
 from simulator.policies.registry import built_in, name_of
+from simulator.policies.rhyme_rl import RhymeRL
 from simulator.policies.sagc import SAGC
+from simulator.policies.seer import Seer
+from simulator.policies.sorted_rl import SortedRL
+from simulator.policies.streaming import Streaming
 from simulator.policies.tail_batching import TailBatching
+from simulator.policies.token_budget import TokenBudget
 
 POLICIES = built_in()
 """Every policy of this package by its name in a scenario; ``dapo_filter`` is another name of
@@ -33,12 +42,21 @@ __all__ = [
     "PODS",
     "POLICIES",
     "SAGC",
+    "ColocateAsync",
+    "Difficulty",
     "DynamicSampling",
     "FullyAsync",
+    "LongestFirst",
     "OneStepOff",
     "PartialRollout",
+    "PipelineRL",
     "PrefixReuse",
+    "RhymeRL",
+    "Seer",
+    "SortedRL",
+    "Streaming",
     "TailBatching",
+    "TokenBudget",
     "build_chain",
     "build_policy",
     "check_policy",

@@ -24,6 +24,9 @@ class FullyAsync(Policy):
       most about eta versions after it started
     - the trainer takes the oldest complete groups as soon as it is free and there are B; the
       surplus is kept (c)
+    - a fraction bounds a share: at eta 0.5 half a batch beyond what is due may be started, as with
+      verl's staleness_threshold s = 0.5 (c). In verl a version is a sync of the weights, here it is
+      an update: with a sync every k updates its s is an eta of (1 + s) k - 1
     - new weights interrupt what is in flight, which goes on under them from the tokens it has, its
       KV cache computed anew (c); complete groups keep their tokens of several versions
 
@@ -44,14 +47,16 @@ class FullyAsync(Policy):
             "take",
             "staleness.max_versions",
             "staleness.exceeded",
+            "sync_every",
         }
     )
 
     max_staleness: Annotated[
-        int,
+        float,
         Between(0, 10_000),
         Doc(
-            "eta, versions that the trainer may be ahead; 0 is synchronous",
+            "eta, versions that the trainer may be ahead; 0 is synchronous, and with 0.5 half a "
+            "batch may be one version old",
             unit="versions",
             source="SkyRL's default (c)",
         ),
@@ -59,17 +64,38 @@ class FullyAsync(Policy):
     in_flight: Annotated[
         float, MULTIPLE, Doc("rollouts in flight at most, as a multiple of B x G", unit="batches")
     ] = 1.0
+    sync_every: Annotated[
+        int,
+        Between(1, 10_000),
+        Doc(
+            "updates after which the weights go to the replicas; max_staleness is at least one "
+            "less",
+            unit="updates",
+            source="AReaL's and SkyRL's (c); verl's trigger_parameter_sync_step is 4 (c)",
+        ),
+    ] = 1
+
+    def agree(self) -> None:
+        """Tokens of weights that stay for so many updates grow that old."""
+        if self.max_staleness < self.sync_every - 1:
+            raise self.refuse(
+                "max_staleness",
+                f"must be at least {self.sync_every - 1}, since the weights go to the replicas "
+                f"every {self.sync_every} updates, got {self.max_staleness:g}",
+            )
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:
         """Decides launch.over_sampling, launch.refill, launch.run_ahead, stop, interrupt,
-        unfinished, surplus, take, and staleness' bound."""
+        unfinished, surplus, take, staleness' bound and sync_every."""
+        whole = float(self.max_staleness).is_integer()
+        versions = int(self.max_staleness) if whole else self.max_staleness
         launch = replace(
             plan.launch,
             over_sampling=self.in_flight,
             refill="rollout",
-            run_ahead=math.ceil(self.max_staleness),
+            run_ahead=math.ceil(versions),
         )
-        bound = replace(plan.staleness, max_versions=self.max_staleness, exceeded="wait")
+        bound = replace(plan.staleness, max_versions=versions, exceeded="wait")
         return replace(
             plan,
             launch=launch,
@@ -79,4 +105,5 @@ class FullyAsync(Policy):
             surplus="carry",
             take="oldest",
             staleness=bound,
+            sync_every=self.sync_every,
         )

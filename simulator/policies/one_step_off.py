@@ -1,10 +1,11 @@
-"""One step off: the next batch is generated while the last one trains."""
+"""Steps off: the next batches are generated while the last one trains."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
+from simulator.options import Between, Doc
 from simulator.plan import StepPlan
 from simulator.policy import Policy
 
@@ -14,12 +15,21 @@ class OneStepOff(Policy):
     """Overlaps the training of batch k with the generation of batch k + 1, so that rollouts are one
     version behind the weights they train (verl's one-step-off recipe, among others).
 
-    Worth the staleness only where rollouts and trainer have GPUs of their own.
+    With more steps, up to so many batches are generated ahead of the weights, and wait for the
+    trainer in order. Worth the staleness only where rollouts and trainer have GPUs of their own.
+
+    Raises ScenarioError (``policy.one_step_off.*``) for values out of range.
     """
 
     NAME = "one_step_off"
     decides = frozenset({"launch.run_ahead"})
 
+    steps: Annotated[
+        int,
+        Between(1, 10_000),
+        Doc("updates that generation may be ahead of its weights", source="the recipe's one (c)"),
+    ] = 1
+
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:
         """Decides launch.run_ahead."""
-        return replace(plan, launch=replace(plan.launch, run_ahead=1))
+        return replace(plan, launch=replace(plan.launch, run_ahead=self.steps))

@@ -24,7 +24,7 @@ from simulator.costs.models import Model, load_model, model_presets
 from simulator.costs.section import CostSection
 from simulator.errors import ScenarioError
 from simulator.options import read, short
-from simulator.plan import Batch, StepPlan
+from simulator.plan import Batch, Prompts, StepPlan
 from simulator.policies import (
     build_chain,
     check_policy,
@@ -119,7 +119,7 @@ def _build(raw: RawScenario) -> Scenario:
     engine = _engine(model.engine, cost, network, gpu, cluster.tensor_parallel)
     batch = Batch(counts.batch_groups, counts.group_size)
     _check_sizes(batch, workload, engine, shape, cluster.routing)
-    plan = StepPlan(batch)
+    plan = StepPlan(batch, prompts=Prompts(dataset=counts.prompts))
     policy = build_policies(model.policy, model.seed, raw.modules)
     said = _check_policy(policy, plan, shape)
     return Scenario(

@@ -59,6 +59,7 @@ class Monitor:
         self._prompts: dict[int, int] = {}
         self._made: dict[Key, tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...]]] = {}
         self._cold: dict[tuple[int, int], list[int]] = defaultdict(list)  # missing prompt tokens
+        self._through: set[int] = set()  # groups that were in flight at the last sync
         self._trained: set[tuple[int, int, int]] = set()
         self._updating: int | None = None
         self._final = True
@@ -180,11 +181,14 @@ class Monitor:
         assert self._syncing, "a weight sync ended that was not under way"
         self._syncing = self._unsynced = False
         self.version = self._updates
-        # The caches were empty when this version began, so of every prompt that a replica saw,
-        # some rollout computed all of it.
+        # The caches were empty when this version began but for what was in flight, so of every
+        # other prompt that a replica saw, some rollout computed all of it, or still does.
+        flying = {group for group, _ in self._flying}
         for (group, replica), missing in self._cold.items():
-            assert min(missing) == 0, f"group {group} found old keys on replica {replica}"
+            cold = group in self._through | flying or min(missing) == 0
+            assert cold, f"group {group} found old keys on replica {replica}"
         self._cold.clear()
+        self._through = flying
 
     def _end(self, stay: Stay) -> None:
         """A stay is over."""

@@ -12,7 +12,8 @@ from simulator.costs import LinearCost
 from simulator.costs.base import CostModel
 from simulator.errors import ScenarioError
 from simulator.loop import run
-from simulator.plan import Batch, StepPlan
+from simulator.options import read
+from simulator.plan import Batch, Prompts, StepPlan
 from simulator.policies import check_policy, parse_policy
 from simulator.policy import Chain, Policy, chain
 from simulator.results.metrics import summarise
@@ -21,6 +22,7 @@ from simulator.spans import Run, Stays, StepRecord
 from simulator.testing.listed import ListedWorkload
 from simulator.testing.watched import Watched
 from simulator.workload.build import Workload, build_workload
+from simulator.workload.section import WorkloadSection
 from simulator.world import ClusterShape, World
 
 LONGEST_DRAWN = 16_384
@@ -160,12 +162,15 @@ def try_on(
     *,
     batch_groups: int = 2,
     group_size: int = 4,
+    prompts: int | None = None,
     steps: int = 5,
 ) -> Trial:
-    """Runs a policy on a world of one's own, fresh and idle. Raises ScenarioError and RunError."""
+    """Runs a policy on a world of one's own, fresh and idle. prompts: how many different ones there
+    are; endless where None. Raises ScenarioError and RunError."""
     tried = as_policy(policy)
     seen = Watched(world)
-    result = run(seen, tried, StepPlan(Batch(batch_groups, group_size)), steps)
+    plan = StepPlan(Batch(batch_groups, group_size), prompts=Prompts(dataset=prompts))
+    result = run(seen, tried, plan, steps)
     return Trial(tried, result, seen)
 
 
@@ -183,10 +188,13 @@ def _workload(
         return ListedWorkload.of(lengths, rewards, prompt_tokens, max_new_tokens)
     if rewards is not None and not isinstance(rewards, Mapping):
         raise ScenarioError("rewards", "lengths that are drawn go with rewards that are drawn")
-    spec = {
+    spec: dict[str, Any] = {
         "lengths": lengths,
         "prompt_tokens": prompt_tokens,
         "max_new_tokens": LONGEST_DRAWN if max_new_tokens is None else max_new_tokens,
+        "batch_groups": 1,
         "group_size": group_size,
     }
-    return build_workload(spec if rewards is None else {**spec, "rewards": rewards}, seed)
+    if rewards is not None:
+        spec["rewards"] = rewards
+    return build_workload(read(WorkloadSection, spec, "workload"), seed)

@@ -82,7 +82,7 @@ def build_workload(
         return _trace_workload(section, lengths, seed, folder)
     if isinstance(lengths, MeasuredLengths):
         return _measured_workload(section, lengths, seed, folder)
-    prompts = section.prompts
+    prompts = section.prompt_lengths
     if prompts is None:
         raise missing("workload.prompt_tokens", "a number of tokens")
     rewards = section.rewards or _DEFAULT_REWARDS

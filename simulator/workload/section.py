@@ -12,6 +12,7 @@ from simulator.workload.rewards import Rewards
 from simulator.workload.synthetic import PromptTokens
 
 MAX_ROLLOUTS = 4_000_000
+MAX_PROMPTS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,14 @@ class WorkloadSection(Options):
         Doc("G, rollouts of each prompt", unit="rollouts"),
     ]
     max_new_tokens: Annotated[int, Between(1, LARGEST_CAP), Doc("at which responses are cut")]
+    prompts: Annotated[
+        int | None,
+        Between(1, MAX_PROMPTS),
+        Doc(
+            "different ones, which come again in order once all have come; null is endless",
+            unit="prompts",
+        ),
+    ] = None
     prompt_tokens: Annotated[
         Annotated[int, Between(1, LARGEST_CAP)] | DrawnPrompts | None,
         Doc("prompt length, one for all or drawn; needed unless lengths brings prompts of its own"),
@@ -68,7 +77,7 @@ class WorkloadSection(Options):
     ] = None  # fmt: skip
 
     @property
-    def prompts(self) -> PromptTokens | None:
+    def prompt_lengths(self) -> PromptTokens | None:
         """How long prompts are, where the scenario says."""
         given = self.prompt_tokens
         if isinstance(given, DrawnPrompts):

@@ -1,0 +1,290 @@
+"""The policies beyond one batch at a time, each against what its authors publish.
+
+The papers' settings are of tens to hundreds of GPUs, and few of them say how long their responses
+were: here each is scaled down with the same load on each GPU, and what is compared is a ratio.
+"""
+
+from __future__ import annotations
+
+import statistics
+from functools import cache
+from typing import Any
+
+from benchmarks.claims.common import Row, Section, lognormal, percent, relative, scenario
+from benchmarks.published_lengths import lognormal_for_moments
+from simulator.spans import TRAINED
+from simulator.studies.simulate import Result
+
+WARM_UP_STEPS = 2
+
+MISSES = [
+    "verl V1: the published model has hybrid attention, whose price is not modelled; a mixture of "
+    "like size with full attention stands in for it, and only ratios are shown. How many responses "
+    "a prompt had and how the four nodes were split are not published.",
+    "verl's recipe, PipelineRL: the forecast's synchronous baseline spreads its load evenly and "
+    "loses nothing but the wait for the slowest responses; the published baselines lose more. "
+    "PipelineRL's figure is of learning, which counts that its batches are fresher; the forecast "
+    "knows time only.",
+    "Streaming: on GPUs of its own, split evenly or nearly so, the trainer's work is hidden but "
+    "each side has half of the GPUs, so that it only draws level with a colocated baseline. "
+    "StreamRL's range is over models of 7B to 72B, with its own ranker and placement, and over a "
+    "baseline that we do not know in detail.",
+    "Seer: the paper measures order on top of chunks that move between replicas, which are not "
+    "modelled. With known lengths the same slots give about three times as much: groups of 8 tell "
+    "late what they are.",
+    "RhymeRL: its ladder of gains counts drafts from history, and two steps in flight; which step "
+    "of it is the placement alone we do not know.",
+    "SortedRL: a bubble is a slot that stands empty, of as many slots as a step starts rollouts; "
+    "the paper's are of the slots of its engine. In partial mode a step also starts what it "
+    "resumes, which counts as slots here.",
+    "Token budgets and difficulty pools come without a figure for time; what they do is shown.",
+]
+
+LINEAR: dict[str, Any] = {
+    "iteration_s": 8.0e-3,
+    "per_rollout_s": 6.0e-5,
+    "per_context_token_s": 2.0e-8,
+    "per_prefill_token_s": 4.0e-6,
+    "train_per_token_s": 1.0e-6,
+}
+"""Round figures for a small mixture of experts: rows that compare rollout phases only."""
+
+
+LONG: dict[str, Any] = {
+    "family": "lognormal",
+    "median_tokens": 18_000,
+    "between_sd": 0.7,
+    "within_sd": 0.35,
+}
+"""Long responses, capped at 65,536 tokens."""
+
+
+@cache
+def moments(mean: int, sd: int, group_sd: int, cap: int) -> dict[str, Any]:
+    """The capped lognormal with these moments, tokens."""
+    return lognormal(lognormal_for_moments(mean, sd, group_sd, cap))
+
+
+def step_s(result: Result) -> float:
+    """Seconds a step, once it runs in."""
+    steps = result.run.steps
+    return (steps[-1].end_s - steps[WARM_UP_STEPS - 1].end_s) / (len(steps) - WARM_UP_STEPS)
+
+
+def rollout_s(result: Result, first: int = 0) -> float:
+    """Seconds of all rollout phases from step ``first`` on."""
+    return sum(record.rollout_s for record in result.run.steps[first:])
+
+
+def bubble(result: Result) -> float:
+    """The share of slots that stood empty, of as many as a step starts rollouts."""
+    stays, empty = result.run.stays, []
+    for record in result.run.steps[WARM_UP_STEPS:]:
+        mine = stays["step"] == record.step
+        busy_s = float((stays["end_s"][mine] - stays["start_s"][mine]).sum())
+        empty.append(1 - busy_s / (int(mine.sum()) * record.rollout_s))
+    return statistics.fmean(empty)
+
+
+def stale(result: Result) -> int:
+    """The largest number of versions that a token trained on was behind."""
+    stays = result.run.stays
+    trained = stays["fate"] == TRAINED
+    return int((stays["trained_step"][trained] - stays["version"][trained]).max())
+
+
+def apart(rollout_gpus: int, gpus: int) -> dict[str, Any]:
+    """Replicas of one GPU, and the other GPUs for the trainer."""
+    return {
+        "placement": "disaggregated",
+        "replicas": rollout_gpus,
+        "trainer_gpus": gpus - rollout_gpus,
+    }
+
+
+def workload(
+    groups: int, size: int, cap: int, lengths: dict[str, Any], prompts: int | None = None
+) -> dict[str, Any]:
+    """Prompts of 512 tokens, and responses up to the cap."""
+    return {
+        "batch_groups": groups,
+        "group_size": size,
+        "prompts": prompts,
+        "prompt_tokens": 512,
+        "max_new_tokens": cap,
+        "lengths": lengths,
+    }
+
+
+# A 7B model, 8 GPUs
+
+
+@cache
+def seven(policy: str, rollout_gpus: int | None = None) -> Result:
+    """verl's setting for Qwen2.5-7B, a sixteenth of it: 8 GPUs, 32 x 16 rollouts, cap 28,672."""
+    cluster = {"replicas": 8} if rollout_gpus is None else apart(rollout_gpus, 8)
+    return scenario(
+        model="qwen2.5-7b",
+        gpu="h100-sxm",
+        cluster=cluster,
+        workload=workload(32, 16, 28_672, moments(7_000, 6_000, 3_000, 28_672)),
+        policy=policy,
+        steps=7,
+    )
+
+
+def best(policy: str) -> tuple[float, int]:
+    """Seconds a step at the best of three splits, and its GPUs for rollouts."""
+    return min((step_s(seven(policy, gpus)), gpus) for gpus in (3, 4, 5))
+
+
+def seven_rows() -> list[Row]:
+    base = step_s(seven("sync"))
+    assumed = (
+        "mean 7,000, sd 6,000 (3,000 within a group), prompt 512; a sixteenth of GPUs and batch"
+    )
+    rows = []
+    for claim, policy, published, text in (
+        ("fully_async over synchronous, verl's recipe, 7B", "fully_async", 2.35, "2.35x to 2.67x"),
+        ("pipeline_rl over synchronous, 7B", "pipeline_rl", 2.0, "about 2x (of learning)"),
+        ("streaming over synchronous", "streaming", 1.12, "1.12x to 2.12x"),
+    ):
+        seconds, gpus = best(policy)
+        gain = base / seconds
+        rows.append(
+            Row(
+                claim,
+                text,
+                f"{gain:.2f}x with {gpus} of 8 GPUs for rollouts",
+                f"{relative(gain, published)} of the low end",
+                assumed,
+            )
+        )
+    return rows
+
+
+# verl V1
+
+
+@cache
+def v1(policy: str, rollout_replicas: int | None = None) -> Result:
+    """verl V1's benchmark, with a mixture of full attention: 32 GPUs, replicas of two."""
+    cluster: dict[str, Any] = {"replicas": 16, "tensor_parallel": 2}
+    if rollout_replicas is not None:
+        cluster = {
+            **apart(rollout_replicas, 32),
+            "tensor_parallel": 2,
+            "trainer_gpus": 32 - 2 * rollout_replicas,
+        }
+    return scenario(
+        model="qwen3-30b-a3b",
+        gpu="h100-sxm",
+        cluster=cluster,
+        workload=workload(64, 16, 32_768, moments(12_720, 8_000, 4_000, 32_768)),
+        policy=policy,
+        steps=7,
+    )
+
+
+def v1_rows() -> list[Row]:
+    base = step_s(v1("sync"))
+    assumed = (
+        "Qwen3-30B-A3B for Qwen3.5-35B-A3B; 16 responses a prompt, sd 8,000 (4,000 within a group)"
+    )
+    gain = base / step_s(v1("colocate_async"))
+    seconds, replicas = min((step_s(v1("fully_async", each)), each) for each in (6, 8))
+    separate = base / seconds
+    published = 22.79 / 14.72, 22.79 / 14.10
+    return [
+        Row("verl V1, colocate_async over sync", f"{published[0]:.2f}x (14.72 of 22.79 h)",
+            f"{gain:.2f}x", relative(gain, published[0]), assumed),
+        Row("verl V1, separate_async over sync", f"{published[1]:.2f}x (14.10 of 22.79 h)",
+            f"{separate:.2f}x with {2 * replicas} of 32 GPUs for rollouts",
+            relative(separate, published[1]), f"{assumed}; fully_async for its mode"),
+    ]  # fmt: skip
+
+
+# Order and placement
+
+
+@cache
+def ordered(policy: str, max_seqs: int = 32, prompts: int | None = None, steps: int = 3) -> Result:
+    """Rollout phases of long responses: 100 x 8 on 8 replicas, cap 65,536."""
+    return scenario(
+        cluster={"replicas": 8},
+        engine={"max_seqs": max_seqs, "kv_tokens": 1_300_000},
+        cost={"linear": LINEAR},
+        workload=workload(100, 8, 65_536, LONG, prompts),
+        policy=policy,
+        steps=steps,
+    )
+
+
+def order_rows() -> list[Row]:
+    base = rollout_s(ordered("sync"))
+    seer = base / rollout_s(ordered("seer")) - 1
+    oracle = base / rollout_s(ordered("longest_first")) - 1
+    assumed = (
+        "lengths (median 18,000, cap 65,536), 32 slots a replica for 100 rollouts, linear costs"
+    )
+    epoch = {"prompts": 200, "steps": 8}
+    again = rollout_s(ordered("sync", **epoch), 2)
+    rhyme = again / rollout_s(ordered("rhyme_rl", **epoch), 2)
+    known = again / rollout_s(ordered("longest_first", **epoch), 2)
+    return [
+        Row("Seer's order by probes, rollout throughput", "+14 % of +104 % in all",
+            f"{percent(seer)} (known lengths: {percent(oracle)})",
+            f"{100 * (seer - 0.14):+.0f} points", assumed),
+        Row("RhymeRL's placement by the last epoch", "part of 1.43x, 1.56x, 2.34x",
+            f"{rhyme:.2f}x (known lengths: {known:.2f}x)", "not separable",
+            f"{assumed}; 200 prompts, epochs after the first"),
+    ]  # fmt: skip
+
+
+def sorted_rows() -> list[Row]:
+    spec = {"max_seqs": 512, "steps": 10}
+    base = bubble(ordered("sync", **spec))
+    rows = []
+    for mode in ("on_policy", "partial"):
+        left = bubble(ordered(f"sorted_rl(mode={mode})", **spec))
+        cut = 1 - left / base
+        rows.append(
+            Row(
+                f"SortedRL's bubbles, {mode}",
+                "over 50 % fewer",
+                f"{percent(-cut)} ({100 * base:.0f} % to {100 * left:.0f} %)",
+                "agrees" if cut > 0.5 else f"{100 * (cut - 0.5):+.0f} points",
+                "a load of 4 batches, all in flight; long responses, as for Seer",
+            )
+        )
+    return rows
+
+
+def shown_rows() -> list[Row]:
+    spec = {"max_seqs": 512, "steps": 6}
+    base, budget = ordered("sync", **spec), ordered("token_budget(tokens=16384)", **spec)
+    ratio = rollout_s(base, 2) / rollout_s(budget, 2)
+    again = {"prompts": 200, "steps": 8}
+    chosen = ordered("difficulty", **again)
+    last = chosen.run.steps[-1].policy
+    away = (last["easy_prompts"] + last["hard_prompts"]) / 200
+    return [
+        Row("Kimi k1.5's token budget, rollout phases", "none",
+            f"{ratio:.2f}x, tokens up to {stale(budget)} versions old", "-", "16,384 tokens"),
+        Row("prime-rl's difficulty pools", "none",
+            f"{100 * away:.0f} % of prompts put away after four epochs", "-",
+            "rewards Beta-Bernoulli(0.5, sd 0.3), thresholds 0.95 and 0.05"),
+    ]  # fmt: skip
+
+
+def section() -> Section:
+    """The claims of the frontier."""
+    return Section(
+        "The frontier",
+        "PipelineRL 2509.19128, Seer 2511.14617, RhymeRL 2508.18588, SortedRL 2603.23414, Kimi "
+        "k1.5 2501.12599, StreamRL 2504.15930; verl's documentation; prime-rl",
+        "From the sources: batch, cap and mean where they say; GPUs scaled down at the same load. "
+        "From fits: H100 kernels, but for the rows with linear costs.",
+        [*seven_rows(), *v1_rows(), *order_rows(), *sorted_rows(), *shown_rows()],
+        MISSES,
+    )

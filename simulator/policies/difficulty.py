@@ -1,0 +1,126 @@
+"""Difficulty: prompts that the model always or never solves are passed over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Annotated, Any
+
+import numpy as np
+
+from simulator.options import SEED, SHARE, Doc
+from simulator.plan import StepPlan
+from simulator.policy import GroupOutcome, Policy, StepOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """What is known of prompts. easy, hard: those passed over, either because they were too easy or
+    too hard. put_away: how many ever were; with the seed it addresses the next draw."""
+
+    easy: frozenset[int] = frozenset()
+    hard: frozenset[int] = frozenset()
+    put_away: int = 0
+
+
+@dataclass(frozen=True)
+class Difficulty(Policy):
+    """Passes over prompts whose group's mean reward was at or above a threshold, or at or below
+    another one (the difficulty pools of prime-rl).
+
+    What is marked (c) was read in code and its documentation, (i) is inferred:
+
+    - by the mean reward of its latest group a prompt is easy, normal or hard; easy and hard ones
+      are no longer sampled (c)
+    - a share of them comes back (c, where a run is resumed; here each prompt is spared with that
+      chance when it would be put away, i)
+    - the group itself is trained on (c); ``dynamic_sampling`` after this one filters those without
+      a gradient, as its online filtering does
+    - where all prompts have been put away, all come back (i)
+
+    Needs prompts that come again: ``workload.prompts`` says how many there are, and without it
+    nothing is ever passed over. Rewards are taken to lie between 0 and 1.
+
+    Raises ScenarioError (``policy.difficulty.*``) for values out of range.
+    """
+
+    NAME = "difficulty"
+    decides = frozenset({"prompts.skip"})
+    builds_on = frozenset({"prompts.skip"})
+
+    easy: Annotated[
+        float | None,
+        SHARE,
+        Doc("mean reward at or above which a prompt is put away as too easy; null puts none away",
+            unit="reward", source="prime-rl's example; its default is none (c)"),
+    ] = 0.95  # fmt: skip
+    hard: Annotated[
+        float | None,
+        SHARE,
+        Doc("mean reward at or below which a prompt is put away as too hard; null puts none away",
+            unit="reward", source="prime-rl's example; its default is none (c)"),
+    ] = 0.05  # fmt: skip
+    easy_share: Annotated[
+        float,
+        SHARE,
+        Doc("chance that an easy prompt stays after all", unit="share", source="its default (c)"),
+    ] = 0.0
+    hard_share: Annotated[
+        float,
+        SHARE,
+        Doc("chance that a hard prompt stays after all", unit="share", source="its default (c)"),
+    ] = 0.0
+    seed: Annotated[int, SEED, Doc("of these chances; the run's if left out")] = 0
+
+    def agree(self) -> None:
+        """What is hard is not easy."""
+        if self.easy is not None and self.hard is not None and self.hard >= self.easy:
+            raise self.refuse("hard", f"must be below easy, {self.easy:g}, got {self.hard:g}")
+
+    def init(self) -> Pools:
+        """Empty pools."""
+        return Pools()
+
+    def plan(self, plan: StepPlan, state: Pools) -> StepPlan:
+        """Adds the pools to the prompts that are passed over."""
+        skip = plan.prompts.skip | state.easy | state.hard
+        return replace(plan, prompts=replace(plan.prompts, skip=skip))
+
+    def observe(self, state: Pools, outcome: StepOutcome) -> Pools:
+        """Puts the prompts of complete groups where they belong."""
+        dataset = outcome.plan.prompts.dataset
+        if dataset is None:
+            return state
+        easy, hard, put_away = set(state.easy), set(state.hard), state.put_away
+        for group in outcome.complete:
+            easy.discard(group.prompt)
+            hard.discard(group.prompt)
+            pool, share = self._pool(group, easy, hard)
+            if pool is None:
+                continue
+            put_away += 1
+            if share == 0.0 or self._draw(put_away) >= share:
+                pool.add(group.prompt)
+        if len(easy) + len(hard) >= dataset:
+            return Pools(put_away=put_away)
+        return Pools(frozenset(easy), frozenset(hard), put_away)
+
+    def describe_state(self, state: Pools) -> dict[str, Any]:
+        """The sizes of the pools."""
+        return {"easy_prompts": len(state.easy), "hard_prompts": len(state.hard)}
+
+    def _pool(
+        self, group: GroupOutcome, easy: set[int], hard: set[int]
+    ) -> tuple[set[int] | None, float]:
+        """The pool that a prompt goes to by its group, and the chance that it does not after all;
+        None where it stays."""
+        reward = fmean(group.rewards)
+        if self.easy is not None and reward >= self.easy:
+            return easy, self.easy_share
+        if self.hard is not None and reward <= self.hard:
+            return hard, self.hard_share
+        return None, 0.0
+
+    def _draw(self, number: int) -> float:
+        address = np.random.SeedSequence([self.seed, number])
+        return float(np.random.Generator(np.random.Philox(address)).random())

@@ -1,0 +1,85 @@
+"""Token budget: a rollout samples so many tokens a step, and goes on in the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from simulator.options import AtLeast, Doc
+from simulator.plan import AllDone, StepPlan
+from simulator.policies.ranges import MULTIPLE
+from simulator.policy import Policy
+
+
+@dataclass(frozen=True)
+class TokenBudget(Policy):
+    """Gives each rollout a number of tokens a step; one that has had them waits for the next step
+    and goes on there, so that no step is longer than the budget (Kimi k1.5's partial rollouts,
+    arXiv 2501.12599).
+
+    What is marked (p) is in the paper, (i) is inferred:
+
+    - a fixed output budget caps every rollout of an iteration; what exceeds it is kept and goes on
+      in the next one, after earlier ones first (p)
+    - the iteration ends when every rollout has finished or had its budget (i), and so many prompts
+      are in flight that a batch of groups is complete then (i); where it is not, those that wait
+      have another round (i)
+    - complete groups beyond the batch are kept, the oldest are trained on first (i)
+    - tokens of earlier iterations may be left out of the loss (p)
+
+    Not modelled: its end of responses that repeat themselves.
+
+    Raises ScenarioError (``policy.token_budget.*``) for values out of range.
+    """
+
+    NAME = "token_budget"
+    decides = frozenset(
+        {
+            "launch.over_sampling",
+            "stop",
+            "unfinished",
+            "budget_tokens",
+            "surplus",
+            "take",
+            "staleness.mask_off_policy",
+        }
+    )
+    builds_on = frozenset({"staleness.mask_off_policy"})
+
+    tokens: Annotated[
+        int,
+        AtLeast(1),
+        Doc(
+            "tokens that a rollout may sample in a step",
+            unit="tokens",
+            source="ours; the paper gives none (i)",
+        ),
+    ] = 8192
+    over_sampling: Annotated[
+        float,
+        MULTIPLE,
+        Doc("groups in flight at a step's start, complete ones that wait included, as a multiple "
+            "of the batch", unit="batches", source="ours (i)"),
+    ] = 2.0  # fmt: skip
+    mask_off_policy: Annotated[
+        bool,
+        Doc(
+            "whether the loss masks the tokens that an earlier version made; their rewards count",
+            source="the paper names it as possible (p)",
+        ),
+    ] = False
+
+    def plan(self, plan: StepPlan, state: Any) -> StepPlan:
+        """Decides launch.over_sampling, stop, unfinished, budget_tokens, surplus and take; adds
+        masking if asked to."""
+        mask = plan.staleness.mask_off_policy or self.mask_off_policy
+        return replace(
+            plan,
+            launch=replace(plan.launch, over_sampling=self.over_sampling),
+            stop=AllDone(),
+            unfinished="resume",
+            budget_tokens=self.tokens,
+            surplus="carry",
+            take="oldest",
+            staleness=replace(plan.staleness, mask_off_policy=mask),
+        )

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from calibration.folder import RunFolder
 from calibration.robust import MOOD, FloatArray
-from simulator.checks import known_keys, number
-from simulator.errors import ScenarioError
+from simulator.checks import known_keys
+from simulator.results.schema import BEAT
+from simulator.results.shapes import Keys
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,10 @@ class Tempo:
         """Of a fitted file. Raises ScenarioError that names the key."""
         if spec is None:
             return None
-        if not isinstance(spec, Mapping):
-            raise ScenarioError(field, "must be a mapping of short_s and long_s, or null")
-        known_keys(spec, ("short_s", "long_s"), field)
-        short_s, long_s = (
-            number(spec.get(key), f"{field}.{key}", above=True) for key in ("short_s", "long_s")
-        )
-        return cls(short_s, long_s)
+        Keys({"short_s": BEAT, "long_s": BEAT}).read(spec, field)
+        found = cast(Mapping[str, float], spec)
+        known_keys(found, ("short_s", "long_s"), field)
+        return cls(found["short_s"], found["long_s"])
 
     def to_mapping(self) -> dict[str, Any]:
         """As a fitted file holds it."""

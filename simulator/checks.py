@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any
 
 from simulator.errors import ScenarioError
+from simulator.options import short
 
 
 def join(field: str, key: str) -> str:
@@ -24,13 +25,13 @@ def number(value: object, field: str, *, minimum: float = 0.0, above: bool = Fal
     """
     bound = f"{'more than' if above else 'at least'} {minimum:g}"
     if isinstance(value, bool) or not isinstance(value, Real | str):
-        raise ScenarioError(field, f"{value!r} is not a number; give a number {bound}")
+        raise ScenarioError(field, f"{short(value)} is not a number; give a number {bound}")
     try:
         result = float(value)
     except (ValueError, OverflowError):
-        raise ScenarioError(field, f"{value!r} is not a number; give a number {bound}") from None
+        raise ScenarioError(field, f"{short(value)} is not a number; give a number {bound}") from None
     if not math.isfinite(result) or result < minimum or (above and result == minimum):
-        raise ScenarioError(field, f"{value!r} is out of range; give a finite number {bound}")
+        raise ScenarioError(field, f"{short(value)} is out of range; give a finite number {bound}")
     return result
 
 
@@ -39,7 +40,7 @@ def whole(value: object, field: str, *, minimum: int = 0) -> int:
     result = number(value, field, minimum=minimum)
     if result != int(result):
         raise ScenarioError(
-            field, f"{value!r} is not a whole number; give one of {minimum} or more"
+            field, f"{short(value)} is not a whole number; give one of {minimum} or more"
         )
     return int(result)
 

@@ -15,13 +15,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simulator.checks import flag, number, whole
-from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
+from simulator.costs.base import (
+    LARGEST_COST_S,
+    Curve,
+    Extremes,
+    Iteration,
+    TrainCost,
+    TrainLoad,
+)
 from simulator.errors import ScenarioError
 from simulator.fields import Fields
 from simulator.results.fitted_file import check_schema, read_fitted
 
 FIELD = "cost.file"
 MOST_MINIBATCHES = 10_000
+LEAST_ITERATION_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +290,9 @@ def _read(content: Mapping[str, Any], name: str) -> FittedCost:
         _iteration(cost.get("iteration")),
         _update(cost.get("dense"), "cost.dense"),
         None if shared is None else _update(shared, "cost.shared_prefix"),
-        cost.number("sync_s"),
-        cost.number("switch_to_train_s"),
-        cost.number("switch_to_rollout_s"),
+        _seconds(cost, "sync_s"),
+        _seconds(cost, "switch_to_train_s"),
+        _seconds(cost, "switch_to_rollout_s"),
         None if packing is None else Packing.from_mapping(packing, "cost.packing"),
         flag(cost.get("skips_equal_rewards"), "cost.skips_equal_rewards"),
         _covered(content.get("range")),
@@ -292,6 +300,10 @@ def _read(content: Mapping[str, Any], name: str) -> FittedCost:
         name,
         content,
     )
+
+
+def _seconds(fields: Fields, key: str) -> float:
+    return fields.number(key, maximum=LARGEST_COST_S)
 
 
 def _iteration(spec: object) -> IterationCost:
@@ -303,12 +315,14 @@ def _iteration(spec: object) -> IterationCost:
     if not isinstance(listed, list) or not all(isinstance(p, list) and len(p) == 2 for p in listed):
         raise ScenarioError(name, "must be a list of [from_rollouts, seconds_per_rollout]")
     pieces = tuple((whole(start, name), number(slope, name)) for start, slope in listed)
+    if any(slope > LARGEST_COST_S for _, slope in pieces):
+        raise ScenarioError(name, f"a slope is above {LARGEST_COST_S:g} seconds")
     starts = [start for start, _ in pieces]
     if not starts or starts[0] != 0 or starts != sorted(set(starts)):
         raise ScenarioError(name, "must start at 0 rollouts and rise strictly")
-    values = {key: fields.number(key) for key in numbers}
-    values[optional] = fields.number(optional, 0.0)
-    if values["fixed_s"] + pieces[0][1] == 0:
+    values = {key: _seconds(fields, key) for key in numbers}
+    values[optional] = fields.number(optional, 0.0, maximum=LARGEST_COST_S)
+    if values["fixed_s"] + pieces[0][1] < LEAST_ITERATION_S:
         raise ScenarioError(fields.name("fixed_s"), "an iteration takes no time")
     return IterationCost(rollout_pieces=pieces, **values)
 
@@ -317,7 +331,7 @@ def _update(spec: object, field: str) -> UpdateCost:
     names = ("fixed_s", "per_token_s", "per_rollout_s", "per_microbatch_s", "log_prob_per_token_s",
              "per_pair_s")  # fmt: skip
     fields = Fields(spec, field, names)
-    return UpdateCost(*(fields.number(key) for key in names))
+    return UpdateCost(*(_seconds(fields, key) for key in names))
 
 
 def _covered(spec: object) -> Covered:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -12,6 +11,7 @@ from typing import Any
 
 from simulator.checks import flag, join, known_keys, nearest, number, whole
 from simulator.errors import ScenarioError
+from simulator.results.read import read_json
 
 _WHOLE = {
     "layers": 1,
@@ -257,10 +257,7 @@ def load_model(spec: str | Path | Mapping[str, Any] | Model, field: str = "model
 
 
 def _from_config_file(path: Path, field: str) -> Model:
-    try:
-        config = json.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ScenarioError(field, f"{path} is not readable JSON ({error})") from None
+    config = read_json(path, field)
     if not isinstance(config, dict):
         raise ScenarioError(field, f"{path} is not a Hugging Face config: its top is no object")
     return model_from_config(config, field, name=path.parent.name or "custom")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from simulator.costs import (
     aiconfigurator_provider,
     kv_pool_tokens,
 )
+from simulator.costs.base import LARGEST_COST_S
 from simulator.costs.fitted import FittedCost
 from simulator.costs.hardware import Gpu, load_gpu
 from simulator.costs.models import Model, load_model, model_presets
@@ -34,6 +34,7 @@ from simulator.policies import (
     spell,
 )
 from simulator.policy import Chain, Policy, chain
+from simulator.results.read import read_json
 from simulator.scenario.file import RawScenario
 from simulator.scenario.sections import (
     MAX_ROLLOUTS,
@@ -46,7 +47,6 @@ from simulator.scenario.sections import (
 from simulator.workload.build import Workload, build_workload
 from simulator.world import ClusterShape
 
-LARGEST_COST_S = 1e6
 __all__ = [
     "ClusterSection",
     "EngineSection",
@@ -252,15 +252,12 @@ def _from_file(path: Any, folder: Path) -> ScenarioCost:
         raise ScenarioError("cost.file", f"{path!r} is not the path of a file")
     try:
         place = folder / Path(path).expanduser()
-        if place.exists() and not place.is_file():
-            raise ScenarioError("cost.file", f"{path} is not a file")
-        content = json.loads(place.read_text("utf-8"))
-    except OSError as error:
-        raise ScenarioError("cost.file", f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RuntimeError):  # not UTF-8, not JSON, nested too deeply, not a path
-        raise ScenarioError(
-            "cost.file", f"{path!r} is not a file of JSON, such as rollcast calibrate writes"
-        ) from None
+        strange = place.exists() and not place.is_file()
+    except (OSError, ValueError, RuntimeError):  # too long, not a path, no such home
+        raise ScenarioError("cost.file", f"{path!r} is not the path of a file") from None
+    if strange:
+        raise ScenarioError("cost.file", f"{path} is not a file")
+    content = read_json(place, "cost.file", path, "give one that rollcast calibrate wrote")
     if isinstance(content, dict) and isinstance(content.get("linear"), dict):
         return LinearCost.from_mapping(content["linear"])
     return FittedCost.from_mapping(content, path)

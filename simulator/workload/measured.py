@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.checks import number, whole
 from simulator.errors import ScenarioError
 from simulator.fields import Fields
+from simulator.results.shapes import LARGEST_TOKENS, MOST, Number
 from simulator.workload.draws import (
     GROUPS_PER_BLOCK,
     GroupDraw,
@@ -34,6 +34,8 @@ NEAR_GROUPS = 256
 _GROUPS, _ORDER = 0x72736770, 0x72736F72  # Philox streams: the letters of "rsgp" and "rsor"
 
 
+_VERSION, _REWARD = Number(whole=True), Number(-MOST)
+_LENGTH = Number(1, LARGEST_TOKENS, whole=True)
 _COLUMNS = ("version", "prompt_tokens", "new_tokens", "rewards")
 
 
@@ -59,7 +61,7 @@ class MeasuredGroups:
         """The mapping ``groups`` of a fitted file. Raises ScenarioError naming what is wrong."""
         try:
             fields = Fields(content, "groups", (*_COLUMNS, "max_new_tokens"))
-            cap = fields.whole("max_new_tokens")
+            cap = int(_LENGTH.read(fields.get("max_new_tokens"), "groups.max_new_tokens"))
             rows = list(zip(*(_listed(fields, key) for key in _COLUMNS), strict=True))
             if not rows:
                 raise ScenarioError("groups", "there are none")
@@ -101,10 +103,10 @@ def _group(i: int, version: Any, prompt: Any, tokens: Any, rewards: Any) -> tupl
     if len(tokens) != len(rewards):
         raise ScenarioError(name, f"{len(tokens)} lengths and {len(rewards)} rewards")
     return (
-        whole(version, f"{name}.version"),
-        whole(prompt, f"{name}.prompt_tokens", minimum=1),
-        tuple(whole(n, f"{name}.new_tokens", minimum=1) for n in tokens),
-        tuple(number(r, f"{name}.rewards", minimum=-np.inf) for r in rewards),
+        int(_VERSION.read(version, f"{name}.version")),
+        int(_LENGTH.read(prompt, f"{name}.prompt_tokens")),
+        tuple(int(_LENGTH.read(n, f"{name}.new_tokens")) for n in tokens),
+        tuple(float(_REWARD.read(r, f"{name}.rewards")) for r in rewards),
     )
 
 

@@ -147,7 +147,11 @@ def test_a_bad_table_of_pulses_is_named(
 
 @pytest.mark.parametrize(
     ("pulse", "said"),
-    [(3, "short_s and long_s"), ({"short_s": 1}, "long_s"), ({"short_s": 0, "long_s": 1}, "short")],
+    [
+        (3, "pulse: must be a mapping"),
+        ({"short_s": 1}, "long_s"),
+        ({"short_s": 0, "long_s": 1}, "short"),
+    ],
 )
 def test_a_bad_pulse_in_a_fitted_file_is_named(
     fitted: Fitted, tmp_path: Path, pulse: object, said: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +13,10 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 from running import set_up
 from typer.testing import CliRunner
 
+from calibration.folder import RunFolder
 from engine import probe
 from engine.probe import bursts, shapes
+from simulator.results.write import write_json
 
 
 @pytest.fixture
@@ -76,9 +77,8 @@ def test_a_probe_calibrates(
         decoded = sum(done["rollouts"]) - sum(done["prefill_rollouts"])
         assert decoded == row["rollouts"] * (probe.ENGINE_NEW_TOKENS - 1)
 
-    run: Any = SimpleNamespace(
-        path=tmp_path, provenance=content["provenance"], scenario={"engine": content["engine"]}
-    )
+    write_json(tmp_path / "provenance.json", content["provenance"])
+    run = RunFolder(tmp_path, {}, {"scenario": {"engine": content["engine"]}})
     read = read_probe(tmp_path / "probe.json", run, Tempo(1.0, 1.0))
     assert len(read.updates) == len(rows)
     assert read.updates.shared.sum() == len(rows) / 2

@@ -29,7 +29,9 @@ def number(value: object, field: str, *, minimum: float = 0.0, above: bool = Fal
     try:
         result = float(value)
     except (ValueError, OverflowError):
-        raise ScenarioError(field, f"{short(value)} is not a number; give a number {bound}") from None
+        raise ScenarioError(
+            field, f"{short(value)} is not a number; give a number {bound}"
+        ) from None
     if not math.isfinite(result) or result < minimum or (above and result == minimum):
         raise ScenarioError(field, f"{short(value)} is out of range; give a finite number {bound}")
     return result

@@ -186,6 +186,7 @@ def _own_scenario(target: RunFolder) -> Scenario:
     draws belong to its decisions."""
     data = dict(target.scenario)
     counts = target.section("workload")
+    data["steps"] = len(target.steps["step"])
     data["workload"] = {  # placeholders, and so are the costs
         **{key: counts.get(key) for key in ("batch_groups", "group_size", "max_new_tokens")},
         "prompt_tokens": 1,

@@ -27,7 +27,7 @@ _NO_FITTED_FILE = f"so it is not a fitted file ({SCHEMA!r}), which rollcast cali
 
 _ERRORS = Named(Number())
 _OF_LAYOUT = Keys({"standard_errors": _ERRORS})
-_RATIO = Number(most=1e6)
+_RATIO, _SLOWER = Number(most=1e6), Number(1e-6, most=1e6)
 _SPREAD = Keys(
     {"names": Each(Text()), "matrix": Each(Each(Number(-MOST)))},
 )
@@ -45,7 +45,7 @@ PARTS: Mapping[str, Shape] = {
             "iteration": Keys(
                 {
                     "standard_errors": _ERRORS,
-                    "step_ratio": Number(1e-6, most=1e6),
+                    "step_ratio": _SLOWER,
                     "step_ratio_standard_error": _RATIO,
                     "assumed_prefill_token": Flag(),
                 }
@@ -62,8 +62,8 @@ PARTS: Mapping[str, Shape] = {
     "lengths": Keys({"lengths": Keys()}),
     "rewards": Keys({"rewards": Keys()}),
     "groups": Keys(),
-    "step_ratios": Each(Several((_RATIO, _RATIO, _RATIO, Number(whole=True))), at_least=1),
-    "step_pulses": Each(Several((Number(1e-6, most=1e6),) * 2), at_least=1),
+    "step_ratios": Each(Several((_SLOWER, _SLOWER, _RATIO, Number(whole=True))), at_least=1),
+    "step_pulses": Each(Several((_SLOWER, _SLOWER)), at_least=1),
     "policies": Each(Text()),
     "provenance": Keys({"runs": Each(_RUN)}, may={"engine": Maybe(Keys())}),
 }  # fmt: skip

@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from calibration import groups, iterations, responses, updates
+from calibration import groups as measured_groups
+from calibration import iterations, responses, updates
 from calibration.folder import RunFolder, check_alike
 from calibration.probes import Probed, read_probe
 from calibration.robust import FloatArray, median_error
 from calibration.tempo import Tempo, steady
 from simulator.costs.fitted import FIELD, FittedCost
-from simulator.costs.fitted_draws import scaled
+from simulator.costs.fitted_draws import check_draws, scaled
 from simulator.errors import ScenarioError
-from simulator.results.fitted_file import SCHEMA, read_fitted
+from simulator.results.fitted_file import PARTS, SCHEMA, read_fitted
 from simulator.results.write import write_json_file
+from simulator.workload.measured import MeasuredGroups
 
 _MAX_RESIDUALS = 2000
 
@@ -44,6 +46,11 @@ class Fitted:
             return Tempo.from_mapping(self.content.get("pulse"), "pulse")
         except ScenarioError as error:
             raise ScenarioError(FIELD, f"{self.name}: {error}") from None
+
+    @property
+    def groups(self) -> MeasuredGroups:
+        """Its measured groups. Raises ScenarioError for what are none."""
+        return MeasuredGroups.from_mapping(self.content["groups"], self.name)
 
     def pulses(self, run: RunFolder) -> FloatArray | None:
         """The pulse around each step of ``run`` over the one that the costs are stated at, short
@@ -77,11 +84,16 @@ class Fitted:
         something that a forecast needs is missing."""
         content = dict(read_fitted(path, FIELD))
         fitted = cls(content, path.name)
-        _ = fitted.cost, fitted.tempo  # which check themselves
-        for key in ("lengths", "rewards", "groups", "fits", "step_ratios", "step_pulses",
-                    "policies"):  # fmt: skip
+        for key in PARTS:
             if key not in content:
-                raise ScenarioError("cost.file", f"{path.name} has no {key!r}; calibrate again")
+                raise ScenarioError(FIELD, f"{path.name} has no {key!r}; calibrate again")
+        _ = fitted.cost, fitted.tempo, fitted.groups  # which check themselves
+        try:
+            check_draws(content)
+        except ScenarioError as error:
+            raise ScenarioError(FIELD, f"{path.name}: {error}") from None
+        if len(content["step_pulses"]) != len(content["step_ratios"]):
+            raise ScenarioError(FIELD, f"{path.name}: step_pulses: not one a row of step_ratios")
         return fitted
 
 
@@ -174,7 +186,7 @@ def _responses(found: responses.Responses) -> dict[str, Any]:
         "lengths": of_lengths,
         "rewards": responses.rewards(found, of_lengths["lengths"]),
         "prompt_tokens": responses.prompts(found),
-        "groups": groups.measured(found).to_mapping(),
+        "groups": measured_groups.measured(found).to_mapping(),
     }
 
 
@@ -239,7 +251,8 @@ def run_levels(ratios: FloatArray) -> FloatArray:
     costs are those of the mean level (of the logarithms), whichever run had more steps.
     """
     owner = ratios[:, 3]
-    return np.array([np.median(ratios[owner == run, :3], axis=0) for run in np.unique(owner)])
+    levels = [np.median(ratios[owner == run, :3], axis=0) for run in np.unique(owner)]
+    return np.maximum(levels, 1e-6)
 
 
 def _provenance(runs: Sequence[RunFolder]) -> dict[str, Any]:

@@ -106,6 +106,8 @@ class RunFolder:
         """spans.csv by column."""
         table = read_table(self.path, schema.SPANS, FIELD)
         self._check_steps(schema.SPANS, table, "step")
+        if not len(table["step"]):
+            raise self._wrong(schema.SPANS, "holds no span")
         return table
 
     @cached_property

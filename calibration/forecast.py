@@ -33,7 +33,7 @@ from simulator.spans import Run
 from simulator.studies.bootstrap import block_rows
 from simulator.workload.build import Workload
 from simulator.workload.draws import GroupDraw
-from simulator.workload.measured import MeasuredGroups, ResampledWorkload
+from simulator.workload.measured import ResampledWorkload
 from simulator.workload.recorded import RecordedWorkload
 
 Mode = Literal["replay", "predict"]
@@ -145,8 +145,7 @@ def forecast(
     rng = np.random.default_rng(seed)
     pulses = fitted.pulses(target) if at_pulse else None
     machine = _Machine.of(fitted, pulses is not None)
-    own, cost = _own_scenario(target), fitted.cost
-    groups = MeasuredGroups.from_mapping(fitted.content["groups"], fitted.name)
+    own, cost, groups = _own_scenario(target), fitted.cost, fitted.groups
     runs, noisy, totals, unmeasured = [], [], [], 0
     flags: list[str] = []
     for number in range(draws + 1):
@@ -186,7 +185,8 @@ def _own_scenario(target: RunFolder) -> Scenario:
     """The target's scenario but for workload and costs; its policy keeps the run's seed, as its
     draws belong to its decisions."""
     data = dict(target.scenario)
-    counts = data.get("workload") or {}
+    counts = target.section("workload")
+    data["steps"] = len(target.steps["step"])
     data["workload"] = {  # placeholders, and so are the costs
         **{key: counts.get(key) for key in ("batch_groups", "group_size", "max_new_tokens")},
         "prompt_tokens": 1,
@@ -265,7 +265,7 @@ def _derived(
     return {
         **times,
         "tokens_per_s": tokens / np.maximum(times["rollout_s"], 1e-12),
-        "bubble": np.maximum(idle_s, 0.0) / times["step_s"],
+        "bubble": np.maximum(idle_s, 0.0) / np.maximum(times["step_s"], 1e-12),
         "staleness": staleness,
     }
 
@@ -322,6 +322,6 @@ def _slowed(metrics: dict[str, FloatArray], ratios: FloatArray) -> dict[str, Flo
         "rollout_s": rollout_s,
         "train_s": train_s,
         "tokens_per_s": metrics["tokens_per_s"] / rollout,
-        "bubble": idle_s / step_s,
+        "bubble": idle_s / np.maximum(step_s, 1e-12),
         "staleness": metrics["staleness"],
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from calibration.jury.files import PUBLISHED, AbsentError, number, read_rows
@@ -13,6 +12,7 @@ from simulator.costs import RooflineCost
 from simulator.costs.hardware import load_gpu
 from simulator.costs.models import load_model
 from simulator.errors import ScenarioError
+from simulator.results.read import read_json
 
 FILE = "peer_workload.json"
 ENGINE = EngineSpec(max_seqs=256, max_batched_tokens=8192, kv_tokens=421_000)
@@ -31,10 +31,10 @@ def read_workload(path: Path) -> list[Request]:
     if not path.is_file():
         raise AbsentError(f"{path.name} is not in the data folder")
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = read_json(path, path.name)
         prompt, lengths = content["prompt"], content["out"]
         whole = all(isinstance(n, int) and n >= 1 for n in [prompt, *lengths])
-    except (ValueError, KeyError, TypeError):
+    except (ScenarioError, KeyError, TypeError):
         whole, lengths = False, []
     if not whole or not lengths:
         raise ScenarioError(path.name, 'is not {"prompt": tokens, "out": [tokens, ...]}')

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -12,6 +11,7 @@ from typing import Any
 from engine.tasks.base import Prompt
 from engine.tasks.rewards import RewardCaller, load_reward
 from simulator.errors import ScenarioError
+from simulator.results.read import NotJsonError, parse_json
 
 _HELD_OUT_EVERY = 8
 
@@ -95,8 +95,8 @@ def _read(path: Path) -> list[tuple[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except ValueError as error:
+            row = parse_json(line)
+        except NotJsonError as error:
             raise ScenarioError(field, f"line {number} of {path} is not JSON: {error}.") from error
         if not isinstance(row, dict) or not isinstance(row.get("prompt"), str) or not row["prompt"]:
             raise ScenarioError(field, f"line {number} of {path} has no text under 'prompt'.")

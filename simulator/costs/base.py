@@ -20,6 +20,9 @@ import numpy as np
 
 from simulator.costs.clock import to_seconds, to_ticks
 
+LARGEST_COST_S = 1e6
+"""No coefficient is larger: with such ones the clock still counts without loss."""
+
 
 @dataclass(frozen=True, slots=True)
 class Iteration:

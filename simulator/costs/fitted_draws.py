@@ -8,7 +8,32 @@ from typing import Any
 
 import numpy as np
 
+from simulator.errors import ScenarioError
+
 _LEAST_LEVEL, _MOST_LEVEL = 0.5, 2.0
+
+
+def check_draws(content: Mapping[str, Any]) -> None:
+    """Raises ScenarioError, naming the key, where a fitted file's costs cannot be drawn anew: a
+    coefficient whose error it does not tell, or a covariance that is not of its terms."""
+    cost, fits = content["cost"], content["fits"]
+    spread = content["covariance"]["iteration"]
+    names, matrix = spread["names"], spread["matrix"]
+    if any(len(row) != len(names) for row in matrix) or len(matrix) != len(names):
+        message = f"must be {len(names)} rows of as many, one a name"
+        raise ScenarioError("covariance.iteration.matrix", message)
+    for start, _ in cost["iteration"]["rollout_pieces"]:
+        if f"rollouts>{start}" not in names:
+            raise ScenarioError("covariance.iteration.names", f"has no 'rollouts>{start}'")
+    for layout in ("dense", "shared_prefix"):
+        if cost.get(layout) is None:
+            continue
+        if fits[layout] is None:
+            raise ScenarioError(f"fits.{layout}", "missing, as cost has that layout")
+        for name in fits[layout]["standard_errors"]:
+            if name not in cost[layout]:
+                field = f"fits.{layout}.standard_errors.{name}"
+                raise ScenarioError(field, f"cost.{layout} has no such coefficient")
 
 
 def drawn_cost(content: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -24,7 +49,7 @@ def drawn_cost(content: Mapping[str, Any], rng: np.random.Generator) -> dict[str
     _draw_iteration(cost["iteration"], content, rng)
     cost["iteration"] = scaled(cost["iteration"], min(max(level, _LEAST_LEVEL), _MOST_LEVEL))
     for layout in ("dense", "shared_prefix"):
-        if cost[layout] is not None:
+        if cost.get(layout) is not None:
             _draw_coefficients(cost[layout], fits[layout]["standard_errors"], rng)
     names = {"sync": "sync_s", "to_train": "switch_to_train_s", "to_rollout": "switch_to_rollout_s"}
     for short, name in names.items():

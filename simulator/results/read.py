@@ -72,17 +72,19 @@ def _check_text(text: str) -> None:
         raise NotJsonError("half of a surrogate pair is no text") from None
 
 
-def read_json(path: Path, field: str, name: str | None = None) -> Any:
+def read_json(path: Path, field: str, name: str | None = None, wanted: str = "") -> Any:
     """What a JSON file holds.
 
-    name: how an error calls the file; its path, if that is left out. Raises ScenarioError
-    (``field``) where it cannot be read or is no JSON.
+    name: how an error calls the file; its path, if that is left out. wanted: what the error says
+    that it should have been. Raises ScenarioError (``field``) where it cannot be read or is no
+    JSON.
     """
     said = str(path) if name is None else name
     try:
         return parse_json(_content(path, field, said))
     except NotJsonError as error:
-        raise ScenarioError(field, f"{said} is not a file of JSON: {error}") from None
+        message = f"{said} is not a file of JSON: {error}{wanted and f'; {wanted}'}"
+        raise ScenarioError(field, message) from None
 
 
 def read_document(folder: Path, document: Document, field: str) -> dict[str, Any]:

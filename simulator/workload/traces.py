@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from simulator.errors import ScenarioError
+from simulator.results.read import NotJsonError, parse_json
 from simulator.results.shapes import LARGEST_TOKENS
 
 FIELD = "workload.lengths.trace"
@@ -271,8 +272,8 @@ def _grouped(
 
 def _read_json(text: str, file: Path) -> Trace:
     try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError):
+        whole = parse_json(text)
+    except NotJsonError:
         return _read_json_lines(text, file)  # several values, or none: the lines tell
     if isinstance(whole, dict) and "input_length" in whole:
         return _read_json_lines(json.dumps(whole), file)
@@ -297,8 +298,8 @@ def _read_json_lines(text: str, file: Path) -> Trace:
             continue
         where = f"{file}, line {line}"
         try:
-            row = json.loads(content)
-        except (ValueError, RecursionError):
+            row = parse_json(content)
+        except NotJsonError:
             _fail(f"{where} is not valid JSON; {_ACCEPTED}")
         if not isinstance(row, dict):
             _fail(f"{where} is not a JSON object; {_ACCEPTED}")

@@ -217,7 +217,6 @@ def test_a_draw_that_makes_no_sense_is_refused(call, tmp_path):
             "rewards.family",
             "must be one of beta_bernoulli, normal, constant",
         ),
-        ({"prompts": 7}, "prompts", "prompt_tokens"),
     ],
 )
 def test_bad_workloads_name_their_key(changes, field, says):

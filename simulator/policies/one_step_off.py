@@ -27,7 +27,7 @@ class OneStepOff(Policy):
     steps: Annotated[
         int,
         Between(1, 10_000),
-        Doc("updates that generation may be ahead of its weights", source="the recipe's one (c)"),
+        Doc("updates that generation may be ahead", unit="updates", source="the recipe's one (c)"),
     ] = 1
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 import simpy
 
 from simulator.cluster.batching import Request
+from simulator.cluster.kv import leading_blocks
 from simulator.cluster.replica import EngineSpec, Replica
 from simulator.cluster.routing import ROUTINGS, Balance, Router
 from simulator.cluster.streamed import Streamed
@@ -17,6 +18,7 @@ from simulator.errors import RunError, ScenarioError
 from simulator.plan import Layout, Placement
 from simulator.rollout import Key, Rollout, Stay
 from simulator.workload.build import Workload
+from simulator.workload.draws import Sharing
 from simulator.world import ClusterShape, Ended, Event, Phase, Synced, TrainBatch, Trained
 
 
@@ -62,7 +64,8 @@ class SimulatedCluster:
         self._balance = Balance(shape.replicas)
         self._stream = Streamed(cost)
         self._requests: dict[Key, tuple[Replica, Request]] = {}
-        self._drawn: dict[Key, tuple[int, int, int, float]] = {}
+        self._drawn: dict[Key, tuple[int, int, int, float, Sharing | None]] = {}
+        self._block_tokens = engine.block_tokens
         self._updates = 0  # that the trainer has made
         self._version = 0  # of the weights that the replicas have
         self._updating: Literal["train", "sync"] | None = None
@@ -84,9 +87,11 @@ class SimulatedCluster:
         for rollout in rollouts:
             if rollout.key in self._requests:
                 raise RunError(f"{rollout} is already in flight")
-            _, prompt_tokens, total_tokens, reward = self._drawn[rollout.key]
-            cut = total_tokens >= cap
-            request = Request(rollout, prompt_tokens, total_tokens, cut, reward, self._version)
+            _, prompt_tokens, total_tokens, reward, sharing = self._drawn[rollout.key]
+            path = None if sharing is None else sharing.path(rollout.index, self._version)
+            leading = leading_blocks(rollout.prompt, prompt_tokens, self._block_tokens, path)
+            cut, version = total_tokens >= cap, self._version
+            request = Request(rollout, prompt_tokens, total_tokens, cut, reward, version, leading)
             if placement == "balanced":
                 number = self._balance.place(rollout)
             else:
@@ -116,6 +121,7 @@ class SimulatedCluster:
                         draw.prompt_tokens,
                         draw.new_tokens[index],
                         draw.rewards[index],
+                        draw.sharing,
                     )
 
     def foresee(self, rollout: Rollout) -> int:
@@ -126,7 +132,7 @@ class SimulatedCluster:
     def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
         """Stops rollouts at their replicas' next boundaries."""
         by_replica: dict[Replica, list[Request]] = {}
-        for key in [*self._requests] if keys is None else keys:
+        for key in sorted(self._requests if keys is None else keys):
             if key not in self._requests:
                 raise RunError(f"rollout {key} is not in flight and cannot be aborted")
             replica, request = self._requests.pop(key)

@@ -100,7 +100,7 @@ def paths(stays: Stays) -> dict[tuple[int, Name], Path]:
             path.append((prompt + total, row))
         lines.append({})
         for end, owner in path:
-            lines[owner][name] = max(end, lines[owner].get(name, 0))
+            lines[owner][name] = end
         whole[version, name] = latest[version, group, index] = path
     return {
         (version, name): _cut(path, _common(path, name, lines))

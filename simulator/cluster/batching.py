@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from simulator.cluster.kv import Chain
+from simulator.cluster.kv import Chain, Leading
 from simulator.costs.base import Curve
 from simulator.rollout import Ending, Rollout, Segment, Stay
 
@@ -17,7 +16,7 @@ class Request(Chain):
     prefills, ``computed`` counts tokens in the cache; while it decodes, they are ``it + off``.
     target: known tokens at which its stay ends; whole: at which its response is; cut: whether that
     is at the cap. versions: (version, known tokens when its weights came), rising. leading: what
-    others may have of its blocks (`simulator.cluster.kv.leading_blocks`).
+    others may have of its blocks.
     """
 
     __slots__ = (
@@ -48,7 +47,7 @@ class Request(Chain):
         cut: bool,
         reward: float,
         version: int,
-        leading: tuple[int, Sequence[Hashable]],
+        leading: Leading,
     ) -> None:
         name = (rollout.group, rollout.index, rollout.attempt)
         super().__init__(rollout.prompt, name, *leading)

@@ -28,6 +28,9 @@ from collections.abc import Hashable, Sequence
 
 from simulator.workload.draws import Path
 
+Name = tuple[int, int, int]
+"""(group, index, attempt) of a response."""
+
 
 class Chain:
     """What a rollout's blocks contain, from its first token on.
@@ -39,9 +42,7 @@ class Chain:
 
     __slots__ = ("body", "copies", "name", "prompt", "public")
 
-    def __init__(
-        self, prompt: int, name: Hashable, body: int, public: Sequence[Hashable] = ()
-    ) -> None:
+    def __init__(self, prompt: int, name: Name, body: int, public: Sequence[Hashable] = ()) -> None:
         self.prompt = prompt
         self.name = name
         self.body = body
@@ -49,14 +50,18 @@ class Chain:
         self.copies: list[Copy] = NOTHING
 
 
-def leading_blocks(
-    prompt: int, prompt_tokens: int, block_tokens: int, path: Path | None
-) -> tuple[int, Sequence[Hashable]]:
-    """``body`` and ``public`` of a `Chain`: ``path`` says what others have in common with a
-    response to the prompt, None that only others to this prompt do, and only the prompt."""
-    if path is None:
-        body, rest = divmod(prompt_tokens - 1, block_tokens)
-        return body, (prompt,) if rest == block_tokens - 1 else ()
+Leading = tuple[int, Sequence[Hashable]]
+"""``body`` and ``public`` of a `Chain`."""
+
+
+def leading_blocks(prompt: int, prompt_tokens: int, block_tokens: int) -> Leading:
+    """Of a response that has its prompt alone in common, with others to the same prompt."""
+    body, rest = divmod(prompt_tokens - 1, block_tokens)
+    return body, (prompt,) if rest == block_tokens - 1 else ()
+
+
+def shared_blocks(path: Path, block_tokens: int) -> Leading:
+    """Of a response of which ``path`` says what others have in common with it."""
     public: list[Hashable] = []
     for end, owner in path:
         public += [(owner, block) for block in range(len(public), end // block_tokens)]
@@ -111,7 +116,7 @@ class KvPool:
         self._copies: dict[Hashable, list[Copy]] = {}  # those of one name, the oldest first
         # Cached and held by nobody, with its blocks: entries, copies, and names of chains for what
         # is private. What was freed first goes first, and of a chain its last block.
-        self._queue: OrderedDict[Hashable, int] = OrderedDict()
+        self._queue: OrderedDict[Name | Entry | Copy, int] = OrderedDict()
         self._idle_blocks = 0
 
     @property
@@ -246,34 +251,36 @@ class KvPool:
             return
         self._idle_blocks -= short
         queue = self._queue
-        while short:
+        while short > 0:
             what = next(iter(queue))
             blocks = queue[what]
-            gone = min(blocks, short)
-            if gone < blocks:
-                queue[what] = blocks - gone
+            left = blocks - short if blocks > short else 0
+            if left:
+                queue[what] = left
             else:
                 del queue[what]
-            short -= gone
-            self._shrink(what, blocks - gone)
+            short -= blocks
+            if not isinstance(what, tuple):
+                self._shrink(what, left)
 
     def flush(self) -> None:
         """Forgets all that nobody holds, which new weights make wrong."""
         if self.used:
             for what in self._queue:
-                self._shrink(what, 0)
+                if not isinstance(what, tuple):
+                    self._shrink(what, 0)
         else:
             self._entries.clear()
             self._copies.clear()
         self._queue.clear()
         self._idle_blocks = 0
 
-    def _shrink(self, what: Hashable, left: int) -> None:
+    def _shrink(self, what: Entry | Copy, left: int) -> None:
         if isinstance(what, Entry):
             what.blocks = left
             if not left:
                 del self._entries[what.prompt]
-        elif isinstance(what, Copy):
+        else:
             copies = self._copies[what.name]
             copies.remove(what)
             if not copies:

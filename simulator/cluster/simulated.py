@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 import simpy
 
 from simulator.cluster.batching import Request
-from simulator.cluster.kv import leading_blocks
+from simulator.cluster.kv import Leading, leading_blocks, shared_blocks
 from simulator.cluster.replica import EngineSpec, Replica
 from simulator.cluster.routing import ROUTINGS, Balance, Router
 from simulator.cluster.streamed import Streamed
@@ -64,7 +64,8 @@ class SimulatedCluster:
         self._balance = Balance(shape.replicas)
         self._stream = Streamed(cost)
         self._requests: dict[Key, tuple[Replica, Request]] = {}
-        self._drawn: dict[Key, tuple[int, int, int, float, Sharing | None]] = {}
+        # Attempt, tokens of prompt and response, reward, and what others have in common with it.
+        self._drawn: dict[Key, tuple[int, int, int, float, Leading, Sharing | None]] = {}
         self._block_tokens = engine.block_tokens
         self._updates = 0  # that the trainer has made
         self._version = 0  # of the weights that the replicas have
@@ -87,10 +88,10 @@ class SimulatedCluster:
         for rollout in rollouts:
             if rollout.key in self._requests:
                 raise RunError(f"{rollout} is already in flight")
-            _, prompt_tokens, total_tokens, reward, sharing = self._drawn[rollout.key]
-            path = None if sharing is None else sharing.path(rollout.index, self._version)
-            leading = leading_blocks(rollout.prompt, prompt_tokens, self._block_tokens, path)
+            _, prompt_tokens, total_tokens, reward, leading, sharing = self._drawn[rollout.key]
             cut, version = total_tokens >= cap, self._version
+            if sharing is not None:
+                leading = shared_blocks(sharing.path(rollout.index, version), self._block_tokens)
             request = Request(rollout, prompt_tokens, total_tokens, cut, reward, version, leading)
             if placement == "balanced":
                 number = self._balance.place(rollout)
@@ -113,6 +114,7 @@ class SimulatedCluster:
                 sizes[key] = max(sizes.get(key, 0), rollout.index + 1)
         for (group, attempt, prompt, visit), size in sizes.items():
             draw = self._workload.draw(group, size, attempt, self._version, prompt, visit)
+            leading = leading_blocks(prompt, draw.prompt_tokens, self._block_tokens)
             for index in range(size):
                 known = self._drawn.get((group, index))
                 if known is None or known[0] != attempt:
@@ -121,6 +123,7 @@ class SimulatedCluster:
                         draw.prompt_tokens,
                         draw.new_tokens[index],
                         draw.rewards[index],
+                        leading,
                         draw.sharing,
                     )
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from engine.common import CommonTokens
 from engine.edges import (
     Engine,
     EngineIteration,
@@ -121,6 +122,7 @@ class EngineWorld:
         self._sync_asked = False
         self._updates = 0
         self._sample: list[list[int]] = []
+        self._common = CommonTokens()
 
     @property
     def now_s(self) -> float:
@@ -184,8 +186,7 @@ class EngineWorld:
                 raise RunError(f"rollout {name} is not in flight and cannot be aborted")
         responses = self._replica.abort(names)
         now_s = self.now_s
-        stays = [self._take(response, now_s) for response in responses]
-        return sorted(stays, key=lambda stay: stay.key)
+        return self._compared([self._take(response, now_s) for response in responses])
 
     def _prompt(self, group: int) -> Prompt:
         if group not in self._prompts:
@@ -241,7 +242,17 @@ class EngineWorld:
             self._book(measured, start_s)
         now_s = self.now_s
         stays = [self._take(response, now_s) for response in responses]
-        return [Ended(stay) for stay in sorted(stays, key=lambda stay: stay.key)]
+        return [Ended(stay) for stay in self._compared(stays)]
+
+    def _compared(self, stays: Iterable[Stay]) -> list[Stay]:
+        """Stays in the order in which the loop hears of them, and what their tokens have in common
+        with those before."""
+        compared = []
+        for stay in sorted(stays, key=lambda stay: stay.key):
+            ids = (*self._prompt(stay.group).token_ids, *self._tokens[stay.key].ids)
+            shared = self._common.add(stay.key, stay.attempt, ids)
+            compared.append(stay._replace(shared=shared))
+        return compared
 
     def _book(self, measured: EngineIteration, start_s: float) -> None:
         """Books what an iteration did to each rollout."""
@@ -336,6 +347,7 @@ class EngineWorld:
         start_s = self.now_s
         self._replica.load_weights(self._trainer.weights(), self._updates)
         loaded_s = self.now_s
+        self._common = CommonTokens()  # the engine's prefix cache is empty
         if self._sample:
             difference = check_sync(self._replica, self._trainer, self._sample)
             self.log.sync_differences.append(difference)

@@ -23,6 +23,18 @@ class Segment(NamedTuple):
     tokens: int
 
 
+class Shared(NamedTuple):
+    """A stay's tokens, prompt included, began like those of an earlier one: how many of them, and
+    whose last stay before it that was."""
+
+    tokens: int
+    group: int
+    index: int  # type: ignore[assignment]  # a tuple has a method of this name
+
+
+UNSHARED = Shared(0, -1, -1)
+
+
 class Stay(NamedTuple):
     """One uninterrupted time of a rollout on a replica, from submit to its end, as its world saw
     it.
@@ -30,7 +42,8 @@ class Stay(NamedTuple):
     segments: the tokens sampled in this stay by version, oldest first; none where none were.
     start_s: of the first iteration that computed it, end_s where there was none. prefill_tokens:
         all tokens prefilled; recomputed_tokens: the part of them that preemptions made necessary.
-    reward: of a finished rollout, else None.
+    reward: of a finished rollout, else None. shared: with an earlier stay of this version of the
+        weights, as a world says that knows tokens.
     """
 
     group: int
@@ -46,6 +59,7 @@ class Stay(NamedTuple):
     recomputed_tokens: int = 0
     preemptions: int = 0
     reward: float | None = None
+    shared: Shared = UNSHARED
 
     @property
     def key(self) -> Key:

@@ -35,6 +35,9 @@ _STAY_COLUMNS = {
     "prefill_tokens": "q",
     "recomputed_tokens": "q",
     "preemptions": "q",
+    "shared_tokens": "q",
+    "shared_group": "q",
+    "shared_index": "q",
     "finished": "b",
     "truncated": "b",
     "resumed": "b",
@@ -53,9 +56,11 @@ class Stays:
     Columns: step, group, prompt, index, attempt; version (of the weights when it was submitted) and
     versions (distinct ones in the rollout so far); replica; prompt_tokens; new_tokens (sampled in
     this stay) and total_tokens (of the response so far); prefill_tokens and recomputed_tokens (the
-    part that preemptions caused); preemptions; finished, truncated, resumed; fate of its tokens (0
-    carried, 1 trained, 2 dropped) and trained_step (-1 if none); reward (nan until finished);
-    submitted_s, start_s (first computed), end_s.
+    part that preemptions caused); preemptions; shared_tokens (with which, prompt included, an
+    earlier stay of this version began as well), shared_group and shared_index (whose; -1 if none);
+    finished, truncated, resumed; fate of its tokens (0 carried, 1 trained, 2 dropped) and
+    trained_step (-1 if none); reward (nan until finished); submitted_s, start_s (first computed),
+    end_s.
     """
 
     columns = tuple(_STAY_COLUMNS)
@@ -119,6 +124,7 @@ class Stays:
             stay.prefill_tokens,
             stay.recomputed_tokens,
             stay.preemptions,
+            *stay.shared,
             rollout.finished,
             rollout.truncated,
             rollout.new_tokens > sampled,

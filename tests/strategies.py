@@ -32,7 +32,7 @@ from simulator.plan import (
 )
 from simulator.policy import Policy
 from simulator.spans import Run
-from simulator.workload.build import GroupDraw
+from simulator.workload.draws import GroupDraw, Path
 from simulator.world import ClusterShape, World
 from tests.reference.driver import Abort, Command, Submit, Sync, Train, Wait
 
@@ -44,12 +44,18 @@ class TableWorkload:
     """Draws looked up in short tables by an address that mixes group, index, attempt and step.
 
     Rewards of odd groups differ for every index, so that no filter on variance rejects for ever.
+
+    beginnings: what a response begins with, chosen alike, before its tokens become its own; none
+        is told of where there are none. openings: prompts that agree modulo it begin alike; 0 for
+        none that do.
     """
 
     prompts: tuple[int, ...]
     lengths: tuple[int, ...]
     rewards: tuple[float, ...]
     max_new_tokens: int
+    beginnings: tuple[str, ...] = ()
+    openings: int = 0
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -66,6 +72,7 @@ class TableWorkload:
     ) -> GroupDraw:
         number = group if prompt is None else prompt
         start = 7 * number + 11 * attempt + 2 * version + 5 * visit
+        tells = bool(self.beginnings or self.openings)
         return GroupDraw(
             self.prompts[number % len(self.prompts)],
             [self.lengths[(start + 3 * i) % len(self.lengths)] for i in range(size)],
@@ -73,7 +80,47 @@ class TableWorkload:
                 self.rewards[(start + i) % len(self.rewards)] + number % 2 * i / 8
                 for i in range(size)
             ],
+            TableSharing(self, group, attempt, version, number, visit) if tells else None,
         )
+
+    def tokens(
+        self, group: int, index: int, attempt: int, version: int, prompt: int, visit: int
+    ) -> tuple[object, ...]:
+        """The rollout's tokens, prompt and response."""
+        drawn = self.draw(group, index + 1, attempt, version, prompt, visit)
+        kind = prompt % self.openings if self.openings else prompt
+        asked = tuple((kind, i) for i in range(drawn.prompt_tokens))
+        own = tuple((group, index, attempt, i) for i in range(drawn.new_tokens[index]))
+        begun = tuple(self.beginning(prompt, index, attempt, version))
+        return asked + (begun + own)[: drawn.new_tokens[index]]
+
+    def beginning(self, prompt: int, index: int, attempt: int, version: int) -> str:
+        """What a rollout's response begins with, if it gets that far."""
+        if not self.beginnings:
+            return ""
+        place = prompt + index + 3 * attempt + 2 * version
+        return self.beginnings[place % len(self.beginnings)]
+
+
+@dataclass(frozen=True)
+class TableSharing:
+    """What a `TableWorkload`'s rollouts have in common, token by token."""
+
+    workload: TableWorkload
+    group: int
+    attempt: int
+    drawn_at: int
+    prompt: int
+    visit: int
+
+    def path(self, index: int, version: int) -> Path:
+        tokens = self.workload.tokens(
+            self.group, index, self.attempt, self.drawn_at, self.prompt, self.visit
+        )
+        begun = self.workload.beginning(self.prompt, index, self.attempt, self.drawn_at)
+        asked = self.workload.draw(self.prompt, 1).prompt_tokens
+        common = min(asked + len(begun), len(tokens))
+        return [(end, tokens[:end]) for end in range(1, common + 1)]
 
 
 @dataclass(frozen=True)
@@ -173,6 +220,16 @@ round_seconds = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0])
 odd_seconds = st.sampled_from([0.0, 0.001, 0.1, 1 / 3, 0.37, 1e-7])
 
 
+beginnings = st.one_of(
+    st.just(()),
+    st.lists(st.text("ab", max_size=20), min_size=1, max_size=4).map(tuple),
+    st.lists(
+        st.sampled_from(["", 9 * "a", 30 * "a", 12 * "a" + 9 * "b"]), min_size=1, max_size=4
+    ).map(tuple),
+)
+openings = st.sampled_from([0, 0, 1, 2])
+
+
 @st.composite
 def workloads(draw: st.DrawFn) -> TableWorkload:
     """Prompts that often fill whole blocks; lengths of 1, at the cap, and in between."""
@@ -184,6 +241,8 @@ def workloads(draw: st.DrawFn) -> TableWorkload:
         lengths=tuple(draw(st.lists(length, min_size=1, max_size=7))),
         rewards=tuple(draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=5))),
         max_new_tokens=cap,
+        beginnings=draw(beginnings),
+        openings=draw(openings),
     )
 
 
@@ -369,7 +428,9 @@ def crowded(draw: st.DrawFn) -> Scenario:
             prefix_caching=draw(st.sampled_from([True, True, True, False])),
         ),
         cost=TableCost(1.0, per_prefill_token_s=draw(st.sampled_from([0.0, 0.25]))),
-        workload=TableWorkload(prompts, tuple(lengths), (0.0,), max(lengths)),
+        workload=TableWorkload(
+            prompts, tuple(lengths), (0.0,), max(lengths), draw(beginnings), draw(openings)
+        ),
         routing="round_robin",
         plans=(),
         steps=0,

@@ -184,16 +184,6 @@ def test_training_beside_rollouts_agrees(routing: str) -> None:
     assert any(r.start_s < b.end_s and b.start_s < r.end_s for r in rollout for b in backward)
 
 
-def test_an_iteration_that_schedules_nothing_agrees() -> None:
-    """A rollout that computed its group's last prompt block anew preempts itself to get it shared:
-    the pool is held by itself and by blocks that only it keeps in the cache."""
-    plan = StepPlan(batch=Batch(1, 2))
-    scenario = scenario_of(plan, lengths=(4,), prompts=(8,), kv_tokens=12, steps=2)
-    fast, slow, cluster = run_both(scenario)
-    require_equal(fast, slow)
-    assert any(one.work.rollouts == 0 for one in cluster.passes)
-
-
 def prefill_of(scenario: Scenario, *waves: tuple[tuple[int, int], ...]) -> dict[Any, int]:
     """Submits wave after wave, each when the one before has ended; prefilled tokens by rollout, on
     which both worlds must agree."""
@@ -211,45 +201,84 @@ def prefill_of(scenario: Scenario, *waves: tuple[tuple[int, int], ...]) -> dict[
     return answers[1][0]
 
 
-def test_of_entries_idle_since_one_instant_the_lowest_group_goes_first() -> None:
-    """Six blocks: groups 0 and 1 leave two idle ones each, and group 2 needs three."""
+def test_of_those_that_finish_at_one_instant_the_first_admitted_is_forgotten_first() -> None:
+    """Six blocks: groups 0 and 1 leave two cached ones each, and group 2 needs three."""
     scenario = scenario_of(
         SYNCHRONOUS, prompts=(8, 8, 12), lengths=(1,), kv_tokens=24, max_batched_tokens=64
     )
-    prefilled = prefill_of(scenario, ((0, 0), (1, 0)), ((2, 0),), ((1, 1),), ((0, 1),))
-    assert prefilled[1, 1] == 4, "a hit"
-    assert prefilled[0, 1] == 8
+    prefilled = prefill_of(scenario, ((1, 0), (0, 0)), ((2, 0),), ((0, 1),), ((1, 1),))
+    assert prefilled[0, 1] == 4, "a hit"
+    prefilled = prefill_of(scenario, ((1, 0), (0, 0)), ((2, 0),), ((1, 1),), ((0, 1),))
+    assert prefilled[1, 1] == 4, "a hit on the first of its blocks: it is the last to go"
 
 
 def test_an_admission_evicts_before_the_next_one_looks() -> None:
-    """Eight blocks: group 0 leaves two idle ones, then group 1 three. Group 2 takes four, at which
-    the oldest goes, and (0, 1) in the same pass finds nothing of it."""
+    """Eight blocks: group 0 leaves two cached ones, then group 1 three. Group 2 takes five, and
+    (0, 1) in the same pass finds nothing of its prompt."""
     scenario = scenario_of(
-        SYNCHRONOUS, prompts=(8, 12, 16), lengths=(1,), kv_tokens=32, max_batched_tokens=64
+        SYNCHRONOUS, prompts=(8, 12, 20), lengths=(1,), kv_tokens=32, max_batched_tokens=64
     )
     prefilled = prefill_of(scenario, ((0, 0),), ((1, 0),), ((2, 0), (0, 1)))
     assert prefilled[0, 1] == 8
 
 
-def test_an_eviction_can_make_room_for_its_own_group() -> None:
-    """Blocks of 4, a pool of 5. Group 0 (prompt 8) leaves two idle blocks; group 2 decodes and
-    holds two. When (1, 0) comes and goes and group 2 takes its third, group 0's entry is evicted,
-    being the oldest; so (0, 1) fits into the next pass without a hit, whereas with one (of one
-    block, as one token must be computed) it did not fit beside its own entry's two."""
-    scenario = scenario_of(
-        SYNCHRONOUS, prompts=(8, 4, 4), lengths=(1, 1, 9), kv_tokens=20, max_batched_tokens=64
-    )
-    ended = []
+def test_groups_that_ask_the_same_share_their_prompt() -> None:
+    scenario = scenario_of(SYNCHRONOUS, prompts=(9, 10), lengths=(3,), max_batched_tokens=64)
+    answers = []
     for world in worlds(scenario):
-        world.submit([Rollout(0, 0)])
+        world.submit([Rollout(0, 0, prompt=2), Rollout(1, 0, prompt=2, visit=1), Rollout(4, 0)])
+        stays = [event.stay for event in world.wait() if isinstance(event, Ended)]
+        assert [stay.prefill_tokens for stay in stays] == [9, 1, 9]
+        answers.append(stays)
+    assert answers[0] == answers[1]
+
+
+def test_siblings_that_are_resumed_share_what_their_responses_have_in_common() -> None:
+    """Blocks of 4; a prompt of 6, and responses of which the first 11 tokens are the same. Stopped
+    after 13 and resumed with new weights, the first one computes all 19 tokens and leaves, of the
+    17 that are equal, 16 to each of the others."""
+    scenario = scenario_of(SYNCHRONOUS, prompts=(6,), lengths=(20,), max_batched_tokens=64)
+    workload = replace(scenario.workload, beginnings=("a" * 11, "a" * 11 + "b"))
+    scenario = replace(scenario, workload=workload, cost=TableCost(1.0, sync_s=1.0))
+    answers = []
+    for world in worlds(scenario):
+        rollouts = [Rollout(0, index) for index in range(3)]
+        world.submit(rollouts)
+        assert world.wait(12.5) == []
+        for rollout, stay in zip(rollouts, world.abort(), strict=True):
+            rollout.add(stay)
+        world.sync_weights()
         world.wait()
-        world.submit([Rollout(2, 0)])
-        assert world.wait(world.now_s + 3.5 * 0.006) == []
-        world.submit([Rollout(1, 0), Rollout(0, 1)])
-        events = [event for _ in range(3) for event in world.wait()]
-        ended.append([event.stay for event in events if isinstance(event, Ended)])
-    assert [stay.key for stay in ended[1]] == [(1, 0), (0, 1), (2, 0)]
-    assert ended[0] == ended[1]
+        world.submit(rollouts)
+        stays = [event.stay for event in world.wait() if isinstance(event, Ended)]
+        assert [stay.prefill_tokens for stay in stays] == [19, 3, 3]
+        answers.append(stays)
+    assert answers[0] == answers[1]
+
+
+def test_what_runs_leaves_what_it_decodes_to_a_sibling() -> None:
+    """Blocks of 4, one prompt token and nine equal ones. Index 0 is stopped with all of these, and
+    resumed with new weights once index 1 has two blocks of them."""
+    scenario = scenario_of(SYNCHRONOUS, prompts=(1,), lengths=(14, 12), max_batched_tokens=64)
+    workload = replace(scenario.workload, beginnings=("a" * 9,))
+    scenario = replace(scenario, workload=workload, cost=TableCost(1.0))
+    answers = []
+    for world in worlds(scenario):
+        stopped = Rollout(0, 0)
+        world.submit([stopped])
+        assert world.wait(8.5) == []
+        stopped.add(world.abort()[0])
+        assert stopped.new_tokens == 9
+        world.sync_weights()
+        world.wait()
+        world.submit([Rollout(0, 1)])
+        assert world.wait(world.now_s + 8.5) == []
+        world.submit([stopped])
+        events = [*world.wait(), *world.wait()]
+        stays = {event.stay.key: event.stay for event in events if isinstance(event, Ended)}
+        assert stays[0, 0].prefill_tokens == 1 + 9 - 8
+        answers.append(stays)
+    assert answers[0] == answers[1]
 
 
 def test_an_abort_at_the_head_of_the_queue_lets_the_next_one_in() -> None:

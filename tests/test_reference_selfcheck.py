@@ -176,57 +176,74 @@ def test_no_overtaking_where_the_first_in_line_does_not_fit() -> None:
     assert [stay.rollout.key for stay in world.replicas[0].waiting] == [(2, 0), (1, 0)]
 
 
-def test_idle_entries_go_in_order_of_idleness() -> None:
-    """Prompts of 8 leave two blocks each in the cache; of six, a rollout of 9 to 12 tokens takes
-    three (two shared and one private)."""
+def cached_blocks(world: ReferenceCluster) -> list[int]:
+    """Of each group in order: free blocks that are cached."""
+    blocks = [block.tokens for block in world.replicas[0].free if block.tokens is not None]
+    groups = sorted(tokens[0][0] for tokens in blocks)  # type: ignore[index]
+    return [groups.count(group) for group in sorted(set(groups))]
+
+
+def test_blocks_without_contents_go_first_then_what_was_freed_first_from_its_end() -> None:
+    """Prompts of 8 leave two blocks each in the cache; of six, one of 9 tokens takes three."""
     world = cluster((1,), (8, 9), blocks=6)
-    cache = world.replicas[0].cache
-    launch(world, (0, 0))
-    finish(world)
-    launch(world, (2, 0))
-    finish(world)
-    assert set(cache) == {0, 2}
-    launch(world, (1, 0))  # 3 blocks: 6 - 3 = 3 are free, two entries hold 4
+    for group in (0, 2):
+        launch(world, (group, 0))
+        finish(world)
+    assert cached_blocks(world) == [2, 2]
+    launch(world, (1, 0))  # the two without contents, and group 0's second block
     world.wait(2.5)
-    assert set(cache) == {1, 2}
+    assert cached_blocks(world) == [1, 2]
     finish(world)
-    launch(world, (2, 1))  # a hit on what is left of it: one block, as one token must be computed
+    launch(world, (0, 1))  # a hit on what is left
+    assert finish(world)[0, 1].prefill_tokens == 4
+    launch(world, (2, 1))
     assert finish(world)[2, 1].prefill_tokens == 4
 
 
-def test_an_idle_entry_is_no_room_for_its_own_group() -> None:
-    """Five blocks: group 1 runs with 3 (9 tokens) and group 0's idle entry has 2. Its next rollout
-    may hit one block, needs one more, and there is none that is not its entry's."""
+def test_a_free_hit_is_no_room() -> None:
+    """Five blocks: group 1 runs with 3 (9 tokens) and the other two are group 0's, free. Its next
+    rollout hits one of them and needs one more: both are there. One of 12 tokens needs three."""
     world = cluster((1, 4), (8, 9), blocks=5)
     launch(world, (0, 0))
     finish(world)
     launch(world, (1, 0))
     world.wait(1.5)
     launch(world, (0, 2))
-    world.wait(2.5)
-    assert [stay.rollout.key for stay in world.replicas[0].waiting] == [(0, 2)]
+    done = finish(world)
+    assert (done[0, 2].start_s, done[0, 2].prefill_tokens) == (2.0, 4)
+    world = cluster((1, 4), (12, 9), blocks=5)
+    launch(world, (0, 0))
+    finish(world)
+    launch(world, (1, 0))  # takes group 0's last block beside the two without contents
+    world.wait(1.5)
+    launch(world, (0, 2))  # hits two, and there is no third
     done = finish(world)
     assert done[0, 2].start_s == done[1, 0].end_s == 5.0
 
 
-def test_a_preemption_to_get_blocks_that_it_holds_twice() -> None:
-    """Three blocks for 8 + 4 tokens. Index 1 computes the second prompt block although its sibling
-    has cached it, so that it needs four blocks for token 9: it preempts itself, the pass schedules
-    nothing and takes no time, and in the next one it hits both prompt blocks."""
-    world = cluster((1, 4), (8,), blocks=3)
+def test_one_that_was_preempted_finds_what_is_left_of_its_blocks() -> None:
+    """Five blocks for 8 + 6 tokens twice, of which only the first is shared: the sixth pass wants
+    one more for each. Index 1 gives back two, of which index 0 takes the last; so of 13 tokens
+    eight are found."""
+    world = cluster((6,), (8,), blocks=5)
     launch(world, (0, 0), (0, 1))
     done = finish(world)
-    assert [dict(one.scheduled) for one in world.passes] == [
-        {(0, 0): 8, (0, 1): 4},
-        {},
-        {(0, 1): 1},
-        {(0, 1): 1},
-        {(0, 1): 1},
+    assert world.passes[4].free_blocks == 0
+    assert [(dict(one.scheduled), one.preempted) for one in world.passes[5:]] == [
+        ({(0, 0): 1}, ((0, 1),)),
+        ({(0, 1): 5}, ()),
     ]
-    assert world.passes[1].work == Iteration(0, 0)
-    assert world.passes[1].start == world.passes[1].end
-    assert done[0, 1].preemptions == 1
-    assert done[0, 1].end_s == 4.0
+    assert (done[0, 1].preemptions, done[0, 1].recomputed_tokens) == (1, 5)
+
+
+def test_a_rollout_that_was_stopped_finds_its_own_blocks() -> None:
+    world = cluster((12,), (6,))
+    (rollout,) = launch(world, (0, 0))
+    world.wait(5.0)
+    rollout.add(world.abort()[0])
+    assert rollout.new_tokens == 5  # 11 tokens, of which 10 are computed: two full blocks
+    world.submit([rollout])
+    assert finish(world)[0, 0].prefill_tokens == 11 - 8
 
 
 def test_a_sync_empties_the_cache_and_a_resumed_rollout_prefills_its_tokens() -> None:
@@ -241,7 +258,7 @@ def test_a_sync_empties_the_cache_and_a_resumed_rollout_prefills_its_tokens() ->
     world.sync_weights()
     phases = (Phase("sync", 2.0, 4.0), Phase("switch", 4.0, 4.5))
     assert world.wait() == [Synced(phases)]
-    assert world.replicas[0].cache == {}
+    assert cached_blocks(world) == []
     world.submit([rollout])
     stay = finish(world)[0, 0]
     assert (stay.prefill_tokens, stay.start_s, stay.end_s) == (8 + 2, 4.5, 7.5)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.cluster.kv import Chain, Leading
 from simulator.costs.base import Curve
 from simulator.rollout import Ending, Rollout, Segment, Stay
 
 
-class Request:
+class Request(Chain):
     """A rollout on a replica, from submit to the end of its stay.
 
     known: prompt and sampled tokens to compute before the next one is sampled. While it waits or
     prefills, ``computed`` counts tokens in the cache; while it decodes, they are ``it + off``.
     target: known tokens at which its stay ends; whole: at which its response is; cut: whether that
-    is at the cap. shared: blocks of
-    its that belong to the group's cache entry. versions: (version, known tokens when its weights
-    came), rising.
+    is at the cap. versions: (version, known tokens when its weights came), rising. leading: what
+    others may have of its blocks.
     """
 
     __slots__ = (
@@ -32,7 +32,6 @@ class Request:
         "recomputed_tokens",
         "reward",
         "rollout",
-        "shared",
         "start",
         "target",
         "ticket",
@@ -48,7 +47,10 @@ class Request:
         cut: bool,
         reward: float,
         version: int,
+        leading: Leading,
     ) -> None:
+        name = (rollout.group, rollout.index, rollout.attempt)
+        super().__init__(rollout.prompt, name, *leading)
         self.rollout = rollout
         self.prompt_tokens = prompt_tokens
         self.cut = cut
@@ -61,7 +63,6 @@ class Request:
         self.computed = 0
         self.decoding = False
         self.off = 0
-        self.shared = 0
         self.ticket = -1  # of its place in the heap of ends
         self.start = -1
         self.prefill_tokens = 0

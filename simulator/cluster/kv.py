@@ -1,29 +1,111 @@
-"""A replica's KV pool: blocks in use, and the prompt blocks that a group's rollouts share.
+"""A replica's KV pool, as vLLM V1's block pool and prefix cache keep it, in counts.
 
-Counts only. An *entry* is the cached prompt of a group on this replica. It is held while any
-rollout of the group runs here, and its blocks are in use; afterwards it is idle: the blocks count
-as free but can still be hit, until the pool runs short and idle entries are evicted, the one idle
-longest first.
+vLLM's rules, which the reference in ``tests/reference`` follows block by block: a block is cached
+as soon as the tokens that fill it are scheduled, sampled ones included, under the whole prefix that
+it ends; whoever is admitted takes the cached blocks that its known tokens begin with, all but the
+last token, and of equal ones the one cached first. What is held by nobody is free, but keeps its
+contents until it is taken for something else: blocks without contents are taken first, then the
+ones freed longest ago, and of those freed together the last one of a rollout first.
+
+Most blocks need not be told apart. A rollout's leading blocks fall into three parts (`Chain`):
+
+- the *body*, full blocks of the prompt which any sibling must find: there is one copy of each, and
+  all siblings that run hold all of it. One count a prompt (`Entry`).
+- *public* blocks behind it, which several may compute side by side. Each copy is counted for itself
+  (`Copy`). That is the last block of a prompt that fills it, as the last token is always computed,
+  and what responses are known to have in common.
+- the *private* rest, that nobody else can have. While it runs its blocks are a number, and later
+  one entry of the queue.
+
+A rollout is freed from its end to its beginning, so that where a block is still cached, those
+before it are too.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+
+from simulator.workload.draws import Path
+
+Name = tuple[int, int, int]
+"""(group, index, attempt) of a response."""
+
+
+class Chain:
+    """What a rollout's blocks contain, from its first token on.
+
+    name: of this response; what is private is found again under it. prompt: its number. body:
+    leading blocks of it. public: a name for the contents of each block behind them that others may
+    have as well. copies: the public blocks that it holds, while it runs.
+    """
+
+    __slots__ = ("body", "copies", "name", "prompt", "public")
+
+    def __init__(self, prompt: int, name: Name, body: int, public: Sequence[Hashable] = ()) -> None:
+        self.prompt = prompt
+        self.name = name
+        self.body = body
+        self.public = public
+        self.copies: list[Copy] = NOTHING
+
+
+Leading = tuple[int, Sequence[Hashable]]
+"""``body`` and ``public`` of a `Chain`."""
+
+
+def leading_blocks(prompt: int, prompt_tokens: int, block_tokens: int) -> Leading:
+    """Of a response that has its prompt alone in common, with others to the same prompt."""
+    body, rest = divmod(prompt_tokens - 1, block_tokens)
+    return body, (prompt,) if rest == block_tokens - 1 else ()
+
+
+def shared_blocks(path: Path, block_tokens: int) -> Leading:
+    """Of a response of which ``path`` says what others have in common with it."""
+    public: list[Hashable] = []
+    for end, owner in path:
+        public += [(owner, block) for block in range(len(public), end // block_tokens)]
+    return 0, public
+
 
 class Entry:
-    """A group's cached leading prompt blocks."""
+    """The cached body of a prompt."""
 
-    __slots__ = ("blocks", "holders", "idle_since")
+    __slots__ = ("blocks", "holders", "prompt")
 
-    def __init__(self) -> None:
+    def __init__(self, prompt: int) -> None:
+        self.prompt = prompt
         self.blocks = 0
         self.holders = 0
-        self.idle_since = 0
+
+
+class Copy:
+    """A block that several rollouts can have."""
+
+    __slots__ = ("holders", "name")
+
+    def __init__(self, name: Hashable) -> None:
+        self.name = name
+        self.holders = 1
+
+
+NOTHING: list[Copy] = []
+"""The copies of whoever holds none; never added to."""
 
 
 class KvPool:
-    """Blocks of ``block_tokens`` tokens, ``blocks`` in all."""
+    """Blocks of ``block_tokens`` tokens, ``blocks`` in all, of which ``used`` are held."""
 
-    __slots__ = ("_entries", "_idle", "_idle_blocks", "block_tokens", "blocks", "caching", "used")
+    __slots__ = (
+        "_copies",
+        "_entries",
+        "_idle_blocks",
+        "_queue",
+        "block_tokens",
+        "blocks",
+        "caching",
+        "used",
+    )
 
     def __init__(self, blocks: int, block_tokens: int, caching: bool) -> None:
         self.blocks = blocks
@@ -31,90 +113,175 @@ class KvPool:
         self.caching = caching
         self.used = 0
         self._entries: dict[int, Entry] = {}
-        self._idle: dict[int, Entry] = {}
+        self._copies: dict[Hashable, list[Copy]] = {}  # those of one name, the oldest first
+        # Cached and held by nobody, with its blocks: entries, copies, and names of chains for what
+        # is private. What was freed first goes first, and of a chain its last block.
+        self._queue: OrderedDict[Name | Entry | Copy, int] = OrderedDict()
         self._idle_blocks = 0
 
     @property
     def free(self) -> int:
-        """Blocks not in use, those of idle entries included."""
+        """Blocks not in use, the cached ones among them included."""
         return self.blocks - self.used
-
-    @property
-    def idle_blocks(self) -> int:
-        """Blocks of idle entries."""
-        return self._idle_blocks
-
-    def is_idle(self, group: int) -> bool:
-        """Whether the group has a cached prompt that nobody holds."""
-        return group in self._idle
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold ``tokens`` tokens."""
         return -(-tokens // self.block_tokens)
 
-    def hits(self, group: int, known_tokens: int) -> int:
-        """Leading blocks that a rollout of ``known_tokens`` finds cached; its last token is always
-        computed."""
-        entry = self._entries.get(group)
-        if entry is None:
-            return 0
-        return min(entry.blocks, (known_tokens - 1) // self.block_tokens)
+    def _find(self, chain: Chain, known_tokens: int) -> tuple[int, int]:
+        """Leading blocks that it finds cached, of ``known_tokens`` but the last one; and how many
+        of them nobody holds."""
+        hits = idle = 0
+        if chain.body:
+            entry = self._entries.get(chain.prompt)
+            if entry is None:
+                return 0, 0
+            hits = entry.blocks
+            idle = 0 if entry.holders else hits
+            if hits < chain.body:
+                return hits, idle
+        most = (known_tokens - 1) // self.block_tokens
+        for name in chain.public:
+            if hits == most:
+                return hits, idle
+            copies = self._copies.get(name)
+            if copies is None:
+                return hits, idle
+            hits += 1
+            idle += not copies[0].holders
+        private = self._queue.get(chain.name, 0)
+        return hits + private, idle + private
 
-    def fits(self, group: int, known_tokens: int) -> bool:
-        """Whether all known tokens of a rollout that is to be admitted would fit."""
-        need = self.blocks_for(known_tokens) - self.hits(group, known_tokens)
-        idle = self._idle.get(group)
-        return need <= self.free - (idle.blocks if idle else 0)
+    def fits(self, chain: Chain, known_tokens: int) -> bool:
+        """Whether all known tokens of a rollout that is to be admitted would fit.
 
-    def hold(self, group: int) -> None:
-        """A rollout of the group starts to run."""
+        What is evicted never makes room: a free block that it would have hit was room, too.
+        """
+        hits, idle = self._find(chain, known_tokens)
+        return self.blocks_for(known_tokens) - hits + idle <= self.free
+
+    def admit(self, chain: Chain, known_tokens: int) -> int | None:
+        """Holds the blocks that a rollout finds; how many those are. None, and nothing is done,
+        where its known tokens would not all fit."""
+        if not self.caching:
+            return 0 if self.blocks_for(known_tokens) <= self.free else None
+        hits, idle = self._find(chain, known_tokens)
+        if self.blocks_for(known_tokens) - hits + idle > self.free:
+            return None
+        self.used += idle
+        self._idle_blocks -= idle
+        if chain.body:
+            entry = self._entries.get(chain.prompt)
+            if entry is None:
+                entry = self._entries[chain.prompt] = Entry(chain.prompt)
+            elif not entry.holders:
+                del self._queue[entry]
+            entry.holders += 1
+        if hits > chain.body:
+            chain.copies = copies = []
+            for name in chain.public[: hits - chain.body]:
+                copy = self._copies[name][0]
+                if not copy.holders:
+                    del self._queue[copy]
+                copy.holders += 1
+                copies.append(copy)
+            if hits > chain.body + len(chain.public):
+                del self._queue[chain.name]
+        return hits
+
+    def cache(self, chain: Chain, computed_tokens: int) -> None:
+        """Caches the full blocks of the first tokens of a rollout that runs; the blocks are its
+        own, and the tokens are scheduled."""
         if not self.caching:
             return
-        entry = self._entries.get(group)
-        if entry is None:
-            entry = self._entries[group] = Entry()
-        elif group in self._idle:
-            del self._idle[group]
-            self._idle_blocks -= entry.blocks
-            self.used += entry.blocks
-        entry.holders += 1
+        full = computed_tokens // self.block_tokens
+        if chain.body:
+            entry = self._entries[chain.prompt]
+            if entry.blocks < chain.body:
+                entry.blocks = min(full, chain.body)
+        held = len(chain.copies)
+        if held < len(chain.public) and held < full - chain.body:
+            if not held:
+                chain.copies = []
+            for name in chain.public[held : full - chain.body]:
+                copy = Copy(name)
+                others = self._copies.get(name)
+                if others is None:
+                    self._copies[name] = [copy]
+                else:
+                    others.append(copy)
+                chain.copies.append(copy)
 
-    def grow(self, group: int, prompt_tokens: int) -> int:
-        """Caches the full blocks of the first ``prompt_tokens`` prompt tokens, now scheduled.
-        Returns how many of the caller's blocks thereby became the entry's."""
+    def release(self, chain: Chain, computed_tokens: int) -> None:
+        """A rollout that has computed so many tokens stops running, and frees its blocks."""
         if not self.caching:
-            return 0
-        entry = self._entries[group]
-        grown = max(prompt_tokens // self.block_tokens - entry.blocks, 0)
-        entry.blocks += grown
-        return grown
-
-    def release(self, group: int, private_blocks: int, now: int) -> None:
-        """A rollout of the group stops running and gives back its private blocks."""
-        self.used -= private_blocks
-        if not self.caching:
+            self.used -= self.blocks_for(computed_tokens)
             return
-        entry = self._entries[group]
-        entry.holders -= 1
-        if entry.holders == 0:
-            if entry.blocks == 0:
-                del self._entries[group]
-                return
-            entry.idle_since = now
-            self._idle[group] = entry
-            self._idle_blocks += entry.blocks
-            self.used -= entry.blocks
+        blocks, rest = divmod(computed_tokens, self.block_tokens)
+        queue, body, copies = self._queue, chain.body, chain.copies
+        private = blocks - body - len(chain.public)
+        if private > 0:
+            queue[chain.name] = private
+            self._idle_blocks += private
+        self.used -= blocks + (rest > 0) - min(blocks, body) - len(copies)
+        if copies:
+            for copy in reversed(copies):
+                copy.holders -= 1
+                if not copy.holders:
+                    queue[copy] = 1
+                    self._idle_blocks += 1
+                    self.used -= 1
+            chain.copies = NOTHING
+        if body:
+            entry = self._entries[chain.prompt]
+            entry.holders -= 1
+            if not entry.holders:
+                if entry.blocks:
+                    queue[entry] = entry.blocks
+                    self._idle_blocks += entry.blocks
+                    self.used -= entry.blocks
+                else:
+                    del self._entries[chain.prompt]
 
     def evict(self) -> None:
-        """Evicts idle entries until those left fit into the free blocks."""
-        while self._idle_blocks > self.free:
-            oldest = min(self._idle, key=lambda group: (self._idle[group].idle_since, group))
-            self._idle_blocks -= self._idle.pop(oldest).blocks
-            del self._entries[oldest]
+        """Forgets what has been taken for something else: cached blocks in the order of the queue,
+        until those left fit into the free blocks."""
+        short = self._idle_blocks + self.used - self.blocks
+        if short <= 0:
+            return
+        self._idle_blocks -= short
+        queue = self._queue
+        while short > 0:
+            what = next(iter(queue))
+            blocks = queue[what]
+            left = blocks - short if blocks > short else 0
+            if left:
+                queue[what] = left
+            else:
+                del queue[what]
+            short -= blocks
+            if not isinstance(what, tuple):
+                self._shrink(what, left)
 
     def flush(self) -> None:
-        """Forgets every idle entry (a weight sync makes their contents wrong)."""
-        for group in self._idle:
-            del self._entries[group]
-        self._idle.clear()
+        """Forgets all that nobody holds, which new weights make wrong."""
+        if self.used:
+            for what in self._queue:
+                if not isinstance(what, tuple):
+                    self._shrink(what, 0)
+        else:
+            self._entries.clear()
+            self._copies.clear()
+        self._queue.clear()
         self._idle_blocks = 0
+
+    def _shrink(self, what: Entry | Copy, left: int) -> None:
+        if isinstance(what, Entry):
+            what.blocks = left
+            if not left:
+                del self._entries[what.prompt]
+        else:
+            copies = self._copies[what.name]
+            copies.remove(what)
+            if not copies:
+                del self._copies[what.name]

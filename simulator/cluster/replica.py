@@ -18,8 +18,8 @@ touched one by one: with ``it`` the count of iterations, a rollout's computed to
 size.
 
 A pure decode iteration costs what the decode curve says at its context; one in which anything
-prefills costs ``mixed_iteration_s``; a pass that leaves nothing to compute takes no time. The
-reference in ``tests/reference`` does all this one iteration and one rollout at a time.
+prefills costs ``mixed_iteration_s``. The reference in ``tests/reference`` does all this one
+iteration and one rollout at a time.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ class Replica:
         self._phases = [0] * spec.block_tokens  # decoding rollouts by when they need a block
         self._ends: list[tuple[int, int, Request]] = []  # (iteration, ticket, who) that finish
         self._tickets = 0
+        self._sharers: dict[Request, None] = {}  # decoding blocks that others may have too
         self._filling: list[Request] = []  # scheduled in the iteration under way, not decoding yet
         self._aborted: list[Request] = []
         self._jump: Jump | None = None
@@ -218,6 +219,8 @@ class Replica:
 
     def _schedule(self) -> Jump:
         preempted = self._make_room()
+        if self._sharers:
+            self._cache_decoded()
         self._filling = []
         budget = self._spec.max_batched_tokens - self._decoding
         context = self._decoding * (self._it + 1) + self._off_sum
@@ -232,12 +235,12 @@ class Replica:
                 preempted = True
             else:
                 self.pool.used += need
+                self.pool.evict()
                 self._fill(last, tokens, work, prefilling=last.known - last.computed > 1)
                 budget -= tokens
         if not preempted:
             self._admit(budget, work)
-        self.pool.evict()
-        return self._plan_jump(context, work, preempted)
+        return self._plan_jump(context, work)
 
     def _make_room(self) -> bool:
         """Takes the blocks that decoding needs in this iteration, preempting from the end of the
@@ -252,6 +255,7 @@ class Replica:
             self._preempt(next(reversed(self.running)))
             preempted = True
         self.pool.used += self._phases[slot]
+        self.pool.evict()
         return preempted
 
     def _preempt(self, request: Request) -> None:
@@ -263,8 +267,7 @@ class Replica:
         """Schedules tokens, whose blocks are taken, of a rollout that does not decode yet."""
         before = request.computed
         request.computed += tokens
-        prompt = min(request.computed, request.prompt_tokens)
-        request.shared += self.pool.grow(request.rollout.group, prompt)
+        self.pool.cache(request, request.computed)
         self._filling.append(request)
         work.context_tokens += request.computed
         if not prefilling:
@@ -282,23 +285,21 @@ class Replica:
         pool, waiting = self.pool, self.waiting
         while budget > 0 and waiting and len(self.running) < self._spec.max_seqs:
             request = waiting[0]
-            group, known = request.rollout.group, request.known
-            if not pool.fits(group, known):
+            hits = pool.admit(request, request.known)
+            if hits is None:
                 break
             waiting.popleft()
             self.running[request] = None
-            request.shared = pool.hits(group, known)
-            request.computed = request.shared * pool.block_tokens
-            pool.hold(group)
-            tokens = min(known - request.computed, budget)
-            pool.used += pool.blocks_for(request.computed + tokens) - request.shared
+            request.computed = hits * pool.block_tokens
+            tokens = min(request.known - request.computed, budget)
+            pool.used += pool.blocks_for(request.computed + tokens) - hits
+            pool.evict()
             if request.start < 0:
                 request.start = self._now
             self._fill(request, tokens, work, prefilling=True)
             budget -= tokens
-            pool.evict()
 
-    def _plan_jump(self, context: int, work: Work, preempted: bool) -> Jump:
+    def _plan_jump(self, context: int, work: Work) -> Jump:
         now, extremes, decoding = self._now, self._extremes, self._decoding
         rollouts = decoding + len(self._filling)
         if rollouts > extremes.rollouts:
@@ -321,14 +322,12 @@ class Replica:
                 ticks = self._curve(rollouts).ticks(context)
             return Jump(now, 1, rollouts, context, None, ticks)
         if not decoding:
-            if preempted:  # nothing is left to schedule, and the next pass may admit again
-                return Jump(now, 1, 0, 0, None, 0)
             raise RunError(
                 f"replica {self.number} can never go on: its KV pool of {self._spec.kv_tokens} "
                 "tokens cannot hold the next rollout (engine.kv_tokens)"
             )
         curve = self._curve(decoding)
-        # What a preemption or an eviction has just made room for is admitted in the next pass.
+        # What a preemption has just made room for is admitted in the next pass.
         n = 1 if self._head_fits() else self._horizon()
         extremes.context_tokens = max(extremes.context_tokens, context + (n - 1) * decoding)
         ticks = curve.total_ticks(context, decoding, n)
@@ -344,18 +343,29 @@ class Replica:
         if not self.waiting or len(self.running) >= self._spec.max_seqs:
             return False
         head = self.waiting[0]
-        return self.pool.fits(head.rollout.group, head.known)
+        return self.pool.fits(head, head.known)
 
     def _horizon(self) -> int:
-        """Iterations that repeat this one: until a rollout finishes, the pool runs short, or the
-        cache of the group that waits at the head may be evicted, which can make room for it."""
+        """Iterations that repeat this one: until a rollout finishes, the pool runs short, or one
+        decodes a block that others may have too."""
         ends = self._ends
         while ends[0][2].ticket != ends[0][1]:  # it left before its end
             heappop(ends)
         n = self._iterations_within(self.pool.free, ends[0][0] - self._it)
-        if self.waiting and self.pool.is_idle(self.waiting[0].rollout.group):
-            n = self._iterations_within(self.pool.free - self.pool.idle_blocks, n - 1) + 1
-        return n
+        return min(n, self._until_shared()) if self._sharers else n
+
+    # Blocks that others may have too: a pass caches them as they come, in the order of admission
+
+    def _cache_decoded(self) -> None:
+        for request in list(self._sharers):
+            self.pool.cache(request, self._it + 1 + request.off)
+            if len(request.copies) == len(request.public):
+                del self._sharers[request]
+
+    def _until_shared(self) -> int:
+        """Iterations until the pass that caches the next such block."""
+        size = self._spec.block_tokens
+        return min(size - (self._it + 1 + request.off) % size for request in self._sharers)
 
     def _iterations_within(self, blocks: int, most: int) -> int:
         """Iterations, ``most`` at the most, that need no more than ``blocks`` further blocks; those
@@ -387,7 +397,12 @@ class Replica:
             self.pool.used += blocks
             self.pool.evict()
         self._it += n
-        done: list[Request] = []
+        done: list[Request] = []  # in the order of admission, in which they free their blocks
+        ends = self._ends
+        while ends and ends[0][0] <= self._it:
+            _, ticket, request = heappop(ends)
+            if request.ticket == ticket:
+                done.append(request)
         for request in self._filling:
             if request.computed == request.known:
                 request.known += 1
@@ -396,11 +411,6 @@ class Replica:
                 else:
                     self._start_decoding(request)
         self._filling = []
-        ends = self._ends
-        while ends and ends[0][0] <= self._it:
-            _, ticket, request = heappop(ends)
-            if request.ticket == ticket:
-                done.append(request)
         for request in done:
             known = self._stop(request)
             if not request.aborted:
@@ -419,6 +429,8 @@ class Replica:
         self._tickets += 1
         request.ticket = self._tickets
         heappush(self._ends, (request.target - 1 - off, request.ticket, request))
+        if len(request.copies) < len(request.public) and self._spec.prefix_caching:
+            self._sharers[request] = None
 
     def _stop(self, request: Request) -> int:
         """Takes it out of the running and frees its blocks; returns its known tokens."""
@@ -432,9 +444,10 @@ class Replica:
             self._decoding -= 1
             self._off_sum -= off
             self._phases[-off % self._spec.block_tokens] -= 1
-        private = self.pool.blocks_for(request.computed) - request.shared
-        self.pool.release(request.rollout.group, private, self._now)
-        request.computed = request.shared = 0
+            if self._sharers:
+                self._sharers.pop(request, None)
+        self.pool.release(request, request.computed)
+        request.computed = 0
         return request.known
 
     def _known_at_boundary(self, request: Request) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 import simpy
 
 from simulator.cluster.batching import Request
+from simulator.cluster.kv import Leading, leading_blocks, shared_blocks
 from simulator.cluster.replica import EngineSpec, Replica
 from simulator.cluster.routing import ROUTINGS, Balance, Router
 from simulator.cluster.streamed import Streamed
@@ -18,6 +19,7 @@ from simulator.errors import RunError, ScenarioError
 from simulator.plan import Layout, Placement
 from simulator.rollout import Key, Rollout, Stay
 from simulator.workload.build import Workload
+from simulator.workload.draws import Sharing
 from simulator.world import ClusterShape, Ended, Event, Phase, Synced, TrainBatch, Trained
 
 MAX_TURNS = 100_000
@@ -70,7 +72,9 @@ class SimulatedCluster:
         self._leaving: dict[Key, int] = {}  # aborted, and the tick at which it has left
         # Submitted while they were leaving, and those they are to be queued with.
         self._late: dict[Key, tuple[list[Rollout], Rollout]] = {}
-        self._drawn: dict[Key, tuple[int, int, int, float]] = {}
+        # Attempt, tokens of prompt and response, reward, and what others have in common with it.
+        self._drawn: dict[Key, tuple[int, int, int, float, Leading, Sharing | None]] = {}
+        self._block_tokens = engine.block_tokens
         self._updates = 0  # that the trainer has made
         self._version = 0  # of the weights that the replicas have
         self._updating: Literal["train", "sync"] | None = None
@@ -122,9 +126,11 @@ class SimulatedCluster:
         queues: list[list[Request]] = [[] for _ in self._replicas]
         cap = self._workload.max_new_tokens
         for rollout in rollouts:
-            _, prompt_tokens, total_tokens, reward = self._drawn[rollout.key]
-            cut = total_tokens >= cap
-            request = Request(rollout, prompt_tokens, total_tokens, cut, reward, self._version)
+            _, prompt_tokens, total_tokens, reward, leading, sharing = self._drawn[rollout.key]
+            cut, version = total_tokens >= cap, self._version
+            if sharing is not None:
+                leading = shared_blocks(sharing.path(rollout.index, version), self._block_tokens)
+            request = Request(rollout, prompt_tokens, total_tokens, cut, reward, version, leading)
             if placement == "balanced":
                 number = self._balance.place(rollout)
             else:
@@ -146,6 +152,7 @@ class SimulatedCluster:
                 sizes[key] = max(sizes.get(key, 0), rollout.index + 1)
         for (group, attempt, prompt, visit), size in sizes.items():
             draw = self._workload.draw(group, size, attempt, self._version, prompt, visit)
+            leading = leading_blocks(prompt, draw.prompt_tokens, self._block_tokens)
             for index in range(size):
                 known = self._drawn.get((group, index))
                 if known is None or known[0] != attempt:
@@ -154,6 +161,8 @@ class SimulatedCluster:
                         draw.prompt_tokens,
                         draw.new_tokens[index],
                         draw.rewards[index],
+                        leading,
+                        draw.sharing,
                     )
 
     def foresee(self, rollout: Rollout) -> int:
@@ -165,7 +174,7 @@ class SimulatedCluster:
         """Stops rollouts at their replicas' next boundaries."""
         by_replica: dict[Replica, list[Request]] = {}
         stays = []
-        for key in [*self._requests, *self._late] if keys is None else keys:
+        for key in sorted([*self._requests, *self._late] if keys is None else keys):
             if key in self._late:
                 stays.append(self._never_queued(self._late.pop(key)[1]))
                 continue

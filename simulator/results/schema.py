@@ -215,6 +215,10 @@ ROLLOUTS = Table(
         _count("preemptions", "times that the engine put it back"),
         _tokens("prefill_tokens", "prefilled in the stay"),
         _tokens("recomputed_tokens", "the part of them that preemptions caused"),
+        _tokens("shared_tokens", "with which, prompt included, an earlier stay of this version "
+                "began as well; 0 where the world knows no tokens", most=LARGEST_TOKENS),
+        _count("shared_group", "whose stay that was; -1 if none", least=-1),
+        _count("shared_index", "of its rollout within that group; -1 if none", least=-1),
         _seconds("submitted_s", "handed to the replica"),
         _count("prompt", "which prompt it answered: one may come again, as another group"),
     ),

@@ -9,8 +9,9 @@ made a block at a time, which spreads NumPy's cost per call over a thousand roll
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,17 +25,35 @@ INDICES_PER_LANE = 8
 ATTEMPTS_PER_VISIT = 2**20
 
 
+Path = Sequence[tuple[int, Hashable]]
+"""What a rollout's tokens, prompt included, have in common with those of others: ``(end, owner)``
+in ascending order of ``end``. Two rollouts begin with the same n tokens exactly if both have, for
+the first end of at least n, the same owner; behind the last end a rollout's tokens are its own."""
+
+
+class Sharing(Protocol):
+    """Which tokens a group's rollouts have in common with one another and with other groups'."""
+
+    def path(self, index: int, version: int) -> Path:
+        """The path of a rollout among those that run while the replicas have this version of the
+        weights; at least its group's prompt is on it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class GroupDraw:
     """What one group of rollouts is going to do.
 
     prompt_tokens: length of the prompt they share. new_tokens: response length of index 0, 1, ...
     (at least 1, at most the workload's ``max_new_tokens``). rewards: reward of each.
+    sharing: None where nothing but a group's prompt is common to any two rollouts: sampled at a
+        temperature of 1, a large model's responses part after a few tokens.
     """
 
     prompt_tokens: int
     new_tokens: Sequence[int]
     rewards: Sequence[float]
+    sharing: Sharing | None = None
 
 
 def address(group: int, attempt: int, prompt: int | None, visit: int) -> tuple[int, int]:

@@ -1,12 +1,16 @@
-"""Lengths and rewards as a finished run had them: the same run in another world."""
+"""Lengths, rewards and common tokens as a finished run had them: the same run in another world."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from simulator.errors import RunError
 from simulator.spans import Stays
-from simulator.workload.draws import GroupDraw
+from simulator.workload.draws import GroupDraw, Path
+
+Name = tuple[int, int, int]
+"""(group, attempt, index) of a response."""
 
 
 class RecordedWorkload:
@@ -28,6 +32,7 @@ class RecordedWorkload:
             self._found.setdefault((group, attempt), {})[index] = (tokens, reward)
             self._prompts[group] = prompt
         self.max_prompt_tokens = max(self._prompts.values(), default=1)
+        self._paths = paths(stays) if (stays["shared_tokens"] > 0).any() else None
 
     def draw(
         self,
@@ -47,4 +52,77 @@ class RecordedWorkload:
             )
         drawn: Sequence[tuple[int, float]] = [found[index] for index in range(size)]
         lengths = tuple(tokens for tokens, _ in drawn)
-        return GroupDraw(self._prompts[group], lengths, tuple(reward for _, reward in drawn))
+        rewards = tuple(reward for _, reward in drawn)
+        sharing = None if self._paths is None else RecordedSharing(self._paths, group, attempt)
+        return GroupDraw(self._prompts[group], lengths, rewards, sharing)
+
+
+@dataclass(frozen=True)
+class RecordedSharing:
+    """What a group's responses had in common with others, version by version."""
+
+    paths: dict[tuple[int, Name], Path]
+    group: int
+    attempt: int
+
+    def path(self, index: int, version: int) -> Path:
+        """The path of a response among those of this version; none if it had no stay then."""
+        return self.paths.get((version, (self.group, self.attempt, index)), ())
+
+
+def paths(stays: Stays) -> dict[tuple[int, Name], Path]:
+    """The path of every response in every version in which it had a stay.
+
+    Each row names the earlier one of its version with which it has most tokens in common: rows form
+    a tree, and the owner of a beginning is the first row that had it. A path ends where no other
+    response goes further along it.
+    """
+    columns = ("group", "attempt", "index", "version", "prompt_tokens", "total_tokens")
+    shared = ("shared_tokens", "shared_group", "shared_index")
+    rows = zip(*(stays[name].tolist() for name in (*columns, *shared)), strict=True)
+    whole: dict[tuple[int, Name], list[tuple[int, int]]] = {}  # by version and response
+    latest: dict[tuple[int, int, int], list[tuple[int, int]]] = {}  # by version, group and index
+    # Of the tokens of each row that no earlier one began with: which responses go along them, and
+    # how far, in tokens from their beginning.
+    lines: list[dict[Name, int]] = []
+    for row, (group, attempt, index, version, prompt, total, tokens, *other) in enumerate(rows):
+        name = (group, attempt, index)
+        path: list[tuple[int, int]] = []
+        if tokens:
+            earlier = latest.get((version, other[0], other[1]))
+            if earlier is None or earlier[-1][0] < tokens:
+                raise RunError(
+                    f"stay {row} of the run began with {tokens} tokens of rollout {tuple(other)}, "
+                    f"which has no earlier stay of so many in version {version}"
+                )
+            path = _cut(earlier, tokens)
+        if prompt + total > tokens:
+            path.append((prompt + total, row))
+        lines.append({})
+        for end, owner in path:
+            lines[owner][name] = end
+        whole[version, name] = latest[version, group, index] = path
+    return {
+        (version, name): _cut(path, _common(path, name, lines))
+        for (version, name), path in whole.items()
+    }
+
+
+def _cut(path: Sequence[tuple[int, int]], tokens: int) -> list[tuple[int, int]]:
+    """The path of the first ``tokens`` tokens."""
+    cut: list[tuple[int, int]] = []
+    for end, owner in path:
+        if not cut or cut[-1][0] < tokens:
+            cut.append((min(end, tokens), owner))
+    return cut if tokens else []
+
+
+def _common(path: Sequence[tuple[int, int]], name: Name, lines: Sequence[dict[Name, int]]) -> int:
+    """How many of the path's tokens any other response has."""
+    starts = [0, *(end for end, _ in path)]
+    for (end, owner), start in zip(reversed(path), reversed(starts[:-1]), strict=True):
+        others = (reach for other, reach in lines[owner].items() if other != name)
+        reach = min(max(others, default=0), end)
+        if reach > start:
+            return reach
+    return 0

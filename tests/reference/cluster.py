@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Protocol
 
 from simulator.cluster.replica import EngineSpec
 from simulator.costs.base import CostModel, TrainLoad
@@ -56,6 +57,16 @@ class Job:
         return tuple(spans)
 
 
+class TokenWorkload(Workload, Protocol):
+    """A workload that knows the tokens themselves, which the fast cluster only hears counts of."""
+
+    def tokens(
+        self, group: int, index: int, attempt: int, version: int, prompt: int, visit: int
+    ) -> tuple[object, ...]:
+        """Prompt and response of a rollout, drawn at this version."""
+        ...
+
+
 class ReferenceCluster:
     """A `simulator.world.World` that computes every iteration of every replica."""
 
@@ -66,7 +77,7 @@ class ReferenceCluster:
         shape: ClusterShape,
         engine: EngineSpec,
         cost: CostModel,
-        workload: Workload,
+        workload: TokenWorkload,
         routing: str = "least_loaded",
     ) -> None:
         assert routing in ("round_robin", "least_loaded", "group_affinity")
@@ -84,7 +95,7 @@ class ReferenceCluster:
         self.parts: list[TrainLoad] = []  # of the update under way that it has had already
         self.expected: dict[int, dict[Key, int]] = {r.number: {} for r in self.replicas}
         self.known_lengths: list[int] = []
-        self.submitted = self.routed = 0
+        self.submitted = self.routed = self.aborts = 0
         self.leaves: dict[Key, int] = {}  # when those that were stopped have left their replica
         self.late: list[tuple[int, Rollout, Placement]] = []  # to be queued at that instant
         self.home: dict[int, Replica] = {}  # of each group, under group_affinity
@@ -117,7 +128,7 @@ class ReferenceCluster:
 
     def queue(self, rollouts: Sequence[Rollout], placement: Placement) -> None:
         for rollout in rollouts:
-            prompt, length, reward = self.draw(rollout)
+            prompt, length, reward, tokens = self.draw(rollout)
             if placement == "balanced":
                 replica = self.least_expected(rollout)
             else:
@@ -126,6 +137,7 @@ class ReferenceCluster:
                 rollout,
                 self.submitted,
                 replica.number,
+                tokens,
                 prompt,
                 length,
                 reward,
@@ -137,14 +149,16 @@ class ReferenceCluster:
             replica.waiting.append(stay)
             self.in_flight[rollout.key] = stay
 
-    def draw(self, rollout: Rollout) -> tuple[int, int, float]:
-        """(prompt tokens, response tokens, reward), as of the version of the first submit."""
+    def draw(self, rollout: Rollout) -> tuple[int, int, float, tuple[object, ...]]:
+        """(prompt tokens, response tokens, reward, the tokens themselves), as of the version of the
+        first submit."""
         group, index, attempt = rollout.group, rollout.index, rollout.attempt
         version = self.first_version.setdefault((group, index, attempt), self.version)
-        drawn = self.workload.draw(
-            group, index + 1, attempt, version, rollout.prompt, rollout.visit
-        )
-        return drawn.prompt_tokens, drawn.new_tokens[index], drawn.rewards[index]
+        asked = rollout.prompt, rollout.visit
+        drawn = self.workload.draw(group, index + 1, attempt, version, *asked)
+        tokens = self.workload.tokens(group, index, attempt, version, *asked)
+        assert len(tokens) == drawn.prompt_tokens + drawn.new_tokens[index]
+        return drawn.prompt_tokens, drawn.new_tokens[index], drawn.rewards[index], tokens
 
     def foresee(self, rollout: Rollout) -> int:
         return self.draw(rollout)[1]
@@ -188,10 +202,11 @@ class ReferenceCluster:
                 replica.waiting.remove(stay)
                 told.append(self.tell(stay, stay.sampled, self.now))
             elif replica.ends is None:
-                replica.leave_running(stay, self.now)
+                replica.leave_running(stay)
                 told.append(self.tell(stay, stay.sampled, self.now))
             else:
-                stay.leaving = True
+                self.aborts += 1
+                stay.leaving = self.aborts
                 self.leaves[key] = replica.ends
                 told.append(self.tell(stay, replica.after(stay), replica.ends))
         return told
@@ -336,5 +351,5 @@ class ReferenceCluster:
                 self.sync = None
                 for replica in self.replicas:
                     replica.version = self.version
-                    replica.forget()
+                    replica.forget_free()
         return events

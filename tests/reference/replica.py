@@ -1,11 +1,14 @@
 """A replica, one iteration at a time: the specification of continuous batching written out plainly.
 
-Nothing here is clever. Every block that a rollout holds is an entry of a list, every total is
-summed anew when it is asked for, and what must always hold is asserted after every pass.
+Nothing here is clever. The KV pool is a list of blocks, and the free ones stand in a queue as those
+of vLLM do; a cached block is known by all tokens up to its end, and what a rollout may take of the
+cache is found by comparing tokens. Every total is summed anew when it is asked for, and what must
+always hold is asserted after every pass.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from simulator.cluster.replica import EngineSpec
@@ -15,12 +18,21 @@ from simulator.rollout import Rollout
 
 
 @dataclass(eq=False)
+class Block:
+    """A KV block. tokens: those up to its end, if it is cached."""
+
+    holders: int = 0
+    tokens: tuple[object, ...] | None = None
+
+
+@dataclass(eq=False)
 class Stay:
     """One rollout on one replica, from submit to finish or abort."""
 
     rollout: Rollout
     number: int  # counts submissions, over all replicas
     replica: int
+    tokens: tuple[object, ...]  # prompt and the whole response
     prompt: int
     length: int  # of the whole response
     reward: float
@@ -29,35 +41,19 @@ class Stay:
     allowance: int | None  # response tokens that it may sample
     versions: list[int] = field(default_factory=list)  # of each token sampled in this stay
     computed: int = 0  # tokens in the KV cache
-    blocks: list[bool] = field(default_factory=list)  # one a block held: True if it is shared
+    blocks: list[Block] = field(default_factory=list)  # in the order of its tokens
     scheduled: int = 0  # tokens of the iteration under way
     prefilling: bool = False  # in the iteration under way
-    leaving: bool = False  # aborted in the iteration under way
+    leaving: int | None = None  # which abort it is that ends it with the iteration under way
     start: int | None = None
     prefill_tokens: int = 0
     recomputed_tokens: int = 0
     preemptions: int = 0
 
     @property
-    def group(self) -> int:
-        return self.rollout.group
-
-    @property
     def known(self) -> int:
         """Prompt and response tokens so far, computed or not."""
         return self.prompt + self.sampled
-
-    @property
-    def private_blocks(self) -> int:
-        return self.blocks.count(False)
-
-
-@dataclass
-class Entry:
-    """The leading prompt blocks of a group in the prefix cache."""
-
-    blocks: int = 0
-    idle_since: int = 0  # an instant; read only while no rollout of the group runs
 
 
 @dataclass(frozen=True)
@@ -80,10 +76,12 @@ class Replica:
         self.number = number
         self.engine = engine
         self.cost = cost
-        self.pool = engine.kv_tokens // engine.block_tokens
+        self.pool = [Block() for _ in range(engine.kv_tokens // engine.block_tokens)]
+        self.free = list(self.pool)  # what is taken next is in front
+        # By all the tokens up to a block's end: equal ones in the order in which they were cached.
+        self.cached: dict[tuple[object, ...], list[Block]] = {}
         self.running: list[Stay] = []
         self.waiting: list[Stay] = []
-        self.cache: dict[int, Entry] = {}
         self.ends: int | None = None  # of the iteration under way; None at a boundary
         self.passes: list[Pass] = []
         self.version = 0
@@ -106,37 +104,37 @@ class Replica:
             blocks += 1
         return blocks
 
-    def is_held(self, group: int) -> bool:
-        return any(stay.group == group for stay in self.running)
+    def take(self, blocks: int) -> list[Block]:
+        """Takes free blocks from the front of the queue; what they held is forgotten."""
+        taken, self.free = self.free[:blocks], self.free[blocks:]
+        assert len(taken) == blocks
+        for block in taken:
+            block.holders = 1
+            self.forget(block)
+        return taken
 
-    def used_blocks(self) -> int:
-        private = sum(stay.private_blocks for stay in self.running)
-        held = sum(entry.blocks for group, entry in self.cache.items() if self.is_held(group))
-        return private + held
+    def forget(self, block: Block) -> None:
+        if block.tokens is not None:
+            self.cached[block.tokens].remove(block)
+            block.tokens = None
 
-    def idle_blocks(self) -> int:
-        return sum(e.blocks for group, e in self.cache.items() if not self.is_held(group))
-
-    def free_blocks(self) -> int:
-        """Blocks in nobody's use, those of idle entries included."""
-        return self.pool - self.used_blocks()
-
-    def evict(self) -> None:
-        """Idle entries go, longest idle first, until those left fit into the free blocks."""
-        while self.idle_blocks() > self.free_blocks():
-            idle = [g for g, e in self.cache.items() if not self.is_held(g) and e.blocks > 0]
-            del self.cache[min(idle, key=lambda group: (self.cache[group].idle_since, group))]
-
-    def forget(self) -> None:
+    def forget_free(self) -> None:
         """The cache is of old weights: what nobody holds is gone."""
-        self.cache = {group: e for group, e in self.cache.items() if self.is_held(group)}
+        for block in self.free:
+            self.forget(block)
 
-    def leave_running(self, stay: Stay, now: int) -> None:
-        """Frees the rollout's blocks; its group's entry becomes idle if nobody holds it now."""
+    def leave_running(self, stay: Stay) -> None:
+        """Gives back the rollout's blocks, the last one first. Those that nobody else holds join
+        the queue: at its end where they are cached, in front where they are not."""
         self.running.remove(stay)
+        for block in reversed(stay.blocks):
+            block.holders -= 1
+            if block.holders == 0:
+                if block.tokens is None:
+                    self.free.insert(0, block)
+                else:
+                    self.free.append(block)
         stay.blocks = []
-        if stay.group in self.cache and not self.is_held(stay.group):
-            self.cache[stay.group].idle_since = now
 
     # The scheduling pass
 
@@ -145,14 +143,12 @@ class Replica:
         assert self.ends is None
         assert self.rollouts > 0
         self._preempted = []
-        budget = self.schedule_running(self.engine.max_batched_tokens, now)
+        budget = self.schedule_running(self.engine.max_batched_tokens)
         if not self._preempted:
             self.admit(budget)
-        self.evict()
         work = self.work()
-        if work.rollouts == 0:  # only preemptions: no forward pass, the next one follows at once
-            ticks = 0
-        elif work.prefill_tokens:
+        assert work.rollouts > 0
+        if work.prefill_tokens:
             ticks = to_ticks(self.cost.mixed_iteration_s(work))
         else:
             ticks = self.cost.decode_curve(work.rollouts).ticks(work.context_tokens)
@@ -172,20 +168,20 @@ class Replica:
                 work,
                 tuple((s.rollout.key, s.scheduled) for s in self.running if s.scheduled),
                 tuple(self._preempted),
-                self.free_blocks(),
+                len(self.free),
             )
         )
         self.check()
 
-    def schedule_running(self, budget: int, now: int) -> int:
+    def schedule_running(self, budget: int) -> int:
         """Step 1 of the pass; returns the budget left."""
         position = 0
         while position < len(self.running) and budget > 0:
             stay = self.running[position]
             tokens = min(stay.known - stay.computed, budget)
             needed = self.blocks_for(stay.computed + tokens) - len(stay.blocks)
-            while needed > self.free_blocks() and stay in self.running:
-                self.preempt(self.running[-1], now)
+            while needed > len(self.free) and stay in self.running:
+                self.preempt(self.running[-1])
             if stay not in self.running:
                 break
             prefilling = stay.known - stay.computed > 1
@@ -194,9 +190,9 @@ class Replica:
             position += 1
         return budget
 
-    def preempt(self, stay: Stay, now: int) -> None:
+    def preempt(self, stay: Stay) -> None:
         assert stay.scheduled == 0
-        self.leave_running(stay, now)
+        self.leave_running(stay)
         stay.computed = 0
         stay.preemptions += 1
         self.waiting.insert(0, stay)
@@ -207,41 +203,47 @@ class Replica:
         while budget > 0 and len(self.running) < self.engine.max_seqs and self.waiting:
             stay = self.waiting[0]
             hits = self.hits(stay)
-            free = self.free_blocks()
-            if stay.group in self.cache and not self.is_held(stay.group):
-                free -= self.cache[stay.group].blocks
-            if self.blocks_for(stay.known) - hits > free:
+            # A hit that nobody holds is one of the free blocks.
+            needed = self.blocks_for(stay.known) - sum(block.holders > 0 for block in hits)
+            if needed > len(self.free):
                 return
             self.waiting.pop(0)
             self.running.append(stay)
-            stay.blocks = [True] * hits
-            stay.computed = hits * self.engine.block_tokens
+            for block in hits:
+                block.holders += 1
+                self.free = [other for other in self.free if other is not block]
+            stay.blocks = hits
+            stay.computed = len(hits) * self.engine.block_tokens
             tokens = min(stay.known - stay.computed, budget)
             self.schedule(stay, tokens, prefilling=True)
             budget -= tokens
-            self.evict()
 
-    def hits(self, stay: Stay) -> int:
-        """Leading prompt blocks to be had from the cache; one token is always left to compute."""
-        if not self.engine.prefix_caching or stay.group not in self.cache:
-            return 0
-        return min(self.cache[stay.group].blocks, (stay.known - 1) // self.engine.block_tokens)
+    def hits(self, stay: Stay) -> list[Block]:
+        """The leading blocks to be had from the cache, of equal ones the one cached first; one
+        token is always left to compute."""
+        found: list[Block] = []
+        if not self.engine.prefix_caching:
+            return found
+        while (end := (len(found) + 1) * self.engine.block_tokens) < stay.known:
+            equal = self.cached.get(stay.tokens[:end])
+            if not equal:
+                break
+            found.append(equal[0])
+        return found
 
     def schedule(self, stay: Stay, tokens: int, prefilling: bool) -> None:
-        """Takes the blocks of a rollout's next tokens, and grows its group's entry by the prompt
-        blocks that they fill."""
+        """Takes the blocks of a rollout's next tokens, and caches those that they fill."""
         stay.scheduled = tokens
         stay.prefilling = prefilling
         reached = stay.computed + tokens
-        while len(stay.blocks) * self.engine.block_tokens < reached:
-            stay.blocks.append(False)
+        stay.blocks += self.take(self.blocks_for(reached) - len(stay.blocks))
         if not self.engine.prefix_caching:
             return
-        entry = self.cache.setdefault(stay.group, Entry())
-        while (entry.blocks + 1) * self.engine.block_tokens <= min(reached, stay.prompt):
-            assert not stay.blocks[entry.blocks]
-            stay.blocks[entry.blocks] = True
-            entry.blocks += 1
+        for number, block in enumerate(stay.blocks):
+            end = (number + 1) * self.engine.block_tokens
+            if end <= reached and block.tokens is None:
+                block.tokens = stay.tokens[:end]
+                self.cached.setdefault(block.tokens, []).append(block)
 
     def work(self) -> Iteration:
         """The iteration's work, summed token by token."""
@@ -267,7 +269,10 @@ class Replica:
         return stay.sampled + int(samples)
 
     def end(self, now: int) -> list[Stay]:
-        """Ends the iteration; returns the finished, without those that an abort has returned."""
+        """Ends the iteration; returns the finished, without those that an abort has returned.
+
+        The finished leave in the order of admission, then the aborted in that of their aborts.
+        """
         assert self.ends == now
         self.ends = None
         finished = []
@@ -277,11 +282,13 @@ class Replica:
             stay.versions += [self.version] * (sampled - stay.sampled)
             stay.sampled = sampled
             stay.scheduled, stay.prefilling = 0, False
-            if stay.leaving:
-                self.leave_running(stay, now)
-            elif stay.sampled == stay.length or self.has_had_its_share(stay):
-                self.leave_running(stay, now)
-                finished.append(stay)
+            if stay.sampled == stay.length or self.has_had_its_share(stay):
+                self.leave_running(stay)
+                if stay.leaving is None:
+                    finished.append(stay)
+        leaving = [stay for stay in self.running if stay.leaving is not None]
+        for stay in sorted(leaving, key=lambda stay: stay.leaving or 0):
+            self.leave_running(stay)
         return finished
 
     def has_had_its_share(self, stay: Stay) -> bool:
@@ -294,21 +301,24 @@ class Replica:
         engine = self.engine
         assert len(self.running) <= engine.max_seqs
         assert sum(stay.scheduled for stay in self.running) <= engine.max_batched_tokens
-        assert 0 <= self.used_blocks() <= self.pool
-        assert self.used_blocks() + self.idle_blocks() <= self.pool
+        held = [block for block in self.pool if block.holders]
+        assert sorted(map(id, self.free + held)) == sorted(map(id, self.pool))
+        holding = Counter(id(block) for stay in self.running for block in stay.blocks)
+        assert holding == {id(block): block.holders for block in held}
         numbers = [stay.number for stay in self.running + self.waiting]
         assert numbers == sorted(numbers), "first come, first served"
         for stay in self.running:
             assert stay.computed < stay.known
             assert stay.computed + stay.scheduled <= stay.known
             assert len(stay.blocks) == self.blocks_for(stay.computed + stay.scheduled)
-            shared = stay.blocks.count(True)
-            assert stay.blocks[:shared] == [True] * shared, "what is shared is in front"
-            assert shared == 0 or shared <= self.cache[stay.group].blocks
+            for number, block in enumerate(stay.blocks):
+                end = (number + 1) * engine.block_tokens
+                full = engine.prefix_caching and end <= stay.computed + stay.scheduled
+                assert block.tokens == (stay.tokens[:end] if full else None)
         for stay in self.running + self.waiting:
             assert stay.sampled < stay.length
             assert stay.recomputed_tokens <= stay.prefill_tokens
         for stay in self.waiting:
             assert (stay.computed, stay.scheduled, stay.blocks) == (0, 0, [])
         if not engine.prefix_caching:
-            assert not self.cache
+            assert not any(self.cached.values())

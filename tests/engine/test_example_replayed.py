@@ -1,0 +1,120 @@
+"""`examples/engine.yaml` for real and replayed: responses that are much alike are stopped, and
+resumed with new weights.
+
+A model that nobody trained stands in for the warm-started one, nearly greedy, so that its responses
+have as much in common as that one's.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
+
+from engine.config import RunSpec, build_run
+from engine.start import start_trainer, start_world
+from engine.world import EngineWorld
+from simulator.cluster.replica import EngineSpec
+from simulator.cluster.simulated import SimulatedCluster
+from simulator.costs import LinearCost
+from simulator.loop import run
+from simulator.scenario.file import override, read_scenario
+from simulator.spans import Run, Stays
+from simulator.workload.recorded import RecordedWorkload
+from simulator.world import ClusterShape
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "engine.yaml"
+POLICIES = [
+    "[april: {over_sampling: 2.0}]",
+    "[sagc: {candidates: [2, 4, 8], first: 4, eta: 2.0}]",
+    "[partial_rollout]",
+    "[tail_batching]",
+]
+COLUMNS = (
+    *("step", "group", "index", "attempt", "version", "versions", "new_tokens", "finished"),
+    *("prefill_tokens", "recomputed_tokens", "preemptions", "fate", "trained_step"),
+)
+COST = LinearCost(
+    iteration_s=2.6e-3,
+    per_rollout_s=6e-5,
+    per_context_token_s=1.8e-7,
+    per_prefill_token_s=2.6e-5,
+    train_per_token_s=7e-5,
+)
+
+
+def scenario(policy: str, model: Path) -> RunSpec:
+    options = [
+        f"engine.model={model}",
+        "engine.sampling.temperature=0.02",
+        "workload.max_new_tokens=160",
+        f"policy={policy}",
+        "steps=3",
+    ]
+    return build_run(override(read_scenario(EXAMPLE), options))
+
+
+@pytest.fixture(scope="module")
+def make_run(tiny_path: Path) -> Iterator[Callable[[str], tuple[RunSpec, Run]]]:
+    """Runs of the example under any policy, each as if its engine had just started."""
+    from engine.tasks.tokenizer import build_tokenizer
+
+    build_tokenizer().save_pretrained(tiny_path)
+    first = start_world(scenario(POLICIES[0], tiny_path))
+
+    def make(policy: str) -> tuple[RunSpec, Run]:
+        spec = scenario(policy, tiny_path)
+        trainer = start_trainer(spec, tiny_path)
+        first._replica.load_weights(trainer.weights())
+        first._replica.version = 0
+        world = EngineWorld(first._replica, trainer, first._task, spec.seed)
+        return spec, run(world, spec.policy, spec.plan, spec.steps)
+
+    yield make
+    first.close()
+
+
+def replay(spec: RunSpec, stays: Stays) -> Run:
+    section = spec.engine
+    assert section.kv_tokens is not None
+    engine = EngineSpec(
+        section.max_seqs,
+        section.max_batched_tokens,
+        section.kv_tokens,
+        section.block_tokens,
+        section.prefix_caching,
+    )
+    workload = RecordedWorkload(stays, spec.max_new_tokens)
+    world = SimulatedCluster(ClusterShape(1, 1, 1, colocated=True), engine, COST, workload)
+    return run(world, spec.policy, spec.plan, spec.steps)
+
+
+def without_common_tokens(stays: Stays) -> Stays:
+    """The table of a run that knows of nothing but prompts in common."""
+    data = dict(stays.__getstate__())
+    data["shared_tokens"] = array("q", bytes(8 * len(stays)))
+    blind = Stays()
+    blind.__setstate__(data)
+    return blind
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_example_is_replayed_to_the_token(
+    make_run: Callable[[str], tuple[RunSpec, Run]], policy: str
+) -> None:
+    spec, real = make_run(policy)
+    simulated = replay(spec, real.stays)
+    for column in COLUMNS:
+        assert real.stays[column].tolist() == simulated.stays[column].tolist(), column
+    assert simulated.decisions == real.decisions
+    assert simulated.ledger == real.ledger
+    if "april" in policy:
+        resumed = real.stays["resumed"] == 1
+        shared = real.stays["shared_tokens"][resumed]
+        assert (shared >= spec.engine.block_tokens).sum() > 10, "which is what this is about"
+        other = replay(spec, without_common_tokens(real.stays))
+        assert other.ledger.prefill_tokens > real.ledger.prefill_tokens + 10 * 32

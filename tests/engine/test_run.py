@@ -265,7 +265,8 @@ def test_the_clock_leaves_interruptions_and_saving_out(monkeypatch: pytest.Monke
 
     clock = SimpleNamespace(perf_counter=lambda: clock.now_s, now_s=50.0)
     monkeypatch.setattr(world, "time", clock)
-    ours = world.EngineWorld(None, None, None, seed=0, clock_s=7.0)  # type: ignore[arg-type]
+    replica: Any = SimpleNamespace(limits=SimpleNamespace(max_seqs=1))
+    ours = world.EngineWorld(replica, None, None, seed=0, clock_s=7.0)  # type: ignore[arg-type]
     clock.now_s += 2.0
     with ours.clock_stopped():
         clock.now_s += 100.0

@@ -18,22 +18,20 @@ from simulator.cluster.simulated import SimulatedCluster
 from simulator.plan import Batch, EnoughGroups, Launch, StepPlan
 from simulator.rollout import Rollout
 from simulator.spans import Run
-from simulator.world import ClusterShape, Ended
-from tests.reference.cluster import ReferenceCluster
-from tests.reference.driver import Command, Driver, Submit
-from tests.strategies import (
+from simulator.testing.strategies import (
     ROUTINGS,
     Scenario,
     TableCost,
     TableWorkload,
     clusters,
-    commands,
     crowded,
-    pauses,
     run_scenario,
     scenarios,
-    submits,
 )
+from simulator.world import ClusterShape, Ended
+from tests.commands import commands, pauses, submits
+from tests.reference.cluster import ReferenceCluster
+from tests.reference.driver import Command, Driver, Submit
 
 thorough = settings(
     max_examples=200,

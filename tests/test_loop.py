@@ -34,8 +34,7 @@ from simulator.policies import parse_policy
 from simulator.policy import chain
 from simulator.rollout import Key, Rollout, Stay
 from simulator.spans import DROPPED, PENDING, TRAINED, Run
-from simulator.world import ClusterShape, Ended, Event, TrainBatch, Trained, TrainGroup
-from tests.strategies import (
+from simulator.testing.strategies import (
     Cycle,
     HasVariance,
     KeepFirst,
@@ -46,6 +45,7 @@ from tests.strategies import (
     run_scenario,
     scenarios,
 )
+from simulator.world import ClusterShape, Ended, Event, TrainBatch, Trained, TrainGroup
 
 checked = settings(
     max_examples=60,

@@ -25,8 +25,8 @@ from simulator.results.metrics import (
 )
 from simulator.rollout import Rollout, Segment, Stay
 from simulator.spans import TRAINED, PhaseSpan, Run, StepRecord
+from simulator.testing.strategies import TableCost, TableWorkload
 from simulator.world import ClusterShape
-from tests.strategies import TableCost, TableWorkload
 
 
 def add_stay(

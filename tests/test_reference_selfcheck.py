@@ -11,6 +11,13 @@ from simulator.cluster.replica import EngineSpec
 from simulator.costs.base import Iteration
 from simulator.errors import RunError
 from simulator.rollout import Rollout, Stay
+from simulator.testing.strategies import (
+    Scenario,
+    TableCost,
+    TableWorkload,
+    run_scenario,
+    scenarios,
+)
 from simulator.world import (
     ClusterShape,
     Ended,
@@ -22,7 +29,6 @@ from simulator.world import (
     TrainGroup,
 )
 from tests.reference.cluster import ReferenceCluster
-from tests.strategies import Scenario, TableCost, TableWorkload, run_scenario, scenarios
 
 
 def cluster(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -10,7 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+import simulator.testing
 from simulator.cluster.replica import EngineSpec
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.errors import RunError, ScenarioError
@@ -32,7 +37,8 @@ from simulator.testing import (
     try_on,
     try_policy,
 )
-from simulator.testing.conform import CASES, PLAIN
+from simulator.testing import strategies as drawn
+from simulator.testing.conform import CASES, PLAIN, Case
 from simulator.world import ClusterShape, Ended, Event, World
 
 LENGTHS = [[3, 9, 4], [5, 5, 12], [1, 2, 30]]
@@ -429,3 +435,26 @@ def test_policies_by_name_conform(name: str) -> None:
 )
 def test_chains_conform(policy: str) -> None:
     check_policy_conforms(policy)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(drawn.cases(), st.sampled_from(sorted({*POLICIES} - {"dapo_filter"})))
+def test_policies_conform_wherever_hypothesis_leads(case: Case, name: str) -> None:
+    check_policy_conforms(PARAMETERS.get(name, name), cases=[case])
+
+
+def test_without_hypothesis_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    monkeypatch.delitem(sys.modules, "simulator.testing.strategies")
+    with pytest.raises(ImportError, match=r"need hypothesis: pip install 'rollcast\[testing\]'"):
+        importlib.import_module("simulator.testing.strategies")
+
+
+def test_rollcast_has_the_same_names() -> None:
+    import rollcast.testing.strategies
+
+    for module in ("testing", "testing.strategies"):
+        face = importlib.import_module(f"rollcast.{module}")
+        own = importlib.import_module(f"simulator.{module}")
+        assert all(getattr(face, name) is getattr(own, name) for name in face.__all__)
+    assert rollcast.testing.__all__ == simulator.testing.__all__

@@ -1,4 +1,5 @@
-"""Unit tests for policies; see `simulator.testing`, whose names these are."""
+"""Unit tests for policies; see `simulator.testing`, whose names these are. ``strategies`` are for
+Hypothesis, and imported by name."""
 
 from rollcast._own import own
 

@@ -73,7 +73,7 @@ class Rollouts:
     def _overdue_in_buffer(self, plan: StepPlan) -> int:
         """Groups at the head of the buffer that this batch has to wait for, as the next one could
         not take them any more, and those before them."""
-        if plan.oldest_allowed == -math.inf or plan.launch.source == "fresh":
+        if plan.oldest_allowed == -math.inf:
             return 0
         late = 0
         for place, group in enumerate(self.buffer, start=1):
@@ -120,7 +120,8 @@ class Rollouts:
         source = plan.launch.source
         for _ in range(groups):
             group = None
-            if source != "fresh" and self.buffer:
+            # A bound on staleness outranks the source: what it waits for has to run.
+            if self.buffer and (source != "fresh" or self._overdue_in_buffer(plan)):
                 group = self._from_buffer(step)
             if group is None:
                 if source == "buffer" and launched:

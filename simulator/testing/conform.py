@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from simulator.cluster.replica import EngineSpec
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs import LinearCost
+from simulator.costs.base import CostModel
 from simulator.errors import RollcastError
 from simulator.plan import Batch, StepPlan
 from simulator.policies import check_policy
@@ -27,6 +28,7 @@ from simulator.testing.listed import ListedWorkload
 from simulator.testing.monitor import Monitor
 from simulator.testing.pure import Twice
 from simulator.testing.trial import Trial, as_policy, try_on
+from simulator.workload.build import Workload
 from simulator.world import ClusterShape
 
 PLAIN = LinearCost(1.0, 0.0, 0.0, 0.0, train_per_token_s=0.0, train_fixed_s=4.0, sync_s=1.0)
@@ -48,9 +50,9 @@ class Case:
     """A small cluster and what it works on."""
 
     name: str
-    workload: ListedWorkload
+    workload: Workload
     engine: EngineSpec = ROOMY
-    cost: LinearCost = ODD
+    cost: CostModel = ODD
     replicas: int = 1
     routing: str = "least_loaded"
 

@@ -246,15 +246,17 @@ class Monitor:
             return
         found = stay.prompt_tokens + before - stay.prefill_tokens
         block = self._block
+        # Where a chunk leaves one token over, the simulator decodes that one.
+        odd = int(
+            found > 0 and not self._tokens_of and (block is None or found % block == 1 % block)
+        )
+        found -= odd
         if block is None:
             assert found == 0, f"{stay} found {found} tokens in a cache that is not there"
             return
-        # Where a chunk leaves one token over, the simulator decodes that one.
-        odd = found % block
-        assert odd == 0 or (odd == 1 and not self._tokens_of), (
+        assert found % block == 0, (
             f"{stay} found {found} tokens, which are not whole blocks of {block}"
         )
-        found -= odd
         assert 0 <= found <= stay.prompt_tokens, "a resumed rollout found its old tokens' keys"
         self._cold[stay.group, stay.replica].append(found)
 

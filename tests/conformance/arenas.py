@@ -14,8 +14,8 @@ from simulator.cluster.replica import EngineSpec
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.rollout import Rollout
 from simulator.testing import Monitor
+from simulator.testing.strategies import TableCost, TableWorkload
 from simulator.world import ClusterShape, World
-from tests.strategies import TableCost, TableWorkload
 
 if TYPE_CHECKING:
     from engine.vllm.replica import VllmReplica

@@ -63,7 +63,14 @@ def tiny_path(tiny_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="session")
 def make_replica(tiny_path: Path) -> Iterator[Callable[..., VllmReplica]]:
-    """Start further replicas beside the shared one; all of them end with the session."""
+    """Start further replicas beside the shared one; all of them end with the session.
+
+    One that is shut down before leaves vLLM's process groups alone, without which no other in this
+    process could go on.
+    """
+    import vllm.v1.engine.core as core
+    from vllm.distributed import cleanup_dist_env_and_memory
+
     from engine.vllm.replica import VllmReplica
 
     started: list[VllmReplica] = []
@@ -73,11 +80,13 @@ def make_replica(tiny_path: Path) -> Iterator[Callable[..., VllmReplica]]:
         started.append(VllmReplica(tiny_path, **options))
         return started[-1]
 
-    yield make
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "cleanup_dist_env_and_memory", lambda: None)
+        yield make
         patch.setattr("gc.collect", lambda *args: 0)  # else each of them searches the whole heap
         for replica in started:
             replica.shutdown()
+    cleanup_dist_env_and_memory()
 
 
 @pytest.fixture(scope="session")

@@ -59,8 +59,13 @@ def scenario(policy: str, model: Path) -> RunSpec:
 
 
 @pytest.fixture(scope="module")
-def make_run(tiny_path: Path) -> Iterator[Callable[[str], tuple[RunSpec, Run]]]:
-    """Runs of the example under any policy, each as if its engine had just started."""
+def make_run(
+    tiny_path: Path, make_replica: Callable[..., object]
+) -> Iterator[Callable[[str], tuple[RunSpec, Run]]]:
+    """Runs of the example under any policy, each as if its engine had just started.
+
+    Asks for ``make_replica`` because an engine that ends here must not take others along.
+    """
     from engine.tasks.tokenizer import build_tokenizer
 
     build_tokenizer().save_pretrained(tiny_path)

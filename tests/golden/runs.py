@@ -19,8 +19,8 @@ from simulator.loop import run
 from simulator.plan import Batch, StepPlan
 from simulator.policies import parse_policy
 from simulator.spans import Run
+from simulator.testing.strategies import TableCost, TableWorkload
 from simulator.world import ClusterShape
-from tests.strategies import TableCost, TableWorkload
 
 DIGESTS = Path(__file__).parent / "digests.json"
 

@@ -1,18 +1,30 @@
 """Hypothesis strategies for clusters, workloads and plans that are small and nasty.
 
+    from hypothesis import given
+    from rollcast.testing import check_policy_conforms, strategies
+
+    @given(strategies.cases())
+    def test_it_conforms(case):
+        check_policy_conforms("april", cases=[case])
+
 Round figures abound, so that replicas, trainers and time limits meet at the same instant; pools
-hold little more than one rollout, so that preemption is common; prompts need several chunks.
+hold little more than one rollout, so that preemption is common; prompts need several chunks. Needs
+the package hypothesis.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
-from hypothesis import strategies as st
+try:
+    from hypothesis import strategies as st
+except ImportError as error:
+    raise ImportError("the strategies need hypothesis: pip install 'rollcast[testing]'") from error
 
 from simulator.cluster.replica import EngineSpec
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.loop import run
 from simulator.plan import (
@@ -23,18 +35,20 @@ from simulator.plan import (
     Filter,
     GroupProbe,
     History,
+    Interrupt,
     Launch,
     Oracle,
     Prompts,
     Staleness,
     StepPlan,
     Stop,
+    Unfinished,
 )
 from simulator.policy import Policy
 from simulator.spans import Run
+from simulator.testing.conform import Case
 from simulator.workload.draws import GroupDraw, Path
 from simulator.world import ClusterShape, World
-from tests.reference.driver import Abort, Command, Submit, Sync, Train, Wait
 
 ROUTINGS = ("round_robin", "least_loaded", "group_affinity")
 
@@ -58,7 +72,13 @@ class TableWorkload:
     openings: int = 0
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @property
     def max_prompt_tokens(self) -> int:
+        """The longest prompt."""
         return max(self.prompts)
 
     def draw(
@@ -70,6 +90,7 @@ class TableWorkload:
         prompt: int | None = None,
         visit: int = 0,
     ) -> GroupDraw:
+        """See `simulator.workload.build.Workload.draw`."""
         number = group if prompt is None else prompt
         start = 7 * number + 11 * attempt + 2 * version + 5 * visit
         tells = bool(self.beginnings or self.openings)
@@ -145,12 +166,14 @@ class TableCost:
     switch_to_rollout_s: float = 0.0
 
     def decode_curve(self, rollouts: int) -> Curve:
+        """Seconds of a decode iteration over its context."""
         base = self.iteration_s + self.per_rollout_s * rollouts
         pieces = [(0, base, self.per_context_token_s)]
         pieces += [(at, base + jump, slope) for at, jump, slope in self.knots]
         return Curve(pieces)
 
     def mixed_iteration_s(self, work: Iteration) -> float:
+        """Seconds of an iteration that prefills."""
         return (
             self.iteration_s
             + self.per_rollout_s * work.rollouts
@@ -162,11 +185,13 @@ class TableCost:
         )
 
     def train(self, load: TrainLoad) -> TrainCost:
+        """The phases, in order."""
         return TrainCost(
             tuple((kind, fixed + each * load.tokens) for kind, fixed, each in self.phases)
         )
 
     def warnings(self, extremes: Extremes) -> list[str]:
+        """None: there is no range to leave."""
         return []
 
 
@@ -175,6 +200,7 @@ class HasVariance:
     """Keeps a group whose rewards are not all the same."""
 
     def __call__(self, rewards: Sequence[float]) -> bool:
+        """Whether they differ."""
         return max(rewards) > min(rewards)
 
 
@@ -185,6 +211,7 @@ class KeepFirst:
     keep: int
 
     def __call__(self, rewards: Sequence[float], group: int = 0) -> list[int]:
+        """The first positions."""
         return list(range(min(self.keep, len(rewards))))
 
 
@@ -195,6 +222,7 @@ class Cycle(Policy):
     plans: tuple[StepPlan, ...]
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:
+        """The plan whose turn it is."""
         return replace(self.plans[plan.step % len(self.plans)], step=plan.step)
 
 
@@ -209,6 +237,10 @@ class Scenario:
     routing: str
     plans: tuple[StepPlan, ...]
     steps: int
+
+    def world(self) -> SimulatedCluster:
+        """A fresh simulated cluster."""
+        return SimulatedCluster(self.shape, self.engine, self.cost, self.workload, self.routing)
 
 
 def run_scenario(scenario: Scenario, world: World) -> Run:
@@ -293,6 +325,7 @@ def costs(draw: st.DrawFn) -> TableCost:
 
 @st.composite
 def shapes(draw: st.DrawFn) -> ClusterShape:
+    """One to four replicas, and a trainer on their GPUs or on one of its own."""
     return ClusterShape(
         replicas=draw(st.integers(1, 4)),
         gpus_per_replica=1,
@@ -313,6 +346,7 @@ predictors = st.sampled_from([None, Oracle(), GroupProbe(), History({0: 3.0, 1: 
 
 @st.composite
 def dispatches(draw: st.DrawFn) -> Dispatch:
+    """Orders of dispatch, predictors, placements and windows."""
     if draw(st.integers(0, 2)):
         return Dispatch()
     return Dispatch(
@@ -327,7 +361,9 @@ def dispatches(draw: st.DrawFn) -> Dispatch:
 def plans(draw: st.DrawFn, run_ahead: int, apart: bool = False) -> StepPlan:
     """Any combination of decisions that can go on."""
     size = draw(st.integers(1, 4))
-    refill = draw(st.sampled_from(["none", "none", "group", "rollout"]))
+    refill: Literal["none", "group", "rollout"] = draw(
+        st.sampled_from(["none", "none", "group", "rollout"])
+    )
     fewer = [0.34, 0.5] if refill != "none" else []
     launch = Launch(
         over_sampling=draw(st.sampled_from([1.0, 1.0, 1.5, 2.0, 3.0, *fewer])),
@@ -348,8 +384,8 @@ def plans(draw: st.DrawFn, run_ahead: int, apart: bool = False) -> StepPlan:
     groups = draw(st.integers(1, 3))
     bounded = draw(st.integers(0, 2)) == 0
     budget = draw(st.sampled_from([None, None, None, 1, 4, 13]))
-    interrupt = draw(st.sampled_from(["at_stop", "at_stop", "for_weights", "never"]))
-    unfinished = draw(st.sampled_from(["resume", "resume", "discard", "restart"]))
+    interrupt: Interrupt = draw(st.sampled_from(["at_stop", "at_stop", "for_weights", "never"]))
+    unfinished: Unfinished = draw(st.sampled_from(["resume", "resume", "discard", "restart"]))
     if budget is not None:  # what it puts away must come back to be completed
         interrupt, unfinished = "at_stop", "resume"
         launch = replace(launch, source="buffer_first")
@@ -380,6 +416,7 @@ def plans(draw: st.DrawFn, run_ahead: int, apart: bool = False) -> StepPlan:
 
 @st.composite
 def scenarios(draw: st.DrawFn) -> Scenario:
+    """A cluster, what it works on, and one or two plans in turn."""
     shape = draw(shapes())
     workload = draw(workloads())
     run_ahead = 0 if shape.colocated else draw(st.integers(0, 2))
@@ -398,6 +435,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Scenario:
+    """A cluster and what it works on, without a plan."""
     workload = draw(workloads())
     return Scenario(
         shape=draw(shapes()),
@@ -437,32 +475,16 @@ def crowded(draw: st.DrawFn) -> Scenario:
     )
 
 
-# Commands for worlds below the loop
-
-groups = st.tuples(st.integers(0, 9), st.sampled_from([2, 1, 3, 4, 6]))
-places = st.lists(st.integers(0, 20), min_size=1, max_size=8).map(tuple)
-allowances = st.sampled_from([None, None, 1, 2, 5, 17])
-submits = st.builds(
-    Submit,
-    st.lists(groups, min_size=1, max_size=4).map(tuple),
-    st.one_of(st.just(()), places),
-    st.booleans(),
-    allowances,
-    st.booleans(),
-)
-seconds = st.one_of(
-    st.sampled_from([0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 13.0]),
-    st.sampled_from([0.006, 0.1, 1 / 3, 0.37, 1.7]),
-)
-waits = st.builds(Wait, st.one_of(st.none(), seconds, seconds))
-masks = st.one_of(st.just(-1), st.integers(0, 255))
-aborts = st.builds(Abort, waits, masks)
-resumes = st.builds(Submit, st.just(()), places, st.booleans(), allowances, st.booleans())
-commands: st.SearchStrategy[list[Command]] = st.lists(
-    st.one_of(submits, waits, aborts, resumes, st.just(Train()), st.just(Sync())),
-    min_size=4,
-    max_size=30,
-)
-pauses: st.SearchStrategy[list[Command]] = st.lists(
-    st.one_of(submits, aborts, aborts, resumes), min_size=6, max_size=30
-)
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """A cluster and what it works on, for `simulator.testing.check_policy_conforms`: no two groups
+    ask the same, so that whoever finds another's keys found old ones."""
+    cluster = draw(clusters())
+    return Case(
+        "a case that Hypothesis drew",
+        replace(cluster.workload, beginnings=(), openings=0),
+        cluster.engine,
+        cluster.cost,
+        cluster.shape.replicas,
+        cluster.routing,
+    )

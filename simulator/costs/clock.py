@@ -8,12 +8,20 @@ that finish together finish at the *same* time: ties never hang on rounding.
 
 from __future__ import annotations
 
+from simulator.errors import RunError
+
 TICKS_PER_S = 1 << 80
 
 
 def to_ticks(duration_s: float) -> int:
-    """Ticks in ``duration_s`` seconds, rounded down to a tick (8.3e-25 s)."""
-    return int(duration_s * TICKS_PER_S)
+    """Ticks in ``duration_s`` seconds, rounded down to a tick (8.3e-25 s). Raises RunError for what
+    is no time at all."""
+    try:
+        return int(duration_s * TICKS_PER_S)
+    except (OverflowError, ValueError):
+        raise RunError(
+            f"something takes {duration_s:g} s, which no clock counts: see the costs"
+        ) from None
 
 
 def to_seconds(ticks: int) -> float:

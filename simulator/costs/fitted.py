@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
+from simulator.costs.base import LARGEST_COST_S, Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.errors import ScenarioError
 from simulator.options import NOT_NEGATIVE, AtLeast, Between, given, read
 from simulator.results.fitted_file import check_schema, read_fitted
@@ -22,7 +22,7 @@ from simulator.results.fitted_file import check_schema, read_fitted
 FIELD = "cost.file"
 MOST_MINIBATCHES = 10_000
 
-Seconds = Annotated[float, NOT_NEGATIVE]
+Seconds = Annotated[float, Between(0, LARGEST_COST_S)]
 Ends = Annotated[tuple[int, int], NOT_NEGATIVE]
 
 
@@ -38,7 +38,7 @@ class IterationCost:
     """
 
     fixed_s: Seconds
-    rollout_pieces: Annotated[tuple[tuple[int, float], ...], NOT_NEGATIVE]
+    rollout_pieces: Annotated[tuple[tuple[int, float], ...], Between(0, LARGEST_COST_S)]
     per_context_token_s: Seconds
     per_prefill_token_s: Seconds
     per_prefill_pair_s: Seconds

@@ -7,10 +7,17 @@ from typing import Annotated
 
 import numpy as np
 
-from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
+from simulator.costs.base import (
+    LARGEST_COST_S,
+    Curve,
+    Extremes,
+    Iteration,
+    TrainCost,
+    TrainLoad,
+)
 from simulator.options import Between, Doc, Options
 
-COST = Between(0, 1e6)  # seconds; more would overflow the clock
+COST = Between(0, LARGEST_COST_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,7 @@ class TableSharing:
     visit: int
 
     def path(self, index: int, version: int) -> Path:
+        """See `simulator.workload.draws.Sharing.path`: an end for each token in common."""
         tokens = self.workload.tokens(
             self.group, index, self.attempt, self.drawn_at, self.prompt, self.visit
         )

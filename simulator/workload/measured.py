@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import ScenarioError
-from simulator.options import NOT_NEGATIVE, AtLeast, read
+from simulator.options import Between, read
+from simulator.results.shapes import LARGEST_TOKENS, MOST
 from simulator.workload.draws import (
     GROUPS_PER_BLOCK,
     GroupDraw,
@@ -33,6 +34,7 @@ NEAR_GROUPS = 256
 _GROUPS, _ORDER = 0x72736770, 0x72736F72  # Philox streams: the letters of "rsgp" and "rsor"
 
 
+LENGTH = Between(1, LARGEST_TOKENS)
 _COLUMNS = ("version", "prompt_tokens", "new_tokens", "rewards")
 
 
@@ -44,11 +46,11 @@ class MeasuredGroups:
     its rollouts, as many as it had. max_new_tokens: at which they were cut.
     """
 
-    version: Annotated[tuple[int, ...], NOT_NEGATIVE]
-    prompt_tokens: Annotated[tuple[int, ...], AtLeast(1)]
-    new_tokens: Annotated[tuple[tuple[int, ...], ...], AtLeast(1)]
+    version: Annotated[tuple[int, ...], Between(0, MOST)]
+    prompt_tokens: Annotated[tuple[int, ...], LENGTH]
+    new_tokens: Annotated[tuple[tuple[int, ...], ...], LENGTH]
     rewards: tuple[tuple[float, ...], ...]
-    max_new_tokens: Annotated[int, AtLeast(1)]
+    max_new_tokens: Annotated[int, LENGTH]
 
     def __len__(self) -> int:
         return len(self.version)

@@ -20,7 +20,7 @@ from simulator.results.metrics import summarise
 from simulator.results.write import write_json, write_run
 from simulator.scenario.file import RawScenario
 from simulator.scenario.scenario import build_scenario
-from tests.reference.cluster import ReferenceCluster
+from tests.reference.cluster import OnlyPromptsShared, ReferenceCluster
 
 LINEAR = {
     "iteration_s": 1.5e-3,
@@ -127,7 +127,8 @@ def write_world(
     scenario = build_scenario(RawScenario(data))
     assert isinstance(scenario.cost, LinearCost)
     cost = NoisyCost(scenario.cost, np.random.default_rng(seed + 77), spread, outliers, bend)
-    world = ReferenceCluster(scenario.shape, scenario.engine, cost, scenario.workload)
+    workload = OnlyPromptsShared(scenario.workload)
+    world = ReferenceCluster(scenario.shape, scenario.engine, cost, workload)
     result = run(world, scenario.policy, scenario.plan, steps)
     summary = {"schema": "rollcast-run/1", "policy": scenario.policy_name, "seed": seed,
                **summarise(result)}  # fmt: skip

@@ -19,7 +19,7 @@ from simulator.errors import RunError
 from simulator.plan import Layout, Placement
 from simulator.rollout import Ending, Key, Rollout, Segment
 from simulator.rollout import Stay as Told
-from simulator.workload.build import Workload
+from simulator.workload.build import GroupDraw, Workload
 from simulator.world import (
     ClusterShape,
     Ended,
@@ -65,6 +65,44 @@ class TokenWorkload(Workload, Protocol):
     ) -> tuple[object, ...]:
         """Prompt and response of a rollout, drawn at this version."""
         ...
+
+
+@dataclass(frozen=True)
+class OnlyPromptsShared:
+    """A workload of counts, with tokens: those of a prompt, and for each response its own."""
+
+    counts: Workload
+
+    @property
+    def max_new_tokens(self) -> int:
+        return self.counts.max_new_tokens
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        return self.counts.max_prompt_tokens
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.counts.warnings
+
+    def draw(
+        self,
+        group: int,
+        size: int,
+        attempt: int = 0,
+        version: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> GroupDraw:
+        return self.counts.draw(group, size, attempt, version, prompt, visit)
+
+    def tokens(
+        self, group: int, index: int, attempt: int, version: int, prompt: int, visit: int
+    ) -> tuple[object, ...]:
+        drawn = self.draw(group, index + 1, attempt, version, prompt, visit)
+        asked = tuple((prompt, place) for place in range(drawn.prompt_tokens))
+        own = range(drawn.new_tokens[index])
+        return (*asked, *((group, index, attempt, place) for place in own))
 
 
 class ReferenceCluster:

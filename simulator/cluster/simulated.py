@@ -127,6 +127,8 @@ class SimulatedCluster:
         cap = self._workload.max_new_tokens
         for rollout in rollouts:
             _, prompt_tokens, total_tokens, reward, leading, sharing = self._drawn[rollout.key]
+            if total_tokens <= rollout.new_tokens:
+                raise RunError(f"{rollout} has no tokens left of {total_tokens} to sample")
             cut, version = total_tokens >= cap, self._version
             if sharing is not None:
                 leading = shared_blocks(sharing.path(rollout.index, version), self._block_tokens)

@@ -58,8 +58,10 @@ class Monitor:
         self._reached: dict[tuple[int, int, int], int] = {}  # by group, index, attempt
         self._prompts: dict[int, int] = {}
         self._made: dict[Key, tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...]]] = {}
-        self._cold: dict[tuple[int, int], list[int]] = defaultdict(list)  # missing prompt tokens
-        self._through: set[int] = set()  # groups that were in flight at the last sync
+        # Tokens that each stay found in a replica's cache since the last sync, by prompt.
+        self._found: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self._through: set[int] = set()  # prompts in flight at the last sync
+        self._ended_here: set[tuple[Key, int, int]] = set()  # key, attempt, replica; since then
         self._trained: set[tuple[int, int, int]] = set()
         self._updating: int | None = None
         self._final = True
@@ -183,11 +185,12 @@ class Monitor:
         self.version = self._updates
         # The caches were empty when this version began but for what was in flight, so of every
         # other prompt that a replica saw, some rollout computed all of it, or still does.
-        flying = {group for group, _ in self._flying}
-        for (group, replica), missing in self._cold.items():
-            cold = group in self._through | flying or min(missing) == 0
-            assert cold, f"group {group} found old keys on replica {replica}"
-        self._cold.clear()
+        flying = {rollout.prompt for rollout in self._flying.values()}
+        for (prompt, replica), found in self._found.items():
+            cold = prompt in self._through | flying or min(found) == 0
+            assert cold, f"all that answered prompt {prompt} found old keys on replica {replica}"
+        self._found.clear()
+        self._ended_here.clear()
         self._through = flying
 
     def _end(self, stay: Stay) -> None:
@@ -228,12 +231,15 @@ class Monitor:
             f"{stay} has {sampled} tokens, with {allowed} allowed"
         )
         self._reached[(*stay.key, stay.attempt)] = total
-        self._check_prefill(stay, before, sampled)
+        self._check_prefill(stay, rollout.prompt, before, sampled)
+        self._ended_here.add((stay.key, stay.attempt, stay.replica))
         if self._tokens_of:
             self._check_tokens(rollout, before, total)
 
-    def _check_prefill(self, stay: Stay, before: int, sampled: int) -> None:
-        """A stay computes what it knows, but for whole blocks of the prompt that its group has."""
+    def _check_prefill(self, stay: Stay, prompt: int, before: int, sampled: int) -> None:
+        """A stay computes what it knows, but for whole blocks that are cached: of the prompt, of
+        its own response where it was here before with these weights, and of another's response
+        that is known to begin alike."""
         assert 0 <= stay.recomputed_tokens <= stay.prefill_tokens, (
             f"{stay} recomputed more than it prefilled"
         )
@@ -242,7 +248,7 @@ class Monitor:
         )
         if stay.preemptions or not sampled:
             if stay.prefill_tokens:  # part of a prefill, which others may have found
-                self._cold[stay.group, stay.replica].append(0)
+                self._found[prompt, stay.replica].append(0)
             return
         found = stay.prompt_tokens + before - stay.prefill_tokens
         block = self._block
@@ -257,8 +263,12 @@ class Monitor:
         assert found % block == 0, (
             f"{stay} found {found} tokens, which are not whole blocks of {block}"
         )
-        assert 0 <= found <= stay.prompt_tokens, "a resumed rollout found its old tokens' keys"
-        self._cold[stay.group, stay.replica].append(found)
+        here_before = (stay.key, stay.attempt, stay.replica) in self._ended_here
+        most = stay.prompt_tokens + (before if here_before else 0)
+        assert 0 <= found <= max(most, stay.shared.tokens), (
+            f"{stay} found {found} tokens, of which {most} may have been cached"
+        )
+        self._found[prompt, stay.replica].append(found)
 
     def _tokens(
         self, rollout: Rollout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,14 +44,15 @@ class RecordedWorkload:
         prompt: int | None = None,
         visit: int = 0,
     ) -> GroupDraw:
-        """The group's responses. Raises RunError for one that the run never launched."""
+        """The group's responses; no tokens for one that no replica ever had, as others of its group
+        went first. Raises RunError if the last one is such."""
         found = self._found.get((group, attempt), {})
-        if not all(index in found for index in range(size)):
+        if size - 1 not in found:
             raise RunError(
-                f"the replay launched {size} rollouts of group {group} (attempt {attempt}), but "
-                f"the run it replays launched {len(found)}: their decisions differ"
+                f"the replay launched rollout {size - 1} of group {group} (attempt {attempt}), "
+                "which the run that it replays never did: their decisions differ"
             )
-        drawn: Sequence[tuple[int, float]] = [found[index] for index in range(size)]
+        drawn = [found.get(index, (0, math.nan)) for index in range(size)]
         lengths = tuple(tokens for tokens, _ in drawn)
         rewards = tuple(reward for _, reward in drawn)
         sharing = None if self._paths is None else RecordedSharing(self._paths, group, attempt)

@@ -72,8 +72,6 @@ def test_the_laws_hold(build: Build, kind: str, policy: str) -> None:
         pytest.skip("trains while it samples, which needs GPUs apart")
     if first.dispatch.predictor == Oracle() and kind == ENGINE:
         pytest.skip("asks for lengths that only a simulator knows")
-    if first.budget_tokens and kind == ENGINE:
-        pytest.skip("a second round in one step finds its own keys, unlike the simulator's")
     plan = AGAIN if AGAIN_FOR & set(re.findall(r"\w+", policy)) else PLAN
     monitor = build(kind).monitor()
     size = {"batch_groups": PLAN.batch.groups, "group_size": PLAN.batch.group_size}

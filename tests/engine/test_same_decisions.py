@@ -50,6 +50,13 @@ POLICIES = [
     "dynamic_sampling",
     "partial_rollout",
     "tail_batching",
+    "token_budget(tokens=12)",
+    "sorted_rl",
+    "seer(window=0.5)",
+    "rhyme_rl",
+    "colocate_async",
+    "difficulty(easy=0.6, hard=0.3)",
+    "april(over_sampling=2)+longest_first(predictor=probe)",
     "april(over_sampling=2)+sagc(candidates=[2, 4, 8], first=4)+pods(keep=2)+prefix_reuse",
 ]
 

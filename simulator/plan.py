@@ -11,7 +11,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from simulator.errors import ScenarioError
 
@@ -195,8 +195,7 @@ class Prompts:
     skip: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """What a stop rule may look at: complete groups that count, groups needed, rollouts in flight.
     Counts, never seconds: decisions must not hang on a world's clock."""
 

@@ -152,14 +152,13 @@ class Rollout:
 
     def add(self, stay: Stay) -> int:
         """Takes in what a stay made of it; returns the tokens that were new."""
-        sampled = 0
-        for version, tokens in stay.segments:
-            sampled += tokens
-            last = self.segments[-1] if self.segments else None
-            if last is not None and last.version == version:
-                self.segments[-1] = Segment(version, last.tokens + tokens)
+        sampled, segments = 0, self.segments
+        for segment in stay.segments:
+            sampled += segment.tokens
+            if segments and segments[-1].version == segment.version:
+                segments[-1] = Segment(segment.version, segments[-1].tokens + segment.tokens)
             else:
-                self.segments.append(Segment(version, tokens))
+                segments.append(segment)
         self.new_tokens += sampled
         if self.allowance is not None:
             self.allowance -= sampled

@@ -7,6 +7,7 @@ the two into one tidy table, and everything else (metrics, pictures, traces) der
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from simulator.rollout import Rollout, Stay
 from simulator.world import ClusterShape
 
 PENDING, TRAINED, DROPPED = 0, 1, 2
+_ROWS_AT_ONCE = 1024
 
 _STAY_COLUMNS = {
     "step": "q",
@@ -66,22 +68,31 @@ class Stays:
     columns = tuple(_STAY_COLUMNS)
 
     def __init__(self) -> None:
-        self._data = {name: array(code) for name, code in _STAY_COLUMNS.items()}
-        self._append = [self._data[name].append for name in _STAY_COLUMNS]
+        self._columns = {name: array(code) for name, code in _STAY_COLUMNS.items()}
+        self._rows: list[tuple[Any, ...]] = []  # added since; columns grow faster many at a time
+        self._count = 0
 
     def __getstate__(self) -> dict[str, array[Any]]:
         return self._data
 
     def __setstate__(self, data: dict[str, array[Any]]) -> None:
-        self._data = data
-        self._append = [data[name].append for name in _STAY_COLUMNS]
+        self._columns, self._rows, self._count = data, [], len(data["step"])
 
     def __len__(self) -> int:
-        return len(self._data["step"])
+        return self._count
 
     def __getitem__(self, column: str) -> NDArray[Any]:
         """A column as a numpy array (a copy, so that the table can go on growing)."""
         return np.array(self._data[column])
+
+    @property
+    def _data(self) -> dict[str, array[Any]]:
+        if self._rows:
+            added = zip(*self._rows, strict=True)
+            for column, values in zip(self._columns.values(), added, strict=True):
+                column.extend(values)
+            self._rows = []
+        return self._columns
 
     def rows(self, first: int = 0) -> Iterator[tuple[Any, ...]]:
         """The rows from ``first`` on, in the order of ``columns``."""
@@ -89,12 +100,14 @@ class Stays:
 
     def extend(self, rows: Iterable[Sequence[Any]]) -> None:
         """Appends rows as `rows` gives them. Raises ValueError for any other."""
+        columns = [*self._data.values()]
         for row in rows:
-            if len(row) != len(self._append):
-                raise ValueError(f"a stay has {len(self._append)} figures, and not {len(row)}")
+            if len(row) != len(columns):
+                raise ValueError(f"a stay has {len(columns)} figures, and not {len(row)}")
             try:
-                for append, value in zip(self._append, row, strict=True):
-                    append(value)
+                for column, value in zip(columns, row, strict=True):
+                    column.append(value)
+                self._count += 1
             except (TypeError, OverflowError) as error:
                 raise ValueError(f"stay {len(self)}: {error}") from None
 
@@ -103,12 +116,14 @@ class Stays:
         or fate."""
         if not 0 <= row < len(self) or fate not in (PENDING, TRAINED, DROPPED):
             raise ValueError(f"stay {row} of {len(self)} cannot have fate {fate}")
-        self._data["fate"][row], self._data["trained_step"][row] = fate, step
+        data = self._data
+        data["fate"][row], data["trained_step"][row] = fate, step
 
     def add(self, step: int, version: int, rollout: Rollout, stay: Stay, sampled: int) -> None:
         """Appends a stay of the rollout, which has taken it in; ``sampled``: its new tokens."""
-        rollout.rows.append(len(self))
-        reward = stay.reward
+        rollout.rows.append(self._count)
+        self._count += 1
+        reward, shared = stay.reward, stay.shared
         row = (
             step,
             rollout.group,
@@ -124,24 +139,27 @@ class Stays:
             stay.prefill_tokens,
             stay.recomputed_tokens,
             stay.preemptions,
-            *stay.shared,
+            shared[0],
+            shared[1],
+            shared[2],
             rollout.finished,
             rollout.truncated,
             rollout.new_tokens > sampled,
             PENDING,
             -1,
-            float("nan") if reward is None else reward,
+            math.nan if reward is None else reward,
             rollout.submitted_s,
             stay.start_s,
             stay.end_s,
         )
-        values: tuple[Any, ...] = row
-        for append, value in zip(self._append, values, strict=True):
-            append(value)
+        self._rows.append(row)
+        if len(self._rows) == _ROWS_AT_ONCE:
+            _ = self._data
 
     def settle(self, rollout: Rollout, fate: int, step: int = -1) -> None:
         """Writes what became of the tokens of this attempt's stays."""
-        fates, trained = self._data["fate"], self._data["trained_step"]
+        data = self._data
+        fates, trained = data["fate"], data["trained_step"]
         for row in rollout.rows:
             fates[row] = fate
             trained[row] = step

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from simulator.plan import Layout, Placement
 from simulator.rollout import Key, Rollout, Stay
@@ -72,8 +72,7 @@ class Phase:
     tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """A stay came to its end by itself: the response is whole, or has had what it was allowed."""
 
     stay: Stay

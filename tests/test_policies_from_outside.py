@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -450,3 +451,15 @@ def test_a_scenario_built_from_text_finds_modules_in_the_working_directory(place
     from simulator.scenario.file import parse_scenario
 
     assert from_raw(parse_scenario(SCENARIO + "policy: mine:Share\n")).policy_name == "mine:Share"
+
+
+def test_a_chain_reads_the_modules_of_its_own_policies_alone() -> None:
+    """Nineteen policies are most of a short command's start."""
+    code = (
+        "import sys; from simulator.policies import parse_policy; parse_policy('april+pods');"
+        "print(*(m for m in sys.modules if m.startswith('simulator.policies.')))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    read = {name.rpartition(".")[2] for name in run.stdout.split()}
+    assert {"april", "pods"} <= read
+    assert not {"sagc", "difficulty", "seer", "tail_batching"} & read

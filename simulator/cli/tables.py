@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.cli.console import console, count, fitted, named_column, one_line, seconds, share
 from simulator.results.write import plain
-from simulator.studies.compare import table
-from simulator.studies.ranking import LEAST_STEPS, LEVEL, SURE, Ranking
-from simulator.studies.simulate import Result
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from simulator.studies.ranking import Ranking
+    from simulator.studies.simulate import Result
 
 
 def show_summary(summary: Mapping[str, Any], as_json: bool = False) -> None:
@@ -88,6 +88,8 @@ def show_comparison(
     results: Mapping[str, Result], ranking: Ranking | None = None, as_json: bool = False
 ) -> None:
     """Prints one row a policy, and how sure their ranking is."""
+    from simulator.studies.compare import table
+
     rows = table(results, ranking)
     if as_json:
         print(json.dumps(plain(rows), indent=1))
@@ -136,6 +138,8 @@ def show_comparison(
 
 def _sureness(ranking: Ranking | None) -> str:
     """What the intervals are, and which policies may change places."""
+    from simulator.studies.ranking import LEAST_STEPS, LEVEL, SURE
+
     if ranking is None:
         return f"Fewer than {LEAST_STEPS} steps: no interval. Give more, or --draws N."
     said = f"{100 * LEVEL:.0f} % intervals "

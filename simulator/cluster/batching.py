@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.cluster.kv import Chain, Leading
+from simulator.cluster.kv import NOTHING, Chain, Leading
 from simulator.costs.base import Curve
 from simulator.rollout import Ending, Rollout, Segment, Stay
 
@@ -49,8 +49,11 @@ class Request(Chain):
         version: int,
         leading: Leading,
     ) -> None:
-        name = (rollout.group, rollout.index, rollout.attempt)
-        super().__init__(rollout.prompt, name, *leading)
+        # What `Chain` would set, without the price of a second call.
+        self.prompt = rollout.prompt
+        self.name = (rollout.group, rollout.index, rollout.attempt)
+        self.body, self.public = leading
+        self.copies = NOTHING
         self.rollout = rollout
         self.prompt_tokens = prompt_tokens
         self.cut = cut

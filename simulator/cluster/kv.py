@@ -194,13 +194,15 @@ class KvPool:
         own, and the tokens are scheduled."""
         if not self.caching:
             return
-        full = computed_tokens // self.block_tokens
-        if chain.body:
+        body = chain.body
+        if body:
             entry = self._entries[chain.prompt]
-            if entry.blocks < chain.body:
-                entry.blocks = min(full, chain.body)
-        held = len(chain.copies)
-        if held < len(chain.public) and held < full - chain.body:
+            if entry.blocks < body:
+                entry.blocks = min(computed_tokens // self.block_tokens, body)
+        if not chain.public:
+            return
+        held, full = len(chain.copies), computed_tokens // self.block_tokens
+        if held < len(chain.public) and held < full - body:
             if not held:
                 chain.copies = []
             for name in chain.public[held : full - chain.body]:
@@ -217,13 +219,15 @@ class KvPool:
         if not self.caching:
             self.used -= self.blocks_for(computed_tokens)
             return
-        blocks, rest = divmod(computed_tokens, self.block_tokens)
+        size = self.block_tokens
+        blocks = computed_tokens // size
         queue, body, copies = self._queue, chain.body, chain.copies
         private = blocks - body - len(chain.public)
         if private > 0:
             queue[chain.name] = private
             self._idle_blocks += private
-        self.used -= blocks + (rest > 0) - min(blocks, body) - len(copies)
+        begun = -(-computed_tokens // size)
+        self.used -= begun - (body if body < blocks else blocks) - len(copies)
         if copies:
             for copy in reversed(copies):
                 copy.holders -= 1

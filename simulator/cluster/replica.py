@@ -429,7 +429,7 @@ class Replica:
         self._tickets += 1
         request.ticket = self._tickets
         heappush(self._ends, (request.target - 1 - off, request.ticket, request))
-        if len(request.copies) < len(request.public) and self._spec.prefix_caching:
+        if request.public and len(request.copies) < len(request.public) and self.pool.caching:
             self._sharers[request] = None
 
     def _stop(self, request: Request) -> int:

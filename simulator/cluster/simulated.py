@@ -208,9 +208,10 @@ class SimulatedCluster:
 
     def _settle(self, stay: Stay) -> None:
         """Forgets what need not be known any more."""
+        key = stay.key
         if stay.finished:
-            del self._drawn[stay.key]
-        self._balance.left(stay.key)
+            del self._drawn[key]
+        self._balance.left(key)
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
         """Starts an update; on shared GPUs it begins once the replicas are idle."""
@@ -285,11 +286,14 @@ class SimulatedCluster:
                 env.step()
             if self._mail:
                 mail, self._mail = self._mail, []
-                return sorted(mail, key=_order)
+                return sorted(mail, key=_order) if len(mail) > 1 else mail
             if until is not None and self._now >= until:
                 return []
             if self._turns:
-                self._check_progress()
+                if env.now == self._instant:
+                    self._count_turn()
+                else:
+                    self._instant, self._turns_then = self._now, 0
                 turns, self._turns = self._turns, []
                 for turn in turns:
                     turn.succeed()
@@ -302,10 +306,8 @@ class SimulatedCluster:
                 raise RunError("the loop waits, but no rollout, update or sync is under way")
             env.step()
 
-    def _check_progress(self) -> None:
+    def _count_turn(self) -> None:
         """Raises RunError where replicas turn and turn, and the clock stands still."""
-        if self._now != self._instant:
-            self._instant, self._turns_then = self._now, 0
         self._turns_then += 1
         if self._turns_then > MAX_TURNS:
             raise RunError(

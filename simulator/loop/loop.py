@@ -20,7 +20,6 @@ from simulator.loop.step import Step
 from simulator.loop.trainer import Trainer
 from simulator.plan import Progress, StepPlan
 from simulator.policy import Policy
-from simulator.rollout import Stay
 from simulator.spans import Run, StepRecord
 from simulator.world import Ended, Event, Trained, World
 
@@ -184,12 +183,15 @@ class Loop:
         plan, rollouts = step.plan, self.rollouts
         if not step.launched:
             step.launched = True  # with nothing due
-        ready = len(rollouts.ready) + len(step.streamed)
-        if not plan.stop(Progress(ready, plan.batch.groups, len(rollouts.flying))):
+        if not plan.stop(self._progress(step)):
             return False
         if plan.keeps_running and not self.trainer.quiet:
             return False
         return not rollouts.overdue(plan)
+
+    def _progress(self, step: Step) -> Progress:
+        ready = len(self.rollouts.ready) + len(step.streamed)
+        return Progress(ready, step.plan.batch.groups, len(self.rollouts.flying))
 
     def _close(self, step: Step) -> None:
         """Ends the rollout phase: puts away what is unfinished, takes the batch, and shows the
@@ -234,22 +236,30 @@ class Loop:
     # Events
 
     def _wait(self) -> None:
-        events = self.world.wait()
+        """Waits until something may have become possible."""
         self._launches = 0
-        self._take_in(events)
+        events = self.world.wait()
+        while not self._take_in(events):
+            events = self.world.wait()
 
-    def _take_in(self, events: list[Event]) -> None:
-        ended: list[Stay] = []
-        for event in events:
-            if isinstance(event, Ended):
-                ended.append(event.stay)
-        step = self.step
+    def _take_in(self, events: list[Event]) -> bool:
+        """Takes in what happened; whether more than rollouts of groups that are still under way."""
+        ended = [event.stay for event in events if isinstance(event, Ended)]
+        step, rollouts = self.step, self.rollouts
         if ended:
             if step is None:
                 raise RunError(f"rollout {ended[0].key} ended, but none was ever launched")
-            self.rollouts.ended(ended, step)
-            if self.rollouts.held:
-                self.rollouts.hand_over(step.plan.dispatch)
+            groups = len(rollouts.groups)
+            rollouts.ended(ended, step)
+            if rollouts.held:
+                rollouts.hand_over(step.plan.dispatch)
+            if len(ended) == len(events):
+                plan = step.plan
+                return (
+                    len(rollouts.groups) < groups
+                    or plan.launch.refill != "none"
+                    or plan.stop(self._progress(step))
+                )
         for event in events:
             if isinstance(event, Ended):
                 continue
@@ -262,6 +272,7 @@ class Loop:
                 self.rollouts.version = self.trainer.version
                 if step is not None and self.rollouts.groups and step.plan.interrupt != "never":
                     self.rollouts.go_on(step)
+        return True
 
     def _end(self, step: Step) -> None:
         self.books.end_step(step.record, self.world.now_s)

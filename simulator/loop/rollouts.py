@@ -231,12 +231,13 @@ class Rollouts:
         """Takes in stays that came to their end by themselves at one instant, and puts groups to
         rest all of which have had their tokens. Raises RunError for a rollout that is not in
         flight."""
-        self._arriving = {stay.key: stay for stay in stays}
+        self._arriving = {stay.key: stay for stay in stays} if len(stays) > 1 else {}
         for stay in stays:
-            rollout = self.flying.get(stay.key)
+            key = stay.key
+            rollout = self.flying.get(key)
             if rollout is None:
-                raise RunError(f"rollout {stay.key} ended, but it is not in flight")
-            del self._arriving[stay.key]
+                raise RunError(f"rollout {key} ended, but it is not in flight")
+            self._arriving.pop(key, None)
             self._leave(rollout, stay)
             self._left(rollout, step)
             group = self.groups.get(rollout.group)

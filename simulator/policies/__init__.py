@@ -4,7 +4,9 @@ those from elsewhere."""
 
 from __future__ import annotations
 
-from simulator.policies.april import APRIL
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 from simulator.policies.chains import (
     build_chain,
     build_policy,
@@ -14,28 +16,32 @@ from simulator.policies.chains import (
     parse_policy,
     spell,
 )
-from simulator.policies.colocate_async import ColocateAsync
-from simulator.policies.difficulty import Difficulty
-from simulator.policies.dynamic_sampling import DynamicSampling
-from simulator.policies.fully_async import FullyAsync
-from simulator.policies.longest_first import LongestFirst
-from simulator.policies.one_step_off import OneStepOff
-from simulator.policies.partial_rollout import PartialRollout
-from simulator.policies.pipeline_rl import PipelineRL
-from simulator.policies.pods import PODS
-from simulator.policies.prefix_reuse import PrefixReuse
 from simulator.policies.registry import built_in, name_of
-from simulator.policies.rhyme_rl import RhymeRL
-from simulator.policies.sagc import SAGC
-from simulator.policies.seer import Seer
-from simulator.policies.sorted_rl import SortedRL
-from simulator.policies.streaming import Streaming
-from simulator.policies.tail_batching import TailBatching
-from simulator.policies.token_budget import TokenBudget
 
-POLICIES = built_in()
-"""Every policy of this package by its name in a scenario; ``dapo_filter`` is another name of
-dynamic_sampling."""
+if TYPE_CHECKING:
+    from simulator.policies.april import APRIL
+    from simulator.policies.colocate_async import ColocateAsync
+    from simulator.policies.difficulty import Difficulty
+    from simulator.policies.dynamic_sampling import DynamicSampling
+    from simulator.policies.fully_async import FullyAsync
+    from simulator.policies.longest_first import LongestFirst
+    from simulator.policies.one_step_off import OneStepOff
+    from simulator.policies.partial_rollout import PartialRollout
+    from simulator.policies.pipeline_rl import PipelineRL
+    from simulator.policies.pods import PODS
+    from simulator.policies.prefix_reuse import PrefixReuse
+    from simulator.policies.rhyme_rl import RhymeRL
+    from simulator.policies.sagc import SAGC
+    from simulator.policies.seer import Seer
+    from simulator.policies.sorted_rl import SortedRL
+    from simulator.policies.streaming import Streaming
+    from simulator.policies.tail_batching import TailBatching
+    from simulator.policies.token_budget import TokenBudget
+    from simulator.policy import Policy
+
+    POLICIES: Mapping[str, type[Policy]]
+    """Every policy of this package by its name in a scenario; ``dapo_filter`` is another name of
+    dynamic_sampling."""
 
 __all__ = [
     "APRIL",
@@ -66,3 +72,13 @@ __all__ = [
     "parse_policy",
     "spell",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The policies' classes, and the table of them: a run that needs two does not read them all."""
+    if name == "POLICIES":
+        return built_in()
+    for kind in built_in().values() if name in __all__ else ():
+        if kind.__name__ == name:
+            return kind
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

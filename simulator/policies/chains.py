@@ -21,9 +21,9 @@ from simulator.plan import Batch, StepPlan
 from simulator.policies import decisions, outside
 from simulator.policies.registry import (
     SYNCHRONOUS,
-    built_in,
     find,
     is_named,
+    kind_of,
     name_of,
 )
 from simulator.policies.spelling import Term, read_terms, spell_term, split_label
@@ -52,8 +52,8 @@ def build_policy(
     where = join(field, str(name))
     kind = find(str(name), where, folder)
     given = {} if params is None else params
-    if name in built_in():
-        return read(built_in()[name], given, where, defaults={"seed": seed})
+    if kind_of(str(name)) is kind:
+        return read(kind, given, where, defaults={"seed": seed})
     return outside.make(kind, name, given, where, seed)
 
 
@@ -97,7 +97,7 @@ def parse_labelled(text: str, *, seed: int = 0, folder: Path | None = None) -> t
 
 
 def _is_policy(name: str) -> bool:
-    return name == SYNCHRONOUS or name in built_in()
+    return name == SYNCHRONOUS or kind_of(name) is not None
 
 
 def spell(policy: Policy) -> str:

@@ -43,6 +43,16 @@ def _defined(module: str) -> list[type[Policy]]:
     ]
 
 
+def kind_of(name: str) -> type[Policy] | None:
+    """The policy of this package that is called so. One whose module is called so too is found
+    without reading its siblings."""
+    if name.isidentifier() and Path(__file__).with_name(f"{name}.py").is_file():
+        for kind in _defined(f"{__package__}.{name}"):
+            if name == kind.NAME:
+                return kind
+    return built_in().get(name)
+
+
 def names() -> list[str]:
     """Every known name: this package's, then the entry points'."""
     return [*built_in(), *(name for name in outside.named() if name not in built_in())]
@@ -55,8 +65,9 @@ def find(name: str, where: str, folder: Path | None = None) -> type:
     for too. Raises ScenarioError for an unknown name, with the nearest ones, and for a class that
     cannot be imported or is no policy.
     """
-    if name in built_in():
-        return built_in()[name]
+    kind = kind_of(name)
+    if kind is not None:
+        return kind
     if outside.is_reference(name) or name in outside.named():
         return outside.load(name, where, folder)
     if name == SYNCHRONOUS:
@@ -76,4 +87,4 @@ def name_of(policy: Policy) -> str:
 
 def is_named(policy: Policy) -> bool:
     """Whether there is a name by which a spelling finds the policy's class again."""
-    return isinstance(policy, outside.Outside) or type(policy) in built_in().values()
+    return isinstance(policy, outside.Outside) or kind_of(type(policy).NAME) is type(policy)

@@ -158,7 +158,7 @@ class Stays:
 
     def settle(self, rollout: Rollout, fate: int, step: int = -1) -> None:
         """Writes what became of the tokens of this attempt's stays."""
-        data = self._data
+        data = self._data if self._rows else self._columns
         fates, trained = data["fate"], data["trained_step"]
         for row in rollout.rows:
             fates[row] = fate

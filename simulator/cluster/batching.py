@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.cluster.kv import NOTHING, Chain, Leading
+from simulator.cluster.kv import Chain, Leading
 from simulator.costs.base import Curve
 from simulator.rollout import Ending, Rollout, Segment, Stay
 
@@ -15,8 +15,8 @@ class Request(Chain):
     known: prompt and sampled tokens to compute before the next one is sampled. While it waits or
     prefills, ``computed`` counts tokens in the cache; while it decodes, they are ``it + off``.
     target: known tokens at which its stay ends; whole: at which its response is; cut: whether that
-    is at the cap. versions: (version, known tokens when its weights came), rising. leading: what
-    others may have of its blocks.
+    is at the cap. version: of the weights, since it had ``since`` known tokens; older: (version,
+    since) of those before, rising. leading: what others may have of its blocks.
     """
 
     __slots__ = (
@@ -26,16 +26,18 @@ class Request(Chain):
         "decoding",
         "known",
         "off",
+        "older",
         "preemptions",
         "prefill_tokens",
         "prompt_tokens",
         "recomputed_tokens",
         "reward",
         "rollout",
+        "since",
         "start",
         "target",
         "ticket",
-        "versions",
+        "version",
         "whole",
     )
 
@@ -53,7 +55,7 @@ class Request(Chain):
         self.prompt = rollout.prompt
         self.name = (rollout.group, rollout.index, rollout.attempt)
         self.body, self.public = leading
-        self.copies = NOTHING
+        self.copies = ()
         self.rollout = rollout
         self.prompt_tokens = prompt_tokens
         self.cut = cut
@@ -62,7 +64,8 @@ class Request(Chain):
         self.whole = self.target = prompt_tokens + total_new_tokens
         if rollout.allowance is not None:
             self.target = min(self.whole, self.known + rollout.allowance)
-        self.versions = [(version, self.known)]
+        self.version, self.since = version, self.known
+        self.older: tuple[tuple[int, int], ...] = ()
         self.computed = 0
         self.decoding = False
         self.off = 0
@@ -75,20 +78,20 @@ class Request(Chain):
 
     def segments(self, known: int) -> tuple[Segment, ...]:
         """Its tokens by version, once it has ``known``."""
-        versions = self.versions
-        if len(versions) == 1:
-            version, before = versions[0]
-            return (Segment(version, known - before),) if known > before else ()
+        if not self.older:
+            new = known - self.since
+            return (Segment(self.version, new),) if new > 0 else ()
+        versions = (*self.older, (self.version, self.since))
         ends = [start for _, start in versions[1:]] + [known]
         pairs = zip(versions, ends, strict=True)
         return tuple(Segment(v, end - start) for (v, start), end in pairs if end > start)
 
     def new_version(self, version: int, known: int) -> None:
         """Tokens after the first ``known`` are of ``version``."""
-        if self.versions[-1][1] == known:
-            self.versions[-1] = (version, known)
-        elif self.versions[-1][0] != version:
-            self.versions.append((version, known))
+        if self.since != known and self.version != version:
+            self.older += ((self.version, self.since),)
+            self.since = known
+        self.version = version
 
     def stay(self, replica: int, known: int, start_s: float, end_s: float) -> Stay:
         """Its stay, which ends with ``known`` tokens."""

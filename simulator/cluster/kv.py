@@ -11,9 +11,9 @@ Most blocks need not be told apart. A rollout's leading blocks fall into three p
 
 - the *body*, full blocks of the prompt which any sibling must find: there is one copy of each, and
   all siblings that run hold all of it. One count a prompt (`Entry`).
-- *public* blocks behind it, which several may compute side by side. Each copy is counted for itself
-  (`Copy`). That is the last block of a prompt that fills it, as the last token is always computed,
-  and what responses are known to have in common.
+- *public* blocks behind it, which several may compute side by side. Each copy has a number
+  of its own. That is the last block of a prompt that fills it, as the last token is always
+  computed, and what responses are known to have in common.
 - the *private* rest, that nobody else can have. While it runs its blocks are a number, and later
   one entry of the queue.
 
@@ -37,7 +37,7 @@ class Chain:
 
     name: of this response; what is private is found again under it. prompt: its number. body:
     leading blocks of it. public: a name for the contents of each block behind them that others may
-    have as well. copies: the public blocks that it holds, while it runs.
+    have as well. copies: the numbers of the public blocks that it holds, while it runs.
     """
 
     __slots__ = ("body", "copies", "name", "prompt", "public")
@@ -47,7 +47,7 @@ class Chain:
         self.name = name
         self.body = body
         self.public = public
-        self.copies: list[Copy] = NOTHING
+        self.copies: tuple[int, ...] = ()
 
 
 Leading = tuple[int, Sequence[Hashable]]
@@ -79,27 +79,16 @@ class Entry:
         self.holders = 0
 
 
-class Copy:
-    """A block that several rollouts can have."""
-
-    __slots__ = ("holders", "name")
-
-    def __init__(self, name: Hashable) -> None:
-        self.name = name
-        self.holders = 1
-
-
-NOTHING: list[Copy] = []
-"""The copies of whoever holds none; never added to."""
-
-
 class KvPool:
     """Blocks of ``block_tokens`` tokens, ``blocks`` in all, of which ``used`` are held."""
 
     __slots__ = (
+        "_contents",
         "_copies",
         "_entries",
+        "_holders",
         "_idle_blocks",
+        "_next_copy",
         "_queue",
         "block_tokens",
         "blocks",
@@ -113,10 +102,15 @@ class KvPool:
         self.caching = caching
         self.used = 0
         self._entries: dict[int, Entry] = {}
-        self._copies: dict[Hashable, list[Copy]] = {}  # those of one name, the oldest first
+        # Copies of public blocks. Numbers, not objects: there may be one a rollout, and the garbage
+        # collector would visit them all again and again.
+        self._copies: dict[Hashable, list[int]] = {}  # those of one name, the oldest first
+        self._contents: dict[int, Hashable] = {}  # the name of each
+        self._holders: dict[int, int] = {}  # of each
+        self._next_copy = 0
         # Cached and held by nobody, with its blocks: entries, copies, and names of chains for what
         # is private. What was freed first goes first, and of a chain its last block.
-        self._queue: OrderedDict[Name | Entry | Copy, int] = OrderedDict()
+        self._queue: OrderedDict[Name | Entry | int, int] = OrderedDict()
         self._idle_blocks = 0
 
     @property
@@ -148,7 +142,7 @@ class KvPool:
             if copies is None:
                 return hits, idle
             hits += 1
-            idle += not copies[0].holders
+            idle += not self._holders[copies[0]]
         private = self._queue.get(chain.name, 0)
         return hits + private, idle + private
 
@@ -178,13 +172,12 @@ class KvPool:
                 del self._queue[entry]
             entry.holders += 1
         if hits > chain.body:
-            chain.copies = copies = []
-            for name in chain.public[: hits - chain.body]:
-                copy = self._copies[name][0]
-                if not copy.holders:
+            found = chain.public[: hits - chain.body]
+            chain.copies = tuple([self._copies[name][0] for name in found])
+            for copy in chain.copies:
+                if not self._holders[copy]:
                     del self._queue[copy]
-                copy.holders += 1
-                copies.append(copy)
+                self._holders[copy] += 1
             if hits > chain.body + len(chain.public):
                 del self._queue[chain.name]
         return hits
@@ -203,16 +196,17 @@ class KvPool:
             return
         held, full = len(chain.copies), computed_tokens // self.block_tokens
         if held < len(chain.public) and held < full - body:
-            if not held:
-                chain.copies = []
-            for name in chain.public[held : full - chain.body]:
-                copy = Copy(name)
+            for name in chain.public[held : full - body]:
+                copy = self._next_copy
+                self._next_copy += 1
+                self._contents[copy] = name
+                self._holders[copy] = 1
                 others = self._copies.get(name)
                 if others is None:
                     self._copies[name] = [copy]
                 else:
                     others.append(copy)
-                chain.copies.append(copy)
+                chain.copies += (copy,)
 
     def release(self, chain: Chain, computed_tokens: int) -> None:
         """A rollout that has computed so many tokens stops running, and frees its blocks."""
@@ -230,12 +224,12 @@ class KvPool:
         self.used -= begun - (body if body < blocks else blocks) - len(copies)
         if copies:
             for copy in reversed(copies):
-                copy.holders -= 1
-                if not copy.holders:
+                holders = self._holders[copy] = self._holders[copy] - 1
+                if not holders:
                     queue[copy] = 1
                     self._idle_blocks += 1
                     self.used -= 1
-            chain.copies = NOTHING
+            chain.copies = ()
         if body:
             entry = self._entries[chain.prompt]
             entry.holders -= 1
@@ -276,16 +270,20 @@ class KvPool:
         else:
             self._entries.clear()
             self._copies.clear()
+            self._contents.clear()
+            self._holders.clear()
         self._queue.clear()
         self._idle_blocks = 0
 
-    def _shrink(self, what: Entry | Copy, left: int) -> None:
+    def _shrink(self, what: Entry | int, left: int) -> None:
         if isinstance(what, Entry):
             what.blocks = left
             if not left:
                 del self._entries[what.prompt]
         else:
-            copies = self._copies[what.name]
+            name = self._contents.pop(what)
+            del self._holders[what]
+            copies = self._copies[name]
             copies.remove(what)
             if not copies:
-                del self._copies[what.name]
+                del self._copies[name]

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any, cast
+from typing import Any
 
 import simpy
 
@@ -213,7 +213,7 @@ class Replica:
 
     @property
     def _now(self) -> int:
-        return cast(int, self._env.now)  # simpy types its clock as int | float
+        return self._env.now  # type: ignore[return-value]  # simpy: int | float
 
     # A scheduling pass
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import simpy
 
@@ -86,7 +86,7 @@ class SimulatedCluster:
 
     @property
     def _now(self) -> int:
-        return cast(int, self._env.now)  # simpy types its clock as int | float
+        return self._env.now  # type: ignore[return-value]  # simpy: int | float
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
         """Queues rollouts on their replicas, which see them at their next boundary. One that is

@@ -234,11 +234,12 @@ class Rollouts:
         self._arriving = {stay.key: stay for stay in stays} if len(stays) > 1 else {}
         for stay in stays:
             key = stay.key
-            rollout = self.flying.get(key)
+            rollout = self.flying.pop(key, None)
             if rollout is None:
                 raise RunError(f"rollout {key} ended, but it is not in flight")
-            self._arriving.pop(key, None)
-            self._leave(rollout, stay)
+            if self._arriving:
+                del self._arriving[key]
+            self._books.stay(rollout, stay, self.version)
             self._left(rollout, step)
             group = self.groups.get(rollout.group)
             if group is None or step.plan.budget_tokens is None:
@@ -246,11 +247,6 @@ class Rollouts:
             if not any(other.key in self.flying for other in group.rollouts):
                 del self.groups[group.group]
                 self.resting.append(group)
-
-    def _leave(self, rollout: Rollout, stay: Stay) -> None:
-        """A stay ended, by itself or by an abort."""
-        del self.flying[rollout.key]
-        self._books.stay(rollout, stay, self.version)
 
     def _left(self, rollout: Rollout, step: Step) -> None:
         """Counts a rollout that left by itself towards its group."""
@@ -290,7 +286,8 @@ class Rollouts:
         stopped = {rollout.key: rollout for rollout in rollouts}
         stays = self._world.abort(stopped)
         for stay in stays:
-            self._leave(stopped[stay.key], stay)
+            del self.flying[stay.key]
+            self._books.stay(stopped[stay.key], stay, self.version)
         if len(stays) != len(stopped):
             raise RunError(f"{len(stopped) - len(stays)} rollouts were lost at an abort")
         return [stopped[stay.key] for stay in stays]

@@ -11,14 +11,18 @@ from pathlib import Path
 import pytest
 
 from simulator.cli.app import main
+from simulator.policies import POLICIES
+from simulator.scenario.file import parse_scenario
+from simulator.studies.simulate import from_raw, simulate
 from simulator.testing.conform import CASES
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "testing_policies.md").read_text("utf-8")
+POLICY_PAGE = (ROOT / "docs" / "policies.md").read_text("utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+def blocks(language: str, text: str = TEXT) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.fixture
@@ -58,3 +62,25 @@ def test_the_command_runs(written: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_what_it_counts_is_so() -> None:
     assert len(CASES) == 10
     assert "ten small and nasty cases" in TEXT
+
+
+def test_the_policy_of_ones_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = blocks("py", POLICY_PAGE)
+    (tmp_path / "my_policies.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (text,) = blocks("yaml", (ROOT / "README.md").read_text("utf-8"))
+    raw = parse_scenario(text)
+    (chain,) = re.findall(r"'(my_policies:.*?)'", POLICY_PAGE)
+    scenario = from_raw(raw, "steps=1").with_policy(chain)
+    assert scenario.policy_name == chain
+    assert scenario.warnings == ()
+    assert simulate(scenario).run.steps[0].launched_groups == 40
+    (entry,) = re.findall(r"`- (my_policies:.*?)`", POLICY_PAGE)
+    assert from_raw(raw, f"policy=[{entry}]").policy_name == chain.partition("+")[0]
+    del sys.modules["my_policies"]
+
+
+def test_every_policy_is_listed() -> None:
+    named = set(re.findall(r"^\| `(\w+)` \|", POLICY_PAGE, re.MULTILINE))
+    assert named == set(POLICIES) - {"dapo_filter"}

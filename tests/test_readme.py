@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from simulator.policies import POLICIES
 from simulator.scenario.file import parse_scenario
 from simulator.studies.simulate import from_raw, simulate
 
@@ -32,23 +30,6 @@ def test_the_python_example_runs(
     assert seconds[0] > seconds[1] > seconds[2] > 0
 
 
-def test_the_policy_of_ones_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = blocks("py")
-    (tmp_path / "my_policies.py").write_text(code)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (text,) = blocks("yaml")
-    raw = parse_scenario(text)
-    (chain,) = re.findall(r"'(my_policies:.*?)'", TEXT)
-    scenario = from_raw(raw, "steps=1").with_policy(chain)
-    assert scenario.policy_name == chain
-    assert scenario.warnings == ()
-    assert simulate(scenario).run.steps[0].launched_groups == 40
-    (entry,) = re.findall(r"`- (my_policies:.*?)`", TEXT)
-    assert from_raw(raw, f"policy=[{entry}]").policy_name == chain.partition("+")[0]
-    del sys.modules["my_policies"]
-
-
 def test_the_scenario_runs() -> None:
     (text,) = blocks("yaml")
     result = simulate(from_raw(parse_scenario(text), "steps=1", "workload.group_size=16"))
@@ -56,12 +37,19 @@ def test_the_scenario_runs() -> None:
     assert result.run.steps[0].trained_rollouts == 32 * 16
 
 
-def test_every_policy_is_listed() -> None:
-    named = set(re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE))
-    assert named == set(POLICIES) - {"dapo_filter"}
+@pytest.mark.parametrize(
+    "page", ["README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").iterdir())]
+)
+def test_what_a_page_links_to_exists(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        path, _, heading = target.partition("#")
+        linked = (ROOT / page).parent / path
+        assert linked.exists(), target
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", linked.read_text("utf-8"), re.MULTILINE)
+            assert heading in [title.lower().replace(" ", "-") for title in titles]
 
 
-def test_what_it_links_to_exists() -> None:
-    targets = re.findall(r"\]\(([^)]+)\)", TEXT)
-    assert targets
-    assert all((ROOT / target).exists() for target in targets)
+def test_it_is_one_page() -> None:
+    assert len(TEXT.splitlines()) < 165

@@ -58,8 +58,8 @@ class Launch:
         with a refill, groups kept in flight, and then it may be below 1.
     rollouts: rollouts launched per group, as a multiple of the group size; the first to finish win.
     source: where a wave's groups come from: the buffer of unfinished groups first (oldest first),
-        then fresh prompts; or only one of the two. What a bound on staleness waits for comes first
-        whatever the source.
+        then fresh prompts; or only one of the two. Under a bound on staleness that waits, the
+        buffer comes first whatever this says.
     refill: what keeps the number in flight constant: nothing, a new group for each complete group,
         or a new group as soon as finished rollouts have freed enough slots.
     run_ahead: updates by which the step whose rollouts run may be ahead of the weights that they

@@ -72,6 +72,7 @@ class SimulatedCluster:
         self._leaving: dict[Key, int] = {}  # aborted, and the tick at which it has left
         # Submitted while they were leaving, and those they are to be queued with.
         self._late: dict[Key, tuple[list[Rollout], Rollout]] = {}
+        self._arrivals: list[tuple[list[Rollout], Placement]] = []  # of them, at this instant
         # Attempt, tokens of prompt and response, reward, and what others have in common with it.
         self._drawn: dict[Key, tuple[int, int, int, float, Leading, Sharing | None]] = {}
         self._block_tokens = engine.block_tokens
@@ -113,11 +114,11 @@ class SimulatedCluster:
         self, tick: int, rollouts: list[Rollout], placement: Placement
     ) -> Generator[Any]:
         yield self._env.timeout(tick - self._now)
-        there = []
-        for rollout in rollouts:
-            with_it, _ = self._late.get(rollout.key, (None, None))
-            if with_it is rollouts:  # not stopped meanwhile, nor submitted once more
-                there.append(rollout)
+        self._arrivals.append((rollouts, placement))
+
+    def _arrive(self, rollouts: list[Rollout], placement: Placement) -> None:
+        """Queues rollouts that have left, but for those stopped meanwhile, or submitted once more."""
+        there = [r for r in rollouts if self._late.get(r.key, (None,))[0] is rollouts]
         for rollout in there:
             del self._late[rollout.key]
         self._queue(there, placement)
@@ -284,6 +285,11 @@ class SimulatedCluster:
         while True:
             while env.peek() == env.now:
                 env.step()
+            if self._arrivals:  # whatever else ends at this instant ends first
+                arrivals, self._arrivals = self._arrivals, []
+                for rollouts, placement in arrivals:
+                    self._arrive(rollouts, placement)
+                continue
             if self._mail:
                 mail, self._mail = self._mail, []
                 return sorted(mail, key=_order) if len(mail) > 1 else mail

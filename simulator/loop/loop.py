@@ -168,6 +168,12 @@ class Loop:
                 "since the last one completed none has; what is put away before it is complete "
                 "(a budget of tokens, a stop) is never resumed"
             )
+        if len(self.rollouts.ready) > MAX_FRUITLESS_WAVES * max(wave, step.plan.batch.groups):
+            raise RunError(
+                f"step {step.plan.step} never stops: {len(self.rollouts.ready)} groups are ready, "
+                f"the batch takes {step.plan.batch.groups}, and more are launched; its stop rule "
+                "waits for what its refill prevents"
+            )
         self._launches += 1
         if self._launches > MAX_FRUITLESS_LAUNCHES:
             raise RunError(

@@ -120,8 +120,8 @@ class Rollouts:
         source = plan.launch.source
         for _ in range(groups):
             group = None
-            # A bound on staleness outranks the source: what it waits for has to run.
-            if self.buffer and (source != "fresh" or self._overdue_in_buffer(plan)):
+            # A bound that waits counts what is put away, and would wait for it for ever.
+            if self.buffer and (source != "fresh" or plan.bounded):
                 group = self._from_buffer(step)
             if group is None:
                 if source == "buffer" and launched:

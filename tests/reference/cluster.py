@@ -363,14 +363,14 @@ class ReferenceCluster:
         for replica in self.replicas:
             if replica.ends == self.now:
                 finished += replica.end(self.now)
-        arrived = [one for one in self.late if one[0] == self.now]
-        self.late = [one for one in self.late if one[0] != self.now]
-        for _, rollout, placement in arrived:
-            self.queue([rollout], placement)
         for stay in finished:
             del self.in_flight[stay.rollout.key]
         told = sorted(self.tell(stay, stay.sampled, self.now) for stay in finished)
         events: list[Event] = [Ended(one) for one in told]
+        arrived = [one for one in self.late if one[0] == self.now]
+        self.late = [one for one in self.late if one[0] != self.now]
+        for _, rollout, placement in arrived:
+            self.queue([rollout], placement)
 
         idle = all(replica.idle for replica in self.replicas) and not self.late
         if self.update is not None:

@@ -31,7 +31,7 @@ from simulator.testing.strategies import (
 from simulator.world import ClusterShape, Ended
 from tests.commands import commands, pauses, submits
 from tests.reference.cluster import ReferenceCluster
-from tests.reference.driver import Command, Driver, Submit
+from tests.reference.driver import Abort, Command, Driver, Submit, Wait
 
 thorough = settings(
     max_examples=200,
@@ -329,3 +329,19 @@ def test_any_order_of_verbs_agrees(
 def test_a_crowded_pool_agrees(scenario: Scenario, first: Submit, others: list[Command]) -> None:
     """Stopped and resumed in any order, without syncs, so that the cache is used and evicted."""
     require_equal_answers(scenario, [first, *others])
+
+
+def test_one_that_has_left_is_placed_after_whatever_ends_at_that_instant() -> None:
+    """Group 2 leaves replica 0 at the instant at which (0, 0) has left it."""
+    cost = TableCost(0.006, per_prefill_context_token_s=0.001)
+    scenario = replace(
+        scenario_of(SYNCHRONOUS, lengths=(4, 4, 1, 4), prompts=(1,), replicas=4, max_seqs=3),
+        shape=ClusterShape(4, 1, 1, colocated=False),
+        engine=EngineSpec(3, 3, 5, 1, prefix_caching=False),
+        cost=cost,
+        routing="round_robin",
+    )
+    more = Submit(((0, 2),))
+    again = Submit(((0, 2),), (0,), balanced=True)
+    first = Submit(((0, 4), (2, 1)), balanced=True)
+    require_equal_answers(scenario, [first, Abort(Wait(None), 1), more, more, again])

@@ -21,14 +21,17 @@ from simulator.loop import Loop, run
 from simulator.loop.journal import Journal, replay
 from simulator.loop.saved import load_loop, save_loop
 from simulator.plan import (
+    AllDone,
     Batch,
     EnoughGroups,
     Filter,
     Launch,
     Layout,
     Placement,
+    Progress,
     Staleness,
     StepPlan,
+    Stop,
 )
 from simulator.policies import parse_policy
 from simulator.policy import chain
@@ -617,3 +620,51 @@ def test_a_policy_may_stop_keeping_rollouts() -> None:
         result = run(fresh(shape=APART), Cycle((kept, other, kept, kept)), PLAN, 9)
         assert len(result.steps) == 9
         assert result.ledger.balance == 0
+
+
+@pytest.mark.parametrize(
+    ("stop", "launch", "sync_every"),
+    [
+        (EnoughGroups(), Launch(over_sampling=2.0, source="fresh"), 1),
+        (AllDone(), Launch(over_sampling=3.0, rollouts=2.0, source="fresh", refill="rollout"), 1),
+        (EnoughGroups(), Launch(over_sampling=1.5, source="fresh", refill="rollout"), 2),
+    ],
+)
+def test_a_bound_that_waits_resumes_what_was_put_away_though_fresh_groups_are_asked_for(
+    stop: Stop, launch: Launch, sync_every: int
+) -> None:
+    """Else it waited for ever for what nobody resumed, or launched fresh groups for ever."""
+    plan = StepPlan(
+        Batch(2, 2),
+        launch=launch,
+        stop=stop,
+        interrupt="never" if launch.refill != "none" else "at_stop",
+        unfinished="resume",
+        staleness=Staleness(max_versions=2, exceeded="wait"),
+        sync_every=sync_every,
+    )
+    before = replace(plan, launch=Launch(over_sampling=3.0), stop=EnoughGroups())
+    workload = TableWorkload((4, 17, 9), (24, 1, 9, 3), (0.0, 1.0), 24)
+    world = SimulatedCluster(ClusterShape(1, 1, 1, True), ENGINE, TableCost(1.0), workload)
+    result = run(world, Cycle((before, plan)), plan, 6)
+    assert len(result.steps) == 6
+    assert result.ledger.balance == 0
+    assert {record.trained_groups for record in result.steps} == {2}
+
+
+def test_a_step_that_never_stops_says_so() -> None:
+    """Its stop rule waits for an empty cluster, and its refill keeps the cluster full."""
+
+    @dataclass(frozen=True)
+    class Never:
+        def __call__(self, progress: Progress) -> bool:
+            return False
+
+    plan = StepPlan(
+        Batch(2, 2),
+        launch=Launch(refill="group"),
+        stop=Never(),
+        staleness=Staleness(max_versions=10**6, exceeded="wait"),
+    )
+    with pytest.raises(RunError, match=r"step 0 never stops: \d+ groups are ready"):
+        run(fresh(shape=APART), Cycle((plan,)), plan, 2)

@@ -117,7 +117,7 @@ class SimulatedCluster:
         self._arrivals.append((rollouts, placement))
 
     def _arrive(self, rollouts: list[Rollout], placement: Placement) -> None:
-        """Queues rollouts that have left, but for those stopped meanwhile, or submitted once more."""
+        """Queues those that have left, but for any that was stopped or submitted once more."""
         there = [r for r in rollouts if self._late.get(r.key, (None,))[0] is rollouts]
         for rollout in there:
             del self._late[rollout.key]

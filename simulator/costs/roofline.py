@@ -14,9 +14,11 @@ from typing import Annotated, Literal, get_args
 import numpy as np
 
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
+from simulator.costs.engines import Engine, FromEngine, host_of
 from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu, Provenance
 from simulator.costs.models import Model
-from simulator.costs.roofline_draws import COST_SPREADS, TRAINER_SPREADS, drawn_gpu, factors
+from simulator.costs.roofline_draws import TRAINER_SPREADS, cost_spreads, drawn_gpu, factor, factors
+from simulator.costs.sync import WeightSync
 from simulator.costs.trainer import RooflineTrainer, TrainerOptions
 from simulator.errors import ScenarioError
 from simulator.options import (
@@ -111,14 +113,22 @@ class RooflineOptions(Options):
 
     FIELD = FIELD
 
+    engine: Annotated[
+        Engine | None, Doc("sets host_s and host_per_rollout_s where they are not given",
+                           source="simulator.costs.engines")
+    ] = None  # fmt: skip
+    host_factor: Annotated[
+        float, Above(0, 1000), Doc("by which the host's CPU is slower than that of the engine's "
+                                   "figures; those given are left as they are", unit="times")
+    ] = 1.0  # fmt: skip
     host_s: Annotated[
         float, SECONDS, Doc("an iteration on the engine's host, beside its GPUs",
                             source=_source("host_s"))
-    ] = 1.0e-3  # fmt: skip
+    ] = FromEngine(1.0e-3)  # fmt: skip
     host_per_rollout_s: Annotated[
         float, SECONDS, Doc("each running rollout on the engine's host, an iteration",
                             source=_source("host_per_rollout_s"))
-    ] = 1.0e-5  # fmt: skip
+    ] = FromEngine(1.0e-5)  # fmt: skip
     cuda_graphs: Annotated[
         bool, Doc("whether the engine replays captured graphs; false is vLLM's enforce_eager")
     ] = True
@@ -128,6 +138,10 @@ class RooflineOptions(Options):
         Doc("the least that an eager engine takes for a layer", unit="seconds",
             source=_source("launch_s_per_layer")),
     ] = 4.0e-4  # fmt: skip
+    sync: Annotated[
+        WeightSync | None, Doc("how new weights travel; in place of the two keys below",
+                               source="simulator.costs.sync")
+    ] = None  # fmt: skip
     sync_bytes_per_s: Annotated[
         float, Above(0, 1e30), Doc("at which new weights reach the replicas",
                                    source=_source("sync_bytes_per_s"))
@@ -151,6 +165,15 @@ class RooflineOptions(Options):
         float, Between(0, 1e30), Doc("of that, kept from the KV pool",
                                      source=_source("reserve_bytes"))
     ] = 2e9  # fmt: skip
+
+    def __post_init__(self) -> None:
+        number(self.host_factor, f"{FIELD}.host_factor", Above(0, 1000))
+        if self.engine is not None:
+            choice(self.engine, f"{FIELD}.engine", get_args(Engine))
+        found = host_of(self.engine, self.host_s, self.host_per_rollout_s, self.host_factor)
+        for name, seconds in zip(("host_s", "host_per_rollout_s"), found, strict=True):
+            object.__setattr__(self, name, seconds)
+        super().__post_init__()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +199,8 @@ class RooflineCost(RooflineOptions):
     ``trainer_gpus``). ``offload_optimizer`` says whether colocated GPUs move the trainer's states
     to host memory during the rollout phase; ``switch_fixed_s`` is what a switch takes beside that.
     With adapters the frozen weights stay where they are (stacks differ; one that parks them too
-    says so in ``switch_fixed_s``), and a sync still sends all weights, merged.
+    says so in ``switch_fixed_s``), and a sync still sends all weights,
+    merged, unless ``sync`` says ``adapter``.
     Raises ScenarioError for a number out of range or a model that does not fit.
     """
 
@@ -204,6 +228,17 @@ class RooflineCost(RooflineOptions):
                 "cluster.tensor_parallel",
                 f"{self.tensor_parallel} does not divide the {self.model.heads} attention heads "
                 f"of {self.model.name}",
+            )
+        mechanism = self.sync.mechanism if self.sync else None
+        if mechanism == "adapter" and self.trainer_of.weights != "lora":
+            raise self.refuse(
+                "sync", "adapter sends adapters alone; set cost.roofline.trainer.weights to lora"
+            )
+        if mechanism == "cuda_ipc" and self.placement != "colocated":
+            raise self.refuse(
+                "sync",
+                "cuda_ipc hands weights over within a GPU; with cluster.placement disaggregated "
+                "give another mechanism, such as nccl_broadcast",
             )
 
     @classmethod
@@ -351,11 +386,15 @@ class RooflineCost(RooflineOptions):
     def sync_s(self) -> float:
         """Seconds to bring new weights to every replica.
 
-        All weights at ``sync_bytes_per_s`` (or the GPU's interconnect, if that is slower) plus
+        By the mechanism of ``sync`` (:class:`~simulator.costs.sync.WeightSync`), where given; else
+        all weights at ``sync_bytes_per_s`` (or the GPU's interconnect, if that is slower) plus
         ``sync_fixed_s``, whatever the number of replicas: broadcasts from many trainers to many
-        engines run side by side. With adapters too: they are merged first. A stack that sends the
-        adapter alone pays little more than ``sync_fixed_s``.
+        engines run side by side. With adapters too: they are merged first.
         """
+        if self.sync is not None:
+            engine_gpus = self.replicas * self.tensor_parallel
+            link = self.gpu.interconnect_bytes_per_s
+            return self.sync.seconds(self.model, self.trainer_gpus, engine_gpus, link)
         rate = min(self.sync_bytes_per_s, self.gpu.interconnect_bytes_per_s)
         return self.sync_fixed_s + self.model.weight_bytes / rate
 
@@ -379,8 +418,13 @@ class RooflineCost(RooflineOptions):
         """The costs with every uncertain figure drawn anew: `simulator.costs.roofline_draws`."""
         gpu, trainer = drawn_gpu(self.gpu, rng), self.trainer_of
         changed = {n: f * getattr(trainer, n) for n, f in factors(TRAINER_SPREADS, rng).items()}
-        own = {n: f * getattr(self, n) for n, f in factors(COST_SPREADS, rng).items()}
-        return replace(self, gpu=gpu, trainer=replace(trainer, gpu=gpu, **changed), **own)
+        spreads = cost_spreads(self.engine)
+        own = {n: f * getattr(self, n) for n, f in factors(spreads, rng).items()}
+        sync = self.sync
+        if sync is not None:
+            sync = sync.slowed(factor(sync.preset.low, sync.preset.high, rng))
+        trainer = replace(trainer, gpu=gpu, **changed)
+        return replace(self, gpu=gpu, trainer=trainer, sync=sync, **own)
 
     def warnings(self, extremes: Extremes) -> list[str]:
         """Ranges that the run left, and figures that nobody measured."""

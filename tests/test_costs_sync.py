@@ -60,12 +60,19 @@ def test_by_hand() -> None:
     engines=st.integers(1, 4096),
     factor=st.floats(0.1, 10),
     link=st.floats(1e8, 1e12),
+    per_tensor_s=st.floats(0, 1e-2),
 )
 def test_laws(
-    mechanism: Mechanism, model: object, trainer: int, engines: int, factor: float, link: float
+    mechanism: Mechanism,
+    model: object,
+    trainer: int,
+    engines: int,
+    factor: float,
+    link: float,
+    per_tensor_s: float,
 ) -> None:
     """A slower link, more engines or fewer trainers never make it shorter, and slowed is slowed."""
-    sync = WeightSync(mechanism)
+    sync = WeightSync(mechanism, per_tensor_s=per_tensor_s)
     seconds = sync.seconds(model, trainer, engines)  # type: ignore[arg-type]
     assert 0 < seconds < 1e6
     assert sync.seconds(model, trainer, engines, link) >= seconds  # type: ignore[arg-type]

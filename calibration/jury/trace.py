@@ -75,7 +75,7 @@ def by_arrival(requests: Sequence[Request]) -> tuple[list[int], list[int]]:
 
 
 def source(data: Path) -> Source:
-    """The trace against the presets of its board and engine, and the default. Raises AbsentError."""
+    """The trace against presets, the host named or the default. Raises AbsentError."""
     requests, served = read_trace(data / FILE)
     measured = summarise(requests, served)
     _check_known(measured)

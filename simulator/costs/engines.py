@@ -59,8 +59,8 @@ ENGINES: Mapping[Engine, EngineHost] = {
 }
 
 
-class FromEngine(float):
-    """A default that an engine's preset replaces: it tells what nobody gave from what is given."""
+class Unsaid(float):
+    """A default that a preset may replace: it tells what nobody gave from what is given."""
 
     __slots__ = ()
 
@@ -75,7 +75,7 @@ def host_of(
     if engine is not None:
         preset = (ENGINES[engine].host_s, ENGINES[engine].host_per_rollout_s)
     first, second = (
-        float(own) * factor if isinstance(asked, FromEngine) else asked
+        float(own) * factor if isinstance(asked, Unsaid) else asked
         for asked, own in zip(given, preset, strict=True)
     )
     return first, second

@@ -14,10 +14,11 @@ from typing import Annotated, Literal, get_args
 import numpy as np
 
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
-from simulator.costs.engines import Engine, FromEngine, host_of
+from simulator.costs.engines import Engine, Unsaid, host_of
 from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu, Provenance
 from simulator.costs.models import Model
 from simulator.costs.roofline_draws import TRAINER_SPREADS, cost_spreads, drawn_gpu, factor, factors
+from simulator.costs.sleep import SLEEP_SOURCE, Sleep, engine_switch_s
 from simulator.costs.sync import WeightSync
 from simulator.costs.trainer import RooflineTrainer, TrainerOptions
 from simulator.errors import ScenarioError
@@ -58,10 +59,16 @@ _LAUNCH = (
     "eager vLLM: Qwen2.5-Omni-7B 22 ms a token on A800 (vllm-omni issue 7960), 0.8 ms a layer; "
     "Qwen3-0.6B 10 ms (torchtitan pull request 2373), 0.36 ms"
 )
+_REST = (
+    "none; verl's one-step-off recipe holds 54 s (FSDP2) and 29 s (Megatron) a step beside "
+    "generation, log-probabilities and update"
+)
 ROOFLINE_SOURCES = {
     "host_s": Provenance("assumed", _HOST),
     "host_per_rollout_s": Provenance("assumed", _HOST),
     "launch_s_per_layer": Provenance("assumed", _LAUNCH),
+    "engine_sleep": SLEEP_SOURCE,
+    "rest_s": Provenance("assumed", _REST),
     "sync_bytes_per_s": Provenance("fitted", _SYNC),
     "sync_fixed_s": Provenance("fitted", _SYNC),
     "switch_fixed_s": Provenance("fitted", _SWITCH),
@@ -124,11 +131,11 @@ class RooflineOptions(Options):
     host_s: Annotated[
         float, SECONDS, Doc("an iteration on the engine's host, beside its GPUs",
                             source=_source("host_s"))
-    ] = FromEngine(1.0e-3)  # fmt: skip
+    ] = Unsaid(1.0e-3)  # fmt: skip
     host_per_rollout_s: Annotated[
         float, SECONDS, Doc("each running rollout on the engine's host, an iteration",
                             source=_source("host_per_rollout_s"))
-    ] = FromEngine(1.0e-5)  # fmt: skip
+    ] = Unsaid(1.0e-5)  # fmt: skip
     cuda_graphs: Annotated[
         bool, Doc("whether the engine replays captured graphs; false is vLLM's enforce_eager")
     ] = True
@@ -153,10 +160,19 @@ class RooflineOptions(Options):
     offload_optimizer: Annotated[
         bool, Doc("whether colocated GPUs move the trainer's states to host memory for rollouts")
     ] = True
+    engine_sleep: Annotated[
+        Sleep | None,
+        Doc("what a colocated engine does with its weights while it sleeps; sets switch_fixed_s to "
+            "what that takes, where it is not given", source=_source("engine_sleep")),
+    ] = None  # fmt: skip
     switch_fixed_s: Annotated[
         float, SECONDS, Doc("a switch between rollout and training on shared GPUs, beside that",
                             source=_source("switch_fixed_s"))
-    ] = 7.5  # fmt: skip
+    ] = Unsaid(7.5)  # fmt: skip
+    rest_s: Annotated[
+        float, SECONDS, Doc("a step outside every other phase (rewards, data, validation), after "
+                            "the update", source=_source("rest_s"))
+    ] = 0.0  # fmt: skip
     kv_memory_utilization: Annotated[
         float, Above(0, 1), Doc("share of a GPU's memory that the engine may use", unit="share",
                                 source=_source("kv_memory_utilization"))
@@ -173,7 +189,10 @@ class RooflineOptions(Options):
         found = host_of(self.engine, self.host_s, self.host_per_rollout_s, self.host_factor)
         for name, seconds in zip(("host_s", "host_per_rollout_s"), found, strict=True):
             object.__setattr__(self, name, seconds)
+        unsaid = isinstance(self.switch_fixed_s, Unsaid)
         super().__post_init__()
+        if unsaid:  # a cost model, which knows the bytes, may still replace it
+            object.__setattr__(self, "switch_fixed_s", Unsaid(self.switch_fixed_s))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +238,10 @@ class RooflineCost(RooflineOptions):
         for name in ("tensor_parallel", "replicas", "trainer_gpus"):
             whole(getattr(self, name), f"cluster.{name}", AtLeast(1))
         choice(self.placement, "cluster.placement", get_args(Placement))
+        if self.engine_sleep is not None and isinstance(self.switch_fixed_s, Unsaid):
+            choice(self.engine_sleep, f"{FIELD}.engine_sleep", get_args(Sleep))
+            slept = engine_switch_s(self.model, self.gpu, self.tensor_parallel, self.engine_sleep)
+            object.__setattr__(self, "switch_fixed_s", slept)
         super().__post_init__()
 
     def agree(self) -> None:
@@ -379,8 +402,12 @@ class RooflineCost(RooflineOptions):
         return self.iteration_s(work)
 
     def train(self, load: TrainLoad) -> TrainCost:
-        """The update's phases (:meth:`RooflineTrainer.train`)."""
-        return self.trainer_of.train(load)
+        """The update's phases (:meth:`RooflineTrainer.train`), and ``rest`` after them where
+        ``rest_s`` is not 0."""
+        cost = self.trainer_of.train(load)
+        if not self.rest_s:
+            return cost
+        return replace(cost, phases_s=(*cost.phases_s, ("rest", self.rest_s)))
 
     @property
     def sync_s(self) -> float:
@@ -418,7 +445,7 @@ class RooflineCost(RooflineOptions):
         """The costs with every uncertain figure drawn anew: `simulator.costs.roofline_draws`."""
         gpu, trainer = drawn_gpu(self.gpu, rng), self.trainer_of
         changed = {n: f * getattr(trainer, n) for n, f in factors(TRAINER_SPREADS, rng).items()}
-        spreads = cost_spreads(self.engine)
+        spreads = cost_spreads(self.engine, self.engine_sleep)
         own = {n: f * getattr(self, n) for n, f in factors(spreads, rng).items()}
         sync = self.sync
         if sync is not None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from simulator.costs.engines import ENGINES, Engine
 from simulator.costs.hardware import Gpu
+from simulator.costs.sleep import HIGH, LOW, SLEEP_SOURCE, Sleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +67,16 @@ def gpu_spreads(gpu: Gpu) -> tuple[Spread, ...]:
     )
 
 
-def cost_spreads(engine: Engine | None) -> tuple[Spread, ...]:
-    """The spreads of a cost model's own figures, its host's by ``engine`` where one is named."""
-    if engine is None:
-        return COST_SPREADS
-    host = ENGINES[engine]
-    return (
-        Spread(host.low, host.high, COST_SPREADS[0].names, host.provenance.source),
-        *COST_SPREADS[1:],
-    )
+def cost_spreads(engine: Engine | None, sleep: Sleep | None = None) -> tuple[Spread, ...]:
+    """The spreads of a cost model's own figures: its host's by ``engine`` where one is named, its
+    switches' narrower where the engine's ``sleep`` is."""
+    host, launch, sync, switch = COST_SPREADS
+    if engine is not None:
+        found = ENGINES[engine]
+        host = Spread(found.low, found.high, host.names, found.provenance.source)
+    if sleep is not None:
+        switch = Spread(LOW, HIGH, switch.names, SLEEP_SOURCE.source)
+    return (host, launch, sync, switch)
 
 
 def drawn_gpu(gpu: Gpu, rng: np.random.Generator) -> Gpu:

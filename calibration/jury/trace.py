@@ -21,7 +21,8 @@ COLUMNS = ("prompt_tokens", "new_tokens", "queued_s", "first_token_s", "last_tok
 TARGET = 0.05
 MAX_SEQS, MAX_BATCHED_TOKENS = 128, 2048  # of the run, in the engine_kwargs that its authors keep
 # The board is named in the repository's own record of the same benchmark.
-BOARD, ENGINE = "rtx-pro-6000-server", "vllm-0.19"
+BOARD = "rtx-pro-6000-server"
+ENGINE: Engine = "vllm-0.19"
 HOSTS: dict[str, Engine | None] = {f"engine {ENGINE}": ENGINE, "default host": None}
 
 

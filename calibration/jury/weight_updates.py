@@ -116,9 +116,10 @@ def source(data: Path) -> Source:
             "checkpoint-engine on 256 GPUs is a little slower than the forecast of the defaults, "
             "which does not grow with the number of GPUs; that of checkpoint_service does.",
             "nccl_broadcast is fitted between H100 nodes and holds there, experts sent one by one. "
-            "Inside one node a broadcast takes a fifth of that or less, and on one cluster of A100 "
-            "three times as long. Two other transfers of mixtures took a quarter of the time: "
-            "give expert_bytes_per_s where experts are packed.",
+            "Inside one node it has figures of its own, in the middle of two rows of two stacks, "
+            "which are a factor of five apart: nothing is held out there. One cluster of A100 "
+            "takes three times as long. Two other transfers of mixtures took a quarter of the "
+            "time: give expert_bytes_per_s where experts are packed.",
             "sparse_delta hardly grows with the model; whether the trainer's states are offloaded "
             "changes it by a factor of two, which no figure here knows.",
             "checkpoint_service inside verl: 0.02 s for a 7B model in one node, and 23.7 s between "

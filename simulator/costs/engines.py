@@ -59,6 +59,15 @@ ENGINES: Mapping[Engine, EngineHost] = {
 }
 
 
+def listed() -> str:
+    """The engines with their figures and kinds, in words."""
+    return "; ".join(
+        f"{name} {1e3 * host.host_s:g} ms and {1e6 * host.host_per_rollout_s:g} us a rollout, "
+        f"{host.provenance}"
+        for name, host in ENGINES.items()
+    )
+
+
 class Unsaid(float):
     """A default that a preset may replace: it tells what nobody gave from what is given."""
 

@@ -15,11 +15,13 @@ import numpy as np
 
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.costs.engines import Engine, Unsaid, host_of
+from simulator.costs.engines import listed as listed_engines
 from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu, Provenance
 from simulator.costs.models import Model
 from simulator.costs.roofline_draws import TRAINER_SPREADS, cost_spreads, drawn_gpu, factor, factors
 from simulator.costs.sleep import SLEEP_SOURCE, Sleep, engine_switch_s
 from simulator.costs.sync import WeightSync
+from simulator.costs.sync import listed as listed_syncs
 from simulator.costs.trainer import RooflineTrainer, TrainerOptions
 from simulator.errors import ScenarioError
 from simulator.options import (
@@ -122,7 +124,7 @@ class RooflineOptions(Options):
 
     engine: Annotated[
         Engine | None, Doc("sets host_s and host_per_rollout_s where they are not given",
-                           source="simulator.costs.engines")
+                           source=listed_engines())
     ] = None  # fmt: skip
     host_factor: Annotated[
         float, Above(0, 1000), Doc("by which the host's CPU is slower than that of the engine's "
@@ -147,7 +149,7 @@ class RooflineOptions(Options):
     ] = 4.0e-4  # fmt: skip
     sync: Annotated[
         WeightSync | None, Doc("how new weights travel; in place of the two keys below",
-                               source="simulator.costs.sync")
+                               source=listed_syncs())
     ] = None  # fmt: skip
     sync_bytes_per_s: Annotated[
         float, Above(0, 1e30), Doc("at which new weights reach the replicas",
@@ -217,9 +219,11 @@ class RooflineCost(RooflineOptions):
     ``trainer`` prices the updates (default: :class:`RooflineTrainer` with its defaults on
     ``trainer_gpus``). ``offload_optimizer`` says whether colocated GPUs move the trainer's states
     to host memory during the rollout phase; ``switch_fixed_s`` is what a switch takes beside that.
+    ``engine``, ``sync`` and ``engine_sleep`` take host time, syncs and switches from published
+    measurements of an engine or mechanism; ``rest_s`` is added to every update.
     With adapters the frozen weights stay where they are (stacks differ; one that parks them too
-    says so in ``switch_fixed_s``), and a sync still sends all weights,
-    merged, unless ``sync`` says ``adapter``.
+    says so in ``switch_fixed_s``), and a sync still sends all weights, merged, unless ``sync`` says
+    ``adapter``.
     Raises ScenarioError for a number out of range or a model that does not fit.
     """
 

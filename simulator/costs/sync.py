@@ -21,6 +21,7 @@ Mechanism = Literal[
 
 RATE = Above(0, 1e30)
 SECONDS = Between(0, 1e6)
+NODE_GPUS = 8  # trainer and engines together, up to which they are taken to share a node
 GROWS_FROM_GPUS = 16  # engines' GPUs from which a sync takes longer with each doubling
 _OWN = "the mechanism's"
 
@@ -28,7 +29,8 @@ _OWN = "the mechanism's"
 @dataclass(frozen=True, slots=True)
 class Figures:
     """A mechanism in numbers. low, high: factors on the seconds within which the truth is taken to
-    lie. The others as in :class:`WeightSync`."""
+    lie. node_fixed_s, node_bytes_per_s: inside one node, where they differ. The others as in
+    :class:`WeightSync`."""
 
     fixed_s: float
     bytes_per_s: float
@@ -40,6 +42,8 @@ class Figures:
     per_tensor_s: float = 0.0
     share: float = 1.0
     growth: float = 0.0
+    node_fixed_s: float | None = None
+    node_bytes_per_s: float = math.inf
 
 
 MECHANISMS: Mapping[Mechanism, Figures] = {
@@ -49,9 +53,12 @@ MECHANISMS: Mapping[Mechanism, Figures] = {
             "fitted",
             "verl's full broadcast between H100 nodes: Qwen2.5-7B and 72B, and Qwen3-30B-A3B, "
             "whose experts go one by one. Held out: 32B and 235B-A22B within a factor of 1.15; "
-            "another network takes 3.4 times as long, one node a fifth or less",
+            "another network takes 3.4 times as long. Inside one node 0.22 s and 200e9 bytes/s, in "
+            "the middle of two rows a factor of five apart",
         ),
         expert_bytes_per_s=2.03e9,
+        node_fixed_s=0.22,
+        node_bytes_per_s=2e11,
     ),
     "reshard": Figures(
         0.0, 2.8e9, 0.3, 3.0,
@@ -124,7 +131,9 @@ class WeightSync(Options):
     Seconds, on G GPUs of the trainer and E of the engines, of weights of B bytes of which X are of
     routed experts: (``fixed_s`` + ``per_tensor_s`` a tensor + ``share`` x ((B - X) /
     ``bytes_per_s`` + X / ``expert_bytes_per_s``) + B / G / ``shard_bytes_per_s``), and ``growth``
-    of that more for each doubling of E beyond 16. No rate passes that of the GPUs' interconnect.
+    of that more for each doubling of E beyond 16, all of it times ``slower``. No rate passes that
+    of the GPUs' interconnect. Up to 8 GPUs in all are taken to share a node, for which a mechanism
+    may have figures of its own.
     """
 
     FIELD = "cost.roofline.sync"
@@ -158,6 +167,9 @@ class WeightSync(Options):
         Doc("share more for each doubling of the engines' GPUs beyond 16", unit="share",
             source=_OWN),
     ] = None  # fmt: skip
+    slower: Annotated[
+        float, Above(0, 1000), Doc("factor on the seconds of a sync", unit="times")
+    ] = 1.0  # fmt: skip
 
     @classmethod
     def from_text(cls, mechanism: str, field: str = FIELD) -> WeightSync:
@@ -180,6 +192,18 @@ class WeightSync(Options):
             return replace(found, expert_bytes_per_s=found.bytes_per_s)
         return found
 
+    def _figures_of(self, gpus: int) -> Figures:
+        """Those of ``gpus`` GPUs of trainer and engines: inside one node the mechanism's own for
+        that, where nothing is given in their place."""
+        found, preset = self.figures, self.preset
+        given = (self.fixed_s, self.bytes_per_s, self.expert_bytes_per_s)
+        if gpus > NODE_GPUS or preset.node_fixed_s is None or given != (None, None, None):
+            return found
+        rate = preset.node_bytes_per_s
+        return replace(
+            found, fixed_s=preset.node_fixed_s, bytes_per_s=rate, expert_bytes_per_s=rate
+        )
+
     def seconds(
         self, model: Model, trainer_gpus: int, engine_gpus: int, link_bytes_per_s: float = math.inf
     ) -> float:
@@ -200,24 +224,30 @@ class WeightSync(Options):
     ) -> float:
         """As :meth:`seconds`, of weights known by their bytes alone; ``routed_bytes`` of them are
         of routed experts."""
-        f = self.figures
+        f = self._figures_of(trainer_gpus + engine_gpus)
         rate = min(f.bytes_per_s, link_bytes_per_s)
         expert_rate = min(f.expert_bytes_per_s, link_bytes_per_s)
         once_s = f.fixed_s + f.per_tensor_s * tensor_count
         sent_s = f.share * ((total_bytes - routed_bytes) / rate + routed_bytes / expert_rate)
         shard_s = total_bytes / trainer_gpus / f.shard_bytes_per_s
         doublings = math.log2(max(engine_gpus / GROWS_FROM_GPUS, 1.0))
-        return (once_s + sent_s + shard_s) * (1 + f.growth * doublings)
+        return self.slower * (once_s + sent_s + shard_s) * (1 + f.growth * doublings)
 
     def slowed(self, factor: float) -> WeightSync:
         """The same, ``factor`` times as long."""
-        f = self.figures
-        shard = None if f.shard_bytes_per_s == math.inf else f.shard_bytes_per_s / factor
-        return replace(
-            self,
-            fixed_s=f.fixed_s * factor,
-            per_tensor_s=f.per_tensor_s * factor,
-            bytes_per_s=f.bytes_per_s / factor,
-            expert_bytes_per_s=f.expert_bytes_per_s / factor,
-            shard_bytes_per_s=shard,
-        )
+        return replace(self, slower=factor * self.slower)
+
+
+def listed() -> str:
+    """The mechanisms with their figures and kinds, in words."""
+    found = []
+    for name, f in MECHANISMS.items():
+        parts = [f"{f.fixed_s:g} s"]
+        if f.share:
+            parts.append(f"{f.bytes_per_s:.3g} bytes/s")
+        if f.expert_bytes_per_s < math.inf:
+            parts.append(f"{f.expert_bytes_per_s:.3g} of experts")
+        if f.shard_bytes_per_s < math.inf:
+            parts.append(f"{f.shard_bytes_per_s:.3g} of a trainer GPU's shard")
+        found.append(f"{name} {', '.join(parts)}; {f.provenance}")
+    return ". ".join(found)

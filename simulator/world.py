@@ -64,7 +64,9 @@ class TrainBatch:
 @dataclass(frozen=True, slots=True)
 class Phase:
     """An interval of trainer, sync or switch work: ``kind`` is ``train``, ``log_prob``,
-    ``forward``, ``backward``, ``gradient_exchange``, ``optimizer``, ``sync`` or ``switch``."""
+    ``forward``, ``backward``, ``gradient_exchange``, ``optimizer``, ``rest``, ``sync`` or
+    ``switch``.
+    """
 
     kind: str
     start_s: float

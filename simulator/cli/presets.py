@@ -66,7 +66,7 @@ def _gpus() -> Rows:
             "bf16 TFLOP/s": f"{gpu.bf16_flop_per_s / 1e12:.0f}",
             "decode attention": f"{gpu.decode_attention_bandwidth_efficiency:.0%}",
             "that figure is": gpu.provenance["decode_attention_bandwidth_efficiency"].kind,
-            "$/h (assumed)": f"{gpu.usd_per_hour:.2f}",
+            "assumed $/h": f"{gpu.usd_per_hour:.2f}",
         }
         for name, gpu in gpu_presets().items()
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.costs.base import CostModel, TrainLoad
 
-_ONCE = ("gradient_exchange", "optimizer")
+_ONCE = ("gradient_exchange", "optimizer", "rest")
 
 
 class Streamed:

@@ -46,9 +46,10 @@ class Gpu(Options):
     """One GPU: peaks from its datasheet, and the share of them that kernels reach.
 
     memory_bytes: device memory. bandwidth_bytes_per_s: peak of that memory.
-    bf16_flop_per_s, fp8_flop_per_s: dense tensor-core peaks (no sparsity); fp8 0 where there is
-    none. interconnect_bytes_per_s: to its peers in a node, one direction.
-    host_link_bytes_per_s: to host memory, one direction. usd_per_hour: price of one GPU.
+    bf16_flop_per_s, fp8_flop_per_s, int8_flop_per_s, fp4_flop_per_s: dense tensor-core peaks (no
+    sparsity); all but the first 0 where there is none. interconnect_bytes_per_s: to its peers in a
+    node, one direction. host_link_bytes_per_s: to host memory, one direction. usd_per_hour: price
+    of one GPU.
 
     Efficiencies are shares of a peak: ``gemm_bandwidth_efficiency`` of matrix products that read
     more weights than they compute (few tokens) and ``gemm_flop_efficiency`` of those with many;
@@ -78,6 +79,12 @@ class Gpu(Options):
     bf16_flop_per_s: Annotated[float, SIZE, Doc("dense bfloat16 peak, no sparsity")]
     fp8_flop_per_s: Annotated[
         float, Between(0, 1e30), Doc("dense fp8 peak; 0 where there is none")
+    ] = 0.0
+    int8_flop_per_s: Annotated[
+        float, Between(0, 1e30), Doc("dense int8 peak; 0 where there is none")
+    ] = 0.0
+    fp4_flop_per_s: Annotated[
+        float, Between(0, 1e30), Doc("dense fp4 peak; 0 where there is none")
     ] = 0.0
     interconnect_bytes_per_s: Annotated[
         float, SIZE, Doc("to its peers in a node, one direction", source="a PCIe 5 slot")

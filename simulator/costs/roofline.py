@@ -14,9 +14,14 @@ from typing import Annotated, Literal, get_args
 import numpy as np
 
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
+from simulator.costs.engines import Engine, Unsaid, host_of
+from simulator.costs.engines import listed as listed_engines
 from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu, Provenance
 from simulator.costs.models import Model
-from simulator.costs.roofline_draws import COST_SPREADS, TRAINER_SPREADS, drawn_gpu, factors
+from simulator.costs.roofline_draws import TRAINER_SPREADS, cost_spreads, drawn_gpu, factor, factors
+from simulator.costs.sleep import SLEEP_SOURCE, Sleep, engine_switch_s
+from simulator.costs.sync import WeightSync
+from simulator.costs.sync import listed as listed_syncs
 from simulator.costs.trainer import RooflineTrainer, TrainerOptions
 from simulator.errors import ScenarioError
 from simulator.options import (
@@ -56,10 +61,16 @@ _LAUNCH = (
     "eager vLLM: Qwen2.5-Omni-7B 22 ms a token on A800 (vllm-omni issue 7960), 0.8 ms a layer; "
     "Qwen3-0.6B 10 ms (torchtitan pull request 2373), 0.36 ms"
 )
+_REST = (
+    "none; verl's one-step-off recipe holds 54 s (FSDP2) and 29 s (Megatron) a step beside "
+    "generation, log-probabilities and update"
+)
 ROOFLINE_SOURCES = {
     "host_s": Provenance("assumed", _HOST),
     "host_per_rollout_s": Provenance("assumed", _HOST),
     "launch_s_per_layer": Provenance("assumed", _LAUNCH),
+    "engine_sleep": SLEEP_SOURCE,
+    "rest_s": Provenance("assumed", _REST),
     "sync_bytes_per_s": Provenance("fitted", _SYNC),
     "sync_fixed_s": Provenance("fitted", _SYNC),
     "switch_fixed_s": Provenance("fitted", _SWITCH),
@@ -111,14 +122,22 @@ class RooflineOptions(Options):
 
     FIELD = FIELD
 
+    engine: Annotated[
+        Engine | None, Doc("sets host_s and host_per_rollout_s where they are not given",
+                           source=listed_engines())
+    ] = None  # fmt: skip
+    host_factor: Annotated[
+        float, Above(0, 1000), Doc("by which the host's CPU is slower than that of the engine's "
+                                   "figures; those given are left as they are", unit="times")
+    ] = 1.0  # fmt: skip
     host_s: Annotated[
         float, SECONDS, Doc("an iteration on the engine's host, beside its GPUs",
                             source=_source("host_s"))
-    ] = 1.0e-3  # fmt: skip
+    ] = Unsaid(1.0e-3)  # fmt: skip
     host_per_rollout_s: Annotated[
         float, SECONDS, Doc("each running rollout on the engine's host, an iteration",
                             source=_source("host_per_rollout_s"))
-    ] = 1.0e-5  # fmt: skip
+    ] = Unsaid(1.0e-5)  # fmt: skip
     cuda_graphs: Annotated[
         bool, Doc("whether the engine replays captured graphs; false is vLLM's enforce_eager")
     ] = True
@@ -128,6 +147,10 @@ class RooflineOptions(Options):
         Doc("the least that an eager engine takes for a layer", unit="seconds",
             source=_source("launch_s_per_layer")),
     ] = 4.0e-4  # fmt: skip
+    sync: Annotated[
+        WeightSync | None, Doc("how new weights travel; in place of the two keys below",
+                               source=listed_syncs())
+    ] = None  # fmt: skip
     sync_bytes_per_s: Annotated[
         float, Above(0, 1e30), Doc("at which new weights reach the replicas",
                                    source=_source("sync_bytes_per_s"))
@@ -139,10 +162,19 @@ class RooflineOptions(Options):
     offload_optimizer: Annotated[
         bool, Doc("whether colocated GPUs move the trainer's states to host memory for rollouts")
     ] = True
+    engine_sleep: Annotated[
+        Sleep | None,
+        Doc("what a colocated engine does with its weights while it sleeps; sets switch_fixed_s to "
+            "what that takes, where it is not given", source=_source("engine_sleep")),
+    ] = None  # fmt: skip
     switch_fixed_s: Annotated[
         float, SECONDS, Doc("a switch between rollout and training on shared GPUs, beside that",
                             source=_source("switch_fixed_s"))
-    ] = 7.5  # fmt: skip
+    ] = Unsaid(7.5)  # fmt: skip
+    rest_s: Annotated[
+        float, SECONDS, Doc("a step outside every other phase (rewards, data, validation), after "
+                            "the update", source=_source("rest_s"))
+    ] = 0.0  # fmt: skip
     kv_memory_utilization: Annotated[
         float, Above(0, 1), Doc("share of a GPU's memory that the engine may use", unit="share",
                                 source=_source("kv_memory_utilization"))
@@ -151,6 +183,18 @@ class RooflineOptions(Options):
         float, Between(0, 1e30), Doc("of that, kept from the KV pool",
                                      source=_source("reserve_bytes"))
     ] = 2e9  # fmt: skip
+
+    def __post_init__(self) -> None:
+        number(self.host_factor, f"{FIELD}.host_factor", Above(0, 1000))
+        if self.engine is not None:
+            choice(self.engine, f"{FIELD}.engine", get_args(Engine))
+        found = host_of(self.engine, self.host_s, self.host_per_rollout_s, self.host_factor)
+        for name, seconds in zip(("host_s", "host_per_rollout_s"), found, strict=True):
+            object.__setattr__(self, name, seconds)
+        unsaid = isinstance(self.switch_fixed_s, Unsaid)
+        super().__post_init__()
+        if unsaid:  # a cost model, which knows the bytes, may still replace it
+            object.__setattr__(self, "switch_fixed_s", Unsaid(self.switch_fixed_s))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,8 +219,11 @@ class RooflineCost(RooflineOptions):
     ``trainer`` prices the updates (default: :class:`RooflineTrainer` with its defaults on
     ``trainer_gpus``). ``offload_optimizer`` says whether colocated GPUs move the trainer's states
     to host memory during the rollout phase; ``switch_fixed_s`` is what a switch takes beside that.
+    ``engine``, ``sync`` and ``engine_sleep`` take host time, syncs and switches from published
+    measurements of an engine or mechanism; ``rest_s`` is added to every update.
     With adapters the frozen weights stay where they are (stacks differ; one that parks them too
-    says so in ``switch_fixed_s``), and a sync still sends all weights, merged.
+    says so in ``switch_fixed_s``), and a sync still sends all weights, merged, unless ``sync`` says
+    ``adapter``.
     Raises ScenarioError for a number out of range or a model that does not fit.
     """
 
@@ -195,6 +242,10 @@ class RooflineCost(RooflineOptions):
         for name in ("tensor_parallel", "replicas", "trainer_gpus"):
             whole(getattr(self, name), f"cluster.{name}", AtLeast(1))
         choice(self.placement, "cluster.placement", get_args(Placement))
+        if self.engine_sleep is not None and isinstance(self.switch_fixed_s, Unsaid):
+            choice(self.engine_sleep, f"{FIELD}.engine_sleep", get_args(Sleep))
+            slept = engine_switch_s(self.model, self.gpu, self.tensor_parallel, self.engine_sleep)
+            object.__setattr__(self, "switch_fixed_s", slept)
         super().__post_init__()
 
     def agree(self) -> None:
@@ -204,6 +255,17 @@ class RooflineCost(RooflineOptions):
                 "cluster.tensor_parallel",
                 f"{self.tensor_parallel} does not divide the {self.model.heads} attention heads "
                 f"of {self.model.name}",
+            )
+        mechanism = self.sync.mechanism if self.sync else None
+        if mechanism == "adapter" and self.trainer_of.weights != "lora":
+            raise self.refuse(
+                "sync", "adapter sends adapters alone; set cost.roofline.trainer.weights to lora"
+            )
+        if mechanism == "cuda_ipc" and self.placement != "colocated":
+            raise self.refuse(
+                "sync",
+                "cuda_ipc hands weights over within a GPU; with cluster.placement disaggregated "
+                "give another mechanism, such as nccl_broadcast",
             )
 
     @classmethod
@@ -344,18 +406,26 @@ class RooflineCost(RooflineOptions):
         return self.iteration_s(work)
 
     def train(self, load: TrainLoad) -> TrainCost:
-        """The update's phases (:meth:`RooflineTrainer.train`)."""
-        return self.trainer_of.train(load)
+        """The update's phases (:meth:`RooflineTrainer.train`), and ``rest`` after them where
+        ``rest_s`` is not 0."""
+        cost = self.trainer_of.train(load)
+        if not self.rest_s:
+            return cost
+        return replace(cost, phases_s=(*cost.phases_s, ("rest", self.rest_s)))
 
     @property
     def sync_s(self) -> float:
         """Seconds to bring new weights to every replica.
 
-        All weights at ``sync_bytes_per_s`` (or the GPU's interconnect, if that is slower) plus
+        By the mechanism of ``sync`` (:class:`~simulator.costs.sync.WeightSync`), where given; else
+        all weights at ``sync_bytes_per_s`` (or the GPU's interconnect, if that is slower) plus
         ``sync_fixed_s``, whatever the number of replicas: broadcasts from many trainers to many
-        engines run side by side. With adapters too: they are merged first. A stack that sends the
-        adapter alone pays little more than ``sync_fixed_s``.
+        engines run side by side. With adapters too: they are merged first.
         """
+        if self.sync is not None:
+            engine_gpus = self.replicas * self.tensor_parallel
+            link = self.gpu.interconnect_bytes_per_s
+            return self.sync.seconds(self.model, self.trainer_gpus, engine_gpus, link)
         rate = min(self.sync_bytes_per_s, self.gpu.interconnect_bytes_per_s)
         return self.sync_fixed_s + self.model.weight_bytes / rate
 
@@ -379,8 +449,13 @@ class RooflineCost(RooflineOptions):
         """The costs with every uncertain figure drawn anew: `simulator.costs.roofline_draws`."""
         gpu, trainer = drawn_gpu(self.gpu, rng), self.trainer_of
         changed = {n: f * getattr(trainer, n) for n, f in factors(TRAINER_SPREADS, rng).items()}
-        own = {n: f * getattr(self, n) for n, f in factors(COST_SPREADS, rng).items()}
-        return replace(self, gpu=gpu, trainer=replace(trainer, gpu=gpu, **changed), **own)
+        spreads = cost_spreads(self.engine, self.engine_sleep)
+        own = {n: f * getattr(self, n) for n, f in factors(spreads, rng).items()}
+        sync = self.sync
+        if sync is not None:
+            sync = sync.slowed(factor(sync.preset.low, sync.preset.high, rng))
+        trainer = replace(trainer, gpu=gpu, **changed)
+        return replace(self, gpu=gpu, trainer=trainer, sync=sync, **own)
 
     def warnings(self, extremes: Extremes) -> list[str]:
         """Ranges that the run left, and figures that nobody measured."""

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simulator.costs.engines import ENGINES, Engine
 from simulator.costs.hardware import Gpu
+from simulator.costs.sleep import HIGH, LOW, SLEEP_SOURCE, Sleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +30,23 @@ class Spread:
 
 
 _GRID = "engine grid and kernel tables, held-out halves: 3 to 7 % in decode, 4 to 11 % in prefill"
+# Wider where all the figures are assumed: what boards taken to be like another were off by, once
+# their own kernels were tabulated. RTX PRO 6000 as L40S: 14 and 21 % in bandwidth, 28 and 127 % in
+# flop; B300 as B200: 0 to 3 and 11 %.
+_LIKE = "boards taken to be like another, against their own kernel tables"
+_BANDWIDTH = ("gemm_bandwidth_efficiency", "decode_attention_bandwidth_efficiency")
+_FLOP = ("gemm_flop_efficiency", "prefill_attention_flop_efficiency")
+_TRAINER = ("trainer_attention_flop_efficiency",)
 GPU_SPREADS = (
-    Spread(0.88, 1.14, ("gemm_bandwidth_efficiency", "decode_attention_bandwidth_efficiency"),
-           _GRID),
-    Spread(0.82, 1.22, ("gemm_flop_efficiency", "prefill_attention_flop_efficiency"), _GRID),
-    Spread(0.8, 1.25, ("trainer_attention_flop_efficiency",), "trainer baselines: 9 % on H200"),
-)  # fmt: skip
+    Spread(0.88, 1.14, _BANDWIDTH, _GRID),
+    Spread(0.82, 1.22, _FLOP, _GRID),
+    Spread(0.8, 1.25, _TRAINER, "trainer baselines: 9 % on H200"),
+)
+ASSUMED_GPU_SPREADS = (
+    Spread(0.78, 1.28, _BANDWIDTH, _LIKE),
+    Spread(0.6, 1.8, _FLOP, _LIKE),
+    Spread(0.5, 2.0, _TRAINER, "fits to four GPUs: 0.12 to 0.74"),
+)
 COST_SPREADS = (
     Spread(0.5, 2.0, ("host_s", "host_per_rollout_s"), "kernel tables alone to vLLM of mid-2024"),
     Spread(0.6, 2.0, ("launch_s_per_layer",), "0.26 to 0.8 ms a layer in published eager runs"),
@@ -46,9 +59,29 @@ TRAINER_SPREADS = (
 )  # fmt: skip
 
 
+def gpu_spreads(gpu: Gpu) -> tuple[Spread, ...]:
+    """The spread of each group of the GPU's figures: wider where nobody measured or fitted one."""
+    return tuple(
+        known if gpu.kinds(known.names) & {"measured", "fitted"} else assumed
+        for known, assumed in zip(GPU_SPREADS, ASSUMED_GPU_SPREADS, strict=True)
+    )
+
+
+def cost_spreads(engine: Engine | None, sleep: Sleep | None = None) -> tuple[Spread, ...]:
+    """The spreads of a cost model's own figures: its host's by ``engine`` where one is named, its
+    switches' narrower where the engine's ``sleep`` is."""
+    host, launch, sync, switch = COST_SPREADS
+    if engine is not None:
+        found = ENGINES[engine]
+        host = Spread(found.low, found.high, host.names, found.provenance.source)
+    if sleep is not None:
+        switch = Spread(LOW, HIGH, switch.names, SLEEP_SOURCE.source)
+    return (host, launch, sync, switch)
+
+
 def drawn_gpu(gpu: Gpu, rng: np.random.Generator) -> Gpu:
     """The GPU with its efficiencies drawn anew."""
-    found = factors(GPU_SPREADS, rng)
+    found = factors(gpu_spreads(gpu), rng)
     return replace(gpu, **{n: min(f * getattr(gpu, n), 1.0) for n, f in found.items()})
 
 
@@ -56,6 +89,10 @@ def factors(spreads: tuple[Spread, ...], rng: np.random.Generator) -> Mapping[st
     """A factor for each figure that the spreads name."""
     found = {}
     for spread in spreads:
-        factor = float(np.exp(rng.uniform(np.log(spread.low), np.log(spread.high))))
-        found.update(dict.fromkeys(spread.names, factor))
+        found.update(dict.fromkeys(spread.names, factor(spread.low, spread.high, rng)))
     return found
+
+
+def factor(low: float, high: float, rng: np.random.Generator) -> float:
+    """From ``low`` to ``high``, its logarithm uniform."""
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))

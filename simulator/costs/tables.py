@@ -30,7 +30,9 @@ SYSTEMS = {
     "l40s": "l40s",
     "b200": "b200_sxm",
     "gb200": "gb200",
-    "rtx-pro-6000": "rtx_pro_6000_server",
+    "b300": "b300_sxm",
+    "gb300": "gb300",
+    "rtx-pro-6000-server": "rtx_pro_6000_server",
 }
 REPOSITORIES = {
     "qwen3-0.6b": "Qwen/Qwen3-0.6B",

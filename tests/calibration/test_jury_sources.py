@@ -27,12 +27,9 @@ from calibration.jury import (
 from calibration.jury.__main__ import OUT, SOURCES, judge, main
 from calibration.jury.architectures import PRESETS, architecture, typed_in
 from calibration.jury.files import PUBLISHED, AbsentError
-from calibration.jury.serving import Request, Served, serve
+from calibration.jury.serving import Request, Served
 from calibration.jury.verdict_files import as_json, judged_in
-from simulator.cluster.replica import EngineSpec
-from simulator.costs import Iteration, RooflineCost
-from simulator.costs.hardware import load_gpu
-from simulator.costs.models import load_model
+from simulator.costs import Iteration
 from simulator.errors import ScenarioError
 from simulator.scenario.file import RawScenario, read_scenario
 from simulator.studies.simulate import from_raw, simulate
@@ -160,19 +157,21 @@ def test_a_run_that_the_presets_made_is_judged_faultless(
             strict=True,
         )
     ]
-    cost = RooflineCost(load_model("llama-3.1-8b"), load_gpu("rtx-pro-6000"))
-    engine = EngineSpec(trace.MAX_SEQS, trace.MAX_BATCHED_TOKENS, cost.kv_pool_tokens)
     lines = [
         f"{r.prompt_tokens},{r.new_tokens},{r.arrival_s},{s.first_token_s},{s.end_s}"
-        for r, s in zip(requests, serve(requests, engine, cost), strict=True)
+        for r, s in zip(requests, trace.forecast(requests, "vllm-0.19"), strict=True)
     ]
     (tmp_path / trace.FILE).write_text("\n".join([HEADS[trace.FILE], *lines]))
     monkeypatch.setattr(trace, "_check_known", lambda measured: None)
     source = trace.source(tmp_path)
-    errors = {edition: [c.error for c in source.cases if c.group == edition]
-              for edition in trace.EDITIONS}  # fmt: skip
-    assert errors["Workstation Edition"] == pytest.approx([0.0] * 3, abs=1e-9)
-    assert min(errors["Server Edition"]) > 0.02
+    named = [c for c in source.cases if c.group.startswith("engine")]
+    assert [c.role for c in named] == ["calibrated"] * 3 + ["held out"] * 3
+    assert [c.error for c in named] == pytest.approx([0.0] * 6, abs=1e-9)
+    default = [c.error for c in source.cases if c.group == "default host"]
+    assert max(default) < -0.002  # less host time for each rollout than the engine that made it
+    assert len(source.checks) == 6
+    first, later = trace.by_arrival(requests)
+    assert max(requests[i].arrival_s for i in first) <= min(requests[i].arrival_s for i in later)
 
 
 def test_work_like_the_peers_gives_forecasts_like_the_committed(tmp_path: Path) -> None:

@@ -314,6 +314,7 @@ class ReferenceCluster:
         if not batch.final:
             seconds.pop("gradient_exchange", None)
             seconds.pop("optimizer", None)
+            seconds.pop("rest", None)
         self.parts = [] if batch.final else [*self.parts, load]
         phases = [(kind, to_ticks(max(each, 0.0))) for kind, each in seconds.items()]
         if self.shape.colocated:

@@ -1,0 +1,38 @@
+"""How long a colocated engine takes to sleep and to wake, by the bytes it moves.
+
+Fitted to phases published as sleep and wake alone: vLLM 0.11 on A100 (blog.vllm.ai, sleep mode,
+2025-10-26), which keep the weights in host memory: Qwen3-0.6B, Qwen3-Coder-30B on one GPU and
+Qwen3-235B-A22B in 8 bits on four. Phi-3-vision on one is held out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from simulator.costs.hardware import Gpu, Provenance
+from simulator.costs.models import Model
+
+Sleep = Literal["offload", "discard"]
+
+FIXED_S = 0.21  # KV pool unmapped or mapped, calls to the engine
+LINK_SHARE = 0.72  # of the host link's peak, by one GPU: 22.9e9 of 32e9 bytes/s
+LOW, HIGH = 0.6, 1.6  # the one held out takes 1.43 times as long
+SLEEP_SOURCE = Provenance(
+    "fitted",
+    "vLLM 0.11 on A100 (blog.vllm.ai, sleep mode): 0.2 s and 72 % of the host link; four GPUs move "
+    "twice what one does. Held out: Phi-3-vision wakes 1.4 times as slowly",
+)
+
+
+def engine_switch_s(model: Model, gpu: Gpu, tensor_parallel: int, level: Sleep) -> float:
+    """Seconds that one replica's engine takes to sleep, and again to wake.
+
+    ``offload`` moves the weights to host memory and back, at a rate that grows with the square root
+    of the replica's GPUs, which share that memory. ``discard`` drops them: the next sync brings new
+    ones, so only the KV pool is unmapped and mapped.
+    """
+    if level == "discard":
+        return FIXED_S
+    rate = LINK_SHARE * gpu.host_link_bytes_per_s * math.sqrt(tensor_parallel)
+    return FIXED_S + model.weight_bytes / rate

@@ -397,7 +397,12 @@ def test_warnings_name_each_range_left_and_only_those() -> None:
     unmeasured = RooflineCost(model, load_gpu("mi300x")).warnings(Extremes())
     assert [("engine" in w, "trainer" in w) for w in unmeasured] == [(True, False), (False, True)]
     pcie = RooflineCost(model, load_gpu("l40s"), tensor_parallel=2).warnings(Extremes())
-    assert any("PCIe" in w for w in pcie)
+    assert any("PCIe each GPU" in w for w in pcie)
+    shared = replace(load_gpu("l40s"), interconnect_shared=True)
+    said = RooflineCost(model, shared, tensor_parallel=2).warnings(Extremes())
+    assert any("PCIe two GPUs" in w for w in said)
+    nvlink = RooflineCost(model, load_gpu("h100-sxm"), tensor_parallel=2).warnings(Extremes())
+    assert not any("PCIe" in w for w in nvlink)
 
 
 @pytest.mark.parametrize(
@@ -476,6 +481,7 @@ def test_kernel_tables_held_out_rows(system: str) -> None:
     assert len(table) > 60
     errors: dict[tuple[str, bool], list[float]] = {}
     model, gpu = load_model("qwen3-8b"), load_gpu(SYSTEMS[system])
+    gpu = replace(gpu, interconnect_shared=system == "l40s")  # on the host of these tables
     for row in table:
         parallel, batch, context = (int(row[k]) for k in ("tp", "batch", "context"))
         cost = RooflineCost(model, gpu, parallel, host_s=0.0, host_per_rollout_s=0.0)

@@ -30,6 +30,7 @@ from simulator.costs.trainer import RooflineTrainer
 from simulator.errors import ScenarioError
 from simulator.options import AtLeast, choice, given, whole
 
+PCIE_BYTES_PER_S = 64e9  # of a slot of generation 5, one direction
 Placement = Literal["colocated", "disaggregated"]
 
 
@@ -253,9 +254,13 @@ class RooflineCost(RooflineOptions):
         for reached, limit, what in limits:
             if reached > limit:
                 said.append(f"{reached:,} {what}: the efficiencies were fitted up to {limit:,}")
-        if self.tensor_parallel > 1 and gpu.interconnect_shared:
-            said.append(
-                f"{gpu.name}: over PCIe two GPUs of a replica are taken to talk directly and more "
-                "to share one link, as in the kernel tables of the L40S; hosts differ"
+        if self.tensor_parallel > 1 and gpu.interconnect_bytes_per_s <= PCIE_BYTES_PER_S:
+            how = (
+                "two GPUs of a replica are taken to talk directly and more to share one link, as "
+                "in the kernel tables of the L40S"
+                if gpu.interconnect_shared
+                else "each GPU of a replica is taken to have a link of its own, as in "
+                "TensorRT-LLM's table of the L40S; where they share one, set interconnect_shared"
             )
+            said.append(f"{gpu.name}: over PCIe {how}; hosts differ")
         return said

@@ -20,6 +20,8 @@ from calibration.jury import (
     kernel_tables,
     peers,
     rl_steps,
+    serving_points,
+    throughput,
     trace,
     trainer_baselines,
     weight_updates,
@@ -44,6 +46,8 @@ HEADS = {
     kernel_tables.FILE: ",".join(kernel_tables.COLUMNS),
     trainer_baselines.FILE: ",".join(trainer_baselines.COLUMNS),
     rl_steps.FILE: ",".join(rl_steps.COLUMNS),
+    throughput.FILE: ",".join(throughput.COLUMNS),
+    serving_points.FILE: ",".join(serving_points.COLUMNS),
 }
 ROW = "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,1,4,2,1,10,100,{mean},0,0.8,2,1.0,{to},{role},s"
 
@@ -55,6 +59,13 @@ ROW = "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,1,4,2,1,10,100,{mean},0,0.8,
         (trace.read_trace, trace.FILE, "10,5,3.0,1.0,2.0", "line 2, first_token_s"),
         (trace.read_trace, trace.FILE, "10,5,0.0,1.0,0.5", "line 2, last_token_s"),
         (engine_grid.read_grid, engine_grid.FILE, "TPU,1,m,8,1,1.0", "hw.*one of Nvidia H100"),
+        (throughput.read_table, throughput.FILE, "x,l40s,fp8,1,9,9,1", "line 2, model"),
+        (throughput.read_table, throughput.FILE, "Mistral 7B,l40s,fp4,1,9,9,1", "precision"),
+        (throughput.read_table, throughput.FILE, "Mistral 7B,l40s,fp8,0,9,9,1", "tensor_parallel"),
+        (throughput.read_table, throughput.FILE, "Mistral 7B,l40s,fp8,1,9,9,0", "tokens_per_s"),
+        (serving_points.read_points, serving_points.FILE, "x,8,1,False,9,9,4,1", "framework"),
+        (serving_points.read_points, serving_points.FILE, "trt,8,1,maybe,9,9,4,1", "dp_attention"),
+        (serving_points.read_points, serving_points.FILE, "trt,8,1,True,9,9,0,1", "concurrency"),
         (
             engine_grid.read_grid,
             engine_grid.FILE,
@@ -300,6 +311,71 @@ def test_a_ratio_is_taken_to_its_own_on_policy_run() -> None:
     assert cases[2].measured == 0.75
     assert cases[2].forecast == pytest.approx(cases[1].forecast / cases[0].forecast)
     assert set(scenarios) == {run.name for run in tiny}
+
+
+def row(model: str, gpu: str, precision: str, parallel: int, *tokens: int) -> throughput.Row:
+    return throughput.Row(model, gpu, precision, parallel, tokens[0], tokens[1], 1.0)
+
+
+def test_a_saturated_engine_by_hand() -> None:
+    """Llama 3.1 8B on an H100, 1,000 in and out: the pool holds requests to their last token, each
+    with 1,500 tokens in the mean; one in a thousand enters with its prompt in an iteration."""
+    model, gpu = load_model("llama-3.1-8b"), load_gpu("h100-sxm")
+    pool = (gpu.memory_bytes * 0.95 - 2e9 - model.weight_bytes) / 131_072
+    running, seconds = throughput.steady_state(
+        row("LLaMA v3.1 8B", gpu.name, "16 bit", 1, 1000, 1000)
+    )
+    assert running == int(pool // 2000)
+    cost = RooflineCost(model, gpu, host_s=0.0, host_per_rollout_s=0.0)
+    decoding = cost.decode_curve(running).seconds(running * 1500)
+    assert decoding < seconds < 1.35 * decoding
+    few, _ = throughput.steady_state(row("LLaMA v3.1 8B", gpu.name, "fp8", 1, 1000, 1000))
+    assert few > 2 * running  # half the bytes of weights and of KV
+    many, _ = throughput.steady_state(row("LLaMA v3.1 8B", gpu.name, "fp8", 1, 128, 128))
+    assert many == throughput.MAX_BATCH
+
+
+def test_the_host_of_a_known_engine_is_recovered_from_its_throughput() -> None:
+    rows = []
+    for model in throughput.MODELS:
+        for tokens in ((128, 128), (128, 4096), (1000, 1000), (2048, 2048), (20_000, 2000)):
+            made = row(model, "h100-sxm", "fp8", 4, *tokens)
+            running, seconds = throughput.steady_state(made)
+            took = seconds + 2e-3 + 4e-6 * running
+            rows.append(replace(made, tokens_per_s=running / took))
+    cases, host_s, per_rollout_s = throughput.judge(rows)
+    assert (host_s, per_rollout_s) == pytest.approx((2e-3, 4e-6), rel=1e-3)
+    assert max(abs(case.error) for case in cases) < 1e-3
+    assert [case.role for case in cases[:3]] == ["calibrated", "held out", "calibrated"]
+
+
+def test_rows_of_the_throughput_table_are_grouped_by_what_they_are() -> None:
+    groups = [
+        row("LLaMA v3.1 8B", "l40s", "fp8", 1, 1, 1).group,
+        row("LLaMA v3.1 70B", "l40s", "fp8", 4, 1, 1).group,
+        row("Mixtral 8x7B", "h100-sxm", "16 bit", 4, 1, 1).group,
+    ]
+    assert groups == [
+        "l40s, fp8, dense",
+        "l40s, fp8, dense, over PCIe",
+        "h100-sxm, 16 bit, mixture",
+    ]
+
+
+def test_a_serving_point_is_decoding_and_the_prompts_of_the_others() -> None:
+    alone = serving_points.Point("sglang", 8, 1, False, 8192, 1024, 1, 10.0)
+    cost = RooflineCost(load_model("deepseek-r1"), load_gpu("h200-sxm"), 8)
+    assert serving_points.token_s(alone) == cost.decode_curve(1).seconds(8192 + 512)
+    busy = replace(alone, concurrency=9)
+    decode_s = cost.decode_curve(9).seconds(9 * (8192 + 512))
+    assert serving_points.token_s(busy) > decode_s
+    longer = replace(busy, output_tokens=10**6, input_tokens=8192)
+    context = 9 * (8192 + 5 * 10**5)
+    assert serving_points.token_s(longer) == pytest.approx(
+        cost.decode_curve(9).seconds(context), rel=1e-3
+    )
+    whole = replace(busy, expert_parallel=8)
+    assert serving_points.token_s(whole) > serving_points.token_s(busy)
 
 
 def test_a_weight_update_is_fixed_time_and_bytes() -> None:

@@ -171,6 +171,37 @@ def test_latent_attention_is_read_whole_by_every_gpu() -> None:
         assert slope == pytest.approx(61 * expected, rel=1e-6)
 
 
+def test_a_decode_step_of_deepseek_by_hand() -> None:
+    """Eight GPUs, one token: an eighth of everything read, all of the projections to latents, and
+    experts in fp8 without the share that dense fp8 products lose. The longer of reads and flop."""
+    model, byte = load_model("deepseek-v3"), 1 + 4 / 128**2
+    floors = {"layer_floor_s": 0.0, "all_reduce_floor_s": 0.0, "interconnect_bytes_per_s": 1e30}
+    latent = 61 * 7168 * (1536 + 576)
+    shared = model.attention_parameters + 7 * latent + 3 * 3 * 7168 * 18432 + 58 * 3 * 7168 * 2048
+    routers, experts = 58 * 7168 * 256, 58 * 8 * 3 * 7168 * 2048
+    read = shared * byte / FP8_READ_SHARE + 2 * routers + experts * byte + 2 * 129_280 * 7168
+    cost = RooflineCost(model, replace(FP8, **floors), 8)
+    assert gpu_s(cost, 1) == pytest.approx(read / 8e12 + 58 * MIXTURE_LAYER_S, rel=1e-6)
+    tokens = 100_000
+    slow = replace(FP8, **floors, fp8_flop_per_s=1e12, bf16_flop_per_s=1e18)
+    cost = RooflineCost(model, slow, 8, host_s=0, host_per_rollout_s=0)
+    rows = 8 * tokens + model.experts_touched(tokens) * GROUPED_ROWS
+    flop = shared * tokens + experts / 8 * rows / GROUPED_SHARE
+    work = replace(prefill(1, tokens), prefill_pairs=0, context_tokens=0, prefill_context_tokens=0)
+    assert cost.iteration_s(work) == pytest.approx(2 * flop / (8e12 * FP8_FLOP_SHARE), rel=0.01)
+
+
+def test_states_are_read_and_written_for_every_rollout() -> None:
+    """Without experts a few rollouts read the same weights, so a further one adds its states."""
+    none = {"experts": 0, "experts_per_token": 0, "moe_intermediate": 0, "intermediate": 512}
+    shared = {"shared_expert_intermediate": 0, "shared_expert_gate": False}
+    model = replace(load_model("qwen3-next-80b-a3b"), **none, **shared)  # type: ignore[arg-type]
+    cost = RooflineCost(model, IDEAL)
+    state = 36 * 32 * 128 * 128 * 2
+    extra = gpu_s(cost, 11) - gpu_s(cost, 10)
+    assert extra == pytest.approx(2 * state / 0.5e12, rel=1e-6)
+
+
 def test_windows_bend_the_curve() -> None:
     """gpt-oss: half of the layers stop at 128 tokens a rollout."""
     model = load_model("gpt-oss-20b")

@@ -317,32 +317,30 @@ def row(model: str, gpu: str, precision: str, parallel: int, *tokens: int) -> th
     return throughput.Row(model, gpu, precision, parallel, tokens[0], tokens[1], 1.0)
 
 
-def test_a_saturated_engine_by_hand() -> None:
-    """Llama 3.1 8B on an H100, 1,000 in and out: the pool holds requests to their last token, each
-    with 1,500 tokens in the mean; one in a thousand enters with its prompt in an iteration."""
+def test_an_offline_run_by_hand() -> None:
+    """Llama 3.1 8B on an H100, 1,500 requests of 2,048 in and out: the pool holds 117 to their last
+    token, so they come in 13 waves, each of 2,048 iterations that decode, and the prompts'."""
     model, gpu = load_model("llama-3.1-8b"), load_gpu("h100-sxm")
     pool = (gpu.memory_bytes * 0.95 - 2e9 - model.weight_bytes) / 131_072
-    running, seconds = throughput.steady_state(
-        row("LLaMA v3.1 8B", gpu.name, "16 bit", 1, 1000, 1000)
-    )
-    assert running == int(pool // 2000)
+    running = int(pool // 4096)
+    waves = -(-1500 // running)
+    found = throughput.offline(row("LLaMA v3.1 8B", gpu.name, "16 bit", 1, 2048, 2048))
+    assert found.tokens == found.rollouts == 1500 * 2048
+    assert waves * 2048 * 0.9 < found.iterations < waves * (2048 + running * 2048 / 8192 + 2)
     cost = RooflineCost(model, gpu, host_s=0.0, host_per_rollout_s=0.0)
-    decoding = cost.decode_curve(running).seconds(running * 1500)
-    assert decoding < seconds < 1.35 * decoding
-    few, _ = throughput.steady_state(row("LLaMA v3.1 8B", gpu.name, "fp8", 1, 1000, 1000))
-    assert few > 2 * running  # half the bytes of weights and of KV
-    many, _ = throughput.steady_state(row("LLaMA v3.1 8B", gpu.name, "fp8", 1, 128, 128))
-    assert many == throughput.MAX_BATCH
+    decoding = 1500 / running * 2048 * cost.decode_curve(running).seconds(running * 3072)
+    prompts = 1500 * 2048 * model.linear_flop_per_token / (9.894e14 * 0.684)
+    assert found.gpu_s == pytest.approx(decoding + prompts, rel=0.1)
 
 
 def test_the_host_of_a_known_engine_is_recovered_from_its_throughput() -> None:
     rows = []
-    for model in throughput.MODELS:
-        for tokens in ((128, 128), (128, 4096), (1000, 1000), (2048, 2048), (20_000, 2000)):
+    for model in ("LLaMA v3.1 8B", "Mixtral 8x7B"):
+        for tokens in ((128, 4096), (1000, 1000), (2048, 2048), (20_000, 2000)):
             made = row(model, "h100-sxm", "fp8", 4, *tokens)
-            running, seconds = throughput.steady_state(made)
-            took = seconds + 2e-3 + 4e-6 * running
-            rows.append(replace(made, tokens_per_s=running / took))
+            run = throughput.offline(made)
+            took = run.gpu_s + 2e-3 * run.iterations + 4e-6 * run.rollouts
+            rows.append(replace(made, tokens_per_s=run.tokens / took))
     cases, host_s, per_rollout_s = throughput.judge(rows)
     assert (host_s, per_rollout_s) == pytest.approx((2e-3, 4e-6), rel=1e-3)
     assert max(abs(case.error) for case in cases) < 1e-3

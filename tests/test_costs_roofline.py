@@ -271,6 +271,28 @@ def test_experts_whole_on_each_gpu_wait_for_the_busiest() -> None:
     assert gpu_s(replace(alone, expert_parallel=True), 64) == gpu_s(alone, 64)
 
 
+def test_the_busiest_of_eight_gpus_by_hand() -> None:
+    """32 experts a GPU, loads with a deviation of 1 / sqrt(32); the largest of eight lies about
+    sqrt(2 ln 8) deviations above the mean. Many tokens: flop decide."""
+    model = load_model("deepseek-v3")
+    slow = replace(FP8, fp8_flop_per_s=1e12, bf16_flop_per_s=1e18)
+    sliced = RooflineCost(model, slow, 8)
+    whole, work = replace(sliced, expert_parallel=True), prefill(1, 100_000)
+    more = np.sqrt(2 * np.log(8) / 32)
+    flop = 2 * 58 * 8 * 3 * 7168 * 2048 * 100_000 * more / GROUPED_SHARE
+    extra = whole.iteration_s(work) - sliced.iteration_s(work)
+    assert extra == pytest.approx(flop / (8e12 * FP8_FLOP_SHARE), rel=1e-6)
+
+
+def test_attention_apart_reads_its_weights_on_every_gpu() -> None:
+    model = load_model("deepseek-v3")
+    sliced = RooflineCost(model, FP8, 8)
+    apart = replace(sliced, data_parallel_attention=True)
+    latent = 61 * 7168 * (1536 + 576)
+    more = 7 * (model.attention_parameters - latent) * (1 + 4 / 128**2) / FP8_READ_SHARE
+    assert gpu_s(apart, 1) - gpu_s(sliced, 1) == pytest.approx(more / 8e12, rel=1e-6)
+
+
 def test_kv_pools_of_windows_latents_and_states() -> None:
     """Room by hand: DeepSeek on eight GPUs, each with an eighth of the weights and all of the
     projections to latent widths; Gemma at 4,096 tokens a rollout."""
@@ -427,6 +449,12 @@ def test_warnings_name_each_range_left_and_only_those() -> None:
     assert "40,000 tokens in a rollout" in tokens
     unmeasured = RooflineCost(model, load_gpu("mi300x")).warnings(Extremes())
     assert [("engine" in w, "trainer" in w) for w in unmeasured] == [(True, False), (False, True)]
+    oss = RooflineCost(load_model("gpt-oss-20b"), load_gpu("h100-sxm"))
+    (floats,) = oss.warnings(Extremes(rollout_tokens=1000))
+    assert "products of mxfp4 weights" in floats
+    assert oss.warnings(Extremes(rollout_tokens=128, train_tokens=9)) == [floats]
+    (_, window) = oss.warnings(Extremes(rollout_tokens=129, train_tokens=9))
+    assert "window of 128 tokens" in window
     pcie = RooflineCost(model, load_gpu("l40s"), tensor_parallel=2).warnings(Extremes())
     assert any("PCIe each GPU" in w for w in pcie)
     shared = replace(load_gpu("l40s"), interconnect_shared=True)

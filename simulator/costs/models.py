@@ -329,6 +329,13 @@ class Model(Options):
         )
 
     @property
+    def four_bit_floats(self) -> str:
+        """The formats of 4 bit floats among its parts, '' if there is none."""
+        parts = self.parts
+        found = {parts.attention, parts.mlp, parts.experts, parts.router, parts.head}
+        return ", ".join(sorted(found & {"mxfp4", "nvfp4"}))
+
+    @property
     def attention_weight_bytes(self) -> float:
         """Of these, the projections of attention."""
         return self.attention_parameters * self.bytes_of(self.parts.attention)

@@ -254,6 +254,18 @@ class RooflineCost(RooflineOptions):
         for reached, limit, what in limits:
             if reached > limit:
                 said.append(f"{reached:,} {what}: the efficiencies were fitted up to {limit:,}")
+        model = self.model
+        if model.four_bit_floats:
+            said.append(
+                f"{model.name}: products of {model.four_bit_floats} weights are taken at the 16 "
+                "bit peak, as where a GPU has no cores for them; those that have are faster"
+            )
+        unseen = extremes.rollout_tokens > model.window_tokens and extremes.train_tokens
+        if model.windowed_layers and unseen:
+            said.append(
+                f"{model.name}: the trainer's attention is priced as if no layer had a window of "
+                f"{model.window_tokens:,} tokens"
+            )
         if self.tensor_parallel > 1 and gpu.interconnect_bytes_per_s <= PCIE_BYTES_PER_S:
             how = (
                 "two GPUs of a replica are taken to talk directly and more to share one link, as "

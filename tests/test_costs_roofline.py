@@ -18,9 +18,17 @@ from simulator.costs import (
     TrainLoad,
     kv_pool_tokens,
 )
+from simulator.costs.forward import (
+    FP8_FLOP_SHARE,
+    FP8_READ_SHARE,
+    GROUPED_ROWS,
+    GROUPED_SHARE,
+    MIXTURE_LAYER_S,
+    WEIGHT_ONLY_SHARE,
+)
 from simulator.costs.hardware import Gpu, load_gpu
 from simulator.costs.models import load_model
-from simulator.costs.roofline import RooflineSection
+from simulator.costs.roofline_options import RooflineSection
 from simulator.errors import ScenarioError
 from simulator.options import read as read_options
 from tests.data.extract import ROWS, read
@@ -79,15 +87,230 @@ def test_all_reduces_by_hand() -> None:
     assert extra == pytest.approx(expected, rel=1e-6)
 
 
+def gpu_s(cost: RooflineCost, rollouts: int, context: int = 0) -> float:
+    """A decode iteration without the host."""
+    return replace(cost, host_s=0, host_per_rollout_s=0).decode_curve(rollouts).seconds(context)
+
+
 def test_a_mixture_reads_the_experts_that_its_tokens_reach() -> None:
     model = load_model("qwen3-30b-a3b")
-    cost = RooflineCost(model, IDEAL, host_s=0, host_per_rollout_s=0)
+    cost = RooflineCost(model, IDEAL)
     fixed = 2 * (model.attention_parameters + model.dense_mlp_parameters + model.head_parameters)
-    one = (fixed + 2 * 48 * 8 * model.expert_parameters) / 1e12 + 48e-6
-    assert cost.decode_curve(1).seconds(0) == pytest.approx(one, rel=1e-9)
-    every = (fixed + 2 * 48 * 128 * model.expert_parameters) / 1e12 + 48e-6
-    assert one < cost.decode_curve(16).seconds(0) < every
-    assert cost.decode_curve(256).seconds(0) == pytest.approx(every, rel=1e-3)
+    layers_s = 48 * (1e-6 + MIXTURE_LAYER_S)
+    one = (fixed + 2 * 48 * 8 * model.expert_parameters) / 1e12 + layers_s
+    assert gpu_s(cost, 1) == pytest.approx(one, rel=1e-9)
+    every = (fixed + 2 * 48 * 128 * model.expert_parameters) / 1e12 + layers_s
+    assert one < gpu_s(cost, 16) < every
+    assert gpu_s(cost, 512) == pytest.approx(every, rel=0.04)
+    uniform = RooflineCost(replace(model, routing_skew=0.0), IDEAL)
+    assert gpu_s(cost, 16) < 0.85 * gpu_s(uniform, 16)
+
+
+def test_grouped_products_by_hand() -> None:
+    """Many tokens: each expert's, and 64 rows for tiles not full, at a share of the peak."""
+    model = load_model({"preset": "qwen3-30b-a3b", "routing_skew": 0})
+    cost = RooflineCost(model, IDEAL, host_s=0, host_per_rollout_s=0)
+    dense = RooflineCost(
+        replace(model, experts=0, experts_per_token=0, moe_intermediate=0, intermediate=1), IDEAL,
+        host_s=0, host_per_rollout_s=0,
+    )  # fmt: skip
+    tokens = 65_536
+    extra = cost.iteration_s(prefill(1, tokens)) - dense.iteration_s(prefill(1, tokens))
+    rows = 8 * tokens + 128 * GROUPED_ROWS
+    flop = 2 * 48 * model.expert_parameters * rows / GROUPED_SHARE
+    flop += 2 * 48 * 2048 * (128 - 3) * tokens  # routers, less the dense layers of width 1
+    assert extra == pytest.approx(flop / 1e15 + 48 * MIXTURE_LAYER_S, rel=1e-6)
+
+
+FP8 = replace(IDEAL, fp8_flop_per_s=2e15)
+
+
+@pytest.mark.parametrize(
+    ("precision", "gpu", "bytes_", "flop_per_s"),
+    [
+        ("bf16", FP8, 2.0, 1e15),
+        ("fp8", FP8, 1 / FP8_READ_SHARE, 2e15 * FP8_FLOP_SHARE),
+        ("fp8", IDEAL, 1 / FP8_READ_SHARE, 1e15 * WEIGHT_ONLY_SHARE),  # no fp8 on this GPU
+        ("int4", FP8, (4 + 20 / 128) / 8 / FP8_READ_SHARE, 1e15 * WEIGHT_ONLY_SHARE),
+    ],
+)
+def test_a_precision_reads_its_bytes_and_has_its_peak(
+    precision: str, gpu: Gpu, bytes_: float, flop_per_s: float
+) -> None:
+    """Layers in the precision; the head stays in 16 bit."""
+    model = load_model({"preset": "llama-3.1-8b", "precision": precision})
+    cost = RooflineCost(model, gpu, host_s=0, host_per_rollout_s=0)
+    layers, head_s = 6_979_321_856, 2 * 128_256 * 4096 / 1e12
+    expected = layers * bytes_ / 1e12 + head_s + 32e-6
+    assert cost.decode_curve(1).seconds(0) == pytest.approx(expected, rel=1e-9)
+    expected = 2 * layers * 8192 / flop_per_s + head_s + 32e-6
+    pairs_s = 4 * 32 * 4096 * (8192 * 8193 // 2) / 0.25e15
+    assert cost.mixed_iteration_s(prefill(1, 8192)) == pytest.approx(expected + pairs_s, rel=1e-9)
+
+
+def test_bytes_given_for_every_weight_keep_the_16_bit_peak() -> None:
+    model = load_model({"preset": "llama-3.1-8b", "weight_bytes_per_parameter": 1})
+    cost = RooflineCost(model, FP8)
+    expected = (6_979_321_856 + 128_256 * 4096) / 1e12 + 32e-6
+    assert gpu_s(cost, 1) == pytest.approx(expected, rel=1e-9)
+
+
+def test_latent_attention_is_read_whole_by_every_gpu() -> None:
+    """DeepSeek-V3: 576 elements of 2 bytes, 61 layers. One GPU with all 128 heads computes longer
+    than it reads: 2 x 128 x 1088 flop at a quarter of the peak, against bytes at half of 4e12."""
+    model, gpu = load_model("deepseek-v3"), replace(IDEAL, bandwidth_bytes_per_s=4e12)
+    compute_s = 2 * 128 * 1088 / 0.25e15
+    for gpus, apart, expected in (
+        (8, False, 576 * 2 / 2e12),
+        (1, False, compute_s),
+        (8, True, compute_s / 8),
+    ):
+        cost = RooflineCost(model, gpu, gpus, data_parallel_attention=apart)
+        curve = cost.decode_curve(4)
+        slope = (curve.seconds(10**6) - curve.seconds(0)) / 10**6
+        assert slope == pytest.approx(61 * expected, rel=1e-6)
+
+
+def test_a_decode_step_of_deepseek_by_hand() -> None:
+    """Eight GPUs, one token: an eighth of everything read, all of the projections to latents, and
+    experts in fp8 without the share that dense fp8 products lose. The longer of reads and flop."""
+    model, byte = load_model("deepseek-v3"), 1 + 4 / 128**2
+    floors = {"layer_floor_s": 0.0, "all_reduce_floor_s": 0.0, "interconnect_bytes_per_s": 1e30}
+    latent = 61 * 7168 * (1536 + 576)
+    shared = model.attention_parameters + 7 * latent + 3 * 3 * 7168 * 18432 + 58 * 3 * 7168 * 2048
+    routers, experts = 58 * 7168 * 256, 58 * 8 * 3 * 7168 * 2048
+    read = shared * byte / FP8_READ_SHARE + 2 * routers + experts * byte + 2 * 129_280 * 7168
+    cost = RooflineCost(model, replace(FP8, **floors), 8)
+    assert gpu_s(cost, 1) == pytest.approx(read / 8e12 + 58 * MIXTURE_LAYER_S, rel=1e-6)
+    tokens = 100_000
+    slow = replace(FP8, **floors, fp8_flop_per_s=1e12, bf16_flop_per_s=1e18)
+    cost = RooflineCost(model, slow, 8, host_s=0, host_per_rollout_s=0)
+    rows = 8 * tokens + model.experts_touched(tokens) * GROUPED_ROWS
+    flop = shared * tokens + experts / 8 * rows / GROUPED_SHARE
+    work = replace(prefill(1, tokens), prefill_pairs=0, context_tokens=0, prefill_context_tokens=0)
+    assert cost.iteration_s(work) == pytest.approx(2 * flop / (8e12 * FP8_FLOP_SHARE), rel=0.01)
+
+
+def test_states_are_read_and_written_for_every_rollout() -> None:
+    """Without experts a few rollouts read the same weights, so a further one adds its states."""
+    none = {"experts": 0, "experts_per_token": 0, "moe_intermediate": 0, "intermediate": 512}
+    shared = {"shared_expert_intermediate": 0, "shared_expert_gate": False}
+    model = replace(load_model("qwen3-next-80b-a3b"), **none, **shared)  # type: ignore[arg-type]
+    cost = RooflineCost(model, IDEAL)
+    state = 36 * 32 * 128 * 128 * 2
+    extra = gpu_s(cost, 11) - gpu_s(cost, 10)
+    assert extra == pytest.approx(2 * state / 0.5e12, rel=1e-6)
+
+
+def test_windows_bend_the_curve() -> None:
+    """gpt-oss: half of the layers stop at 128 tokens a rollout."""
+    model = load_model("gpt-oss-20b")
+    curve = RooflineCost(model, IDEAL).decode_curve(10)
+    token_s = 24 * 2 * 8 * 64 * 2 / 0.5e12
+    seconds = [curve.seconds(n) for n in (0, 640, 1280, 2560, 5120)]
+    steps = np.diff(seconds) / np.array([640, 640, 1280, 2560])
+    assert steps == pytest.approx([token_s, token_s, token_s / 2, token_s / 2], rel=1e-9)
+
+
+WINDOWED = ("gpt-oss-20b", "gemma-3-27b", "llama-4-scout", "qwen3-next-80b-a3b", "deepseek-v3")
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    name=st.sampled_from(WINDOWED),
+    parallel=st.sampled_from([1, 8]),
+    rollouts=st.integers(1, 600),
+    context=st.integers(0, 10**7),
+    eager=st.booleans(),
+    every=st.booleans(),
+)
+def test_the_curve_is_the_formula_with_windows_too(
+    name: str, parallel: int, rollouts: int, context: int, eager: bool, every: bool
+) -> None:
+    model = load_model(name)
+    if every and model.windowed_layers:
+        model = replace(model, windowed_layers=model.layers)
+    cost = RooflineCost(model, load_gpu("h100-sxm"), parallel, cuda_graphs=not eager)
+    curve = cost.decode_curve(rollouts)
+    edge = rollouts * model.window_tokens
+    before = 0.0
+    for tokens in sorted({0, context, max(0, edge - 1), edge, edge + 1, 10 * context}):
+        wanted = cost.iteration_s(Iteration(rollouts, tokens))
+        assert curve.seconds(tokens) == pytest.approx(wanted, rel=1e-12)
+        assert curve.seconds(tokens) >= before
+        before = curve.seconds(tokens)
+    total = sum(curve.ticks(context + i * rollouts) for i in range(50))
+    assert curve.total_ticks(context, rollouts, 50) == total
+
+
+def test_a_window_never_costs_more_than_none() -> None:
+    model = load_model("gemma-3-27b")
+    full = replace(model, windowed_layers=0, window_tokens=0)
+    gpu = load_gpu("h100-sxm")
+    windowed, whole = RooflineCost(model, gpu, 2), RooflineCost(full, gpu, 2)
+    for work in (
+        Iteration(8, 1000),
+        Iteration(8, 100_000),
+        prefill(1, 500),
+        prefill(2, 9000, 4000),
+    ):
+        assert windowed.iteration_s(work) <= whole.iteration_s(work)
+    assert windowed.iteration_s(prefill(1, 500)) == whole.iteration_s(prefill(1, 500))
+    assert windowed.iteration_s(prefill(1, 9000)) < whole.iteration_s(prefill(1, 9000))
+
+
+def test_experts_whole_on_each_gpu_wait_for_the_busiest() -> None:
+    model, gpu = load_model("deepseek-v3"), load_gpu("h200-sxm")
+    sliced = RooflineCost(model, gpu, 8)
+    whole = replace(sliced, expert_parallel=True)
+    even = replace(whole, model=replace(model, routing_skew=0.0))
+    fair = replace(sliced, model=even.model)
+    assert whole.decode_curve(64).seconds(0) > 1.1 * sliced.decode_curve(64).seconds(0)
+    assert even.decode_curve(64).seconds(0) == fair.decode_curve(64).seconds(0)
+    alone = RooflineCost(load_model("qwen3-30b-a3b"), gpu)
+    assert gpu_s(replace(alone, expert_parallel=True), 64) == gpu_s(alone, 64)
+
+
+def test_the_busiest_of_eight_gpus_by_hand() -> None:
+    """32 experts a GPU, loads with a deviation of 1 / sqrt(32); the largest of eight lies about
+    sqrt(2 ln 8) deviations above the mean. Many tokens: flop decide."""
+    model = load_model("deepseek-v3")
+    slow = replace(FP8, fp8_flop_per_s=1e12, bf16_flop_per_s=1e18)
+    sliced = RooflineCost(model, slow, 8)
+    whole, work = replace(sliced, expert_parallel=True), prefill(1, 100_000)
+    more = np.sqrt(2 * np.log(8) / 32)
+    flop = 2 * 58 * 8 * 3 * 7168 * 2048 * 100_000 * more / GROUPED_SHARE
+    extra = whole.iteration_s(work) - sliced.iteration_s(work)
+    assert extra == pytest.approx(flop / (8e12 * FP8_FLOP_SHARE), rel=1e-6)
+
+
+def test_attention_apart_reads_its_weights_on_every_gpu() -> None:
+    model = load_model("deepseek-v3")
+    sliced = RooflineCost(model, FP8, 8)
+    apart = replace(sliced, data_parallel_attention=True)
+    latent = 61 * 7168 * (1536 + 576)
+    more = 7 * (model.attention_parameters - latent) * (1 + 4 / 128**2) / FP8_READ_SHARE
+    assert gpu_s(apart, 1) - gpu_s(sliced, 1) == pytest.approx(more / 8e12, rel=1e-6)
+
+
+def test_kv_pools_of_windows_latents_and_states() -> None:
+    """Room by hand: DeepSeek on eight GPUs, each with an eighth of the weights and all of the
+    projections to latent widths; Gemma at 4,096 tokens a rollout."""
+    model = load_model("deepseek-v3")
+    latent = 61 * 7168 * (1536 + 576) * (1 + 4 / 128**2)
+    room = 100e9 * 0.9 - 2e9 - (model.weight_bytes + 7 * latent) / 8
+    assert kv_pool_tokens(model, IDEAL, 8) == int(room / (61 * 576 * 2))
+    attention = 61 * 187_105_280 * (1 + 4 / 128**2)
+    large = replace(IDEAL, memory_bytes=200e9)
+    room = 200e9 * 0.9 - 2e9 - (model.weight_bytes + 7 * attention) / 8
+    apart = kv_pool_tokens(model, large, 8, data_parallel_attention=True)
+    assert apart == pytest.approx(8 * room / (61 * 576 * 2), abs=2)
+    gemma = load_model("gemma-3-27b")
+    room = 100e9 * 0.9 - 2e9 - gemma.weight_bytes
+    held = (10 + 52 / 4) * 2 * 16 * 128 * 2
+    assert kv_pool_tokens(gemma, IDEAL, 1, rollout_tokens=4096) == int(room / held)
+    cost = RooflineCost(gemma, IDEAL, kv_rollout_tokens=4096)
+    assert cost.kv_pool_tokens == int(room / held)
 
 
 @settings(max_examples=60, deadline=None)
@@ -226,8 +449,19 @@ def test_warnings_name_each_range_left_and_only_those() -> None:
     assert "40,000 tokens in a rollout" in tokens
     unmeasured = RooflineCost(model, load_gpu("mi300x")).warnings(Extremes())
     assert [("engine" in w, "trainer" in w) for w in unmeasured] == [(True, False), (False, True)]
+    oss = RooflineCost(load_model("gpt-oss-20b"), load_gpu("h100-sxm"))
+    (floats,) = oss.warnings(Extremes(rollout_tokens=1000))
+    assert "products of mxfp4 weights" in floats
+    assert oss.warnings(Extremes(rollout_tokens=128, train_tokens=9)) == [floats]
+    (_, window) = oss.warnings(Extremes(rollout_tokens=129, train_tokens=9))
+    assert "window of 128 tokens" in window
     pcie = RooflineCost(model, load_gpu("l40s"), tensor_parallel=2).warnings(Extremes())
-    assert any("PCIe" in w for w in pcie)
+    assert any("PCIe each GPU" in w for w in pcie)
+    shared = replace(load_gpu("l40s"), interconnect_shared=True)
+    said = RooflineCost(model, shared, tensor_parallel=2).warnings(Extremes())
+    assert any("PCIe two GPUs" in w for w in said)
+    nvlink = RooflineCost(model, load_gpu("h100-sxm"), tensor_parallel=2).warnings(Extremes())
+    assert not any("PCIe" in w for w in nvlink)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +471,8 @@ def test_warnings_name_each_range_left_and_only_those() -> None:
         ({"host_s": -1}, "cost.roofline.host_s", "from 0"),
         ({"sync_bytes_per_s": 0}, "cost.roofline.sync_bytes_per_s", "above 0"),
         ({"launch_s_per_layer": -1}, "cost.roofline.launch_s_per_layer", "from 0"),
+        ({"kv_rollout_tokens": 0}, "cost.roofline.kv_rollout_tokens", "from 1"),
+        ({"expert_parallel": 1}, "cost.roofline.expert_parallel", "true or false"),
         ({"cuda_graphs": 0}, "cost.roofline.cuda_graphs", "true or false"),
         ({"trainer": {"minibatches": 0}}, "cost.roofline.trainer.minibatches", "1"),
         ({"offload_optimizer": "no"}, "cost.roofline.offload_optimizer", "true or false"),
@@ -304,6 +540,7 @@ def test_kernel_tables_held_out_rows(system: str) -> None:
     assert len(table) > 60
     errors: dict[tuple[str, bool], list[float]] = {}
     model, gpu = load_model("qwen3-8b"), load_gpu(SYSTEMS[system])
+    gpu = replace(gpu, interconnect_shared=system == "l40s")  # on the host of these tables
     for row in table:
         parallel, batch, context = (int(row[k]) for k in ("tp", "batch", "context"))
         cost = RooflineCost(model, gpu, parallel, host_s=0.0, host_per_rollout_s=0.0)

@@ -145,9 +145,11 @@ def test_figures_out_of_range_are_refused_by_the_class_itself() -> None:
 
 
 @given(gpus=st.integers(1, 64))
-def test_more_than_two_gpus_share_one_pcie_link(gpus: int) -> None:
-    pcie, nvlink = load_gpu("l40s"), load_gpu("h100-sxm")
+def test_more_than_two_gpus_share_one_pcie_link_where_it_is_said(gpus: int) -> None:
+    own, nvlink = load_gpu("l40s"), load_gpu("h100-sxm")
     assert nvlink.link_bytes_per_s(gpus) == nvlink.interconnect_bytes_per_s
+    assert own.link_bytes_per_s(gpus) == own.interconnect_bytes_per_s
+    pcie = replace(own, interconnect_shared=True)
     each = pcie.link_bytes_per_s(gpus)
     if gpus <= 2:
         assert each == pcie.interconnect_bytes_per_s

@@ -13,9 +13,11 @@ from simulator.costs.base import (
     TrainCost,
     TrainLoad,
 )
+from simulator.costs.capacity import kv_pool_tokens
 from simulator.costs.linear import LinearCost
 from simulator.costs.memory import Frontier, PhaseB, capacity_frontier, phase_b_memory
-from simulator.costs.roofline import ROOFLINE_SOURCES, RooflineCost, kv_pool_tokens
+from simulator.costs.roofline import RooflineCost
+from simulator.costs.roofline_options import ROOFLINE_SOURCES
 from simulator.costs.tables import LatencyProvider, TablesCost, aiconfigurator_provider
 from simulator.costs.trainer import TRAINER_SOURCES, RooflineTrainer
 

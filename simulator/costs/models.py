@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
+from math import exp, lgamma
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from simulator.costs.hugging_face import keys_of
+from simulator.costs.precision import FORMATS, FormatName, Precision
 from simulator.errors import ScenarioError
-from simulator.options import Above, AtLeast, Between, Doc, Options, join, nearest, read, whole
+from simulator.options import Above, Between, Doc, Options, join, nearest, read
 
 ELEMENTS = "elements"
+SKEW_SOURCE = (
+    "measured grouped products with loads of a power law of 1.0 to 1.2, as aiconfigurator 0.12.0 "
+    "takes for traffic, reach as many experts as a skew of 1"
+)
 WIDTH = Between(1, 10**7)
 MAYBE_WIDTH = Between(0, 10**7)
 BYTES = Above(0, 64)
+SMALL_BYTES = STATE_BYTES = 2  # norms, biases and the state of linear attention: 16 bit
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +32,19 @@ class Model(Options):
     """A decoder-only transformer with gated MLPs (SwiGLU), dense or mixture of experts.
 
     Widths are in elements. ``intermediate`` is the MLP width of a dense layer, and
-    ``moe_intermediate`` that of one expert; the last ``moe_layers`` layers hold experts (None: all
-    of them where ``experts`` > 0). Weights take ``weight_bytes_per_parameter`` bytes each and the
-    KV cache ``kv_bytes_per_element``.
+    ``moe_intermediate`` that of one expert; ``moe_layers`` layers hold experts (None: all of them
+    where ``experts`` > 0).
+
+    Attention is of four kinds. Grouped queries over all tokens is what a layer has by default.
+    ``windowed_layers`` of them see the last ``window_tokens`` only. With ``kv_lora_rank`` it is
+    latent (MLA, DeepSeek-V2, arXiv 2405.04434): the cache holds one vector of ``kv_lora_rank +
+    qk_rope_head_dim`` a token and layer, whatever the heads. ``linear_layers`` keep a state of
+    constant size in place of a cache (gated delta nets, Qwen3-Next).
+
+    Weights are kept in ``precision``, a format for attention, MLPs and experts or a mapping by
+    part (`simulator.costs.precision`), and the KV cache takes ``kv_bytes_per_element``.
+    ``weight_bytes_per_parameter`` overrides the bytes of every weight; products then run at the
+    16 bit peak.
     """
 
     FIELD = "model"
@@ -71,9 +89,59 @@ class Model(Options):
         int, MAYBE_WIDTH, Doc("MLP width of the expert that every token uses", unit=ELEMENTS)
     ] = 0
     shared_expert_gate: Annotated[bool, Doc("whether that expert has a gate")] = False
+    routing_skew: Annotated[
+        float,
+        Between(0, 10),
+        Doc(
+            "how unevenly tokens choose experts: standard deviation of the experts' loads over "
+            "their mean; 0 is uniform",
+            unit="ratio",
+            source=SKEW_SOURCE,
+        ),
+    ] = 1.0
+    window_tokens: Annotated[
+        int, MAYBE_WIDTH, Doc("that a windowed layer sees; 0 where there is none", unit="tokens")
+    ] = 0
+    windowed_layers: Annotated[
+        int, MAYBE_WIDTH, Doc("layers that see a window only", unit="layers")
+    ] = 0
+    attention_gate: Annotated[bool, Doc("whether the output of attention is gated")] = False
+    q_lora_rank: Annotated[
+        int, MAYBE_WIDTH, Doc("latent width of queries (MLA); 0: not compressed", unit=ELEMENTS)
+    ] = 0
+    kv_lora_rank: Annotated[
+        int, MAYBE_WIDTH, Doc("latent width of keys and values; 0 is not MLA", unit=ELEMENTS)
+    ] = 0
+    qk_nope_head_dim: Annotated[
+        int, MAYBE_WIDTH, Doc("of a head's query, without positions (MLA)", unit=ELEMENTS)
+    ] = 0
+    qk_rope_head_dim: Annotated[
+        int, MAYBE_WIDTH, Doc("of a head's query, with positions (MLA)", unit=ELEMENTS)
+    ] = 0
+    v_head_dim: Annotated[
+        int, MAYBE_WIDTH, Doc("width of a head's values (MLA)", unit=ELEMENTS)
+    ] = 0
+    linear_layers: Annotated[
+        int, MAYBE_WIDTH, Doc("layers of linear attention, with a constant state", unit="layers")
+    ] = 0
+    linear_key_heads: Annotated[
+        int, MAYBE_WIDTH, Doc("heads of queries and keys of those layers", unit="heads")
+    ] = 0
+    linear_value_heads: Annotated[
+        int, MAYBE_WIDTH, Doc("heads of values of those layers", unit="heads")
+    ] = 0
+    linear_head_dim: Annotated[
+        int, MAYBE_WIDTH, Doc("width of a head of those layers", unit=ELEMENTS)
+    ] = 0
+    precision: Annotated[
+        FormatName | Precision,
+        Doc("format of the weights of attention, MLPs and experts, or of each part"),
+    ] = "bf16"
     weight_bytes_per_parameter: Annotated[
-        float, BYTES, Doc("of the weights in the engine", unit="bytes", source="bfloat16")
-    ] = 2.0
+        float | None,
+        BYTES,
+        Doc("of every weight in the engine; null follows precision", unit="bytes"),
+    ] = None
     kv_bytes_per_element: Annotated[
         float, BYTES, Doc("of the KV cache", unit="bytes", source="bfloat16")
     ] = 2.0
@@ -106,6 +174,30 @@ class Model(Options):
             raise self.refuse("moe_layers", f"more than the {self.layers} layers")
         if self.sparse_layers < self.layers and not self.intermediate:
             raise self.refuse("intermediate", "missing: the width of a dense MLP")
+        self._attention_agrees()
+        if self.weight_bytes_per_parameter is not None and self.precision != "bf16":
+            raise self.refuse(
+                "weight_bytes_per_parameter",
+                "contradicts precision; give one of the two (precision: bf16 beside it)",
+            )
+
+    def _attention_agrees(self) -> None:
+        if self.kv_lora_rank:
+            for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
+                if not getattr(self, key):
+                    raise self.refuse(key, "missing: kv_lora_rank says that attention is latent")
+        elif self.q_lora_rank or self.qk_nope_head_dim or self.qk_rope_head_dim or self.v_head_dim:
+            raise self.refuse("kv_lora_rank", "missing: the model names widths of latent attention")
+        if self.windowed_layers and not self.window_tokens:
+            raise self.refuse("window_tokens", "missing: the window of the windowed layers")
+        if self.linear_layers:
+            for key in ("linear_key_heads", "linear_value_heads", "linear_head_dim"):
+                if not getattr(self, key):
+                    raise self.refuse(key, "missing: the model has linear_layers")
+        special = self.windowed_layers + self.linear_layers
+        if special > self.layers:
+            key = "windowed_layers" if self.windowed_layers else "linear_layers"
+            raise self.refuse(key, f"with it {special} layers, more than the {self.layers}")
 
     @property
     def sparse_layers(self) -> int:
@@ -113,10 +205,61 @@ class Model(Options):
         return (self.layers if self.moe_layers is None else self.moe_layers) if self.experts else 0
 
     @property
+    def attention_layers(self) -> int:
+        """Layers whose attention keeps keys and values: all but the linear ones."""
+        return self.layers - self.linear_layers
+
+    @property
+    def full_layers(self) -> int:
+        """Layers whose attention sees every token."""
+        return self.attention_layers - self.windowed_layers
+
+    @property
+    def parts(self) -> Precision:
+        """The format of each part."""
+        given = self.precision
+        return given if isinstance(given, Precision) else Precision.of_layers(given)
+
+    @property
     def attention_parameters(self) -> int:
         """Projection weights of the attention of all layers (no biases or norms)."""
         width = self.heads * self.head_dim
-        return self.layers * 2 * self.hidden * (width + self.kv_heads * self.head_dim)
+        if self.kv_lora_rank:
+            queries = self.heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
+            rank = self.q_lora_rank
+            layer = self.hidden * rank + rank * queries if rank else self.hidden * queries
+            layer += self.hidden * (self.kv_lora_rank + self.qk_rope_head_dim)
+            layer += self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
+            layer += self.heads * self.v_head_dim * self.hidden
+        else:
+            layer = 2 * self.hidden * (width + self.kv_heads * self.head_dim)
+            layer += self.hidden * width if self.attention_gate else 0
+        keys, values = self._linear_widths
+        linear = self.hidden * (2 * keys + 3 * values + 2 * self.linear_value_heads)
+        return self.attention_layers * layer + self.linear_layers * linear
+
+    @property
+    def replicated_parameters(self) -> int:
+        """Of these, those that every GPU of a tensor-parallel replica holds whole: the projections
+        to the latent widths of MLA."""
+        if not self.kv_lora_rank:
+            return 0
+        latent = self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim
+        return self.layers * self.hidden * latent
+
+    @property
+    def _linear_widths(self) -> tuple[int, int]:
+        """Widths of keys and values of a linear layer."""
+        return (
+            self.linear_key_heads * self.linear_head_dim,
+            self.linear_value_heads * self.linear_head_dim,
+        )
+
+    @property
+    def router_parameters(self) -> int:
+        """Weights of all routers, and of the gates of shared experts."""
+        gate = self.hidden if self.shared_expert_gate else 0
+        return self.sparse_layers * (gate + self.hidden * self.experts)
 
     @property
     def dense_mlp_parameters(self) -> int:
@@ -161,15 +304,76 @@ class Model(Options):
         """Parameters that one token uses: all but the experts it is not routed to."""
         return self._total(self.experts_per_token)
 
+    def bytes_of(self, part: FormatName) -> float:
+        """Bytes of a parameter kept in that format, or ``weight_bytes_per_parameter``."""
+        own = self.weight_bytes_per_parameter
+        return FORMATS[part].bytes_per_parameter if own is None else own
+
     @property
     def weight_bytes(self) -> float:
         """Bytes of all weights in the engine's precision."""
-        return self.parameters * self.weight_bytes_per_parameter
+        if self.weight_bytes_per_parameter is not None:
+            return self.parameters * self.weight_bytes_per_parameter
+        parts = self.parts
+        routed = self.sparse_layers * self.experts * self.expert_parameters
+        embeddings = 0 if self.tied_embeddings else self.head_parameters
+        shared = self.dense_mlp_parameters - self.router_parameters
+        return (
+            self.attention_parameters * self.bytes_of(parts.attention)
+            + shared * self.bytes_of(parts.mlp)
+            + routed * self.bytes_of(parts.experts)
+            + self.router_parameters * self.bytes_of(parts.router)
+            + embeddings * self.bytes_of(parts.embeddings)
+            + self.head_parameters * self.bytes_of(parts.head)
+            + self._small_parameters * SMALL_BYTES
+        )
+
+    @property
+    def four_bit_floats(self) -> str:
+        """The formats of 4 bit floats among its parts, '' if there is none."""
+        parts = self.parts
+        found = {parts.attention, parts.mlp, parts.experts, parts.router, parts.head}
+        return ", ".join(sorted(found & {"mxfp4", "nvfp4"}))
+
+    @property
+    def attention_weight_bytes(self) -> float:
+        """Of these, the projections of attention."""
+        return self.attention_parameters * self.bytes_of(self.parts.attention)
+
+    @property
+    def replicated_bytes(self) -> float:
+        """Of these, what every GPU of a tensor-parallel replica holds whole."""
+        return self.replicated_parameters * self.bytes_of(self.parts.attention)
+
+    @property
+    def kv_bytes_per_layer(self) -> float:
+        """Bytes that one token leaves in the cache of one layer with attention."""
+        if self.kv_lora_rank:
+            return (self.kv_lora_rank + self.qk_rope_head_dim) * self.kv_bytes_per_element
+        return 2 * self.kv_heads * self.head_dim * self.kv_bytes_per_element
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Bytes of keys and values that one token leaves in the cache."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.kv_bytes_per_element
+        """Bytes that one token leaves in the cache, while windowed layers see it."""
+        return self.attention_layers * self.kv_bytes_per_layer
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes that a rollout holds whatever its length: the states of linear layers."""
+        values = self._linear_widths[1]
+        return self.linear_layers * values * self.linear_head_dim * STATE_BYTES
+
+    def kv_bytes_per_token_of(self, rollout_tokens: int) -> float:
+        """Bytes that a rollout of ``rollout_tokens`` holds, per token: windowed layers hold their
+        window of it and linear layers their states."""
+        seen = min(1.0, self.window_tokens / rollout_tokens) if self.windowed_layers else 1.0
+        layers = self.full_layers + self.windowed_layers * seen
+        return layers * self.kv_bytes_per_layer + self.state_bytes / rollout_tokens
+
+    def kv_shards(self, gpus: int) -> int:
+        """Into how many parts ``gpus`` tensor-parallel GPUs split the cache; more of them than
+        heads hold copies, and the latent cache of MLA is held whole by each."""
+        return 1 if self.kv_lora_rank else min(gpus, self.kv_heads)
 
     @property
     def linear_flop_per_token(self) -> int:
@@ -183,22 +387,57 @@ class Model(Options):
         return 2 * self.head_parameters
 
     @property
+    def attention_flop_per_layer(self) -> int:
+        """Flop of one layer for one query-key pair: scores, and the weighted sum of values."""
+        if self.kv_lora_rank:
+            width = self.qk_nope_head_dim + self.qk_rope_head_dim + self.v_head_dim
+            return 2 * self.heads * width
+        return 4 * self.heads * self.head_dim
+
+    @property
+    def absorbed_flop_per_layer(self) -> int:
+        """The same in decoding: MLA multiplies the latent vectors themselves, its projections
+        being absorbed in those of queries and outputs (DeepSeek-V2, arXiv 2405.04434)."""
+        if self.kv_lora_rank:
+            return 2 * self.heads * (2 * self.kv_lora_rank + self.qk_rope_head_dim)
+        return self.attention_flop_per_layer
+
+    @property
     def attention_flop_per_pair(self) -> int:
-        """Flop of all layers for one query-key pair: scores, and the weighted sum of values."""
-        return 4 * self.layers * self.heads * self.head_dim
+        """Flop of all layers for one query-key pair, as if no layer had a window."""
+        return self.attention_layers * self.attention_flop_per_layer
 
     def experts_touched(self, tokens: float) -> float:
-        """Expected distinct experts of a layer that ``tokens`` tokens reach, if routing is uniform:
-        ``E (1 - (1 - k/E)^n)``."""
+        """Expected distinct experts of a layer that ``tokens`` tokens reach.
+
+        An expert is chosen by a token with probability q, whose mean over experts is m = k / E and
+        whose standard deviation ``routing_skew`` m. With q of a Beta distribution, as shares of a
+        Dirichlet are, the mean of ``1 - (1 - q)^n`` has a closed form; uniform routing gives
+        ``E (1 - (1 - k/E)^n)``. A skew of more than sqrt(0.9 (1/m - 1)) counts as that.
+        """
         if not self.experts:
             return 0.0
-        missed: float = (1.0 - self.experts_per_token / self.experts) ** tokens
-        return self.experts * (1.0 - missed)
+        return _touched(self.experts, self.experts_per_token, self.routing_skew, tokens)
+
+
+@lru_cache(maxsize=65_536)
+def _touched(experts: int, chosen: int, skew: float, tokens: float) -> float:
+    mean = chosen / experts
+    variance = min(skew * skew, 0.9 * (1 / mean - 1))
+    if variance < 1e-6:
+        missed: float = (1.0 - mean) ** tokens
+    else:
+        total = (1 / mean - 1) / variance - 1
+        rest = total * (1 - mean)
+        missed = exp(lgamma(rest + tokens) + lgamma(total) - lgamma(rest) - lgamma(total + tokens))
+    return experts * (1.0 - min(missed, 1.0))
 
 
 def _head_dim(mapping: Mapping[str, Any]) -> int:
-    """hidden / heads, whatever these are before they are checked."""
+    """hidden / heads, whatever these are before they are checked; of MLA, a query's width."""
     try:
+        if mapping.get("kv_lora_rank"):
+            return int(mapping["qk_nope_head_dim"]) + int(mapping["qk_rope_head_dim"])
         return max(1, int(mapping["hidden"]) // int(mapping["heads"]))
     except (LookupError, TypeError, ValueError, ArithmeticError):
         return 1
@@ -244,99 +483,29 @@ def load_model(spec: str | Path | Mapping[str, Any] | Model, field: str = "model
 
 
 def _from_config_file(path: Path, field: str) -> Model:
+    config = _read_json(path, field)
+    beside = path.with_name("hf_quant_config.json")  # where modelopt used to say it
+    if not config.get("quantization_config") and beside.is_file():
+        found = _read_json(beside, field).get("quantization")
+        config = {**config, "quantization_config": {"quant_method": "modelopt", **(found or {})}}
+    return model_from_config(config, field, name=path.parent.name or "custom")
+
+
+def _read_json(path: Path, field: str) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ScenarioError(field, f"{path} is not readable JSON ({error})") from None
     if not isinstance(config, dict):
         raise ScenarioError(field, f"{path} is not a Hugging Face config: its top is no object")
-    return model_from_config(config, field, name=path.parent.name or "custom")
+    return config
 
 
 def model_from_config(config: Mapping[str, Any], field: str = "model", name: str = "") -> Model:
     """A model from the contents of a Hugging Face ``config.json``.
 
-    Covers Llama, Mistral, Qwen2 and Qwen3, and the mixtures Qwen2-MoE, Qwen3-MoE and Mixtral.
-    Raises ScenarioError for another ``model_type``, and for what would change sizes or costs
-    unseen: sliding-window layers and quantised weights.
+    Covers the families of `simulator.costs.hugging_face`, and weights quantised as
+    `simulator.costs.quantised` reads them. Raises ScenarioError for another ``model_type`` or
+    ``quant_method``, and for a key that is missing or wrong.
     """
-    kind = str(config.get("model_type", ""))
-    if kind not in _FAMILIES:
-        raise ScenarioError(
-            field, f"model_type {kind!r} is not covered; covered: {', '.join(sorted(_FAMILIES))}"
-        )
-    if config.get("quantization_config"):
-        raise ScenarioError(
-            field, "quantised weights are not covered; give the config of the bf16 weights"
-        )
-    window = config.get("sliding_window")
-    if window and config.get("use_sliding_window", kind in ("mistral", "mixtral")):
-        raise ScenarioError(
-            field, f"sliding-window attention ({window} tokens) is not covered; set it to null"
-        )
-    keys = {
-        "layers": "num_hidden_layers",
-        "hidden": "hidden_size",
-        "heads": "num_attention_heads",
-        "vocab": "vocab_size",
-        "intermediate": "intermediate_size",
-    }
-    given: dict[str, Any] = {}
-    for ours, theirs in keys.items():
-        if config.get(theirs) is None:
-            raise ScenarioError(field, f"the config has no {theirs}")
-        given[ours] = config[theirs]
-    given["kv_heads"] = config.get("num_key_value_heads") or given["heads"]
-    if config.get("head_dim") is not None:
-        given["head_dim"] = config["head_dim"]
-    given["tied_embeddings"] = bool(config.get("tie_word_embeddings", False))
-    given["qkv_bias"] = bool(config.get("attention_bias", False)) or kind in ("qwen2", "qwen2_moe")
-    given["qk_norm"] = kind in ("qwen3", "qwen3_moe")
-    given["name"] = name or kind
-    given["source"] = f"Hugging Face config, model_type {kind}"
-    given.update(_FAMILIES[kind](config, field))
-    return Model.from_mapping(given, field)
-
-
-def _dense(config: Mapping[str, Any], field: str) -> dict[str, Any]:
-    return {}
-
-
-def _mixtral(config: Mapping[str, Any], field: str) -> dict[str, Any]:
-    return {
-        "experts": _get(config, "num_local_experts", field),
-        "experts_per_token": _get(config, "num_experts_per_tok", field),
-        "moe_intermediate": _get(config, "intermediate_size", field),
-    }
-
-
-def _qwen_moe(config: Mapping[str, Any], field: str) -> dict[str, Any]:
-    layers = whole(_get(config, "num_hidden_layers", field), field, AtLeast(1))
-    step = whole(config.get("decoder_sparse_step") or 1, field, AtLeast(1))
-    dense = set(config.get("mlp_only_layers") or [])
-    shared = config.get("shared_expert_intermediate_size") or 0
-    return {
-        "experts": _get(config, "num_experts", field),
-        "experts_per_token": _get(config, "num_experts_per_tok", field),
-        "moe_intermediate": _get(config, "moe_intermediate_size", field),
-        "moe_layers": sum(i not in dense and (i + 1) % step == 0 for i in range(layers)),
-        "shared_expert_intermediate": shared,
-        "shared_expert_gate": bool(shared),
-    }
-
-
-def _get(config: Mapping[str, Any], key: str, field: str) -> Any:
-    if config.get(key) is None:
-        raise ScenarioError(field, f"the config has no {key}")
-    return config[key]
-
-
-_FAMILIES: dict[str, Callable[[Mapping[str, Any], str], dict[str, Any]]] = {
-    "llama": _dense,
-    "mistral": _dense,
-    "qwen2": _dense,
-    "qwen3": _dense,
-    "qwen2_moe": _qwen_moe,
-    "qwen3_moe": _qwen_moe,
-    "mixtral": _mixtral,
-}
+    return Model.from_mapping(keys_of(config, field, name), field)

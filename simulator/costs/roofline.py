@@ -6,202 +6,35 @@ its bytes at peak bandwidth, each times a measured efficiency. An iteration is t
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
-from simulator.costs.engines import Engine, Unsaid, host_of
-from simulator.costs.engines import listed as listed_engines
-from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu, Provenance
+from simulator.costs.capacity import kv_pool_tokens
+from simulator.costs.engines import Unsaid
+from simulator.costs.forward import Attention, Products, at_least
+from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu
 from simulator.costs.models import Model
 from simulator.costs.roofline_draws import TRAINER_SPREADS, cost_spreads, drawn_gpu, factor, factors
-from simulator.costs.sleep import SLEEP_SOURCE, Sleep, engine_switch_s
-from simulator.costs.sync import WeightSync
-from simulator.costs.sync import listed as listed_syncs
-from simulator.costs.trainer import RooflineTrainer, TrainerOptions
+from simulator.costs.roofline_options import (
+    FIELD,
+    FITTED_PREFILL_TOKENS,
+    FITTED_ROLLOUTS,
+    FITTED_TENSOR_PARALLEL,
+    FITTED_TOKENS_PER_ROLLOUT,
+    RooflineOptions,
+    RooflineSection,
+)
+from simulator.costs.sleep import Sleep, engine_switch_s
+from simulator.costs.trainer import RooflineTrainer
 from simulator.errors import ScenarioError
-from simulator.options import (
-    Above,
-    AtLeast,
-    Between,
-    Doc,
-    Options,
-    choice,
-    given,
-    number,
-    whole,
-)
+from simulator.options import AtLeast, choice, given, whole
 
-SECONDS = Between(0, 1e6)
-
+PCIE_BYTES_PER_S = 64e9  # of a slot of generation 5, one direction
 Placement = Literal["colocated", "disaggregated"]
-
-# What the kernel tables behind the fitted efficiencies cover (Qwen3-8B, aiconfigurator 0.12.0).
-FITTED_ROLLOUTS = 512
-FITTED_TOKENS_PER_ROLLOUT = 32_768
-FITTED_PREFILL_TOKENS = 262_144
-FITTED_TENSOR_PARALLEL = 8
-
-FIELD = "cost.roofline"
-_SYNC = "checkpoint-engine's published weight updates on 8 and 16 GPUs; those on 256 held out"
-_HOST = (
-    "between kernel tables alone (0) and vLLM of mid-2024 (1.2 to 2.5 ms, and 64 to 126 us a "
-    "rollout, fitted to LLM-Inference-Bench)"
-)
-_SWITCH = (
-    "the on-policy steps of NeMo-RL v0.4 on H100 fit 7.5 to 10 s a switch, those of v0.5 and GB200 "
-    "held out; verl's generation spends 22 and 37 s a switch outside the engine. An engine alone "
-    "sleeps and wakes in a second or two; errors of engine and trainer are in these figures too"
-)
-_LAUNCH = (
-    "eager vLLM: Qwen2.5-Omni-7B 22 ms a token on A800 (vllm-omni issue 7960), 0.8 ms a layer; "
-    "Qwen3-0.6B 10 ms (torchtitan pull request 2373), 0.36 ms"
-)
-_REST = (
-    "none; verl's one-step-off recipe holds 54 s (FSDP2) and 29 s (Megatron) a step beside "
-    "generation, log-probabilities and update"
-)
-ROOFLINE_SOURCES = {
-    "host_s": Provenance("assumed", _HOST),
-    "host_per_rollout_s": Provenance("assumed", _HOST),
-    "launch_s_per_layer": Provenance("assumed", _LAUNCH),
-    "engine_sleep": SLEEP_SOURCE,
-    "rest_s": Provenance("assumed", _REST),
-    "sync_bytes_per_s": Provenance("fitted", _SYNC),
-    "sync_fixed_s": Provenance("fitted", _SYNC),
-    "switch_fixed_s": Provenance("fitted", _SWITCH),
-    "reserve_bytes": Provenance("assumed", "activations, captured graphs and the CUDA context"),
-    "kv_memory_utilization": Provenance("assumed", "default of vLLM"),
-}
-
-
-def kv_pool_tokens(
-    model: Model,
-    gpu: Gpu,
-    tensor_parallel: int,
-    memory_utilization: float = 0.9,
-    reserve_bytes: float = 2e9,
-) -> int:
-    """Tokens that the KV pool of one replica holds.
-
-    Each GPU has ``memory_utilization`` of its memory, less its share of the weights, less
-    ``reserve_bytes`` for activations and captured graphs (assumed). More GPUs than KV heads hold
-    copies of the heads, so the pool grows no further. Raises ScenarioError
-    (``cluster.tensor_parallel``) where the weights leave no room, with the number that would fit.
-    """
-    number(memory_utilization, f"{FIELD}.kv_memory_utilization", Above(0, 1))
-    budget = gpu.memory_bytes * memory_utilization - reserve_bytes
-
-    def room(gpus: int) -> float:
-        return budget - model.weight_bytes / gpus
-
-    kv_share = model.kv_bytes_per_token / min(tensor_parallel, model.kv_heads)
-    tokens = math.floor(room(tensor_parallel) / kv_share)
-    if tokens >= 1:
-        return tokens
-    enough = [n for n in (2**i for i in range(1, 11)) if room(n) > 0.1 * budget]
-    advice = f"tensor_parallel {enough[0]} would fit" if enough else "no number of them holds it"
-    raise ScenarioError(
-        "cluster.tensor_parallel",
-        f"{model.name} has {model.weight_bytes / 1e9:.0f} GB of weights, which leaves no room for "
-        f"KV on {tensor_parallel} x {gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB each); {advice}",
-    )
-
-
-def _source(name: str) -> str:
-    return str(ROOFLINE_SOURCES[name])
-
-
-@dataclass(frozen=True, kw_only=True)
-class RooflineOptions(Options):
-    """What a scenario may say of a :class:`RooflineCost`, under ``cost.roofline``."""
-
-    FIELD = FIELD
-
-    engine: Annotated[
-        Engine | None, Doc("sets host_s and host_per_rollout_s where they are not given",
-                           source=listed_engines())
-    ] = None  # fmt: skip
-    host_factor: Annotated[
-        float, Above(0, 1000), Doc("by which the host's CPU is slower than that of the engine's "
-                                   "figures; those given are left as they are", unit="times")
-    ] = 1.0  # fmt: skip
-    host_s: Annotated[
-        float, SECONDS, Doc("an iteration on the engine's host, beside its GPUs",
-                            source=_source("host_s"))
-    ] = Unsaid(1.0e-3)  # fmt: skip
-    host_per_rollout_s: Annotated[
-        float, SECONDS, Doc("each running rollout on the engine's host, an iteration",
-                            source=_source("host_per_rollout_s"))
-    ] = Unsaid(1.0e-5)  # fmt: skip
-    cuda_graphs: Annotated[
-        bool, Doc("whether the engine replays captured graphs; false is vLLM's enforce_eager")
-    ] = True
-    launch_s_per_layer: Annotated[
-        float,
-        SECONDS,
-        Doc("the least that an eager engine takes for a layer", unit="seconds",
-            source=_source("launch_s_per_layer")),
-    ] = 4.0e-4  # fmt: skip
-    sync: Annotated[
-        WeightSync | None, Doc("how new weights travel; in place of the two keys below",
-                               source=listed_syncs())
-    ] = None  # fmt: skip
-    sync_bytes_per_s: Annotated[
-        float, Above(0, 1e30), Doc("at which new weights reach the replicas",
-                                   source=_source("sync_bytes_per_s"))
-    ] = 73e9  # fmt: skip
-    sync_fixed_s: Annotated[
-        float, SECONDS, Doc("a sync of the weights, whatever their size",
-                            source=_source("sync_fixed_s"))
-    ] = 0.41  # fmt: skip
-    offload_optimizer: Annotated[
-        bool, Doc("whether colocated GPUs move the trainer's states to host memory for rollouts")
-    ] = True
-    engine_sleep: Annotated[
-        Sleep | None,
-        Doc("what a colocated engine does with its weights while it sleeps; sets switch_fixed_s to "
-            "what that takes, where it is not given", source=_source("engine_sleep")),
-    ] = None  # fmt: skip
-    switch_fixed_s: Annotated[
-        float, SECONDS, Doc("a switch between rollout and training on shared GPUs, beside that",
-                            source=_source("switch_fixed_s"))
-    ] = Unsaid(7.5)  # fmt: skip
-    rest_s: Annotated[
-        float, SECONDS, Doc("a step outside every other phase (rewards, data, validation), after "
-                            "the update", source=_source("rest_s"))
-    ] = 0.0  # fmt: skip
-    kv_memory_utilization: Annotated[
-        float, Above(0, 1), Doc("share of a GPU's memory that the engine may use", unit="share",
-                                source=_source("kv_memory_utilization"))
-    ] = 0.9  # fmt: skip
-    reserve_bytes: Annotated[
-        float, Between(0, 1e30), Doc("of that, kept from the KV pool",
-                                     source=_source("reserve_bytes"))
-    ] = 2e9  # fmt: skip
-
-    def __post_init__(self) -> None:
-        number(self.host_factor, f"{FIELD}.host_factor", Above(0, 1000))
-        if self.engine is not None:
-            choice(self.engine, f"{FIELD}.engine", get_args(Engine))
-        found = host_of(self.engine, self.host_s, self.host_per_rollout_s, self.host_factor)
-        for name, seconds in zip(("host_s", "host_per_rollout_s"), found, strict=True):
-            object.__setattr__(self, name, seconds)
-        unsaid = isinstance(self.switch_fixed_s, Unsaid)
-        super().__post_init__()
-        if unsaid:  # a cost model, which knows the bytes, may still replace it
-            object.__setattr__(self, "switch_fixed_s", Unsaid(self.switch_fixed_s))
-
-
-@dataclass(frozen=True, kw_only=True)
-class RooflineSection(RooflineOptions):
-    """``cost.roofline`` of a scenario."""
-
-    trainer: Annotated[TrainerOptions, Doc("the trainer's")] = field(default_factory=TrainerOptions)
 
 
 @dataclass(frozen=True)
@@ -307,30 +140,25 @@ class RooflineCost(RooflineOptions):
             self.tensor_parallel,
             self.kv_memory_utilization,
             self.reserve_bytes,
+            self.kv_rollout_tokens,
+            self.data_parallel_attention,
         )
 
     # --- parts of an iteration, in seconds on one GPU of the replica ---
 
-    def _gemm_s(self, parameters: float, flop: float) -> float:
-        """Matrix products that read ``parameters`` weights once and compute ``flop``."""
-        gpu, share = self.gpu, self.tensor_parallel
-        read_s = (
-            parameters
-            * self.model.weight_bytes_per_parameter
-            / (share * gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency)
+    @cached_property
+    def _products(self) -> Products:
+        return Products(
+            self.model,
+            self.gpu,
+            self.tensor_parallel,
+            self.expert_parallel,
+            self.data_parallel_attention,
         )
-        return max(read_s, flop / (share * gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency))
 
-    def _layers_s(self, tokens: int) -> float:
-        """The layers' matrix products over ``tokens`` tokens."""
-        model = self.model
-        shared = model.attention_parameters + model.dense_mlp_parameters
-        seconds = self._gemm_s(shared, 2.0 * shared * tokens)
-        if model.experts:
-            read = model.sparse_layers * model.experts_touched(tokens) * model.expert_parameters
-            used = model.sparse_layers * model.experts_per_token * model.expert_parameters
-            seconds += self._gemm_s(read, 2.0 * used * tokens)
-        return seconds
+    @cached_property
+    def _attention(self) -> Attention:
+        return Attention(self.model, self.gpu, self.tensor_parallel, self.data_parallel_attention)
 
     def _all_reduce_s(self, tokens: int) -> float:
         """Two ring all-reduces a layer of the hidden states: 2 (n - 1) / n of their bytes each."""
@@ -341,28 +169,15 @@ class RooflineCost(RooflineOptions):
         rate = gpu.link_bytes_per_s(n) * gpu.interconnect_efficiency
         return 2 * model.layers * (gpu.all_reduce_floor_s + sent_bytes / rate)
 
-    @cached_property
-    def _kv_s_per_token(self) -> float:
-        """Reading one token's KV; GPUs beyond the KV heads read copies."""
-        share = min(self.tensor_parallel, self.model.kv_heads)
-        gpu = self.gpu
-        rate = gpu.bandwidth_bytes_per_s * gpu.decode_attention_bandwidth_efficiency
-        return self.model.kv_bytes_per_token / (share * rate)
-
-    def _prefill_attention_s(self, pairs: int, context_tokens: int) -> float:
-        gpu = self.gpu
-        rate = self.tensor_parallel * gpu.bf16_flop_per_s * gpu.prefill_attention_flop_efficiency
-        compute_s = pairs * self.model.attention_flop_per_pair / rate
-        return max(compute_s, context_tokens * self._kv_s_per_token)
-
     def _base_s(self, tokens: int, rollouts: int) -> float:
         """The GPU's part but for attention: ``tokens`` computed, ``rollouts`` sampled."""
         model = self.model
         return (
-            self._layers_s(tokens)
-            + self._gemm_s(model.head_parameters, float(model.head_flop_per_token) * rollouts)
+            self._products.layers_s(tokens)
+            + self._products.head_s(rollouts)
             + model.layers * self.gpu.layer_floor_s
             + self._all_reduce_s(tokens)
+            + rollouts * self._attention.state_s
         )
 
     def _host_s(self, rollouts: int) -> float:
@@ -375,29 +190,26 @@ class RooflineCost(RooflineOptions):
 
     def iteration_s(self, work: Iteration) -> float:
         """Seconds of any iteration; the decode curves are this formula in closed form."""
-        tokens = work.rollouts - work.prefill_rollouts + work.prefill_tokens
+        attention, decoding = self._attention, work.rollouts - work.prefill_rollouts
         decode_context = work.context_tokens - work.prefill_context_tokens
-        seconds = self._base_s(tokens, work.rollouts) + decode_context * self._kv_s_per_token
+        seconds = self._base_s(decoding + work.prefill_tokens, work.rollouts)
+        seconds += attention.decode_s(decode_context, decoding)
         if work.prefill_tokens:
-            seconds += self._prefill_attention_s(work.prefill_pairs, work.prefill_context_tokens)
+            seconds += attention.prefill_s(work)
         return max(seconds, self._launch_s) + self._host_s(work.rollouts)
 
     # --- the CostModel protocol ---
 
     def decode_curve(self, rollouts: int) -> Curve:
-        """Affine in the context: attention reads its KV, all else is fixed by ``rollouts``. Where
-        launching takes longer, flat up to the context at which it no longer does."""
+        """Piecewise linear in the context: attention reads its KV, all else is fixed by
+        ``rollouts``. Where launching takes longer, flat up to the context at which it no longer
+        does; where layers have a window, less steep from a window a rollout on."""
         curve = self._curves.get(rollouts)
         if curve is None:
-            base_s, slope, host_s = (
-                self._base_s(rollouts, rollouts), self._kv_s_per_token, self._host_s(rollouts)
-            )  # fmt: skip
-            flat_until = math.ceil((self._launch_s - base_s) / slope)
-            if flat_until <= 0:
-                curve = Curve.affine(base_s + host_s, slope)
-            else:
-                later_s = base_s + slope * flat_until + host_s
-                curve = Curve([(0, self._launch_s + host_s, 0.0), (flat_until, later_s, slope)])
+            base_s, host_s = self._base_s(rollouts, rollouts), self._host_s(rollouts)
+            pieces = self._attention.pieces(base_s, rollouts)
+            pieces = at_least(pieces, self._launch_s)
+            curve = Curve([(start, seconds + host_s, slope) for start, seconds, slope in pieces])
             self._curves[rollouts] = curve
         return curve
 
@@ -476,9 +288,25 @@ class RooflineCost(RooflineOptions):
         for reached, limit, what in limits:
             if reached > limit:
                 said.append(f"{reached:,} {what}: the efficiencies were fitted up to {limit:,}")
-        if self.tensor_parallel > 1 and gpu.interconnect_shared:
+        model = self.model
+        if model.four_bit_floats:
             said.append(
-                f"{gpu.name}: over PCIe two GPUs of a replica are taken to talk directly and more "
-                "to share one link, as in the kernel tables of the L40S; hosts differ"
+                f"{model.name}: products of {model.four_bit_floats} weights are taken at the 16 "
+                "bit peak, as where a GPU has no cores for them; those that have are faster"
             )
+        unseen = extremes.rollout_tokens > model.window_tokens and extremes.train_tokens
+        if model.windowed_layers and unseen:
+            said.append(
+                f"{model.name}: the trainer's attention is priced as if no layer had a window of "
+                f"{model.window_tokens:,} tokens"
+            )
+        if self.tensor_parallel > 1 and gpu.interconnect_bytes_per_s <= PCIE_BYTES_PER_S:
+            how = (
+                "two GPUs of a replica are taken to talk directly and more to share one link, as "
+                "in the kernel tables of the L40S"
+                if gpu.interconnect_shared
+                else "each GPU of a replica is taken to have a link of its own, as in "
+                "TensorRT-LLM's table of the L40S; where they share one, set interconnect_shared"
+            )
+            said.append(f"{gpu.name}: over PCIe {how}; hosts differ")
         return said

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from simulator.costs.linear import LinearCost
-from simulator.costs.roofline import RooflineSection
+from simulator.costs.roofline_options import RooflineSection
 from simulator.options import Doc, Options, choice, keys, mapping, read
 
 

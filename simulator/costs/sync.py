@@ -115,7 +115,7 @@ MECHANISMS: Mapping[Mechanism, Figures] = {
 def expert_bytes(model: Model) -> float:
     """Bytes of the weights of routed experts; 0 for a dense model."""
     experts = model.sparse_layers * model.experts * model.expert_parameters
-    return experts * model.weight_bytes_per_parameter
+    return experts * model.bytes_of(model.parts.experts)
 
 
 def tensors(model: Model) -> int:

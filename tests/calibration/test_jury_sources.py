@@ -20,6 +20,8 @@ from calibration.jury import (
     kernel_tables,
     peers,
     rl_steps,
+    serving_points,
+    throughput,
     trace,
     trainer_baselines,
     weight_updates,
@@ -29,7 +31,9 @@ from calibration.jury.architectures import PRESETS, architecture, typed_in
 from calibration.jury.files import PUBLISHED, AbsentError
 from calibration.jury.serving import Request, Served
 from calibration.jury.verdict_files import as_json, judged_in
-from simulator.costs import Iteration
+from simulator.costs import Iteration, RooflineCost
+from simulator.costs.hardware import load_gpu
+from simulator.costs.models import load_model
 from simulator.errors import ScenarioError
 from simulator.scenario.file import RawScenario, read_scenario
 from simulator.studies.simulate import from_raw, simulate
@@ -41,6 +45,8 @@ HEADS = {
     kernel_tables.FILE: ",".join(kernel_tables.COLUMNS),
     trainer_baselines.FILE: ",".join(trainer_baselines.COLUMNS),
     rl_steps.FILE: ",".join(rl_steps.COLUMNS),
+    throughput.FILE: ",".join(throughput.COLUMNS),
+    serving_points.FILE: ",".join(serving_points.COLUMNS),
 }
 ROW = "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,1,4,2,1,10,100,{mean},0,0.8,2,1.0,{to},{role},s"
 
@@ -52,6 +58,13 @@ ROW = "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,1,4,2,1,10,100,{mean},0,0.8,
         (trace.read_trace, trace.FILE, "10,5,3.0,1.0,2.0", "line 2, first_token_s"),
         (trace.read_trace, trace.FILE, "10,5,0.0,1.0,0.5", "line 2, last_token_s"),
         (engine_grid.read_grid, engine_grid.FILE, "TPU,1,m,8,1,1.0", "hw.*one of Nvidia H100"),
+        (throughput.read_table, throughput.FILE, "x,l40s,fp8,1,9,9,1", "line 2, model"),
+        (throughput.read_table, throughput.FILE, "Mistral 7B,l40s,fp4,1,9,9,1", "precision"),
+        (throughput.read_table, throughput.FILE, "Mistral 7B,l40s,fp8,0,9,9,1", "tensor_parallel"),
+        (throughput.read_table, throughput.FILE, "Mistral 7B,l40s,fp8,1,9,9,0", "tokens_per_s"),
+        (serving_points.read_points, serving_points.FILE, "x,8,1,False,9,9,4,1", "framework"),
+        (serving_points.read_points, serving_points.FILE, "trt,8,1,maybe,9,9,4,1", "dp_attention"),
+        (serving_points.read_points, serving_points.FILE, "trt,8,1,True,9,9,0,1", "concurrency"),
         (
             engine_grid.read_grid,
             engine_grid.FILE,
@@ -299,6 +312,69 @@ def test_a_ratio_is_taken_to_its_own_on_policy_run() -> None:
     assert cases[2].measured == 0.75
     assert cases[2].forecast == pytest.approx(cases[1].forecast / cases[0].forecast)
     assert set(scenarios) == {run.name for run in tiny}
+
+
+def row(model: str, gpu: str, precision: str, parallel: int, *tokens: int) -> throughput.Row:
+    return throughput.Row(model, gpu, precision, parallel, tokens[0], tokens[1], 1.0)
+
+
+def test_an_offline_run_by_hand() -> None:
+    """Llama 3.1 8B on an H100, 1,500 requests of 2,048 in and out: the pool holds 117 to their last
+    token, so they come in 13 waves, each of 2,048 iterations that decode, and the prompts'."""
+    model, gpu = load_model("llama-3.1-8b"), load_gpu("h100-sxm")
+    pool = (gpu.memory_bytes * 0.95 - 2e9 - model.weight_bytes) / 131_072
+    running = int(pool // 4096)
+    waves = -(-1500 // running)
+    found = throughput.offline(row("LLaMA v3.1 8B", gpu.name, "16 bit", 1, 2048, 2048))
+    assert found.tokens == found.rollouts == 1500 * 2048
+    assert waves * 2048 * 0.9 < found.iterations < waves * (2048 + running * 2048 / 8192 + 2)
+    cost = RooflineCost(model, gpu, host_s=0.0, host_per_rollout_s=0.0)
+    decoding = 1500 / running * 2048 * cost.decode_curve(running).seconds(running * 3072)
+    prompts = 1500 * 2048 * model.linear_flop_per_token / (9.894e14 * 0.684)
+    assert found.gpu_s == pytest.approx(decoding + prompts, rel=0.1)
+
+
+def test_the_host_of_a_known_engine_is_recovered_from_its_throughput() -> None:
+    rows = []
+    for model in ("LLaMA v3.1 8B", "Mixtral 8x7B"):
+        for tokens in ((128, 4096), (1000, 1000), (2048, 2048), (20_000, 2000)):
+            made = row(model, "h100-sxm", "fp8", 4, *tokens)
+            run = throughput.offline(made)
+            took = run.gpu_s + 2e-3 * run.iterations + 4e-6 * run.rollouts
+            rows.append(replace(made, tokens_per_s=run.tokens / took))
+    cases, host_s, per_rollout_s = throughput.judge(rows)
+    assert (host_s, per_rollout_s) == pytest.approx((2e-3, 4e-6), rel=1e-3)
+    assert max(abs(case.error) for case in cases) < 1e-3
+    assert [case.role for case in cases[:3]] == ["calibrated", "held out", "calibrated"]
+
+
+def test_rows_of_the_throughput_table_are_grouped_by_what_they_are() -> None:
+    groups = [
+        row("LLaMA v3.1 8B", "l40s", "fp8", 1, 1, 1).group,
+        row("LLaMA v3.1 70B", "l40s", "fp8", 4, 1, 1).group,
+        row("Mixtral 8x7B", "h100-sxm", "16 bit", 4, 1, 1).group,
+    ]
+    assert groups == [
+        "l40s, fp8, dense",
+        "l40s, fp8, dense, over PCIe",
+        "h100-sxm, 16 bit, mixture",
+    ]
+
+
+def test_a_serving_point_is_decoding_and_the_prompts_of_the_others() -> None:
+    alone = serving_points.Point("sglang", 8, 1, False, 8192, 1024, 1, 10.0)
+    cost = RooflineCost(load_model("deepseek-r1"), load_gpu("h200-sxm"), 8)
+    assert serving_points.token_s(alone) == cost.decode_curve(1).seconds(8192 + 512)
+    busy = replace(alone, concurrency=9)
+    decode_s = cost.decode_curve(9).seconds(9 * (8192 + 512))
+    assert serving_points.token_s(busy) > decode_s
+    longer = replace(busy, output_tokens=10**6, input_tokens=8192)
+    context = 9 * (8192 + 5 * 10**5)
+    assert serving_points.token_s(longer) == pytest.approx(
+        cost.decode_curve(9).seconds(context), rel=1e-3
+    )
+    whole = replace(busy, expert_parallel=8)
+    assert serving_points.token_s(whole) > serving_points.token_s(busy)
 
 
 def test_a_weight_update_is_fixed_time_and_bytes() -> None:

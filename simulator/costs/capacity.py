@@ -1,0 +1,56 @@
+"""Room for KV: what weights leave of the memory of a replica's GPUs."""
+
+from __future__ import annotations
+
+import math
+
+from simulator.costs.hardware import Gpu
+from simulator.costs.models import Model
+from simulator.costs.roofline_options import FIELD
+from simulator.errors import ScenarioError
+from simulator.options import Above, number
+
+
+def kv_pool_tokens(
+    model: Model,
+    gpu: Gpu,
+    tensor_parallel: int,
+    memory_utilization: float = 0.9,
+    reserve_bytes: float = 2e9,
+    rollout_tokens: int = 8192,
+    data_parallel_attention: bool = False,
+) -> int:
+    """Tokens that the KV pool of one replica holds.
+
+    Each GPU has ``memory_utilization`` of its memory, less its share of the weights, less
+    ``reserve_bytes`` for activations and captured graphs (assumed). More GPUs than KV heads hold
+    copies of the heads, so the pool grows no further; the latent cache of MLA is held whole by each
+    GPU, but with ``data_parallel_attention``, where each holds its own rollouts.
+
+    A layer with a window holds no more than it of a rollout, and a linear layer its state: both
+    are counted for rollouts of ``rollout_tokens``. Shorter ones hold more a token than the pool
+    says, longer ones less; a pool of mixed lengths is right on average only.
+
+    Raises ScenarioError (``cluster.tensor_parallel``) where the weights leave no room, with the
+    number that would fit.
+    """
+    number(memory_utilization, f"{FIELD}.kv_memory_utilization", Above(0, 1))
+    budget = gpu.memory_bytes * memory_utilization - reserve_bytes
+    whole = model.attention_weight_bytes if data_parallel_attention else model.replicated_bytes
+
+    def room(gpus: int) -> float:
+        return budget - (model.weight_bytes + (gpus - 1) * whole) / gpus
+
+    shards = tensor_parallel if data_parallel_attention else model.kv_shards(tensor_parallel)
+    tokens = math.floor(
+        room(tensor_parallel) / (model.kv_bytes_per_token_of(rollout_tokens) / shards)
+    )
+    if tokens >= 1:
+        return tokens
+    enough = [n for n in (2**i for i in range(1, 11)) if room(n) > 0.1 * budget]
+    advice = f"tensor_parallel {enough[0]} would fit" if enough else "no number of them holds it"
+    raise ScenarioError(
+        "cluster.tensor_parallel",
+        f"{model.name} has {model.weight_bytes / 1e9:.0f} GB of weights, which leaves no room for "
+        f"KV on {tensor_parallel} x {gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB each); {advice}",
+    )

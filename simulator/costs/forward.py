@@ -1,0 +1,234 @@
+"""Parts of a forward pass on one GPU of a replica, in seconds: matrix products and attention."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from simulator.costs.base import Iteration
+from simulator.costs.hardware import Gpu
+from simulator.costs.models import Model
+from simulator.costs.precision import FORMATS, FormatName
+
+# Measured in aiconfigurator 0.12.0 (vLLM, SGLang and TensorRT-LLM tables of H100, H200 and L40S;
+# sides of 4,096 to 28,672), each relative to what 16 bit products of the same GPU reach.
+FP8_READ_SHARE = 0.85  # of bandwidth, at 1 to 64 tokens: 0.64 to 1.0
+FP8_FLOP_SHARE = 0.78  # of the fp8 peak, at 1,024 to 8,192 tokens: 0.67 to 0.88
+WEIGHT_ONLY_SHARE = 0.75  # of the 16 bit peak: 8 bit weights at 1,024 to 8,192 tokens, 0.68 to 0.73
+# Grouped products of the same tables: Qwen3-30B-A3B, Mixtral and DeepSeek-V3 on H100 and H200.
+GROUPED_SHARE = 0.7  # of what a product of all tokens at once reaches: 0.6 to 0.9
+GROUPED_ROWS = 64  # added to each expert's tokens: tiles that are not full
+MIXTURE_LAYER_S = 20e-6  # router, permutation and reduction at batch 1: 16 to 30 us
+
+
+class _Matrices(NamedTuple):
+    """Weights multiplied together: what a pass reads and computes of them, over all GPUs."""
+
+    read_parameters: float
+    flop_parameters: float
+    bytes_per_parameter: float
+    bytes_per_s: float
+    flop_per_s: float
+
+    def seconds(self, tokens: float) -> float:
+        """The longer of reading the weights once and computing ``tokens``."""
+        read_s = self.read_parameters * self.bytes_per_parameter / self.bytes_per_s
+        return max(read_s, 2.0 * self.flop_parameters * tokens / self.flop_per_s)
+
+
+@dataclass(frozen=True)
+class Products:
+    """Matrix products of a replica of ``gpus`` GPUs, each part in its precision.
+
+    A routed expert is a product of its own: the experts that the tokens reach are read
+    (:meth:`Model.experts_touched`), ``GROUPED_ROWS`` are added to the tokens of each, and the
+    product reaches ``GROUPED_SHARE`` of what a single one does. With ``expert_parallel`` the
+    busiest GPU decides: its load is that of ``experts / gpus`` experts of the model's skew, and
+    the largest of ``gpus`` such loads lies about sqrt(2 ln gpus) deviations above their mean.
+    With ``data_parallel_attention`` each GPU reads the weights of attention whole, for its own
+    rollouts.
+    """
+
+    model: Model
+    gpu: Gpu
+    gpus: int
+    expert_parallel: bool = False
+    data_parallel_attention: bool = False
+
+    def _rates(self, name: FormatName) -> tuple[float, float]:
+        """Bytes and flop a second that all GPUs reach."""
+        gpu, gpus, kind = self.gpu, self.gpus, FORMATS[name].product
+        read = gpus * gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency
+        flop = gpus * gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency
+        if kind == "bf16" or self.model.weight_bytes_per_parameter is not None:
+            return read, flop
+        if kind == "fp8" and gpu.fp8_flop_per_s:
+            fp8 = gpus * gpu.fp8_flop_per_s * gpu.gemm_flop_efficiency * FP8_FLOP_SHARE
+            return read * FP8_READ_SHARE, fp8
+        return read * FP8_READ_SHARE, flop * WEIGHT_ONLY_SHARE
+
+    def _matrices(self, name: FormatName, read: float, flop: float) -> _Matrices:
+        return _Matrices(read, flop, self.model.bytes_of(name), *self._rates(name))
+
+    @cached_property
+    def _shared(self) -> tuple[_Matrices, ...]:
+        """What every token multiplies in the layers, by format."""
+        model, parts, copies = self.model, self.model.parts, self.gpus - 1
+        attention, latent = model.attention_parameters, model.replicated_parameters
+        routers = model.router_parameters
+        by_format: dict[FormatName, tuple[int, int]] = {}
+        apart = self.data_parallel_attention
+        for name, read, flop in (
+            (
+                parts.attention,
+                attention + copies * (attention if apart else latent),
+                attention + copies * (0 if apart else latent),
+            ),
+            (parts.mlp, *2 * (model.dense_mlp_parameters - routers,)),
+            (parts.router, *2 * (routers,)),
+        ):
+            so_far = by_format.get(name, (0, 0))
+            by_format[name] = (so_far[0] + read, so_far[1] + flop)
+        return tuple(self._matrices(name, *sums) for name, sums in by_format.items())
+
+    @cached_property
+    def _head(self) -> _Matrices:
+        weights = self.model.head_parameters
+        return self._matrices(self.model.parts.head, weights, weights)
+
+    @cached_property
+    def _imbalance(self) -> float:
+        """Load of the busiest GPU over the mean."""
+        model, gpus = self.model, self.gpus
+        if not self.expert_parallel or gpus == 1:
+            return 1.0
+        deviation = model.routing_skew / math.sqrt(max(1.0, model.experts / gpus))
+        return 1.0 + deviation * math.sqrt(2 * math.log(gpus))
+
+    def _experts_s(self, tokens: float) -> float:
+        """Routed experts of all sparse layers."""
+        model, name = self.model, self.model.parts.experts
+        weights = model.sparse_layers * model.expert_parameters
+        touched = model.experts_touched(tokens)
+        rates = self._expert_rates
+        busiest = self._imbalance
+        read_s = weights * min(model.experts, touched * busiest) * model.bytes_of(name) / rates[0]
+        rows = model.experts_per_token * tokens * busiest + touched * GROUPED_ROWS
+        return max(read_s, 2.0 * weights * rows / rates[1])
+
+    @cached_property
+    def _expert_rates(self) -> tuple[float, float]:
+        read, flop = self._rates(self.model.parts.experts)
+        if FORMATS[self.model.parts.experts].product != "bf16":
+            read /= FP8_READ_SHARE if self.model.weight_bytes_per_parameter is None else 1.0
+        return read, flop * GROUPED_SHARE
+
+    def layers_s(self, tokens: int) -> float:
+        """The layers' matrix products over ``tokens`` tokens."""
+        seconds = 0.0
+        for matrices in self._shared:
+            seconds += matrices.seconds(tokens)
+        if self.model.experts:
+            seconds += self._experts_s(tokens) + self.model.sparse_layers * MIXTURE_LAYER_S
+        return seconds
+
+    def head_s(self, rollouts: int) -> float:
+        """The LM head for ``rollouts`` positions."""
+        return self._head.seconds(rollouts)
+
+
+Piece = tuple[int, float, float]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention scores of a replica of ``gpus`` GPUs.
+
+    Decoding takes the longer of reading the KV cache and multiplying it; the latter only where MLA
+    shares one latent vector among many heads. Layers with a window see no more than it of each
+    rollout. Which rollout has how much of the context is not known here, so each counts as having
+    ``context / rollouts`` tokens: exact for equal ones, and an upper bound for others, since the
+    time is concave in the tokens of a rollout.
+    """
+
+    model: Model
+    gpu: Gpu
+    gpus: int
+    data_parallel: bool = False
+
+    @cached_property
+    def _shards(self) -> int:
+        return self.gpus if self.data_parallel else self.model.kv_shards(self.gpus)
+
+    @cached_property
+    def _rate(self) -> float:
+        return self.gpu.bandwidth_bytes_per_s * self.gpu.decode_attention_bandwidth_efficiency
+
+    @cached_property
+    def _flop_rate(self) -> float:
+        gpu = self.gpu
+        return self.gpus * gpu.bf16_flop_per_s * gpu.prefill_attention_flop_efficiency
+
+    @cached_property
+    def token_s(self) -> float:
+        """One token of context within the window, of all layers."""
+        read_s = self.model.kv_bytes_per_token / (self._shards * self._rate)
+        if not self.model.kv_lora_rank:
+            return read_s
+        flop = self.model.attention_layers * self.model.absorbed_flop_per_layer
+        return max(read_s, flop / self._flop_rate)
+
+    @cached_property
+    def _full_token_s(self) -> float:
+        """The same beyond the window, of the layers that have none."""
+        model = self.model
+        return self.token_s * (model.full_layers / max(1, model.attention_layers))
+
+    @cached_property
+    def state_s(self) -> float:
+        """Reading and writing the states of one rollout's linear layers."""
+        return 2 * self.model.state_bytes / (self.gpus * self._rate)
+
+    def decode_s(self, context_tokens: int, rollouts: int) -> float:
+        """``rollouts`` that decode, with ``context_tokens`` in all."""
+        if not self.model.windowed_layers:
+            return context_tokens * self.token_s
+        seen = min(context_tokens, rollouts * self.model.window_tokens)
+        return seen * self.token_s + (context_tokens - seen) * self._full_token_s
+
+    def pieces(self, base_s: float, rollouts: int) -> list[Piece]:
+        """``base_s`` and :meth:`decode_s` as the pieces of a curve."""
+        pieces = [(0, base_s, self.token_s)]
+        if self.model.windowed_layers:
+            start = rollouts * self.model.window_tokens
+            pieces.append((start, base_s + start * self.token_s, self._full_token_s))
+        return pieces
+
+    def prefill_s(self, work: Iteration) -> float:
+        """Prompts: the longer of the pairs at peak compute and reading their KV."""
+        model = self.model
+        pairs, context = work.prefill_pairs, work.prefill_context_tokens
+        flop: float = pairs * model.attention_flop_per_pair
+        if model.windowed_layers:
+            seen = min(pairs, work.prefill_tokens * model.window_tokens)
+            layers = model.full_layers * pairs + model.windowed_layers * seen
+            flop = layers * model.attention_flop_per_layer
+        return max(flop / self._flop_rate, self.decode_s(context, work.prefill_rollouts))
+
+
+def at_least(pieces: list[Piece], least_s: float) -> list[Piece]:
+    """The pieces of the larger of a rising curve and ``least_s``."""
+    for number, (start, base_s, slope) in enumerate(pieces):
+        until = pieces[number + 1][0] if number + 1 < len(pieces) else None
+        flat_until = start
+        if base_s < least_s:
+            flat_until = start + math.ceil((least_s - base_s) / slope) if slope else start
+            if not slope or (until is not None and flat_until >= until):
+                continue
+        if flat_until <= 0:
+            return pieces
+        rest = [(flat_until, base_s + slope * (flat_until - start), slope), *pieces[number + 1 :]]
+        return [(0, least_s, 0.0), *rest]
+    return [(0, least_s, 0.0)]

@@ -1,0 +1,160 @@
+"""What a scenario may say of the roofline (``cost.roofline``), with the sources of the defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, get_args
+
+from simulator.costs.engines import Engine, Unsaid, host_of
+from simulator.costs.engines import listed as listed_engines
+from simulator.costs.hardware import Provenance
+from simulator.costs.sleep import SLEEP_SOURCE, Sleep
+from simulator.costs.sync import WeightSync
+from simulator.costs.sync import listed as listed_syncs
+from simulator.costs.trainer import TrainerOptions
+from simulator.options import Above, Between, Doc, Options, choice, number
+
+SECONDS = Between(0, 1e6)
+
+# What the kernel tables behind the fitted efficiencies cover (Qwen3-8B, aiconfigurator 0.12.0).
+FITTED_ROLLOUTS = 512
+FITTED_TOKENS_PER_ROLLOUT = 32_768
+FITTED_PREFILL_TOKENS = 262_144
+FITTED_TENSOR_PARALLEL = 8
+
+FIELD = "cost.roofline"
+_SYNC = "checkpoint-engine's published weight updates on 8 and 16 GPUs; those on 256 held out"
+_HOST = (
+    "between kernel tables alone (0) and vLLM of mid-2024 (1.2 to 2.5 ms, and 64 to 126 us a "
+    "rollout, fitted to LLM-Inference-Bench)"
+)
+_SWITCH = (
+    "the on-policy steps of NeMo-RL v0.4 on H100 fit 7.5 to 10 s a switch, those of v0.5 and GB200 "
+    "held out; verl's generation spends 22 and 37 s a switch outside the engine. An engine alone "
+    "sleeps and wakes in a second or two; errors of engine and trainer are in these figures too"
+)
+_LAUNCH = (
+    "eager vLLM: Qwen2.5-Omni-7B 22 ms a token on A800 (vllm-omni issue 7960), 0.8 ms a layer; "
+    "Qwen3-0.6B 10 ms (torchtitan pull request 2373), 0.36 ms"
+)
+_REST = (
+    "none; verl's one-step-off recipe holds 54 s (FSDP2) and 29 s (Megatron) a step beside "
+    "generation, log-probabilities and update"
+)
+ROOFLINE_SOURCES = {
+    "host_s": Provenance("assumed", _HOST),
+    "host_per_rollout_s": Provenance("assumed", _HOST),
+    "launch_s_per_layer": Provenance("assumed", _LAUNCH),
+    "engine_sleep": SLEEP_SOURCE,
+    "rest_s": Provenance("assumed", _REST),
+    "sync_bytes_per_s": Provenance("fitted", _SYNC),
+    "sync_fixed_s": Provenance("fitted", _SYNC),
+    "switch_fixed_s": Provenance("fitted", _SWITCH),
+    "reserve_bytes": Provenance("assumed", "activations, captured graphs and the CUDA context"),
+    "kv_memory_utilization": Provenance("assumed", "default of vLLM"),
+    "kv_rollout_tokens": Provenance("assumed", "a response of a reasoning model"),
+}
+
+
+def _source(name: str) -> str:
+    return str(ROOFLINE_SOURCES[name])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RooflineOptions(Options):
+    """What a scenario may say of a :class:`RooflineCost`, under ``cost.roofline``."""
+
+    FIELD = FIELD
+
+    engine: Annotated[
+        Engine | None, Doc("sets host_s and host_per_rollout_s where they are not given",
+                           source=listed_engines())
+    ] = None  # fmt: skip
+    host_factor: Annotated[
+        float, Above(0, 1000), Doc("by which the host's CPU is slower than that of the engine's "
+                                   "figures; those given are left as they are", unit="times")
+    ] = 1.0  # fmt: skip
+    host_s: Annotated[
+        float, SECONDS, Doc("an iteration on the engine's host, beside its GPUs",
+                            source=_source("host_s"))
+    ] = Unsaid(1.0e-3)  # fmt: skip
+    host_per_rollout_s: Annotated[
+        float, SECONDS, Doc("each running rollout on the engine's host, an iteration",
+                            source=_source("host_per_rollout_s"))
+    ] = Unsaid(1.0e-5)  # fmt: skip
+    cuda_graphs: Annotated[
+        bool, Doc("whether the engine replays captured graphs; false is vLLM's enforce_eager")
+    ] = True
+    launch_s_per_layer: Annotated[
+        float,
+        SECONDS,
+        Doc("the least that an eager engine takes for a layer", unit="seconds",
+            source=_source("launch_s_per_layer")),
+    ] = 4.0e-4  # fmt: skip
+    sync: Annotated[
+        WeightSync | None, Doc("how new weights travel; in place of the two keys below",
+                               source=listed_syncs())
+    ] = None  # fmt: skip
+    sync_bytes_per_s: Annotated[
+        float, Above(0, 1e30), Doc("at which new weights reach the replicas",
+                                   source=_source("sync_bytes_per_s"))
+    ] = 73e9  # fmt: skip
+    sync_fixed_s: Annotated[
+        float, SECONDS, Doc("a sync of the weights, whatever their size",
+                            source=_source("sync_fixed_s"))
+    ] = 0.41  # fmt: skip
+    offload_optimizer: Annotated[
+        bool, Doc("whether colocated GPUs move the trainer's states to host memory for rollouts")
+    ] = True
+    engine_sleep: Annotated[
+        Sleep | None,
+        Doc("what a colocated engine does with its weights while it sleeps; sets switch_fixed_s to "
+            "what that takes, where it is not given", source=_source("engine_sleep")),
+    ] = None  # fmt: skip
+    switch_fixed_s: Annotated[
+        float, SECONDS, Doc("a switch between rollout and training on shared GPUs, beside that",
+                            source=_source("switch_fixed_s"))
+    ] = Unsaid(7.5)  # fmt: skip
+    rest_s: Annotated[
+        float, SECONDS, Doc("a step outside every other phase (rewards, data, validation), after "
+                            "the update", source=_source("rest_s"))
+    ] = 0.0  # fmt: skip
+    kv_memory_utilization: Annotated[
+        float, Above(0, 1), Doc("share of a GPU's memory that the engine may use", unit="share",
+                                source=_source("kv_memory_utilization"))
+    ] = 0.9  # fmt: skip
+    reserve_bytes: Annotated[
+        float, Between(0, 1e30), Doc("of that, kept from the KV pool",
+                                     source=_source("reserve_bytes"))
+    ] = 2e9  # fmt: skip
+    kv_rollout_tokens: Annotated[
+        int, Between(1, 10**9),
+        Doc("tokens of a rollout at which the KV pool is counted for models whose layers have "
+            "windows or constant states; of no effect on others",
+            source=_source("kv_rollout_tokens"))
+    ] = 8192  # fmt: skip
+    expert_parallel: Annotated[
+        bool, Doc("whether each GPU of a replica holds whole experts rather than a slice of each")
+    ] = False
+    data_parallel_attention: Annotated[
+        bool, Doc("whether each GPU of a replica holds all of attention and its own rollouts' KV")
+    ] = False
+
+    def __post_init__(self) -> None:
+        number(self.host_factor, f"{FIELD}.host_factor", Above(0, 1000))
+        if self.engine is not None:
+            choice(self.engine, f"{FIELD}.engine", get_args(Engine))
+        found = host_of(self.engine, self.host_s, self.host_per_rollout_s, self.host_factor)
+        for name, seconds in zip(("host_s", "host_per_rollout_s"), found, strict=True):
+            object.__setattr__(self, name, seconds)
+        unsaid = isinstance(self.switch_fixed_s, Unsaid)
+        super().__post_init__()
+        if unsaid:  # a cost model, which knows the bytes, may still replace it
+            object.__setattr__(self, "switch_fixed_s", Unsaid(self.switch_fixed_s))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RooflineSection(RooflineOptions):
+    """``cost.roofline`` of a scenario."""
+
+    trainer: Annotated[TrainerOptions, Doc("the trainer's")] = field(default_factory=TrainerOptions)

@@ -304,6 +304,7 @@ def test_only_every_nth_layer_sparse() -> None:
         ({"model_type": "mamba"}, "not covered"),
         ({"model_type": "mistral", "sliding_window": "wide"}, "number"),
         ({"model_type": "deepseek_v3"}, "qk_nope_head_dim"),
+        ({"model_type": "mistral", "sliding_window": 9, "layer_types": 3}, "not a list"),
         ({"model_type": "llama4"}, "intermediate_size_mlp"),
         ({"model_type": "llama4", "text_config": 3}, "mapping"),
         ({"model_type": "qwen3_next"}, "linear_key_head_dim"),
@@ -436,6 +437,7 @@ def test_a_quantised_cache(cache: Any) -> None:
         ({**BLOCK, "ignore": "lm_head"}, "ignore is no list"),
         ("fp8", "mapping"),
         ({"bits": 4}, "None is not covered"),
+        ({"quant_algo": "FP8", "kv_cache_scheme": {"num_bits": "few"}}, "number"),
     ],
 )
 def test_quantisation_that_has_no_format_is_named(quantised: Any, word: str) -> None:

@@ -108,22 +108,23 @@ class Products:
         return 1.0 + deviation * math.sqrt(2 * math.log(gpus))
 
     def _experts_s(self, tokens: float) -> float:
-        """Routed experts of all sparse layers."""
-        model, name = self.model, self.model.parts.experts
-        weights = model.sparse_layers * model.expert_parameters
-        touched = model.experts_touched(tokens)
-        rates = self._expert_rates
-        busiest = self._imbalance
-        read_s = weights * min(model.experts, touched * busiest) * model.bytes_of(name) / rates[0]
+        """Routed experts of all sparse layers, and what a layer with experts takes beside them."""
+        model = self.model
+        read_s, row_s, layers_s = self._routed
+        touched, busiest = model.experts_touched(tokens), self._imbalance
         rows = model.experts_per_token * tokens * busiest + touched * GROUPED_ROWS
-        return max(read_s, 2.0 * weights * rows / rates[1])
+        return max(min(model.experts, touched * busiest) * read_s, rows * row_s) + layers_s
 
     @cached_property
-    def _expert_rates(self) -> tuple[float, float]:
-        read, flop = self._rates(self.model.parts.experts)
-        if FORMATS[self.model.parts.experts].product != "bf16":
-            read /= FP8_READ_SHARE if self.model.weight_bytes_per_parameter is None else 1.0
-        return read, flop * GROUPED_SHARE
+    def _routed(self) -> tuple[float, float, float]:
+        """Seconds of reading one expert of every sparse layer, of one row of it, and beside."""
+        model, name = self.model, self.model.parts.experts
+        weights = model.sparse_layers * model.expert_parameters
+        read, flop = self._rates(name)
+        if FORMATS[name].product != "bf16" and model.weight_bytes_per_parameter is None:
+            read /= FP8_READ_SHARE
+        row_s = 2.0 * weights / (flop * GROUPED_SHARE)
+        return weights * model.bytes_of(name) / read, row_s, model.sparse_layers * MIXTURE_LAYER_S
 
     def layers_s(self, tokens: int) -> float:
         """The layers' matrix products over ``tokens`` tokens."""
@@ -131,7 +132,7 @@ class Products:
         for matrices in self._shared:
             seconds += matrices.seconds(tokens)
         if self.model.experts:
-            seconds += self._experts_s(tokens) + self.model.sparse_layers * MIXTURE_LAYER_S
+            seconds += self._experts_s(tokens)
         return seconds
 
     def head_s(self, rollouts: int) -> float:
@@ -206,11 +207,15 @@ class Attention:
             pieces.append((start, base_s + start * self.token_s, self._full_token_s))
         return pieces
 
+    @cached_property
+    def _pair_flop(self) -> int:
+        return self.model.attention_flop_per_pair
+
     def prefill_s(self, work: Iteration) -> float:
         """Prompts: the longer of the pairs at peak compute and reading their KV."""
         model = self.model
         pairs, context = work.prefill_pairs, work.prefill_context_tokens
-        flop: float = pairs * model.attention_flop_per_pair
+        flop: float = pairs * self._pair_flop
         if model.windowed_layers:
             seen = min(pairs, work.prefill_tokens * model.window_tokens)
             layers = model.full_layers * pairs + model.windowed_layers * seen

@@ -66,7 +66,7 @@ def _windows(config: Config, kind: str, layers: int, field: str) -> Keys:
 
     A chunk (Llama 4) counts as a window as long: the most that its layers see.
     """
-    types = config.get("layer_types")
+    types = _layer_types(config, field)
     chunk = config.get("attention_chunk_size") if kind.startswith("llama4") else None
     window = chunk or config.get("sliding_window")
     if not window or (kind.startswith("qwen") and not config.get("use_sliding_window")):
@@ -89,6 +89,13 @@ def _windows(config: Config, kind: str, layers: int, field: str) -> Keys:
     else:
         return {}
     return {"window_tokens": window, "windowed_layers": count} if count else {}
+
+
+def _layer_types(config: Config, field: str) -> list[Any]:
+    types = config.get("layer_types") or []
+    if not isinstance(types, list):
+        raise ScenarioError(field, f"layer_types of the config is {types!r}, not a list")
+    return types
 
 
 def _dense(config: Config, field: str) -> Keys:
@@ -121,7 +128,7 @@ def _qwen_moe(config: Config, field: str) -> Keys:
 def _qwen_next(config: Config, field: str) -> Keys:
     """Three layers of gated delta nets, then one of gated attention."""
     layers = whole(_get(config, "num_hidden_layers", field), field, AtLeast(1))
-    types = config.get("layer_types")
+    types = _layer_types(config, field)
     every = whole(config.get("full_attention_interval") or 4, field, AtLeast(1))
     linear = types.count("linear_attention") if types else layers - layers // every
     width = _get(config, "linear_key_head_dim", field)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulator.errors import ScenarioError
-from simulator.options import mapping
+from simulator.options import Above, mapping, number
 
 METHODS = ("fp8", "compressed-tensors", "awq", "gptq", "mxfp4", "modelopt")
 _PARTS = {
@@ -49,7 +49,7 @@ def quantised_keys(config: Mapping[str, Any], layers: int, field: str) -> dict[s
     cache = quantised.get("kv_cache_scheme") or quantised.get("kv_cache_quant_algo")
     if cache:
         bits = cache.get("num_bits", 8) if isinstance(cache, Mapping) else 8
-        found["kv_bytes_per_element"] = bits / 8
+        found["kv_bytes_per_element"] = number(bits, field, Above(0, 64)) / 8
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from calibration.jury.__main__ import OUT, SOURCES, judge, main
 from calibration.jury.architectures import PRESETS, architecture, typed_in
 from calibration.jury.files import PUBLISHED, AbsentError
 from calibration.jury.serving import Request, Served, serve
+from calibration.jury.verdict import Case
 from calibration.jury.verdict_files import as_json, judged_in
 from simulator.cluster.replica import EngineSpec
 from simulator.costs import Iteration, RooflineCost
@@ -241,26 +243,37 @@ def test_a_step_of_the_kernel_table_by_hand() -> None:
     assert roles == ["calibrated", "calibrated", "held out"]  # every second of each GPU
 
 
-def test_efficiencies_of_a_known_trainer_are_recovered() -> None:
-    gpu = trainer_baselines.board("H200")
-    known = trainer_baselines.Stack(
-        replace(gpu, gemm_flop_efficiency=0.5, trainer_attention_flop_efficiency=0.4), 3e-4
-    )
+def test_the_traffic_of_a_known_trainer_is_recovered() -> None:
+    """Steps of two GPUs that differ in their memory alone, timed by a trainer of known traffic."""
     step = trainer_baselines.Step(
         "H200", 8, "Qwen3-4B", "rl", False, 16384, 2, "Recompute", "flash_attention_3", 1.0
     )
-    steps = [replace(step, length=n, lora=lora) for n in (8192, 65536) for lora in (True, False)]
+    known = {
+        "traffic_per_activation_byte": 3.0,
+        "traffic_per_logit": 40.0,
+        "traffic_per_adapted_byte": 2.0,
+        "kernel_bytes_per_s": 2.5e12,
+    }
+    steps = []
+    for gpu in trainer_baselines.SEEN:
+        for model, length, lora in itertools.product(
+            ("Qwen3-4B", "Qwen3-0.6B"), (8192, 32768), (True, False)
+        ):
+            one = replace(step, gpu=gpu, model=model, length=length, lora=lora)
+            trainer = replace(trainer_baselines.trainer_of(one), **known)
+            timed = replace(one, step_s=trainer_baselines.forecast_s(one, trainer))
+            steps += [timed, one]  # the second, fourth, ... row is not looked at
+    steps += [replace(steps[0], gpu="B200", step_s=1e6)]  # nor is another GPU
+    found, error = trainer_baselines.fit_traffic(steps)
+    del found[""]
+    assert found == pytest.approx(known, rel=1e-3)
+    assert error < 1e-6
 
-    def fitted(some: list[trainer_baselines.Step]) -> trainer_baselines.Stack:
-        timed = [replace(s, step_s=trainer_baselines.forecast_s(s, known)) for s in some]
-        return trainer_baselines.fit_stack(timed, gpu)
 
-    mixtures = [replace(s, model="Qwen3-30B-A3B") for s in steps]
-    for found in (fitted(steps), fitted(steps + mixtures)):
-        assert found.gpu.gemm_flop_efficiency == pytest.approx(0.5, rel=1e-6)
-        assert found.gpu.trainer_attention_flop_efficiency == pytest.approx(0.4, rel=1e-6)
-    assert fitted(steps).expert_launch_s == 0
-    assert fitted(steps + mixtures).expert_launch_s == pytest.approx(3e-4, rel=1e-6)
+def test_rows_outside_an_interval_are_counted() -> None:
+    case = Case("g", "n", "s", 1.0, 1.0, low=0.9, high=1.1)
+    cases = [case, replace(case, measured=1.2), replace(case, measured=0.8), case]
+    assert trainer_baselines.outside(cases) == 0.5
 
 
 @given(st.floats(0.2, 1.2), st.floats(0.05, 0.95))

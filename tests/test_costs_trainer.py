@@ -16,7 +16,7 @@ from simulator.costs import (
     capacity_frontier,
     phase_b_memory,
 )
-from simulator.costs import trainer as module
+from simulator.costs import trainer_options as module
 from simulator.costs.hardware import Gpu, load_gpu
 from simulator.costs.memory import (
     activation_bytes_per_token,
@@ -24,7 +24,7 @@ from simulator.costs.memory import (
     shared_kv_bytes_per_token,
 )
 from simulator.costs.models import load_model
-from simulator.costs.trainer import Work, dense_work, pack, prefix_work, suffix_work
+from simulator.costs.packing import Work, dense_work, pack, prefix_work, suffix_work
 from simulator.errors import ScenarioError
 from tests.data.extract import ROWS, read
 

@@ -17,7 +17,8 @@ from simulator.costs.linear import LinearCost
 from simulator.costs.memory import Frontier, PhaseB, capacity_frontier, phase_b_memory
 from simulator.costs.roofline import ROOFLINE_SOURCES, RooflineCost, kv_pool_tokens
 from simulator.costs.tables import LatencyProvider, TablesCost, aiconfigurator_provider
-from simulator.costs.trainer import TRAINER_SOURCES, RooflineTrainer
+from simulator.costs.trainer import RooflineTrainer
+from simulator.costs.trainer_options import TRAINER_SOURCES
 
 __all__ = [
     "ROOFLINE_SOURCES",

@@ -17,7 +17,8 @@ from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoa
 from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu, Provenance
 from simulator.costs.models import Model
 from simulator.costs.roofline_draws import COST_SPREADS, TRAINER_SPREADS, drawn_gpu, factors
-from simulator.costs.trainer import RooflineTrainer, TrainerOptions
+from simulator.costs.trainer import RooflineTrainer
+from simulator.costs.trainer_options import TrainerOptions
 from simulator.errors import ScenarioError
 from simulator.options import (
     Above,

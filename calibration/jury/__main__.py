@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from calibration.jury import (
+    async_lora,
     engine_grid,
     kernel_tables,
     peers,
@@ -29,6 +30,7 @@ SOURCES: Mapping[str, Judge] = {
     "kernel_tables": kernel_tables.source,
     "trainer_baselines": trainer_baselines.source,
     "rl_steps": rl_steps.source,
+    "async_lora": async_lora.source,
     "weight_updates": weight_updates.source,
     "peers": peers.source,
 }

@@ -40,7 +40,7 @@ TRAINER_SOURCES = {
     "launch_s_per_layer": Provenance(
         "assumed",
         "the eager engines of cost.roofline.launch_s_per_layer; TRL's one sequence a microbatch "
-        "with adapters, checkpointing and FSDP took 2.9 ms (Hugging Face, asyncgrpo-lora-hfjobs)",
+        "with adapters, checkpointing and FSDP took 3.0 ms (Hugging Face, asyncgrpo-lora-hfjobs)",
     ),
     "host_memory_bytes_per_s": Provenance(
         "assumed", "a node's memory, as Adam on its CPUs uses it"

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from calibration.jury import (
+    async_lora,
     engine_grid,
     kernel_tables,
     peers,
@@ -45,6 +46,7 @@ HEADS = {
     engine_grid.FILE: ",".join(engine_grid.COLUMNS),
     kernel_tables.FILE: ",".join(kernel_tables.COLUMNS),
     trainer_baselines.FILE: ",".join(trainer_baselines.COLUMNS),
+    async_lora.FILE: ",".join(async_lora.COLUMNS),
     rl_steps.FILE: ",".join(rl_steps.COLUMNS),
 }
 ROW = "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,1,4,2,1,10,100,{mean},0,0.8,2,1.0,{to},{role},s"
@@ -71,6 +73,8 @@ ROW = "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,1,4,2,1,10,100,{mean},0,0.8,
             "NVIDIA H200,8,m,rl,,16384,2,None,flash_attention_3,True,1.0",
             "ac.*Recompute, Offload",
         ),
+        (async_lora.read_runs, async_lora.FILE, "1,2,2,128,8 rows,full,1.0", "line 2, microbatch"),
+        (async_lora.read_runs, async_lora.FILE, "1,2,2,128,one sequence,full,0", "forward_backw"),
         (rl_steps.read_runs, rl_steps.FILE, ROW.format(mean=0, to="", role="held out"), "mean_new"),
         (rl_steps.read_runs, rl_steps.FILE, ROW.format(mean=9, to="", role="seen"), "role"),
         (
@@ -268,6 +272,23 @@ def test_the_traffic_of_a_known_trainer_is_recovered() -> None:
     del found[""]
     assert found == pytest.approx(known, rel=1e-3)
     assert error < 1e-6
+
+
+def test_an_asynchronous_run_waits_for_the_slower_side() -> None:
+    """The published configurations: one sequence a microbatch is bound by its kernels' launches;
+    packed, recomputation and the number in flight decide."""
+    alone = async_lora.Run(1, 2, 2, 128, False, "full", 21.9)
+    packed = replace(alone, run=2, packed=True, forward_backward_s=5.6)
+    kept = replace(packed, run=3, recompute="none", forward_backward_s=4.6)
+    more = replace(kept, run=5, replicas=3, in_flight=384)
+    runs = [alone, packed, kept, more]
+    assert [run.bottleneck for run in runs] == ["training", "training", "generation", "training"]
+    cases, wrong = async_lora.judge(runs)
+    assert wrong == 0.0
+    assert all(abs(case.error) < 0.2 for case in cases)
+    (gain,) = async_lora.gains(runs)
+    assert gain.measured == pytest.approx(21.9 / 5.6)
+    assert async_lora.judge([replace(more, run=3)])[1] == 1.0
 
 
 def test_rows_outside_an_interval_are_counted() -> None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from simulator.costs.base import TrainCost, TrainLoad
 from simulator.costs.hardware import Gpu
@@ -36,6 +37,20 @@ from simulator.errors import ScenarioError
 from simulator.options import AtLeast, whole
 
 MOMENT_BYTES = 8  # Adam's two, in fp32
+
+
+class Each(NamedTuple):
+    """Seconds of a forward for one token, position of the LM head, expert read or launched, and
+    query-key pair; and of reading the weights that every token uses."""
+
+    token: float
+    head_token: float
+    weights: float
+    expert: float
+    moved_token: float
+    moved_head_token: float
+    launched_expert: float
+    pair: float
 
 
 @dataclass(frozen=True)
@@ -207,34 +222,42 @@ class RooflineTrainer(TrainerOptions):
         """An elementwise kernel waits for memory, and for its instructions to issue."""
         return 1 / self.gpu.bandwidth_bytes_per_s + 1 / self.kernel_bytes_per_s
 
-    def _forward_s(self, work: Work) -> tuple[float, float]:
-        """Seconds of (all but attention, attention) of one forward over all layers, on the GPUs
-        that share a microbatch."""
+    @cached_property
+    def _each_s(self) -> Each:
+        """What a forward over all layers takes, on the GPUs that share a microbatch."""
         model, gpu, layout = self.model, self.gpu, self.layout
         expert_weights = model.sparse_layers * model.expert_parameters
         routed_flop = 2 * expert_weights * model.experts_per_token
         dense_flop = model.linear_flop_per_token - routed_flop
-        flop = work.tokens * (dense_flop + routed_flop / EXPERT_SHARE) / self._precision_gain
-        flop += work.head_tokens * model.head_flop_per_token
-        compute_s = flop / (layout.share * gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency)
-        touched = self._experts_touched(work.tokens)
-        dense_weights = model.parameters - layout.expert_parameters
-        read = dense_weights / self.tensor_parallel + expert_weights * touched
-        rate = gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency
-        kept_bytes = model.layers * layer_activation_bytes(model)
+        products = layout.share * gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency
+        attention = layout.share * gpu.bf16_flop_per_s * gpu.trainer_attention_flop_efficiency
+        read = gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency / COMPUTE_BYTES
         traffic = self.traffic_per_activation_byte
         if self.weights == "lora" and traffic:  # 0 is fused: adapters' kernels too
             traffic += self.traffic_per_adapted_byte
-        moved_bytes = work.tokens * traffic * kept_bytes
-        moved_bytes += work.head_tokens * self.traffic_per_logit * model.vocab
-        attention_s = (
-            work.pairs
-            * model.attention_flop_per_pair
-            / (layout.share * gpu.bf16_flop_per_s * gpu.trainer_attention_flop_efficiency)
+        moved = self._moved_s_per_byte / layout.share
+        kept_bytes = model.layers * layer_activation_bytes(model)
+        return Each(
+            token=(dense_flop + routed_flop / EXPERT_SHARE) / self._precision_gain / products,
+            head_token=model.head_flop_per_token / products,
+            weights=(model.parameters - layout.expert_parameters) / self.tensor_parallel / read,
+            expert=expert_weights / read,
+            moved_token=traffic * kept_bytes * moved,
+            moved_head_token=self.traffic_per_logit * model.vocab * moved,
+            launched_expert=model.sparse_layers * self.expert_launch_s,
+            pair=model.attention_flop_per_pair / attention,
         )
-        others_s = moved_bytes * self._moved_s_per_byte / layout.share
-        others_s += model.sparse_layers * touched * self.expert_launch_s
-        return max(compute_s, COMPUTE_BYTES * read / rate) + others_s, attention_s
+
+    def _forward_s(self, work: Work) -> tuple[float, float]:
+        """Seconds of (all but attention, attention) of one forward over all layers, on the GPUs
+        that share a microbatch."""
+        each = self._each_s
+        touched = self._experts_touched(work.tokens) if self.model.experts else 0.0
+        products_s = work.tokens * each.token + work.head_tokens * each.head_token
+        read_s = each.weights + touched * each.expert
+        moved_s = work.tokens * each.moved_token + work.head_tokens * each.moved_head_token
+        others_s = moved_s + touched * each.launched_expert
+        return max(products_s, read_s) + others_s, work.pairs * each.pair
 
     @cached_property
     def _precision_gain(self) -> float:
@@ -251,15 +274,12 @@ class RooflineTrainer(TrainerOptions):
 
     def _head_s(self, work: Work) -> float:
         """The part of a forward that is the LM head's."""
-        model, gpu = self.model, self.gpu
-        rate = gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency
-        compute_s = work.head_tokens * model.head_flop_per_token / rate
-        moved_bytes = work.head_tokens * self.traffic_per_logit * model.vocab
-        return (compute_s + moved_bytes * self._moved_s_per_byte) / self.layout.share
+        return work.head_tokens * (self._each_s.head_token + self._each_s.moved_head_token)
 
     def _stage_s(self, work: Work) -> float:
         """A forward of one microbatch in the slowest stage, computation alone."""
-        whole_s = sum(self._forward_s(work))
+        linear_s, attention_s = self._forward_s(work)
+        whole_s = linear_s + attention_s
         if self.pipeline_parallel > 1:
             head_s = self._head_s(work)
             whole_s = self.layout.stage_s(max(0.0, whole_s - head_s), head_s)
@@ -269,10 +289,13 @@ class RooflineTrainer(TrainerOptions):
         count, layout = len(microbatches), self.layout
         again = self.recompute == "full"
         forward = talk = between = offload = 0.0
+        split = self.gpus > layout.data_parallel or self.expert_parallel > 1
         for work in microbatches:
             stage_s = self._stage_s(work)
-            layers_s, stages_s = layout.talk_s(work.tokens)
-            forward, talk, between = forward + stage_s, talk + layers_s, between + stages_s
+            forward += stage_s
+            if split:
+                layers_s, stages_s = layout.talk_s(work.tokens)
+                talk, between = talk + layers_s, between + stages_s
             if self.offload_activations:
                 kept_bytes = work.tokens * self._kept_bytes / self.pipeline_parallel
                 moved_s = kept_bytes / self.gpu.host_link_bytes_per_s

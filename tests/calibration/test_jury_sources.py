@@ -21,6 +21,7 @@ from calibration.jury import (
     engine_grid,
     kernel_tables,
     peers,
+    rl_mixtures,
     rl_steps,
     trace,
     trainer_baselines,
@@ -49,7 +50,10 @@ HEADS = {
     async_lora.FILE: ",".join(async_lora.COLUMNS),
     rl_steps.FILE: ",".join(rl_steps.COLUMNS),
 }
-ROW = "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,1,4,2,1,10,100,{mean},0,0.8,2,1.0,{to},{role},s"
+ROW = (
+    "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,4,2,1,10,100,{split},full,{mean},0,0.8,2,1.0,{to},"
+    "{role},s"
+)
 
 
 @pytest.mark.parametrize(
@@ -75,12 +79,28 @@ ROW = "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,1,4,2,1,10,100,{mean},0,0.8,
         ),
         (async_lora.read_runs, async_lora.FILE, "1,2,2,128,8 rows,full,1.0", "line 2, microbatch"),
         (async_lora.read_runs, async_lora.FILE, "1,2,2,128,one sequence,full,0", "forward_backw"),
-        (rl_steps.read_runs, rl_steps.FILE, ROW.format(mean=0, to="", role="held out"), "mean_new"),
-        (rl_steps.read_runs, rl_steps.FILE, ROW.format(mean=9, to="", role="seen"), "role"),
         (
             rl_steps.read_runs,
             rl_steps.FILE,
-            ROW.format(mean=9, to="y", role="held out"),
+            ROW.format(split="", mean=0, to="", role="held out"),
+            "mean_new",
+        ),
+        (
+            rl_steps.read_runs,
+            rl_steps.FILE,
+            ROW.format(split="", mean=9, to="", role="seen"),
+            "role",
+        ),
+        (
+            rl_steps.read_runs,
+            rl_steps.FILE,
+            ROW.format(split="4x0x1x1", mean=9, to="", role="held out"),
+            "not like 4x1x1x4",
+        ),
+        (
+            rl_steps.read_runs,
+            rl_steps.FILE,
+            ROW.format(split="", mean=9, to="y", role="held out"),
             "no run 'y'",
         ),
     ],
@@ -289,6 +309,19 @@ def test_an_asynchronous_run_waits_for_the_slower_side() -> None:
     (gain,) = async_lora.gains(runs)
     assert gain.measured == pytest.approx(21.9 / 5.6)
     assert async_lora.judge([replace(more, run=3)])[1] == 1.0
+
+
+def test_a_mixture_adds_training_and_switches_to_its_generation() -> None:
+    runs = rl_mixtures.read_runs(PUBLISHED / rl_mixtures.FILE)
+    assert {run.model for run in runs} == {"deepseek-v3", "qwen3-235b-a22b"}
+    for run in runs:
+        assert run.cost.model.parameters == pytest.approx(
+            671e9 if run.model == "deepseek-v3" else 235e9, rel=0.01
+        )
+        beside_s = run.forecast_s - run.overlapped_step_s - run.training_s
+        assert 15.0 < beside_s < 20.0
+        # The one-step-off step is generation's: training alone is far shorter.
+        assert run.training_s < 0.3 * run.overlapped_step_s
 
 
 def test_rows_outside_an_interval_are_counted() -> None:

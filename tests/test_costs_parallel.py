@@ -253,7 +253,32 @@ def test_activations_are_shared() -> None:
     assert parts._kept_bytes == pytest.approx(deep._kept_bytes * (1 + 3 / 12))
 
 
-# --- precision and the host ---
+# --- other models, precision and the host ---
+
+
+def test_a_critic_is_the_policy_without_logits() -> None:
+    bare = phases(trainer(log_prob_passes=1))
+    found = phases(trainer(log_prob_passes=1, critic=True))
+    unread = phases(trainer(log_prob_passes=1, traffic_per_logit=0.0, critic=True))
+    for name in ("gradient_exchange", "optimizer"):
+        assert found[name] == pytest.approx(2 * bare[name])
+    for name in ("log_prob", "forward", "backward"):
+        assert bare[name] < found[name] < 2 * bare[name]
+        plain = phases(trainer(log_prob_passes=1, traffic_per_logit=0.0))[name]
+        assert found[name] - bare[name] == pytest.approx(unread[name] - plain)
+    assert trainer(critic=True).state_bytes_per_gpu == 2 * trainer().state_bytes_per_gpu
+
+
+def test_reward_models_are_forwards() -> None:
+    bare, judged = (phases(trainer(log_prob_passes=0, reward_passes=n)) for n in (0, 3))
+    valued = phases(trainer(log_prob_passes=0, critic=True))
+    assert "log_prob" not in bare
+    assert judged["log_prob"] == pytest.approx(3 * valued["log_prob"])
+    assert {k: s for k, s in judged.items() if k != "log_prob"} == bare
+    held = trainer(reward_passes=1).state_bytes_per_gpu - trainer().state_bytes_per_gpu
+    assert held == pytest.approx(2 * QWEN.parameters / 8)
+    with pytest.raises(ScenarioError, match="reward_passes"):
+        trainer(reward_passes=-1)
 
 
 def test_fp8_speeds_up_products_alone() -> None:

@@ -115,6 +115,10 @@ class RooflineTrainer(TrainerOptions):
         if full and not self.reduce_every_microbatch and self.kept in ("fsdp", "hybrid"):
             whole = sum(weights for weights, _ in self.layout.parts)
             held += GRADIENT_BYTES * (whole - self.layout.owned_parameters)
+        if self.critic:
+            held *= 2
+        if self.reward_passes:
+            held += self.layout.state_bytes(COMPUTE_BYTES, trained=False)
         return held
 
     @property
@@ -286,6 +290,20 @@ class RooflineTrainer(TrainerOptions):
         return max(whole_s, self.model.layers / self.pipeline_parallel * self.launch_s_per_layer)
 
     def _phases_s(self, microbatches: Sequence[Work]) -> dict[str, float]:
+        """The policy's phases, with those of a critic and of reward models, which have no logits:
+        their forwards before the update count as ``log_prob``."""
+        phases = self._pass_s(microbatches, self.log_prob_passes)
+        if self.critic or self.reward_passes:
+            bare = [Work(work.tokens, 0, work.pairs) for work in microbatches]
+            valued = self._pass_s(bare, 1)
+            phases["log_prob"] += (self.reward_passes + self.critic) * valued.pop("log_prob")
+            if self.critic:
+                for name, seconds in valued.items():
+                    phases[name] += seconds
+        return phases
+
+    def _pass_s(self, microbatches: Sequence[Work], passes: int) -> dict[str, float]:
+        """Phases of one model, with ``passes`` forwards before the update."""
         count, layout = len(microbatches), self.layout
         again = self.recompute == "full"
         forward = talk = between = offload = 0.0
@@ -311,7 +329,7 @@ class RooflineTrainer(TrainerOptions):
         gathered_again = gather if self.reshard_after_forward else 0.0
         hidden = self.overlap
         return {
-            "log_prob": self.log_prob_passes * (ahead + _seen(gather, hidden, forward)),
+            "log_prob": passes * (ahead + _seen(gather, hidden, forward)),
             "forward": ahead + offload + _seen(gather, hidden, forward),
             "backward": behind + offload + _seen(gathered_again, hidden, 2 * forward),
             "gradient_exchange": _seen(exchange, hidden, 2 * forward),

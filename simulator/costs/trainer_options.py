@@ -203,6 +203,16 @@ class TrainerOptions(Options):
         Between(0, 1),
         Doc("share of data-parallel communication that may hide behind computation", unit="share"),
     ] = 0.0
+    critic: Annotated[
+        bool,
+        Doc("whether a critic of the policy's size is trained after it on the same GPUs; on as "
+            "many of its own it takes no longer than the policy, so leave it out"),
+    ] = False  # fmt: skip
+    reward_passes: Annotated[
+        int,
+        Between(0, 1000),
+        Doc("forwards of reward models of the policy's size on the same GPUs", unit="passes"),
+    ] = 0
     precision: Annotated[
         Precision, Doc("of the layers' matrix products", source=_source("precision"))
     ] = "bf16"

@@ -157,6 +157,35 @@ def test_talk_by_hand() -> None:
     assert across == pytest.approx(2 * 48 * sent * (7 / 16 / rate + 8 / 16 / (50e9 * 0.7)))
 
 
+def test_talk_is_part_of_every_pass() -> None:
+    """Layers talk in a forward, a backward and a recomputation; stages not in the latter."""
+    for split in ({"tensor_parallel": 4}, {"pipeline_parallel": 2}):
+        one = trainer(8, sharding="none", **split)
+        free = trainer(8, gpu=FREE, sharding="none", **split)
+        layers_s, stages_s = one.layout.talk_s(4000)
+        count = one.train(LOAD).microbatches
+        often = count + one.layout.bubble(count)
+        found, bare = phases(one), phases(free)
+        talk_s = often * (layers_s + stages_s)
+        assert found["forward"] - bare["forward"] == pytest.approx(talk_s)
+        again_s = talk_s + often * layers_s
+        assert found["backward"] - bare["backward"] == pytest.approx(again_s)
+
+
+def test_a_small_microbatch_reads_its_weights() -> None:
+    """And of a mixture the experts that its tokens reach, those of a whole expert group."""
+    read = H100.bandwidth_bytes_per_s * H100.gemm_bandwidth_efficiency
+    bare = {"traffic_per_activation_byte": 0.0, "traffic_per_logit": 0.0, "gpu": FREE}
+    linear_s, _ = trainer(8, **bare)._forward_s(dense_work(0, 1))
+    assert linear_s == pytest.approx(2 * QWEN.parameters / read)
+    group = trainer(8, MIXTURE, expert_parallel=8, **bare)
+    each = MIXTURE.sparse_layers * MIXTURE.expert_parameters
+    dense = MIXTURE.parameters - 128 * each
+    reached = MIXTURE.experts_touched(8 * 2) / 8
+    linear_s, _ = group._forward_s(dense_work(0, 2))
+    assert linear_s == pytest.approx(2 * (dense + each * reached) / read)
+
+
 @pytest.mark.parametrize("model", [QWEN, MIXTURE])
 @pytest.mark.parametrize(
     "split", [{}, {"tensor_parallel": 4}, {"pipeline_parallel": 2}, {"context_parallel": 2}]

@@ -16,7 +16,7 @@ from simulator.costs import (
     capacity_frontier,
     phase_b_memory,
 )
-from simulator.costs import trainer as module
+from simulator.costs import trainer_options as module
 from simulator.costs.hardware import Gpu, load_gpu
 from simulator.costs.memory import (
     activation_bytes_per_token,
@@ -24,7 +24,7 @@ from simulator.costs.memory import (
     shared_kv_bytes_per_token,
 )
 from simulator.costs.models import load_model
-from simulator.costs.trainer import Work, dense_work, pack, prefix_work, suffix_work
+from simulator.costs.packing import Work, dense_work, pack, prefix_work, suffix_work
 from simulator.errors import ScenarioError
 from tests.data.extract import ROWS, read
 
@@ -65,11 +65,13 @@ def plain_forward_s(groups: list[tuple[int, list[int]]], shared: bool) -> float:
     attention = 4 * 36 * 32 * 128 * pairs
     return (
         linear / (peak * H100.gemm_flop_efficiency)
-        + moved / H100.bandwidth_bytes_per_s
+        + moved * S_PER_BYTE
         + attention / (peak * H100.trainer_attention_flop_efficiency)
     )
 
 
+# A byte of an elementwise kernel waits for memory, and to be issued.
+S_PER_BYTE = 1 / H100.bandwidth_bytes_per_s + 1 / RooflineTrainer.kernel_bytes_per_s
 # One H100 cannot hold the states of an 8B model: a GPU with room, and otherwise the same.
 ROOMY = replace(H100, name="roomy", memory_bytes=400e9)
 
@@ -108,10 +110,41 @@ def test_traffic_is_an_option_and_linear() -> None:
     def forward_s(**options: float) -> float:
         return phases(RooflineTrainer(QWEN, ROOMY, **{**bare, **options}), load)["forward"]  # type: ignore[arg-type]
 
-    kept = 36 * layer_activation_bytes(QWEN) * 20_000 / H100.bandwidth_bytes_per_s
-    logits = QWEN.vocab * 16_000 / H100.bandwidth_bytes_per_s
+    kept = 36 * layer_activation_bytes(QWEN) * 20_000 * S_PER_BYTE
+    logits = QWEN.vocab * 16_000 * S_PER_BYTE
     assert forward_s(traffic_per_activation_byte=3) - forward_s() == pytest.approx(3 * kept)
     assert forward_s(traffic_per_logit=50) - forward_s() == pytest.approx(50 * logits)
+
+
+def test_kernels_gain_less_than_memory_does() -> None:
+    """Twice the bandwidth makes the elementwise kernels faster, but not twice: all they take is a
+    sum of two parts, and one of them stays."""
+    load = TrainLoad([(1000, [4000] * 4)])
+    double = replace(ROOMY, bandwidth_bytes_per_s=2 * ROOMY.bandwidth_bytes_per_s)
+
+    def moved_s(gpu: Gpu, **options: float) -> float:
+        bare = {"traffic_per_activation_byte": 0.0, "traffic_per_logit": 0.0}
+        both = RooflineTrainer(QWEN, gpu, **options), RooflineTrainer(QWEN, gpu, **bare)  # type: ignore[arg-type]
+        with_s, without_s = (phases(trainer, load)["forward"] for trainer in both)
+        return with_s - without_s
+
+    assert 1 < moved_s(ROOMY) / moved_s(double) < 1.5
+    unbound = {"kernel_bytes_per_s": 1e30}
+    assert moved_s(ROOMY, **unbound) / moved_s(double, **unbound) == pytest.approx(2)
+
+
+def test_adapters_add_traffic() -> None:
+    load = TrainLoad([(1000, [4000] * 4)])
+    full, lora = (
+        phases(RooflineTrainer(QWEN, ROOMY, weights=w), load)["forward"]  # type: ignore[arg-type]
+        for w in ("full", "lora")
+    )
+    kept = 36 * layer_activation_bytes(QWEN) * 20_000
+    added = RooflineTrainer.traffic_per_adapted_byte * kept * S_PER_BYTE
+    assert lora - full == pytest.approx(added)
+    bare = RooflineTrainer(QWEN, ROOMY, weights="lora", traffic_per_activation_byte=0.0)
+    whole = RooflineTrainer(QWEN, ROOMY, traffic_per_activation_byte=0.0)
+    assert phases(bare, load)["forward"] == phases(whole, load)["forward"]
 
 
 def test_adapters_leave_nothing_to_move() -> None:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from calibration.jury import (
+    async_lora,
     engine_grid,
     kernel_tables,
     peers,
+    rl_mixtures,
     rl_steps,
     serving_points,
     throughput,
@@ -33,6 +35,8 @@ SOURCES: Mapping[str, Judge] = {
     "serving_points": serving_points.source,
     "trainer_baselines": trainer_baselines.source,
     "rl_steps": rl_steps.source,
+    "rl_mixtures": rl_mixtures.source,
+    "async_lora": async_lora.source,
     "weight_updates": weight_updates.source,
     "peers": peers.source,
 }

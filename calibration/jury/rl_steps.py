@@ -18,7 +18,7 @@ from simulator.studies.simulate import from_raw, simulate
 FILE = "rl_steps.csv"
 COLUMNS = (
     "name", "framework", "gpu", "model", "mode", "rollout_gpus", "trainer_gpus", "tensor_parallel",
-    "model_parallel", "groups", "group_size", "minibatches", "prompt_tokens", "total_tokens",
+    "groups", "group_size", "minibatches", "prompt_tokens", "total_tokens", "parallel", "recompute",
     "mean_new_tokens", "runaway", "kv_memory_utilization", "log_prob_passes", "step_s", "against",
     "role", "source",
 )  # fmt: skip
@@ -31,6 +31,9 @@ STEPS = 3  # the last one counts, the same groups in both modes
 # Megatron's fused kernels move less than what the trainer's defaults were fitted to. With
 # switch_fixed_s, the only figure fitted to NeMo-RL's rows that count as calibrated (v0.4).
 FUSED_TRAFFIC = 0.7
+SPLITS = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_parallel")
+NVLINK_GPUS = {"h100-sxm": 8, "gb200": 72}  # GPUs that talk over NVLink
+BLACKWELL_ATTENTION = 0.5  # of the peak, by Transformer Engine's attention (assumed)
 FRAMEWORKS = {"nemo": "NeMo-RL", "verl": "verl"}
 
 
@@ -47,12 +50,13 @@ class RlRun:
     rollout_gpus: int
     trainer_gpus: int
     tensor_parallel: int
-    model_parallel: int
     groups: int
     group_size: int
     minibatches: int
     prompt_tokens: int
     total_tokens: int
+    parallel: tuple[int, ...]
+    recompute: str
     mean_new_tokens: float
     runaway: float
     kv_memory_utilization: float
@@ -103,7 +107,7 @@ def read_runs(path: Path) -> list[RlRun]:
     runs: list[RlRun] = []
     for line, row in enumerate(read_rows(path, COLUMNS), start=2):
         where = f"{path.name}, line {line}"
-        counts = {key: whole(row, key, where) for key in COLUMNS[5:14]}
+        counts = {key: whole(row, key, where) for key in COLUMNS[5:13]}
         runs.append(
             RlRun(
                 row["name"],
@@ -111,6 +115,8 @@ def read_runs(path: Path) -> list[RlRun]:
                 row["gpu"],
                 row["model"],
                 one_of(row, "mode", where, ("on_policy", "one_step_off")) == "one_step_off",
+                parallel=read_parallel(row["parallel"], where),
+                recompute=one_of(row, "recompute", where, ("full", "none")),
                 mean_new_tokens=number(row, "mean_new_tokens", where, 1.0),
                 runaway=number(row, "runaway", where, 0.0),
                 kv_memory_utilization=number(row, "kv_memory_utilization", where, 0.01),
@@ -128,6 +134,21 @@ def read_runs(path: Path) -> list[RlRun]:
     return runs
 
 
+def read_parallel(text: str, where: str) -> tuple[int, ...]:
+    """Tensor x context x expert x pipeline parallel; nothing where none is published."""
+    found = tuple(int(part) if part.isdigit() else 0 for part in text.split("x")) if text else ()
+    if text and (len(found) != len(SPLITS) or not all(found)):
+        raise ScenarioError(f"{where}, parallel", f"{text!r} is not like 4x1x1x4")
+    return found
+
+
+def gpu_of(gpu: str, framework: str) -> Any:
+    """The GPU as a scenario names it; in Megatron with the attention of its own kernels."""
+    if framework == "nemo" and gpu == "gb200":
+        return {"preset": gpu, "trainer_attention_flop_efficiency": BLACKWELL_ATTENTION}
+    return gpu
+
+
 def scenario(run: RlRun, spread: str = "assumed", runaways: str = "assumed") -> dict[str, Any]:
     """The scenario of a run, with one of ``SPREADS`` and one of ``RUNAWAYS`` for what its lengths'
     mean leaves open."""
@@ -139,7 +160,7 @@ def scenario(run: RlRun, spread: str = "assumed", runaways: str = "assumed") -> 
     return {
         "name": run.name,
         "model": run.model,
-        "gpu": run.gpu,
+        "gpu": gpu_of(run.gpu, run.framework),
         "cluster": {
             "placement": "disaggregated" if run.overlapped else "colocated",
             "replicas": run.rollout_gpus // run.tensor_parallel,
@@ -173,19 +194,31 @@ def scenario(run: RlRun, spread: str = "assumed", runaways: str = "assumed") -> 
     }
 
 
+def megatron(
+    gpu: str, parallel: tuple[int, ...], total_tokens: int, recompute: str
+) -> dict[str, Any]:
+    """The trainer's options in NeMo-RL's recipes, which pack sequences to the longest that there
+    may be, share the optimiser's states alone, and overlap their exchange."""
+    options: dict[str, Any] = {key: n for key, n in zip(SPLITS, parallel, strict=True) if n > 1}
+    options["recompute"] = recompute
+    options["sharding"] = "zero1"
+    options["overlap"] = 1.0
+    options["exchange_bytes_per_parameter"] = 2.0
+    options["microbatch_tokens"] = total_tokens
+    options["gpus_per_node"] = NVLINK_GPUS[gpu]
+    for name in ("traffic_per_activation_byte", "traffic_per_logit"):
+        options[name] = round(FUSED_TRAFFIC * getattr(RooflineTrainer, name), 2)
+    return options
+
+
 def _trainer(run: RlRun) -> dict[str, Any]:
-    """The trainer's options. Tensor and pipeline parallelism as what they do to memory and to the
-    gradient exchange; their own communication and bubble are not priced."""
+    """The trainer's options."""
     options: dict[str, Any] = {
         "log_prob_passes": run.log_prob_passes,
         "minibatches": run.minibatches,
     }
     if run.framework == "nemo":
-        options["shard"] = False
-        options["state_bytes_per_parameter"] = 6 / run.model_parallel + 12 / run.trainer_gpus
-        options["exchange_bytes_per_parameter"] = 4 / run.model_parallel
-        for name in ("traffic_per_activation_byte", "traffic_per_logit"):
-            options[name] = round(FUSED_TRAFFIC * getattr(RooflineTrainer, name), 2)
+        options |= megatron(run.gpu, run.parallel, run.total_tokens, run.recompute)
     return options
 
 
@@ -233,9 +266,9 @@ def judge(runs: list[RlRun]) -> tuple[list[Case], dict[str, dict[str, Any]]]:
 
 
 LEFT_OUT = (
-    "Left out: DeepSeek-V3 and Qwen3-235B (expert and context parallelism of the trainer are not "
-    "modelled, nor is latent attention), FP8 runs, MetaX C550 (no preset), and logs whose model or "
-    "sizes are not published."
+    "Left out: DeepSeek-V3 and Qwen3-235B (their engines span nodes, which is not priced; see the "
+    "mixtures), FP8 runs, MetaX C550 (no preset), and logs whose model or sizes are not "
+    "published."
 )
 
 
@@ -277,8 +310,8 @@ def source(data: Path) -> Source:
             "log 0.6, range over 0.3 to 0.9",
             "NeMo-RL: 64 x 32 rollouts, 8 + 8 (32 + 32, GB200 4 + 4 and 16 + 16) GPUs when "
             "overlapped and the sharing of KV memory from its recipes; prompts from tokens/s/GPU; "
-            "tensor and pipeline parallelism of the trainer as their share of states and "
-            "gradients, without their communication and bubble",
+            "the trainer's layout, packing and recomputation (none of it for Qwen3-32B) from its "
+            "recipes; Transformer Engine's attention at half of the GB200's peak",
             "verl: 512 x 16 rollouts, tensor parallel 4 and 16 optimiser steps a batch from its "
             "recipe, 1,024 sequences and an eager engine from its defaults of July 2025; prompts "
             "of 200 tokens; 0.5 % of the responses run to the cap (picked from 0, 0.5 and 2 % with "
@@ -296,14 +329,19 @@ _KINDS = (
     Kind(
         "Llama-3.1-8B, one step off",
         lambda case: case.unit == "s" and case.name.startswith("llama") and "1off" in case.name,
-        "the forecast is bound by the trainer, whose elementwise traffic is fitted to v0.4, where "
-        "this model ran in two pipeline stages; v0.5 trains it in one",
+        "the forecast is bound by the trainer, whose elementwise traffic is fitted to v0.4; "
+        "Megatron's kernels for this model seem to move less",
     ),
     Kind(
         "Llama-3.1-8B, ratio",
         lambda case: not case.unit and case.name.startswith("llama"),
-        "the same, and an on-policy step forecast too short on GB200: less gain than there is, of "
-        "the right sign",
+        "the same, and an on-policy step forecast too short on GB200: less gain than there is",
+    ),
+    Kind(
+        "Qwen3-32B, steps",
+        lambda case: case.unit == "s" and case.name.startswith("qwen3"),
+        "on-policy steps lack overheads of sharing GPUs; on GB200 the trainer's efficiencies are "
+        "those of B200 kernels",
     ),
     Kind(
         "Qwen3-32B, ratio",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -11,25 +12,31 @@ import numpy as np
 from calibration.jury.architectures import architecture
 from calibration.jury.files import number, one_of, read_rows, whole
 from calibration.jury.fitting import fit_relative, halves
-from calibration.jury.verdict import (
-    Case,
-    Check,
-    Kind,
-    Source,
-    explain,
-    grouped,
-    mape,
-    mape_checks,
-)
+from calibration.jury.verdict import Case, Check, Kind, Role, Source, explain, mape_checks
 from simulator.costs import RooflineTrainer, TrainLoad
 from simulator.costs.hardware import Gpu, load_gpu
+from simulator.costs.roofline_draws import TRAINER_SPREADS, drawn_gpu, factors
 
 FILE = "trainer_step_times.csv"
 COLUMNS = (
     "gpu", "num_gpus", "model", "type", "lora_rank", "seq_len", "micro_batches", "ac",
     "attention", "success", "step_time_s",
 )  # fmt: skip
-TARGET = 0.15
+TARGET = 0.20  # of GPUs that nothing was fitted to
+OUTSIDE = 0.10  # of the rows may lie outside an interval of 90 %
+DRAWS = 200
+# A cross-entropy alone, where RL takes a chunked fp32 log-softmax: fitted with the others.
+SFT_TRAFFIC_PER_LOGIT = 8.7
+# Of a routed expert run on its own, in one layer and forward, where the stack has no grouped
+# kernels: fitted to the two Qwen3-30B-A3B rows of B200.
+LOOPED_EXPERT_S = 0.4e-3
+# Share of the bf16 peak that FlashAttention 2 reaches in training; version 3 is the preset's.
+FLASH_2 = {
+    "RTX A6000": 0.72,  # 225 of the A100's 312 TFLOP/s, the same generation (arXiv 2307.08691)
+    "H100": 0.35,  # arXiv 2407.08608, section 1
+    "H200": 0.35,
+    "B200": 0.17,  # the H100's 346 TFLOP/s by the number of multiprocessors, 148 to 132
+}
 BOARDS = {
     "NVIDIA H100 80GB HBM3": "H100",
     "NVIDIA H200": "H200",
@@ -73,12 +80,29 @@ class Step:
         )
 
     @property
-    def in_presets(self) -> bool:
-        """Whether the presets were fitted to it: the 17 RL rows of H100, and the RL rows of
-        Qwen3-4B on B200. Fine-tuning was not seen."""
-        if self.kind != "rl":
-            return False
-        return self.gpu == "H100" or (self.gpu == "B200" and self.model == "Qwen3-4B")
+    def mixture(self) -> bool:
+        """Whether the model routes tokens to experts."""
+        return architecture(_FULL_NAMES.get(self.model, self.model)).experts > 0
+
+    @property
+    def looped(self) -> bool:
+        """Whether routed experts run one by one: the stack had no grouped kernels for B200."""
+        return self.gpu == "B200" and self.mixture
+
+    @property
+    def group(self) -> str:
+        """The GPU, and mixtures apart where they run one by one."""
+        return f"{self.gpu}, mixtures" if self.looped else self.gpu
+
+    @property
+    def role(self) -> Role:
+        """Half of the rows of H100 and H200 were seen, and B200's of one mixture."""
+        if self.gpu in SEEN or (self.looped and self.model == "Qwen3-30B-A3B"):
+            return "calibrated"
+        return "held out"
+
+
+SEEN = ("H100", "H200")
 
 
 def read_steps(path: Path) -> tuple[list[Step], int]:
@@ -116,135 +140,139 @@ _FULL_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """A GPU, and what its trainer adds for each routed expert (`RooflineTrainer`)."""
-
-    gpu: Gpu
-    expert_launch_s: float = 0.0
-
-
-def forecast_s(step: Step, stack: Stack) -> float:
-    """Seconds of the step on ``stack``."""
-    trainer = RooflineTrainer(
+def trainer_of(step: Step) -> RooflineTrainer:
+    """The trainer of a baseline, from the presets and what is known of its stack."""
+    gpu = board(step.gpu)
+    if step.attention.endswith("2"):
+        gpu = replace(gpu, trainer_attention_flop_efficiency=FLASH_2[step.gpu])
+    rl_traffic = RooflineTrainer.traffic_per_logit
+    return RooflineTrainer(
         architecture(_FULL_NAMES.get(step.model, step.model)),
-        stack.gpu,
+        gpu,
         step.gpus,
         weights="lora" if step.lora else "full",
         log_prob_passes=0,
         microbatch_tokens=step.length,
-        expert_launch_s=stack.expert_launch_s,
+        expert_launch_s=LOOPED_EXPERT_S if step.looped else 0.0,
+        traffic_per_logit=rl_traffic if step.kind == "rl" else SFT_TRAFFIC_PER_LOGIT,
     )
+
+
+def forecast_s(step: Step, trainer: RooflineTrainer) -> float:
+    """Seconds of the step by ``trainer``."""
     return trainer.train(TrainLoad([(0, [step.length] * (step.micro_batches * step.gpus))])).total_s
 
 
-def fit_stack(steps: list[Step], gpu: Gpu) -> Stack:
-    """``gpu`` with the two efficiencies that a trainer's passes hang on fitted to ``steps``, and
-    with what an expert's kernels take.
+def interval_s(step: Step, share: float = 0.9) -> tuple[float, float]:
+    """The middle ``share`` of forecasts whose uncertain figures are drawn anew, as `rollcast
+    compare` draws them: seconds."""
+    rng, base = np.random.default_rng(0), trainer_of(step)
+    found = []
+    for _ in range(DRAWS):
+        changed = {n: f * getattr(base, n) for n, f in factors(TRAINER_SPREADS, rng).items()}
+        found.append(forecast_s(step, replace(base, gpu=drawn_gpu(base.gpu, rng), **changed)))
+    low, high = np.quantile(found, [(1 - share) / 2, (1 + share) / 2])
+    return float(low), float(high)
 
-    At these lengths every pass is bound by compute, so a step is linear in the inverse of both
-    efficiencies and in that.
+
+FITTED = ("traffic_per_activation_byte", "traffic_per_logit", "", "traffic_per_adapted_byte")
+
+
+def fit_traffic(steps: Sequence[Step]) -> tuple[dict[str, float], float]:
+    """The trainer's traffic and ``kernel_bytes_per_s``, fitted to the first, third, ... row of each
+    GPU in ``SEEN``: (figures, mean absolute relative error). '' is ``SFT_TRAFFIC_PER_LOGIT``.
+
+    A step is linear in all but kernel_bytes_per_s, which is tried at a few values.
     """
-    gemm, attention = gpu.gemm_flop_efficiency, gpu.trainer_attention_flop_efficiency
-    changes = [
-        Stack(replace(gpu, gemm_flop_efficiency=gemm / 2)),
-        Stack(replace(gpu, trainer_attention_flop_efficiency=attention / 2)),
-        Stack(gpu, _UNIT_S),
-    ]
-    now = np.array([forecast_s(step, Stack(gpu)) for step in steps])
-    # halving an efficiency adds its part once more
-    columns = np.stack([np.array([forecast_s(s, c) for s in steps]) - now for c in changes], axis=1)
-    fixed = now - columns[:, :2].sum(axis=1)
-    used = columns.any(axis=0)  # no mixture, no experts
-    factors = np.zeros(len(changes))
-    measured = np.array([step.step_s for step in steps])
-    factors[used] = fit_relative(fixed, columns[:, used], measured)
-    fitted = replace(
-        gpu,
-        gemm_flop_efficiency=_slowed(gemm, float(factors[0])),
-        trainer_attention_flop_efficiency=_slowed(attention, float(factors[1])),
-    )
-    return Stack(fitted, float(factors[2]) * _UNIT_S)
-
-
-def _slowed(efficiency: float, factor: float) -> float:
-    """What of an efficiency is left where its part takes ``factor`` times as long; 1.5 at most."""
-    return min(1.5, efficiency / factor) if factor > 0 else 1.5
-
-
-_UNIT_S = 1e-4
-
-
-def judge(steps: list[Step]) -> tuple[list[Case], list[Case], dict[str, Stack]]:
-    """Cases with the presets as they are; cases of a fit to half the rows of each GPU; its
-    stacks."""
-    as_is = [
-        Case(
-            f"{step.gpu}, {step.model}",
-            step.name,
-            "s",
-            step.step_s,
-            forecast_s(step, Stack(board(step.gpu))),
-            "calibrated" if step.in_presets else "held out",
-        )
-        for step in steps
-    ]
-    refit, stacks = [], {}
-    for gpu in dict.fromkeys(step.gpu for step in steps):
+    seen: list[Step] = []
+    for gpu in SEEN:
         mine = [step for step in steps if step.gpu == gpu]
-        seen, unseen = halves(len(mine))
-        fitted = stacks[gpu] = fit_stack([mine[i] for i in seen], board(gpu))
-        refit += [
-            Case(gpu, mine[i].name, "s", mine[i].step_s, forecast_s(mine[i], fitted))
-            for i in unseen
-        ]
-    return as_is, refit, stacks
+        seen += [mine[i] for i in halves(len(mine))[0]]
+    measured = np.array([step.step_s for step in seen])
+    best: tuple[dict[str, float], float] | None = None
+    for rate in _RATES:
+        fixed, columns = zip(*(_parts(step, rate) for step in seen), strict=True)
+        design, rest = np.array(columns), np.array(fixed)
+        found = fit_relative(rest, design, measured)
+        error = float(np.abs((rest + design @ found) / measured - 1).mean())
+        if best is None or error < best[1]:
+            names = dict(zip(FITTED, map(float, found), strict=True))
+            best = ({**names, "kernel_bytes_per_s": rate}, error)
+    assert best is not None
+    return best
+
+
+_RATES = (1.5e12, 2e12, 2.5e12, 3e12, 3.5e12, 4e12, 5e12, 6e12, 8e12, 1.2e13, 1e30)
+
+
+def _parts(step: Step, rate: float) -> tuple[float, list[float]]:
+    """Seconds without any traffic, and for one byte of each of ``FITTED``."""
+    base = replace(
+        trainer_of(step),
+        kernel_bytes_per_s=rate,
+        traffic_per_activation_byte=0.0,
+        traffic_per_logit=0.0,
+        traffic_per_adapted_byte=0.0,
+    )
+    fixed = forecast_s(step, base)
+    activations = forecast_s(step, replace(base, traffic_per_activation_byte=1.0)) - fixed
+    logits = forecast_s(step, replace(base, traffic_per_logit=1.0)) - fixed
+    rl = step.kind == "rl"
+    return fixed, [activations, logits * rl, logits * (not rl), activations * step.lora]
+
+
+def judge(steps: Sequence[Step]) -> list[Case]:
+    """A case for each step, with its interval."""
+    cases = []
+    for step in steps:
+        low, high = interval_s(step)
+        forecast = forecast_s(step, trainer_of(step))
+        cases.append(
+            Case(
+                step.group, f"{step.gpu}, {step.name}", "s", step.step_s, forecast, step.role,
+                low, high,
+            )
+        )  # fmt: skip
+    return cases
+
+
+def outside(cases: Sequence[Case]) -> float:
+    """Share of the cases measured outside their interval."""
+    missed = [c for c in cases if not (c.low or 0.0) <= c.measured <= (c.high or np.inf)]
+    return len(missed) / len(cases)
 
 
 def source(data: Path) -> Source:
-    """Presets on rows that they did not see, and a fit of half of each GPU. Raises AbsentError."""
+    """Presets on the rows of GPUs that they did not see, and of those they did. Raises
+    AbsentError."""
     steps, failed = read_steps(data / FILE)
-    as_is, refit, stacks = judge(steps)
-    held = [case for case in as_is if case.role == "held out"]
-    by_gpu = grouped(held, lambda case: case.group.split(",")[0])
-    checks = [
-        Check(f"presets, held out, {gpu}", mape(members), TARGET, len(members))
-        for gpu, members in by_gpu.items()
-    ]
-    checks += mape_checks(refit, TARGET, "fitted to half, held-out half, ")
-    checks += mape_checks(held, None, "presets, held out, ")
-    checks.append(
-        Check(
-            "presets, rows they were fitted to",
-            mape([case for case in as_is if case.role == "calibrated"]),
-            None,
-            len(as_is) - len(held),
-        )
-    )
+    cases = judge(steps)
+    held = [case for case in cases if case.role == "held out"]
+    seen = [case for case in cases if case.role == "calibrated"]
+    checks = mape_checks(held, TARGET, "held out, ")
+    share = outside(held)
+    checks.append(Check("held out, outside their 90 % interval", share, OUTSIDE, len(held)))
+    checks += mape_checks(seen, None, "fitted to half, ")
     misses = [f"{c.name}: {c.value:.1%} {c.note}".rstrip() for c in checks if c.met is False]
-    misses += explain(as_is, _KINDS, beyond=TARGET)
-    spelt = "; ".join(
-        f"{name} gemm {stack.gpu.gemm_flop_efficiency:.2f}, attention "
-        f"{stack.gpu.trainer_attention_flop_efficiency:.2f}, an expert "
-        f"{1e3 * stack.expert_launch_s:.2f} ms"
-        for name, stack in stacks.items()
-    )
+    misses += explain(cases, _KINDS, beyond=0.15)
     return Source(
         "trainer_baselines",
         "Trainer baselines: one optimiser step",
-        "PrimeIntellect-ai/prime-rl, benchmarks/baselines, 16,384 or 65,536 tokens a sequence, two "
+        "PrimeIntellect-ai/prime-rl, benchmarks/baselines, 8,192 to 65,536 tokens a sequence, two "
         "sequences a GPU and step",
-        calibrated="presets: the 17 RL rows of H100, and the three of Qwen3-4B on B200. Beside "
-        "them a fit of gemm and attention efficiency, and of what an expert's kernels take a layer "
-        "and forward, to the first, third, ... row of each GPU: " + spelt,
-        held_out="presets: H200, RTX A6000, fine-tuning on H100 and the rest of B200; fit: the "
-        "second, fourth, ... row",
+        calibrated="the first, third, ... row of H100 and H200: traffic of activations, adapters "
+        "and logits (of RL and of fine-tuning), and kernel_bytes_per_s; before that, "
+        "FlashAttention 3 and the share of routed experts on the H100's RL rows. What an expert "
+        "takes that runs on its own: the Qwen3-30B-A3B rows of B200",
+        held_out="RTX A6000 whole; B200 whole, but for Qwen3-30B-A3B",
         assumed=(
-            "RTX A6000: peaks of its datasheet, kernel efficiencies of the L40S",
+            "FlashAttention 2 reaches what its papers say: 72 % of the peak on Ampere, 35 % on "
+            "Hopper, and on B200 Hopper's by the number of multiprocessors",
+            "RTX A6000: peaks of its datasheet, other efficiencies of the L40S",
             "activations offloaded to the host count as recomputed",
             f"{failed} baselines that failed for want of memory are left out",
         ),
-        cases=tuple(as_is),
+        cases=tuple(cases),
         checks=tuple(checks),
         misses=tuple(misses),
         listed=False,
@@ -253,28 +281,14 @@ def source(data: Path) -> Source:
 
 _KINDS = (
     Kind(
-        "fine-tuning, one small model",
-        lambda case: ", sft" in case.name and "0.6B" in case.name,
-        "the trainer prices the fp32 log-softmax of RL, which fine-tuning does not run; with a "
-        "small model and a large vocabulary it is most of the step (traffic_per_logit sets it)",
+        "INTELLECT-3, 16,384 tokens, H200",
+        lambda case: "INTELLECT" in case.name and case.group == "H200",
+        "gathering of weights is not overlapped in the forecast",
     ),
     Kind(
         "mixtures on B200",
-        lambda case: "B200" in case.group and "Qwen3-4B" not in case.group,
-        "with sequences four times as long the step takes 2.8 to 3.7 times as long, though "
-        "attention should make it more than four: routed experts ran as many small kernels on "
-        "that stack (expert_launch_s, which the presets leave at 0)",
-    ),
-    Kind(
-        "flash attention 2 on H200",
-        lambda case: "H200" in case.group and case.name.endswith("2"),
-        "the preset's attention efficiency is flash attention 3's",
-    ),
-    Kind(
-        "RTX A6000",
-        lambda case: case.group.startswith("RTX"),
-        "its efficiencies are assumed (the fit finds a higher one for attention), and the "
-        "elementwise traffic fitted on H100 weighs heavily at its bandwidth: the fit of the matrix "
-        "products runs into its bound of 1.5",
+        lambda case: "mixtures" in case.group,
+        "routed experts ran as many small kernels on that stack, and at 65,536 tokens too the "
+        "passes take more than their products: one figure for an expert does not carry both",
     ),
 )

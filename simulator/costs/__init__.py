@@ -19,7 +19,8 @@ from simulator.costs.memory import Frontier, PhaseB, capacity_frontier, phase_b_
 from simulator.costs.roofline import RooflineCost
 from simulator.costs.roofline_options import ROOFLINE_SOURCES
 from simulator.costs.tables import LatencyProvider, TablesCost, aiconfigurator_provider
-from simulator.costs.trainer import TRAINER_SOURCES, RooflineTrainer
+from simulator.costs.trainer import RooflineTrainer
+from simulator.costs.trainer_options import TRAINER_SOURCES
 
 __all__ = [
     "ROOFLINE_SOURCES",

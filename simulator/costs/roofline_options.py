@@ -11,7 +11,7 @@ from simulator.costs.hardware import Provenance
 from simulator.costs.sleep import SLEEP_SOURCE, Sleep
 from simulator.costs.sync import WeightSync
 from simulator.costs.sync import listed as listed_syncs
-from simulator.costs.trainer import TrainerOptions
+from simulator.costs.trainer_options import TrainerOptions
 from simulator.options import Above, Between, Doc, Options, choice, number
 
 SECONDS = Between(0, 1e6)

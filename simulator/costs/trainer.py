@@ -1,4 +1,4 @@
-"""What an update costs: time and memory of a data-parallel trainer, dense or with a shared prefix.
+"""What an update costs: time and memory of a trainer, dense or with a shared prefix.
 
 Shared-prefix training follows arXiv 2606.01143: phase A computes the prompt of a group once, phase
 B the responses in microbatches that read its keys and values, phase C the prompt's backward.
@@ -8,202 +8,81 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal, NamedTuple
+from typing import NamedTuple
 
 from simulator.costs.base import TrainCost, TrainLoad
-from simulator.costs.hardware import Gpu, Provenance
+from simulator.costs.hardware import Gpu
 from simulator.costs.memory import (
     ACTIVATION_BYTES,
-    Recompute,
     activation_bytes_per_token,
     layer_activation_bytes,
     shared_kv_bytes_per_token,
 )
 from simulator.costs.models import Model
-from simulator.errors import ScenarioError
-from simulator.options import Above, AtLeast, Between, Doc, Options, whole
-
-Weights = Literal["full", "lora"]
-
-FIELD = "cost.roofline.trainer"  # where a scenario sets what follows
-
-PER_PARAMETER = Above(0, 1e6)
-COMPUTE_BYTES = 2  # bf16 copies of the weights that the passes read
-STREAM_EFFICIENCY = 0.8  # of memory bandwidth, by the optimiser's elementwise kernels (assumed)
-STEP_BYTES_PER_PARAMETER = 28  # Adam reads weight, gradient, two moments; writes three (fp32)
-LOGIT_BYTES = 17  # held per logit of a chunk: bf16 and fp32 logits, softmax, gradients (fitted)
-EXPERT_SHARE = 0.635  # of the efficiency of dense products, reached by routed experts (fitted)
-
-_PRIME_RL = (
-    "the 17 H100 RL rows of prime-rl benchmarks/baselines (Qwen3 0.6B to 30B-A3B, PyTorch without "
-    "kernel fusion), which it meets within 5 % in the mean; fine-tuning and H200 rows held out"
+from simulator.costs.packing import Work, dense_work, pack, pad, prefix_work, suffix_work
+from simulator.costs.parallel import GRADIENT_BYTES, Layout
+from simulator.costs.trainer_options import (
+    COMPUTE_BYTES,
+    EXPERT_SHARE,
+    FIELD,
+    LOGIT_BYTES,
+    STEP_BYTES_PER_PARAMETER,
+    STREAM_EFFICIENCY,
+    TrainerOptions,
 )
-TRAINER_SOURCES = {
-    "traffic_per_activation_byte": Provenance("fitted", _PRIME_RL),
-    "traffic_per_logit": Provenance("fitted", _PRIME_RL),
-    "EXPERT_SHARE": Provenance("fitted", _PRIME_RL),
-    "expert_launch_s": Provenance(
-        "assumed", "grouped kernels; prime-rl's B200 baselines have 0.4 ms"
-    ),
-    "LOGIT_BYTES": Provenance("fitted", "prime-rl benchmarks/baselines, H100 fine-tuning memory"),
-    "STREAM_EFFICIENCY": Provenance("assumed", "typical of elementwise kernels"),
-    "collective_efficiency": Provenance("assumed", "typical of large ring collectives"),
-    "network_bytes_per_s": Provenance("assumed", "one 400 Gb/s link a GPU"),
-    "memory_utilization": Provenance("assumed", "5 % to fragmentation and the CUDA context"),
-}
+from simulator.errors import ScenarioError
+from simulator.options import AtLeast, whole
+
+MOMENT_BYTES = 8  # Adam's two, in fp32
 
 
-class Work(NamedTuple):
-    """Counts of one sequence or microbatch: tokens computed, positions that reach the LM head, and
-    query-key pairs of causal attention."""
+class Each(NamedTuple):
+    """Seconds of a forward for one token, position of the LM head, expert read or launched, and
+    query-key pair; and of reading the weights that every token uses."""
 
-    tokens: int
-    head_tokens: int
-    pairs: float
-
-
-def dense_work(prompt_tokens: int, response_tokens: int) -> Work:
-    """A rollout on its own: P + S tokens, (P + S)^2 / 2 pairs."""
-    tokens = prompt_tokens + response_tokens
-    return Work(tokens, response_tokens, tokens * tokens / 2)
-
-
-def prefix_work(prompt_tokens: int) -> Work:
-    """Phases A and C of a group: P tokens, P^2 / 2 pairs, no logits."""
-    return Work(prompt_tokens, 0, prompt_tokens * prompt_tokens / 2)
-
-
-def suffix_work(prompt_tokens: int, response_tokens: int) -> Work:
-    """Phase B of a rollout: S tokens, P S + S^2 / 2 pairs."""
-    pairs = response_tokens * (prompt_tokens + response_tokens / 2)
-    return Work(response_tokens, response_tokens, pairs)
-
-
-def pack(sequences: Iterable[Work], budget_tokens: int) -> list[Work]:
-    """Sequences merged in order into microbatches of at most ``budget_tokens``; a longer sequence
-    is a microbatch of its own."""
-    microbatches: list[Work] = []
-    tokens, head, pairs = 0, 0, 0.0
-    for work in sequences:
-        if tokens and tokens + work.tokens > budget_tokens:
-            microbatches.append(Work(tokens, head, pairs))
-            tokens, head, pairs = 0, 0, 0.0
-        tokens, head, pairs = tokens + work.tokens, head + work.head_tokens, pairs + work.pairs
-    if tokens:
-        microbatches.append(Work(tokens, head, pairs))
-    return microbatches
-
-
-def _source(name: str) -> str:
-    return str(TRAINER_SOURCES[name])
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainerOptions(Options):
-    """What a scenario may say of a :class:`RooflineTrainer`, under ``cost.roofline.trainer``."""
-
-    FIELD = FIELD
-
-    weights: Annotated[Weights, Doc("whether all weights are trained, or adapters")] = "full"
-    recompute: Annotated[
-        Recompute, Doc("whether the backward computes activations again, or keeps them")
-    ] = "full"
-    shard: Annotated[
-        bool, Doc("whether states are spread over the GPUs (fully sharded data parallel)")
-    ] = True
-    log_prob_passes: Annotated[
-        int,
-        Between(0, 1000),
-        Doc("forwards over the batch before the update; a reference model adds one", unit="passes"),
-    ] = 1
-    minibatches: Annotated[
-        int, Between(1, 1_000_000), Doc("optimiser steps an update", unit="steps")
-    ] = 1
-    microbatch_tokens: Annotated[
-        int | None,
-        Between(1, 10**9),
-        Doc("of one microbatch on one GPU; null takes the largest that fits, 32,768 at most unless "
-            "a rollout is longer"),
-    ] = None  # fmt: skip
-    logits_chunk_tokens: Annotated[
-        int, Between(1, 10**9), Doc("tokens whose logits are held at once")
-    ] = 1024
-    state_bytes_per_parameter: Annotated[
-        float,
-        PER_PARAMETER,
-        Doc("of weight, gradient and optimiser", unit="bytes",
-            source="fp32 weight, gradient and two Adam moments"),
-    ] = 16.0  # fmt: skip
-    frozen_bytes_per_parameter: Annotated[
-        float, PER_PARAMETER, Doc("of a weight that adapters leave alone", unit="bytes")
-    ] = 4.0
-    exchange_bytes_per_parameter: Annotated[
-        float, PER_PARAMETER, Doc("of a gradient that is exchanged", unit="bytes", source="fp32")
-    ] = 4.0
-    collective_efficiency: Annotated[
-        float,
-        Above(0, 1),
-        Doc("share of a link that collectives reach", source=_source("collective_efficiency")),
-    ] = 0.7
-    network_bytes_per_s: Annotated[
-        float, Above(0, 1e30), Doc("between nodes, a GPU", source=_source("network_bytes_per_s"))
-    ] = 50e9
-    gpus_per_node: Annotated[
-        int,
-        Between(1, 100_000),
-        Doc("GPUs that share a node", unit="GPUs"),
-    ] = 8
-    memory_utilization: Annotated[
-        float,
-        Above(0, 1),
-        Doc("share of a GPU's memory that the trainer may use", unit="share",
-            source=_source("memory_utilization")),
-    ] = 0.95  # fmt: skip
-    traffic_per_activation_byte: Annotated[
-        float,
-        Between(0, 1e6),
-        Doc("bytes that elementwise kernels move for each byte of activations kept; 0 leaves them "
-            "out", unit="bytes", source=_source("traffic_per_activation_byte")),
-    ] = 11.8  # fmt: skip
-    traffic_per_logit: Annotated[
-        float,
-        Between(0, 1e6),
-        Doc("bytes moved for each logit by a chunked fp32 log-softmax", unit="bytes",
-            source=_source("traffic_per_logit")),
-    ] = 147.0  # fmt: skip
-    expert_launch_s: Annotated[
-        float,
-        Between(0, 1e6),
-        Doc("a routed expert's kernels beside their flop, where experts run one by one",
-            source=_source("expert_launch_s")),
-    ] = 0.0  # fmt: skip
+    token: float
+    head_token: float
+    weights: float
+    expert: float
+    moved_token: float
+    moved_head_token: float
+    launched_expert: float
+    pair: float
 
 
 @dataclass(frozen=True)
 class RooflineTrainer(TrainerOptions):
-    """A data-parallel trainer of ``model`` on ``gpus`` GPUs.
+    """A trainer of ``model`` on ``gpus`` GPUs.
 
     A forward takes 2 flop per active weight and token (at ``gpu.gemm_flop_efficiency``),
     attention's 4 x heads x head_dim x layers flop per query-key pair, and the elementwise kernels
-    between them, at peak bandwidth: ``traffic_per_activation_byte`` bytes per activation byte kept
-    (norms, rotations, gates) and ``traffic_per_logit`` bytes per logit (a chunked fp32
-    log-softmax). Fused kernels move less; 0 leaves them out. ``expert_launch_s`` is what a routed
+    between them: ``traffic_per_activation_byte`` bytes per activation byte kept (norms, rotations,
+    gates; adapters add ``traffic_per_adapted_byte``) and ``traffic_per_logit`` bytes per logit (a
+    chunked fp32 log-softmax). A byte takes 1 / bandwidth + 1 / ``kernel_bytes_per_s``: published
+    steps shorten by less than memory gets faster, from RTX A6000 to B200. Fused kernels move less;
+    0 leaves them out. ``expert_launch_s`` is what a routed
     expert's kernels take beside their flop, in each layer of each microbatch's forward, where
     experts run one by one; grouped kernels take nothing. A backward takes twice that, and
     ``recompute="full"`` one more forward. ``weights="lora"`` saves states, gradient exchange and
-    optimiser, but no time in the passes: in prime-rl's published steps adapters take back what
+    optimiser, but no time in the passes: in prime-rl's published steps adapters take back more than
     frozen weights save. ``log_prob_passes`` forwards over the whole batch run first (the old
     policy's; a reference model adds one). Then come ``minibatches`` optimiser steps, each over its
     share of the groups. The LM head runs on response tokens.
 
     ``shard`` spreads states over the GPUs and gathers weights for each pass of each microbatch
     (fully sharded data parallel); otherwise each GPU holds them all. Gradients are exchanged in
-    fp32. Communication is not overlapped with computation. Beyond ``gpus_per_node`` GPUs it crosses
-    ``network_bytes_per_s`` per GPU. ``microbatch_tokens`` is the budget of one microbatch on one
-    GPU; None takes the largest that fits, 32,768 at most unless a rollout is longer.
+    fp32. Communication is not overlapped with computation, but for ``overlap``. Beyond
+    ``gpus_per_node`` GPUs it crosses ``network_bytes_per_s`` per GPU. ``microbatch_tokens`` is the
+    budget of one microbatch on one GPU; None takes the largest that fits, 32,768 at most unless a
+    rollout is longer.
+
+    ``tensor_parallel``, ``context_parallel``, ``pipeline_parallel`` and ``expert_parallel`` split
+    the model (:class:`simulator.costs.parallel.Layout`); what is said of a GPU's microbatches then
+    holds for the GPUs that share a copy of the model. A pipeline of p stages idles (p - 1) / v of a
+    microbatch's time each step. ``batching`` says how sequences become microbatches.
     """
 
     model: Model
@@ -214,6 +93,14 @@ class RooflineTrainer(TrainerOptions):
     def __post_init__(self) -> None:
         whole(self.gpus, "cluster.trainer_gpus", AtLeast(1))
         super().__post_init__()
+        if self.precision == "fp8" and not self.gpu.fp8_flop_per_s:
+            raise ScenarioError(f"{FIELD}.precision", f"{self.gpu.name} has no fp8; give bf16")
+        _ = self.layout  # refuses a split that does not divide
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The model split over the GPUs."""
+        return Layout(self.model, self.gpu, self.gpus, self)
 
     # --- memory of one GPU ---
 
@@ -222,7 +109,17 @@ class RooflineTrainer(TrainerOptions):
         """Bytes of weights, gradients and optimiser states that one GPU keeps between steps."""
         full = self.weights == "full"
         each = self.state_bytes_per_parameter if full else self.frozen_bytes_per_parameter
-        return self.model.parameters * each / (self.gpus if self.shard else 1)
+        if full and self.optimizer_on_host:  # the fp32 weight stays, the moments do not
+            each = max(each - MOMENT_BYTES, COMPUTE_BYTES)
+        held = self.layout.state_bytes(each, trained=full)
+        if full and not self.reduce_every_microbatch and self.kept in ("fsdp", "hybrid"):
+            whole = sum(weights for weights, _ in self.layout.parts)
+            held += GRADIENT_BYTES * (whole - self.layout.owned_parameters)
+        if self.critic:
+            held *= 2
+        if self.reward_passes:
+            held += self.layout.state_bytes(COMPUTE_BYTES, trained=False)
+        return held
 
     @property
     def trained_bytes_per_gpu(self) -> float:
@@ -232,15 +129,20 @@ class RooflineTrainer(TrainerOptions):
 
     @cached_property
     def _gathered_bytes(self) -> float:
-        """bf16 weights in use: two layers (one prefetched) and the LM head."""
-        model = self.model
+        """bf16 weights in use: two layers (one prefetched) and the LM head, or all that the GPU
+        computes with where a forward leaves them gathered."""
+        model, layout = self.model, self.layout
+        if not self.reshard_after_forward and self.kept in ("fsdp", "hybrid"):
+            return COMPUTE_BYTES * sum(weights for weights, _ in layout.parts)
         embeddings = model.head_parameters * (1 if model.tied_embeddings else 2)
-        layer = (model.parameters - embeddings) / model.layers
-        return COMPUTE_BYTES * (2 * layer + model.head_parameters)
+        dense = model.parameters - layout.expert_parameters - embeddings
+        layer = dense / self.tensor_parallel + layout.expert_parameters / layout.expert_split
+        head = model.head_parameters / self.tensor_parallel
+        return COMPUTE_BYTES * (2 * layer / model.layers + head)
 
     @cached_property
     def _fixed_bytes(self) -> float:
-        logits = LOGIT_BYTES * self.model.vocab * self.logits_chunk_tokens
+        logits = LOGIT_BYTES * self.model.vocab * self.logits_chunk_tokens / self.tensor_parallel
         return self.state_bytes_per_gpu + self._gathered_bytes + logits
 
     @cached_property
@@ -250,21 +152,43 @@ class RooflineTrainer(TrainerOptions):
     def peak_bytes(self, microbatch_tokens: int, prefix_tokens: int = 0) -> int:
         """Peak memory of one GPU at a microbatch of that many tokens, with the K/V and gK/gV of a
         shared prefix (and its recomputation's checkpoints) beside it."""
-        per_token = activation_bytes_per_token(self.model, self.recompute)
-        held = shared_kv_bytes_per_token(self.model)
-        if self.recompute == "full":
-            held += self.model.layers * self.model.hidden * ACTIVATION_BYTES
-        else:
-            held += self.model.layers * layer_activation_bytes(self.model)
+        per_token, share = self._activation_bytes, self.layout.share
+        held = shared_kv_bytes_per_token(self.model) / share + self._kept_bytes
         activations = per_token * microbatch_tokens + held * prefix_tokens
         # Phases A and C: the prefix as a microbatch (K/V among its activations) with gK/gV.
-        alone = (per_token + shared_kv_bytes_per_token(self.model) / 2) * prefix_tokens
+        alone = (per_token + shared_kv_bytes_per_token(self.model) / 2 / share) * prefix_tokens
         return math.ceil(self._fixed_bytes + max(activations, alone))
+
+    @cached_property
+    def _kept_bytes(self) -> float:
+        """What a backward needs of one token of a microbatch, on one GPU. A pipeline's first stage
+        holds as many microbatches as there are stages, each of its share of the layers, and
+        (p - 1) / (p v) more where they are interleaved (arXiv 2104.04473, section 2.2)."""
+        kept = self.model.layers * layer_activation_bytes(self.model)
+        if self.recompute == "full":
+            kept = self.model.layers * self.model.hidden * ACTIVATION_BYTES
+        if self.virtual_stages > 1:
+            stages = self.pipeline_parallel
+            kept *= 1 + (stages - 1) / (stages * self.virtual_stages)
+        return kept / self.layout.share
+
+    @cached_property
+    def _activation_bytes(self) -> float:
+        """Peak of one token of a microbatch on one GPU: what is kept, and the layer at work; where
+        activations wait in host memory, of what is kept two layers (one on its way)."""
+        whole = activation_bytes_per_token(self.model, self.recompute) / self.layout.share
+        at_work = whole - self._kept_bytes
+        if self.virtual_stages > 1:
+            layer = layer_activation_bytes(self.model) / self.layout.share
+            at_work = layer * (2 if self.recompute == "full" else 1)
+        if self.offload_activations:
+            return at_work + min(1.0, 2 / self.model.layers) * self._kept_bytes
+        return at_work + self._kept_bytes if self.virtual_stages > 1 else whole
 
     def largest_microbatch_tokens(self) -> int:
         """Tokens of the largest dense microbatch that fits on one GPU; 0 where none does."""
         room = self._budget_bytes - self._fixed_bytes
-        return max(0, math.floor(room / activation_bytes_per_token(self.model, self.recompute)))
+        return max(0, math.floor(room / self._activation_bytes))
 
     def _check_states(self) -> None:
         if self.largest_microbatch_tokens() > 0:
@@ -274,7 +198,7 @@ class RooflineTrainer(TrainerOptions):
             f"out of memory before the first token: weights, gradients and optimiser states of "
             f"{self.model.name} take {self._fixed_bytes / 1e9:.0f} GB of each of {self.gpus} x "
             f"{self.gpu.name} ({self._budget_bytes / 1e9:.0f} GB usable); give the trainer more "
-            "GPUs, or sharded states",
+            f"GPUs, sharded states, or a split model ({FIELD}.tensor_parallel)",
         )
 
     def _budget_tokens(self, longest: int) -> int:
@@ -287,87 +211,129 @@ class RooflineTrainer(TrainerOptions):
     # --- time of one GPU ---
 
     @cached_property
-    def _rate_bytes_per_s(self) -> float:
-        link = self.gpu.link_bytes_per_s(min(self.gpus, self.gpus_per_node))
-        if self.gpus > self.gpus_per_node:
-            link = min(link, self.network_bytes_per_s)
-        return link * self.collective_efficiency
-
-    @cached_property
-    def _others(self) -> float:
-        """(n - 1) / n: the share of a tensor that a ring collective sends per GPU."""
-        return (self.gpus - 1) / self.gpus
-
-    @cached_property
-    def _gather_s(self) -> float:
-        """All weights, gathered once for one pass."""
-        if not self.shard:
-            return 0.0
-        return COMPUTE_BYTES * self.model.parameters * self._others / self._rate_bytes_per_s
-
-    def _exchange_s(self, microbatches: int) -> float:
-        """Gradients: a reduce-scatter each microbatch (sharded), or one all-reduce."""
-        if self.weights == "lora":
-            return 0.0
-        one_way_s = (
-            self.exchange_bytes_per_parameter
-            * self.model.parameters
-            * self._others
-            / self._rate_bytes_per_s
-        )
-        return one_way_s * (microbatches if self.shard else 2)
-
-    @cached_property
     def _optimizer_s(self) -> float:
         if self.weights == "lora":
             return 0.0
-        owned = self.model.parameters / (self.gpus if self.shard else 1)
-        return (
-            STEP_BYTES_PER_PARAMETER * owned / (self.gpu.bandwidth_bytes_per_s * STREAM_EFFICIENCY)
-        )
+        owned, gpu = self.layout.owned_parameters, self.gpu
+        if self.optimizer_on_host:  # gradients down, Adam in host memory, weights up
+            node_s = STEP_BYTES_PER_PARAMETER * owned * min(self.gpus, self.gpus_per_node)
+            moved_s = (GRADIENT_BYTES + COMPUTE_BYTES) * owned / gpu.host_link_bytes_per_s
+            return node_s / self.host_memory_bytes_per_s + moved_s
+        return STEP_BYTES_PER_PARAMETER * owned / (gpu.bandwidth_bytes_per_s * STREAM_EFFICIENCY)
 
-    def _forward_s(self, work: Work) -> tuple[float, float]:
-        """Seconds of (all but attention, attention) of one forward."""
-        model, gpu = self.model, self.gpu
+    @property
+    def _moved_s_per_byte(self) -> float:
+        """An elementwise kernel waits for memory, and for its instructions to issue."""
+        return 1 / self.gpu.bandwidth_bytes_per_s + 1 / self.kernel_bytes_per_s
+
+    @cached_property
+    def _each_s(self) -> Each:
+        """What a forward over all layers takes, on the GPUs that share a microbatch."""
+        model, gpu, layout = self.model, self.gpu, self.layout
         expert_weights = model.sparse_layers * model.expert_parameters
         routed_flop = 2 * expert_weights * model.experts_per_token
         dense_flop = model.linear_flop_per_token - routed_flop
-        flop = work.tokens * (dense_flop + routed_flop / EXPERT_SHARE)
-        flop += work.head_tokens * model.head_flop_per_token
-        compute_s = flop / (gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency)
-        touched = model.experts_touched(work.tokens)
-        untouched = model.experts - touched
-        read_bytes = COMPUTE_BYTES * (model.parameters - expert_weights * untouched)
-        read_s = read_bytes / (gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency)
+        products = layout.share * gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency
+        attention = layout.share * gpu.bf16_flop_per_s * gpu.trainer_attention_flop_efficiency
+        read = gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency / COMPUTE_BYTES
+        traffic = self.traffic_per_activation_byte
+        if self.weights == "lora" and traffic:  # 0 is fused: adapters' kernels too
+            traffic += self.traffic_per_adapted_byte
+        moved = self._moved_s_per_byte / layout.share
         kept_bytes = model.layers * layer_activation_bytes(model)
-        moved_bytes = work.tokens * self.traffic_per_activation_byte * kept_bytes
-        moved_bytes += work.head_tokens * self.traffic_per_logit * model.vocab
-        attention_s = (
-            work.pairs
-            * model.attention_flop_per_pair
-            / (gpu.bf16_flop_per_s * gpu.trainer_attention_flop_efficiency)
+        return Each(
+            token=(dense_flop + routed_flop / EXPERT_SHARE) / self._precision_gain / products,
+            head_token=model.head_flop_per_token / products,
+            weights=(model.parameters - layout.expert_parameters) / self.tensor_parallel / read,
+            expert=expert_weights / read,
+            moved_token=traffic * kept_bytes * moved,
+            moved_head_token=self.traffic_per_logit * model.vocab * moved,
+            launched_expert=model.sparse_layers * self.expert_launch_s,
+            pair=model.attention_flop_per_pair / attention,
         )
-        others_s = moved_bytes / gpu.bandwidth_bytes_per_s
-        others_s += model.sparse_layers * touched * self.expert_launch_s
-        return max(compute_s, read_s) + others_s, attention_s
+
+    def _forward_s(self, work: Work) -> tuple[float, float]:
+        """Seconds of (all but attention, attention) of one forward over all layers, on the GPUs
+        that share a microbatch."""
+        each = self._each_s
+        touched = self._experts_touched(work.tokens) if self.model.experts else 0.0
+        products_s = work.tokens * each.token + work.head_tokens * each.head_token
+        read_s = each.weights + touched * each.expert
+        moved_s = work.tokens * each.moved_token + work.head_tokens * each.moved_head_token
+        others_s = moved_s + touched * each.launched_expert
+        return max(products_s, read_s) + others_s, work.pairs * each.pair
+
+    @cached_property
+    def _precision_gain(self) -> float:
+        """How much faster the layers' products are than in bf16."""
+        return self.gpu.fp8_flop_per_s / self.gpu.bf16_flop_per_s if self.precision == "fp8" else 1
+
+    def _experts_touched(self, tokens: int) -> float:
+        """Experts of a layer that a microbatch reaches, as whole experts on one GPU. In an expert
+        parallel group every GPU sends its tokens, so that each expert sees those of all."""
+        here = tokens / self.context_parallel
+        if self.expert_parallel > 1:
+            here = here / self.tensor_parallel * self.expert_parallel
+        return self.model.experts_touched(here) / self.layout.expert_split
+
+    def _head_s(self, work: Work) -> float:
+        """The part of a forward that is the LM head's."""
+        return work.head_tokens * (self._each_s.head_token + self._each_s.moved_head_token)
+
+    def _stage_s(self, work: Work) -> float:
+        """A forward of one microbatch in the slowest stage, computation alone."""
+        linear_s, attention_s = self._forward_s(work)
+        whole_s = linear_s + attention_s
+        if self.pipeline_parallel > 1:
+            head_s = self._head_s(work)
+            whole_s = self.layout.stage_s(max(0.0, whole_s - head_s), head_s)
+        return max(whole_s, self.model.layers / self.pipeline_parallel * self.launch_s_per_layer)
 
     def _phases_s(self, microbatches: Sequence[Work]) -> dict[str, float]:
-        linear = attention = 0.0
+        """The policy's phases, with those of a critic and of reward models, which have no logits:
+        their forwards before the update count as ``log_prob``."""
+        phases = self._pass_s(microbatches, self.log_prob_passes)
+        if self.critic or self.reward_passes:
+            bare = [Work(work.tokens, 0, work.pairs) for work in microbatches]
+            valued = self._pass_s(bare, 1)
+            phases["log_prob"] += (self.reward_passes + self.critic) * valued.pop("log_prob")
+            if self.critic:
+                for name, seconds in valued.items():
+                    phases[name] += seconds
+        return phases
+
+    def _pass_s(self, microbatches: Sequence[Work], passes: int) -> dict[str, float]:
+        """Phases of one model, with ``passes`` forwards before the update."""
+        count, layout = len(microbatches), self.layout
+        again = self.recompute == "full"
+        forward = talk = between = offload = 0.0
+        split = self.gpus > layout.data_parallel or self.expert_parallel > 1
         for work in microbatches:
-            linear_s, attention_s = self._forward_s(work)
-            linear += linear_s
-            attention += attention_s
-        gather = self._gather_s * len(microbatches)
-        forward = linear + attention
-        backward = 2 * forward
-        if self.recompute == "full":
-            backward += forward
+            stage_s = self._stage_s(work)
+            forward += stage_s
+            if split:
+                layers_s, stages_s = layout.talk_s(work.tokens)
+                talk, between = talk + layers_s, between + stages_s
+            if self.offload_activations:
+                kept_bytes = work.tokens * self._kept_bytes / self.pipeline_parallel
+                moved_s = kept_bytes / self.gpu.host_link_bytes_per_s
+                offload += max(0.0, moved_s - stage_s)
+        idle = 1 + layout.bubble(count) / count if count else 1.0
+        gather, exchange = layout.gather_s * count, 0.0
+        if self.weights == "full":
+            exchange = layout.exchange_s(count)
+        ahead = (forward + talk + between) * idle
+        behind = (2 * forward + talk + between) * idle
+        if again:
+            behind += (forward + talk) * idle
+        gathered_again = gather if self.reshard_after_forward else 0.0
+        hidden = self.overlap
         return {
-            "log_prob": self.log_prob_passes * (forward + gather),
-            "forward": forward + gather,
-            "backward": backward + gather,
-            "gradient_exchange": self._exchange_s(len(microbatches)),
-            "optimizer": self._optimizer_s,
+            "log_prob": passes * (ahead + _seen(gather, hidden, forward)),
+            "forward": ahead + offload + _seen(gather, hidden, forward),
+            "backward": behind + offload + _seen(gathered_again, hidden, 2 * forward),
+            "gradient_exchange": _seen(exchange, hidden, 2 * forward),
+            "optimizer": self._optimizer_s + self.step_fixed_s,
         }
 
     # --- the update ---
@@ -393,18 +359,43 @@ class RooflineTrainer(TrainerOptions):
                     work = dense_work(prompt, response)
                     jobs.append((work.tokens, [[work]]))
                     longest = max(longest, work.tokens)
+        if self.batching.startswith("padded"):
+            if load.shared_prefix:
+                raise ScenarioError(
+                    f"{FIELD}.batching",
+                    f"is {self.batching}, but training on shared prefixes packs responses; give "
+                    "packed or one_sequence",
+                )
+            longest = max(longest, sum(self._widest(load)) if jobs else 0)
         self._check_fits(longest, prefix)
         budget = self._budget_tokens(longest)
-        jobs.sort(key=lambda job: -job[0])
-        heap = [(0, gpu) for gpu in range(min(self.gpus, max(1, len(jobs))))]
-        assigned: list[list[list[Work]]] = [[] for _ in heap]
-        for tokens, parts in jobs:
+        order = sorted(range(len(jobs)), key=lambda job: -jobs[job][0])
+        heap = [(0, gpu) for gpu in range(min(self.layout.data_parallel, max(1, len(jobs))))]
+        assigned: list[list[int]] = [[] for _ in heap]
+        for job in order:
             held, gpu = heapq.heappop(heap)
-            assigned[gpu].extend(parts)
-            heapq.heappush(heap, (held + tokens, gpu))
+            assigned[gpu].append(job)
+            heapq.heappush(heap, (held + jobs[job][0], gpu))
+        if self.batching.startswith("padded"):
+            rows = [[jobs[job][1][0][0] for job in sorted(mine)] for mine in assigned]
+            return [self._padded(mine, budget, load) for mine in rows], 0
+        dealt = [[part for job in mine for part in jobs[job][1]] for mine in assigned]
+        if self.batching == "one_sequence":
+            return [[work for part in mine for work in part] for mine in dealt], prefix
         if load.shared_prefix:  # the suffixes of two groups read two prefixes: never one microbatch
-            return [[m for part in parts for m in pack(part, budget)] for parts in assigned], prefix
-        return [pack((w for part in parts for w in part), budget) for parts in assigned], 0
+            return [[m for part in mine for m in pack(part, budget)] for mine in dealt], prefix
+        return [pack((w for part in mine for w in part), budget) for mine in dealt], 0
+
+    def _padded(self, rows: list[Work], budget: int, load: TrainLoad) -> list[Work]:
+        """Rows in the order that they came in, not sorted by length."""
+        least = self._widest(load) if self.batching == "padded_to_batch" else (0, 0)
+        return pad(rows, budget, self.microbatch_rollouts or len(rows), least)
+
+    @staticmethod
+    def _widest(load: TrainLoad) -> tuple[int, int]:
+        """The longest prompt and the longest response of a batch."""
+        taught = [(prompt, max(found)) for prompt, found in load.groups if found]
+        return max(p for p, _ in taught), max(r for _, r in taught)
 
     def _check_fits(self, longest: int, prefix: int) -> None:
         """Raises ScenarioError where the longest sequence, or the budget given, does not fit."""
@@ -460,6 +451,11 @@ class RooflineTrainer(TrainerOptions):
             count += max(len(m) for m in per_gpu)
             largest = max(largest, *(w.tokens for m in per_gpu for w in m))
         return total, count, largest
+
+
+def _seen(seconds: float, hidden: float, behind_s: float) -> float:
+    """What is seen of communication of which a share may hide behind ``behind_s``."""
+    return seconds - min(seconds * hidden, behind_s)
 
 
 def _slowest(phases: Sequence[dict[str, float]]) -> dict[str, float]:

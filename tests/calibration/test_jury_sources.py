@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -16,9 +17,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from calibration.jury import (
+    async_lora,
     engine_grid,
     kernel_tables,
     peers,
+    rl_mixtures,
     rl_steps,
     serving_points,
     throughput,
@@ -30,6 +33,7 @@ from calibration.jury.__main__ import OUT, SOURCES, judge, main
 from calibration.jury.architectures import PRESETS, architecture, typed_in
 from calibration.jury.files import PUBLISHED, AbsentError
 from calibration.jury.serving import Request, Served
+from calibration.jury.verdict import Case
 from calibration.jury.verdict_files import as_json, judged_in
 from simulator.costs import Iteration, RooflineCost
 from simulator.costs.hardware import load_gpu
@@ -44,11 +48,15 @@ HEADS = {
     engine_grid.FILE: ",".join(engine_grid.COLUMNS),
     kernel_tables.FILE: ",".join(kernel_tables.COLUMNS),
     trainer_baselines.FILE: ",".join(trainer_baselines.COLUMNS),
+    async_lora.FILE: ",".join(async_lora.COLUMNS),
     rl_steps.FILE: ",".join(rl_steps.COLUMNS),
     throughput.FILE: ",".join(throughput.COLUMNS),
     serving_points.FILE: ",".join(serving_points.COLUMNS),
 }
-ROW = "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,1,4,2,1,10,100,{mean},0,0.8,2,1.0,{to},{role},s"
+ROW = (
+    "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,4,2,1,10,100,{split},full,{mean},0,0.8,2,1.0,{to},"
+    "{role},s"
+)
 
 
 @pytest.mark.parametrize(
@@ -79,12 +87,30 @@ ROW = "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,1,4,2,1,10,100,{mean},0,0.8,
             "NVIDIA H200,8,m,rl,,16384,2,None,flash_attention_3,True,1.0",
             "ac.*Recompute, Offload",
         ),
-        (rl_steps.read_runs, rl_steps.FILE, ROW.format(mean=0, to="", role="held out"), "mean_new"),
-        (rl_steps.read_runs, rl_steps.FILE, ROW.format(mean=9, to="", role="seen"), "role"),
+        (async_lora.read_runs, async_lora.FILE, "1,2,2,128,8 rows,full,1.0", "line 2, microbatch"),
+        (async_lora.read_runs, async_lora.FILE, "1,2,2,128,one sequence,full,0", "forward_backw"),
         (
             rl_steps.read_runs,
             rl_steps.FILE,
-            ROW.format(mean=9, to="y", role="held out"),
+            ROW.format(split="", mean=0, to="", role="held out"),
+            "mean_new",
+        ),
+        (
+            rl_steps.read_runs,
+            rl_steps.FILE,
+            ROW.format(split="", mean=9, to="", role="seen"),
+            "role",
+        ),
+        (
+            rl_steps.read_runs,
+            rl_steps.FILE,
+            ROW.format(split="4x0x1x1", mean=9, to="", role="held out"),
+            "not like 4x1x1x4",
+        ),
+        (
+            rl_steps.read_runs,
+            rl_steps.FILE,
+            ROW.format(split="", mean=9, to="y", role="held out"),
             "no run 'y'",
         ),
     ],
@@ -253,26 +279,67 @@ def test_a_step_of_the_kernel_table_by_hand() -> None:
     assert roles == ["calibrated", "calibrated", "held out"]  # every second of each GPU
 
 
-def test_efficiencies_of_a_known_trainer_are_recovered() -> None:
-    gpu = trainer_baselines.board("H200")
-    known = trainer_baselines.Stack(
-        replace(gpu, gemm_flop_efficiency=0.5, trainer_attention_flop_efficiency=0.4), 3e-4
-    )
+def test_the_traffic_of_a_known_trainer_is_recovered() -> None:
+    """Steps of two GPUs that differ in their memory alone, timed by a trainer of known traffic."""
     step = trainer_baselines.Step(
         "H200", 8, "Qwen3-4B", "rl", False, 16384, 2, "Recompute", "flash_attention_3", 1.0
     )
-    steps = [replace(step, length=n, lora=lora) for n in (8192, 65536) for lora in (True, False)]
+    known = {
+        "traffic_per_activation_byte": 3.0,
+        "traffic_per_logit": 40.0,
+        "traffic_per_adapted_byte": 2.0,
+        "kernel_bytes_per_s": 2.5e12,
+    }
+    steps = []
+    for gpu in trainer_baselines.SEEN:
+        for model, length, lora in itertools.product(
+            ("Qwen3-4B", "Qwen3-0.6B"), (8192, 32768), (True, False)
+        ):
+            one = replace(step, gpu=gpu, model=model, length=length, lora=lora)
+            trainer = replace(trainer_baselines.trainer_of(one), **known)
+            timed = replace(one, step_s=trainer_baselines.forecast_s(one, trainer))
+            steps += [timed, one]  # the second, fourth, ... row is not looked at
+    steps += [replace(steps[0], gpu="B200", step_s=1e6)]  # nor is another GPU
+    found, error = trainer_baselines.fit_traffic(steps)
+    del found[""]
+    assert found == pytest.approx(known, rel=1e-3)
+    assert error < 1e-6
 
-    def fitted(some: list[trainer_baselines.Step]) -> trainer_baselines.Stack:
-        timed = [replace(s, step_s=trainer_baselines.forecast_s(s, known)) for s in some]
-        return trainer_baselines.fit_stack(timed, gpu)
 
-    mixtures = [replace(s, model="Qwen3-30B-A3B") for s in steps]
-    for found in (fitted(steps), fitted(steps + mixtures)):
-        assert found.gpu.gemm_flop_efficiency == pytest.approx(0.5, rel=1e-6)
-        assert found.gpu.trainer_attention_flop_efficiency == pytest.approx(0.4, rel=1e-6)
-    assert fitted(steps).expert_launch_s == 0
-    assert fitted(steps + mixtures).expert_launch_s == pytest.approx(3e-4, rel=1e-6)
+def test_an_asynchronous_run_waits_for_the_slower_side() -> None:
+    """The published configurations: one sequence a microbatch is bound by its kernels' launches;
+    packed, recomputation and the number in flight decide."""
+    alone = async_lora.Run(1, 2, 2, 128, False, "full", 21.9)
+    packed = replace(alone, run=2, packed=True, forward_backward_s=5.6)
+    kept = replace(packed, run=3, recompute="none", forward_backward_s=4.6)
+    more = replace(kept, run=5, replicas=3, in_flight=384)
+    runs = [alone, packed, kept, more]
+    assert [run.bottleneck for run in runs] == ["training", "training", "generation", "training"]
+    cases, wrong = async_lora.judge(runs)
+    assert wrong == 0.0
+    assert all(abs(case.error) < 0.2 for case in cases)
+    (gain,) = async_lora.gains(runs)
+    assert gain.measured == pytest.approx(21.9 / 5.6)
+    assert async_lora.judge([replace(more, run=3)])[1] == 1.0
+
+
+def test_a_mixture_adds_training_and_switches_to_its_generation() -> None:
+    runs = rl_mixtures.read_runs(PUBLISHED / rl_mixtures.FILE)
+    assert {run.model for run in runs} == {"deepseek-v3", "qwen3-235b-a22b"}
+    for run in runs:
+        assert run.cost.model.parameters == pytest.approx(
+            671e9 if run.model == "deepseek-v3" else 235e9, rel=0.01
+        )
+        beside_s = run.forecast_s - run.overlapped_step_s - run.training_s
+        assert 15.0 < beside_s < 20.0
+        # The one-step-off step is generation's: training alone is far shorter.
+        assert run.training_s < 0.3 * run.overlapped_step_s
+
+
+def test_rows_outside_an_interval_are_counted() -> None:
+    case = Case("g", "n", "s", 1.0, 1.0, low=0.9, high=1.1)
+    cases = [case, replace(case, measured=1.2), replace(case, measured=0.8), case]
+    assert trainer_baselines.outside(cases) == 0.5
 
 
 @given(st.floats(0.2, 1.2), st.floats(0.05, 0.95))

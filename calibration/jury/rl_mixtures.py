@@ -1,0 +1,145 @@
+"""RL steps of large mixtures, whose generation is known from a run with training beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from calibration.jury.architectures import architecture
+from calibration.jury.files import PUBLISHED, number, read_rows, whole
+from calibration.jury.rl_steps import gpu_of, megatron, read_parallel
+from calibration.jury.verdict import Case, Kind, Source, explain, mape_checks
+from simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
+from simulator.costs.hardware import load_gpu
+from simulator.costs.models import Model
+
+FILE = "rl_mixtures.csv"
+COLUMNS = (
+    "name", "gpu", "model", "gpus", "parallel", "groups", "group_size", "prompt_tokens",
+    "total_tokens", "mean_new_tokens", "step_s", "overlapped_step_s", "source",
+)  # fmt: skip
+TARGET = 0.25
+
+
+def _model(name: str) -> Model:
+    if name == "qwen3-235b-a22b":
+        return architecture("Qwen/Qwen3-235B-A22B-Instruct-2507")
+    # Latent attention as plain heads with as many weights (187 M a layer). Its pairs then take a
+    # third of their flop, which at sequences of 850 tokens is little.
+    return Model(
+        "deepseek-v3", layers=61, hidden=7168, heads=128, kv_heads=128, head_dim=51,
+        intermediate=18432, vocab=129280, experts=256, experts_per_token=8, moe_intermediate=2048,
+        moe_layers=58, shared_expert_intermediate=2048, source="config.json on huggingface.co",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MixtureRun:
+    """An on-policy run on ``gpus`` GPUs, all of which generate and then train.
+
+    overlapped_step_s: of the same model where as many GPUs generate and as many more train beside
+    them, one step off. Training is by far the shorter, so it is what generation and sync take.
+    """
+
+    name: str
+    gpu: str
+    model: str
+    gpus: int
+    parallel: tuple[int, ...]
+    groups: int
+    group_size: int
+    prompt_tokens: int
+    total_tokens: int
+    mean_new_tokens: float
+    step_s: float
+    overlapped_step_s: float
+
+    @cached_property
+    def cost(self) -> RooflineCost:
+        """The costs of training and of switches."""
+        model, gpu = _model(self.model), load_gpu(gpu_of(self.gpu, "nemo"))
+        options = megatron(self.gpu, self.parallel, self.total_tokens, "full")
+        trainer = RooflineTrainer(model, gpu, self.gpus, log_prob_passes=2, **options)
+        return RooflineCost(model, gpu, trainer_gpus=self.gpus, trainer=trainer)
+
+    @cached_property
+    def training_s(self) -> float:
+        """Forecast of log-probs and the update, every response of the mean length."""
+        responses = [round(self.mean_new_tokens)] * self.group_size
+        load = TrainLoad([(self.prompt_tokens, responses)] * self.groups)
+        return self.cost.train(load).total_s
+
+    @property
+    def forecast_s(self) -> float:
+        """Generation and sync as published, training and two switches as forecast."""
+        switches = self.cost.switch_to_train_s + self.cost.switch_to_rollout_s
+        return self.overlapped_step_s + self.training_s + switches
+
+
+def read_runs(path: Path) -> list[MixtureRun]:
+    """The runs typed in. Raises ScenarioError for a row that is wrong."""
+    runs = []
+    for line, row in enumerate(read_rows(path, COLUMNS), start=2):
+        where = f"{path.name}, line {line}"
+        counts = {
+            key: whole(row, key, where)
+            for key in ("gpus", "groups", "group_size", "prompt_tokens", "total_tokens")
+        }
+        runs.append(
+            MixtureRun(
+                row["name"],
+                row["gpu"],
+                row["model"],
+                parallel=read_parallel(row["parallel"], where),
+                mean_new_tokens=number(row, "mean_new_tokens", where, 1.0),
+                step_s=number(row, "step_s", where, 1e-9),
+                overlapped_step_s=number(row, "overlapped_step_s", where, 1e-9),
+                **counts,
+            )
+        )
+    return runs
+
+
+def judge(runs: list[MixtureRun]) -> list[Case]:
+    """A case for each step, by model."""
+    return [
+        Case(run.model, run.name, "s", run.step_s, run.forecast_s, note=f"{run.training_s:.1f} s")
+        for run in runs
+    ]
+
+
+def source(data: Path) -> Source:
+    """Steps of DeepSeek-V3 and Qwen3-235B; needs no data set."""
+    runs = read_runs(PUBLISHED / FILE)
+    cases = judge(runs)
+    spelt = ", ".join(f"{run.name} {run.training_s:.0f} s" for run in runs)
+    return Source(
+        "rl_mixtures",
+        "On-policy steps of large mixtures, generation given",
+        "NVIDIA-NeMo/RL performance summary v0.4 to v0.6 (H100, GB200)",
+        calibrated="nothing here; the trainer's figures on prime-rl's and NeMo-RL v0.4's dense "
+        "models",
+        held_out="all",
+        assumed=(
+            "generation and sync take what the one-step-off run's step takes, in which as many "
+            "GPUs generate",
+            "layouts, packing and recomputation from the recipes; every response of the mean "
+            "length",
+            "DeepSeek-V3's attention as plain heads with as many weights",
+        ),
+        cases=tuple(cases),
+        checks=tuple(mape_checks(cases, TARGET)),
+        misses=(*explain(cases, _KINDS, beyond=TARGET), f"Training is forecast as {spelt}"),
+    )
+
+
+_KINDS = (
+    Kind(
+        "DeepSeek-V3",
+        lambda case: case.group == "deepseek-v3",
+        "1.3 TB of weights are resharded for the engines and states offloaded at each switch, of "
+        "which the forecast has two of 7.5 s; and microbatches of 1,536 tokens of many kernels "
+        "(launch_s_per_layer, here 0)",
+    ),
+)

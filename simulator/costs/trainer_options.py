@@ -1,0 +1,249 @@
+"""What a scenario may say of the trainer, and where its figures are from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from simulator.costs.hardware import Provenance
+from simulator.costs.memory import Recompute
+from simulator.costs.packing import Batching
+from simulator.options import Above, Between, Doc, Options
+
+Weights = Literal["full", "lora"]
+Sharding = Literal["fsdp", "hybrid", "zero1", "none"]
+Precision = Literal["bf16", "fp8"]
+
+FIELD = "cost.roofline.trainer"  # where a scenario sets what follows
+
+PER_PARAMETER = Above(0, 1e6)
+COMPUTE_BYTES = 2  # bf16 copies of the weights that the passes read
+STREAM_EFFICIENCY = 0.8  # of memory bandwidth, by the optimiser's elementwise kernels (assumed)
+STEP_BYTES_PER_PARAMETER = 28  # Adam reads weight, gradient, two moments; writes three (fp32)
+LOGIT_BYTES = 17  # held per logit of a chunk: bf16 and fp32 logits, softmax, gradients (fitted)
+EXPERT_SHARE = 0.635  # of the efficiency of dense products, reached by routed experts (fitted)
+
+_PRIME_RL = (
+    "every second H100 and H200 row of prime-rl benchmarks/baselines (Qwen3 0.6B to 30B-A3B, "
+    "INTELLECT-3, PyTorch without kernel fusion); RTX A6000 and B200 held out whole"
+)
+_EXPERTS = "the 17 H100 RL rows of prime-rl benchmarks/baselines"
+TRAINER_SOURCES = {
+    "traffic_per_activation_byte": Provenance("fitted", _PRIME_RL),
+    "traffic_per_logit": Provenance("fitted", _PRIME_RL),
+    "traffic_per_adapted_byte": Provenance("fitted", _PRIME_RL),
+    "kernel_bytes_per_s": Provenance("fitted", _PRIME_RL),
+    "EXPERT_SHARE": Provenance("fitted", _EXPERTS),
+    "expert_launch_s": Provenance(
+        "assumed", "grouped kernels; prime-rl's B200 baselines have 0.4 ms"
+    ),
+    "launch_s_per_layer": Provenance(
+        "assumed",
+        "the eager engines of cost.roofline.launch_s_per_layer; TRL's one sequence a microbatch "
+        "with adapters, checkpointing and FSDP took 3.0 ms (Hugging Face, asyncgrpo-lora-hfjobs)",
+    ),
+    "host_memory_bytes_per_s": Provenance(
+        "assumed", "a node's memory, as Adam on its CPUs uses it"
+    ),
+    "precision": Provenance(
+        "assumed", "of the fp8 peak the layers' products reach the share that they reach of bf16's"
+    ),
+    "LOGIT_BYTES": Provenance("fitted", "prime-rl benchmarks/baselines, H100 fine-tuning memory"),
+    "STREAM_EFFICIENCY": Provenance("assumed", "typical of elementwise kernels"),
+    "collective_efficiency": Provenance("assumed", "typical of large ring collectives"),
+    "network_bytes_per_s": Provenance("assumed", "one 400 Gb/s link a GPU"),
+    "memory_utilization": Provenance("assumed", "5 % to fragmentation and the CUDA context"),
+}
+
+
+def _source(name: str) -> str:
+    return str(TRAINER_SOURCES[name])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerOptions(Options):
+    """What a scenario may say of a :class:`RooflineTrainer`, under ``cost.roofline.trainer``."""
+
+    FIELD = FIELD
+
+    weights: Annotated[Weights, Doc("whether all weights are trained, or adapters")] = "full"
+    recompute: Annotated[
+        Recompute, Doc("whether the backward computes activations again, or keeps them")
+    ] = "full"
+    shard: Annotated[
+        bool, Doc("whether states are spread over the GPUs (fully sharded data parallel)")
+    ] = True
+    log_prob_passes: Annotated[
+        int,
+        Between(0, 1000),
+        Doc("forwards over the batch before the update; a reference model adds one", unit="passes"),
+    ] = 1
+    minibatches: Annotated[
+        int, Between(1, 1_000_000), Doc("optimiser steps an update", unit="steps")
+    ] = 1
+    microbatch_tokens: Annotated[
+        int | None,
+        Between(1, 10**9),
+        Doc("of one microbatch on one GPU; null takes the largest that fits, 32,768 at most unless "
+            "a rollout is longer"),
+    ] = None  # fmt: skip
+    logits_chunk_tokens: Annotated[
+        int, Between(1, 10**9), Doc("tokens whose logits are held at once")
+    ] = 1024
+    state_bytes_per_parameter: Annotated[
+        float,
+        PER_PARAMETER,
+        Doc("of weight, gradient and optimiser", unit="bytes",
+            source="fp32 weight, gradient and two Adam moments"),
+    ] = 16.0  # fmt: skip
+    frozen_bytes_per_parameter: Annotated[
+        float, PER_PARAMETER, Doc("of a weight that adapters leave alone", unit="bytes")
+    ] = 4.0
+    exchange_bytes_per_parameter: Annotated[
+        float, PER_PARAMETER, Doc("of a gradient that is exchanged", unit="bytes", source="fp32")
+    ] = 4.0
+    collective_efficiency: Annotated[
+        float,
+        Above(0, 1),
+        Doc("share of a link that collectives reach", source=_source("collective_efficiency")),
+    ] = 0.7
+    network_bytes_per_s: Annotated[
+        float, Above(0, 1e30), Doc("between nodes, a GPU", source=_source("network_bytes_per_s"))
+    ] = 50e9
+    gpus_per_node: Annotated[
+        int,
+        Between(1, 100_000),
+        Doc("GPUs that share a node", unit="GPUs"),
+    ] = 8
+    memory_utilization: Annotated[
+        float,
+        Above(0, 1),
+        Doc("share of a GPU's memory that the trainer may use", unit="share",
+            source=_source("memory_utilization")),
+    ] = 0.95  # fmt: skip
+    traffic_per_activation_byte: Annotated[
+        float,
+        Between(0, 1e6),
+        Doc("bytes that elementwise kernels move for each byte of activations kept; 0 leaves them "
+            "out", unit="bytes", source=_source("traffic_per_activation_byte")),
+    ] = 5.74  # fmt: skip
+    traffic_per_adapted_byte: Annotated[
+        float,
+        Between(0, 1e6),
+        Doc("what adapters add to that, with weights: lora", unit="bytes",
+            source=_source("traffic_per_adapted_byte")),
+    ] = 0.9  # fmt: skip
+    kernel_bytes_per_s: Annotated[
+        float,
+        Above(0, 1e30),
+        Doc("at which elementwise kernels issue what they move, beside the time that memory takes; "
+            "1e30 leaves memory alone to bound them", source=_source("kernel_bytes_per_s")),
+    ] = 4.0e12  # fmt: skip
+    traffic_per_logit: Annotated[
+        float,
+        Between(0, 1e6),
+        Doc("bytes moved for each logit by a chunked fp32 log-softmax", unit="bytes",
+            source=_source("traffic_per_logit")),
+    ] = 75.0  # fmt: skip
+    expert_launch_s: Annotated[
+        float,
+        Between(0, 1e6),
+        Doc("a routed expert's kernels beside their flop, where experts run one by one",
+            source=_source("expert_launch_s")),
+    ] = 0.0  # fmt: skip
+    batching: Annotated[
+        Batching,
+        Doc("what a microbatch is: sequences end to end; rows padded to its longest prompt and "
+            "response, or to the batch's; or one sequence"),
+    ] = "packed"  # fmt: skip
+    microbatch_rollouts: Annotated[
+        int | None, Between(1, 10**6), Doc("rows of a padded microbatch at most", unit="rollouts")
+    ] = None
+    launch_s_per_layer: Annotated[
+        float,
+        Between(0, 1e6),
+        Doc("the least that a layer's forward takes in a microbatch, its kernels launched one by "
+            "one; a backward twice that", unit="seconds",
+            source=_source("launch_s_per_layer")),
+    ] = 0.0  # fmt: skip
+    step_fixed_s: Annotated[
+        float, Between(0, 1e6), Doc("an optimiser step beside its work, such as gradient norms")
+    ] = 0.0
+    tensor_parallel: Annotated[
+        int, Between(1, 100_000), Doc("GPUs that share each layer, its sequences too", unit="GPUs")
+    ] = 1
+    context_parallel: Annotated[
+        int, Between(1, 100_000), Doc("GPUs that share the tokens of a sequence", unit="GPUs")
+    ] = 1
+    pipeline_parallel: Annotated[
+        int, Between(1, 100_000), Doc("stages that share the layers", unit="stages")
+    ] = 1
+    virtual_stages: Annotated[
+        int,
+        Between(1, 100_000),
+        Doc("parts of the layers that a stage holds, interleaved", unit="parts"),
+    ] = 1
+    expert_parallel: Annotated[
+        int, Between(1, 100_000), Doc("GPUs that share the experts of a layer", unit="GPUs")
+    ] = 1
+    sharding: Annotated[
+        Sharding | None,
+        Doc("what data-parallel GPUs share: fsdp all states, hybrid those within a node, zero1 the "
+            "optimiser's, none nothing; null is fsdp, or none with shard: false"),
+    ] = None  # fmt: skip
+    reshard_after_forward: Annotated[
+        bool, Doc("whether sharded weights are dropped after a forward, and gathered again")
+    ] = True
+    reduce_every_microbatch: Annotated[
+        bool,
+        Doc("whether sharded gradients are reduced each microbatch, or once a step, kept whole"),
+    ] = True
+    overlap: Annotated[
+        float,
+        Between(0, 1),
+        Doc("share of data-parallel communication that may hide behind computation", unit="share"),
+    ] = 0.0
+    critic: Annotated[
+        bool,
+        Doc("whether a critic of the policy's size is trained after it on the same GPUs; on as "
+            "many of its own it takes no longer than the policy, so leave it out"),
+    ] = False  # fmt: skip
+    reward_passes: Annotated[
+        int,
+        Between(0, 1000),
+        Doc("forwards of reward models of the policy's size on the same GPUs", unit="passes"),
+    ] = 0
+    precision: Annotated[
+        Precision, Doc("of the layers' matrix products", source=_source("precision"))
+    ] = "bf16"
+    optimizer_on_host: Annotated[
+        bool, Doc("whether optimiser states and their step are the host's")
+    ] = False
+    host_memory_bytes_per_s: Annotated[
+        float,
+        Above(0, 1e30),
+        Doc("of a node, for an optimiser on the host", source=_source("host_memory_bytes_per_s")),
+    ] = 200e9
+    offload_activations: Annotated[
+        bool, Doc("whether what a backward needs waits in host memory")
+    ] = False
+
+    @property
+    def kept(self) -> Sharding:
+        """What data-parallel GPUs share: ``sharding``, or what ``shard`` says."""
+        return self.sharding or ("fsdp" if self.shard else "none")
+
+    def agree(self) -> None:
+        """Options that only make sense together."""
+        if not self.shard and self.sharding not in (None, "none"):
+            raise self.refuse(
+                "sharding", f"is {self.sharding}, but shard is false; leave shard out"
+            )
+        if self.virtual_stages > 1 and self.pipeline_parallel == 1:
+            raise self.refuse("virtual_stages", "interleaves stages; set pipeline_parallel too")
+        if self.microbatch_rollouts and not self.batching.startswith("padded"):
+            raise self.refuse(
+                "microbatch_rollouts",
+                f"bounds rows that are padded, but batching is {self.batching}; give "
+                "microbatch_tokens",
+            )

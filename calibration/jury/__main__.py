@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"error: cannot write to {options.out}: {error.strerror}", file=sys.stderr)
         return 2
-    print(f"wrote {', '.join(path.name for path in written[:3])} to {options.out}")
+    print(f"wrote {', '.join(path.name for path in written[:4])} to {options.out}")
     return 0
 
 

@@ -12,6 +12,7 @@ PRESETS = {
     "meta-llama/Meta-Llama-3-8B": "llama-3.1-8b",
     "meta-llama/Meta-Llama-3-70B": "llama-3.1-70b",
     "Qwen/Qwen2-7B": "qwen2.5-7b",  # the same widths
+    "deepseek-ai/DeepSeek-V3": "deepseek-v3",
     "Qwen/Qwen3-8B": "qwen3-8b",
     "Qwen/Qwen3-0.6B": "qwen3-0.6b",
     "Qwen/Qwen3-4B-Instruct-2507": "qwen3-4b",

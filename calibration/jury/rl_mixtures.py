@@ -12,7 +12,6 @@ from calibration.jury.rl_steps import gpu_of, megatron, read_parallel
 from calibration.jury.verdict import Case, Kind, Source, explain, mape_checks
 from simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
 from simulator.costs.hardware import load_gpu
-from simulator.costs.models import Model
 
 FILE = "rl_mixtures.csv"
 COLUMNS = (
@@ -22,16 +21,10 @@ COLUMNS = (
 TARGET = 0.25
 
 
-def _model(name: str) -> Model:
-    if name == "qwen3-235b-a22b":
-        return architecture("Qwen/Qwen3-235B-A22B-Instruct-2507")
-    # Latent attention as plain heads with as many weights (187 M a layer). Its pairs then take a
-    # third of their flop, which at sequences of 850 tokens is little.
-    return Model(
-        "deepseek-v3", layers=61, hidden=7168, heads=128, kv_heads=128, head_dim=51,
-        intermediate=18432, vocab=129280, experts=256, experts_per_token=8, moe_intermediate=2048,
-        moe_layers=58, shared_expert_intermediate=2048, source="config.json on huggingface.co",
-    )  # fmt: skip
+_MODELS = {
+    "qwen3-235b-a22b": "Qwen/Qwen3-235B-A22B-Instruct-2507",
+    "deepseek-v3": "deepseek-ai/DeepSeek-V3",
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class MixtureRun:
     @cached_property
     def cost(self) -> RooflineCost:
         """The costs of training and of switches."""
-        model, gpu = _model(self.model), load_gpu(gpu_of(self.gpu, "nemo"))
+        model, gpu = architecture(_MODELS[self.model]), load_gpu(gpu_of(self.gpu, "nemo"))
         options = megatron(self.gpu, self.parallel, self.total_tokens, "full")
         trainer = RooflineTrainer(model, gpu, self.gpus, log_prob_passes=2, **options)
         return RooflineCost(model, gpu, trainer_gpus=self.gpus, trainer=trainer)
@@ -126,7 +119,6 @@ def source(data: Path) -> Source:
             "GPUs generate",
             "layouts, packing and recomputation from the recipes; every response of the mean "
             "length",
-            "DeepSeek-V3's attention as plain heads with as many weights",
         ),
         cases=tuple(cases),
         checks=tuple(mape_checks(cases, TARGET)),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from calibration.jury.page import page
 from calibration.jury.verdict import Case, Check, Source, grouped
 
 SCHEMA = "rollcast-jury/1"
@@ -147,17 +148,20 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write(sources: Sequence[Source], folder: Path) -> list[Path]:
-    """Writes ``jury.md``, ``jury.json``, ``jury.png`` and ``scenarios/*.yaml``; the paths."""
+    """Writes ``jury.md``, ``jury.json``, ``jury.png``, ``forecasts.md`` and ``scenarios/*.yaml``;
+    the paths."""
     import yaml
 
     from calibration.jury.picture import draw
 
     folder.mkdir(parents=True, exist_ok=True)
-    written = [folder / "jury.md", folder / "jury.json", folder / "jury.png"]
+    names = ("jury.md", "jury.json", "jury.png", "forecasts.md")
+    written = [folder / name for name in names]
     written[0].write_text(markdown(sources), encoding="utf-8")
     text = json.dumps(as_json(sources), indent=1, ensure_ascii=False)
     written[1].write_text(text + "\n", encoding="utf-8")
     draw(sources, written[2])
+    written[3].write_text(page(sources), encoding="utf-8")
     scenarios = folder / "scenarios"
     scenarios.mkdir(exist_ok=True)
     for source in sources:

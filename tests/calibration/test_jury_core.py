@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from calibration.jury import verdict_files
 from calibration.jury.files import AbsentError, number, one_of, read_rows, whole
 from calibration.jury.fitting import fit_relative, halves
+from calibration.jury.page import page, verdict
 from calibration.jury.serving import Request, serve
 from calibration.jury.verdict import (
     Case,
@@ -265,7 +266,8 @@ def sources() -> list[Source]:
 
 def test_the_report_lists_single_figures_and_sums_up_bulk(tmp_path: Path) -> None:
     written = verdict_files.write(sources(), tmp_path / "out")
-    assert [path.name for path in written] == ["jury.md", "jury.json", "jury.png", "one.yaml"]
+    names = ["jury.md", "jury.json", "jury.png", "forecasts.md", "one.yaml"]
+    assert [path.name for path in written] == names
     text = written[0].read_text()
     assert "**missed**" in text
     assert "| a: slow | 10 s | 13 s | +30.0% |" in text
@@ -274,5 +276,30 @@ def test_the_report_lists_single_figures_and_sums_up_bulk(tmp_path: Path) -> Non
     found = json.loads(written[1].read_text())
     assert [len(source["cases"]) for source in found["sources"]] == [2, 0, 0]
     assert written[2].read_bytes().startswith(b"\x89PNG")
-    assert written[3].read_text() == "model: m\n"
+    assert "## Other" in written[3].read_text()
+    assert "| First: a | 25.0% | 2 | **far** |" in written[3].read_text()
+    assert written[4].read_text() == "model: m\n"
     assert any("skipped" in line for line in verdict_files.summary_lines(sources()[2]))
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [(0.0, "near"), (-0.1, "near"), (0.1001, "fair"), (-0.2, "fair"), (0.21, "far")],
+)
+def test_the_page_says_how_near_a_kind_of_case_is(error: float, word: str) -> None:
+    assert verdict(Check("x", error, signed=True)).strip("*") == word
+
+
+def test_the_page_leaves_out_what_is_no_error_and_what_was_fitted() -> None:
+    checks = (
+        Check("far", 0.5, 0.2, 3),
+        Check("near", 0.01, 0.2, 4),
+        Check("held out, outside their 90 % interval", 0.1, 0.1),
+        Check("bottlenecks misnamed", 0.0, 0.0),
+        Check("fitted to half, H100", 0.02, 0.1),
+    )
+    text = page([Source("weight_updates", "Syncs, and more", "", checks=checks)])
+    rows = [line for line in text.splitlines() if line.startswith("| Syncs")]
+    assert rows == ["| Syncs: near | 1.0% | 4 | near |", "| Syncs: far | 50.0% | 3 | **far** |"]
+    assert "## Weight sync" in text
+    assert "## The engine" not in text

@@ -324,6 +324,9 @@ def test_out_of_memory_says_what_to_change() -> None:
     with pytest.raises(ScenarioError, match="before the first token") as caught:
         RooflineTrainer(QWEN, H100).train(TrainLoad([(1, [1])]))
     assert caught.value.field == "cluster.trainer_gpus"
+    assert "sharding" not in str(caught.value)
+    with pytest.raises(ScenarioError, match="sharding: fsdp"):
+        RooflineTrainer(QWEN, H100, 2, sharding="none").train(TrainLoad([(1, [1])]))
     given_budget = RooflineTrainer(QWEN, H100, gpus=8, microbatch_tokens=10**6)
     with pytest.raises(ScenarioError, match="microbatch of 1,000,000 tokens") as caught:
         given_budget.train(TrainLoad([(1, [1])]))

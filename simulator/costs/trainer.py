@@ -193,12 +193,14 @@ class RooflineTrainer(TrainerOptions):
     def _check_states(self) -> None:
         if self.largest_microbatch_tokens() > 0:
             return
+        shard = "" if self.kept == "fsdp" else f" states shared by all ({FIELD}.sharding: fsdp),"
         raise ScenarioError(
             "cluster.trainer_gpus",
             f"out of memory before the first token: weights, gradients and optimiser states of "
             f"{self.model.name} take {self._fixed_bytes / 1e9:.0f} GB of each of {self.gpus} x "
             f"{self.gpu.name} ({self._budget_bytes / 1e9:.0f} GB usable); give the trainer more "
-            f"GPUs, sharded states, or a split model ({FIELD}.tensor_parallel)",
+            f"GPUs,{shard} adapters ({FIELD}.weights: lora), or a split model "
+            f"({FIELD}.tensor_parallel, expert_parallel, pipeline_parallel)",
         )
 
     def _budget_tokens(self, longest: int) -> int:

@@ -73,7 +73,7 @@ class Stays:
         self._count = 0
 
     def __getstate__(self) -> dict[str, array[Any]]:
-        return self._data
+        return self._table()
 
     def __setstate__(self, data: dict[str, array[Any]]) -> None:
         self._columns, self._rows, self._count = data, [], len(data["step"])
@@ -83,10 +83,10 @@ class Stays:
 
     def __getitem__(self, column: str) -> NDArray[Any]:
         """A column as a numpy array (a copy, so that the table can go on growing)."""
-        return np.array(self._data[column])
+        return np.array(self._table()[column])
 
-    @property
-    def _data(self) -> dict[str, array[Any]]:
+    def _table(self) -> dict[str, array[Any]]:
+        """The columns, with all rows in them."""
         if self._rows:
             added = zip(*self._rows, strict=True)
             for column, values in zip(self._columns.values(), added, strict=True):
@@ -96,11 +96,11 @@ class Stays:
 
     def rows(self, first: int = 0) -> Iterator[tuple[Any, ...]]:
         """The rows from ``first`` on, in the order of ``columns``."""
-        return zip(*(column[first:] for column in self._data.values()), strict=True)
+        return zip(*(column[first:] for column in self._table().values()), strict=True)
 
     def extend(self, rows: Iterable[Sequence[Any]]) -> None:
         """Appends rows as `rows` gives them. Raises ValueError for any other."""
-        columns = [*self._data.values()]
+        columns = [*self._table().values()]
         for row in rows:
             if len(row) != len(columns):
                 raise ValueError(f"a stay has {len(columns)} figures, and not {len(row)}")
@@ -116,7 +116,7 @@ class Stays:
         or fate."""
         if not 0 <= row < len(self) or fate not in (PENDING, TRAINED, DROPPED):
             raise ValueError(f"stay {row} of {len(self)} cannot have fate {fate}")
-        data = self._data
+        data = self._table()
         data["fate"][row], data["trained_step"][row] = fate, step
 
     def add(self, step: int, version: int, rollout: Rollout, stay: Stay, sampled: int) -> None:
@@ -154,11 +154,11 @@ class Stays:
         )
         self._rows.append(row)
         if len(self._rows) == _ROWS_AT_ONCE:
-            _ = self._data
+            self._table()
 
     def settle(self, rollout: Rollout, fate: int, step: int = -1) -> None:
         """Writes what became of the tokens of this attempt's stays."""
-        data = self._data if self._rows else self._columns
+        data = self._table()
         fates, trained = data["fate"], data["trained_step"]
         for row in rollout.rows:
             fates[row] = fate

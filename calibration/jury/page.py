@@ -50,7 +50,7 @@ def page(sources: Sequence[Source]) -> str:
 def _lines(source: Source) -> list[str]:
     """A source's checks, the nearest first."""
     errors = sorted(filter(_is_error, source.checks), key=lambda check: abs(check.value))
-    title = source.title.split(":")[0].split(", and ")[0]
+    title = source.short_title
     return [
         f"| {title}: {check.name} | {abs(check.value):.1%} | {check.cases} | {verdict(check)} |"
         for check in errors

@@ -34,7 +34,7 @@ def _panels(source: Source) -> list[tuple[str, list[Case]]]:
     """A source's panel, and one of its own for ratios beside figures with a unit."""
     with_unit = [case for case in source.cases if case.unit]
     ratios = [case for case in source.cases if not case.unit]
-    title = source.title.split(":")[0].split(", and ")[0]
+    title = source.short_title
     panels = [(title, with_unit), (f"{title}: ratios", ratios)]
     return [(name, cases) for name, cases in panels if cases]
 

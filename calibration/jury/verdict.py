@@ -87,6 +87,11 @@ class Source:
     listed: bool = True
     skipped: str = ""
 
+    @property
+    def short_title(self) -> str:
+        """The title without what follows a colon, or "and"."""
+        return self.title.split(":")[0].split(", and ")[0]
+
 
 def mape(cases: Iterable[Case]) -> float:
     """Mean absolute error of the forecasts, as a share. Raises ScenarioError for no case."""

@@ -51,7 +51,6 @@ class Request(Chain):
         version: int,
         leading: Leading,
     ) -> None:
-        # What `Chain` would set, without the price of a second call.
         self.prompt = rollout.prompt
         self.name = (rollout.group, rollout.index, rollout.attempt)
         self.body, self.public = leading

@@ -41,13 +41,11 @@ class Chain:
     """
 
     __slots__ = ("body", "copies", "name", "prompt", "public")
-
-    def __init__(self, prompt: int, name: Name, body: int, public: Sequence[Hashable] = ()) -> None:
-        self.prompt = prompt
-        self.name = name
-        self.body = body
-        self.public = public
-        self.copies: tuple[int, ...] = ()
+    prompt: int
+    name: Name
+    body: int
+    public: Sequence[Hashable]
+    copies: tuple[int, ...]
 
 
 Leading = tuple[int, Sequence[Hashable]]

@@ -265,9 +265,8 @@ class Model(Options):
     def dense_mlp_parameters(self) -> int:
         """MLP weights that every token uses: dense layers, shared experts and routers."""
         shared = 3 * self.hidden * self.shared_expert_intermediate
-        gate = self.hidden if self.shared_expert_gate else 0
         dense = (self.layers - self.sparse_layers) * 3 * self.hidden * self.intermediate
-        return dense + self.sparse_layers * (shared + gate + self.hidden * self.experts)
+        return dense + self.sparse_layers * shared + self.router_parameters
 
     @property
     def expert_parameters(self) -> int:
@@ -287,6 +286,11 @@ class Model(Options):
         if self.qk_norm:
             per_layer += 2 * self.head_dim
         return self.layers * per_layer + self.hidden
+
+    @property
+    def routed_parameters(self) -> int:
+        """Weights of the routed experts of all layers."""
+        return self.sparse_layers * self.experts * self.expert_parameters
 
     def _total(self, experts: int) -> int:
         embeddings = self.head_parameters * (1 if self.tied_embeddings else 2)
@@ -315,7 +319,7 @@ class Model(Options):
         if self.weight_bytes_per_parameter is not None:
             return self.parameters * self.weight_bytes_per_parameter
         parts = self.parts
-        routed = self.sparse_layers * self.experts * self.expert_parameters
+        routed = self.routed_parameters
         embeddings = 0 if self.tied_embeddings else self.head_parameters
         shared = self.dense_mlp_parameters - self.router_parameters
         return (

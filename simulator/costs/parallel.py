@@ -111,25 +111,19 @@ class Layout:
         return self.gpus // (self.stages * self.expert_split)
 
     @cached_property
-    def expert_parameters(self) -> int:
-        """Weights of all routed experts."""
-        model = self.model
-        return model.sparse_layers * model.experts * model.expert_parameters
-
-    @cached_property
     def parts(self) -> tuple[tuple[float, int], ...]:
         """(weights of one GPU without data parallelism, GPUs that hold the same): the weights that
         every token uses, and routed experts."""
-        dense = self.model.parameters - self.expert_parameters
+        dense = self.model.parameters - self.model.routed_parameters
         split = self.options.tensor_parallel * self.stages
         if self._dense_copies == self._expert_copies:
-            whole = dense / split + self.expert_parameters / (self.expert_split * self.stages)
+            whole = dense / split + self.model.routed_parameters / (self.expert_split * self.stages)
             if split == 1 and self.expert_split == 1:
                 whole = self.model.parameters
             return ((whole, self._dense_copies),)
         return (
             (dense / split, self._dense_copies),
-            (self.expert_parameters / (self.expert_split * self.stages), self._expert_copies),
+            (self.model.routed_parameters / (self.expert_split * self.stages), self._expert_copies),
         )
 
     def sharers(self, copies: int) -> int:

@@ -114,8 +114,7 @@ MECHANISMS: Mapping[Mechanism, Figures] = {
 
 def expert_bytes(model: Model) -> float:
     """Bytes of the weights of routed experts; 0 for a dense model."""
-    experts = model.sparse_layers * model.experts * model.expert_parameters
-    return experts * model.bytes_of(model.parts.experts)
+    return model.routed_parameters * model.bytes_of(model.parts.experts)
 
 
 def tensors(model: Model) -> int:

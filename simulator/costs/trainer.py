@@ -135,8 +135,8 @@ class RooflineTrainer(TrainerOptions):
         if not self.reshard_after_forward and self.kept in ("fsdp", "hybrid"):
             return COMPUTE_BYTES * sum(weights for weights, _ in layout.parts)
         embeddings = model.head_parameters * (1 if model.tied_embeddings else 2)
-        dense = model.parameters - layout.expert_parameters - embeddings
-        layer = dense / self.tensor_parallel + layout.expert_parameters / layout.expert_split
+        dense = model.parameters - model.routed_parameters - embeddings
+        layer = dense / self.tensor_parallel + model.routed_parameters / layout.expert_split
         head = model.head_parameters / self.tensor_parallel
         return COMPUTE_BYTES * (2 * layer / model.layers + head)
 
@@ -246,7 +246,7 @@ class RooflineTrainer(TrainerOptions):
         return Each(
             token=(dense_flop + routed_flop / EXPERT_SHARE) / self._precision_gain / products,
             head_token=model.head_flop_per_token / products,
-            weights=(model.parameters - layout.expert_parameters) / self.tensor_parallel / read,
+            weights=(model.parameters - model.routed_parameters) / self.tensor_parallel / read,
             expert=expert_weights / read,
             moved_token=traffic * kept_bytes * moved,
             moved_head_token=self.traffic_per_logit * model.vocab * moved,

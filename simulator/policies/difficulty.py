@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Annotated, Any
 
 import numpy as np
@@ -114,7 +114,7 @@ class Difficulty(Policy):
     ) -> tuple[set[int] | None, float]:
         """The pool that a prompt goes to by its group, and the chance that it does not after all;
         None where it stays."""
-        reward = math.fsum(group.rewards) / len(group.rewards)
+        reward = fmean(group.rewards)
         if self.easy is not None and reward >= self.easy:
             return easy, self.easy_share
         if self.hard is not None and reward <= self.hard:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Annotated, Any, Literal
 
 from simulator.options import Above, Doc
@@ -74,7 +74,7 @@ class LongestFirst(Policy):
         predictors: dict[str, Predictor] = {
             "oracle": Oracle(),
             "probe": GroupProbe(),
-            "history": History(tokens, _mean(tokens.values()) if tokens else None),
+            "history": History(tokens, fmean(tokens.values()) if tokens else None),
         }
         dispatch = Dispatch(
             "longest_first", predictors[self.predictor], self.placement, self.window
@@ -88,12 +88,8 @@ class LongestFirst(Policy):
         nothing is kept."""
         if state is None or outcome.plan.prompts.dataset is None:
             return state
-        return {**state, **{g.prompt: _mean(g.new_tokens) for g in outcome.complete}}
+        return {**state, **{g.prompt: fmean(g.new_tokens) for g in outcome.complete}}
 
     def describe_state(self, state: Mapping[int, float] | None) -> dict[str, Any]:
         """Of how many prompts a length is known."""
         return {} if state is None else {"known_prompts": len(state)}
-
-
-def _mean(values: Collection[float]) -> float:
-    return math.fsum(values) / len(values)

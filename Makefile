@@ -9,7 +9,7 @@ DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
   --policy 'pods(keep=4)' --policy prefix_reuse \
   --policy 'all together = april(over_sampling=2)+sagc+pods(keep=4)+prefix_reuse'
 
-.PHONY: demo demo-engine test test-core check bench published measure notebook clean
+.PHONY: demo demo-engine test test-core laws check bench published measure notebook clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +35,9 @@ test: $(ENGINE)/.installed  ## All tests, those with real vLLM and torch include
 
 test-core: $(VENV)/.installed  ## The tests that need no engine
 	$(VENV)/bin/python -m pytest -n 2 --ignore tests/engine
+
+laws: $(VENV)/.installed  ## The same laws on new random examples, each time others
+	HYPOTHESIS_PROFILE=search $(VENV)/bin/python -m pytest -n 2 --ignore tests/engine
 
 check: $(VENV)/.installed  ## Types, lint, formatting, import contracts
 	$(VENV)/bin/mypy

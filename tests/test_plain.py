@@ -104,6 +104,7 @@ def test_other_data_are_refused_or_of_the_type(data: Any) -> None:
         ([[1, "x"]], list[Pair], r"it\[0\].right is 'x', and not of type float"),
         ({"name": "x"}, Whole, "it does not have the fields of a Whole"),
         ({"x": 1}, list[int], "it is a dict, and not a list"),
+        ([[0, 1], [0, 2]], dict[int, float], "it has 0 twice"),
         ("c", Literal["a", "b"], "it is 'c', and not one of"),
     ],
 )

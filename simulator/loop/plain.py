@@ -91,10 +91,13 @@ def _mapping(data: Any, hints: tuple[Any, ...], where: str) -> dict[Any, Any]:
         pairs = [[key, item] for key, item in data.items()]
     else:
         pairs = [_list(pair, where, 2) for pair in _list(data, where)]
-    return {
-        from_plain(key, key_hint, where): from_plain(item, item_hint, f"{where}[{_shown(key)}]")
-        for key, item in pairs
-    }
+    made: dict[Any, Any] = {}
+    for key, item in pairs:
+        name = from_plain(key, key_hint, where)
+        if name in made:
+            raise ValueError(f"{where} has {_shown(key)} twice")
+        made[name] = from_plain(item, item_hint, f"{where}[{_shown(key)}]")
+    return made
 
 
 def _record(data: Any, kind: Any, where: str) -> Any:

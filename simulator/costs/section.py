@@ -6,11 +6,16 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from simulator.costs.linear import LinearCost
-from simulator.costs.roofline_options import RooflineSection
+from simulator.later import Later
 from simulator.options import Doc, Options, choice, keys, mapping, read
+
+if TYPE_CHECKING:
+    from simulator.costs.roofline_options import RooflineSection
+else:
+    RooflineSection = Later("simulator.costs.roofline_options", "RooflineSection")
 
 
 @dataclass(frozen=True, slots=True)

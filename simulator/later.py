@@ -31,3 +31,7 @@ class Later:
     def __or__(self, other: Any) -> Any:
         """As a class in an annotation."""
         return Union[self, other]  # noqa: UP007
+
+    def __ror__(self, other: Any) -> Any:
+        """As a class in an annotation."""
+        return Union[other, self]  # noqa: UP007

@@ -45,6 +45,10 @@ def build_cost(
         cost = _from_file(section.file, folder)
     else:
         cost = _from_model(section, network, gpu, shape)
+    if section.scale is not None:
+        from simulator.costs.scaled import ScaledCost
+
+        cost = ScaledCost(cost, section.scale.factors(), section.scale.spreads())
     if cost.decode_curve(1).ticks(1) == 0:
         raise ScenarioError("cost", "an iteration takes no time; give it a cost")
     return cost

@@ -77,15 +77,19 @@ class Loop:
 
         after_step: called between steps; where nothing overlaps, `state_dict` may be taken then.
         """
-        self._steps, self._between = steps, after_step
-        if self.next_step == 0:
-            self.result.start_s = self.result.end_s = self.world.now_s
+        self.begin(steps, after_step)
         while len(self.result.steps) < steps or not self.trainer.quiet:
             self.advance()
         if after_step is not None and self.step is not None:
             after_step(self)
         self.books.close(self.rollouts.kept())
         return self.result
+
+    def begin(self, steps: int, after_step: Callable[[Loop], None] | None = None) -> None:
+        """Makes ready for `advance`, for who calls it step by step; as in `run`."""
+        self._steps, self._between = steps, after_step
+        if self.next_step == 0:
+            self.result.start_s = self.result.end_s = self.world.now_s
 
     def advance(self) -> None:
         """Does the one thing that can be done now, the first of these: bring new weights to the

@@ -17,7 +17,7 @@ from simulator.policy import Policy
 from simulator.rollout import Group
 from simulator.spans import Ledger, Run
 
-_COUNTS = ("version", "next_step", "next_group")
+_COUNTS = ("next_step", "next_group")
 
 
 def save_loop(loop: Loop) -> dict[str, Any]:
@@ -26,14 +26,25 @@ def save_loop(loop: Loop) -> dict[str, Any]:
     state = loop.state_dict()
     run: Run = state["result"]
     return {
-        **{name: state[name] for name in _COUNTS},
-        "policy": save_state(loop.policy, state["policy_state"]),
-        "prompts": to_plain(state["prompts"]),
-        "buffer": [_plain_group(group) for group in state["buffer"]],
-        "ready": [_plain_group(group) for group in state["ready"]],
+        "version": state["version"],
+        **save_work(loop),
         "ledger": to_plain(run.ledger),
         "start_s": run.start_s,
         "end_s": run.end_s,
+    }
+
+
+def save_work(loop: Loop) -> dict[str, Any]:
+    """What a loop knows and keeps for later steps: the policy's state, the order of prompts, and
+    the groups that are not in flight. Raises RunError for a policy whose state is no plain data."""
+    rollouts = loop.rollouts
+    return {
+        "next_step": loop.next_step,
+        "next_group": rollouts.next_group,
+        "policy": save_state(loop.policy, loop.policy_state),
+        "prompts": to_plain(rollouts.prompts),
+        "buffer": [_plain_group(group) for group in rollouts.buffer],
+        "ready": [_plain_group(group) for group in rollouts.ready],
     }
 
 
@@ -43,13 +54,26 @@ def load_loop(data: Any, policy: Policy, run: Run) -> dict[str, Any]:
     Raises ValueError for data that `save_loop` does not make of a loop with this policy.
     """
     state = from_plain(data, dict[str, Any], "the loop")
-    wanted = (*_COUNTS, "policy", "prompts", "buffer", "ready", "ledger", "start_s", "end_s")
-    if missing := [name for name in wanted if name not in state]:
-        raise ValueError(f"the loop has no {missing[0]}")
+    _require(state, ("version", "ledger", "start_s", "end_s"))
+    loaded = load_work(state, policy, run)
     run.ledger = from_plain(state["ledger"], Ledger, "the ledger")
     run.start_s = from_plain(state["start_s"], float, "start_s")
     run.end_s = from_plain(state["end_s"], float, "end_s")
-    loaded: dict[str, Any] = {
+    loaded["version"] = from_plain(state["version"], int, "version")
+    if loaded["next_step"] != len(run.steps):
+        raise ValueError(f"{loaded['next_step']} steps are done, and {len(run.steps)} are kept")
+    return loaded
+
+
+def load_work(data: Any, policy: Policy, run: Run) -> dict[str, Any]:
+    """The state that `Loop.load_state_dict` takes, but for its version. run: the one that goes on,
+    whose stays the groups' rollouts name; without those of the rollouts, where it begins anew.
+
+    Raises ValueError for data that `save_work` does not make of a loop with this policy.
+    """
+    state = from_plain(data, dict[str, Any], "the loop")
+    _require(state, (*_COUNTS, "policy", "prompts", "buffer", "ready"))
+    return {
         "policy_state": load_state(policy, state["policy"]),
         "prompts": from_plain(state["prompts"], PromptOrder, "prompts"),
         "buffer": deque(_groups(state["buffer"], "buffer", run)),
@@ -57,9 +81,12 @@ def load_loop(data: Any, policy: Policy, run: Run) -> dict[str, Any]:
         "result": run,
         **{name: from_plain(state[name], int, name) for name in _COUNTS},
     }
-    if loaded["next_step"] != len(run.steps):
-        raise ValueError(f"{loaded['next_step']} steps are done, and {len(run.steps)} are kept")
-    return loaded
+
+
+def _require(state: dict[str, Any], names: Iterable[str]) -> None:
+    for name in names:
+        if name not in state:
+            raise ValueError(f"the loop has no {name}")
 
 
 def _plain_group(group: Group) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""``rollcast run`` and ``rollcast probe``: a scenario on the real engine, and its parts alone.
+"""``rollcast run``, ``rollcast probe`` and ``rollcast export``: a scenario on the real engine, its
+parts alone, and its plan as what another stack needs to carry it out.
 Registered with the command line by entry point, so that the simulator need not know of them."""
 
 from __future__ import annotations
@@ -6,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +18,7 @@ def register(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command()(run)
     app.command()(probe)
+    app.command()(export)
 
 
 ScenarioPath = Annotated[
@@ -107,6 +110,41 @@ def probe(
         found = measure(spec, update and (lambda done, all_: update(completed=done, total=all_)))
     write_json_file(output, found, "-o")
     print(f"wrote {output}", file=sys.stderr)
+
+
+def export(
+    scenario: Annotated[
+        Path,
+        typer.Argument(metavar="SCENARIO.yaml", show_default=False, help="What was planned."),
+    ],
+    to: Annotated[
+        str, typer.Option("--to", metavar="slime|verl", help="The stack that is to do it.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="A folder to make, or an empty one.")
+    ],
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", metavar="CHAIN", help="This chain in place of the scenario's."),
+    ] = None,
+    settings: Settings = None,
+    seed: Seed = None,
+) -> None:
+    """Write what another stack needs to do what was planned.
+
+    Arguments of its command line, and where these do not suffice a hook that takes its decisions by
+    the same policies: a rollout function of slime, a sampler of verl. A plan that the stack cannot
+    carry out is refused by name. docs/export.md says what goes where.
+    """
+    from engine.export.write import export as write
+    from simulator.studies.simulate import load
+
+    checked = load(scenario, *(settings or ()), seed=seed)
+    if policy is not None:
+        raw = replace(checked.raw, overridden={**checked.raw.overridden, "policy": "--policy"})
+        checked = replace(checked.with_policy(policy), raw=raw)
+    names = write(checked, to, out)
+    print(f"wrote {out}/: {', '.join(names)}", file=sys.stderr)
 
 
 @contextmanager

@@ -1,0 +1,113 @@
+"""Writing an export: a folder of its own, whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from engine.export import slime, verl
+from engine.export.parts import Export, Planned, planned, shell_array
+from engine.stacks.exported import PLAN_FILE
+from simulator.errors import ScenarioError
+from simulator.options import choice
+from simulator.results.folder import write_folder
+from simulator.scenario.scenario import Scenario
+
+ARGUMENTS = "args.sh"
+README = "README.md"
+
+STACKS: Mapping[str, Callable[[Planned], Export]] = {"slime": slime.export, "verl": verl.export}
+"""The stacks that a plan can be exported to."""
+
+VERSIONS = {
+    "slime": "slime v0.3.1 and its main branch of August 2026",
+    "verl": "verl v0.9.0 and its main branch of August 2026",
+}
+
+_HERE = 'ROLLCAST_DIR="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\n'
+
+
+def export(scenario: Scenario, stack: str, out: Path) -> list[str]:
+    """Writes the export of a scenario to ``stack`` into the folder ``out``; the files' names.
+
+    Raises ScenarioError: ``--to`` for an unknown stack, ``policy.NAME`` and others for a plan that
+    the stack cannot carry out, ``--out`` for a folder that holds something already. Then nothing
+    is written.
+    """
+    stack = choice(stack, "--to", tuple(STACKS))
+    try:
+        made = STACKS[stack](planned(scenario))
+    except ScenarioError as error:
+        raise scenario.raw.locate(error) from None
+    files = _files(scenario, stack, made)
+    if out.is_dir() and any(out.iterdir()):
+        raise ScenarioError("--out", f"{out} is not empty; give another folder")
+
+    def fill(folder: Path) -> None:
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+
+    write_folder(out, fill)
+    return list(files)
+
+
+def _files(scenario: Scenario, stack: str, made: Export) -> dict[str, str]:
+    files = {}
+    if made.hook is not None:
+        files[PLAN_FILE] = made.exported.text()
+        files[made.hook[0]] = made.hook[1]
+        files[ARGUMENTS] = shell_array(made.settings, _HERE)
+    else:
+        files[ARGUMENTS] = shell_array(made.settings)
+    files[README] = _readme(scenario, stack, made)
+    return files
+
+
+def _readme(scenario: Scenario, stack: str, made: Export) -> str:
+    model = scenario.raw.data.get("model")
+    named = f" `model` was {model} there." if isinstance(model, str) and "/" not in model else ""
+    installs = ""
+    path = ""
+    if made.hook is not None:
+        installs = (
+            f"\nrollcast must be installed in {stack}'s environment: `{made.hook[0]}` takes its\n"
+            f"decisions by rollcast's policies, as `{PLAN_FILE}` spells them.\n"
+        )
+        if ":" in made.exported.policy:
+            installs += "The modules of your own policies must be on the Python path there.\n"
+        if stack == "slime":
+            path = 'PYTHONPATH="$ROLLCAST_DIR:$PYTHONPATH" '
+            installs += (
+                "With `ray job submit`, `PYTHONPATH` of the runtime environment must hold this "
+                "folder too.\n"
+            )
+    notes = "".join(f"- {note}\n" for note in (*made.notes, *_always(made)))
+    return f"""# {scenario.name} for {stack}
+
+The plan `{made.exported.policy}` of rollcast's scenario {scenario.name}.{named}
+{installs}
+```bash
+MODEL=/where/the/model/is
+source {ARGUMENTS}
+{path}{made.command} ... "${{ROLLCAST_ARGS[@]}}"
+```
+
+In place of the dots: data, rewards, the model's own arguments, the optimiser, checkpoints.
+
+{notes}
+## What was not run
+
+Made for {VERSIONS[stack]}, by documentation and source.
+rollcast's tests run the decisions against fakes of these interfaces, and compare them with the
+simulator's; nobody has run this folder inside {stack}. Try it on a few steps first, and see that
+the metrics `rollcast/*` and the step's batch are what `rollcast simulate` says.
+"""
+
+
+def _always(made: Export) -> tuple[str, ...]:
+    notes = ["Routing, sampling temperature and the loss are the stack's own settings."]
+    if made.hook is not None:
+        notes.append(
+            "A prompt is whatever the stack's data loader gives next; lengths and rewards are real."
+        )
+    return tuple(notes)

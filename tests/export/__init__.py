@@ -1,0 +1,1 @@
+"""Exports, and what they run inside other stacks, against fakes of those."""

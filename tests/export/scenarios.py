@@ -1,0 +1,57 @@
+"""Scenarios whose lengths a fake stack replays, on a cluster where every rollout in flight gains
+one token an iteration: then a fake needs no model of a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.scenario.file import RawScenario
+from simulator.scenario.scenario import Scenario, build_scenario
+from simulator.studies.simulate import simulate
+
+CAP = 60
+COST = {
+    "iteration_s": 1.0,
+    "per_rollout_s": 0.0,
+    "per_context_token_s": 0.0,
+    "per_prefill_token_s": 0.0,
+    "train_per_token_s": 0.0,
+    "train_fixed_s": 5.0,
+    "sync_s": 1.0,
+}
+
+
+def scenario(policy: str = "sync", **given: Any) -> Scenario:
+    """A small scenario; ``given`` replaces keys of its sections, such as ``steps`` or
+    ``cluster={"replicas": 2}``."""
+    overlaps = any(word in policy for word in ("one_step_off", "fully_async", "pipeline"))
+    data: dict[str, Any] = {
+        "cluster": {"placement": "disaggregated" if overlaps else "colocated"},
+        "engine": {"max_seqs": 512, "max_batched_tokens": 1_000_000, "kv_tokens": 10_000_000},
+        "workload": {
+            "batch_groups": 4,
+            "group_size": 4,
+            "prompt_tokens": 3,
+            "max_new_tokens": CAP,
+            "lengths": {
+                "family": "lognormal",
+                "median_tokens": 18,
+                "between_sd": 0.6,
+                "within_sd": 0.5,
+            },
+            "rewards": {"family": "beta_bernoulli", "mean": 0.5, "between_sd": 0.3},
+        },
+        "policy": policy,
+        "cost": {"linear": COST},
+        "steps": 8,
+        "seed": 3,
+    }
+    for key, value in given.items():
+        merged = isinstance(value, dict) and key != "cost"
+        data[key] = {**data[key], **value} if merged else value
+    return build_scenario(RawScenario(data))
+
+
+def simulated(checked: Scenario) -> list[dict[str, Any]]:
+    """What the simulator decides, step by step."""
+    return simulate(checked).run.decisions

@@ -1,0 +1,205 @@
+"""Inside a fake verl, the exported sampler decides as the simulator does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.export.parts import planned
+from engine.stacks.exported import PLAN_FILE
+from engine.stacks.verl import exported_async, make_sampler
+from simulator.errors import RunError
+from simulator.scenario.scenario import Scenario
+from tests.export.fake_verl import FakeVerl, KVBatchMeta
+from tests.export.scenarios import scenario, simulated
+
+POLICIES = [
+    "sync",
+    "april",
+    "april(over_sampling=1.5)",
+    "april(over_sampling=2.5, surplus=drop)",
+    "dynamic_sampling(refill_when=drained)",
+    "dynamic_sampling(refill_when=drained, refill_groups=2)",
+    "april+dynamic_sampling",
+    "april(over_sampling=3)+dynamic_sampling(refill_groups=1)",
+    "pods(keep=2)",
+    "april+pods(keep=3, rule=percentile)",
+]
+# With as many warm-up batches as are exported: the trainer launches those, the sampler the rest.
+RUNS = [
+    *((policy, 0) for policy in POLICIES),
+    ("april", 1),
+    ("april(over_sampling=2.5, surplus=drop)", 1),
+    ("april(over_sampling=3)+dynamic_sampling(refill_groups=1)", 2),
+]
+
+
+class Run:
+    """A run of the exported sampler in a fake verl."""
+
+    def __init__(
+        self, checked: Scenario, folder: Path, monkeypatch: pytest.MonkeyPatch, **given: Any
+    ) -> None:
+        exported = planned(checked).exported
+        (folder / PLAN_FILE).write_text(exported.text())
+        batch = checked.plan.batch
+        self.verl = FakeVerl(
+            checked.workload, batch.groups, batch.group_size, exported_async(exported)
+        )
+        self.verl.install(monkeypatch)
+        self.verl.build(make_sampler(folder / PLAN_FILE), **given)
+        self.decisions: list[dict[str, Any]] = []
+
+    def step(self) -> KVBatchMeta:
+        batch, self.metrics = self.verl.step()
+        decision = self.verl.sampler.rollcast.driver.decision
+        self.decisions.append(json.loads(json.dumps(decision)))
+        return batch
+
+
+def in_common(decision: dict[str, Any]) -> dict[str, Any]:
+    """What verl lets anybody know: not how far an unfinished rollout got."""
+    same = {
+        name: decision[name]
+        for name in ("step", "plan", "launched", "selected", "surplus", "rejected", "complete")
+    }
+    same["ready"] = decision["stop"]["ready"]
+    same["unfinished"] = [group for group, _ in decision["unfinished"]]
+    plain: dict[str, Any] = json.loads(json.dumps(same))
+    return plain
+
+
+@pytest.mark.parametrize(("policy", "warmup"), RUNS)
+def test_decides_as_the_simulator_does(
+    policy: str, warmup: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = scenario(policy)
+    run = Run(checked, tmp_path, monkeypatch)
+    run.verl.begin(warmup)
+    batches = [run.step() for _ in range(checked.steps)]
+    for ours, theirs in zip(run.decisions, simulated(checked), strict=True):
+        assert in_common(ours) == in_common(theirs)
+    for decision, batch in zip(run.decisions, batches, strict=True):
+        numbers = [key.split("-")[1].split("_")[:2] for key in batch.keys]
+        chosen = [[group, index] for group, each in decision["selected"] for index in each]
+        assert [[int(group), int(index)] for group, index in numbers] == chosen
+        assert len(batch.tags) == len(batch.keys)
+
+
+@pytest.mark.parametrize("policy", ["april", "april+dynamic_sampling", "april+pods(keep=2)"])
+def test_nothing_is_left_in_the_queue_but_what_is_kept(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(scenario(policy), tmp_path, monkeypatch)
+    for _ in range(6):
+        run.step()
+        rollouts = run.verl.sampler.rollcast.driver.loop.rollouts
+        kept = len(rollouts.buffer) + len(rollouts.ready)
+        prompts = [key for key in run.verl.queue.tags["train"] if "_" not in key]
+        assert len(prompts) == kept + len(run.verl.sampler.rollcast.world._unclaimed)
+        whole = [key for key in run.verl.queue.tags["train"] if "_" in key]
+        assert {key.split("_")[0] for key in whole} <= set(prompts)
+
+
+def test_a_prompt_that_fails_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(scenario("april"), tmp_path, monkeypatch)
+    run.verl.fails = {1, 3}
+    batches = [run.step() for _ in range(4)]
+    trained = {key.split("_")[0] for batch in batches for key in batch.keys}
+    assert trained.isdisjoint({"uid-1", "uid-3"})
+    assert all(len(batch.keys) == 16 for batch in batches)
+    assert not {"uid-1", "uid-3"} & set(run.verl.queue.tags["train"])
+
+
+def test_a_trainer_that_gives_no_refill_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(scenario("april"), tmp_path, monkeypatch, refill_fn=None)
+    with pytest.raises(RunError, match="gives its sampler no refill_fn"):
+        run.step()
+
+
+def test_a_refill_that_launches_too_few_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(scenario("april"), tmp_path, monkeypatch, refill_fn=lambda count: 0)
+    with pytest.raises(RunError, match=r"launched 0 prompts of 4; data.gen_batch_size must be 1"):
+        run.step()
+
+
+def test_rewards_of_a_colocated_reward_model_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(scenario("april"), tmp_path, monkeypatch)
+    run.verl.own_rewards = False
+    with pytest.raises(RunError, match="no rm_scores"):
+        run.step()
+
+
+def test_groups_of_another_size_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(scenario("april"), tmp_path, monkeypatch)
+    run.verl.size = 3
+    with pytest.raises(RunError, match=r"rollout.n must be 4"):
+        run.step()
+
+
+def test_a_batch_of_another_size_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(scenario("april"), tmp_path, monkeypatch)
+    run.verl.groups = 5
+    with pytest.raises(RunError, match=r"data.train_batch_size is 5, and the plan was made for 4"):
+        run.step()
+
+
+def test_validation_is_verls_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(scenario("april"), tmp_path, monkeypatch)
+    batch, metrics = run.verl.sampler.sample(global_steps=1, partition_id="val", batch_size=7)
+    assert batch == "verl's own"
+    assert metrics == {"of": (1, "val", 7)}
+
+
+def test_a_resumed_run_goes_on_at_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(scenario("april"), tmp_path, monkeypatch)
+    run.verl.begin(0, global_steps=7)
+    run.step()
+    run.step()
+    assert [decision["step"] for decision in run.decisions] == [7, 8]
+
+
+def test_policies_that_learn_remember(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "counting_for_verl.py").write_text(
+        "from dataclasses import dataclass, replace\n"
+        "from simulator.policy import Policy\n"
+        "@dataclass(frozen=True)\n"
+        "class Counting(Policy):\n"
+        "    decides = frozenset({'surplus'})\n"
+        "    def init(self):\n"
+        "        return 0\n"
+        "    def observe(self, state, outcome):\n"
+        "        return state + len(outcome.complete)\n"
+        "    def describe_state(self, state):\n"
+        "        return {'seen': state}\n"
+    )
+    checked = scenario("april+counting_for_verl:Counting")
+    states = tmp_path / "states"
+    kwargs = {"sampler_kwargs": {"state_dir": str(states)}}
+    first = Run(checked, tmp_path, monkeypatch, **kwargs)
+    for _ in range(3):
+        first.step()
+    seen = sum(len(decision["complete"]) for decision in first.decisions)
+    second = Run(checked, tmp_path, monkeypatch, **kwargs)
+    second.verl.begin(0, global_steps=3)
+    second.step()
+    assert second.metrics["rollcast/seen"] == seen
+    (states / "rollcast_3.json").write_text("{}")
+    third = Run(checked, tmp_path, monkeypatch, **kwargs)
+    third.verl.begin(0, global_steps=3)
+    with pytest.raises(RunError, match="cannot read"):
+        third.step()

@@ -41,6 +41,8 @@ def __getattr__(name: str) -> Any:
 V1 = "python3 -m verl.trainer.main_ppo"
 ONE_STEP_OFF = "python3 -m verl.experimental.one_step_off_policy.main_ppo"
 FULLY_ASYNC = "python3 -m verl.experimental.fully_async_policy.fully_async_main"
+RECIPES = {ONE_STEP_OFF: "one_step_off", FULLY_ASYNC: "fully_async"}
+MEGATRON = "model_engine=megatron"
 
 
 def export(plan: Planned) -> Export:
@@ -98,6 +100,7 @@ def _fully_async(plan: Planned) -> Export | None:
     if first != same:
         return None
     share = (eta + 1) / first.sync_every - 1  # a version of verl's is a sync of the weights
+    prompts = math.ceil(in_flight * first.batch.groups / plan.scenario.shape.replicas)
     own = [
         "actor_rollout_ref.rollout.calculate_log_probs=True",
         f"rollout.total_rollout_steps={plan.scenario.steps * first.batch.groups}",
@@ -105,13 +108,11 @@ def _fully_async(plan: Planned) -> Export | None:
         f"async_training.trigger_parameter_sync_step={first.sync_every}",
         "async_training.require_batches=1",
         "async_training.partial_rollout=True",
+        f"async_training.concurrent_samples_per_replica={prompts}",
+        f"rollout.n={first.batch.group_size}",
     ]
-    notes = (
-        f"The limit of {in_flight:g} batches in flight is not exported: verl's recipe has its own "
-        "(16 prompts a server).",
-    )
     settings = _settings(plan, streamed=True)
-    return _only(plan, FULLY_ASYNC, [*settings, *_separate(plan), *own], notes)
+    return _only(plan, FULLY_ASYNC, [*settings, *_separate(plan), *own])
 
 
 def _sampled(plan: Planned) -> Export:
@@ -146,9 +147,12 @@ def _sampled(plan: Planned) -> Export:
     return Export(V1, tuple(settings), (f"{MODULE}.py", HOOK), plan.exported, tuple(notes))
 
 
-def _only(plan: Planned, command: str, settings: list[str], notes: tuple[str, ...] = ()) -> Export:
+def _only(plan: Planned, command: str, settings: list[str]) -> Export:
     said = "verl's own settings say all of this plan: there is no sampler to install."
-    return Export(command, tuple(settings), None, plan.exported, (said, *notes))
+    if command in RECIPES and MEGATRON in settings:  # a configuration of its own there
+        settings = [setting for setting in settings if setting != MEGATRON]
+        command += f" --config-name={RECIPES[command]}_ppo_megatron_trainer"
+    return Export(command, tuple(settings), None, plan.exported, (said,))
 
 
 def _whole(value: float | None) -> int | None:
@@ -225,7 +229,7 @@ def _parallel(plan: Planned) -> list[str]:
         for name, size in sizes.items()
         if size > 1
     ]
-    settings = ["actor_rollout_ref.actor.strategy=megatron", *megatron] if megatron else []
+    settings = [MEGATRON, *megatron] if megatron else []
     if trainer.microbatch_tokens is not None:
         settings += [
             "actor_rollout_ref.actor.use_dynamic_bsz=True",

@@ -21,7 +21,7 @@ STACKS: Mapping[str, Callable[[Planned], Export]] = {"slime": slime.export, "ver
 
 VERSIONS = {
     "slime": "slime v0.3.1 and its main branch of August 2026",
-    "verl": "verl v0.9.0 and its main branch of August 2026",
+    "verl": "verl v0.9.1",
 }
 
 _HERE = 'ROLLCAST_DIR="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\n'

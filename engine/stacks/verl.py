@@ -5,7 +5,7 @@ train on (``verl/trainer/ppo/v1/replay_buffer.py``, ``ReplayBuffer.sample``). Th
 long as the loop does, launches more prompts where the plan wants them (``refill_fn``), filters,
 selects, and returns the keys chosen. Whatever is in flight when it returns is the trainer's: with
 ``trainer_mode=colocate_async`` it is aborted and goes on from its tokens under the new weights.
-Written against verl v0.9.0; verl is imported when a class is made, never before.
+Written against verl v0.9.1; verl is imported when a class is made, never before.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class VerlWorld(HandedOver):
                 keys=list(keys), partition_id=PARTITION, select_fields=fields
             )
             return [float(row.sum()) for row in data["rm_scores"]]
-        except KeyError:
+        except (KeyError, ValueError):
             raise RunError(
                 "the trajectories have no rm_scores; this sampler needs rewards that are computed "
                 "with the rollouts, and not by a colocated reward model"

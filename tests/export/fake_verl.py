@@ -6,9 +6,11 @@ at a time, whenever the sampler sleeps between two looks.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -87,13 +89,48 @@ class ReplayBuffer:
         return "verl's own", {"of": (global_steps, partition_id, batch_size)}
 
 
+def genuine_source() -> Path | None:
+    """verl's own replay_buffer.py, where verl is installed."""
+    found = importlib.util.find_spec("verl")
+    if found is None or found.origin is None:
+        return None
+    path = Path(found.origin).parent / "trainer" / "ppo" / "v1" / "replay_buffer.py"
+    return path if path.is_file() else None
+
+
+def genuine_buffers(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, type]:
+    """verl's own classes, without the rest of verl: what else they import is left empty."""
+    omegaconf, skip = ModuleType("omegaconf"), ModuleType("verl.utils.skip")
+    omegaconf.DictConfig = dict  # type: ignore[attr-defined]
+    plain = staticmethod(lambda **_: lambda function: function)
+    skip.SkipManager = type("SkipManager", (), {"annotate_tq": plain})  # type: ignore[attr-defined]
+    for module in (omegaconf, ModuleType("verl.utils"), skip):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    spec = importlib.util.spec_from_file_location("genuine_replay_buffer", path)
+    assert spec
+    assert spec.loader
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    names = ("ReplayBuffer", "ReplayBufferAsync")
+    return {name: vars(made)[name] for name in names if name in vars(made)}
+
+
 class FakeVerl:
     """The trainer and its agent loops.
 
     fails: numbers of prompts whose agent loops fail. own_rewards: whether these compute rewards.
+    genuine: verl's own replay_buffer.py, in place of the fake.
     """
 
-    def __init__(self, workload: Any, groups: int, size: int, asynchronous: bool) -> None:
+    def __init__(
+        self,
+        workload: Any,
+        groups: int,
+        size: int,
+        asynchronous: bool,
+        genuine: Path | None = None,
+    ) -> None:
+        self.genuine = genuine
         self.queue = FakeQueue()
         self.workload, self.groups, self.size = workload, groups, size
         self.asynchronous = asynchronous
@@ -197,4 +234,6 @@ class FakeVerl:
             if parent:
                 setattr(sys.modules[parent], part, module)
         sys.modules[name].ReplayBuffer = ReplayBuffer  # type: ignore[attr-defined]
+        if self.genuine is not None:
+            vars(sys.modules[name]).update(genuine_buffers(self.genuine, monkeypatch))
         monkeypatch.setattr("engine.stacks.verl.time.sleep", self.sleep)

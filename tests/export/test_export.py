@@ -261,7 +261,6 @@ def test_verl_gets_the_scenarios_figures(tmp_path: Path) -> None:
         "trainer.n_gpus_per_node=8",
         "rollout.nnodes=4",
         "rollout.n_gpus_per_node=8",
-        "actor_rollout_ref.actor.strategy=megatron",
         "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2",
         "actor_rollout_ref.actor.use_dynamic_bsz=True",
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=20000",
@@ -269,7 +268,19 @@ def test_verl_gets_the_scenarios_figures(tmp_path: Path) -> None:
         "async_training.staleness_threshold=0.5",
         "async_training.trigger_parameter_sync_step=2",
         "rollout.total_rollout_steps=28",
+        "async_training.concurrent_samples_per_replica=1",  # 4 prompts on 8 replicas
+        "rollout.n=4",
     }
+    assert "model_engine=megatron" not in given
+    assert "--config-name=fully_async_ppo_megatron_trainer" in (
+        tmp_path / "out" / "README.md"
+    ).read_text("utf-8")
+    assert "model_engine=megatron" in arguments(
+        "colocate_async",
+        "verl",
+        tmp_path / "v1",
+        **{**BIG, "cluster": {"replicas": 2}, "cost": TRAINER},
+    )
 
 
 def test_verl_has_colocated_asynchrony_of_its_own(tmp_path: Path) -> None:

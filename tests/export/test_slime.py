@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -141,17 +142,27 @@ def test_off_policy_tokens_are_masked_as_planned(start: Callable[..., Run]) -> N
     assert masked == run.adapter.driver.loop.result.ledger.masked_tokens
 
 
+def test_rollouts_start_in_the_order_of_launch(start: Callable[..., Run]) -> None:
+    run = start(scenario("april"))
+    run.step(0)
+    assert run.slime.started == [(group, index) for group in range(8) for index in range(4)]
+
+
 def test_a_run_goes_on_from_its_checkpoint(start: Callable[..., Run], tmp_path: Path) -> None:
-    checked = scenario("april+sagc(candidates=[2, 4, 8], first=4)")
+    checked = scenario("april(mask_off_policy=true)+sagc(candidates=[2, 4, 8], first=4)")
     whole = start(checked)
-    whole.steps(0, 8)
+    batches = whole.steps(0, 8)
     first = start(checked, save=str(tmp_path))
     first.steps(0, 4)
     first.source.save(3)
     assert state_path(str(tmp_path), 3).is_file()
     second = start(checked, save=str(tmp_path), load=str(tmp_path))
     second.source.load(3)
-    second.steps(4, 8)
+    later = second.steps(4, 8)
+    for ours, theirs in zip(later, batches[4:], strict=True):
+        for one, other in zip(chain(*ours), chain(*theirs), strict=True):
+            assert (one.tokens, one.loss_mask) == (other.tokens, other.loss_mask)
+            assert (one.index, one.prompt) == (other.index, other.prompt)
     # What a response is like hangs on the fake's prompt number, which the data source kept.
     assert first.decisions + second.decisions == whole.decisions
 
@@ -223,6 +234,29 @@ def test_arguments_that_contradict_the_plan_are_refused(
 ) -> None:
     with pytest.raises(RunError, match=said):
         start(scenario("april"), **given).step(0)
+
+
+def test_a_policy_that_comes_to_ask_for_what_cannot_be_is_named(
+    start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "later_for_slime.py").write_text(
+        "from dataclasses import dataclass, replace\n"
+        "from simulator.policy import Policy\n"
+        "@dataclass(frozen=True)\n"
+        "class Later(Policy):\n"
+        "    def init(self):\n"
+        "        return 0\n"
+        "    def plan(self, plan, state):\n"
+        "        layout = 'shared_prefix' if state > 1 else plan.layout\n"
+        "        return replace(plan, layout=layout)\n"
+        "    def observe(self, state, outcome):\n"
+        "        return state + 1\n"
+    )
+    run = start(scenario("april+later_for_slime:Later"))
+    run.steps(0, 2)
+    with pytest.raises(RunError, match="step 2 plans layout, which slime cannot carry out"):
+        run.step(2)
 
 
 def test_evaluation_is_slimes_own(start: Callable[..., Run]) -> None:
@@ -302,4 +336,5 @@ def test_what_is_not_needed_any_more_is_forgotten(start: Callable[..., Run]) -> 
     world: Any = driver.world
     trained = 4  # the last batch, which slime has just been given
     assert len(world.prompts) <= len(kept) + trained
+    assert len(world.samples) <= 4 * (len(kept) + trained)
     assert driver.loop.result.decisions == []

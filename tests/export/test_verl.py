@@ -13,7 +13,8 @@ from engine.stacks.exported import PLAN_FILE
 from engine.stacks.verl import exported_async, make_sampler
 from simulator.errors import RunError
 from simulator.scenario.scenario import Scenario
-from tests.export.fake_verl import FakeVerl, KVBatchMeta
+from simulator.studies.simulate import simulate
+from tests.export.fake_verl import FakeVerl, KVBatchMeta, genuine_source
 from tests.export.scenarios import scenario, simulated
 
 POLICIES = [
@@ -41,13 +42,18 @@ class Run:
     """A run of the exported sampler in a fake verl."""
 
     def __init__(
-        self, checked: Scenario, folder: Path, monkeypatch: pytest.MonkeyPatch, **given: Any
+        self,
+        checked: Scenario,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        genuine: Path | None = None,
+        **given: Any,
     ) -> None:
         exported = planned(checked).exported
         (folder / PLAN_FILE).write_text(exported.text())
         batch = checked.plan.batch
         self.verl = FakeVerl(
-            checked.workload, batch.groups, batch.group_size, exported_async(exported)
+            checked.workload, batch.groups, batch.group_size, exported_async(exported), genuine
         )
         self.verl.install(monkeypatch)
         self.verl.build(make_sampler(folder / PLAN_FILE), **given)
@@ -76,8 +82,26 @@ def in_common(decision: dict[str, Any]) -> dict[str, Any]:
 def test_decides_as_the_simulator_does(
     policy: str, warmup: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    _same_decisions(policy, warmup, None, tmp_path, monkeypatch)
+
+
+@pytest.mark.skipif(genuine_source() is None, reason="verl is not installed")
+@pytest.mark.parametrize(("policy", "warmup"), RUNS)
+def test_decides_so_over_verls_own_replay_buffer(
+    policy: str, warmup: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _same_decisions(policy, warmup, genuine_source(), tmp_path, monkeypatch)
+
+
+def _same_decisions(
+    policy: str,
+    warmup: int,
+    genuine: Path | None,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     checked = scenario(policy)
-    run = Run(checked, tmp_path, monkeypatch)
+    run = Run(checked, folder, monkeypatch, genuine)
     run.verl.begin(warmup)
     batches = [run.step() for _ in range(checked.steps)]
     for ours, theirs in zip(run.decisions, simulated(checked), strict=True):
@@ -157,6 +181,18 @@ def test_a_batch_of_another_size_is_refused(
         run.step()
 
 
+def test_ages_are_counted_from_the_weights_that_a_rollout_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(scenario("april", steps=20), tmp_path, monkeypatch)
+    ages = []
+    for _ in range(20):
+        run.step()
+        ages.append(run.metrics["rollcast/max_staleness"])
+    assert ages[0] == 0
+    assert 1 <= max(ages[1:]) < 15
+
+
 def test_validation_is_verls_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(scenario("april"), tmp_path, monkeypatch)
     batch, metrics = run.verl.sampler.sample(global_steps=1, partition_id="val", batch_size=7)
@@ -181,13 +217,15 @@ def test_policies_that_learn_remember(tmp_path: Path, monkeypatch: pytest.Monkey
         "class Counting(Policy):\n"
         "    decides = frozenset({'surplus'})\n"
         "    def init(self):\n"
-        "        return 0\n"
+        "        return (0, 0)\n"
         "    def observe(self, state, outcome):\n"
-        "        return state + len(outcome.complete)\n"
+        "        capped = sum(group.truncated for group in outcome.complete)\n"
+        "        return (state[0] + len(outcome.complete), state[1] + capped)\n"
         "    def describe_state(self, state):\n"
-        "        return {'seen': state}\n"
+        "        return {'seen': state[0], 'capped': state[1]}\n"
     )
-    checked = scenario("april+counting_for_verl:Counting")
+    policy = "april+counting_for_verl:Counting"
+    checked = scenario(policy, workload={"max_new_tokens": 20}, steps=4)
     states = tmp_path / "states"
     kwargs = {"sampler_kwargs": {"state_dir": str(states)}}
     first = Run(checked, tmp_path, monkeypatch, **kwargs)
@@ -198,6 +236,9 @@ def test_policies_that_learn_remember(tmp_path: Path, monkeypatch: pytest.Monkey
     second.verl.begin(0, global_steps=3)
     second.step()
     assert second.metrics["rollcast/seen"] == seen
+    told = simulate(checked).run.steps
+    assert told[2].policy["capped"] == first.metrics["rollcast/capped"] > 0
+    assert told[3].policy["seen"] == seen
     (states / "rollcast_3.json").write_text("{}")
     third = Run(checked, tmp_path, monkeypatch, **kwargs)
     third.verl.begin(0, global_steps=3)

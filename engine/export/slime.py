@@ -24,7 +24,11 @@ Needs rollcast in slime's environment; the plan is in plan.json beside this file
 from pathlib import Path
 from typing import Any
 
-from engine.stacks.slime import Adapter
+from rollcast._own import own
+
+own("simulator", "engine")  # whatever else is called so on the Python path
+
+from engine.stacks.slime import Adapter  # noqa: E402
 
 _ADAPTER = Adapter.read(Path(__file__).with_name("plan.json"))
 

@@ -27,7 +27,11 @@ Needs rollcast in verl's environment; the plan is in plan.json beside this file.
 from pathlib import Path
 from typing import Any
 
-from engine.stacks.verl import make_sampler
+from rollcast._own import own
+
+own("simulator", "engine")  # whatever else is called so on the Python path
+
+from engine.stacks.verl import make_sampler  # noqa: E402
 
 
 def __getattr__(name: str) -> Any:

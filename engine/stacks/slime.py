@@ -1,7 +1,8 @@
 """Inside slime: the function of ``--rollout-function-path``, driven by the simulator's loop.
 
 slime's own functions do the work (``slime.rollout.sglang_rollout``: ``generate_and_rm`` samples and
-rewards one response, ``abort`` stops every engine); the loop says what is launched, when a step
+rewards one response, ``abort`` stops every engine), and what else is needed is taken from there, as
+other modules of slime have moved; the loop says what is launched, when a step
 ends, what is kept for the next one and what is trained on. Written against slime v0.3.1 and read
 against its main branch of August 2026; slime is imported when a function is called, never before.
 """
@@ -69,7 +70,6 @@ class SlimeWorld(HandedOver):
     def __init__(self, args: Any, data_source: Any, exported: Exported) -> None:
         super().__init__()
         from slime.rollout import sglang_rollout
-        from slime.utils.async_utils import run
 
         self.shape = exported.shape
         self.rollout_id = 0
@@ -79,7 +79,7 @@ class SlimeWorld(HandedOver):
         self._args = args
         self._source = data_source
         self._slime = sglang_rollout
-        self._run = run
+        self._run = sglang_rollout.run
         self._flying: dict[Key, _Flight] = {}
         self._zero = time.perf_counter()
 
@@ -245,13 +245,12 @@ class SlimeWorld(HandedOver):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Goes on from a `state`. Raises RunError for anything else."""
-        from slime.utils.types import Sample
-
+        kind = self._slime.Sample
         try:
             self.next_index = int(state["next_index"])
             prompts, samples = state["prompts"], state["samples"]
-            self.prompts = {group: from_plain_sample(Sample, s) for group, s in prompts}
-            self.samples = {(g, i): from_plain_sample(Sample, s) for g, i, s in samples}
+            self.prompts = {group: from_plain_sample(kind, s) for group, s in prompts}
+            self.samples = {(g, i): from_plain_sample(kind, s) for g, i, s in samples}
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"the saved samples cannot be read: {error}") from None
 
@@ -299,10 +298,9 @@ class Adapter:
             state = {**driver.state(), "samples": world.state()}
             self._states = {**dict(list(self._states.items())[-1:]), rollout_id: state}
         if getattr(args, "rollout_sample_filter_path", None) is not None:
-            from slime.utils.misc import load_function
-
-            load_function(args.rollout_sample_filter_path)(args, groups)
-        return _output(groups, {f"rollcast/{k}": v for k, v in driver.figures.items()})
+            sglang_rollout.load_function(args.rollout_sample_filter_path)(args, groups)
+        metrics = {f"rollcast/{name}": value for name, value in driver.figures.items()}
+        return sglang_rollout.RolloutFnTrainOutput(samples=groups, metrics=metrics)
 
     def _begin(self, args: Any, data_source: Any) -> tuple[Driver, SlimeWorld]:
         if self.driver is None or self._world is None:
@@ -383,11 +381,10 @@ class Adapter:
 
     def data_source(self) -> type:
         """slime's ``--data-source-path``: its own, which saves and loads this state too."""
-        from slime.rollout.data_source import RolloutDataSourceWithBuffer
-
         adapter = self
+        plain: Any = _plain_data_source()
 
-        class DataSource(RolloutDataSourceWithBuffer):  # type: ignore[misc]  # slime is absent
+        class DataSource(plain):  # type: ignore[misc]
             """slime's data source, and the policies' state."""
 
             def save(self, rollout_id: int) -> None:
@@ -408,7 +405,10 @@ def state_path(folder: str, rollout_id: int) -> Path:
     return Path(folder) / "rollout" / f"rollcast_{rollout_id}.json"
 
 
-def _output(groups: list[list[Any]], metrics: dict[str, float]) -> Any:
-    from slime.rollout.base_types import RolloutFnTrainOutput
-
-    return RolloutFnTrainOutput(samples=groups, metrics=metrics)
+def _plain_data_source() -> Any:
+    """slime's class, which its main branch has moved."""
+    try:
+        from slime.data.data_source import RolloutDataSourceWithBuffer
+    except ModuleNotFoundError:
+        from slime.rollout.data_source import RolloutDataSourceWithBuffer
+    return RolloutDataSourceWithBuffer

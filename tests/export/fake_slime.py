@@ -172,8 +172,10 @@ class FakeSlime:
 
     # Installing
 
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Puts the modules where ``import slime...`` finds them."""
+    def install(
+        self, monkeypatch: pytest.MonkeyPatch, home: str = "slime.rollout.data_source"
+    ) -> None:
+        """Puts the modules where ``import slime...`` finds them. home: of the data source."""
         contents: dict[str, dict[str, Any]] = {
             "slime": {},
             "slime.rollout": {},
@@ -182,14 +184,15 @@ class FakeSlime:
                 "generate_and_rm": self.generate_and_rm,
                 "abort": self.abort,
                 "generate_rollout": self.generate_rollout,
+                "run": self.run,
+                "Sample": Sample,
+                "RolloutFnTrainOutput": RolloutFnTrainOutput,
+                "load_function": lambda path: FILTERS[path],
             },
-            "slime.rollout.base_types": {"RolloutFnTrainOutput": RolloutFnTrainOutput},
-            "slime.rollout.data_source": {"RolloutDataSourceWithBuffer": DataSource},
-            "slime.utils": {},
-            "slime.utils.async_utils": {"run": self.run},
-            "slime.utils.types": {"Sample": Sample},
-            "slime.utils.misc": {"load_function": lambda path: FILTERS[path]},
+            home: {"RolloutDataSourceWithBuffer": DataSource},
         }
+        if home.startswith("slime.data"):
+            contents = {"slime": {}, "slime.data": {}, **contents}
         for name, content in contents.items():
             module = ModuleType(name)
             vars(module).update(content)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -128,6 +129,8 @@ def test_a_hook_imports_where_its_stack_is_absent(stack: str, tmp_path: Path) ->
     export(scenario("april"), stack, tmp_path / "out")
     source = tmp_path / "out" / f"rollcast_{stack}.py"
     compile(source.read_text("utf-8"), source.name, "exec")
+    for decoy in ("engine", "simulator"):
+        (source.parent / f"{decoy}.py").write_text("raise ImportError('another one')")
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import importlib\n"
         f"found = importlib.import_module('rollcast_{stack}')\n"
@@ -136,7 +139,11 @@ def test_a_hook_imports_where_its_stack_is_absent(stack: str, tmp_path: Path) ->
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     subprocess.run(
-        [sys.executable, "-c", code, str(source.parent)], check=True, timeout=60, cwd=ROOT
+        [sys.executable, "-c", code, str(source.parent)],
+        check=True,
+        timeout=60,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
 
 

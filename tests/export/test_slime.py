@@ -16,7 +16,7 @@ from engine.stacks.exported import trained_size
 from engine.stacks.slime import Adapter, state_path
 from simulator.errors import RunError
 from simulator.scenario.scenario import Scenario
-from tests.export.fake_slime import FILTERS, Arguments, FakeSlime, Sample, Status
+from tests.export.fake_slime import FILTERS, Arguments, DataSource, FakeSlime, Sample, Status
 from tests.export.scenarios import CAP, scenario, simulated
 
 POLICIES = [
@@ -257,6 +257,17 @@ def test_a_policy_that_comes_to_ask_for_what_cannot_be_is_named(
     run.steps(0, 2)
     with pytest.raises(RunError, match="step 2 plans layout, which slime cannot carry out"):
         run.step(2)
+
+
+@pytest.mark.parametrize("home", ["slime.rollout.data_source", "slime.data.data_source"])
+def test_the_data_source_is_found_where_slime_has_it(
+    home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = scenario("april")
+    slime = FakeSlime(checked.workload)
+    slime.install(monkeypatch, home)
+    slime.loop.close()
+    assert issubclass(Adapter(planned(checked).exported).data_source(), DataSource)
 
 
 def test_evaluation_is_slimes_own(start: Callable[..., Run]) -> None:

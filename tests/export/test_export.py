@@ -10,14 +10,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine.export.write import STACKS, export
 from engine.stacks.exported import PLAN_FILE, read_exported
+from engine.stacks.limits import SLIME, VERL
 from simulator.cli.app import main
-from simulator.errors import ScenarioError
+from simulator.errors import RunError, ScenarioError
+from simulator.plan import Batch, Launch, StepPlan
 from simulator.policies import POLICIES
 from tests.export.scenarios import scenario
 
@@ -232,6 +235,24 @@ def test_slimes_own_partial_rollout_needs_no_function(tmp_path: Path) -> None:
         "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
         "--mask-offpolicy-in-partial-rollout",
     ]
+
+
+def test_slimes_hooks_are_named(tmp_path: Path) -> None:
+    given = arguments("april", "slime", tmp_path / "out")
+    assert given[-3:] == [
+        "--rollout-function-path rollcast_slime.generate_rollout",
+        "--data-source-path rollcast_slime.DataSource",
+        "--partial-rollout",
+    ]
+
+
+def test_weights_that_wait_need_a_trainer_that_overlaps() -> None:
+    plan = StepPlan(Batch(4, 4), sync_every=2)
+    with pytest.raises(RunError, match="step 0 plans sync_every, which slime cannot carry out"):
+        SLIME.check_step(plan)
+    SLIME.check_step(replace(plan, launch=Launch(run_ahead=1)))
+    with pytest.raises(RunError, match="plans sync_every, which verl's V1 sampler"):
+        VERL.check_step(plan)
 
 
 def test_slime_is_told_of_groups_of_changing_size(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import math
 
 from engine.export.parts import Export, Planned
 from engine.stacks.limits import VERL
+from engine.stacks.verl import trainer_mode
 from simulator.errors import ScenarioError
-from simulator.plan import AllDone
 from simulator.policies.colocate_async import ColocateAsync
 from simulator.policies.fully_async import FullyAsync
 from simulator.policies.one_step_off import OneStepOff
@@ -121,8 +121,8 @@ def _fully_async(plan: Planned) -> Export | None:
 
 def _sampled(plan: Planned) -> Export:
     first, whole = plan.first, plan.first.batch.group_size
-    waits = isinstance(first.stop, AllDone)
-    mode = "sync" if waits else "colocate_async"
+    mode = trainer_mode(plan.exported)
+    waits = mode == "sync"
     own = [
         'trainer.v1.sampler.custom_sampler.path="${ROLLCAST_DIR}/' + MODULE + '.py"',
         "trainer.v1.sampler.custom_sampler.name=Sampler",

@@ -253,7 +253,7 @@ def _session(key: str) -> int:
 
 def make_sampler(plan_file: Path) -> type:
     """The sampler's class, for ``trainer.v1.sampler.custom_sampler``. Raises ScenarioError for a
-    plan that cannot be read.
+    plan that cannot be read. The class raises RunError in another trainer mode than the plan's.
 
     ``sampler_kwargs.state_dir``, if given, is where the state of policies that learn is kept, a
     file a step.
@@ -262,14 +262,21 @@ def make_sampler(plan_file: Path) -> type:
     from verl.trainer.ppo.v1 import replay_buffer
 
     exported = read_exported(plan_file)
-    plain = replay_buffer.ReplayBuffer
-    base: Any = plain if not exported_async(exported) else _async_buffer(replay_buffer)
+    mode = trainer_mode(exported)
+    base: Any = replay_buffer.ReplayBuffer
+    if mode != "sync":
+        base = getattr(replay_buffer, "ReplayBufferAsync", base)
 
     class Sampler(base):  # type: ignore[misc]
         """verl's replay buffer, whose training batches a policy chooses."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
+            if self.trainer_mode != mode:
+                raise RunError(
+                    f"trainer.v1.trainer_mode is {self.trainer_mode}, and the plan was made for "
+                    f"{mode}; use the exported overrides, or export again"
+                )
             world = VerlWorld(self, transfer_queue, exported)
             self.rollcast = _Asked(exported, world, _state_dir(self.sampler_kwargs))
 
@@ -286,13 +293,9 @@ def make_sampler(plan_file: Path) -> type:
     return Sampler
 
 
-def exported_async(exported: Exported) -> bool:
-    """Whether the plan interrupts rollouts, which takes the trainer mode colocate_async."""
-    return not isinstance(exported.first.stop, AllDone)
-
-
-def _async_buffer(module: Any) -> Any:
-    return getattr(module, "ReplayBufferAsync", module.ReplayBuffer)
+def trainer_mode(exported: Exported) -> str:
+    """``sync``, or ``colocate_async`` where the plan interrupts rollouts."""
+    return "sync" if isinstance(exported.first.stop, AllDone) else "colocate_async"
 
 
 def _state_dir(kwargs: Any) -> Path | None:

@@ -10,7 +10,7 @@ import pytest
 
 from engine.export.parts import planned
 from engine.stacks.exported import PLAN_FILE
-from engine.stacks.verl import exported_async, make_sampler
+from engine.stacks.verl import make_sampler, trainer_mode
 from simulator.errors import RunError
 from simulator.scenario.scenario import Scenario
 from simulator.studies.simulate import simulate
@@ -53,7 +53,11 @@ class Run:
         (folder / PLAN_FILE).write_text(exported.text())
         batch = checked.plan.batch
         self.verl = FakeVerl(
-            checked.workload, batch.groups, batch.group_size, exported_async(exported), genuine
+            checked.workload,
+            batch.groups,
+            batch.group_size,
+            trainer_mode(exported) != "sync",
+            genuine,
         )
         self.verl.install(monkeypatch)
         self.verl.build(make_sampler(folder / PLAN_FILE), **given)
@@ -191,6 +195,11 @@ def test_ages_are_counted_from_the_weights_that_a_rollout_began_with(
         ages.append(run.metrics["rollcast/max_staleness"])
     assert ages[0] == 0
     assert 1 <= max(ages[1:]) < 15
+
+
+def test_another_trainer_mode_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunError, match="trainer_mode is sync, and the plan was made for colocate"):
+        Run(scenario("april"), tmp_path, monkeypatch, trainer_mode="sync")
 
 
 def test_validation_is_verls_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

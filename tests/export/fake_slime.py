@@ -9,6 +9,7 @@ import asyncio
 import copy
 import json
 import sys
+import threading
 from argparse import Namespace
 from collections.abc import Coroutine
 from dataclasses import asdict, dataclass, field
@@ -96,6 +97,15 @@ class FakeSlime:
             if sample.response_length == goal:
                 future.set_result(None)
         self.flying = [entry for entry in waiting if not entry[2].done()]
+
+    def close(self) -> None:
+        """Ends what a test that failed on purpose has left."""
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self.loop.close()
 
     # slime.rollout.sglang_rollout
 
@@ -200,6 +210,48 @@ class FakeSlime:
             parent, _, own = name.rpartition(".")
             if parent:
                 setattr(sys.modules[parent], own, module)
+
+
+class ThreadedSlime(FakeSlime):
+    """Its event loop runs in a thread of its own all the time, as slime's does
+    (``AsyncLoopThread``), and a token takes some time: nothing waits for the rollout function."""
+
+    TOKEN_S = 5e-4
+
+    def __init__(self, workload: Any) -> None:
+        super().__init__(workload)
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout=60)
+
+    async def generate_and_rm(
+        self, args: Any, sample: Sample, sampling_params: dict[str, Any], evaluation: bool = False
+    ) -> Sample:
+        total, _ = self._drawn(sample)
+        goal = min(total, sampling_params["max_new_tokens"])
+        ticking = self.loop.create_task(self._tick(sample, goal))
+        try:
+            return await super().generate_and_rm(args, sample, sampling_params, evaluation)
+        finally:
+            ticking.cancel()
+
+    async def _tick(self, sample: Sample, goal: int) -> None:
+        while True:
+            await asyncio.sleep(self.TOKEN_S)
+            entry = next((each for each in self.flying if each[0] is sample), None)
+            if entry is not None and not entry[2].done():
+                _grow(sample, 1)
+                if sample.response_length == goal:
+                    entry[2].set_result(None)
+                    self.flying.remove(entry)
+
+    def close(self) -> None:
+        """Ends the thread too."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(timeout=60)
+        super().close()
 
 
 def _grow(sample: Sample, tokens: int) -> None:

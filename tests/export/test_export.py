@@ -160,7 +160,7 @@ def test_hooks_are_made_when_they_are_asked_for(
     checked = scenario("april")
     slime = FakeSlime(checked.workload)
     slime.install(monkeypatch)
-    slime.loop.close()
+    slime.close()
     FakeVerl(checked.workload, 4, 4, True).install(monkeypatch)
     for stack, name in (("slime", "DataSource"), ("verl", "Sampler")):
         export(checked, stack, tmp_path / stack)

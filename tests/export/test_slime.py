@@ -16,7 +16,15 @@ from engine.stacks.exported import trained_size
 from engine.stacks.slime import Adapter, state_path
 from simulator.errors import RunError
 from simulator.scenario.scenario import Scenario
-from tests.export.fake_slime import FILTERS, Arguments, DataSource, FakeSlime, Sample, Status
+from tests.export.fake_slime import (
+    FILTERS,
+    Arguments,
+    DataSource,
+    FakeSlime,
+    Sample,
+    Status,
+    ThreadedSlime,
+)
 from tests.export.scenarios import CAP, scenario, simulated
 
 POLICIES = [
@@ -74,7 +82,7 @@ class Run:
         return [self.step(rollout_id) for rollout_id in range(first, last)]
 
     def close(self) -> None:
-        self.slime.loop.close()
+        self.slime.close()
 
 
 @pytest.fixture
@@ -119,6 +127,32 @@ def test_what_is_trained_on_is_whole_and_of_the_right_length(start: Callable[...
                 assert sample.reward == drawn.rewards[-1]
                 assert sample.status in (Status.COMPLETED, Status.TRUNCATED)
                 assert sample.metadata["source"] == "test"
+
+
+@pytest.mark.parametrize("policy", ["april+dynamic_sampling", "partial_rollout", "one_step_off"])
+def test_an_event_loop_that_never_waits_loses_nothing(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = scenario(policy)
+    slime = ThreadedSlime(checked.workload)
+    slime.install(monkeypatch)
+    adapter, args = Adapter(planned(checked).exported), Arguments(4, 4, CAP)
+    source = adapter.data_source()(args)
+    try:
+        batches = [adapter.generate_rollout(args, i, source).samples for i in range(6)]
+    finally:
+        slime.close()
+    keys = []
+    for sample in (sample for batch in batches for group in batch for sample in group):
+        tag = sample.metadata["rollcast"]
+        drawn = checked.workload.draw(tag["group"], tag["index"] + 1, tag["attempt"])
+        assert sample.response_length == drawn.new_tokens[-1] == len(sample.rollout_log_probs)
+        keys.append((tag["group"], tag["index"]))
+    assert len(set(keys)) == len(keys) == 6 * 16
+    assert adapter.driver is not None
+    ledger, rollouts = adapter.driver.loop.result.ledger, adapter.driver.loop.rollouts
+    ledger.carried_tokens = sum(rollout.new_tokens for rollout in rollouts.kept())
+    assert ledger.balance == 0
 
 
 def test_samples_have_indices_of_their_own(start: Callable[..., Run]) -> None:
@@ -266,7 +300,7 @@ def test_the_data_source_is_found_where_slime_has_it(
     checked = scenario("april")
     slime = FakeSlime(checked.workload)
     slime.install(monkeypatch, home)
-    slime.loop.close()
+    slime.close()
     assert issubclass(Adapter(planned(checked).exported).data_source(), DataSource)
 
 

@@ -23,6 +23,14 @@ SLEEP_SOURCE = Provenance(
     "vLLM 0.11 on A100 (blog.vllm.ai, sleep mode): 0.2 s and 72 % of the host link; four GPUs move "
     "twice what one does. Held out: Phi-3-vision wakes 1.4 times as slowly",
 )
+SWITCH_S = 0.9  # mean of falling asleep and waking up
+SWITCH_LOW, SWITCH_HIGH = 0.2, 7.0
+SWITCH_SOURCE = Provenance(
+    "fitted",
+    "an engine in TRL's loop falls asleep in 1.3 to 1.6 s and wakes in 0.3 s (TRL issue 4086, 52 "
+    "GiB freed). Held out: vLLM on A100, Qwen3-8B with adapters, 0.3 s to sleep and 6.5 s to wake "
+    "with its weights read anew, 10.6 and 2.2 s with them kept (vLLM pull request 48337)",
+)
 
 
 def engine_switch_s(model: Model, gpu: Gpu, tensor_parallel: int, level: Sleep) -> float:

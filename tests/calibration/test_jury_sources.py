@@ -400,6 +400,17 @@ def test_phases_are_taken_from_the_simulation_by_name() -> None:
     assert {phase.kind for phase in run.phases} <= set(phases.PARTS)
 
 
+def test_log_probs_may_be_fitted_to_where_nothing_else_of_a_step_is() -> None:
+    (step, *_) = phases.read_steps(PUBLISHED / phases.FILE)
+    small = replace(step.run, groups=2, group_size=4, role="held out")
+    cases, scenarios = phases.judge([replace(step, run=small, log_prob_role="calibrated")])
+    roles = {case.group: case.role for case in cases}
+    assert roles.pop("log_prob") == "calibrated"
+    assert set(roles.values()) == {"held out"}
+    assert list(scenarios) == [step.run.name]
+    assert all(case.low <= case.forecast <= case.high for case in cases)  # type: ignore[operator]
+
+
 def test_a_total_is_met_only_where_its_phases_are() -> None:
     case = Case("generation", "a", "s", 80.0, 100.0)
     cases = [case, Case("update", "a", "s", 100.0, 80.0), Case("rest", "a", "s", 2.0, 6.0)]
@@ -475,7 +486,7 @@ def test_a_ratio_is_taken_to_its_own_on_policy_run() -> None:
     assert cases[2].measured == 0.75
     assert cases[2].forecast == pytest.approx(cases[1].forecast / cases[0].forecast)
     slower = replace(cases[2], measured=1.2)
-    assert rl_steps.wrong_signs([cases[2], slower, slower, cases[2]]) == 0.5
+    assert rl_steps.wrong_signs([cases[2], slower, cases[2], cases[2]]) == 0.25
     assert set(scenarios) == {run.name for run in tiny}
 
 

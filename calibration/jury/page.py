@@ -10,6 +10,7 @@ NEAR, FAR = 0.10, 0.20
 AREAS: Mapping[str, tuple[str, ...]] = {
     "The engine": ("kernel_tables", "engine_grid", "trace", "throughput", "serving_points"),
     "The trainer": ("trainer_baselines", "async_lora"),
+    "Phases of steps": ("phases",),
     "Whole steps": ("rl_steps", "rl_mixtures", "peers"),
     "Weight sync": ("weight_updates",),
 }

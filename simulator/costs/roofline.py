@@ -14,6 +14,7 @@ import numpy as np
 
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.costs.capacity import kv_pool_tokens
+from simulator.costs.collectives import all_reduce_s
 from simulator.costs.engines import Unsaid
 from simulator.costs.forward import Attention, Products, at_least
 from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu
@@ -161,13 +162,13 @@ class RooflineCost(RooflineOptions):
         return Attention(self.model, self.gpu, self.tensor_parallel, self.data_parallel_attention)
 
     def _all_reduce_s(self, tokens: int) -> float:
-        """Two ring all-reduces a layer of the hidden states: 2 (n - 1) / n of their bytes each."""
+        """Two ring all-reduces a layer of the hidden states."""
         n, gpu, model = self.tensor_parallel, self.gpu, self.model
         if n == 1:
             return 0.0
-        sent_bytes = 2 * (n - 1) / n * 2 * model.hidden * tokens
         rate = gpu.link_bytes_per_s(n) * gpu.interconnect_efficiency
-        return 2 * model.layers * (gpu.all_reduce_floor_s + sent_bytes / rate)
+        each_s = all_reduce_s(2 * model.hidden * tokens, n, rate, gpu.all_reduce_floor_s)
+        return 2 * model.layers * each_s
 
     def _base_s(self, tokens: int, rollouts: int) -> float:
         """The GPU's part but for attention: ``tokens`` computed, ``rollouts`` sampled."""
@@ -241,25 +242,26 @@ class RooflineCost(RooflineOptions):
         rate = min(self.sync_bytes_per_s, self.gpu.interconnect_bytes_per_s)
         return self.sync_fixed_s + self.model.weight_bytes / rate
 
-    def _switch_s(self) -> float:
+    def _switch_s(self, back: bool) -> float:
         if self.placement != "colocated":
             return 0.0
-        moved = self.trainer_of.trained_bytes_per_gpu if self.offload_optimizer else 0.0
-        return self.switch_fixed_s + moved / self.gpu.host_link_bytes_per_s
+        moved_s = self.trainer_of.copies_s[back] if self.offload_optimizer else 0.0
+        return self.switch_fixed_s + moved_s
 
     @property
     def switch_to_train_s(self) -> float:
         """Colocated: free the KV pool (fixed) and load the trained states from the host."""
-        return self._switch_s()
+        return self._switch_s(back=True)
 
     @property
     def switch_to_rollout_s(self) -> float:
         """Colocated: move the trained states to the host and map the KV pool (fixed)."""
-        return self._switch_s()
+        return self._switch_s(back=False)
 
     def drawn(self, rng: np.random.Generator) -> RooflineCost:
         """The costs with every uncertain figure drawn anew: `simulator.costs.roofline_draws`."""
-        gpu, trainer = drawn_gpu(self.gpu, rng), self.trainer_of
+        trainer = self.trainer_of
+        gpu = drawn_gpu(trainer.gpu, rng)  # the engine's, but for the trainer's attention
         changed = {n: f * getattr(trainer, n) for n, f in factors(TRAINER_SPREADS, rng).items()}
         spreads = cost_spreads(self.engine, self.engine_sleep)
         own = {n: f * getattr(self, n) for n, f in factors(spreads, rng).items()}
@@ -293,12 +295,6 @@ class RooflineCost(RooflineOptions):
             said.append(
                 f"{model.name}: products of {model.four_bit_floats} weights are taken at the 16 "
                 "bit peak, as where a GPU has no cores for them; those that have are faster"
-            )
-        unseen = extremes.rollout_tokens > model.window_tokens and extremes.train_tokens
-        if model.windowed_layers and unseen:
-            said.append(
-                f"{model.name}: the trainer's attention is priced as if no layer had a window of "
-                f"{model.window_tokens:,} tokens"
             )
         if self.tensor_parallel > 1 and gpu.interconnect_bytes_per_s <= PCIE_BYTES_PER_S:
             how = (

@@ -16,6 +16,9 @@ import numpy as np
 from simulator.costs.engines import ENGINES, Engine
 from simulator.costs.hardware import Gpu
 from simulator.costs.sleep import HIGH, LOW, SLEEP_SOURCE, Sleep
+from simulator.costs.state_copies import HIGH as COPIES_HIGH
+from simulator.costs.state_copies import LOW as COPIES_LOW
+from simulator.costs.state_copies import PAGEABLE_SOURCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ GPU_SPREADS = (
 ASSUMED_GPU_SPREADS = (
     Spread(0.78, 1.28, _BANDWIDTH, _LIKE),
     Spread(0.6, 1.8, _FLOP, _LIKE),
-    Spread(0.5, 2.0, _TRAINER, "fits to four GPUs: 0.12 to 0.74"),
+    Spread(0.5, 2.0, _TRAINER, "kernels of one GPU, 0.13 to 0.48, and fits to four, 0.12 to 0.74"),
 )
 COST_SPREADS = (
     Spread(0.5, 2.0, ("host_s", "host_per_rollout_s"), "kernel tables alone to vLLM of mid-2024"),
@@ -61,6 +64,7 @@ TRAINER_SPREADS = (
     Spread(0.6, 1.7, ("kernel_bytes_per_s",), _STEPS),
     Spread(0.4, 3.0, ("expert_launch_s",), "0.4 to 0.8 ms in the mixtures of B200, by model"),
     Spread(0.4, 2.5, ("launch_s_per_layer",), "eager engines, 0.4 ms, to TRL with adapters, 3 ms"),
+    Spread(COPIES_LOW, COPIES_HIGH, ("copies_scale",), PAGEABLE_SOURCE.source),
 )  # fmt: skip
 
 

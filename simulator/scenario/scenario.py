@@ -21,6 +21,7 @@ from simulator.costs import (
 from simulator.costs.fitted import FittedCost
 from simulator.costs.hardware import Gpu
 from simulator.costs.models import Model, load_model, model_presets
+from simulator.costs.roles import roles_apart
 from simulator.costs.section import CostSection
 from simulator.errors import ScenarioError
 from simulator.options import read, short
@@ -110,7 +111,7 @@ def build_scenario(raw: RawScenario) -> Scenario:
 def _build(raw: RawScenario) -> Scenario:
     model = validate(raw.data)
     cluster, counts = model.cluster, model.workload
-    shape = _shape(cluster)
+    shape = replace(_shape(cluster), other_gpus=_other_gpus(model.cost))
     gpu = model.gpu
     network = None if model.model is None else _load_model(model.model, raw.folder)
     cost = _cost(model.cost, network, gpu, cluster, shape, raw.folder)
@@ -181,6 +182,12 @@ def _shape(cluster: ClusterSection) -> ClusterShape:
             "(replicas x tensor_parallel); raise replicas, or use placement: disaggregated",
         )
     return ClusterShape(cluster.replicas, cluster.tensor_parallel, trainer_gpus, colocated)
+
+
+def _other_gpus(section: CostSection) -> int:
+    """GPUs of reference, critic and reward models."""
+    roofline = section.tables.roofline if section.tables else section.roofline
+    return sum(role.gpus for role in roles_apart(roofline.trainer)) if roofline else 0
 
 
 def _load_model(spec: str | Model, folder: Path) -> Model:

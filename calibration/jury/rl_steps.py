@@ -33,7 +33,6 @@ STEPS = 3  # the last one counts, the same groups in both modes
 FUSED_TRAFFIC = 0.7
 SPLITS = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_parallel")
 NVLINK_GPUS = {"h100-sxm": 8, "gb200": 72}  # GPUs that talk over NVLink
-BLACKWELL_ATTENTION = 0.5  # of the peak, by Transformer Engine's attention (assumed)
 FRAMEWORKS = {"nemo": "NeMo-RL", "verl": "verl"}
 
 
@@ -142,13 +141,6 @@ def read_parallel(text: str, where: str) -> tuple[int, ...]:
     return found
 
 
-def gpu_of(gpu: str, framework: str) -> Any:
-    """The GPU as a scenario names it; in Megatron with the attention of its own kernels."""
-    if framework == "nemo" and gpu == "gb200":
-        return {"preset": gpu, "trainer_attention_flop_efficiency": BLACKWELL_ATTENTION}
-    return gpu
-
-
 def scenario(run: RlRun, spread: str = "assumed", runaways: str = "assumed") -> dict[str, Any]:
     """The scenario of a run, with one of ``SPREADS`` and one of ``RUNAWAYS`` for what its lengths'
     mean leaves open."""
@@ -160,7 +152,7 @@ def scenario(run: RlRun, spread: str = "assumed", runaways: str = "assumed") -> 
     return {
         "name": run.name,
         "model": run.model,
-        "gpu": gpu_of(run.gpu, run.framework),
+        "gpu": run.gpu,
         "cluster": {
             "placement": "disaggregated" if run.overlapped else "colocated",
             "replicas": run.rollout_gpus // run.tensor_parallel,
@@ -206,6 +198,8 @@ def megatron(
     options["exchange_bytes_per_parameter"] = 2.0
     options["microbatch_tokens"] = total_tokens
     options["gpus_per_node"] = NVLINK_GPUS[gpu]
+    if gpu == "gb200":  # Transformer Engine's attention
+        options["attention"] = "cudnn"
     for name in ("traffic_per_activation_byte", "traffic_per_logit"):
         options[name] = round(FUSED_TRAFFIC * getattr(RooflineTrainer, name), 2)
     return options
@@ -311,7 +305,7 @@ def source(data: Path) -> Source:
             "NeMo-RL: 64 x 32 rollouts, 8 + 8 (32 + 32, GB200 4 + 4 and 16 + 16) GPUs when "
             "overlapped and the sharing of KV memory from its recipes; prompts from tokens/s/GPU; "
             "the trainer's layout, packing and recomputation (none of it for Qwen3-32B) from its "
-            "recipes; Transformer Engine's attention at half of the GB200's peak",
+            "recipes; Transformer Engine's attention on GB200",
             "verl: 512 x 16 rollouts, tensor parallel 4 and 16 optimiser steps a batch from its "
             "recipe, 1,024 sequences and an eager engine from its defaults of July 2025; prompts "
             "of 200 tokens; 0.5 % of the responses run to the cap (picked from 0, 0.5 and 2 % with "

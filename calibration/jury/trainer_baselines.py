@@ -30,13 +30,6 @@ SFT_TRAFFIC_PER_LOGIT = 8.7
 # Of a routed expert run on its own, in one layer and forward, where the stack has no grouped
 # kernels: fitted to the two Qwen3-30B-A3B rows of B200.
 LOOPED_EXPERT_S = 0.4e-3
-# Share of the bf16 peak that FlashAttention 2 reaches in training; version 3 is the preset's.
-FLASH_2 = {
-    "RTX A6000": 0.72,  # 225 of the A100's 312 TFLOP/s, the same generation (arXiv 2307.08691)
-    "H100": 0.35,  # arXiv 2407.08608, section 1
-    "H200": 0.35,
-    "B200": 0.17,  # the H100's 346 TFLOP/s by the number of multiprocessors, 148 to 132
-}
 BOARDS = {
     "NVIDIA H100 80GB HBM3": "H100",
     "NVIDIA H200": "H200",
@@ -142,15 +135,13 @@ _FULL_NAMES = {
 
 def trainer_of(step: Step) -> RooflineTrainer:
     """The trainer of a baseline, from the presets and what is known of its stack."""
-    gpu = board(step.gpu)
-    if step.attention.endswith("2"):
-        gpu = replace(gpu, trainer_attention_flop_efficiency=FLASH_2[step.gpu])
     rl_traffic = RooflineTrainer.traffic_per_logit
     return RooflineTrainer(
         architecture(_FULL_NAMES.get(step.model, step.model)),
-        gpu,
+        board(step.gpu),
         step.gpus,
         weights="lora" if step.lora else "full",
+        attention="flash_2" if step.attention.endswith("2") else "flash_3",
         log_prob_passes=0,
         microbatch_tokens=step.length,
         expert_launch_s=LOOPED_EXPERT_S if step.looped else 0.0,
@@ -266,8 +257,8 @@ def source(data: Path) -> Source:
         "takes that runs on its own: the Qwen3-30B-A3B rows of B200",
         held_out="RTX A6000 whole; B200 whole, but for Qwen3-30B-A3B",
         assumed=(
-            "FlashAttention 2 reaches what its papers say: 72 % of the peak on Ampere, 35 % on "
-            "Hopper, and on B200 Hopper's by the number of multiprocessors",
+            "FlashAttention 2 and 3 run as simulator/costs/attention_kernels.py has them, measured "
+            "alone on a chip of the same generation",
             "RTX A6000: peaks of its datasheet, other efficiencies of the L40S",
             "activations offloaded to the host count as recomputed",
             f"{failed} baselines that failed for want of memory are left out",

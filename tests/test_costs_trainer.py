@@ -116,6 +116,18 @@ def test_traffic_is_an_option_and_linear() -> None:
     assert forward_s(traffic_per_logit=50) - forward_s() == pytest.approx(50 * logits)
 
 
+def test_fused_kernels_move_less() -> None:
+    load = TrainLoad([(1000, [4000] * 4)])
+    bare = {"traffic_per_activation_byte": 0.0, "traffic_per_logit": 0.0}
+    eager, fused, none = (
+        phases(RooflineTrainer(QWEN, ROOMY, **options), load)["forward"]  # type: ignore[arg-type]
+        for options in ({}, {"kernels": "fused"}, bare)
+    )
+    assert fused - none == pytest.approx(module.FUSED_SHARE * (eager - none))
+    with pytest.raises(ScenarioError, match="one of eager, fused"):
+        RooflineTrainer(QWEN, ROOMY, kernels="compiled")  # type: ignore[arg-type]
+
+
 def test_kernels_gain_less_than_memory_does() -> None:
     """Twice the bandwidth makes the elementwise kernels faster, but not twice: all they take is a
     sum of two parts, and one of them stays."""
@@ -145,6 +157,22 @@ def test_adapters_add_traffic() -> None:
     bare = RooflineTrainer(QWEN, ROOMY, weights="lora", traffic_per_activation_byte=0.0)
     whole = RooflineTrainer(QWEN, ROOMY, traffic_per_activation_byte=0.0)
     assert phases(bare, load)["forward"] == phases(whole, load)["forward"]
+
+
+def test_adapters_want_no_gradient_of_frozen_weights() -> None:
+    """Of the three products for each of a forward's, one is not computed; attention's all are."""
+    load = TrainLoad([(1000, [4000] * 4)])
+    fused = {"traffic_per_activation_byte": 0.0, "traffic_per_logit": 0.0}
+    full, lora = (
+        phases(RooflineTrainer(QWEN, ROOMY, weights=w, **fused), load)  # type: ignore[arg-type]
+        for w in ("full", "lora")
+    )
+    flop = QWEN.linear_flop_per_token * 20_000 + QWEN.head_flop_per_token * 16_000
+    products_s = flop / (ROOMY.bf16_flop_per_s * ROOMY.gemm_flop_efficiency)
+    assert full["backward"] - lora["backward"] == pytest.approx(products_s)
+    assert full["forward"] == lora["forward"]
+    slow = RooflineTrainer(QWEN, ROOMY, weights="lora", launch_s_per_layer=1.0, recompute="none")
+    assert phases(slow, load)["backward"] == 2 * 36  # launching its kernels takes as long
 
 
 def test_adapters_leave_nothing_to_move() -> None:

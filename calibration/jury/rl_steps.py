@@ -10,7 +10,8 @@ from typing import Any
 
 from calibration.jury.files import PUBLISHED, number, one_of, read_rows, whole
 from calibration.jury.verdict import Case, Kind, Role, Source, explain, grouped, mape_checks
-from simulator.costs import RooflineCost, RooflineTrainer
+from simulator.costs import RooflineCost
+from simulator.costs.trainer_options import FUSED_SHARE
 from simulator.errors import ScenarioError
 from simulator.scenario.file import RawScenario
 from simulator.studies.simulate import from_raw, simulate
@@ -28,9 +29,6 @@ SPREADS = {"assumed": 0.6, "narrow": 0.3, "wide": 0.9}
 # Shares of responses that never stop by themselves, as shares of the assumed one.
 RUNAWAYS = {"assumed": 1.0, "none": 0.0, "twice": 2.0}
 STEPS = 3  # the last one counts, the same groups in both modes
-# Megatron's fused kernels move less than what the trainer's defaults were fitted to. With
-# switch_fixed_s, the only figure fitted to NeMo-RL's rows that count as calibrated (v0.4).
-FUSED_TRAFFIC = 0.7
 SPLITS = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_parallel")
 NVLINK_GPUS = {"h100-sxm": 8, "gb200": 72}  # GPUs that talk over NVLink
 FRAMEWORKS = {"nemo": "NeMo-RL", "verl": "verl"}
@@ -200,8 +198,7 @@ def megatron(
     options["gpus_per_node"] = NVLINK_GPUS[gpu]
     if gpu == "gb200":  # Transformer Engine's attention
         options["attention"] = "cudnn"
-    for name in ("traffic_per_activation_byte", "traffic_per_logit"):
-        options[name] = round(FUSED_TRAFFIC * getattr(RooflineTrainer, name), 2)
+    options["kernels"] = "fused"
     return options
 
 
@@ -295,7 +292,7 @@ def source(data: Path) -> Source:
         "NVIDIA-NeMo/RL performance summary v0.4 and v0.5 (H100, GB200); verl's one-step-off "
         "recipe (16 H20)",
         calibrated="NeMo-RL: on v0.4, switch_fixed_s (the default) and the elementwise traffic of "
-        f"its trainer, {FUSED_TRAFFIC:g} of the default. verl: the mean length, which is not "
+        f"its trainer, {FUSED_SHARE:g} of the default. verl: the mean length, which is not "
         "published, so that the forecast of log-prob and update on the on-policy row is the "
         "published 374 s (FSDP2) and 463 s (Megatron)",
         held_out="NeMo-RL: v0.5 and GB200. verl: the one-step-off rows and the ratios",

@@ -60,7 +60,7 @@ _STEPS = "trainer baselines of GPUs that were not fitted (RTX A6000, B200)"
 TRAINER_SPREADS = (
     Spread(0.45, 1.6, ("traffic_per_activation_byte", "traffic_per_logit"),
            "the trainer of NeMo-RL, whose kernels are fused, to prime-rl's; and " + _STEPS),
-    Spread(0.5, 5.0, ("traffic_per_adapted_byte",), _STEPS + ", with adapters and without"),
+    Spread(0.3, 2.5, ("traffic_per_adapted_byte",), _STEPS + ", with adapters and without"),
     Spread(0.6, 1.7, ("kernel_bytes_per_s",), _STEPS),
     Spread(0.4, 3.0, ("expert_launch_s",), "0.4 to 0.8 ms in the mixtures of B200, by model"),
     Spread(0.4, 2.5, ("launch_s_per_layer",), "eager engines, 0.4 ms, to TRL with adapters, 3 ms"),

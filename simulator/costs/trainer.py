@@ -31,6 +31,7 @@ from simulator.costs.trainer_options import (
     COMPUTE_BYTES,
     EXPERT_SHARE,
     FIELD,
+    FUSED_SHARE,
     LOGIT_BYTES,
     STEP_BYTES_PER_PARAMETER,
     STREAM_EFFICIENCY,
@@ -77,11 +78,11 @@ class RooflineTrainer(TrainerOptions):
     expert's kernels take beside their flop, in each layer of each microbatch's forward, where
     experts run one by one; grouped kernels take nothing. A backward takes twice that, and
     ``recompute="full"`` one more forward; ``attention`` or ``mlp`` that part of one, in
-    ``recompute_layers`` layers. ``weights="lora"`` saves states, gradient exchange and
-    optimiser, but no time in the passes: in prime-rl's published steps adapters take back more than
-    frozen weights save. ``log_prob_passes`` forwards over the whole batch run first (the old
-    policy's; a reference model adds one). Then come ``minibatches`` optimiser steps, each over its
-    share of the groups. The LM head runs on response tokens.
+    ``recompute_layers`` layers. ``weights="lora"`` saves states, gradient exchange, optimiser, and
+    of a backward the products that would give gradients of frozen weights; adapters' own kernels
+    take about as much back in prime-rl's published steps. ``log_prob_passes`` forwards over the
+    whole batch run first (the old policy's; a reference model adds one). Then come ``minibatches``
+    optimiser steps, each over its share of the groups. The LM head runs on response tokens.
 
     ``shard`` spreads states over the GPUs and gathers weights for each pass of each microbatch
     (fully sharded data parallel); otherwise each GPU holds them all. Gradients are exchanged in
@@ -323,7 +324,8 @@ class RooflineTrainer(TrainerOptions):
         products = layout.share * gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency
         attention = layout.share * gpu.bf16_flop_per_s * gpu.trainer_attention_flop_efficiency
         read = gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency / COMPUTE_BYTES
-        traffic = self.traffic_per_activation_byte
+        fused = FUSED_SHARE if self.kernels == "fused" else 1.0
+        traffic = fused * self.traffic_per_activation_byte
         if self.weights == "lora" and traffic:  # 0 is fused: adapters' kernels too
             traffic += self.traffic_per_adapted_byte
         moved = self._moved_s_per_byte / layout.share
@@ -336,7 +338,7 @@ class RooflineTrainer(TrainerOptions):
             weights=(model.parameters - model.routed_parameters) / self.tensor_parallel / read,
             expert=expert_weights / read,
             moved_token=traffic * kept_bytes * moved,
-            moved_head_token=self.traffic_per_logit * model.vocab * moved,
+            moved_head_token=fused * self.traffic_per_logit * model.vocab * moved,
             launched_expert=model.sparse_layers * self.expert_launch_s,
             pair=model.full_layers * layer_pair_s,
             near_pair=model.windowed_layers * layer_pair_s,
@@ -385,7 +387,19 @@ class RooflineTrainer(TrainerOptions):
         if self.pipeline_parallel > 1:
             head_s = self._head_s(work)
             whole_s = self.layout.stage_s(max(0.0, whole_s - head_s), head_s)
-        return max(whole_s, self.model.layers / self.pipeline_parallel * self.launch_s_per_layer)
+        return max(whole_s, self._launch_s)
+
+    @property
+    def _launch_s(self) -> float:
+        """The least that a stage's forward takes."""
+        return self.model.layers / self.pipeline_parallel * self.launch_s_per_layer
+
+    def _frozen_s(self, work: Work, whole_s: float) -> float:
+        """What a backward saves where no gradient of the weights is wanted: of its two products for
+        each of the forward's, one; no more than launching its kernels leaves."""
+        each = self._each_s
+        products_s = work.tokens * each.token + work.head_tokens * each.head_token
+        return min(products_s / self.pipeline_parallel, 2 * (whole_s - self._launch_s))
 
     def _again_s(self, work: Work, whole_s: float, talk: Talk) -> float:
         """What a backward computes again of a microbatch whose forward takes ``whole_s``."""
@@ -432,6 +446,8 @@ class RooflineTrainer(TrainerOptions):
             if split:
                 told = layout.talk_s(work.tokens)
                 talk, between = talk + told.attention + told.mlp, between + told.between
+            if self.weights == "lora":
+                repeated -= self._frozen_s(work, stage_s)
             if self.recompute != "none":
                 repeated += self._again_s(work, stage_s, told)
             if self.offload_activations:

@@ -17,6 +17,7 @@ from simulator.options import Above, Between, Doc, Options
 Weights = Literal["full", "lora"]
 Sharding = Literal["fsdp", "hybrid", "zero1", "none"]
 Precision = Literal["bf16", "fp8"]
+Kernels = Literal["eager", "fused"]
 
 FIELD = "cost.roofline.trainer"  # where a scenario sets what follows
 
@@ -26,6 +27,7 @@ COMPUTE_BYTES = 2  # bf16 copies of the weights that the passes read
 STREAM_EFFICIENCY = 0.8  # of memory bandwidth, by the optimiser's elementwise kernels (assumed)
 STEP_BYTES_PER_PARAMETER = 28  # Adam reads weight, gradient, two moments; writes three (fp32)
 LOGIT_BYTES = 17  # held per logit of a chunk: bf16 and fp32 logits, softmax, gradients (fitted)
+FUSED_SHARE = 0.7  # of the bytes that elementwise kernels move, by fused ones (fitted)
 EXPERT_SHARE = 0.635  # of the efficiency of dense products, reached by routed experts (fitted)
 
 _PRIME_RL = (
@@ -39,6 +41,9 @@ TRAINER_SOURCES = {
     "traffic_per_adapted_byte": Provenance("fitted", _PRIME_RL),
     "kernel_bytes_per_s": Provenance("fitted", _PRIME_RL),
     "EXPERT_SHARE": Provenance("fitted", _EXPERTS),
+    "FUSED_SHARE": Provenance(
+        "fitted", "NeMo-RL v0.4's steps on H100 (Megatron's kernels), with its switches"
+    ),
     "expert_launch_s": Provenance(
         "assumed", "grouped kernels; prime-rl's B200 baselines have 0.4 ms"
     ),
@@ -142,12 +147,17 @@ class TrainerOptions(Options):
         Doc("bytes that elementwise kernels move for each byte of activations kept; 0 leaves them "
             "out", unit="bytes", source=_source("traffic_per_activation_byte")),
     ] = 5.74  # fmt: skip
+    kernels: Annotated[
+        Kernels,
+        Doc("whether elementwise kernels run one by one, as PyTorch does, or are fused or compiled "
+            "and move less; scales both traffics", source=_source("FUSED_SHARE")),
+    ] = "eager"  # fmt: skip
     traffic_per_adapted_byte: Annotated[
         float,
         Between(0, 1e6),
         Doc("what adapters add to that, with weights: lora", unit="bytes",
             source=_source("traffic_per_adapted_byte")),
-    ] = 0.9  # fmt: skip
+    ] = 1.8  # fmt: skip
     kernel_bytes_per_s: Annotated[
         float,
         Above(0, 1e30),

@@ -53,12 +53,15 @@ def pack(sequences: Iterable[Work], budget_tokens: int) -> list[Work]:
     is a microbatch of its own."""
     microbatches: list[Work] = []
     tokens, head, pairs, near = 0, 0, 0.0, 0.0
-    for more_tokens, more_head, more_pairs, more_near in sequences:
-        if tokens and tokens + more_tokens > budget_tokens:
+    for more, more_head, more_pairs, more_near in sequences:
+        if tokens + more > budget_tokens and tokens:
             microbatches.append(Work(tokens, head, pairs, near))
-            tokens, head, pairs, near = 0, 0, 0.0, 0.0
-        tokens, head = tokens + more_tokens, head + more_head
-        pairs, near = pairs + more_pairs, near + more_near
+            tokens, head, pairs, near = more, more_head, more_pairs, more_near
+            continue
+        tokens += more
+        head += more_head
+        pairs += more_pairs
+        near += more_near
     if tokens:
         microbatches.append(Work(tokens, head, pairs, near))
     return microbatches

@@ -401,33 +401,29 @@ class RooflineTrainer(TrainerOptions):
         products_s = work.tokens * each.token + work.head_tokens * each.head_token
         return min(products_s / self.pipeline_parallel, 2 * (whole_s - self._launch_s))
 
-    def _again_s(self, work: Work, whole_s: float, talk: Talk) -> float:
-        """What a backward computes again of a microbatch whose forward takes ``whole_s``."""
-        if self.recompute == "full":
-            again_s = whole_s + talk.attention + talk.mlp
+    def _part_s(self, work: Work, whole_s: float, talk: Talk) -> float:
+        """What a backward computes again, of a microbatch whose forward takes ``whole_s``, of
+        attention or of MLPs."""
+        each = self._each_s
+        products_s = each.token * each.attention_product_share
+        moved_s = each.moved_token * each.attention_moved_share
+        part_s, told_s = work.tokens * (products_s + moved_s), talk.attention
+        if self.recompute == "mlp":
+            part_s, told_s = work.tokens * (each.token + each.moved_token) - part_s, talk.mlp
         else:
-            each = self._each_s
-            attention_s = work.tokens * (
-                each.token * each.attention_product_share
-                + each.moved_token * each.attention_moved_share
-            )
-            mlp_s = work.tokens * (each.token + each.moved_token) - attention_s
-            attention_s += self._attention_s(work)
-            part_s = attention_s if self.recompute == "attention" else mlp_s
-            again_s = min(part_s / self.pipeline_parallel, whole_s)
-            again_s += talk.attention if self.recompute == "attention" else talk.mlp
-        layers = self.model.layers
-        return again_s * (self.recompute_layers or layers) / layers
+            part_s += self._attention_s(work)
+        return min(part_s / self.pipeline_parallel, whole_s) + told_s
 
     def _phases_s(self, microbatches: Sequence[Work]) -> dict[str, float]:
         """The policy's phases, with those of a critic and of reward models of its size, which have
         no logits: their forwards before the update count as ``log_prob``."""
-        bare = [work._replace(head_tokens=0) for work in microbatches]
-        phases = self._pass_s(microbatches if self.logits else bare, self.log_prob_passes)
+        phases = self._pass_s(
+            microbatches if self.logits else _bare(microbatches), self.log_prob_passes
+        )
         critic = self.critic and self._shares("critic")
         rewards = self.reward_passes if self._shares("reward") else 0
         if critic or rewards:
-            valued = self._pass_s(bare, 1)
+            valued = self._pass_s(_bare(microbatches), 1)
             phases["log_prob"] += (rewards + critic) * valued.pop("log_prob")
             if critic:
                 for name, seconds in valued.items():
@@ -437,7 +433,8 @@ class RooflineTrainer(TrainerOptions):
     def _pass_s(self, microbatches: Sequence[Work], passes: int) -> dict[str, float]:
         """Phases of one model, with ``passes`` forwards before the update."""
         count, layout = len(microbatches), self.layout
-        forward = talk = between = offload = repeated = 0.0
+        forward = talk = between = offload = again = saved = 0.0
+        adapted, part = self.weights == "lora", self.recompute in ("attention", "mlp")
         told = Talk(0.0, 0.0, 0.0)
         split = self.gpus > layout.data_parallel or self.expert_parallel > 1
         for work in microbatches:
@@ -446,10 +443,10 @@ class RooflineTrainer(TrainerOptions):
             if split:
                 told = layout.talk_s(work.tokens)
                 talk, between = talk + told.attention + told.mlp, between + told.between
-            if self.weights == "lora":
-                repeated -= self._frozen_s(work, stage_s)
-            if self.recompute != "none":
-                repeated += self._again_s(work, stage_s, told)
+            if adapted:
+                saved += self._frozen_s(work, stage_s)
+            if part:
+                again += self._part_s(work, stage_s, told)
             if self.offload_activations:
                 kept_bytes = work.tokens * self._kept_bytes / self.pipeline_parallel
                 moved_s = kept_bytes / self.gpu.host_link_bytes_per_s
@@ -458,8 +455,11 @@ class RooflineTrainer(TrainerOptions):
         gather, exchange = layout.gather_s * count, 0.0
         if self.weights == "full":
             exchange = layout.exchange_s(count)
+        if self.recompute == "full":
+            again = forward + talk
+        again *= (self.recompute_layers or self.model.layers) / self.model.layers
         ahead = (forward + talk + between) * idle
-        behind = (2 * forward + talk + between + repeated) * idle
+        behind = (2 * forward + talk + between + again - saved) * idle
         gathered_again = gather if self.reshard_after_forward else 0.0
         hidden = self.overlap
         return {
@@ -503,13 +503,14 @@ class RooflineTrainer(TrainerOptions):
             longest = max(longest, sum(self._widest(load)) if jobs else 0)
         self._check_fits(longest, prefix)
         budget = self._budget_tokens(longest)
-        order = sorted(range(len(jobs)), key=lambda job: -jobs[job][0])
+        sizes = [tokens for tokens, _ in jobs]
+        order = sorted(range(len(jobs)), key=sizes.__getitem__, reverse=True)
         heap = [(0, gpu) for gpu in range(min(self.layout.data_parallel, max(1, len(jobs))))]
         assigned: list[list[int]] = [[] for _ in heap]
         for job in order:
             held, gpu = heapq.heappop(heap)
             assigned[gpu].append(job)
-            heapq.heappush(heap, (held + jobs[job][0], gpu))
+            heapq.heappush(heap, (held + sizes[job], gpu))
         if self.batching.startswith("padded"):
             rows = [[jobs[job][1][0][0] for job in sorted(mine)] for mine in assigned]
             return [self._padded(mine, budget, load) for mine in rows], 0
@@ -592,6 +593,11 @@ class RooflineTrainer(TrainerOptions):
             count += max(len(m) for m in per_gpu)
             largest = max(largest, *(w.tokens for m in per_gpu for w in m))
         return total, count, largest
+
+
+def _bare(microbatches: Sequence[Work]) -> list[Work]:
+    """Without logits."""
+    return [work._replace(head_tokens=0) for work in microbatches]
 
 
 def _seen(seconds: float, hidden: float, behind_s: float) -> float:

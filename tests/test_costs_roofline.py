@@ -449,6 +449,17 @@ def test_warnings_name_each_range_left_and_only_those() -> None:
     assert "40,000 tokens in a rollout" in tokens
     unmeasured = RooflineCost(model, load_gpu("mi300x")).warnings(Extremes())
     assert [("engine" in w, "trainer" in w) for w in unmeasured] == [(True, False), (False, True)]
+    b200 = load_gpu("b200")
+    (unnamed,) = RooflineCost(model, b200).warnings(Extremes())
+    assert "trainer efficiencies are assumed" in unnamed
+    named = RooflineTrainer(model, b200, attention="flash_4")
+    assert RooflineCost(model, b200, trainer=named).warnings(Extremes()) == []
+    copied = RooflineTrainer(model, cost.gpu, state_copies="pageable")
+    (twice,) = RooflineCost(model, cost.gpu, trainer=copied).warnings(Extremes())
+    assert "set engine_sleep" in twice
+    asleep = RooflineCost(model, cost.gpu, trainer=copied, engine_sleep="offload")
+    apart = RooflineCost(model, cost.gpu, trainer=copied, placement="disaggregated")
+    assert asleep.warnings(Extremes()) == apart.warnings(Extremes()) == []
     oss = RooflineCost(load_model("gpt-oss-20b"), load_gpu("h100-sxm"))
     (floats,) = oss.warnings(Extremes(rollout_tokens=1000))
     assert "products of mxfp4 weights" in floats

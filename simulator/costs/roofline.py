@@ -275,8 +275,12 @@ class RooflineCost(RooflineOptions):
         """Ranges that the run left, and figures that nobody measured."""
         said = []
         gpu = self.gpu
-        for names, use in ((EFFICIENCIES, "engine"), (TRAINER_EFFICIENCIES, "trainer")):
-            if not gpu.kinds(names) & {"measured", "fitted"}:
+        trainer = self.trainer_of
+        for names, use, its in (
+            (EFFICIENCIES, "engine", gpu),
+            (TRAINER_EFFICIENCIES, "trainer", trainer.gpu),
+        ):
+            if not its.kinds(names) & {"measured", "fitted"}:
                 said.append(
                     f"{gpu.name}: {use} efficiencies are assumed; no kernel or step of this GPU "
                     "was measured"
@@ -295,6 +299,13 @@ class RooflineCost(RooflineOptions):
             said.append(
                 f"{model.name}: products of {model.four_bit_floats} weights are taken at the 16 "
                 "bit peak, as where a GPU has no cores for them; those that have are faster"
+            )
+        moved = self.placement == "colocated" and self.offload_optimizer
+        if moved and trainer.state_copies == "pageable" and isinstance(self.switch_fixed_s, Unsaid):
+            said.append(
+                f"switches: the default switch_fixed_s of {self.switch_fixed_s:g} s was fitted to "
+                "stacks whose states go to pageable memory, and has those copies in it; set "
+                "engine_sleep or switch_fixed_s beside state_copies"
             )
         if self.tensor_parallel > 1 and gpu.interconnect_bytes_per_s <= PCIE_BYTES_PER_S:
             how = (

@@ -96,7 +96,11 @@ class TrainerOptions(Options):
     log_prob_passes: Annotated[
         int,
         Between(0, 1000),
-        Doc("forwards over the batch before the update; a reference model adds one", unit="passes"),
+        Doc(
+            "forwards over the batch before the update; a reference model adds one; 0 takes the "
+            "old policy's from the engine",
+            unit="passes",
+        ),
     ] = 1
     minibatches: Annotated[
         int, Between(1, 1_000_000), Doc("optimiser steps an update", unit="steps")

@@ -64,6 +64,13 @@ def test_reward_models_of_another_size() -> None:
     assert two - bare == pytest.approx(2 * (one - bare), rel=0.01)  # weights are gathered a pass
 
 
+def test_roles_apart_work_at_the_same_time() -> None:
+    one = phases(reference_gpus=2)["log_prob"]
+    other = phases(reward_passes=1, reward_gpus=1)["log_prob"]
+    both = phases(reference_gpus=2, reward_passes=1, reward_gpus=1)["log_prob"]
+    assert both == max(one, other) > phases()["log_prob"]
+
+
 def test_memory_beside_the_policy() -> None:
     small, bare = load_model(SMALL), trainer().state_bytes_per_gpu
     judged = trainer(reference_model=SMALL, reward_passes=1, reward_model=SMALL)

@@ -204,7 +204,7 @@ class RooflineTrainer(TrainerOptions):
         own = max(0.0, self._policy_bytes - GRADIENT_BYTES * gradients)
         if self.critic and self._shares("critic"):
             own *= 2
-        here = (trainer for role, trainer in self.others if role.trained and not role.gpus)
+        here = (trainer for role, trainer in self.others if not role.gpus)
         return own + sum(trainer.trained_bytes_per_gpu for trainer in here)
 
     @property

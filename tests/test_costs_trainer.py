@@ -118,7 +118,7 @@ def test_traffic_is_an_option_and_linear() -> None:
 
 def test_fused_kernels_move_less() -> None:
     load = TrainLoad([(1000, [4000] * 4)])
-    bare = {"traffic_per_activation_byte": 0.0, "traffic_per_logit": 0.0}
+    bare = {"traffic_per_activation_byte": 0.0}
     eager, fused, none = (
         phases(RooflineTrainer(QWEN, ROOMY, **options), load)["forward"]  # type: ignore[arg-type]
         for options in ({}, {"kernels": "fused"}, bare)

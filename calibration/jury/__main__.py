@@ -18,6 +18,7 @@ from calibration.jury import (
     throughput,
     trace,
     trainer_baselines,
+    training_steps,
     verdict_files,
     weight_updates,
 )
@@ -34,6 +35,7 @@ SOURCES: Mapping[str, Judge] = {
     "throughput": throughput.source,
     "serving_points": serving_points.source,
     "trainer_baselines": trainer_baselines.source,
+    "training_steps": training_steps.source,
     "rl_steps": rl_steps.source,
     "rl_mixtures": rl_mixtures.source,
     "async_lora": async_lora.source,

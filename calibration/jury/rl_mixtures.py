@@ -60,6 +60,8 @@ class MixtureRun:
         )
         options = megatron(self.gpu, self.parallel, self.total_tokens, "full")
         options["state_copies"] = "pageable"
+        if self.gpu == "gb200":  # Transformer Engine's
+            options["attention"] = "cudnn"
         trainer = RooflineTrainer(model, gpu, self.gpus, log_prob_passes=2, **options)
         return RooflineCost(
             model,

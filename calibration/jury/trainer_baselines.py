@@ -15,7 +15,7 @@ from calibration.jury.fitting import fit_relative, halves
 from calibration.jury.verdict import Case, Check, Kind, Role, Source, explain, mape_checks
 from simulator.costs import RooflineTrainer, TrainLoad
 from simulator.costs.hardware import Gpu, load_gpu
-from simulator.costs.roofline_draws import TRAINER_SPREADS, drawn_gpu, factors
+from simulator.costs.roofline_draws import drawn_gpu, factors, trainer_spreads
 
 FILE = "trainer_step_times.csv"
 COLUMNS = (
@@ -151,17 +151,24 @@ def trainer_of(step: Step) -> RooflineTrainer:
 
 def forecast_s(step: Step, trainer: RooflineTrainer) -> float:
     """Seconds of the step by ``trainer``."""
-    return trainer.train(TrainLoad([(0, [step.length] * (step.micro_batches * step.gpus))])).total_s
+    return trainer.train(load_of(step)).total_s
 
 
-def interval_s(step: Step, share: float = 0.9) -> tuple[float, float]:
+def load_of(step: Step) -> TrainLoad:
+    """What the step trains on."""
+    return TrainLoad([(0, [step.length] * (step.micro_batches * step.gpus))])
+
+
+def drawn_s(
+    base: RooflineTrainer, load: TrainLoad, draws: int = DRAWS, share: float = 0.9
+) -> tuple[float, float]:
     """The middle ``share`` of forecasts whose uncertain figures are drawn anew, as `rollcast
     compare` draws them: seconds."""
-    rng, base = np.random.default_rng(0), trainer_of(step)
+    rng, spreads = np.random.default_rng(0), trainer_spreads(base.kernels)
     found = []
-    for _ in range(DRAWS):
-        changed = {n: f * getattr(base, n) for n, f in factors(TRAINER_SPREADS, rng).items()}
-        found.append(forecast_s(step, replace(base, gpu=drawn_gpu(base.gpu, rng), **changed)))
+    for _ in range(draws):
+        changed = {n: f * getattr(base, n) for n, f in factors(spreads, rng).items()}
+        found.append(replace(base, gpu=drawn_gpu(base.gpu, rng), **changed).train(load).total_s)
     low, high = np.quantile(found, [(1 - share) / 2, (1 + share) / 2])
     return float(low), float(high)
 
@@ -216,8 +223,9 @@ def judge(steps: Sequence[Step]) -> list[Case]:
     """A case for each step, with its interval."""
     cases = []
     for step in steps:
-        low, high = interval_s(step)
-        forecast = forecast_s(step, trainer_of(step))
+        trainer = trainer_of(step)
+        low, high = drawn_s(trainer, load_of(step))
+        forecast = forecast_s(step, trainer)
         cases.append(
             Case(
                 step.group, f"{step.gpu}, {step.name}", "s", step.step_s, forecast, step.role,

@@ -19,7 +19,7 @@ from simulator.costs.engines import Unsaid
 from simulator.costs.forward import Attention, Products, at_least
 from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu
 from simulator.costs.models import Model
-from simulator.costs.roofline_draws import TRAINER_SPREADS, cost_spreads, drawn_gpu, factor, factors
+from simulator.costs.roofline_draws import cost_spreads, drawn_gpu, factor, factors, trainer_spreads
 from simulator.costs.roofline_options import (
     FIELD,
     FITTED_PREFILL_TOKENS,
@@ -262,7 +262,8 @@ class RooflineCost(RooflineOptions):
         """The costs with every uncertain figure drawn anew: `simulator.costs.roofline_draws`."""
         trainer = self.trainer_of
         gpu = drawn_gpu(trainer.gpu, rng)  # the engine's, but for the trainer's attention
-        changed = {n: f * getattr(trainer, n) for n, f in factors(TRAINER_SPREADS, rng).items()}
+        known = trainer_spreads(trainer.kernels)
+        changed = {n: f * getattr(trainer, n) for n, f in factors(known, rng).items()}
         spreads = cost_spreads(self.engine, self.engine_sleep)
         own = {n: f * getattr(self, n) for n, f in factors(spreads, rng).items()}
         sync = self.sync

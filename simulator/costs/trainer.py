@@ -29,7 +29,6 @@ from simulator.costs.roles import ALONE, JUDGES, Role, beside, roles_apart
 from simulator.costs.state_copies import copy_bytes_per_s
 from simulator.costs.trainer_options import (
     COMPUTE_BYTES,
-    EXPERT_SHARE,
     FIELD,
     FUSED_SHARE,
     LOGIT_BYTES,
@@ -333,12 +332,12 @@ class RooflineTrainer(TrainerOptions):
         kept_bytes = model.layers * kept.whole
         layer_pair_s = model.attention_flop_per_layer / attention
         return Each(
-            token=(dense_flop + routed_flop / EXPERT_SHARE) / self._precision_gain / products,
+            token=(dense_flop + routed_flop / self.expert_share) / self._precision_gain / products,
             head_token=model.head_flop_per_token / products,
             weights=(model.parameters - model.routed_parameters) / self.tensor_parallel / read,
             expert=expert_weights / read,
             moved_token=traffic * kept_bytes * moved,
-            moved_head_token=fused * self.traffic_per_logit * model.vocab * moved,
+            moved_head_token=self.traffic_per_logit * model.vocab * moved,
             launched_expert=model.sparse_layers * self.expert_launch_s,
             pair=model.full_layers * layer_pair_s,
             near_pair=model.windowed_layers * layer_pair_s,

@@ -135,7 +135,9 @@ def source(data: Path) -> Source:
             "layouts, packing, recomputation and the engine's tensor parallelism from the recipes; "
             "every response of the mean length",
             "the engine sleeps at level 1 (NeMo-RL issue 2471); the trainer's states go to "
-            "pageable host memory and back (issue 3976), at the rates of state_copies",
+            "pageable host memory and back (issue 3976), at the rates of state_copies, none of "
+            "which these steps were used for; that it is these copies was looked for with the "
+            "steps in view",
         ),
         cases=tuple(cases),
         checks=tuple(mape_checks(cases, TARGET)),

@@ -267,6 +267,8 @@ def source(data: Path) -> Source:
         assumed=(
             "FlashAttention 2 and 3 run as simulator/costs/attention_kernels.py has them, measured "
             "alone on a chip of the same generation",
+            "kernel_bytes_per_s is not the best of the fit with adapters as they are now, but its "
+            "value before: the fit is flat, and held-out rows were in view",
             "RTX A6000: peaks of its datasheet, other efficiencies of the L40S",
             "activations offloaded to the host count as recomputed",
             f"{failed} baselines that failed for want of memory are left out",

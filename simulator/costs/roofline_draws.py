@@ -58,7 +58,7 @@ COST_SPREADS = (
     Spread(0.2, 4.0, ("switch_fixed_s",), "an engine alone, 1 to 2 s, to NeMo-RL and verl, 30 s"),
 )
 _FUSED = "FUSED_SHARE: 0.15 to 0.3 by training steps of Llama, 0.7 by NeMo-RL's whole steps"
-_MIXTURES = "training steps of mixtures, each off by 28 % in the root mean square of the log"
+_MIXTURES = "training steps of mixtures, held-out ones too: 28 % in the root mean square of the log"
 _STEPS = "trainer baselines of GPUs that were not fitted (RTX A6000, B200)"
 TRAINER_SPREADS = (
     Spread(0.45, 1.6, ("traffic_per_activation_byte", "traffic_per_logit"),

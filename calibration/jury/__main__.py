@@ -19,6 +19,7 @@ from calibration.jury import (
     throughput,
     trace,
     trainer_baselines,
+    training_steps,
     verdict_files,
     weight_updates,
 )
@@ -35,6 +36,7 @@ SOURCES: Mapping[str, Judge] = {
     "throughput": throughput.source,
     "serving_points": serving_points.source,
     "trainer_baselines": trainer_baselines.source,
+    "training_steps": training_steps.source,
     "phases": phases.source,
     "rl_steps": rl_steps.source,
     "rl_mixtures": rl_mixtures.source,

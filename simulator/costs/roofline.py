@@ -14,12 +14,12 @@ import numpy as np
 
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.costs.capacity import kv_pool_tokens
+from simulator.costs.collectives import all_reduce_s
 from simulator.costs.engines import Unsaid
 from simulator.costs.forward import Attention, Products, at_least
 from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu
 from simulator.costs.models import Model
-from simulator.costs.parallel import GRADIENT_BYTES
-from simulator.costs.roofline_draws import TRAINER_SPREADS, cost_spreads, drawn_gpu, factor, factors
+from simulator.costs.roofline_draws import cost_spreads, drawn_gpu, factor, factors, trainer_spreads
 from simulator.costs.roofline_options import (
     FIELD,
     FITTED_PREFILL_TOKENS,
@@ -176,13 +176,13 @@ class RooflineCost(RooflineOptions):
         return Attention(self.model, self.gpu, self.tensor_parallel, self.data_parallel_attention)
 
     def _all_reduce_s(self, tokens: int) -> float:
-        """Two ring all-reduces a layer of the hidden states: 2 (n - 1) / n of their bytes each."""
+        """Two ring all-reduces a layer of the hidden states."""
         n, gpu, model = self.tensor_parallel, self.gpu, self.model
         if n == 1:
             return 0.0
-        sent_bytes = 2 * (n - 1) / n * 2 * model.hidden * tokens
         rate = gpu.link_bytes_per_s(n) * gpu.interconnect_efficiency
-        return 2 * model.layers * (gpu.all_reduce_floor_s + sent_bytes / rate)
+        each_s = all_reduce_s(2 * model.hidden * tokens, n, rate, gpu.all_reduce_floor_s)
+        return 2 * model.layers * each_s
 
     def _base_s(self, tokens: int, rollouts: int) -> float:
         """The GPU's part but for attention: ``tokens`` computed, ``rollouts`` sampled."""
@@ -256,35 +256,30 @@ class RooflineCost(RooflineOptions):
         rate = min(self.sync_bytes_per_s, self.gpu.interconnect_bytes_per_s)
         return self.sync_fixed_s + self.model.weight_bytes / rate
 
-    @cached_property
-    def _offloaded_bytes(self) -> float:
-        """What a GPU's optimiser owns, of the states that an update changes; gradients are freed
-        and not moved."""
-        trainer = self.trainer_of
-        each = max(trainer.state_bytes_per_parameter - GRADIENT_BYTES, 0.0)
-        return min(trainer.trained_bytes_per_gpu, each * trainer.layout.owned_parameters)
-
-    def _switch_s(self) -> float:
+    def _switch_s(self, back: bool) -> float:
         if self.placement != "colocated":
             return 0.0
-        moved = self._offloaded_bytes if self.offload_optimizer else 0.0
-        rate = min(self.offload_bytes_per_s, self.gpu.host_link_bytes_per_s)
-        return self.switch_fixed_s + moved / rate
+        moved_s = 0.0
+        if self.offload_optimizer:
+            moved_s = self.trainer_of.copies_s(self.offload_bytes_per_s)[back]
+        return self.switch_fixed_s + moved_s
 
     @property
     def switch_to_train_s(self) -> float:
         """Colocated: free the KV pool (fixed) and load the trained states from the host."""
-        return self._switch_s()
+        return self._switch_s(back=True)
 
     @property
     def switch_to_rollout_s(self) -> float:
         """Colocated: move the trained states to the host and map the KV pool (fixed)."""
-        return self._switch_s()
+        return self._switch_s(back=False)
 
     def drawn(self, rng: np.random.Generator) -> RooflineCost:
         """The costs with every uncertain figure drawn anew: `simulator.costs.roofline_draws`."""
-        gpu, trainer = drawn_gpu(self.gpu, rng), self.trainer_of
-        changed = {n: f * getattr(trainer, n) for n, f in factors(TRAINER_SPREADS, rng).items()}
+        trainer = self.trainer_of
+        gpu = drawn_gpu(trainer.gpu, rng)  # the engine's, but for the trainer's attention
+        known = trainer_spreads(trainer.kernels)
+        changed = {n: f * getattr(trainer, n) for n, f in factors(known, rng).items()}
         spreads = cost_spreads(self.engine, self.engine_sleep, self.stack)
         own = {n: f * getattr(self, n) for n, f in factors(spreads, rng).items()}
         sync = self.sync
@@ -297,8 +292,12 @@ class RooflineCost(RooflineOptions):
         """Ranges that the run left, and figures that nobody measured."""
         said = []
         gpu = self.gpu
-        for names, use in ((EFFICIENCIES, "engine"), (TRAINER_EFFICIENCIES, "trainer")):
-            if not gpu.kinds(names) & {"measured", "fitted"}:
+        trainer = self.trainer_of
+        for names, use, its in (
+            (EFFICIENCIES, "engine", gpu),
+            (TRAINER_EFFICIENCIES, "trainer", trainer.gpu),
+        ):
+            if not its.kinds(names) & {"measured", "fitted"}:
                 said.append(
                     f"{gpu.name}: {use} efficiencies are assumed; no kernel or step of this GPU "
                     "was measured"
@@ -318,11 +317,12 @@ class RooflineCost(RooflineOptions):
                 f"{model.name}: products of {model.four_bit_floats} weights are taken at the 16 "
                 "bit peak, as where a GPU has no cores for them; those that have are faster"
             )
-        unseen = extremes.rollout_tokens > model.window_tokens and extremes.train_tokens
-        if model.windowed_layers and unseen:
+        moved = self.placement == "colocated" and self.offload_optimizer
+        if moved and trainer.state_copies == "pageable" and isinstance(self.switch_fixed_s, Unsaid):
             said.append(
-                f"{model.name}: the trainer's attention is priced as if no layer had a window of "
-                f"{model.window_tokens:,} tokens"
+                f"switches: the default switch_fixed_s of {self.switch_fixed_s:g} s was fitted to "
+                "stacks whose states go to pageable memory, and has those copies in it; set "
+                "engine_sleep or switch_fixed_s beside state_copies"
             )
         if self.tensor_parallel > 1 and gpu.interconnect_bytes_per_s <= PCIE_BYTES_PER_S:
             how = (

@@ -25,6 +25,10 @@ from simulator.costs.sleep import (
     Sleep,
 )
 from simulator.costs.stacks import STACKS, Stack
+from simulator.costs.state_copies import HIGH as COPIES_HIGH
+from simulator.costs.state_copies import LOW as COPIES_LOW
+from simulator.costs.state_copies import PAGEABLE_SOURCE
+from simulator.costs.trainer_options import Kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ GPU_SPREADS = (
 ASSUMED_GPU_SPREADS = (
     Spread(0.78, 1.28, _BANDWIDTH, _LIKE),
     Spread(0.6, 1.8, _FLOP, _LIKE),
-    Spread(0.5, 2.0, _TRAINER, "fits to four GPUs: 0.12 to 0.74"),
+    Spread(0.5, 2.0, _TRAINER, "kernels of one GPU, 0.13 to 0.48, and fits to four, 0.12 to 0.74"),
 )
 COST_SPREADS = (
     Spread(0.5, 2.0, ("host_s", "host_per_rollout_s"), "kernel tables alone to vLLM of mid-2024"),
@@ -64,15 +68,28 @@ COST_SPREADS = (
     Spread(0.25, 2.5, ("offload_bytes_per_s",), "refits of NeMo-RL; pageable and pinned memory"),
     Spread(1.0, 1.0, ("rest_s",), "given, or none"),
 )
+_FUSED = "FUSED_SHARE: 0.15 to 0.3 by training steps of Llama, 0.7 by NeMo-RL's whole steps"
+_MIXTURES = "training steps of mixtures, held-out ones too: 28 % in the root mean square of the log"
 _STEPS = "trainer baselines of GPUs that were not fitted (RTX A6000, B200)"
 TRAINER_SPREADS = (
     Spread(0.45, 1.6, ("traffic_per_activation_byte", "traffic_per_logit"),
            "the trainer of NeMo-RL, whose kernels are fused, to prime-rl's; and " + _STEPS),
-    Spread(0.5, 5.0, ("traffic_per_adapted_byte",), _STEPS + ", with adapters and without"),
+    Spread(0.3, 2.5, ("traffic_per_adapted_byte",), _STEPS + ", with adapters and without"),
     Spread(0.6, 1.7, ("kernel_bytes_per_s",), _STEPS),
     Spread(0.4, 3.0, ("expert_launch_s",), "0.4 to 0.8 ms in the mixtures of B200, by model"),
     Spread(0.4, 2.5, ("launch_s_per_layer",), "eager engines, 0.4 ms, to TRL with adapters, 3 ms"),
+    Spread(0.6, 1.7, ("expert_share",), _MIXTURES),
+    Spread(0.6, 2.5, ("network_bytes_per_s",), _MIXTURES + "; links of 400 and 800 Gb/s, overlap"),
+    Spread(COPIES_LOW, COPIES_HIGH, ("copies_scale",), PAGEABLE_SOURCE.source),
 )  # fmt: skip
+
+
+def trainer_spreads(kernels: Kernels) -> tuple[Spread, ...]:
+    """The spreads of a trainer's own figures: what fused kernels move is known less well."""
+    traffic, *others = TRAINER_SPREADS
+    if kernels == "fused":
+        traffic = Spread(0.4, 2.5, traffic.names, _FUSED)
+    return (traffic, *others)
 
 
 def gpu_spreads(gpu: Gpu) -> tuple[Spread, ...]:

@@ -118,7 +118,7 @@ class RooflineOptions(Options):
     offload_bytes_per_s: Annotated[
         float, Above(0, 1e30), Doc("at which each GPU's states move, at most its host link's",
                                    source=_source("offload_bytes_per_s"))
-    ] = 8e9  # fmt: skip
+    ] = 14e9  # fmt: skip
     engine_sleep: Annotated[
         Sleep | None,
         Doc("what a colocated engine does with its weights while it sleeps; sets switch_fixed_s to "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.cluster.replica import EngineSpec
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs.base import ScenarioCost
+from simulator.costs.section import CostSection
 from simulator.errors import ScenarioError
 from simulator.plan import Batch, Prompts, StepPlan
 from simulator.policies import (
@@ -101,7 +102,7 @@ def build_scenario(raw: RawScenario) -> Scenario:
 def _build(raw: RawScenario) -> Scenario:
     model = validate(raw.data)
     cluster, counts = model.cluster, model.workload
-    shape = _shape(cluster)
+    shape = replace(_shape(cluster), other_gpus=_other_gpus(model.cost))
     gpu = model.gpu
     network = None if model.model is None else build_model(model.model, raw.folder)
     cost = build_cost(model.cost, network, gpu, shape, raw.folder)
@@ -171,6 +172,16 @@ def _shape(cluster: ClusterSection) -> ClusterShape:
             "(replicas x tensor_parallel); raise replicas, or use placement: disaggregated",
         )
     return ClusterShape(cluster.replicas, cluster.tensor_parallel, trainer_gpus, colocated)
+
+
+def _other_gpus(section: CostSection) -> int:
+    """GPUs of reference, critic and reward models."""
+    roofline = section.tables.roofline if section.tables else section.roofline
+    if roofline is None:
+        return 0
+    from simulator.costs.roles import roles_apart
+
+    return sum(role.gpus for role in roles_apart(roofline.trainer))
 
 
 def _engine(

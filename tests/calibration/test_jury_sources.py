@@ -382,7 +382,7 @@ def test_a_step_with_the_next_batch_beside_it_is_what_counts() -> None:
     """Where generation is the longer, the last step is shorter: nothing is generated beside it."""
     runs = {run.name: run for run in rl_steps.read_runs(PUBLISHED / rl_steps.FILE)}
     keys = rl_steps.scenario(runs["verl-7b-h20-1off-fsdp"])
-    keys["workload"]["batch_groups"] = 32
+    keys["workload"]["batch_groups"] = 16
     run = simulate(from_raw(RawScenario(keys))).run
     generated_s = [p.end_s - p.start_s for p in run.phases if p.kind == "rollout"]
     assert rl_steps.forecast_s(keys) == run.steps[-2].step_s

@@ -27,8 +27,9 @@ FITTED_TENSOR_PARALLEL = 8
 FIELD = "cost.roofline"
 _SYNC = "checkpoint-engine's published weight updates on 8 and 16 GPUs; those on 256 held out"
 _HOST = (
-    "between kernel tables alone (0) and vLLM of mid-2024 (1.2 to 2.5 ms, and 64 to 126 us a "
-    "rollout, fitted to LLM-Inference-Bench)"
+    "as vLLM 0.19, fitted to half of a run's requests on an RTX PRO 6000 (see engine); kernel "
+    "tables alone have none, vLLM of mid-2024 1.6 ms and 77 us a rollout, NeMo-RL's loop 3 ms and "
+    "53 us (see stack)"
 )
 _OFFLOAD = (
     "refit in NeMo-RL v0.3's table of phases (H100), Llama-3.1-8B in 5 s and Qwen3-32B in 7 s; "
@@ -84,11 +85,11 @@ class RooflineOptions(Options):
     host_s: Annotated[
         float, SECONDS, Doc("an iteration on the engine's host, beside its GPUs",
                             source=_source("host_s"))
-    ] = Unsaid(1.0e-3)  # fmt: skip
+    ] = Unsaid(5.4e-4)  # fmt: skip
     host_per_rollout_s: Annotated[
         float, SECONDS, Doc("each running rollout on the engine's host, an iteration",
                             source=_source("host_per_rollout_s"))
-    ] = Unsaid(1.0e-5)  # fmt: skip
+    ] = Unsaid(3.7e-5)  # fmt: skip
     cuda_graphs: Annotated[
         bool | None,
         Doc("whether the engine replays captured graphs; false is vLLM's enforce_eager; null is as "

@@ -166,7 +166,7 @@ def test_latent_attention_is_read_whole_by_every_gpu() -> None:
         (8, True, compute_s / 8),
     ):
         cost = RooflineCost(model, gpu, gpus, data_parallel_attention=apart)
-        curve = cost.decode_curve(4)
+        curve = cost.decode_curve(8)  # as many as GPUs, so that none waits
         slope = (curve.seconds(10**6) - curve.seconds(0)) / 10**6
         assert slope == pytest.approx(61 * expected, rel=1e-6)
 
@@ -290,7 +290,9 @@ def test_attention_apart_reads_its_weights_on_every_gpu() -> None:
     apart = replace(sliced, data_parallel_attention=True)
     latent = 61 * 7168 * (1536 + 576)
     more = 7 * (model.attention_parameters - latent) * (1 + 4 / 128**2) / FP8_READ_SHARE
-    assert gpu_s(apart, 1) - gpu_s(sliced, 1) == pytest.approx(more / 8e12, rel=1e-6)
+    # Gathering and scattering tokens once a layer in place of two all-reduces.
+    less = 61 * 2 * 7 / 8 * 2 * 7168 / 0.5e11
+    assert gpu_s(apart, 1) - gpu_s(sliced, 1) == pytest.approx(more / 8e12 - less, rel=1e-6)
 
 
 def test_kv_pools_of_windows_latents_and_states() -> None:

@@ -16,6 +16,15 @@ import numpy as np
 from simulator.costs.engines import ENGINES, Engine
 from simulator.costs.hardware import Gpu
 from simulator.costs.sleep import HIGH, LOW, SLEEP_SOURCE, Sleep
+from simulator.costs.speculative import (
+    DRAFT_HIGH,
+    DRAFT_LOW,
+    DRAFT_SOURCE,
+    VERIFY_HIGH,
+    VERIFY_LOW,
+    VERIFY_SOURCE,
+    Speculative,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,15 @@ TRAINER_SPREADS = (
     Spread(0.4, 2.5, ("launch_s_per_layer",), "eager engines, 0.4 ms, to TRL with adapters, 3 ms"),
 )  # fmt: skip
 
+SPECULATIVE_SPREADS = (
+    Spread(DRAFT_LOW, DRAFT_HIGH, ("draft_host_s",), DRAFT_SOURCE.source),
+    Spread(VERIFY_LOW, VERIFY_HIGH, ("verify_host_s",), VERIFY_SOURCE.source),
+)
+NETWORK_SPREAD = Spread(
+    0.8, 1.15, ("network_bytes_per_s",),
+    "DeepEP's tables between nodes are met within 9 %; its bandwidths differ by 35 % among them",
+)  # fmt: skip
+
 
 def gpu_spreads(gpu: Gpu) -> tuple[Spread, ...]:
     """The spread of each group of the GPU's figures: wider where nobody measured or fitted one."""
@@ -82,6 +100,14 @@ def cost_spreads(engine: Engine | None, sleep: Sleep | None = None) -> tuple[Spr
     if sleep is not None:
         switch = Spread(LOW, HIGH, switch.names, SLEEP_SOURCE.source)
     return (host, launch, sync, switch)
+
+
+def drawn_speculative(said: Speculative | None, rng: np.random.Generator) -> Speculative | None:
+    """Speculation with its host's times drawn anew; nothing is drawn where there is none."""
+    if said is None:
+        return None
+    found = factors(SPECULATIVE_SPREADS, rng)
+    return replace(said, **{name: f * getattr(said, name) for name, f in found.items()})
 
 
 def drawn_gpu(gpu: Gpu, rng: np.random.Generator) -> Gpu:

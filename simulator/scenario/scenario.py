@@ -116,7 +116,7 @@ def _build(raw: RawScenario) -> Scenario:
     cost = _cost(model.cost, network, gpu, cluster, shape, raw.folder)
     _check_costs(cost)
     workload = build_workload(counts, model.seed, raw.folder)
-    engine = _engine(model.engine, cost, network, gpu, cluster.tensor_parallel)
+    engine = _engine(model.engine, cost, network, gpu, cluster)
     batch = Batch(counts.batch_groups, counts.group_size)
     _check_sizes(batch, workload, engine, shape, cluster.routing)
     plan = StepPlan(batch, prompts=Prompts(dataset=counts.prompts))
@@ -172,15 +172,17 @@ def overlapping(policy: Chain, plan: StepPlan) -> str | None:
 
 def _shape(cluster: ClusterSection) -> ClusterShape:
     colocated = cluster.placement == "colocated"
-    rollout_gpus = cluster.replicas * cluster.tensor_parallel
+    replica_gpus = cluster.tensor_parallel * cluster.pipeline_parallel
+    rollout_gpus = cluster.replicas * replica_gpus
     trainer_gpus = cluster.trainer_gpus or rollout_gpus
     if colocated and trainer_gpus > rollout_gpus:
         raise ScenarioError(
             "cluster.trainer_gpus",
             f"is {trainer_gpus}, but colocated replicas hold only {rollout_gpus} GPUs "
-            "(replicas x tensor_parallel); raise replicas, or use placement: disaggregated",
+            "(replicas x tensor_parallel x pipeline_parallel); raise replicas, or use placement: "
+            "disaggregated",
         )
-    return ClusterShape(cluster.replicas, cluster.tensor_parallel, trainer_gpus, colocated)
+    return ClusterShape(cluster.replicas, replica_gpus, trainer_gpus, colocated)
 
 
 def _load_model(spec: str | Model, folder: Path) -> Model:
@@ -217,6 +219,7 @@ def _cost(
         gpu,
         section.roofline if section.tables is None else section.tables.roofline,
         tensor_parallel=cluster.tensor_parallel,
+        pipeline_parallel=cluster.pipeline_parallel,
         replicas=shape.replicas,
         trainer_gpus=shape.trainer_gpus,
         placement=cluster.placement,
@@ -258,7 +261,7 @@ def _engine(
     cost: ScenarioCost,
     network: Model | None,
     gpu: Gpu | None,
-    tensor_parallel: int,
+    cluster: ClusterSection,
 ) -> EngineSpec:
     """The engine's limits; a KV pool that is not given follows from model and GPU memory."""
     kv_tokens = section.kv_tokens
@@ -269,7 +272,9 @@ def _engine(
             raise ScenarioError(
                 "engine.kv_tokens", "missing; give it, or model and gpu for it to follow from"
             )
-        kv_tokens = kv_pool_tokens(network, gpu, tensor_parallel)
+        kv_tokens = kv_pool_tokens(
+            network, gpu, cluster.tensor_parallel, pipeline_parallel=cluster.pipeline_parallel
+        )
     return EngineSpec(
         section.max_seqs,
         section.max_batched_tokens,

@@ -83,16 +83,22 @@ class Exchange:
         )
 
     @cached_property
-    def _even(self) -> tuple[float, float, float]:
+    def _parts(self) -> tuple[float, float, float]:
         """(seconds, seconds a token, seconds a token of the busiest GPU)."""
         if self.layout.tensor_parallel == 1:
             return 0.0, 0.0, 0.0
         (fixed, token_s), (all_to_all, copy_s) = self._all_reduces, self._all_to_all
         return fixed + all_to_all, token_s, copy_s
 
+    @property
+    def even_s(self) -> tuple[float, float]:
+        """Seconds of the messages of all layers, and more for each token, of GPUs with as many."""
+        fixed, token_s, copy_s = self._parts
+        return fixed, token_s + copy_s
+
     def layers_s(self, tokens: float, busiest: float = 1.0) -> float:
         """Messages of all layers for ``tokens`` tokens."""
-        fixed, token_s, copy_s = self._even
+        fixed, token_s, copy_s = self._parts
         return fixed + tokens * (token_s + copy_s * busiest)
 
     def hop_s(self, tokens: float) -> float:

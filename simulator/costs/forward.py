@@ -204,7 +204,7 @@ class Attention:
         return self.token_s * (model.full_layers / max(1, model.attention_layers))
 
     @cached_property
-    def _state_s(self) -> float:
+    def state_s(self) -> float:
         """Reading and writing the states of one rollout's linear layers."""
         return 2 * self.model.state_bytes / (self.gpus * self._rate)
 
@@ -214,18 +214,10 @@ class Attention:
             return 1.0
         return math.ceil(rollouts / self.gpus) * self.gpus / rollouts
 
-    def states_s(self, rollouts: int) -> float:
-        """Reading and writing the states of ``rollouts``."""
-        return rollouts * self._state_s * self.busiest(rollouts)
-
     def decode_s(self, context_tokens: int, rollouts: int) -> float:
         """``rollouts`` that decode, with ``context_tokens`` in all."""
-        token_s = self.token_s * self.busiest(rollouts)
-        if not self.model.windowed_layers:
-            return context_tokens * token_s
-        seen = min(context_tokens, rollouts * self.model.window_tokens)
-        full_s = self._full_token_s * self.busiest(rollouts)
-        return seen * token_s + (context_tokens - seen) * full_s
+        seconds = self._read_s(context_tokens, rollouts)
+        return seconds * self.busiest(rollouts) if self.data_parallel else seconds
 
     def pieces(self, rollouts: int) -> list[Piece]:
         """:meth:`decode_s` as the pieces of a curve."""
@@ -255,9 +247,9 @@ class Attention:
 
     def _read_s(self, context_tokens: int, rollouts: int) -> float:
         """The KV of ``rollouts`` read once, dealt evenly."""
-        seen = context_tokens
-        if self.model.windowed_layers:
-            seen = min(context_tokens, rollouts * self.model.window_tokens)
+        if not self.model.windowed_layers:
+            return context_tokens * self.token_s
+        seen = min(context_tokens, rollouts * self.model.window_tokens)
         return seen * self.token_s + (context_tokens - seen) * self._full_token_s
 
 

@@ -63,30 +63,37 @@ class ForwardPass:
 
     def _largest(self, rollouts: int) -> float:
         """The largest microbatch's share of ``rollouts``."""
-        stages = self.layout.pipeline_parallel
-        return 1.0 if stages == 1 else math.ceil(rollouts / stages) / max(1, rollouts)
+        return math.ceil(rollouts / self.layout.pipeline_parallel) / max(1, rollouts)
+
+    @cached_property
+    def _even(self) -> bool:
+        """Whether there is one stage, whose GPUs have all rollouts together."""
+        return self.layout.pipeline_parallel == 1 and not self.layout.data_parallel_attention
+
+    @cached_property
+    def _each(self) -> tuple[float, float, float]:
+        """Where it is even: seconds beside products and attention, more for each token, and for
+        each rollout."""
+        fixed_s, token_s = self._exchange.even_s
+        return self._floor_s + fixed_s, token_s, self._attention.state_s
 
     def _fixed_s(self, tokens: int, rollouts: int, sampled: int) -> float:
         """All but attention: ``tokens`` computed, ``sampled`` positions through the head."""
-        busiest = self._attention.busiest(rollouts)
+        if self._even:
+            fixed_s, token_s, rollout_s = self._each
+            seconds = self._products.layers_s(tokens) + self._products.head_s(sampled) + fixed_s
+            return seconds + tokens * token_s + rollouts * rollout_s
+        share, busiest = self._largest(rollouts), self._attention.busiest(rollouts)
         stages = self.layout.pipeline_parallel
-        if stages == 1:
-            return (
-                self._products.layers_s(tokens)
-                + self._products.head_s(sampled)
-                + self._floor_s
-                + self._exchange.layers_s(tokens, busiest)
-                + self._attention.states_s(rollouts)
-            )
-        share = self._largest(rollouts)
         heads = stages if rollouts >= stages else 1
+        hops_s = stages * self._exchange.hop_s(tokens * share) if stages > 1 else 0.0
         return (
             self._products.layers_s(tokens * share)
             + heads * self._products.head_s(sampled * share)
             + self._floor_s
             + self._exchange.layers_s(tokens * share, busiest)
-            + stages * self._exchange.hop_s(tokens * share)
-            + self._attention.states_s(rollouts) * share
+            + hops_s
+            + rollouts * share * busiest * self._attention.state_s
         )
 
     def seconds(self, work: Iteration) -> float:
@@ -95,7 +102,7 @@ class ForwardPass:
         sampled = decoding * self.queries + work.prefill_rollouts
         tokens = decoding * self.queries + work.prefill_tokens
         context = work.context_tokens - work.prefill_context_tokens
-        share = self._largest(work.rollouts)
+        share = 1.0 if self._even else self._largest(work.rollouts)
         seconds = self._fixed_s(tokens, work.rollouts, sampled)
         seconds += attention.decode_s(context, decoding) * share
         if work.prefill_tokens:

@@ -239,7 +239,7 @@ class RooflineCost(RooflineOptions):
 
     def iteration_s(self, work: Iteration) -> float:
         """Seconds of any iteration; the decode curves are this in closed form."""
-        how = self._speculates(work.rollouts)
+        how = None if self.speculative is None else self._speculates(work.rollouts)
         if how is None:
             return self._pass.seconds(work) + self._host_s(work.rollouts)
         return how.seconds(work, Host(self.host_s, self.host_per_rollout_s))

@@ -70,19 +70,16 @@ class ForwardPass:
         """Whether there is one stage, whose GPUs have all rollouts together."""
         return self.layout.pipeline_parallel == 1 and not self.layout.data_parallel_attention
 
-    @cached_property
-    def _each(self) -> tuple[float, float, float]:
-        """Where it is even: seconds beside products and attention, more for each token, and for
-        each rollout."""
-        fixed_s, token_s = self._exchange.even_s
-        return self._floor_s + fixed_s, token_s, self._attention.state_s
-
     def _fixed_s(self, tokens: int, rollouts: int, sampled: int) -> float:
         """All but attention: ``tokens`` computed, ``sampled`` positions through the head."""
         if self._even:
-            fixed_s, token_s, rollout_s = self._each
-            seconds = self._products.layers_s(tokens) + self._products.head_s(sampled) + fixed_s
-            return seconds + tokens * token_s + rollouts * rollout_s
+            return (
+                self._products.layers_s(tokens)
+                + self._products.head_s(sampled)
+                + self._floor_s
+                + self._exchange.layers_s(tokens)
+                + rollouts * self._attention.state_s
+            )
         share, busiest = self._largest(rollouts), self._attention.busiest(rollouts)
         stages = self.layout.pipeline_parallel
         heads = stages if rollouts >= stages else 1

@@ -21,10 +21,16 @@ WEIGHT_ONLY_SHARE = 0.75  # of the 16 bit peak: 8 bit weights at 1,024 to 8,192 
 FP4_READ_SHARE = 0.53  # 0.32 to 0.55 by engine; the others 0.33 to 0.64
 FP4_FLOP_SHARE = 0.67  # of the fp4 peak: 0.62 to 0.69; GB200 0.58 to 0.66, Blackwell Ultra 0.40 to
 # 0.43 (its higher peak is not reached), RTX PRO 6000 0.83 to 0.89
-# Grouped products of the same tables: Qwen3-30B-A3B, Mixtral and DeepSeek-V3 on H100 and H200.
-GROUPED_SHARE = 0.7  # of what a product of all tokens at once reaches: 0.6 to 0.9
+# Grouped products: of four pairs the one that meets Qwen3-30B-A3B's prefill on one GPU in those
+# tables and the calibration half of TensorRT-LLM's Mixtral best. Not used: two GPUs, and the other
+# half, which it meets better than 0.7 at any width (H100 fp8 8.9 % for 9.2 %).
+GROUPED_SHARE = 0.75  # of what a product of all tokens at once reaches, by wide experts
+NARROW_WIDTH = 200  # width of an expert on one GPU at which it reaches half of that
 GROUPED_ROWS = 64  # added to each expert's tokens: tiles that are not full
 FEWEST_ROWS = 16  # of a tile, where an expert has no more tokens than that
+# The least that the four products of a dense layer take: Qwen3-0.6B's decoding in those tables on
+# H100 and B200. Not used: 1.7B, and 0.6B elsewhere (4 to 19 % off on average, 9 to 30 % without).
+LAYER_PRODUCTS_S = 20e-6
 MIXTURE_LAYER_S = 20e-6  # router, permutation and reduction at batch 1: 16 to 30 us
 
 
@@ -36,11 +42,12 @@ class _Matrices(NamedTuple):
     bytes_per_parameter: float
     bytes_per_s: float
     flop_per_s: float
+    least_s: float
 
     def seconds(self, tokens: float) -> float:
-        """The longer of reading the weights once and computing ``tokens``."""
+        """The longest of reading the weights once, computing ``tokens`` and the least."""
         read_s = self.read_parameters * self.bytes_per_parameter / self.bytes_per_s
-        return max(read_s, 2.0 * self.flop_parameters * tokens / self.flop_per_s)
+        return max(read_s, 2.0 * self.flop_parameters * tokens / self.flop_per_s, self.least_s)
 
 
 @dataclass(frozen=True)
@@ -50,9 +57,10 @@ class Products:
     A routed expert is a product of its own: the experts that the tokens reach are read
     (:meth:`Model.experts_touched`), as many rows as it has tokens are added to each, at least
     ``FEWEST_ROWS`` and at most ``GROUPED_ROWS``, and the product reaches ``GROUPED_SHARE`` of what
-    a single one does. With ``expert_parallel`` the busiest GPU decides: its load is that of
-    ``experts / gpus`` experts of the model's skew, and the largest of ``gpus`` such loads lies
-    about sqrt(2 ln gpus) deviations above their mean.
+    a single one does, less where its experts are narrow (``NARROW_WIDTH``). With
+    ``expert_parallel`` the busiest GPU decides: its load is that of ``experts / gpus`` experts of
+    the model's skew, and the largest of ``gpus`` such loads lies about sqrt(2 ln gpus) deviations
+    above their mean.
     With ``data_parallel_attention`` each GPU reads the weights of attention whole, for its own
     rollouts.
     """
@@ -78,8 +86,10 @@ class Products:
             return read * FP4_READ_SHARE, fp4
         return read * FP8_READ_SHARE, flop * WEIGHT_ONLY_SHARE
 
-    def _matrices(self, name: FormatName, read: float, flop: float) -> _Matrices:
-        return _Matrices(read, flop, self.model.bytes_of(name), *self._rates(name))
+    def _matrices(
+        self, name: FormatName, read: float, flop: float, least_s: float = 0.0
+    ) -> _Matrices:
+        return _Matrices(read, flop, self.model.bytes_of(name), *self._rates(name), least_s)
 
     @cached_property
     def _shared(self) -> tuple[_Matrices, ...]:
@@ -87,19 +97,21 @@ class Products:
         model, parts, copies = self.model, self.model.parts, self.gpus - 1
         attention, latent = model.attention_parameters, model.replicated_parameters
         routers = model.router_parameters
-        by_format: dict[FormatName, tuple[int, int]] = {}
+        by_format: dict[FormatName, tuple[int, int, float]] = {}
         apart = self.data_parallel_attention
-        for name, read, flop in (
+        half_s = LAYER_PRODUCTS_S / 2 * (model.layers - model.sparse_layers)
+        for name, read, flop, least_s in (
             (
                 parts.attention,
                 attention + copies * (attention if apart else latent),
                 attention + copies * (0 if apart else latent),
+                half_s,
             ),
-            (parts.mlp, *2 * (model.dense_mlp_parameters - routers,)),
-            (parts.router, *2 * (routers,)),
+            (parts.mlp, *2 * (model.dense_mlp_parameters - routers,), half_s),
+            (parts.router, *2 * (routers,), 0.0),
         ):
-            so_far = by_format.get(name, (0, 0))
-            by_format[name] = (so_far[0] + read, so_far[1] + flop)
+            so_far = by_format.get(name, (0, 0, 0.0))
+            by_format[name] = (so_far[0] + read, so_far[1] + flop, so_far[2] + least_s)
         return tuple(self._matrices(name, *sums) for name, sums in by_format.items())
 
     @cached_property
@@ -133,7 +145,9 @@ class Products:
         read, flop = self._rates(name)
         if FORMATS[name].product != "bf16" and model.weight_bytes_per_parameter is None:
             read /= FP8_READ_SHARE
-        row_s = 2.0 * weights / (flop * GROUPED_SHARE)
+        width = model.moe_intermediate / (1 if self.expert_parallel else self.gpus)
+        share = GROUPED_SHARE * width / (width + NARROW_WIDTH)
+        row_s = 2.0 * weights / (flop * share)
         return weights * model.bytes_of(name) / read, row_s, model.sparse_layers * MIXTURE_LAYER_S
 
     def layers_s(self, tokens: float) -> float:

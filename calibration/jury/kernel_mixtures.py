@@ -143,8 +143,8 @@ def source(_data: Path) -> Source:
             "MXFP4's prefill: on Hopper and GDDR boards 20 to 60 % too slow, on Blackwell 10 to "
             "25 % too fast (and 60 % at 512 tokens); the engines' kernels differ by GPU.",
             "NVFP4, DeepSeek-V3.1 on eight GPUs: prefill 20 to 40 % too fast, slices of experts "
-            "reach less of the fp4 peak; decoding at 16 or more x 8,192 tokens 15 to 45 % too fast, "
-            "latent attention reads its cache more slowly there.",
+            "reach less of the fp4 peak; decoding at 16 or more x 8,192 tokens 15 to 45 % too "
+            "fast, latent attention reads its cache more slowly there.",
             "TensorRT-LLM's prefill in fp8 blocks takes up to twice as long as SGLang's, which is "
             "met within 7 to 15 % on H100 and H200.",
         ),

@@ -463,7 +463,7 @@ def test_rows_of_the_throughput_table_are_grouped_by_what_they_are() -> None:
 
 def test_a_serving_point_is_decoding_and_the_prompts_of_the_others() -> None:
     alone = serving_points.Point("sglang", 8, 1, False, 8192, 1024, 1, 10.0)
-    cost = RooflineCost(load_model("deepseek-r1"), load_gpu("h200-sxm"), 8)
+    cost = RooflineCost(load_model("deepseek-r1"), load_gpu("h200-sxm"), 8, engine="sglang")
     assert serving_points.token_s(alone) == cost.decode_curve(1).seconds(8192 + 512)
     busy = replace(alone, concurrency=9)
     decode_s = cost.decode_curve(9).seconds(9 * (8192 + 512))

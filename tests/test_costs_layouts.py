@@ -53,6 +53,27 @@ def test_all_to_all_inside_a_node_by_hand() -> None:
     assert more == pytest.approx(58 * sent / 3 / 0.5e11, rel=1e-9)
 
 
+# NCCL's tables of aiconfigurator 0.12.0: GPU, GPUs, MiB, us of an all-reduce.
+LARGE = [
+    ("a100-80gb", 8, 64, 595), ("a100-80gb", 4, 128, 1001), ("a100-80gb", 2, 256, 1430),
+    ("h100-sxm", 4, 128, 613), ("h100-sxm", 2, 64, 255), ("a100-80gb", 8, 16, 217),
+    ("h100-sxm", 8, 4, 50.5), ("h100-sxm", 4, 4, 42.2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpu", "gpus", "mebibytes", "us"), LARGE)
+def test_all_reduces_as_measured(gpu: str, gpus: int, mebibytes: int, us: float) -> None:
+    tokens = mebibytes * 2**20 / (2 * LLAMA.hidden)
+    found = Exchange(LLAMA, load_gpu(gpu), EngineLayout(gpus)).layers_s(tokens) / 64
+    assert found == pytest.approx(1e-6 * us, rel=0.16)
+
+
+def test_over_pcie_large_all_reduces_are_no_faster() -> None:
+    one = Exchange(LLAMA, load_gpu("l40s"), EngineLayout(4))
+    slope = (one.layers_s(20_000) - one.layers_s(10_000)) / (one.layers_s(200) - one.layers_s(100))
+    assert slope == pytest.approx(100, rel=1e-6)
+
+
 def test_a_stage_over_nodes_crosses_the_network() -> None:
     inside = Exchange(LLAMA, IDEAL, EngineLayout(8))
     across = Exchange(LLAMA, IDEAL, EngineLayout(16))

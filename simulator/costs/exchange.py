@@ -93,13 +93,22 @@ class Exchange:
             model.sparse_layers * copies_bytes * max(near_s, far_s),
         )
 
+    @cached_property
+    def _laws(self) -> tuple[float, ...]:
+        """Seconds and seconds a token: of either algorithm (the same twice, where there is one),
+        and of the all-to-all."""
+        found = self._all_reduces
+        return (*found[0], *found[-1], *self._all_to_all)
+
     def layers_s(self, tokens: float, busiest: float = 1.0) -> float:
         """Messages of all layers for ``tokens`` tokens."""
         if self.layout.tensor_parallel == 1:
             return 0.0
-        seconds = min([fixed + tokens * token_s for fixed, token_s in self._all_reduces])
-        fixed, token_s = self._all_to_all
-        return seconds + fixed + tokens * busiest * token_s
+        small_s, small, large_s, large, fixed_s, copies_s = self._laws
+        seconds, other = small_s + tokens * small, large_s + tokens * large
+        if other < seconds:
+            seconds = other
+        return seconds + fixed_s + tokens * busiest * copies_s
 
     def hop_s(self, tokens: float) -> float:
         """The hidden states of ``tokens`` from one stage of a pipeline to the next; each GPU sends

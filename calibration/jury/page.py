@@ -18,6 +18,7 @@ AREAS: Mapping[str, tuple[str, ...]] = {
         "speculative",
     ),
     "The trainer": ("trainer_baselines", "async_lora"),
+    "Phases of steps": ("phases",),
     "Whole steps": ("rl_steps", "rl_mixtures", "peers"),
     "Weight sync": ("weight_updates",),
 }

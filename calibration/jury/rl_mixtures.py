@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from calibration.jury.architectures import architecture
 from calibration.jury.files import PUBLISHED, number, read_rows, whole
-from calibration.jury.rl_steps import gpu_of, megatron, read_parallel
+from calibration.jury.rl_steps import STACKS, gpu_of, megatron, read_parallel
 from calibration.jury.verdict import Case, Kind, Source, explain, mape_checks
 from simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
 from simulator.costs.hardware import load_gpu
@@ -32,7 +32,8 @@ class MixtureRun:
     """An on-policy run on ``gpus`` GPUs, all of which generate and then train.
 
     overlapped_step_s: of the same model where as many GPUs generate and as many more train beside
-    them, one step off. Training is by far the shorter, so it is what generation and sync take.
+    them, one step off. Training is by far the shorter, so it is what generation and the sync
+    between them take, and what a step holds besides.
     """
 
     name: str
@@ -54,20 +55,28 @@ class MixtureRun:
         model, gpu = architecture(_MODELS[self.model]), load_gpu(gpu_of(self.gpu, "nemo"))
         options = megatron(self.gpu, self.parallel, self.total_tokens, "full")
         trainer = RooflineTrainer(model, gpu, self.gpus, log_prob_passes=2, **options)
-        return RooflineCost(model, gpu, trainer_gpus=self.gpus, trainer=trainer)
+        return RooflineCost(
+            model, gpu, trainer_gpus=self.gpus, trainer=trainer, stack=STACKS["nemo"]
+        )
+
+    @cached_property
+    def sync_more_s(self) -> float:
+        """By how much the sync between GPUs that share is longer than the overlapped run's."""
+        apart = replace(self.cost, placement="disaggregated", sync=None)
+        return self.cost.sync_s - apart.sync_s
 
     @cached_property
     def training_s(self) -> float:
         """Forecast of log-probs and the update, every response of the mean length."""
         responses = [round(self.mean_new_tokens)] * self.group_size
         load = TrainLoad([(self.prompt_tokens, responses)] * self.groups)
-        return self.cost.train(load).total_s
+        return self.cost.trainer_of.train(load).total_s
 
     @property
     def forecast_s(self) -> float:
-        """Generation and sync as published, training and two switches as forecast."""
+        """Generation as published, training, switches and what the sync takes more as forecast."""
         switches = self.cost.switch_to_train_s + self.cost.switch_to_rollout_s
-        return self.overlapped_step_s + self.training_s + switches
+        return self.overlapped_step_s + self.sync_more_s + self.training_s + switches
 
 
 def read_runs(path: Path) -> list[MixtureRun]:
@@ -111,12 +120,12 @@ def source(data: Path) -> Source:
         "rl_mixtures",
         "On-policy steps of large mixtures, generation given",
         "NVIDIA-NeMo/RL performance summary v0.4 to v0.6 (H100, GB200)",
-        calibrated="nothing here; the trainer's figures on prime-rl's and NeMo-RL v0.4's dense "
-        "models",
+        calibrated="nothing here; the trainer's figures on prime-rl's and NeMo-RL's smaller "
+        "models, syncs and switches on published ones",
         held_out="all",
         assumed=(
-            "generation and sync take what the one-step-off run's step takes, in which as many "
-            "GPUs generate",
+            "generation takes what the one-step-off run's step takes, in which as many GPUs "
+            "generate, less its sync",
             "layouts, packing and recomputation from the recipes; every response of the mean "
             "length",
         ),
@@ -130,8 +139,7 @@ _KINDS = (
     Kind(
         "DeepSeek-V3",
         lambda case: case.group == "deepseek-v3",
-        "1.3 TB of weights are resharded for the engines and states offloaded at each switch, of "
-        "which the forecast has two of 7.5 s; and microbatches of 1,536 tokens of many kernels "
-        "(launch_s_per_layer, here 0)",
+        "microbatches of 1,536 tokens of many kernels (launch_s_per_layer, here 0), and experts "
+        "that Megatron exchanges between nodes",
     ),
 )

@@ -20,6 +20,7 @@ from simulator.costs.forward import scaled
 from simulator.costs.forward_pass import ForwardPass
 from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu
 from simulator.costs.models import Model
+from simulator.costs.parallel import GRADIENT_BYTES
 from simulator.costs.roofline_draws import (
     NETWORK_SPREAD,
     TRAINER_SPREADS,
@@ -41,6 +42,8 @@ from simulator.costs.roofline_options import (
 from simulator.costs.sleep import Sleep, engine_switch_s
 from simulator.costs.speculation import Host, Speculation
 from simulator.costs.speculative import FITTED_DRAFTED
+from simulator.costs.stacks import STACKS, StackPreset
+from simulator.costs.sync import WeightSync
 from simulator.costs.trainer import RooflineTrainer
 from simulator.errors import ScenarioError
 from simulator.options import AtLeast, choice, given, whole
@@ -66,9 +69,11 @@ class RooflineCost(RooflineOptions):
 
     ``trainer`` prices the updates (default: :class:`RooflineTrainer` with its defaults on
     ``trainer_gpus``). ``offload_optimizer`` says whether colocated GPUs move the trainer's states
-    to host memory during the rollout phase; ``switch_fixed_s`` is what a switch takes beside that.
+    to host memory during the rollout phase, at ``offload_bytes_per_s``; ``switch_fixed_s`` is what
+    a switch takes beside that.
     ``engine``, ``sync`` and ``engine_sleep`` take host time, syncs and switches from published
-    measurements of an engine or mechanism; ``rest_s`` is added to every update.
+    measurements of an engine or mechanism, and ``stack`` names all of them at once; ``rest_s`` is
+    added to every update.
     With adapters the frozen weights stay where they are (stacks differ; one that parks them too
     says so in ``switch_fixed_s``), and a sync still sends all weights, merged, unless ``sync`` says
     ``adapter``.
@@ -99,6 +104,16 @@ class RooflineCost(RooflineOptions):
             slept = engine_switch_s(self.model, self.gpu, self.engine_gpus, self.engine_sleep)
             object.__setattr__(self, "switch_fixed_s", slept)
         super().__post_init__()
+        if self.stack is not None and self.sync is None:
+            object.__setattr__(self, "sync", self._sync_of_stack(STACKS[self.stack]))
+
+    def _sync_of_stack(self, stack: StackPreset) -> WeightSync:
+        """How the stack sends weights on this cluster."""
+        colocated = self.placement == "colocated"
+        if self.trainer_of.weights == "lora":
+            return WeightSync("adapter")
+        mechanism = stack.colocated if colocated else stack.disaggregated
+        return WeightSync(mechanism, per_tensor_s=stack.per_tensor_s)
 
     def agree(self) -> None:
         """The model's heads and layers can be dealt to the GPUs of a replica, and options agree."""
@@ -286,11 +301,20 @@ class RooflineCost(RooflineOptions):
         rate = min(self.sync_bytes_per_s, self.gpu.interconnect_bytes_per_s)
         return self.sync_fixed_s + self.model.weight_bytes / rate
 
+    @cached_property
+    def _offloaded_bytes(self) -> float:
+        """What a GPU's optimiser owns, of the states that an update changes; gradients are freed
+        and not moved."""
+        trainer = self.trainer_of
+        each = max(trainer.state_bytes_per_parameter - GRADIENT_BYTES, 0.0)
+        return min(trainer.trained_bytes_per_gpu, each * trainer.layout.owned_parameters)
+
     def _switch_s(self) -> float:
         if self.placement != "colocated":
             return 0.0
-        moved = self.trainer_of.trained_bytes_per_gpu if self.offload_optimizer else 0.0
-        return self.switch_fixed_s + moved / self.gpu.host_link_bytes_per_s
+        moved = self._offloaded_bytes if self.offload_optimizer else 0.0
+        rate = min(self.offload_bytes_per_s, self.gpu.host_link_bytes_per_s)
+        return self.switch_fixed_s + moved / rate
 
     @property
     def switch_to_train_s(self) -> float:
@@ -306,7 +330,7 @@ class RooflineCost(RooflineOptions):
         """The costs with every uncertain figure drawn anew: `simulator.costs.roofline_draws`."""
         gpu, trainer = drawn_gpu(self.gpu, rng), self.trainer_of
         changed = {n: f * getattr(trainer, n) for n, f in factors(TRAINER_SPREADS, rng).items()}
-        spreads = cost_spreads(self.engine, self.engine_sleep)
+        spreads = cost_spreads(self.engine, self.engine_sleep, self.stack)
         own: dict[str, Any] = {n: f * getattr(self, n) for n, f in factors(spreads, rng).items()}
         sync = self.sync
         if sync is not None:

@@ -15,7 +15,15 @@ import numpy as np
 
 from simulator.costs.engines import ENGINES, Engine
 from simulator.costs.hardware import Gpu
-from simulator.costs.sleep import HIGH, LOW, SLEEP_SOURCE, Sleep
+from simulator.costs.sleep import (
+    HIGH,
+    LOW,
+    SLEEP_SOURCE,
+    SWITCH_HIGH,
+    SWITCH_LOW,
+    SWITCH_SOURCE,
+    Sleep,
+)
 from simulator.costs.speculative import (
     DRAFT_HIGH,
     DRAFT_LOW,
@@ -25,6 +33,7 @@ from simulator.costs.speculative import (
     VERIFY_SOURCE,
     Speculative,
 )
+from simulator.costs.stacks import STACKS, Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,9 @@ COST_SPREADS = (
     Spread(0.5, 2.0, ("host_s", "host_per_rollout_s"), "kernel tables alone to vLLM of mid-2024"),
     Spread(0.6, 2.0, ("launch_s_per_layer",), "0.26 to 0.8 ms a layer in published eager runs"),
     Spread(0.5, 2.0, ("sync_fixed_s",), "weight updates published for several mechanisms"),
-    Spread(0.2, 4.0, ("switch_fixed_s",), "an engine alone, 1 to 2 s, to NeMo-RL and verl, 30 s"),
+    Spread(SWITCH_LOW, SWITCH_HIGH, ("switch_fixed_s",), SWITCH_SOURCE.source),
+    Spread(0.25, 2.5, ("offload_bytes_per_s",), "refits of NeMo-RL; pageable and pinned memory"),
+    Spread(1.0, 1.0, ("rest_s",), "given, or none"),
 )
 _STEPS = "trainer baselines of GPUs that were not fitted (RTX A6000, B200)"
 TRAINER_SPREADS = (
@@ -90,16 +101,24 @@ def gpu_spreads(gpu: Gpu) -> tuple[Spread, ...]:
     )
 
 
-def cost_spreads(engine: Engine | None, sleep: Sleep | None = None) -> tuple[Spread, ...]:
+def cost_spreads(
+    engine: Engine | None, sleep: Sleep | None = None, stack: Stack | None = None
+) -> tuple[Spread, ...]:
     """The spreads of a cost model's own figures: its host's by ``engine`` where one is named, its
-    switches' narrower where the engine's ``sleep`` is."""
-    host, launch, sync, switch = COST_SPREADS
+    switches' narrower where the engine's ``sleep`` is, and by ``stack`` where that has figures of
+    its own."""
+    host, launch, sync, switch, offload, rest = COST_SPREADS
     if engine is not None:
         found = ENGINES[engine]
         host = Spread(found.low, found.high, host.names, found.provenance.source)
     if sleep is not None:
         switch = Spread(LOW, HIGH, switch.names, SLEEP_SOURCE.source)
-    return (host, launch, sync, switch)
+    if stack is not None:
+        preset = STACKS[stack]
+        rest = Spread(*preset.rest_spread, rest.names, preset.rest.source)
+        if preset.host is not None and engine == preset.engine:
+            host = Spread(*preset.host_spread, host.names, preset.host.source)
+    return (host, launch, sync, switch, offload, rest)
 
 
 def drawn_speculative(said: Speculative | None, rng: np.random.Generator) -> Speculative | None:

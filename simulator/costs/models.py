@@ -333,11 +333,10 @@ class Model(Options):
         )
 
     @property
-    def four_bit_floats(self) -> str:
-        """The formats of 4 bit floats among its parts, '' if there is none."""
+    def formats(self) -> set[FormatName]:
+        """The formats of the parts that are multiplied."""
         parts = self.parts
-        found = {parts.attention, parts.mlp, parts.experts, parts.router, parts.head}
-        return ", ".join(sorted(found & {"mxfp4", "nvfp4"}))
+        return {parts.attention, parts.mlp, parts.experts, parts.router, parts.head}
 
     @property
     def attention_weight_bytes(self) -> float:

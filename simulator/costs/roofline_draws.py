@@ -24,6 +24,15 @@ from simulator.costs.sleep import (
     SWITCH_SOURCE,
     Sleep,
 )
+from simulator.costs.speculative import (
+    DRAFT_HIGH,
+    DRAFT_LOW,
+    DRAFT_SOURCE,
+    VERIFY_HIGH,
+    VERIFY_LOW,
+    VERIFY_SOURCE,
+    Speculative,
+)
 from simulator.costs.stacks import STACKS, Stack
 from simulator.costs.state_copies import HIGH as COPIES_HIGH
 from simulator.costs.state_copies import LOW as COPIES_LOW
@@ -83,6 +92,15 @@ TRAINER_SPREADS = (
     Spread(COPIES_LOW, COPIES_HIGH, ("copies_scale",), PAGEABLE_SOURCE.source),
 )  # fmt: skip
 
+SPECULATIVE_SPREADS = (
+    Spread(DRAFT_LOW, DRAFT_HIGH, ("draft_host_s",), DRAFT_SOURCE.source),
+    Spread(VERIFY_LOW, VERIFY_HIGH, ("verify_host_s",), VERIFY_SOURCE.source),
+)
+NETWORK_SPREAD = Spread(
+    0.8, 1.15, ("network_bytes_per_s",),
+    "DeepEP's tables between nodes are met within 9 %; its bandwidths differ by 35 % among them",
+)  # fmt: skip
+
 
 def trainer_spreads(kernels: Kernels) -> tuple[Spread, ...]:
     """The spreads of a trainer's own figures: what fused kernels move is known less well."""
@@ -118,6 +136,14 @@ def cost_spreads(
         if preset.host is not None and engine == preset.engine:
             host = Spread(*preset.host_spread, host.names, preset.host.source)
     return (host, launch, sync, switch, offload, rest)
+
+
+def drawn_speculative(said: Speculative | None, rng: np.random.Generator) -> Speculative | None:
+    """Speculation with its host's times drawn anew; nothing is drawn where there is none."""
+    if said is None:
+        return None
+    found = factors(SPECULATIVE_SPREADS, rng)
+    return replace(said, **{name: f * getattr(said, name) for name, f in found.items()})
 
 
 def drawn_gpu(gpu: Gpu, rng: np.random.Generator) -> Gpu:

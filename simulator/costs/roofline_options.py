@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, get_args
 
+from simulator.costs.engine_layout import NETWORK_BYTES_PER_S, NODE_GPUS
 from simulator.costs.engines import Engine, Unsaid, host_of
 from simulator.costs.engines import listed as listed_engines
 from simulator.costs.hardware import Provenance
 from simulator.costs.sleep import SLEEP_SOURCE, SWITCH_S, SWITCH_SOURCE, Sleep
+from simulator.costs.speculative import Speculative
 from simulator.costs.stacks import STACKS, Stack, StackPreset
 from simulator.costs.stacks import listed as listed_stacks
 from simulator.costs.sync import WeightSync
@@ -55,6 +57,7 @@ ROOFLINE_SOURCES = {
     "offload_bytes_per_s": Provenance("fitted", _OFFLOAD),
     "reserve_bytes": Provenance("assumed", "activations, captured graphs and the CUDA context"),
     "kv_memory_utilization": Provenance("assumed", "default of vLLM"),
+    "network_bytes_per_s": Provenance("assumed", "one 400 Gb/s link a GPU"),
     "kv_rollout_tokens": Provenance("assumed", "a response of a reasoning model"),
 }
 
@@ -153,6 +156,18 @@ class RooflineOptions(Options):
     data_parallel_attention: Annotated[
         bool, Doc("whether each GPU of a replica holds all of attention and its own rollouts' KV")
     ] = False
+    gpus_per_node: Annotated[
+        int, Between(1, 1024),
+        Doc("of an engine, joined by the interconnect; a larger stage crosses the network",
+            unit="GPUs")
+    ] = NODE_GPUS  # fmt: skip
+    network_bytes_per_s: Annotated[
+        float, Above(0, 1e30), Doc("between the nodes of an engine, a GPU, one direction",
+                                   source=_source("network_bytes_per_s"))
+    ] = NETWORK_BYTES_PER_S  # fmt: skip
+    speculative: Annotated[
+        Speculative | None, Doc("speculative decoding; null is none")
+    ] = None  # fmt: skip
 
     def __post_init__(self) -> None:
         number(self.host_factor, f"{FIELD}.host_factor", Above(0, 1000))

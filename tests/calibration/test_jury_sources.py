@@ -19,12 +19,14 @@ from scipy import stats
 from calibration.jury import (
     async_lora,
     engine_grid,
+    kernel_mixtures,
     kernel_tables,
     peers,
     phases,
     rl_mixtures,
     rl_steps,
     serving_points,
+    speculative,
     throughput,
     trace,
     trainer_baselines,
@@ -55,6 +57,8 @@ HEADS = {
     weight_updates.SYNCS: ",".join(weight_updates.SYNC_COLUMNS),
     throughput.FILE: ",".join(throughput.COLUMNS),
     serving_points.FILE: ",".join(serving_points.COLUMNS),
+    kernel_mixtures.FILE: ",".join(kernel_mixtures.COLUMNS),
+    speculative.FILE: ",".join(speculative.COLUMNS),
 }
 ROW = (
     "x,nemo,h100-sxm,llama-3.1-8b,on_policy,8,8,1,4,2,1,10,100,{split},full,{mean},0,0.8,2,1.0,{to},"
@@ -89,6 +93,20 @@ SYNC = "x,{mechanism},qwen3-8b,,8,8,{options},{low},{high},held out,s"
         ),
         (kernel_tables.read_table, kernel_tables.FILE, "m,h100_sxm,1,sleep,1,8,1.0", "phase"),
         (kernel_tables.read_table, kernel_tables.FILE, "m,h9,1,decode,1,8,1.0", "system"),
+        (kernel_mixtures.read_table, kernel_mixtures.FILE, "m,fp3,g,1,b,decode,1,8,1", "precision"),
+        (kernel_mixtures.read_table, kernel_mixtures.FILE, "m,bf16,g,1,b,decode,0,8,1", "batch"),
+        (
+            speculative.read_table,
+            speculative.FILE,
+            "x,vllm-0.8,m,g,1,guess,2,2.0,1,600,7,4,held out",
+            "line 2, method",
+        ),
+        (
+            speculative.read_table,
+            speculative.FILE,
+            "x,vllm-0.8,m,g,1,mtp,2,2.0,1,600,7,0,held out",
+            "line 2, speculative_ms",
+        ),
         (
             trainer_baselines.read_steps,
             trainer_baselines.FILE,
@@ -317,6 +335,21 @@ def test_a_step_of_the_kernel_table_by_hand() -> None:
     assert roles == ["calibrated", "calibrated", "held out"]  # every second of each GPU
 
 
+def test_steps_of_mixtures_that_were_fitted_and_how_they_are_averaged() -> None:
+    prefill = kernel_tables.Step("qwen3-30b-a3b", "b200", 1, "prefill", 3, 10, 1.0)
+    row = kernel_mixtures.Row(prefill, "bf16", "vllm")
+    assert (row.group, row.fitted) == ("b200, mixture, prefill", True)
+    assert not replace(row, step=replace(prefill, tensor_parallel=2)).fitted
+    assert not replace(row, backend="sglang").fitted
+    assert replace(row, precision="nvfp4").group == "nvfp4, mixture, prefill"
+    small = replace(prefill, model="qwen3-0.6b")
+    assert replace(row, step=small).group == "small dense, prefill"
+    decode = replace(row, step=replace(small, phase="decode"))
+    assert (decode.group, decode.fitted) == ("b200, small dense, decode", True)
+    quantised, sixteen = kernel_mixtures.judge([replace(row, precision="nvfp4"), row])
+    assert quantised.forecast < sixteen.forecast
+
+
 def test_the_traffic_of_a_known_trainer_is_recovered() -> None:
     """Steps of two GPUs that differ in their memory alone, timed by a trainer of known traffic."""
     step = trainer_baselines.Step(
@@ -539,7 +572,7 @@ def test_rows_of_the_throughput_table_are_grouped_by_what_they_are() -> None:
 
 def test_a_serving_point_is_decoding_and_the_prompts_of_the_others() -> None:
     alone = serving_points.Point("sglang", 8, 1, False, 8192, 1024, 1, 10.0)
-    cost = RooflineCost(load_model("deepseek-r1"), load_gpu("h200-sxm"), 8)
+    cost = RooflineCost(load_model("deepseek-r1"), load_gpu("h200-sxm"), 8, engine="sglang")
     assert serving_points.token_s(alone) == cost.decode_curve(1).seconds(8192 + 512)
     busy = replace(alone, concurrency=9)
     decode_s = cost.decode_curve(9).seconds(9 * (8192 + 512))
@@ -607,6 +640,6 @@ def test_a_committed_scenario_gives_the_committed_forecast() -> None:
 
 def test_committed_files_are_small_and_hold_no_bulk() -> None:
     sizes = {path.name: path.stat().st_size for path in OUT.rglob("*") if path.is_file()}
-    assert sum(sizes.values()) < 400_000
+    assert sum(sizes.values()) < 500_000
     for key in ("engine_grid", "kernel_tables", "trainer_baselines"):
         assert committed()[key]["cases"] == []

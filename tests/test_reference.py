@@ -162,6 +162,17 @@ LINEAR = dict.fromkeys(
 )  # fmt: skip
 PARTS: Mapping[str, Mapping[str, Any]] = {  # what else a key needs to be read at all
     "cost.linear": LINEAR,
+    "cost.roofline.speculative": {
+        "method": "draft_model",
+        "tokens": 3,
+        "acceptance": 0.7,
+        "draft_model": "qwen3-0.6b",
+    },
+    "cost.roofline.speculative.draft_model": {"preset": "qwen3-0.6b"},
+    **{
+        f"cost.roofline.trainer.{role}_model": {"preset": "qwen3-0.6b"}
+        for role in ("reference", "critic", "reward")
+    },
     "workload.rewards": {"family": "normal", "mean": 0, "within_sd": 1},
     "workload.lengths": BASE["workload"]["lengths"],
     "workload.prompt_tokens": {"median_tokens": 10, "sd": 1, "max_tokens": 20},

@@ -60,14 +60,16 @@ class Speculative(Options):
 
     method: Annotated[Method, Doc("what drafts")]
     tokens: Annotated[
-        int, Between(1, MOST_TOKENS), Doc("drafted for each rollout before a verification")
+        int,
+        Between(1, MOST_TOKENS),
+        Doc("drafted for each rollout before a verification", unit="tokens"),
     ]
     acceptance: Annotated[float | tuple[float, ...] | None, Doc(_ACCEPTED, unit="share")] = None
     tokens_per_step: Annotated[
         float | None,
         Between(1, MOST_TOKENS + 1),
         Doc("tokens that a rollout gains a verification on average, the model's own included "
-            "(engines log a mean acceptance length); in place of acceptance"),
+            "(engines log a mean acceptance length); in place of acceptance", unit="tokens"),
     ] = None  # fmt: skip
     draft_model: Annotated[
         str | Model | None, Doc("of the method draft_model: a preset, a config.json, or keys")

@@ -262,9 +262,7 @@ def test_a_run_that_the_presets_made_is_judged_faultless(
     named = [c for c in source.cases if c.group.startswith("engine")]
     assert [c.role for c in named] == ["calibrated"] * 3 + ["held out"] * 3
     assert [c.error for c in named] == pytest.approx([0.0] * 6, abs=1e-9)
-    default = [c.error for c in source.cases if c.group == "default host"]
-    assert max(default) < -0.002  # less host time for each rollout than the engine that made it
-    assert len(source.checks) == 6
+    assert len(source.checks) == 3
     first, later = trace.by_arrival(requests)
     assert max(requests[i].arrival_s for i in first) <= min(requests[i].arrival_s for i in later)
 

@@ -210,6 +210,7 @@ def put(key: str, value: Any) -> dict[str, Any]:
         whole = ".".join(above[:depth])
         if part in ("linear", "file", "tables") and above[0] == "cost":
             place.clear()
+        whole = whole.replace("cost.tables.roofline", "cost.roofline")
         if whole in PARTS or not isinstance(place.get(part), dict):
             place[part] = copy.deepcopy(dict(PARTS.get(whole, {})))
         place = place[part]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from calibration.logs.readers import STACKS
 from calibration.logs.readers.stack import Raw, Rollout, Row, Session, Stack
 from calibration.logs.rollouts import Rollouts, drop_repeats
 from calibration.logs.run_log import Gap, RunLog
-from calibration.logs.scan import Scanned, scan
+from calibration.logs.scan import CONSOLE, Scanned, scan
 from calibration.logs.settings import Setting, Settings
 from calibration.logs.settings import whole as setting
 from calibration.logs.tally import Place
@@ -50,11 +51,7 @@ def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
         scanned.append(scan(file, take))
     one = _stack(scanned, wanted)
     settings, notes = _settings(scanned, one)
-    parts = [
-        part
-        for each in scanned
-        if (part := overlay.series(one, each.rows.get(one.name, ()), each.kind, each.file.name))
-    ]
+    parts = _parts(scanned, one, settings)
     whole = overlay.merged(one, parts) if parts else None
     size = setting(settings, "workload.group_size")
     kept = dumps.get(one.name) or Rollouts(one)
@@ -185,6 +182,22 @@ def _plain(value: Any) -> bool:
 
 
 # Steps
+
+
+def _parts(scanned: Sequence[Scanned], stack: Stack, settings: Settings) -> list[overlay.Series]:
+    """The steps of each file that has any. Rows that a console only counts are used where nothing
+    else names the steps, and are the windows that the run logged."""
+    found = []
+    for each in scanned:
+        rows = each.rows.get(stack.name, ())
+        if each.kind == CONSOLE and stack.console_counts:
+            named = any(s.rows.get(stack.name) and s.kind != CONSOLE for s in scanned)
+            window = setting(settings, "run.logging_steps") or 1
+            rows = [] if named else [replace(row, step=row.step * window) for row in rows]
+        part = overlay.series(stack, rows, each.kind, each.file.name)
+        if part is not None:
+            found.append(part)
+    return found
 
 
 def _rows(

@@ -130,7 +130,8 @@ class Stack:
     expression of bytes). named: their row with keys that mean two things told apart. overlapped: whether rollouts were made beside the training, from all rows,
     None where the log does not tell (then it counts as so). derive: what the keys of a row do not
     say by themselves. follow: what follows from one row after another, all in order. outside: phases that their step's time
-    leaves out. how: what to switch on for a level. tool_tokens_inside: whether their length of a
+    leaves out. how: what to switch on for a level. console_counts: whether their console names no step, so
+    that its rows are only counted. tool_tokens_inside: whether their length of a
     response holds what tools wrote.
     """
 
@@ -148,6 +149,7 @@ class Stack:
     follow: Callable[[Sequence[tuple[Row, Raw]], Settings], None] = _nothing_either
     outside: frozenset[str] = frozenset()
     how: Mapping[int, str] = field(default_factory=dict)
+    console_counts: bool = False
     tool_tokens_inside: bool = False
 
     @cached_property

@@ -174,6 +174,7 @@ STACK = Stack(
     overlapped=_overlapped,
     derive=_derive,
     follow=_follow,
+    console_counts=True,
     how={
         1: "step_time is logged by TRL 0.26 and later; report_to=['trackio'] adds the phases",
         2: "log_completions=True with logging_steps=1 writes completions/*.parquet",

@@ -1,4 +1,4 @@
-'''What other trainers' logs say, brought into tables of our own.
+"""What other trainers' logs say, brought into tables of our own.
 
 The way of a log, in one direction only (an import contract keeps it):
 
@@ -27,4 +27,4 @@ one entry in that stack's mapping. What is not mapped is ignored, and a column t
 stays empty: nothing is guessed here.
 
 Formats and traps are those of the trainers' own sources in mid-2026, named in each reader.
-'''
+"""

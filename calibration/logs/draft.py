@@ -1,8 +1,8 @@
 """The parts of a scenario that a log gives: a pure function of a `RunLog`.
 
 A `Part` is a key of a scenario with its value and where that is from: a line of a file, a figure of
-the run's tables, an assumption, or nothing at all (then the key is left to the user). What is fitted
-later replaces parts (`replaced`) and leaves the rest.
+the run's tables, an assumption, or nothing at all (then the key is left to the user). What is
+fitted later replaces parts (`replaced`) and leaves the rest.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def draft(log: RunLog, model: str | None = None, gpu: str | None = None) -> tupl
 
 
 def replaced(parts: Iterable[Part], others: Iterable[Part]) -> tuple[Part, ...]:
-    """``parts`` with ``others`` in the place of those of the same key or below it; new ones last."""
+    """``parts`` with ``others`` in the place of those of that key or below it; new ones last."""
     found = list(parts)
     for other in others:
         inside = [i for i, p in enumerate(found)
@@ -131,8 +131,8 @@ def _model(settings: Settings) -> Part:
     for name in sorted(model_presets(), key=len, reverse=True):
         if last.startswith(name) and _SUFFIX.fullmatch(last[len(name) :]):
             return Part("model", name, f"{setting.theirs}: {path} in {setting.place}")
-    return Part("model", None, f"{setting.theirs} is {path} in {setting.place}, which is no preset; give "
-                "--model, a preset or a folder with its config.json")  # fmt: skip
+    return Part("model", None, f"{setting.theirs} is {path} in {setting.place}, which is no "
+                "preset; give --model, a preset or a folder with its config.json")  # fmt: skip
 
 
 def _cluster(log: RunLog) -> list[Part]:
@@ -203,7 +203,7 @@ def _workload(log: RunLog) -> list[Part]:
     cap = _said(known, "workload.max_new_tokens")
     longest = steps["max_new_tokens"].max()
     if cap is None and not math.isnan(longest):
-        cap = Part("workload.max_new_tokens", max(int(math.ceil(longest)), 1),
+        cap = Part("workload.max_new_tokens", max(math.ceil(longest), 1),
                    "assumed: the longest response of the log", True)  # fmt: skip
     parts.append(cap or Part("workload.max_new_tokens", 16384, "assumed", True))
     prompt, source, assumed = _prompt(log)
@@ -220,9 +220,14 @@ def _workload(log: RunLog) -> list[Part]:
         parts += [
             Part("workload.rewards.family", "beta_bernoulli", "assumed", True),
             Part("workload.rewards.mean", round(float(reward), 4), "mean reward of the steps"),
-            Part("workload.rewards.between_sd", _REWARD_SD, "assumed", True),
+            Part("workload.rewards.between_sd", _reward_sd(float(reward)), "assumed", True),
         ]
     return parts
+
+
+def _reward_sd(mean: float) -> float:
+    """The scenario's default, where a share of so much can spread so far."""
+    return round(min(_REWARD_SD, 0.6 * math.sqrt(mean * (1 - mean))), 4)
 
 
 def _batch(log: RunLog, size: int) -> Part:

@@ -28,15 +28,17 @@ _LEAST_SETTINGS = 3
 _EVERY_STACK = {"engine.kv_tokens": ("vllm: GPU KV cache size",)}
 _SECONDS = tuple(c.name for c in columns.STEPS.columns if c.unit == "s" and c.name != "logged_s")
 _WANTED = ("step_s", "generation_s", "update_s", "mean_new_tokens", "max_new_tokens",
-           "min_new_tokens", "truncated_share", "mean_prompt_tokens", "rollouts", "sync_s")  # fmt: skip
+           "min_new_tokens", "truncated_share", "mean_prompt_tokens", "rollouts",
+           "sync_s")  # fmt: skip
 
 
 def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
     """Reads the log of one run.
 
     paths: files and folders that the trainer left. stack: its name, where two could have written
-    them. Raises LogError, with file and line, where there is no step and no rollout of a known stack,
-    where the files are of two runs or two stacks, and where seconds are negative or no number.
+    them. Raises LogError, with file and line, where there is no step and no rollout of a known
+    stack, where the files are of two runs or two stacks, and where seconds are negative or no
+    number.
     """
     wanted = _named(stack)
     dumps: dict[str, Rollouts] = {}
@@ -67,8 +69,8 @@ def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
         told = one.overlapped(raws, settings)
         overlapped = told is not False
         if told is None:
-            notes.append("the log does not say whether rollouts were made beside the training: taken "
-                         "as so, since its generation would be a wait then")  # fmt: skip
+            notes.append("the log does not say whether rollouts were made beside the training: "
+                         "taken as so, since its generation would be a wait then")  # fmt: skip
         rows = _rows(one, whole, settings, overlapped)
         if whole.repeated:
             notes.append(f"{whole.repeated} steps are logged more than once: the later counts")
@@ -122,8 +124,10 @@ def _stack(scanned: Sequence[Scanned], wanted: Stack | None) -> Stack:
         raise _nothing(scanned, None)
     if len(by) > 1:
         (one, (line, file)), (other, (there, beside)) = list(by.items())[:2]
-        raise LogError(f"{Place(file, line)} is of {one}, and {Place(beside, there)} of {other}: two "
-                       "runs are mixed; import one at a time, or name one with --stack")  # fmt: skip
+        raise LogError(
+            f"{Place(file, line)} is of {one}, and {Place(beside, there)} of {other}: "
+            "two runs are mixed; import one at a time, or name one with --stack"
+        )
     found = recognise.named(next(iter(by)))
     assert found is not None
     return found
@@ -143,8 +147,8 @@ def _nothing(scanned: Sequence[Scanned], stack: Stack | None) -> LogError:
     known = stack.name if stack else ", ".join(each.name for each in STACKS)
     last = looked[0]
     others = f", nor any of {len(scanned) - 1} files beside it" if len(scanned) > 1 else ""
-    return LogError(f"{Place(last.file.name, last.tally.lines)}: the file ends without a single step "
-                    f"of {known}{others}")  # fmt: skip
+    return LogError(f"{Place(last.file.name, last.tally.lines)}: the file ends without a single "
+                    f"step of {known}{others}")  # fmt: skip
 
 
 # Settings
@@ -156,7 +160,9 @@ def _settings(scanned: Sequence[Scanned], stack: Stack) -> tuple[Settings, list[
     found: dict[str, tuple[tuple[int, int], Setting]] = {}
     notes = []
     for each in scanned:
-        given = [(sure, one) for sure, one in each.settings if one.key in ours and _plain(one.value)]
+        given = [
+            (sure, one) for sure, one in each.settings if one.key in ours and _plain(one.value)
+        ]
         if len({one.key for _, one in given}) < _LEAST_SETTINGS and not each.rows:
             continue
         for sure, one in given:
@@ -167,8 +173,8 @@ def _settings(scanned: Sequence[Scanned], stack: Stack) -> tuple[Settings, list[
             if key in found:
                 had = found[key]
                 if had[0] == rank and had[1].value != new.value and rank[0] == 0:
-                    notes.append(f"{one.key} is {had[1].value!r} in {had[1].place}, and {new.value!r} "
-                                 f"in {new.place}: the first is taken")  # fmt: skip
+                    notes.append(f"{one.key} is {had[1].value!r} in {had[1].place}, and "
+                                 f"{new.value!r} in {new.place}: the first is taken")  # fmt: skip
                 if had[0] <= rank:
                     continue
             found[key] = (rank, new)
@@ -209,8 +215,8 @@ def _rows(
         row = stack.row(step.values)
         for column in _SECONDS:
             if column in row and not 0 <= row[column] < 1e12:
-                raise LogError(f"{step.place}: {column} of step {number} is {row[column]:g}; seconds are "
-                               "not negative, and numbers")  # fmt: skip
+                raise LogError(f"{step.place}: {column} of step {number} is {row[column]:g}; "
+                               "seconds are not negative, and numbers")  # fmt: skip
         row = {name: item for name, item in row.items() if math.isfinite(item)}
         stack.derive(row, step.values, settings, overlapped)
         if not row.keys() & {"step_s", "mean_new_tokens", *columns.PHASES, "orchestrator_step_s"}:
@@ -299,8 +305,8 @@ def _level(
         gaps.append(Gap(1, "sync_s", "the weights' way to the engine lies inside generation_s"))
     gaps.extend(Gap(1, name, f"not in the log: {columns.STEPS[name].meaning}") for name in missing)
     if (steps["truncated_share_unsure"] == 1).any():
-        gaps.append(Gap(1, "truncated_share", "it counts the longest of each batch as cut, since the "
-                        "cap is not in the log"))  # fmt: skip
+        gaps.append(Gap(1, "truncated_share", "it counts the longest of each batch as cut, since "
+                        "the cap is not in the log"))  # fmt: skip
     lengths = bool(len(rollouts)) and bool(
         (rollouts["new_tokens"].notna() | rollouts["characters"].notna()).all()
     )
@@ -309,13 +315,13 @@ def _level(
     elif not lengths:
         gaps.append(Gap(2, "new_tokens", "some rollouts have no length"))
     elif rollouts["new_tokens"].isna().any():
-        gaps.append(Gap(2, "new_tokens", "only the text was dumped: its tokens need the tokenizer, or "
-                        "an estimate from characters"))  # fmt: skip
+        gaps.append(Gap(2, "new_tokens", "only the text was dumped: its tokens need the tokenizer, "
+                        "or an estimate from characters"))  # fmt: skip
     if len(rollouts) and rollouts["reward"].isna().any():
         gaps.append(Gap(2, "reward", "some rollouts have no reward"))
     if len(rollouts) and unnamed:
-        gaps.append(Gap(2, "group", "groups are told by prompts that follow each other: the group's "
-                        "size is not in the log"))  # fmt: skip
+        gaps.append(Gap(2, "group", "groups are told by prompts that follow each other: the "
+                        "group's size is not in the log"))  # fmt: skip
     if not len(requests):
         gaps.append(Gap(3, "requests", f"no times of requests; {stack.how.get(3, '')}"))
     level = 0

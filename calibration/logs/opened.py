@@ -1,8 +1,9 @@
 """Files, folders and archives: what there is to read, and its bytes and lines, bounded.
 
 A file is never held whole unless its format needs it (`content`, up to `MOST_AT_ONCE`). Packed
-files (``.gz``, and the members of a ``.zip``) are unpacked as they are read, and given up where they
-grow beyond reason. Nothing is ever executed, and links that lead out of a folder are not followed.
+files (``.gz``, and the members of a ``.zip``) are unpacked as they are read, and given up where
+they grow beyond reason. Nothing is ever executed, and links that lead out of a folder are not
+followed.
 """
 
 from __future__ import annotations
@@ -81,13 +82,13 @@ class LogFile:
         if self.member:
             archive = stack.enter_context(zipfile.ZipFile(file))
             info = archive.getinfo(self.member)
-            inside = cast(IO[bytes], stack.enter_context(archive.open(info)))
+            inside = stack.enter_context(archive.open(info))
             return _bounded(inside, info.compress_size, self.name)
         packed = file.read(2) == _GZIP
         file.seek(0)
         if not packed:
             return file
-        unpacked = cast(IO[bytes], stack.enter_context(gzip.open(file)))
+        unpacked = cast(IO[bytes], stack.enter_context(gzip.GzipFile(fileobj=file)))
         return _bounded(unpacked, os.fstat(file.fileno()).st_size, self.name)
 
     def _failed(self, error: Exception) -> LogError:
@@ -106,8 +107,8 @@ class LogFile:
         with self.open() as file:
             found = file.read(most + 1)
         if len(found) > most:
-            raise LogError(f"{self.name} is larger than {most // 2**20} MiB, and its kind has to be "
-                           "read whole")  # fmt: skip
+            raise LogError(f"{self.name} is larger than {most // 2**20} MiB, and its kind has to "
+                           "be read whole")  # fmt: skip
         return found
 
     def lines(self, tally: Tally) -> Iterator[tuple[int, bytes, bool]]:
@@ -185,7 +186,9 @@ def find(paths: Sequence[Path]) -> list[LogFile]:
             seen.add(real)
             found.append(each)
             if len(found) > MOST_FILES:
-                raise LogError(f"{path} holds more than {MOST_FILES:,} files; name those of one run")
+                raise LogError(
+                    f"{path} holds more than {MOST_FILES:,} files; name those of one run"
+                )
     if not found:
         raise LogError(f"{paths[0]} is an empty folder")
     return found

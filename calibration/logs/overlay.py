@@ -1,8 +1,8 @@
 """Rows of several sinks, of parts of a run and of two writers become one row a step.
 
-Within a file, a step that is said again with other numbers is a resumption: the later counts. Several
-files of one run agree where they overlap, or the one that begins later resumed the other; two that
-begin with the same step and disagree are two runs.
+Within a file, a step that is said again with other numbers is a resumption: the later counts.
+Several files of one run agree where they overlap, or the one that begins later resumed the other;
+two that begin with the same step and disagree are two runs.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def series(stack: Stack, rows: Sequence[Metrics], kind: int, file: str) -> Serie
         found.repeated += 1
         if row.step == first and len(found.steps) > 1 and row.step not in again:
             raise LogError(f"{place}: step {row.step} begins anew after step "
-                           f"{max(found.steps)} ({found.steps[row.step].place}): two runs are mixed; "
-                           "import one at a time")  # fmt: skip
+                           f"{max(found.steps)} ({found.steps[row.step].place}): two runs are "
+                           "mixed; import one at a time")  # fmt: skip
         resumed = row.step - 1 not in again and row.step not in again
         again.add(row.step)
         found.steps[row.step] = Step(values, place, resumed, row.logged_s)
@@ -93,10 +93,10 @@ def _two(stack: Stack, a: Series, b: Series) -> Series:
     apart = [step for step in common if _disagree(stack, a.steps[step], b.steps[step])]
     if apart and 2 * len(apart) > len(common):
         if a.begins == b.begins:
-            step = apart[0]
-            one, other = a.steps[step].place, b.steps[step].place
-            raise LogError(f"{one} and {other} disagree about step {step}: two runs are mixed; import "
-                           "one at a time")  # fmt: skip
+            at = apart[0]
+            one, other = a.steps[at].place, b.steps[at].place
+            raise LogError(f"{one} and {other} disagree about step {at}: two runs are mixed; "
+                           "import one at a time")  # fmt: skip
         early, late = (a, b) if a.begins < b.begins else (b, a)
         kept = {s: step for s, step in early.steps.items() if s < late.begins}
         late.steps[late.begins].first = True
@@ -111,8 +111,12 @@ def _two(stack: Stack, a: Series, b: Series) -> Series:
                 steps[number].first = True
             continue
         had = steps[number]
-        steps[number] = Step({**step.values, **had.values}, had.place, had.first or step.first,
-                             had.logged_s if had.logged_s is not None else step.logged_s)  # fmt: skip
+        steps[number] = Step(
+            {**step.values, **had.values},
+            had.place,
+            had.first or step.first,
+            had.logged_s if had.logged_s is not None else step.logged_s,
+        )
     if b.begins < a.begins and not resumed:
         steps[a.begins].first = a.begins in b.steps and b.steps[a.begins].first
     return Series(a.kind, a.file, steps, max(a.repeated, b.repeated))
@@ -124,4 +128,6 @@ _TOLD_BY = ("mean_new_tokens", "step_s", "generation_s", "update_s", "orchestrat
 def _disagree(stack: Stack, a: Step, b: Step) -> bool:
     one, other = stack.row(a.values), stack.row(b.values)
     both = [column for column in _TOLD_BY if column in one and column in other]
-    return any(abs(one[c] - other[c]) > CLOSE * max(abs(one[c]), abs(other[c])) + _TINY for c in both)
+    return any(
+        abs(one[c] - other[c]) > CLOSE * max(abs(one[c]), abs(other[c])) + _TINY for c in both
+    )

@@ -27,7 +27,7 @@ def of_interest(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def by_metrics(keys: Iterable[str]) -> Stack | None:
-    """The stack of which most keys are there, one of its marks among them; None if there is none."""
+    """The stack of which most keys are there, one of its marks among them; None if none is."""
     given = set(keys)
     best, most = None, 0
     for stack in STACKS:

@@ -33,7 +33,9 @@ class Rollouts:
         self._requests: dict[int, tuple[Request, ...]] = {}
         self._groups: dict[tuple[int, Hashable], int] = {}
         self._members: dict[Hashable, list[int]] = {}
-        self._sessions: dict[Hashable, dict[str, tuple[tuple[Request, ...], Mapping[str, float | None]]]] = {}
+        self._sessions: dict[
+            Hashable, dict[str, tuple[tuple[Request, ...], Mapping[str, float | None]]]
+        ] = {}
         self._known: dict[Hashable, int] = {}
         self._files: dict[int, str] = {}
         self._one_file = any(dump.one_file_a_step for dump in stack.dumps)
@@ -52,8 +54,10 @@ class Rollouts:
             )  # fmt: skip
             return
         if self._one_file and self._files.setdefault(each.step, file.name) != file.name:
-            raise LogError(f"{file.name} and {self._files[each.step]} both hold the rollouts of "
-                           f"step {each.step}: two runs are mixed; import one at a time")  # fmt: skip
+            raise LogError(
+                f"{file.name} and {self._files[each.step]} both hold the rollouts of "
+                f"step {each.step}: two runs are mixed; import one at a time"
+            )
         if each.identity is not None:
             row = self._known.setdefault((each.step, each.identity), len(self))
             if row < len(self):
@@ -109,7 +113,7 @@ class Rollouts:
         if self._requests:
             places = table.set_index("row")[list(_KEYS)]
             for row in table["row"]:
-                before = None
+                before: float | None = None
                 for turn, each in enumerate(self._requests.get(int(row), ())):
                     step, group, index = (int(v) for v in places.loc[row])
                     gap = None if before is None else max(each.start_s - before, 0.0)

@@ -35,13 +35,13 @@ class RunLog:
     """A run, as its log tells it.
 
     stack: which trainer wrote it. steps, rollouts, requests: tables with the columns of
-    `calibration.logs.columns`, every one of them there, NaN where nothing was logged; ``step`` is the
-    run's own number, in rising order, each once. level: 0 to 3, the highest at which it and all below
-    are there. gaps: why it is no higher, and what is missing at those that are reached. settings: by
-    our key. overlapped: whether rollouts were made beside the training. outside: phases that
-    ``step_s`` leaves out in this stack. tool_tokens_inside: whether the steps' lengths of responses
-    hold what tools wrote. tallies: what was read of each file that mattered. notes: sentences for the
-    user. ignored: files that were none of a log. name: of the files together.
+    `calibration.logs.columns`, every one of them there, NaN where nothing was logged; ``step`` is
+    the run's own number, in rising order, each once. level: 0 to 3, the highest at which it and all
+    below are there. gaps: why it is no higher, and what is missing at those that are reached.
+    settings: by our key. overlapped: whether rollouts were made beside the training. outside:
+    phases that ``step_s`` leaves out in this stack. tool_tokens_inside: whether the steps' lengths
+    of responses hold what tools wrote. tallies: what was read of each file that mattered. notes:
+    sentences for the user. ignored: files that were none of a log. name: of the files together.
     """
 
     stack: str

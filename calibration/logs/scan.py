@@ -22,7 +22,13 @@ from calibration.logs.formats.python_text import nested, opens
 from calibration.logs.opened import LogFile
 from calibration.logs.readers import STACKS
 from calibration.logs.readers.stack import (
-    Console, Metrics, Origin, RecordError, Rollout, Session, Stack,
+    Console,
+    Metrics,
+    Origin,
+    RecordError,
+    Rollout,
+    Session,
+    Stack,
 )  # fmt: skip
 from calibration.logs.tally import Tally
 
@@ -134,9 +140,9 @@ def _events(found: Scanned) -> None:
                 if isinstance(event.value, str):
                     found.settings.extend(_summary(event.tag, event.value))
                     continue
-                first = (event.record, event.wall_s, {})
-                _, _, values = steps.setdefault(event.step, first)  # type: ignore[arg-type]
-                values[event.tag] = event.value
+                if event.step not in steps:
+                    steps[event.step] = (event.record, event.wall_s, {})
+                steps[event.step][2][event.tag] = event.value
         except events.DamagedError as error:
             tally.lines += 1
             tally.skip(error.record, str(error))
@@ -240,16 +246,16 @@ def _line_of(content: bytes, key: str) -> int:
 def _json_lines(found: Scanned, take: Take) -> None:
     reader = _Lines(found, take)
     tally = found.tally
-    for number, line, ended in found.file.lines(tally):
+    for at, line, ended in found.file.lines(tally):
         if not line.strip():
             continue
         try:
             value = parse(line)
         except NotJsonError as error:
             why = str(error) if ended else "it is cut off in mid-line"
-            tally.skip(number, why, line[:200].decode("utf-8", "replace"))
+            tally.skip(at, why, line[:200].decode("utf-8", "replace"))
             continue
-        reader.record(value, number)
+        reader.record(value, at)
         if tally.lines == _GIVE_UP and not tally.used and tally.unread < _GIVE_UP:
             found.looked_at = False
             break
@@ -347,11 +353,11 @@ def _table(found: Scanned, take: Take) -> None:
     numbers: list[int] = []
 
     def texts() -> Iterator[str]:
-        for number, line, ended in found.file.lines(tally):
-            if not ended and number > 1 and not _whole(line, header):
-                tally.skip(number, "it is cut off in mid-line", line[:200].decode("utf-8", "replace"))
+        for at, line, ended in found.file.lines(tally):
+            if not ended and at > 1 and not _whole(line, header):
+                tally.skip(at, "it is cut off in mid-line", line[:200].decode("utf-8", "replace"))
                 return
-            numbers.append(number)
+            numbers.append(at)
             yield line.decode("utf-8-sig", "replace").replace("\0", "")
 
     header: list[str] = []
@@ -394,7 +400,9 @@ def _cell(text: str) -> object:
 _STARTS = re.compile(
     b"|".join(b"(?P<%s>%s)" % (s.name.encode(), s.start) for s in STACKS if s.start is not None)
 )
-_SETTINGS = re.compile(rb"\{'\w+': |python|torchrun|accelerate|ray job|uv run|=\S|\.{4}|KV cache size")
+_SETTINGS = re.compile(
+    rb"\{'\w+': |python|torchrun|accelerate|ray job|uv run|=\S|\.{4}|KV cache size"
+)
 _KV = re.compile(r"GPU KV cache size: ([\d,]{1,20}) tokens")
 _MOST_CONFIG = 20_000
 
@@ -405,11 +413,11 @@ def _console(found: Scanned) -> None:
     tally = found.tally
     consoles: dict[str, Console] = {}
     config = _Printed(found)
-    for number, line, ended in found.file.lines(tally):
+    for at, line, ended in found.file.lines(tally):
         start = _STARTS.search(line)
-        if start is None and not config.open and not _SETTINGS.search(line):
-            if not any(console.open for console in consoles.values()):
-                continue
+        reading = config.open or any(console.open for console in consoles.values())
+        if start is None and not reading and not _SETTINGS.search(line):
+            continue
         used, wrong = False, ""
         for piece in said(line):
             if start is not None:
@@ -421,7 +429,7 @@ def _console(found: Scanned) -> None:
                     continue
                 was_open = console.open
                 try:
-                    rows = list(console.feed(number, piece.text))
+                    rows = list(console.feed(at, piece.text))
                 except (RecordError, ValueError) as error:
                     wrong = str(error)
                     continue
@@ -432,9 +440,9 @@ def _console(found: Scanned) -> None:
                     Metrics(row.step, recognise.of_interest(row.values), row.line) for row in rows
                 )
                 used = used or bool(rows) or was_open or console.open
-            used = config.feed(number, piece.actor, piece.text) or used
+            used = config.feed(at, piece.actor, piece.text) or used
         if wrong:
-            tally.skip(number, wrong, line[:200].decode("utf-8", "replace"))
+            tally.skip(at, wrong, line[:200].decode("utf-8", "replace"))
         elif used:
             tally.used += 1
     for name, console in consoles.items():

@@ -51,7 +51,9 @@ def _rows(log: RunLog, parts: Sequence[Part]) -> list[tuple[str, str]]:
         found.append(("could not read", f"{log.unread} lines or records; the first:"))
         examples = [each for tally in log.tallies for each in tally.examples]
         for each in examples[:_EXAMPLES]:
-            found.append(("", f"{os.path.relpath(each.place.file)}, line {each.place.line}: {each.why}"))
+            found.append(
+                ("", f"{os.path.relpath(each.place.file)}, line {each.place.line}: {each.why}")
+            )
     else:
         found.append(("could not read", "nothing"))
     return found
@@ -64,7 +66,8 @@ def _figures(log: RunLog) -> list[tuple[str, str]]:
     found = []
     if not median.isna()["step_s"]:
         named = (("generation_s", "generation"), ("wait_s", "wait"), ("log_prob_s", "log-probs"),
-                 ("reference_s", "reference"), ("update_s", "update"), ("sync_s", "sync"))  # fmt: skip
+                 ("reference_s", "reference"), ("update_s", "update"),
+                 ("sync_s", "sync"))  # fmt: skip
         phases = [f"{word} {seconds(median[name])}" for name, word in named
                   if not median.isna()[name]]  # fmt: skip
         found.append(("median step", f"{seconds(median['step_s'])}" + (

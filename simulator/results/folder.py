@@ -94,8 +94,8 @@ def write_folder(
 ) -> None:
     """Calls ``fill`` with a fresh folder and puts that in the place of ``folder``.
 
-    ours, what: as `check_target` has them. Raises ScenarioError as it does, and (``--out``) where the disk refuses; then
-    nothing is left behind and what stood there still stands.
+    ours, what: as `check_target` has them. Raises ScenarioError as it does, and (``--out``) where
+    the disk refuses; then nothing is left behind and what stood there still stands.
     """
     check_target(folder, force, ours, what)
     folder = folder.resolve()

@@ -1,4 +1,4 @@
-"""Configurations: YAML, TOML, JSON, Hydra's overrides and command lines; each value with its line."""
+"""Configurations: YAML, TOML, JSON, Hydra's overrides, command lines; each value with its line."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class _Walk:
 
     def _plain(self, node: yaml.Node) -> Any:
         try:
-            return self._loader.construct_object(node)  # type: ignore[no-untyped-call]
+            return self._loader.construct_object(node)
         except (yaml.YAMLError, ValueError, TypeError, ArithmeticError, LookupError):
             return str(node.value)
 
@@ -133,7 +133,9 @@ def override(text: str, line: int) -> Iterator[Given]:
         yield Given(found[1], word(found[2]), line)
 
 
-_COMMAND = re.compile(r"(?:^|[\s+;&|/])(?:python[\d.]*|torchrun|accelerate|ray job submit|uv run|rl)\b")
+_COMMAND = re.compile(
+    r"(?:^|[\s+;&|/])(?:python[\d.]*|torchrun|accelerate|ray job submit|uv run|rl)\b"
+)
 
 
 def from_command(text: str, line: int) -> list[Given]:

@@ -8,8 +8,8 @@ A record is its length (u64, little endian), that length's CRC-32C masked, the d
     Summary  1 value, repeated:    1 tag  2 simple_value (float)  8 tensor
     Tensor   1 dtype  4 content  5 float_val  6 double_val  7 int_val  8 string_val  10 int64_val
 
-The CRC of the length is checked: it tells event files from others, and where one is damaged. That of
-the data is not: it would take longer than all the rest.
+The CRC of the length is checked: it tells event files from others, and where one is damaged. That
+of the data is not: it would take longer than all the rest.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def is_events(start: bytes) -> bool:
     if len(start) < _HEADER.size:
         return False
     length, check = _HEADER.unpack_from(start)
-    return length <= LONGEST_RECORD and check == _masked(start[:8])
+    return bool(length <= LONGEST_RECORD and check == _masked(start[:8]))
 
 
 def events(file: IO[bytes]) -> Iterator[Event]:

@@ -10,8 +10,8 @@ from typing import Any
 from calibration.logs.formats.numbers import VALUE, number
 
 _PAIR = re.compile(rf"""(?P<q>['"])(?P<key>[^'"\n]{{1,300}})(?P=q)\s*:\s*
-                        (?P<t>['"]?)(?P<value>{VALUE})(?P=t)\s*(?=[,}}\n]|$)""", re.VERBOSE)  # fmt: skip
-_NAME = re.compile(r"""(['"])[^'"\n]{1,300}\1\s*:""")
+                        (?P<t>['"]?)(?P<value>{VALUE})(?P=t)\s*
+                        (?=[,}}\n]|$)""", re.VERBOSE)  # fmt: skip
 MOST_TEXT = 4_000_000
 
 

@@ -29,4 +29,6 @@ def load(content: bytes) -> Any:
         ) from None
     except Exception as error:  # torch raises what it likes for a damaged file
         said = str(error).splitlines()
-        raise CannotReadError(f"no file of torch.save: {said[0][:200] if said else error!r}") from None
+        raise CannotReadError(
+            f"no file of torch.save: {said[0][:200] if said else error!r}"
+        ) from None

@@ -1,8 +1,8 @@
 """trackio's SQLite file: rows of metrics, and the configuration of the run.
 
 Tables (trackio 0.5 and later): metrics(run_name, step, timestamp, metrics) and configs(run_name,
-config). A row with ``profiling/`` keys carries the number of updates done before it, another its own
-counter: the update is ``train/global_step`` inside (seen of TRL 1.16).
+config). A row with ``profiling/`` keys carries the number of updates done before it, another its
+own counter: the update is ``train/global_step`` inside (seen of TRL 1.16).
 """
 
 from __future__ import annotations
@@ -66,4 +66,8 @@ def _config(text: object) -> Iterable[Given]:
         said = parse(text)  # type: ignore[arg-type]
     except (NotJsonError, TypeError):
         return []
-    return [Given(key, item, 0) for key, item in flatten(said).items()] if isinstance(said, dict) else []
+    return (
+        [Given(key, item, 0) for key, item in flatten(said).items()]
+        if isinstance(said, dict)
+        else []
+    )

@@ -16,8 +16,21 @@ from collections.abc import Iterable, Mapping
 
 from calibration.logs.formats.numbers import PLAIN
 from calibration.logs.readers.stack import (
-    Dump, Metrics, Origin, Raw, Record, RecordError, Request, Rollout, Row, Session, Stack, digest,
-    real, tokens, whole,
+    Dump,
+    Metrics,
+    Origin,
+    Raw,
+    Record,
+    RecordError,
+    Request,
+    Rollout,
+    Row,
+    Session,
+    Stack,
+    digest,
+    real,
+    tokens,
+    whole,
 )  # fmt: skip
 from calibration.logs.settings import Settings, value
 

@@ -15,8 +15,21 @@ from collections.abc import Iterable
 from typing import Any
 
 from calibration.logs.readers.stack import (
-    Dump, Metrics, Origin, Raw, Record, RecordError, Rollout, Row, Stack, digest, length, number_in,
-    real, tokens, total,
+    Dump,
+    Metrics,
+    Origin,
+    Raw,
+    Record,
+    RecordError,
+    Rollout,
+    Row,
+    Stack,
+    digest,
+    length,
+    number_in,
+    real,
+    tokens,
+    total,
 )  # fmt: skip
 from calibration.logs.settings import Settings, value
 
@@ -70,10 +83,15 @@ _SETTINGS = {
 }
 
 _HEADER = re.compile(r"={3,} ?Step (\d{1,12})/\d+ ?={3,}")
-_ENTRY = re.compile(r"\W{0,8}([A-Za-z][\w ./-]{0,100}): (-?[\d.]+(?:e[-+]?\d+)?|nan)(s(?: \(.*\))?)?\s*")
-_WORDS = {"Total step time": f"{_T}total_step_time",
-          "Mean Generation Length": "train/mean_gen_tokens_per_sample",
-          "Avg Total Reward": "train/mean_total_reward", "Avg Reward": "train/mean_total_reward"}  # fmt: skip
+_ENTRY = re.compile(
+    r"\W{0,8}([A-Za-z][\w ./-]{0,100}): (-?[\d.]+(?:e[-+]?\d+)?|nan)(s(?: \(.*\))?)?\s*"
+)
+_WORDS = {
+    "Total step time": f"{_T}total_step_time",
+    "Mean Generation Length": "train/mean_gen_tokens_per_sample",
+    "Avg Total Reward": "train/mean_total_reward",
+    "Avg Reward": "train/mean_total_reward",
+}
 
 
 class _Blocks:

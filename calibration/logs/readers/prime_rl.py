@@ -1,7 +1,8 @@
 """prime-rl: ``metrics.jsonl`` of trainer and orchestrator, ``traces.jsonl`` with episodes.
 
 Keys: prime_rl/trainer/rl/train.py, orchestrator/orchestrator.py and metrics.py, monitors/file.py;
-traces: verifiers/v1/episode.py, trace.py, graph.py (0.6 to after 0.8, August 2026). Traps held here:
+traces: verifiers/v1/episode.py, trace.py, graph.py (0.6 to after 0.8, August 2026). Traps held
+here:
 
 - trainer and orchestrator write one file, both with ``time/step``: told apart by what else is in
   the row;
@@ -13,11 +14,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from calibration.logs.readers.stack import (
-    Dump, Metrics, Origin, Raw, Record, RecordError, Request, Rollout, Row, Stack, digest, length,
-    real, whole,
+    Dump,
+    Metrics,
+    Origin,
+    Raw,
+    Record,
+    RecordError,
+    Request,
+    Rollout,
+    Row,
+    Stack,
+    digest,
+    length,
+    real,
+    whole,
 )  # fmt: skip
 from calibration.logs.settings import Settings
 
@@ -172,7 +186,7 @@ def _one(
         made = float(sum(length(n.get("token_ids") or ()) for n in nodes
                          if isinstance(n, Mapping) and n.get("sampled")))  # fmt: skip
     tool = gaps = 0.0
-    for before, after in zip(requests, requests[1:], strict=False):
+    for before, after in pairwise(requests):
         gaps += max(after.start_s - before.end_s, 0.0)
         had = (before.prompt_tokens or 0.0) + (before.new_tokens or 0.0)
         tool += max((after.prompt_tokens or 0.0) - had, 0.0)

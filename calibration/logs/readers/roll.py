@@ -1,8 +1,8 @@
 """ROLL: ``metrics_tag: {...}`` on the console, TensorBoard, dumps of columns.
 
 Keys: roll/pipeline/rlvr/rlvr_pipeline.py, agentic/ and utils/tracking.py (August 2026). Traps held
-here: a dump is one line with a mapping of columns; its responses are text only; ``time/step_generate``
-is a wait where ``async_generation_ratio`` is above 0.
+here: a dump is one line with a mapping of columns; its responses are text only;
+``time/step_generate`` is a wait where ``async_generation_ratio`` is above 0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,18 @@ from collections.abc import Iterable, Mapping
 from calibration.logs.formats.json_text import NotJsonError, parse
 from calibration.logs.formats.numbers import scalar
 from calibration.logs.readers.stack import (
-    Dump, Metrics, Origin, Raw, Record, RecordError, Rollout, Row, Stack, digest, number_in, real,
+    Dump,
+    Metrics,
+    Origin,
+    Raw,
+    Record,
+    RecordError,
+    Rollout,
+    Row,
+    Stack,
+    digest,
+    number_in,
+    real,
     whole,
 )  # fmt: skip
 from calibration.logs.settings import Settings, value

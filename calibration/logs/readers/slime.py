@@ -15,8 +15,21 @@ from typing import Any
 
 from calibration.logs.readers.consoles import DictConsole
 from calibration.logs.readers.stack import (
-    Dump, Origin, Raw, Record, RecordError, Request, Rollout, Row, Stack, digest, length, real,
-    tokens, total, whole,
+    Dump,
+    Origin,
+    Raw,
+    Record,
+    RecordError,
+    Request,
+    Rollout,
+    Row,
+    Stack,
+    digest,
+    length,
+    real,
+    tokens,
+    total,
+    whole,
 )  # fmt: skip
 from calibration.logs.settings import Settings, value
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from calibration.logs.settings import Settings
 
@@ -126,13 +126,14 @@ class Stack:
 
     metrics: our column, and their keys for it, of which the first that is there counts. marks: keys
     that tell it from the others; a key that ends in ``/`` stands for all below it. settings: our
-    key, and theirs. also: further keys that ``derive`` and ``overlapped`` look at. start: what the first line of a row on the console looks like (a regular
-    expression of bytes). named: their row with keys that mean two things told apart. overlapped: whether rollouts were made beside the training, from all rows,
-    None where the log does not tell (then it counts as so). derive: what the keys of a row do not
-    say by themselves. follow: what follows from one row after another, all in order. outside: phases that their step's time
-    leaves out. how: what to switch on for a level. console_counts: whether their console names no step, so
-    that its rows are only counted. tool_tokens_inside: whether their length of a
-    response holds what tools wrote.
+    key, and theirs. also: further keys that ``derive`` and ``overlapped`` look at. start: what the
+    first line of a row on the console looks like (a regular expression of bytes). named: their row
+    with keys that mean two things told apart. overlapped: whether rollouts were made beside the
+    training, from all rows, None where the log does not tell (then it counts as so). derive: what
+    the keys of a row do not say by themselves. follow: what follows from one row after another, all
+    in order. outside: phases that their step's time leaves out. how: what to switch on for a level.
+    console_counts: whether their console names no step, so that its rows are only counted.
+    tool_tokens_inside: whether their length of a response holds what tools wrote.
     """
 
     name: str
@@ -199,7 +200,7 @@ def length(value: object) -> int:
 def total(value: object) -> int:
     """The sum of a list or tensor of flags. Raises RecordError."""
     try:
-        return int(sum(value))  # type: ignore[arg-type]
+        return int(sum(cast(Iterable[Any], value)))
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise RecordError("a list of numbers was expected") from None
 

@@ -13,8 +13,8 @@ any other comes in so::
     ours = {"_step": "step", "time/total": "step_s", "time/rollout": "generation_s",
             "time/update": "update_s", "tokens/mean": "mean_new_tokens",
             "tokens/max": "max_new_tokens", "clip": "truncated_share"}
-    history[list(ours)].rename(columns=ours).dropna(subset="step_s").to_csv("steps.csv", index=False)
-    # then: rollcast import steps.csv --out mine/
+    history[list(ours)].rename(columns=ours).dropna(subset="step_s").to_csv("steps.csv",
+    index=False) # then: rollcast import steps.csv --out mine/
 """
 
 from __future__ import annotations
@@ -23,7 +23,17 @@ from collections.abc import Iterable
 
 from calibration.logs import columns as ours
 from calibration.logs.readers.stack import (
-    Dump, Origin, Raw, Record, RecordError, Request, Rollout, Session, Stack, real, whole,
+    Dump,
+    Origin,
+    Raw,
+    Record,
+    RecordError,
+    Request,
+    Rollout,
+    Session,
+    Stack,
+    real,
+    whole,
 )  # fmt: skip
 from calibration.logs.settings import MEANINGS, Settings
 

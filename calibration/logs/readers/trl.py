@@ -19,7 +19,18 @@ from collections.abc import Iterable, Sequence
 
 from calibration.logs.formats.python_text import flat
 from calibration.logs.readers.stack import (
-    Dump, Metrics, Origin, Raw, Record, RecordError, Rollout, Row, Stack, digest, real, whole,
+    Dump,
+    Metrics,
+    Origin,
+    Raw,
+    Record,
+    RecordError,
+    Rollout,
+    Row,
+    Stack,
+    digest,
+    real,
+    whole,
 )  # fmt: skip
 from calibration.logs.settings import Settings
 from calibration.logs.settings import whole as setting

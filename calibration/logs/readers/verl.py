@@ -18,7 +18,18 @@ from collections.abc import Iterable
 
 from calibration.logs.formats.numbers import VALUE, number
 from calibration.logs.readers.stack import (
-    Dump, Metrics, Origin, Raw, Record, RecordError, Rollout, Row, Stack, digest, number_in, real,
+    Dump,
+    Metrics,
+    Origin,
+    Raw,
+    Record,
+    RecordError,
+    Rollout,
+    Row,
+    Stack,
+    digest,
+    number_in,
+    real,
     whole,
 )  # fmt: skip
 from calibration.logs.settings import Settings, value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from calibration.logs.errors import LogError
 from calibration.logs.opened import LogFile, find
 from calibration.logs.readers import STACKS
 from calibration.logs.readers.stack import Raw, Rollout, Row, Session, Stack
-from calibration.logs.rollouts import Rollouts, drop_repeats
+from calibration.logs.rollouts import Rollouts
 from calibration.logs.run_log import Gap, RunLog
 from calibration.logs.scan import CONSOLE, Scanned, scan
 from calibration.logs.settings import Setting, Settings
@@ -57,11 +57,9 @@ def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
     whole = overlay.merged(one, parts) if parts else None
     size = setting(settings, "workload.group_size")
     kept = dumps.get(one.name) or Rollouts(one)
-    rollouts, requests = kept.tables(size)
-    if len(rollouts):
-        rollouts, again = drop_repeats(rollouts)
-        if again:
-            notes.append(f"{again} dumps repeat the rollouts of the step before: counted once")
+    rollouts, requests, again = kept.tables(size)
+    if again:
+        notes.append(f"{again} dumps repeat the rollouts of the step before: counted once")
     overlapped = True
     rows: list[tuple[Row, Raw]] = []
     if whole is not None:
@@ -71,7 +69,7 @@ def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
         if told is None:
             notes.append("the log does not say whether rollouts were made beside the training: "
                          "taken as so, since its generation would be a wait then")  # fmt: skip
-        rows = _rows(one, whole, settings, overlapped)
+        rows = _rows(one, whole, settings, overlapped, _counts(rollouts))
         if whole.repeated:
             notes.append(f"{whole.repeated} steps are logged more than once: the later counts")
     steps = _steps(one, rows, rollouts)
@@ -206,10 +204,22 @@ def _parts(scanned: Sequence[Scanned], stack: Stack, settings: Settings) -> list
     return found
 
 
+def _counts(rollouts: pd.DataFrame) -> Mapping[int, int]:
+    """Dumped rollouts that were trained on, by step."""
+    if not len(rollouts):
+        return {}
+    counts = rollouts.loc[rollouts["trained"] != 0, "step"].value_counts()
+    return dict(zip(counts.index.tolist(), counts.tolist(), strict=True))
+
+
 def _rows(
-    stack: Stack, whole: overlay.Series, settings: Settings, overlapped: bool
+    stack: Stack,
+    whole: overlay.Series,
+    settings: Settings,
+    overlapped: bool,
+    dumped: Mapping[int, int],
 ) -> list[tuple[Row, Raw]]:
-    """Rows by our columns, checked."""
+    """Rows by our columns, checked. dumped: rollouts by step, for steps that do not count theirs."""
     found: list[tuple[Row, Raw]] = []
     for number, step in sorted(whole.steps.items()):
         row = stack.row(step.values)
@@ -221,6 +231,8 @@ def _rows(
         stack.derive(row, step.values, settings, overlapped)
         if not row.keys() & {"step_s", "mean_new_tokens", *columns.PHASES, "orchestrator_step_s"}:
             continue  # a validation by itself, say
+        if number in dumped:
+            row.setdefault("rollouts", float(dumped[number]))
         row["overlapped"] = row.get("overlapped", float(overlapped))
         row["first"] = float(step.first)
         if step.logged_s is not None and math.isfinite(step.logged_s) and step.logged_s >= 0:

@@ -83,8 +83,9 @@ class Rollouts:
         if each.requests:
             self._requests[row] = each.requests
 
-    def tables(self, group_size: int | None) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """rollouts.csv and requests.csv. group_size: for rollouts of which only the order tells."""
+    def tables(self, group_size: int | None) -> tuple[pd.DataFrame, pd.DataFrame, int]:
+        """rollouts.csv and requests.csv, and the number of steps left out because their rollouts are
+        those of the step before. group_size: for rollouts of which only the order tells."""
         import numpy as np
         import pandas as pd
 
@@ -100,11 +101,15 @@ class Rollouts:
         data.update({name: np.array(found, dtype=float) for name, found in self._numbers.items()})
         table = pd.DataFrame(data)
         table["row"] = np.arange(len(table))
+        table["prompt"] = np.array(self._prompts, dtype=np.int64)
+        again = 0
+        if self._stack.dumps_again:
+            table, again = _without_repeats(table)
         table = table.sort_values(["step", "group", "index", "row"], kind="stable")
         table["index"] = table.groupby(["step", "group"]).cumcount()
         asked = self._asked(table, start)
         order = list(columns.ROLLOUTS.names)
-        return table[order].reset_index(drop=True), asked
+        return table[order].reset_index(drop=True), asked, again
 
     def _asked(self, table: pd.DataFrame, start: float) -> pd.DataFrame:
         import pandas as pd
@@ -163,10 +168,10 @@ class Rollouts:
             at = end
 
 
-def drop_repeats(table: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+def _without_repeats(table: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """The table without steps whose rollouts are, in order, those of the step before, and how many
     such steps there were: updates on the same rollouts, dumped again."""
-    same = ["characters", "new_tokens", "reward"]
+    same = ["prompt", "characters", "new_tokens", "reward"]
     before, drop = None, []
     for step, rows in table.groupby("step", sort=True):
         now = rows[same].to_numpy()

@@ -133,6 +133,7 @@ class Stack:
     the keys of a row do not say by themselves. follow: what follows from one row after another, all
     in order. outside: phases that their step's time leaves out. how: what to switch on for a level.
     console_counts: whether their console names no step, so that its rows are only counted.
+    dumps_again: whether an update on the same rollouts dumps them again.
     tool_tokens_inside: whether their length of a response holds what tools wrote.
     """
 
@@ -151,6 +152,7 @@ class Stack:
     outside: frozenset[str] = frozenset()
     how: Mapping[int, str] = field(default_factory=dict)
     console_counts: bool = False
+    dumps_again: bool = False
     tool_tokens_inside: bool = False
 
     @cached_property

@@ -186,6 +186,7 @@ STACK = Stack(
     derive=_derive,
     follow=_follow,
     console_counts=True,
+    dumps_again=True,
     how={
         1: "step_time is logged by TRL 0.26 and later; report_to=['trackio'] adds the phases",
         2: "log_completions=True with logging_steps=1 writes completions/*.parquet",

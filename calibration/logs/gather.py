@@ -45,7 +45,9 @@ def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
 
     def take(of: Stack, each: Rollout | Session, file: LogFile) -> None:
         if wanted is None or of is wanted:
-            dumps.setdefault(of.name, Rollouts(of)).take(each, file)
+            if of.name not in dumps:
+                dumps[of.name] = Rollouts(of)
+            dumps[of.name].take(each, file)
 
     files = find(paths)
     scanned = []

@@ -14,7 +14,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,8 @@ LONGEST_LINE = 64 * 2**20
 """Bytes: a step's columns in one line, or an episode of a hundred turns, are below it."""
 MOST_AT_ONCE = 512 * 2**20
 """Bytes of a file that has to be held whole."""
-MOST_TIMES, ALWAYS_FINE = 200, 64 * 2**20
+_BLOCK = 256 * 1024
+MOST_TIMES, ALWAYS_FINE = 100, 64 * 2**20
 """A packed file may unpack to so many times its size, or to so many bytes. Consoles of genuine runs
 shrink 5 to 20 times; gzip's most is 1,030."""
 
@@ -111,33 +112,75 @@ class LogFile:
                            "be read whole")  # fmt: skip
         return found
 
-    def lines(self, tally: Tally) -> Iterator[tuple[int, bytes, bool]]:
+    def lines(
+        self, tally: Tally, cues: Sequence[bytes] = (b"",), every: Callable[[], bool] = bool
+    ) -> Iterator[tuple[int, bytes, bool]]:
         """Number from 1, bytes without the end of line, and whether the line has its end.
 
-        A line that is too long is counted as unread and left out. A packed file that breaks off is
-        read as far as it goes.
+        Lines that hold none of ``cues`` are counted and passed over, unless ``every`` says, at that
+        moment, that all are wanted. A line that is too long is counted as unread and left out. A
+        packed file that breaks off is read as far as it goes.
         """
         number = 0
         try:
-            with self.open() as file:
-                while True:
-                    line = file.readline(LONGEST_LINE)
-                    if not line:
-                        return
+            for block, ended in self._blocks():
+                if block is None:
                     number += 1
                     tally.lines += 1
-                    ended = line.endswith(b"\n")
-                    if not ended and len(line) >= LONGEST_LINE:
-                        while line and not line.endswith(b"\n"):
-                            line = file.readline(LONGEST_LINE)
-                        tally.skip(number, f"longer than {LONGEST_LINE // 2**20} MiB")
-                        continue
-                    yield number, line.rstrip(b"\r\n"), ended
+                    tally.skip(number, f"longer than {LONGEST_LINE // 2**20} MiB")
+                    continue
+                here = [cue for cue in cues if cue in block]  # most blocks hold none
+                if not here and ended and not every():
+                    passed = block.count(b"\n")
+                    number += passed
+                    tally.lines += passed
+                    continue
+                for line in block.removesuffix(b"\n").split(b"\n"):
+                    number += 1
+                    tally.lines += 1
+                    if every() or _holds(line, here):
+                        yield number, line.rstrip(b"\r"), ended
         except LogError as error:
             if number == 0 or _BROKEN not in error.message:
                 raise
             tally.lines += 1
             tally.skip(number + 1, "the packed file breaks off here")
+
+    def _blocks(self) -> Iterator[tuple[bytes | None, bool]]:
+        """Whole lines, many at once, and whether they end with an end of line; None for a line that
+        is too long."""
+        parts: list[bytes] = []
+        held = 0
+        with self.open() as file:
+            while data := file.read(_BLOCK):
+                cut = data.rfind(b"\n") + 1
+                if cut == 0:
+                    held += len(data)
+                    if held > LONGEST_LINE:
+                        parts.clear()  # and go on to its end
+                    else:
+                        parts.append(data)
+                    continue
+                if held > LONGEST_LINE:
+                    yield None, True
+                    first = data.find(b"\n") + 1
+                    whole = data[first:cut]
+                else:
+                    whole = b"".join([*parts, data[:cut]])
+                parts, held = ([data[cut:]], len(data) - cut) if cut < len(data) else ([], 0)
+                if whole:
+                    yield whole, True
+        if held > LONGEST_LINE:
+            yield None, False
+        elif parts:
+            yield b"".join(parts), False
+
+
+def _holds(line: bytes, cues: Sequence[bytes]) -> bool:
+    for cue in cues:  # noqa: SIM110 - twice as fast as any()
+        if cue in line:
+            return True
+    return False
 
 
 class _Bounded(io.RawIOBase):

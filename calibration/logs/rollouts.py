@@ -77,9 +77,10 @@ class Rollouts:
         self._keys["group"].append(group)
         self._keys["index"].append(-1 if each.index is None else each.index)
         self._prompts.append(0 if each.prompt is None else each.prompt)
-        for name in _NUMBERS:
-            found = each.columns.get(name)
-            self._numbers[name].append(_NAN if found is None else found)
+        given = each.columns
+        for name, column in self._numbers.items():
+            found = given.get(name)
+            column.append(_NAN if found is None else found)
         if each.requests:
             self._requests[row] = each.requests
 

@@ -400,9 +400,8 @@ def _cell(text: str) -> object:
 _STARTS = re.compile(
     b"|".join(b"(?P<%s>%s)" % (s.name.encode(), s.start) for s in STACKS if s.start is not None)
 )
-_SETTINGS = re.compile(
-    rb"\{'\w+': |python|torchrun|accelerate|ray job|uv run|=\S|\.{4}|KV cache size"
-)
+_CUES = (*{s.cue for s in STACKS if s.cue}, b"{'", b"python", b"torchrun", b"accelerate",
+         b"ray job", b"uv run", b"....", b"KV cache size")  # fmt: skip
 _KV = re.compile(r"GPU KV cache size: ([\d,]{1,20}) tokens")
 _MOST_CONFIG = 20_000
 
@@ -413,11 +412,12 @@ def _console(found: Scanned) -> None:
     tally = found.tally
     consoles: dict[str, Console] = {}
     config = _Printed(found)
-    for at, line, ended in found.file.lines(tally):
+
+    def reading() -> bool:
+        return config.open or (bool(consoles) and any(c.open for c in consoles.values()))
+
+    for at, line, ended in found.file.lines(tally, _CUES, reading):
         start = _STARTS.search(line)
-        reading = config.open or any(console.open for console in consoles.values())
-        if start is None and not reading and not _SETTINGS.search(line):
-            continue
         used, wrong = False, ""
         for piece in said(line):
             if start is not None:

@@ -82,7 +82,7 @@ _SETTINGS = {
     "run.temperature": ("policy.generation.temperature",),
 }
 
-_HEADER = re.compile(r"={3,} ?Step (\d{1,12})/\d+ ?={3,}")
+_HEADER = re.compile(r"={3,} Step (\d{1,12})/\d+ ?={3,}")
 _ENTRY = re.compile(
     r"\W{0,8}([A-Za-z][\w ./-]{0,100}): (-?[\d.]+(?:e[-+]?\d+)?|nan)(s(?: \(.*\))?)?\s*"
 )
@@ -215,7 +215,8 @@ STACK = Stack(
     marks=(_T, "train/mean_gen_tokens_per_sample"),
     settings=_SETTINGS,
     also=(*_PREPARING, _SWITCHING),
-    start=rb"={3,} ?Step \d{1,12}/\d+ ?={3,}",
+    start=rb"={3,} Step \d{1,12}/\d+ ?={3,}",
+    cue=b"= Step ",
     console=_Blocks,
     dumps=(Dump(_fits, _rollouts, one_file_a_step=True),),
     overlapped=_overlapped,

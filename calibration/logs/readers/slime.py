@@ -186,6 +186,7 @@ STACK = Stack(
     settings=_SETTINGS,
     also=(*_SLEEP, "perf/train_time"),
     start=rb"\bperf \d{1,12}: ?\{",
+    cue=b"perf ",
     console=lambda: DictConsole(r"\bperf (?P<step>\d{1,12}): ?(?=\{)"),
     dumps=(Dump(_fits, _rollouts, one_file_a_step=True),),
     overlapped=_overlapped,

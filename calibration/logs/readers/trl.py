@@ -180,6 +180,7 @@ STACK = Stack(
     settings=_SETTINGS,
     also=(_PREPARE, _LOSS, "num_tokens"),
     start=rb"\{'loss': ",
+    cue=b"{'loss': ",
     console=_Lines,
     dumps=(Dump(_fits, _rollouts, one_file_a_step=True),),
     overlapped=_overlapped,

@@ -224,6 +224,7 @@ STACK = Stack(
     settings=_SETTINGS,
     also=_SIGNS,
     start=rb"\bstep:\d{1,12} - ",
+    cue=b"step:",
     console=_Lines,
     dumps=(Dump(_fits, _rollouts, one_file_a_step=True),),
     overlapped=_overlapped,

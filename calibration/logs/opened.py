@@ -107,6 +107,7 @@ class LogFile:
         """All of it. Raises LogError where it is larger than ``most`` bytes."""
         with self.open() as file:
             found = file.read(most + 1)
+            file.read(1)  # where it breaks off, this says so
         if len(found) > most:
             raise LogError(f"{self.name} is larger than {most // 2**20} MiB, and its kind has to "
                            "be read whole")  # fmt: skip
@@ -184,12 +185,14 @@ def _holds(line: bytes, cues: Sequence[bytes]) -> bool:
 
 
 class _Bounded(io.RawIOBase):
-    """What a packed file unpacks to, given up where it grows beyond reason."""
+    """What a packed file unpacks to, given up where it grows beyond reason. Where it breaks off, it
+    ends, and reading on says why."""
 
     def __init__(self, file: IO[bytes], packed: int, name: str) -> None:
         self._file, self._name = file, name
         self._most = max(MOST_TIMES * packed, ALWAYS_FINE)
         self._read = 0
+        self._broken: Exception | None = None
 
     def readable(self) -> bool:
         """It is."""
@@ -198,7 +201,12 @@ class _Bounded(io.RawIOBase):
     def readinto(self, buffer: object) -> int:
         """As the file below."""
         view = memoryview(buffer)  # type: ignore[arg-type]
-        found = self._file.read(len(view))
+        if self._broken is not None:
+            raise self._broken
+        try:
+            found = cast(io.BufferedIOBase, self._file).read1(len(view))
+        except (EOFError, zlib.error, OSError, zipfile.BadZipFile) as error:
+            self._broken, found = error, b""
         view[: len(found)] = found
         self._read += len(found)
         if self._read > self._most:

@@ -82,7 +82,7 @@ def test_slime_waits_for_less_than_rollouts_take(tmp_path: Path) -> None:
 
     truth = written.run()
     for share, overlapped in ((1.01, False), (0.2, True)):
-        path = _console(tmp_path / "a.log", sum((lines(t, share) for t in truth), []))
+        path = _console(tmp_path / "a.log", [line for t in truth for line in lines(t, share)])
         log = read_log([path])
         assert log.overlapped is overlapped
         # made beside or not, rollout_time is what rollouts took
@@ -272,7 +272,7 @@ def test_the_oldest_verl_counts_from_zero_and_has_no_step_time(tmp_path: Path) -
     assert log.steps["step"].tolist() == [0, 1, 2]
     assert log.steps["generation_s"].tolist() == [3.0] * 3
     assert log.level == 0
-    assert [gap.column for gap in log.gaps][0] == "step_s"
+    assert log.gaps[0].column == "step_s"
 
 
 # Several files, resumed runs
@@ -383,5 +383,20 @@ def test_settings_by_their_surest_source(tmp_path: Path) -> None:
     assert "engine.max_seqs" not in known  # a reference is no value
     assert "run.temperature" not in known  # of another kind of file
     assert known["workload.batch_groups"].theirs == "data.train_batch_size"
-    assert (GROUPS, SIZE) == (value(known, "workload.batch_groups"),
-                              value(known, "workload.group_size"))  # fmt: skip
+    assert (value(known, "workload.batch_groups"),
+                              value(known, "workload.group_size")) == (GROUPS, SIZE)  # fmt: skip
+
+
+def test_a_prompt_asked_twice_in_a_step_is_two_groups(tmp_path: Path) -> None:
+    truth = written.run()
+    written.verl_file(tmp_path / "run.jsonl", truth)
+    rows = [{"input": "p", "output": "x" * n, "score": 1.0, "step": 1} for n in range(1, 9)]
+    written.lines(tmp_path / "rollout_data" / "1.jsonl", rows)
+    log = read_log([tmp_path])
+    assert log.rollouts.groupby("group").size().tolist() == [8]  # the group's size is not known
+    (tmp_path / "overrides.yaml").write_text(
+        "- actor_rollout_ref.rollout.n=4\n- trainer.nnodes=1\n- trainer.n_gpus_per_node=8\n"
+    )
+    log = read_log([tmp_path])
+    assert log.rollouts.groupby("group")["characters"].apply(list).tolist() == [
+        [1, 2, 3, 4], [5, 6, 7, 8]]  # fmt: skip

@@ -127,8 +127,8 @@ class Stack:
     metrics: our column, and their keys for it, of which the first that is there counts. marks: keys
     that tell it from the others; a key that ends in ``/`` stands for all below it. settings: our
     key, and theirs. also: further keys that ``derive`` and ``overlapped`` look at. start: what the
-    first line of a row on the console looks like (a regular expression of bytes). cue: bytes that such a line holds, which are
-    looked for first. named: their row
+    first line of a row on the console looks like (a regular expression of bytes). cue: bytes that
+    such a line holds, which are looked for first. named: their row
     with keys that mean two things told apart. overlapped: whether rollouts were made beside the
     training, from all rows, None where the log does not tell (then it counts as so). derive: what
     the keys of a row do not say by themselves. follow: what follows from one row after another, all

@@ -221,7 +221,7 @@ def _rows(
     overlapped: bool,
     dumped: Mapping[int, int],
 ) -> list[tuple[Row, Raw]]:
-    """Rows by our columns, checked. dumped: rollouts by step, for steps that do not count theirs."""
+    """Rows by our columns, checked. dumped: rollouts by step, for steps that count none."""
     found: list[tuple[Row, Raw]] = []
     for number, step in sorted(whole.steps.items()):
         row = stack.row(step.values)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from calibration.logs.errors import LogError
+from calibration.logs.errors import LogError, TooLargeError
 from calibration.logs.tally import Tally
 
 MOST_FILES = 50_000
@@ -104,13 +104,14 @@ class LogFile:
             return file.read(size)
 
     def content(self, most: int = MOST_AT_ONCE) -> bytes:
-        """All of it. Raises LogError where it is larger than ``most`` bytes."""
+        """All of it. Raises LogError, a TooLargeError where it is more than ``most`` bytes."""
         with self.open() as file:
             found = file.read(most + 1)
             file.read(1)  # where it breaks off, this says so
         if len(found) > most:
-            raise LogError(f"{self.name} is larger than {most // 2**20} MiB, and its kind has to "
-                           "be read whole")  # fmt: skip
+            raise TooLargeError(
+                f"{self.name} is larger than {most // 2**20} MiB, and its kind has to be read whole"
+            )
         return found
 
     def lines(

@@ -400,3 +400,63 @@ def test_a_prompt_asked_twice_in_a_step_is_two_groups(tmp_path: Path) -> None:
     log = read_log([tmp_path])
     assert log.rollouts.groupby("group")["characters"].apply(list).tolist() == [
         [1, 2, 3, 4], [5, 6, 7, 8]]  # fmt: skip
+
+
+def test_validations_are_dumped_in_the_same_form(tmp_path: Path) -> None:
+    truth = written.run()
+    written.verl_file(tmp_path / "run.jsonl", truth)
+    written.verl_dump(tmp_path / "rollout_data", truth)
+    written.verl_dump(tmp_path / "validation_data", written.run(seed=9))
+    assert len(read_log([tmp_path]).rollouts) == 5 * GROUPS * SIZE
+
+
+def test_trls_evaluations_are_rows_of_their_own(tmp_path: Path) -> None:
+    history: list[dict[str, float]] = []
+    for t in written.run():
+        history += [written.trl_entry(t), {"step": t.step, "eval_runtime": 2.5, "eval_reward": 0.5}]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}, indent=2))
+    log = read_log([tmp_path])
+    assert log.steps["validation_s"].tolist() == [2.5] * 5
+    assert log.steps["validation_inside"].tolist() == [0] * 5
+    assert log.steps["mean_reward"].tolist() == [t.reward for t in written.run()]
+
+
+def test_settings_of_launchers_and_of_weights_and_biases(tmp_path: Path) -> None:
+    truth = written.run()
+    folder = tmp_path / "slime"
+    folder.mkdir()
+    lines = [line for t in truth for line in written.slime_lines(t)]
+    _console(folder / "train.log", lines)
+    (folder / "run.sh").write_text(
+        "NUM=8\nARGS=(\n   --rollout-batch-size 32 # prompts\n   --n-samples-per-prompt=8 \\\n"
+        "   #--rollout-max-response-len 1\n   --rollout-max-response-len 8192\n"
+        "   --rollout-num-gpus ${NUM}\n)\n"
+    )
+    known = read_log([folder]).settings
+    assert {key: (s.value, s.place.line) for key, s in known.items()} == {
+        "workload.batch_groups": (32, 3), "workload.group_size": (8, 4),
+        "workload.max_new_tokens": (8192, 6)}  # fmt: skip
+    folder = tmp_path / "verl"
+    written.verl_file(folder / "run.jsonl", truth)
+    (folder / "config.yaml").write_text(
+        "_wandb:\n  value: {python_version: '3'}\ndata:\n  value:\n    train_batch_size: 64\n"
+        "trainer:\n  value: {nnodes: 2, n_gpus_per_node: 8}\n"
+    )
+    known = read_log([folder]).settings
+    assert value(known, "workload.batch_groups") == 64
+    assert value(known, "run.nodes") == 2
+
+
+def test_checkpoints_beside_a_log_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written.verl_file(tmp_path / "run.jsonl", written.run())
+    (tmp_path / "optim_world_size_8_rank_0.pt").write_bytes(b"PK\x03\x04" + bytes(3000))
+    log = read_log([tmp_path])
+    assert (log.unread, log.ignored) == (0, 1)
+    from calibration.logs.opened import LogFile
+
+    (tmp_path / "rollout_7.pt").write_bytes(b"PK\x03\x04" + bytes(3000))
+    monkeypatch.setattr(LogFile.content, "__defaults__", (2**10,))
+    log = read_log([tmp_path])
+    assert "larger than 0 MiB" in next(e.why for t in log.tallies for e in t.examples)

@@ -27,6 +27,7 @@ from calibration.logs.readers.stack import (
     digest,
     length,
     number_in,
+    of_validation,
     real,
     tokens,
     total,
@@ -166,6 +167,8 @@ def _fits(record: Record) -> bool:
 
 
 def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
+    if of_validation(origin):
+        return
     step = number_in(origin.name)
     if step is None:
         raise RecordError("no step in the file's name, as in train_data_step12.jsonl")

@@ -241,6 +241,13 @@ def real(value: object) -> float | None:
     return found if abs(found) < 1e15 else None
 
 
+def of_validation(origin: Origin) -> bool:
+    """Whether a dump is of a validation, which stacks put into the same form: by its name, or that
+    of its folder."""
+    last = origin.folders[-1] if origin.folders else ""
+    return last.lower().startswith(("val", "eval")) or origin.name.startswith(("val", "eval"))
+
+
 def number_in(name: str) -> int | None:
     """The last number in a file's name, such as 12 of ``train_data_step12.jsonl``."""
     digits = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from calibration.logs.draft import Part, draft, lengths_table, missing, replaced, to_yaml
+from calibration.logs.draft import Part, draft, given, lengths_table, missing, replaced, to_yaml
 from calibration.logs.gather import read_log
 from simulator.cli.app import main
 from simulator.studies.simulate import load
@@ -92,6 +93,11 @@ def test_what_is_refused_leaves_nothing(
     assert _call("import", verl, "--stack", "nemo") == 2
     assert "no stack is called 'nemo'" in capsys.readouterr().err
     assert _call("import") == 2
+    capsys.readouterr()
+    for option, said in (("--model", "did you mean"), ("--gpu", "valid:|did you mean")):
+        assert _call("import", verl, option, "qwn3", "--out", tmp_path / "mine") == 2
+        assert re.match(rf"error: {option}: .*({said})", capsys.readouterr().err)
+        assert not (tmp_path / "mine").exists()
 
 
 def test_a_folder_is_replaced_only_if_it_is_an_import(
@@ -165,7 +171,7 @@ def test_models_by_the_last_part_of_their_path(
 
 
 def test_parts_are_replaced_by_what_is_fitted(verl: Path) -> None:
-    parts = draft(read_log([verl]), gpu="h100-sxm")
+    parts = draft(read_log([verl]), given(gpu="h100-sxm"))
     fitted = Part("workload.lengths", {"file": "fitted.json"}, "fitted")
     cost = Part("cost.file", "fitted.json", "fitted")
     changed = replaced(parts, (fitted, cost))

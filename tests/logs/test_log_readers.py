@@ -162,6 +162,9 @@ def test_verl_dump_in_any_order(tmp_path: Path, v1: bool, order: int | None) -> 
     log = read_log([tmp_path])
     assert (log.stack, log.level) == ("verl", 2)
     assert _lengths(log, "characters") == _true(truth)
+    if v1:  # which names each rollout of a group
+        found = log.rollouts.groupby(["step", "group"])["characters"].apply(tuple)
+        assert sorted(found) == sorted(g for t in truth for g in t.lengths)
     assert log.rollouts["new_tokens"].isna().all()
     assert any("tokenizer" in gap.why for gap in log.gaps)
     assert log.rollouts.groupby("step")["reward"].mean().tolist() == pytest.approx(
@@ -187,6 +190,7 @@ def test_nemo_dump_before_masks(tmp_path: Path) -> None:
     written.lines(tmp_path / "config.json", [{}])
     log = read_log([tmp_path])
     assert log.rollouts["new_tokens"].tolist() == [3] * 4
+    assert set(log.rollouts["prompt_tokens"]) == {5}
     assert any(gap.column == "group" for gap in log.gaps)  # nothing tells one group from another
 
 
@@ -340,3 +344,11 @@ def test_our_own_tables_come_back_as_they_were_written(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(again.steps.drop(columns=beside), log.steps.drop(columns=beside))
     pd.testing.assert_frame_equal(again.rollouts, log.rollouts)
     pd.testing.assert_frame_equal(again.requests, log.requests)
+
+
+def test_nemo_rollouts_without_a_single_token(tmp_path: Path) -> None:
+    row = {"rewards": [0.0], "input_lengths": [6], "token_loss_mask": [[0] * 6],
+           "token_ids": [[1] * 6]}  # fmt: skip
+    written.lines(tmp_path / "train_data_step1.jsonl", [row])
+    found = read_log([tmp_path]).rollouts.iloc[0]
+    assert (found["new_tokens"], found["prompt_tokens"], found["tool_tokens"]) == (0, 6, 0)

@@ -104,7 +104,11 @@ def test_roll_and_skyrl(tmp_path: Path) -> None:
     config = "async_generation_ratio: {}\nrollout_batch_size: 4\nresponse_length: 200\n"
     for ratio, overlapped in ((0, False), (1, True)):
         (folder / "config.yaml").write_text(config.format(ratio))
-        assert read_log([folder]).overlapped is overlapped
+        log = read_log([folder])
+        assert log.overlapped is overlapped
+        held, empty = ("wait_s", "generation_s") if overlapped else ("generation_s", "wait_s")
+        assert log.steps[held].tolist() == [t.generation_s for t in truth]
+        assert log.steps[empty].isna().all()
 
 
 # What lies inside what

@@ -464,3 +464,27 @@ def test_checkpoints_beside_a_log_are_left_alone(
     monkeypatch.setattr(LogFile.content, "__defaults__", (2**10,))
     log = read_log([tmp_path])
     assert "larger than 0 MiB" in next(e.why for t in log.tallies for e in t.examples)
+
+
+def test_lines_of_other_processes_within_a_block(tmp_path: Path) -> None:
+    truth = written.run()
+    for block in (written.nemo_console, written.areal_console, written.skyrl_console):
+        lines = [line for t in truth for line in block(t).splitlines()]
+        path = _console(tmp_path / "plain.log", lines)
+        noisy = [x for line in lines for x in (line, "(Worker pid=5) {'a': 1} │ a │ 1.0 │")]
+        other = _console(tmp_path / "noisy.log", noisy)
+        columns = ["file", "line"]
+        pd.testing.assert_frame_equal(
+            read_log([path]).steps.drop(columns=columns),
+            read_log([other]).steps.drop(columns=columns),
+        )
+
+
+def test_a_last_block_that_nothing_follows(tmp_path: Path) -> None:
+    truth = written.run()
+    text = "\n".join(map(written.nemo_console, truth))
+    text = text[: text.rindex("🔍")].rstrip() + "\n"
+    (tmp_path / "a.log").write_text(text)
+    assert len(read_log([tmp_path]).steps) == 5
+    (tmp_path / "a.log").write_text(text[:-9])  # cut off: phases would be missing
+    assert len(read_log([tmp_path]).steps) == 4

@@ -21,6 +21,7 @@ from calibration.logs.formats.python_text import flat
 from calibration.logs.readers.stack import (
     Dump,
     Metrics,
+    OneLine,
     Origin,
     Raw,
     Record,
@@ -81,11 +82,10 @@ _SETTINGS = {
 _ROW = re.compile(r"\{'loss': .*'step_time': ")
 
 
-class _Lines:
+class _Lines(OneLine):
     """``{'loss': ..., 'step_time': ...}``, which name no step: the updates are counted."""
 
     def __init__(self) -> None:
-        self.open = False
         self._step = 0
 
     def feed(self, line: int, text: str) -> Iterable[Metrics]:

@@ -20,6 +20,7 @@ from calibration.logs.formats.numbers import VALUE, number
 from calibration.logs.readers.stack import (
     Dump,
     Metrics,
+    OneLine,
     Origin,
     Raw,
     Record,
@@ -130,10 +131,8 @@ _STEP = re.compile(r"\bstep:(\d{1,12}) - ")
 _PAIR = re.compile(rf"(?P<key>\S.*?):\s*(?P<value>{VALUE}|None|True|False)\s*")
 
 
-class _Lines:
+class _Lines(OneLine):
     """``step:N - key:value - key:value``."""
-
-    open = False
 
     def feed(self, line: int, text: str) -> Iterable[Metrics]:
         """The row of a line."""

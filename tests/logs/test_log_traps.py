@@ -196,6 +196,15 @@ def test_trl_windows_and_a_console_that_counts(tmp_path: Path) -> None:
     assert alone.steps["step_s"].tolist() == [t.step_s for t in truth]
 
 
+def test_the_console_of_an_older_trl(tmp_path: Path) -> None:
+    lines = [f"{{'loss': 0.0, 'grad_norm': 0.3, 'completion_length': {90.5 + s}, 'reward': 0.5}}"
+             for s in range(4)]  # fmt: skip
+    log = read_log([_console(tmp_path / "a.log", lines)])
+    assert (log.stack, log.level) == ("trl", 0)
+    assert log.steps["mean_new_tokens"].tolist() == [90.5, 91.5, 92.5, 93.5]
+    assert log.gaps[0].column == "step_s"
+
+
 def test_trackio_phases_are_taken_apart_and_belong_to_the_next_update(tmp_path: Path) -> None:
     import sqlite3
 

@@ -79,11 +79,11 @@ _SETTINGS = {
     "run.steps": ("max_steps",),
 }
 
-_ROW = re.compile(r"\{'loss': .*'step_time': ")
+_ROW = re.compile(r"\{'loss': ")
 
 
 class _Lines(OneLine):
-    """``{'loss': ..., 'step_time': ...}``, which name no step: the updates are counted."""
+    """``{'loss': ..., 'reward': ...}``, which name no step: the rows are counted."""
 
     def __init__(self) -> None:
         self._step = 0

@@ -225,3 +225,15 @@ def test_the_policy_that_the_run_itself_had(
     log = read_log([written.verl_file(tmp_path / "a.jsonl", written.run(), **more)])
     [part] = [part for part in draft(log) if part.key == "policy"]
     assert part.value == policy
+
+
+def test_dumps_alone_do_not_say_that_anything_overlapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(written.nemo_dump(tmp_path / "mine", written.run()))
+    log = read_log([Path()])
+    assert log.name == "mine"
+    assert not log.overlapped
+    parts = {part.key: part.value for part in draft(log)}
+    assert parts["policy"] == []
+    assert parts["cluster.placement"] == "colocated"

@@ -498,3 +498,11 @@ def test_a_last_block_that_nothing_follows(tmp_path: Path) -> None:
     assert len(read_log([tmp_path]).steps) == 5
     (tmp_path / "a.log").write_text(text[:-9])  # cut off: phases would be missing
     assert len(read_log([tmp_path]).steps) == 4
+
+
+def test_another_programs_metrics_beside_a_run(tmp_path: Path) -> None:
+    """Words that all share, such as reward, make no file a stack's."""
+    written.verl_file(tmp_path / "run.jsonl", written.run())
+    written.lines(tmp_path / "eval.jsonl", ({"step": s, "reward": 0.5} for s in range(9)))
+    log = read_log([tmp_path])
+    assert (log.stack, len(log.steps)) == ("verl", 5)

@@ -68,6 +68,16 @@ class Curve:
         """``base_s + per_token_s * context``."""
         return cls([(0, base_s, per_token_s)])
 
+    def scaled(self, factor: float) -> Curve:
+        """The curve with every iteration ``factor`` times as long."""
+        if factor == 1.0:  # to the tick, which a float is too short for
+            return self
+        made = Curve.__new__(Curve)
+        made._starts = self._starts
+        made._bases = [round(factor * base) for base in self._bases]
+        made._slopes = [round(factor * slope) for slope in self._slopes]
+        return made
+
     def ticks(self, context_tokens: int) -> int:
         """Ticks of one iteration that attends ``context_tokens``."""
         i = bisect_right(self._starts, context_tokens) - 1
@@ -135,7 +145,7 @@ class TrainCost:
     """How long an update takes and what it holds.
 
     phases_s: ``(name, seconds)`` in order: of ``log_prob, forward, backward, gradient_exchange,
-        optimizer, rest`` those that the model tells apart, or one ``train``.
+        optimizer, critic, rest`` those that the model tells apart, or one ``train``.
     peak_bytes: peak memory of one trainer GPU, 0 where the model does not say.
     microbatches: number of microbatches of one GPU, 0 where the model does not say.
     """

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.cluster.replica import EngineSpec
 from simulator.cluster.simulated import SimulatedCluster
-from simulator.costs import (
-    LinearCost,
-    RooflineCost,
-    ScenarioCost,
-    TablesCost,
-    aiconfigurator_provider,
-    kv_pool_tokens,
-)
-from simulator.costs.fitted import FittedCost
-from simulator.costs.hardware import Gpu
-from simulator.costs.models import Model, load_model, model_presets
+from simulator.costs.base import ScenarioCost
 from simulator.costs.section import CostSection
 from simulator.errors import ScenarioError
-from simulator.options import read, short
 from simulator.plan import Batch, Prompts, StepPlan
 from simulator.policies import (
     build_chain,
@@ -35,6 +22,7 @@ from simulator.policies import (
     spell,
 )
 from simulator.policy import Chain, Policy, chain
+from simulator.scenario.cost import build_cost, build_model
 from simulator.scenario.file import RawScenario
 from simulator.scenario.sections import (
     ClusterSection,
@@ -45,6 +33,10 @@ from simulator.scenario.sections import (
 from simulator.workload.build import Workload, build_workload
 from simulator.workload.section import MAX_ROLLOUTS
 from simulator.world import ClusterShape
+
+if TYPE_CHECKING:
+    from simulator.costs.hardware import Gpu
+    from simulator.costs.models import Model
 
 __all__ = [
     "ClusterSection",
@@ -110,13 +102,12 @@ def build_scenario(raw: RawScenario) -> Scenario:
 def _build(raw: RawScenario) -> Scenario:
     model = validate(raw.data)
     cluster, counts = model.cluster, model.workload
-    shape = _shape(cluster)
+    shape = replace(_shape(cluster), other_gpus=_other_gpus(model.cost))
     gpu = model.gpu
-    network = None if model.model is None else _load_model(model.model, raw.folder)
-    cost = _cost(model.cost, network, gpu, cluster, shape, raw.folder)
-    _check_costs(cost)
+    network = None if model.model is None else build_model(model.model, raw.folder)
+    cost = build_cost(model.cost, network, gpu, shape, raw.folder, stages=cluster.pipeline_parallel)
     workload = build_workload(counts, model.seed, raw.folder)
-    engine = _engine(model.engine, cost, network, gpu, cluster.tensor_parallel)
+    engine = _engine(model.engine, cost, network, gpu, cluster)
     batch = Batch(counts.batch_groups, counts.group_size)
     _check_sizes(batch, workload, engine, shape, cluster.routing)
     plan = StepPlan(batch, prompts=Prompts(dataset=counts.prompts))
@@ -172,85 +163,27 @@ def overlapping(policy: Chain, plan: StepPlan) -> str | None:
 
 def _shape(cluster: ClusterSection) -> ClusterShape:
     colocated = cluster.placement == "colocated"
-    rollout_gpus = cluster.replicas * cluster.tensor_parallel
+    replica_gpus = cluster.tensor_parallel * cluster.pipeline_parallel
+    rollout_gpus = cluster.replicas * replica_gpus
     trainer_gpus = cluster.trainer_gpus or rollout_gpus
     if colocated and trainer_gpus > rollout_gpus:
         raise ScenarioError(
             "cluster.trainer_gpus",
             f"is {trainer_gpus}, but colocated replicas hold only {rollout_gpus} GPUs "
-            "(replicas x tensor_parallel); raise replicas, or use placement: disaggregated",
+            "(replicas x tensor_parallel x pipeline_parallel); raise replicas, or use placement: "
+            "disaggregated",
         )
-    return ClusterShape(cluster.replicas, cluster.tensor_parallel, trainer_gpus, colocated)
+    return ClusterShape(cluster.replicas, replica_gpus, trainer_gpus, colocated)
 
 
-def _load_model(spec: str | Model, folder: Path) -> Model:
-    """A model whose path, if it is one, starts from the scenario's folder."""
-    if isinstance(spec, str) and spec.lower() not in model_presets():
-        with suppress(OSError, ValueError, RuntimeError):  # no path at all
-            path = folder / Path(spec).expanduser()
-            if path.exists() or spec.endswith(".json"):
-                return load_model(path)
-    try:
-        return load_model(spec)
-    except OSError:
-        raise ScenarioError("model", f"{short(spec)} is no preset, and no path") from None
+def _other_gpus(section: CostSection) -> int:
+    """GPUs of reference, critic and reward models."""
+    roofline = section.tables.roofline if section.tables else section.roofline
+    if roofline is None:
+        return 0
+    from simulator.costs.roles import roles_apart
 
-
-def _cost(
-    section: CostSection,
-    network: Model | None,
-    gpu: Gpu | None,
-    cluster: ClusterSection,
-    shape: ClusterShape,
-    folder: Path,
-) -> ScenarioCost:
-    if section.linear is not None:
-        return section.linear
-    if section.file is not None:
-        return _from_file(section.file, folder)
-    kind = "roofline" if section.tables is None else "tables"
-    if network is None or gpu is None:
-        key = "gpu" if network else "model"
-        raise ScenarioError(key, f"missing; cost: {kind} needs it (or give cost: linear)")
-    roofline = RooflineCost.from_options(
-        network,
-        gpu,
-        section.roofline if section.tables is None else section.tables.roofline,
-        tensor_parallel=cluster.tensor_parallel,
-        replicas=shape.replicas,
-        trainer_gpus=shape.trainer_gpus,
-        placement=cluster.placement,
-    )
-    if section.tables is None:
-        return roofline
-    backend = section.tables.backend
-    provider = aiconfigurator_provider(network, gpu, cluster.tensor_parallel, backend)
-    return TablesCost(provider, roofline)
-
-
-def _from_file(path: Path, folder: Path) -> ScenarioCost:
-    """The costs in a file that ``rollcast calibrate`` wrote, or JSON with a mapping ``linear``."""
-    try:
-        place = folder / path
-        if place.exists() and not place.is_file():
-            raise ScenarioError("cost.file", f"{path} is not a file")
-        content = json.loads(place.read_text("utf-8"))
-    except OSError as error:
-        raise ScenarioError("cost.file", f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError):  # not UTF-8, not JSON, nested too deeply
-        raise ScenarioError(
-            "cost.file",
-            f"{short(str(path))} is not a file of JSON, such as rollcast calibrate writes",
-        ) from None
-    if isinstance(content, dict) and isinstance(content.get("linear"), dict):
-        return read(LinearCost, content["linear"], LinearCost.FIELD)
-    return FittedCost.from_mapping(content, str(path))
-
-
-def _check_costs(cost: ScenarioCost) -> None:
-    """Raises ScenarioError for costs with which the clock would stand still."""
-    if cost.decode_curve(1).ticks(1) == 0:
-        raise ScenarioError("cost", "an iteration takes no time; give it a cost")
+    return sum(role.gpus for role in roles_apart(roofline.trainer))
 
 
 def _engine(
@@ -258,7 +191,7 @@ def _engine(
     cost: ScenarioCost,
     network: Model | None,
     gpu: Gpu | None,
-    tensor_parallel: int,
+    cluster: ClusterSection,
 ) -> EngineSpec:
     """The engine's limits; a KV pool that is not given follows from model and GPU memory."""
     kv_tokens = section.kv_tokens
@@ -269,7 +202,11 @@ def _engine(
             raise ScenarioError(
                 "engine.kv_tokens", "missing; give it, or model and gpu for it to follow from"
             )
-        kv_tokens = kv_pool_tokens(network, gpu, tensor_parallel)
+        from simulator.costs.capacity import kv_pool_tokens
+
+        kv_tokens = kv_pool_tokens(
+            network, gpu, cluster.tensor_parallel, pipeline_parallel=cluster.pipeline_parallel
+        )
     return EngineSpec(
         section.max_seqs,
         section.max_batched_tokens,

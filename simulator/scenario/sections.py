@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from simulator.costs.hardware import Gpu
-from simulator.costs.models import Model
 from simulator.costs.section import CostSection
+from simulator.later import Later
 from simulator.options import Above, Between, Doc, Options, read
 from simulator.workload.section import WorkloadSection
+
+if TYPE_CHECKING:
+    from simulator.costs.hardware import Gpu
+    from simulator.costs.models import Model
+else:
+    Gpu = Later("simulator.costs.hardware", "Gpu")
+    Model = Later("simulator.costs.models", "Model")
 
 MAX_GPUS = 65_536
 MAX_STEPS = 1_000_000
@@ -29,7 +35,12 @@ class ClusterSection(Options):
     replicas: Annotated[
         int, Between(1, MAX_GPUS), Doc("inference engines side by side", unit="replicas")
     ] = 1
-    tensor_parallel: Annotated[int, Between(1, 1024), Doc("GPUs of one replica", unit="GPUs")] = 1
+    tensor_parallel: Annotated[
+        int, Between(1, 1024), Doc("GPUs of one replica, or of one stage of it", unit="GPUs")
+    ] = 1
+    pipeline_parallel: Annotated[
+        int, Between(1, 1024), Doc("stages of one replica, one after another", unit="stages")
+    ] = 1
     trainer_gpus: Annotated[
         int | None,
         Between(1, MAX_GPUS),

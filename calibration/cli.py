@@ -1,4 +1,4 @@
-"""``rollcast calibrate`` and ``rollcast validate``, which the command line finds by entry point:
+"""``rollcast calibrate``, ``validate`` and ``import``, which the command line finds by entry point:
 the simulator does not know of them."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command()(calibrate)
     app.command()(validate)
+    app.command("import")(import_log)
 
 
 def calibrate(
@@ -121,5 +122,63 @@ def validate(
         print(json.dumps(plain(found.to_json()), indent=1))
     else:
         validation_report.show(found)
+    if out is not None:
+        print(f"wrote {out}/", file=sys.stderr)
+
+
+def import_log(
+    logs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="LOG", show_default=False, help="Files or folders of one run, of any trainer."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write the scenario and the run's tables here."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="NAME",
+            help="The model, where the log names no preset: a preset, or the folder of one.",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", metavar="NAME", help="The GPU, a preset: logs do not name it."),
+    ] = None,
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            "--stack", metavar="NAME", help="Which trainer wrote it, where two could have."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what --out holds.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Read what another trainer logged into a scenario.
+
+    The trainer is recognised (verl, trl, slime, nemo_rl, prime_rl, areal, skyrl, openrlhf, roll, or
+    a table of our own columns). With --out: scenario.yaml, each value with its source, import.json,
+    and tables of steps, rollouts and requests.
+    """
+    from calibration.logs import show, write
+    from calibration.logs.draft import draft, given
+    from calibration.logs.gather import read_log
+    from simulator.results.write import plain
+
+    if out is not None:
+        write.check_target(out, force)
+    said = given(model, gpu)
+    log = read_log(logs, stack)
+    parts = draft(log, said)
+    if out is not None:
+        write.write(out, log, parts, force)
+    if as_json:
+        print(json.dumps(plain(write.to_json(log, parts)), indent=1))
+    else:
+        show.show(log, parts)
     if out is not None:
         print(f"wrote {out}/", file=sys.stderr)

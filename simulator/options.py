@@ -502,6 +502,27 @@ class Either:
         self.section.strange(value, field)
 
 
+@dataclass(frozen=True, slots=True)
+class AnyOf(_Leaf):
+    """Values of several forms, none of them options; the first that fits is taken."""
+
+    forms: tuple[Reader, ...]
+
+    @property
+    def wanted(self) -> str:
+        """Each of them."""
+        return ", or ".join(form.wanted for form in self.forms)
+
+    def read(self, value: object, field: str) -> Any:
+        """As the first that takes it."""
+        for form in self.forms:
+            try:
+                return form.read(value, field)
+            except ScenarioError:
+                continue
+        raise wrong(field, self.wanted, value)
+
+
 _SIMPLE: Mapping[Any, Reader] = {bool: Flag(), str: Text(), Path: File()}
 
 
@@ -538,8 +559,15 @@ def _union(arguments: tuple[Any, ...], bounds: Bounds) -> Reader:
         section = Section(tuple(kinds))
         found = Either(single[0], section) if single else section
     else:
-        found = single[0] if len(single) == 1 and not kinds else Anything()
+        if kinds or not _told_apart(single):
+            single = [Anything()]
+        found = single[0] if len(single) == 1 else AnyOf(tuple(single))
     return Nullable(found) if NoneType in arguments else found
+
+
+def _told_apart(readers: Sequence[Reader]) -> bool:
+    """Whether each says what it takes."""
+    return bool(readers) and not any(isinstance(each, Anything) for each in readers)
 
 
 # Options of a class

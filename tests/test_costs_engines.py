@@ -45,9 +45,10 @@ def test_an_engine_sets_what_is_not_given(engine: Engine) -> None:
     assert (same.host_s, same.host_per_rollout_s) == (slow.host_s, slow.host_per_rollout_s)
 
 
-def test_without_an_engine_nothing_changes() -> None:
-    assert (cost().host_s, cost().host_per_rollout_s) == (1e-3, 1e-5)
-    assert cost(host_factor=3).host_s == 3e-3
+def test_without_an_engine_it_is_the_one_that_was_fitted() -> None:
+    fitted = ENGINES["vllm-0.19"]
+    assert (cost().host_s, cost().host_per_rollout_s) == (fitted.host_s, fitted.host_per_rollout_s)
+    assert cost(host_factor=3).host_s == pytest.approx(3 * fitted.host_s)
     assert type(cost().host_s) is float
 
 

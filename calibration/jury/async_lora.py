@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from calibration.jury.files import number, one_of, read_rows, whole
-from calibration.jury.trainer_baselines import FLASH_2
 from calibration.jury.verdict import Case, Check, Role, Source, mape
 from simulator.costs import Iteration, RooflineCost, RooflineTrainer, TrainLoad
+from simulator.costs.attention_kernels import with_kernel
 from simulator.costs.hardware import Gpu, load_gpu
 from simulator.costs.memory import Recompute
 from simulator.costs.models import Model, load_model
@@ -27,9 +27,6 @@ GROUP = 8
 PACKED_SAMPLES, SAMPLES = 152, 128  # a step; about 150 where they are packed, here whole groups
 # A layer's forward of one sequence: fitted to the run of one sequence a microbatch.
 LAUNCH_S_PER_LAYER = 2.97e-3
-# The engine's host, with adapters, behind a proxy: fitted to the 27,500 tokens/s that two replicas
-# of 64 rollouts reach at most in the second run.
-HOST_S = 2.33e-3
 # What the trainer waited for, as far as published: its step is forward and backward and 0.2 to 1 s,
 # but for the third run, where it waited 0.6 s for rollouts. The fourth one's is not published.
 Bottleneck = Literal["training", "generation"]
@@ -43,7 +40,7 @@ def _model() -> Model:
 
 
 def _gpu() -> Gpu:
-    return replace(load_gpu("h200-sxm"), trainer_attention_flop_efficiency=FLASH_2["H200"])
+    return with_kernel(load_gpu("h200-sxm"), "flash_2", "gpu")
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ class Run:
     def generation_s(self) -> float:
         """Forecast of the time in which the replicas generate what a step trains on, all that may
         be in flight running, half done in the mean. A sync holds up trainer and engines alike."""
-        engine = RooflineCost(_model(), _gpu(), host_s=HOST_S)
+        engine = RooflineCost(_model(), _gpu())
         running = self.in_flight // self.replicas
         context = running * (PROMPT + COMPLETION // 2)
         rate = self.replicas * running / engine.iteration_s(Iteration(running, context))
@@ -174,8 +171,7 @@ def source(data: Path) -> Source:
         "An asynchronous LoRA run: the bottleneck, and packing",
         "Hugging Face's blog on TRL's AsyncGRPO with LoRA (asyncgrpo-lora-hfjobs): "
         "Qwen2.5-Math-1.5B on two H200, two or three replicas",
-        calibrated="launch_s_per_layer, on the run of one sequence a microbatch; host_s, on the "
-        "27,500 tokens/s that two replicas reach at most",
+        calibrated="launch_s_per_layer, on the run of one sequence a microbatch",
         held_out="forward and backward of the packed runs; the gain of packing; the bottlenecks",
         assumed=(
             "152 sequences a step where they are packed (about 150 published), 1,065 tokens each "

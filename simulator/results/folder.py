@@ -23,9 +23,15 @@ _NAMES = frozenset(
 )
 
 
-def check_target(folder: Path, force: bool) -> None:
+def check_target(
+    folder: Path, force: bool, ours: Callable[[Path], bool] | None = None, what: str = "run"
+) -> None:
     """Raises ScenarioError (``--out``) where a run cannot be put into ``folder``: it is a file, it
-    holds another run and ``force`` is not set, or it holds something else (never removed)."""
+    holds another run and ``force`` is not set, or it holds something else (never removed).
+
+    ours: whether a folder holds nothing but what is to be replaced, `holds_run` if None; what: how
+    that is called.
+    """
     try:
         folder = folder.resolve()
         if not folder.exists():
@@ -39,14 +45,14 @@ def check_target(folder: Path, force: bool) -> None:
             raise ScenarioError("--out", f"{folder} is a file; give a folder")
         if not any(folder.iterdir()):
             return
-        if not holds_run(folder):
-            message = f"{folder} is not empty and holds no run alone; give another folder"
+        if not (ours or holds_run)(folder):
+            message = f"{folder} is not empty and holds no {what} alone; give another folder"
             raise ScenarioError("--out", message)
     except (OSError, ValueError, RuntimeError) as error:  # a name too long, a loop of links
         said = getattr(error, "strerror", None) or error
         raise ScenarioError("--out", f"cannot use {folder}: {said}") from None
     if not force:
-        raise ScenarioError("--out", f"{folder} holds another run; add --force to replace it")
+        raise ScenarioError("--out", f"{folder} holds another {what}; add --force to replace it")
 
 
 def holds_run(folder: Path) -> bool:
@@ -79,13 +85,19 @@ def _has_schema(summary: Path) -> bool:
     return isinstance(found, str) and found.startswith(schema.OUR_SCHEMAS)
 
 
-def write_folder(folder: Path, fill: Callable[[Path], None], force: bool = False) -> None:
+def write_folder(
+    folder: Path,
+    fill: Callable[[Path], None],
+    force: bool = False,
+    ours: Callable[[Path], bool] | None = None,
+    what: str = "run",
+) -> None:
     """Calls ``fill`` with a fresh folder and puts that in the place of ``folder``.
 
-    Raises ScenarioError as `check_target` does, and (``--out``) where the disk refuses; then
-    nothing is left behind and what stood there still stands.
+    ours, what: as `check_target` has them. Raises ScenarioError as it does, and (``--out``) where
+    the disk refuses; then nothing is left behind and what stood there still stands.
     """
-    check_target(folder, force)
+    check_target(folder, force, ours, what)
     folder = folder.resolve()
     empty = folder.exists() and not any(folder.iterdir())
     # An empty folder may be a mount, or the folder that somebody stands in: it stays what it is.

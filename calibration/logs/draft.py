@@ -1,0 +1,360 @@
+"""The parts of a scenario that a log gives: a pure function of a `RunLog`.
+
+A `Part` is a key of a scenario with its value and where that is from: a line of a file, a figure of
+the run's tables, an assumption, or nothing at all (then the key is left to the user). What is
+fitted later replaces parts (`replaced`) and leaves the rest.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calibration.logs.run_log import RunLog
+from calibration.logs.settings import Settings, value, whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LENGTHS_FILE = "lengths.csv"
+BETWEEN_SD, WITHIN_SD = 0.65, 0.30
+"""Spreads of log lengths, assumed where no rollouts are dumped: about those of four runs with dumps
+(between prompts 0.63 to 0.73, within 0.25 to 0.38)."""
+_REWARD_SD = 0.3
+_MOST_STEPS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A key of a scenario. value: None where nothing gives it. source: where it is from, as a
+    comment. assumed: whether nothing in the log says so."""
+
+    key: str
+    value: Any
+    source: str
+    assumed: bool = False
+
+
+def given(model: str | None = None, gpu: str | None = None) -> tuple[Part, ...]:
+    """What the user says, which the log seldom does: presets, or for the model the path of a
+    config.json or its folder. Raises ScenarioError (``--model``, ``--gpu``) for anything else."""
+    from simulator.costs.hardware import load_gpu
+    from simulator.costs.models import load_model, model_presets
+
+    found = []
+    if model is not None:
+        load_model(model, "--model")
+        here = model if model in model_presets() else str(Path(model).resolve())
+        found.append(Part("model", here, "given by --model"))
+    if gpu is not None:
+        load_gpu(gpu, "--gpu")
+        found.append(Part("gpu", gpu, "given by --gpu"))
+    return tuple(found)
+
+
+def draft(log: RunLog, given: Iterable[Part] = ()) -> tuple[Part, ...]:
+    """The parts of a scenario, in the order in which it is written; those that are ``given`` stand
+    before what the log says. Every key that a scenario needs is there, with None where neither
+    gives a value and none can be assumed honestly (``model``, ``gpu``)."""
+    own = {part.key: part for part in given}
+    found = [Part("name", log.name, "of the log")]
+    found.append(own.get("model") or _model(log.settings))
+    found.append(own.get("gpu") or _said(log.settings, "gpu") or _nobody("gpu", "gpus"))
+    found.extend(_cluster(log))
+    for key in ("max_seqs", "max_batched_tokens", "kv_tokens", "prefix_caching"):
+        part = _said(log.settings, f"engine.{key}")
+        if part is not None:
+            found.append(part)
+    found.extend(_workload(log))
+    found.append(_policy(log))
+    found.append(Part("steps", min(max(len(log.steps), 1), _MOST_STEPS),
+                      f"the log holds {len(log.steps)}"))  # fmt: skip
+    found.append(Part("seed", 0, "assumed", True))
+    return tuple(found)
+
+
+def replaced(parts: Iterable[Part], others: Iterable[Part]) -> tuple[Part, ...]:
+    """``parts`` with ``others`` in the place of those of that key or below it; new ones last."""
+    found = list(parts)
+    for other in others:
+        inside = [i for i, p in enumerate(found)
+                  if p.key == other.key or p.key.startswith(f"{other.key}.")]  # fmt: skip
+        at = inside[0] if inside else len(found)
+        found = [p for i, p in enumerate(found) if i not in inside]
+        found.insert(at, other)
+    return tuple(found)
+
+
+def missing(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Those that the user has to give."""
+    return tuple(part for part in parts if part.value is None)
+
+
+def lengths_table(log: RunLog) -> pd.DataFrame | None:
+    """The trace of complete groups that were trained on (group, index, prompt_tokens, new_tokens,
+    reward where all have one), or None where tokens are not known of every rollout."""
+    table = log.rollouts
+    if not len(table) or table["new_tokens"].isna().any() or (table["new_tokens"] < 1).all():
+        return None
+    kept = table[(table["trained"] != 0) & (table["new_tokens"] >= 1)]
+    sizes = kept.groupby("group")["index"].transform("size")
+    size = int(sizes.mode().iloc[0]) if len(kept) else 0
+    kept = kept[sizes == size]
+    if kept.empty:
+        return None
+    prompt = kept["prompt_tokens"]
+    kept = kept.assign(
+        prompt_tokens=kept.groupby("group")["prompt_tokens"].transform("first").fillna(
+            max(round(float(prompt.median())), 1) if prompt.notna().any() else _prompt(log)[0]
+        ).clip(lower=1).round().astype("int64"),
+        new_tokens=kept["new_tokens"].round().astype("int64"),
+    )  # fmt: skip
+    columns = ["group", "index", "prompt_tokens", "new_tokens"]
+    rewards = kept["reward"].notna().all()
+    return kept[[*columns, "reward"] if rewards else columns].reset_index(drop=True)
+
+
+# Parts
+
+
+_FLAGS, _NAMES = ("engine.prefix_caching",), ("gpu",)
+
+
+def _said(settings: Settings, key: str) -> Part | None:
+    """What a setting says, if it is what a scenario can hold."""
+    if key not in settings:
+        return None
+    setting = settings[key]
+    held = (
+        isinstance(setting.value, bool) if key in _FLAGS
+        else isinstance(setting.value, str) if key in _NAMES
+        else whole(settings, key) is not None
+    )  # fmt: skip
+    if not held:
+        return None
+    return Part(key, setting.value, f"{setting.theirs} in {setting.place}")
+
+
+def _nobody(key: str, presets: str) -> Part:
+    return Part(key, None, f"not in the log; give --{key}, one of rollcast presets {presets}")
+
+
+_SUFFIX = re.compile(r"(?:-(?:base|instruct|thinking|chat|it|hf|zero|\d{4}|bf16|v\d[\d.]*))*")
+
+
+def _model(settings: Settings) -> Part:
+    from simulator.costs.models import model_presets
+
+    path = value(settings, "model")
+    if not isinstance(path, str):
+        return _nobody("model", "models")
+    setting = settings["model"]
+    last = path.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
+    for name in sorted(model_presets(), key=len, reverse=True):
+        if last.startswith(name) and _SUFFIX.fullmatch(last[len(name) :]):
+            return Part("model", name, f"{setting.theirs}: {path} in {setting.place}")
+    return Part("model", None, f"{setting.theirs} is {path} in {setting.place}, which is no "
+                "preset; give --model, a preset or a folder with its config.json")  # fmt: skip
+
+
+def _cluster(log: RunLog) -> list[Part]:
+    """Placement, replicas, their GPUs, and those of the trainer."""
+    known = log.settings
+    sharding = whole(known, "cluster.tensor_parallel")
+    tensor = sharding or 1
+    parts = [_said(known, "cluster.tensor_parallel") if sharding else None]
+    nodes, each = whole(known, "run.nodes"), whole(known, "run.gpus_per_node")
+    gpus = nodes * each if nodes and each else None
+    where = ", ".join(str(known[k].place) for k in ("run.nodes", "run.gpus_per_node") if k in known)
+    beside = whole(known, "run.rollout_gpus")
+    rollout_nodes = whole(known, "run.rollout_nodes")
+    if beside is None and rollout_nodes:
+        per = whole(known, "run.rollout_gpus_per_node") or each
+        beside = rollout_nodes * per if per else None
+    apart = _apart(log, beside)
+    if apart and beside:
+        replicas, source = max(beside // tensor, 1), f"{beside} GPUs for rollouts"
+    elif gpus:
+        replicas, source = max(gpus // tensor, 1), f"{gpus} GPUs ({where})"
+    else:
+        replicas, source = 1, "assumed: the log names no GPUs"
+    said = _said(known, "cluster.replicas")
+    parts += [
+        said or Part("cluster.replicas", replicas, source, source.startswith("assumed")),
+        Part("cluster.placement", "disaggregated" if apart else "colocated", *_placed(log, apart)),
+    ]
+    trainer = whole(known, "cluster.trainer_gpus") or gpus
+    if trainer:
+        parts.append(Part("cluster.trainer_gpus", trainer, where or "of the log"))
+    if not sharding:
+        parts.append(Part("cluster.tensor_parallel", 1, "assumed", True))
+    return [part for part in parts if part is not None]
+
+
+def _apart(log: RunLog, beside: int | None) -> bool:
+    """Whether rollouts have GPUs of their own."""
+    colocated = value(log.settings, "run.colocated")
+    mode = value(log.settings, "run.mode")
+    if mode in ("separate_async", "server"):
+        return True
+    if mode in ("colocate_async", "colocate", "sync"):
+        return False
+    if isinstance(colocated, bool):
+        return not colocated
+    return beside is not None or log.overlapped
+
+
+def _placed(log: RunLog, apart: bool) -> tuple[str, bool]:
+    for key in ("run.mode", "run.colocated", "run.rollout_gpus"):
+        if key in log.settings:
+            setting = log.settings[key]
+            return f"{setting.theirs} is {setting.value} in {setting.place}", False
+    if log.overlapped and apart:
+        return "assumed: rollouts were made beside the training", True
+    return "assumed", True
+
+
+def _workload(log: RunLog) -> list[Part]:
+    known, steps = log.settings, log.steps
+    size = _said(known, "workload.group_size")
+    if size is None and len(log.rollouts):
+        sizes = log.rollouts.groupby("group").size()
+        size = Part("workload.group_size", int(sizes.mode().iloc[0]), "the dumped groups")
+    size = size or Part("workload.group_size", 8, "assumed", True)
+    parts = [_batch(log, int(size.value)), size]
+    cap = _said(known, "workload.max_new_tokens")
+    longest = steps["max_new_tokens"].max()
+    if cap is None and not math.isnan(longest):
+        cap = Part("workload.max_new_tokens", max(math.ceil(longest), 1),
+                   "assumed: the longest response of the log", True)  # fmt: skip
+    parts.append(cap or Part("workload.max_new_tokens", 16384, "assumed", True))
+    prompt, source, assumed = _prompt(log)
+    table = lengths_table(log)
+    if table is not None:
+        parts.append(Part("workload.lengths.trace", LENGTHS_FILE,
+                          f"{table['group'].nunique()} groups dumped by the run"))  # fmt: skip
+        parts.append(Part("workload.lengths.repeat", True, "a longer run starts over"))
+        return parts
+    parts.append(Part("workload.prompt_tokens", prompt, source, assumed))
+    parts.extend(_drawn(log, int(parts[2].value)))
+    reward = steps["mean_reward"].mean()
+    if 0 < reward < 1:
+        parts += [
+            Part("workload.rewards.family", "beta_bernoulli", "assumed", True),
+            Part("workload.rewards.mean", round(float(reward), 4), "mean reward of the steps"),
+            Part("workload.rewards.between_sd", _reward_sd(float(reward)), "assumed", True),
+        ]
+    return parts
+
+
+def _reward_sd(mean: float) -> float:
+    """The scenario's default, where a share of so much can spread so far."""
+    return round(min(_REWARD_SD, 0.6 * math.sqrt(mean * (1 - mean))), 4)
+
+
+def _batch(log: RunLog, size: int) -> Part:
+    """Prompts of a step."""
+    part = _said(log.settings, "workload.batch_groups")
+    if part is not None:
+        return part
+    rollouts = _said(log.settings, "run.batch_rollouts")
+    if rollouts is not None and whole(log.settings, "run.batch_rollouts"):
+        return Part("workload.batch_groups", max(int(rollouts.value) // size, 1),
+                    f"{rollouts.source}, over the group's size")  # fmt: skip
+    groups, trained = log.steps["groups"].median(), log.steps["rollouts"].median()
+    if not math.isnan(groups):
+        return Part("workload.batch_groups", max(round(groups), 1), "groups of the median step")
+    if not math.isnan(trained):
+        return Part("workload.batch_groups", max(round(trained / size), 1),
+                    "rollouts of the median step, over the group's size")  # fmt: skip
+    return Part("workload.batch_groups", 32, "assumed", True)
+
+
+def _prompt(log: RunLog) -> tuple[int, str, bool]:
+    """A prompt's tokens, where from, and whether assumed."""
+    mean = log.steps["mean_prompt_tokens"].median()
+    if not math.isnan(mean):
+        return max(round(mean), 1), "mean of the median step", False
+    return 512, "assumed", True
+
+
+def _drawn(log: RunLog, cap: int) -> list[Part]:
+    """Lengths of a log-normal distribution at the run's mean, with assumed spreads."""
+    key = "workload.lengths"
+    spread = math.hypot(BETWEEN_SD, WITHIN_SD)
+    mean = float(log.steps["mean_new_tokens"].mean())
+    source = f"the mean of the steps' means, {mean:.0f}, under the assumed spreads"
+    if math.isnan(mean) or mean < 1:
+        mean, source = cap / 4, "assumed: a quarter of the cap, at the mean"
+    median = max(mean * math.exp(-spread * spread / 2), 1.0)
+    return [
+        Part(f"{key}.family", "lognormal", "assumed", True),
+        Part(f"{key}.median_tokens", round(min(median, cap), 1), source, "assumed:" in source),
+        Part(f"{key}.between_sd", BETWEEN_SD, "assumed", True),
+        Part(f"{key}.within_sd", WITHIN_SD, "assumed", True),
+    ]
+
+
+def _policy(log: RunLog) -> Part:
+    """What the run itself did, as far as its settings say."""
+    known = log.settings
+    over, batch = whole(known, "run.over_sampling_groups"), whole(known, "workload.batch_groups")
+    if value(known, "run.partial_rollout") is True and over and batch and over >= batch:
+        place = known["run.over_sampling_groups"].place
+        return Part("policy", [{"april": {"over_sampling": over / batch}}],
+                    f"partial rollouts, {over} groups for {batch} ({place})")  # fmt: skip
+    if not log.overlapped:
+        return Part("policy", [], "rollouts and training took turns")
+    if value(known, "run.mode") == "colocate_async":
+        return Part("policy", ["colocate_async"], f"{known['run.mode'].theirs} is colocate_async")
+    bound = whole(known, "run.max_staleness")
+    if bound is not None and bound > 1:
+        setting = known["run.max_staleness"]
+        return Part("policy", [{"fully_async": {"max_staleness": bound}}],
+                    f"{setting.theirs} in {setting.place}")  # fmt: skip
+    return Part("policy", ["one_step_off"],
+                "assumed: rollouts were made beside the training", True)  # fmt: skip
+
+
+# As a file
+
+
+def to_yaml(parts: Sequence[Part], head: str = "") -> str:
+    """A scenario's text: each value with its source as a comment; what is missing as a comment
+    alone. head: comment at the top."""
+    lines = [f"# {line}" for line in head.splitlines()]
+    tree: dict[str, Any] = {}
+    for part in parts:
+        place = tree
+        *above, last = part.key.split(".")
+        for name in above:
+            place = place.setdefault(name, {})
+        place[last] = part
+    lines.extend(_lines(tree, 0))
+    return "\n".join(lines) + "\n"
+
+
+def _lines(tree: Mapping[str, Any], depth: int) -> Iterable[str]:
+    indent = "  " * depth
+    for key, item in tree.items():
+        if isinstance(item, Part):
+            source = " ".join("".join(c if c.isprintable() else " " for c in item.source).split())
+            if item.value is None:
+                yield f"{indent}# {key}: {source}"
+            else:
+                yield f"{indent}{key}: {_spelt(item.value)}  # {source}"
+        else:
+            yield f"{indent}{key}:"
+            yield from _lines(item, depth + 1)
+
+
+def _spelt(item: Any) -> str:
+    """A value on one line of YAML."""
+    import yaml
+
+    text = yaml.safe_dump(item, default_flow_style=True, width=1e6, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...").strip()

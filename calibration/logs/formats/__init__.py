@@ -1,0 +1,1 @@
+"""Syntax that several stacks share; nothing here knows what a key means."""

@@ -1,0 +1,209 @@
+"""Configurations: YAML, TOML, JSON, Hydra's overrides, command lines; each value with its line."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from calibration.logs.formats.json_text import NotJsonError, flatten, parse
+
+MOST_TEXT = 4_000_000
+_MOST_VALUES = 200_000
+_DEEPEST = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value that a configuration gives to a dotted key."""
+
+    key: str
+    value: Any
+    line: int
+
+
+class NotConfigError(ValueError):
+    """What is wrong, as the end of a sentence. line: where, 0 if unknown."""
+
+    def __init__(self, message: str, line: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def from_yaml(text: str) -> list[Given]:
+    """The values of a YAML file; of a list of ``key=value`` (Hydra's overrides.yaml), those. Never
+    more than a bounded number, however often anchors repeat. Raises NotConfigError."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        walk = _Walk()
+        walk.visit(node, "", 0)
+        return _unwrapped(walk.found)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise NotConfigError("no YAML", mark.line + 1 if mark else 0) from None
+    except RecursionError:
+        raise NotConfigError("YAML too many levels deep") from None
+
+
+def _unwrapped(found: list[Given]) -> list[Given]:
+    """Without the ``value`` that Weights & Biases puts between a key and what is below it."""
+    if not any(given.key.startswith(("_wandb.", "wandb_version")) for given in found):
+        return found
+    return [Given(re.sub(r"^([^.]+)\.value(?=\.|$)", r"\1", g.key), g.value, g.line) for g in found]
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.found: list[Given] = []
+        self._left = _MOST_VALUES
+        self._loader = yaml.SafeLoader("")
+
+    def visit(self, node: yaml.Node | None, key: str, depth: int) -> None:
+        """Everything below a node."""
+        self._left -= 1
+        if node is None or self._left < 0 or depth > _DEEPEST:
+            return
+        line = node.start_mark.line + 1
+        if isinstance(node, yaml.MappingNode):
+            for name, value in node.value:
+                if isinstance(name, yaml.ScalarNode):
+                    dotted = f"{key}.{name.value}" if key else str(name.value)
+                    self.visit(value, dotted, depth + 1)
+        elif isinstance(node, yaml.SequenceNode):
+            scalars = [n for n in node.value if isinstance(n, yaml.ScalarNode)]
+            if not key:
+                for each in scalars:
+                    self.found.extend(override(str(each.value), each.start_mark.line + 1))
+            elif len(scalars) == len(node.value) <= 1000:
+                self.found.append(Given(key, [self._plain(n) for n in scalars], line))
+        elif key:
+            self.found.append(Given(key, self._plain(node), line))
+
+    def _plain(self, node: yaml.Node) -> Any:
+        try:
+            return self._loader.construct_object(node)
+        except (yaml.YAMLError, ValueError, TypeError, ArithmeticError, LookupError):
+            return str(node.value)
+
+
+def from_toml(text: str) -> list[Given]:
+    """The values of a TOML file. Raises NotConfigError."""
+    try:
+        values = flatten(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        found = re.search(r"line (\d+)", str(error))
+        raise NotConfigError("no TOML", int(found[1]) if found else 0) from None
+    lines: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = re.match(r"\s*\[\s*([\w.\"'-]+)\s*\]", line)
+        entry = re.match(r"\s*([\w.\"'-]+)\s*=", line)
+        if header:
+            table = re.sub(r"[\"']", "", header[1]) + "."
+        elif entry:
+            lines.setdefault(table + re.sub(r"[\"']", "", entry[1]), number)
+    return [Given(key, value, _nearest(key, lines)) for key, value in values.items()]
+
+
+def _nearest(key: str, lines: dict[str, int]) -> int:
+    """The line of a key, or of the inline table that holds it."""
+    while key:
+        if key in lines:
+            return lines[key]
+        key = key.rpartition(".")[0]
+    return 0
+
+
+def from_json(text: str) -> list[Given]:
+    """The values of a JSON file, whose lines are not known. Raises NotConfigError."""
+    try:
+        value = parse(text)
+    except NotJsonError as error:
+        raise NotConfigError(str(error)) from None
+    if not isinstance(value, dict):
+        raise NotConfigError("no mapping")
+    return [Given(key, item, 0) for key, item in flatten(value).items()]
+
+
+_OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_][\w.@/-]{0,200})=(.*)", re.DOTALL)
+
+
+def override(text: str, line: int) -> Iterator[Given]:
+    """``key=value`` as Hydra has it, ``+key=value`` included; nothing for other text."""
+    found = _OVERRIDE.fullmatch(text.strip())
+    if found:
+        yield Given(found[1], word(found[2]), line)
+
+
+_COMMAND = re.compile(
+    r"(?:^|[\s+;&|/])(?:python[\d.]*|torchrun|accelerate|ray job submit|uv run|rl)\b"
+)
+
+
+def from_command(text: str, line: int) -> list[Given]:
+    """The options of a command line: ``--name value``, ``--name=value``, ``--flag`` and ``a.b=c``;
+    names without their dashes. Empty for other text."""
+    if len(text) > 100_000 or not (" --" in text or "=" in text) or not _COMMAND.search(text):
+        return []
+    return _options(text, line)
+
+
+def from_script(text: str, line: int) -> list[Given]:
+    """The options on a line of a launcher's script; ``a.b=c`` counts, a shell's ``A=c`` not."""
+    text = text.split(" #")[0].rstrip().removesuffix("\\")
+    if len(text) > 100_000 or text.lstrip().startswith("#"):
+        return []
+    found = _options(text, line)
+    return [g for g in found if "$" not in str(g.value) and (f"--{g.key}" in text or "." in g.key)]
+
+
+def _options(text: str, line: int) -> list[Given]:
+    try:
+        words = shlex.split(text, posix=True)
+    except ValueError:
+        words = text.split()
+    found: list[Given] = []
+    at = 0
+    while at < len(words):
+        here = words[at]
+        at += 1
+        if here.startswith("--"):
+            name, equals, value = here[2:].partition("=")
+            if not equals and at < len(words) and not words[at].startswith("--"):
+                value, equals = words[at], "="
+                at += 1
+            found.append(Given(name, word(value) if equals else True, line))
+        else:
+            found.extend(override(here, line))
+    return found
+
+
+def word(text: str) -> Any:
+    """A value as YAML reads it, where it is a plain one; else the text."""
+    text = text.strip()
+    if len(text) > 10_000 or text.startswith(("&", "*", "!", "{", "[", "|", ">", "%", "@", "`")):
+        return text.strip("'\"")
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, ArithmeticError):
+        return text
+    if isinstance(value, str):
+        try:  # YAML 1.1 takes 1e-6 for text
+            return float(value) if re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value) else value
+        except ValueError:
+            return value
+    return value if isinstance(value, int | float | bool) or value is None else text
+
+
+_ARGUMENT = re.compile(r"\s{0,8}(\w{2,80}) ?\.{4,} ?(\S.{0,2000})")
+
+
+def argument(text: str, line: int) -> Given | None:
+    """A line of Megatron's table of arguments: ``  name ........ value``."""
+    found = _ARGUMENT.fullmatch(text.rstrip())
+    return Given(found[1], word(found[2]), line) if found else None

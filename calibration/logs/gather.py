@@ -1,0 +1,345 @@
+"""The records of all files become one run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calibration.logs import columns, overlay, recognise
+from calibration.logs.errors import LogError
+from calibration.logs.opened import LogFile, find
+from calibration.logs.readers import STACKS
+from calibration.logs.readers.stack import Raw, Rollout, Row, Session, Stack
+from calibration.logs.rollouts import Rollouts
+from calibration.logs.run_log import Gap, RunLog
+from calibration.logs.scan import CONSOLE, Scanned, scan
+from calibration.logs.settings import Setting, Settings
+from calibration.logs.settings import whole as setting
+from calibration.logs.tally import Place
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LEAST_SETTINGS = 3
+"""Of a stack's keys in a written configuration, before it counts as that stack's."""
+_EVERY_STACK = {"engine.kv_tokens": ("vllm: GPU KV cache size",)}
+_SECONDS = tuple(c.name for c in columns.STEPS.columns if c.unit == "s" and c.name != "logged_s")
+_WANTED = ("step_s", "generation_s", "update_s", "mean_new_tokens", "max_new_tokens",
+           "min_new_tokens", "truncated_share", "mean_prompt_tokens", "rollouts",
+           "sync_s")  # fmt: skip
+
+
+def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
+    """Reads the log of one run.
+
+    paths: files and folders that the trainer left. stack: its name, where two could have written
+    them. Raises LogError, with file and line, where there is no step and no rollout of a known
+    stack, where the files are of two runs or two stacks, and where seconds are negative or no
+    number.
+    """
+    wanted = _named(stack)
+    dumps: dict[str, Rollouts] = {}
+
+    def take(of: Stack, each: Rollout | Session, file: LogFile) -> None:
+        if wanted is None or of is wanted:
+            if of.name not in dumps:
+                dumps[of.name] = Rollouts(of)
+            dumps[of.name].take(each, file)
+
+    files = find(paths)
+    scanned = []
+    for file in files:
+        scanned.append(scan(file, take))
+    one = _stack(scanned, wanted)
+    settings, notes = _settings(scanned, one)
+    parts = _parts(scanned, one, settings)
+    whole = overlay.merged(one, parts) if parts else None
+    size = setting(settings, "workload.group_size")
+    kept = dumps.get(one.name) or Rollouts(one)
+    rollouts, requests, again = kept.tables(size)
+    if again:
+        notes.append(f"{again} dumps repeat the rollouts of the step before: counted once")
+    raws = [step.values for _, step in sorted(whole.steps.items())] if whole else []
+    told = one.overlapped(raws, settings)
+    overlapped = told is not False
+    rows: list[tuple[Row, Raw]] = []
+    if whole is not None:
+        if told is None:
+            notes.append("the log does not say whether rollouts were made beside the training: "
+                         "taken as so, since its generation would be a wait then")  # fmt: skip
+        rows = _rows(one, whole, settings, overlapped, _counts(rollouts))
+        if whole.repeated:
+            notes.append(f"{whole.repeated} steps are logged more than once: the later counts")
+    steps = _steps(one, rows, rollouts)
+    if steps.empty:
+        raise _nothing(scanned, one)
+    level, gaps = _level(one, steps, rollouts, requests, kept.some_unnamed and size is None)
+    if one.tool_tokens_inside and (steps["max_turns"] > 2).any():
+        notes.append("lengths of responses hold what tools wrote (turns were more than one)")
+    mattered = [s for s in scanned if s.tally.used or s.tally.unread or s.rows]
+    return RunLog(
+        one.name,
+        paths[0].resolve().name or one.name,
+        steps,
+        rollouts,
+        requests,
+        settings,
+        level,
+        gaps,
+        overlapped,
+        one.outside,
+        one.tool_tokens_inside,
+        tuple(s.tally for s in mattered),
+        tuple(notes),
+        len(scanned) - len(mattered),
+    )
+
+
+def _named(stack: str | None) -> Stack | None:
+    if stack is None:
+        return None
+    found = recognise.named(stack)
+    if found is None:
+        names = ", ".join(each.name for each in STACKS)
+        raise LogError(f"no stack is called {stack!r}; known are {names}")
+    return found
+
+
+def _stack(scanned: Sequence[Scanned], wanted: Stack | None) -> Stack:
+    """The one stack that wrote all of it."""
+    if wanted is not None:
+        return wanted
+    by: dict[str, tuple[int, str]] = {}
+    for each in scanned:
+        for name, rows in each.rows.items():
+            if rows:
+                by.setdefault(name, (rows[0].line, each.file.name))
+        for name in each.dumped:
+            by.setdefault(name, (0, each.file.name))
+    if not by:
+        raise _nothing(scanned, None)
+    if len(by) > 1:
+        (one, (line, file)), (other, (there, beside)) = list(by.items())[:2]
+        raise LogError(
+            f"{Place(file, line)} is of {one}, and {Place(beside, there)} of {other}: "
+            "two runs are mixed; import one at a time, or name one with --stack"
+        )
+    found = recognise.named(next(iter(by)))
+    assert found is not None
+    return found
+
+
+def _nothing(scanned: Sequence[Scanned], stack: Stack | None) -> LogError:
+    """Why there is no step."""
+    for each in scanned:
+        if each.tally.examples:
+            first = each.tally.examples[0]
+            rest = f" ({each.tally.unread} such)" if each.tally.unread > 1 else ""
+            return LogError(f"{first.place}: {first.why}{rest}; no step could be read")
+    looked = [each for each in scanned if each.looked_at and each.tally.lines]
+    if not looked:
+        return LogError(f"{scanned[0].file.name} is no log: neither text nor a kind of file that a "
+                        "trainer writes")  # fmt: skip
+    known = stack.name if stack else ", ".join(each.name for each in STACKS)
+    last = looked[0]
+    others = f", nor any of {len(scanned) - 1} files beside it" if len(scanned) > 1 else ""
+    return LogError(f"{Place(last.file.name, last.tally.lines)}: the file ends without a single "
+                    f"step of {known}{others}")  # fmt: skip
+
+
+# Settings
+
+
+def _settings(scanned: Sequence[Scanned], stack: Stack) -> tuple[Settings, list[str]]:
+    ours = {theirs: key for key, names in {**stack.settings, **_EVERY_STACK}.items()
+            for theirs in names}  # fmt: skip
+    found: dict[str, tuple[tuple[int, int], Setting]] = {}
+    notes = []
+    for each in scanned:
+        given = [
+            (sure, one) for sure, one in each.settings if one.key in ours and _plain(one.value)
+        ]
+        if len({one.key for _, one in given}) < _LEAST_SETTINGS and not each.rows:
+            continue
+        for sure, one in given:
+            key = ours[one.key]
+            names = stack.settings.get(key, ())
+            rank = (sure, names.index(one.key) if one.key in names else 0)
+            new = Setting(key, one.value, one.key, Place(each.file.name, one.line))
+            if key in found:
+                had = found[key]
+                if had[0] == rank and had[1].value != new.value and rank[0] == 0:
+                    notes.append(f"{one.key} is {had[1].value!r} in {had[1].place}, and "
+                                 f"{new.value!r} in {new.place}: the first is taken")  # fmt: skip
+                if had[0] <= rank:
+                    continue
+            found[key] = (rank, new)
+    return {key: each for key, (_, each) in found.items()}, notes
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, str):
+        return "${" not in value and 0 < len(value) < 1000 and value.lower() not in ("null", "none")
+    return isinstance(value, bool) or (isinstance(value, int | float) and math.isfinite(value))
+
+
+# Steps
+
+
+def _parts(scanned: Sequence[Scanned], stack: Stack, settings: Settings) -> list[overlay.Series]:
+    """The steps of each file that has any. Rows that a console only counts are used where nothing
+    else names the steps, and are the windows that the run logged."""
+    found = []
+    for each in scanned:
+        rows = each.rows.get(stack.name, ())
+        if each.kind == CONSOLE and stack.console_counts:
+            named = any(s.rows.get(stack.name) and s.kind != CONSOLE for s in scanned)
+            window = setting(settings, "run.logging_steps") or 1
+            rows = [] if named else [replace(row, step=row.step * window) for row in rows]
+        part = overlay.series(stack, rows, each.kind, each.file.name)
+        if part is not None:
+            found.append(part)
+    return found
+
+
+def _counts(rollouts: pd.DataFrame) -> Mapping[int, int]:
+    """Dumped rollouts that were trained on, by step."""
+    if not len(rollouts):
+        return {}
+    counts = rollouts.loc[rollouts["trained"] != 0, "step"].value_counts()
+    return dict(zip(counts.index.tolist(), counts.tolist(), strict=True))
+
+
+def _rows(
+    stack: Stack,
+    whole: overlay.Series,
+    settings: Settings,
+    overlapped: bool,
+    dumped: Mapping[int, int],
+) -> list[tuple[Row, Raw]]:
+    """Rows by our columns, checked. dumped: rollouts by step, for steps that count none."""
+    found: list[tuple[Row, Raw]] = []
+    for number, step in sorted(whole.steps.items()):
+        row = stack.row(step.values)
+        for column in _SECONDS:
+            if column in row and not 0 <= row[column] < 1e12:
+                raise LogError(f"{step.place}: {column} of step {number} is {row[column]:g}; "
+                               "seconds are not negative, and numbers")  # fmt: skip
+        row = {name: item for name, item in row.items() if math.isfinite(item)}
+        stack.derive(row, step.values, settings, overlapped)
+        if not row.keys() & {"step_s", "mean_new_tokens", *columns.PHASES, "orchestrator_step_s"}:
+            continue  # a validation by itself, say
+        if number in dumped:
+            row.setdefault("rollouts", float(dumped[number]))
+        row["overlapped"] = row.get("overlapped", float(overlapped))
+        row["first"] = float(step.first)
+        if step.logged_s is not None and math.isfinite(step.logged_s) and step.logged_s >= 0:
+            row["logged_s"] = step.logged_s
+        row["step"] = float(number)
+        row["line"] = float(step.place.line)
+        row["file"] = step.place.file  # type: ignore[assignment]
+        found.append((row, step.values))
+    stack.follow(found, settings)
+    for row, _ in found:
+        if "rest_s" not in row:
+            _rest(row, stack)
+    return found
+
+
+def _rest(row: Row, stack: Stack) -> None:
+    """What a step holds beside its phases, where the larger of them were timed."""
+    made = row.keys() & {"generation_s", "wait_s"}
+    if "step_s" not in row or "update_s" not in row or not made:
+        return
+    inside = [row.get(name, 0.0) for name in columns.PHASES if name not in stack.outside]
+    for phase in ("validation", "checkpoint"):
+        if row.get(f"{phase}_inside") == 1:
+            inside.append(row.get(f"{phase}_s", 0.0))
+    rest = row["step_s"] - sum(inside)
+    if rest > -0.02 * row["step_s"]:  # else the phases overlap each other
+        row["rest_s"] = max(rest, 0.0)
+
+
+def _steps(stack: Stack, rows: Sequence[tuple[Row, Raw]], rollouts: pd.DataFrame) -> pd.DataFrame:
+    """steps.csv: the rows, with what the rollouts themselves say where they do not."""
+    import numpy as np
+    import pandas as pd
+
+    table = pd.DataFrame([row for row, _ in rows], columns=list(columns.STEPS.names))
+    if len(rollouts):
+        each = rollouts[rollouts["trained"] != 0].groupby("step")
+        told = pd.DataFrame({
+            "rollouts": each.size(),
+            "groups": each["group"].nunique(),
+            "mean_new_tokens": each["new_tokens"].mean(),
+            "max_new_tokens": each["new_tokens"].max(),
+            "min_new_tokens": each["new_tokens"].min(),
+            "mean_prompt_tokens": each["prompt_tokens"].mean(),
+            "mean_tool_tokens": each["tool_tokens"].mean(),
+            "truncated_share": each["truncated"].mean(),
+            "mean_reward": each["reward"].mean(),
+        })  # fmt: skip
+        if table.empty:
+            table = pd.DataFrame({"step": told.index, "first": 0.0, "overlapped": np.nan},
+                                 columns=list(columns.STEPS.names))  # fmt: skip
+        looked_up = told.reindex(table["step"].astype("int64"))
+        for name in told.columns:
+            filled = table[name].astype(float).to_numpy()
+            own = looked_up[name].astype(float).to_numpy()
+            table[name] = np.where(np.isnan(filled), own, filled)
+    numbers = [name for name in columns.STEPS.names if name not in ("step", "file")]
+    table = table.astype({"step": "int64", **dict.fromkeys(numbers, "float64")})
+    table["file"] = table["file"].astype(object).where(table["file"].notna(), "")
+    return table.sort_values("step", kind="stable").reset_index(drop=True)
+
+
+# Levels
+
+
+def _level(
+    stack: Stack, steps: pd.DataFrame, rollouts: pd.DataFrame, requests: pd.DataFrame, unnamed: bool
+) -> tuple[int, tuple[Gap, ...]]:
+    """The level, and what is missing for it and the next ones."""
+    gaps = []
+    timed = bool(steps["step_s"].notna().any())
+    if not timed:
+        gaps.append(Gap(1, "step_s", f"no step has its seconds; {stack.how.get(1, '')}"))
+    missing = [n for n in _WANTED[1:] if not steps[n].notna().any()]
+    overlapped = bool((steps["overlapped"] == 1).any())
+    if overlapped and "generation_s" in missing:
+        missing.remove("generation_s")
+        gaps.append(Gap(1, "generation_s", "rollouts were made beside the training: the log holds "
+                        "only the wait for them"))  # fmt: skip
+    if "sync_s" in missing and (steps["sync_inside_generation"] == 1).any():
+        missing.remove("sync_s")
+        gaps.append(Gap(1, "sync_s", "the weights' way to the engine lies inside generation_s"))
+    gaps.extend(Gap(1, name, f"not in the log: {columns.STEPS[name].meaning}") for name in missing)
+    if (steps["truncated_share_unsure"] == 1).any():
+        gaps.append(Gap(1, "truncated_share", "it counts the longest of each batch as cut, since "
+                        "the cap is not in the log"))  # fmt: skip
+    lengths = bool(len(rollouts)) and bool(
+        (rollouts["new_tokens"].notna() | rollouts["characters"].notna()).all()
+    )
+    if not len(rollouts):
+        gaps.append(Gap(2, "rollouts", f"no rollouts by themselves; {stack.how.get(2, '')}"))
+    elif not lengths:
+        gaps.append(Gap(2, "new_tokens", "some rollouts have no length"))
+    elif rollouts["new_tokens"].isna().any():
+        gaps.append(Gap(2, "new_tokens", "only the text was dumped: its tokens need the tokenizer, "
+                        "or an estimate from characters"))  # fmt: skip
+    if len(rollouts) and rollouts["reward"].isna().any():
+        gaps.append(Gap(2, "reward", "some rollouts have no reward"))
+    if len(rollouts) and unnamed:
+        gaps.append(Gap(2, "group", "groups are told by prompts that follow each other: the "
+                        "group's size is not in the log"))  # fmt: skip
+    if not len(requests):
+        gaps.append(Gap(3, "requests", f"no times of requests; {stack.how.get(3, '')}"))
+    level = 0
+    for reached in (timed, lengths, len(requests) > 0):
+        if not reached:
+            break
+        level += 1
+    return level, tuple(gaps)

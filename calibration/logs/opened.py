@@ -1,0 +1,286 @@
+"""Files, folders and archives: what there is to read, and its bytes and lines, bounded.
+
+A file is never held whole unless its format needs it (`content`, up to `MOST_AT_ONCE`). Packed
+files (``.gz``, and the members of a ``.zip``) are unpacked as they are read, and given up where
+they grow beyond reason. Nothing is ever executed, and links that lead out of a folder are not
+followed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+from calibration.logs.errors import LogError, TooLargeError
+from calibration.logs.tally import Tally
+
+MOST_FILES = 50_000
+LONGEST_LINE = 64 * 2**20
+"""Bytes: a step's columns in one line, or an episode of a hundred turns, are below it."""
+MOST_AT_ONCE = 512 * 2**20
+"""Bytes of a file that has to be held whole."""
+_BLOCK = 256 * 1024
+MOST_TIMES, ALWAYS_FINE = 100, 64 * 2**20
+"""A packed file may unpack to so many times its size, or to so many bytes. Consoles of genuine runs
+shrink 5 to 20 times; gzip's most is 1,030."""
+
+_GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+_BROKEN = "is not packed whole"
+_PASSED_OVER = {".git", "__pycache__", "node_modules"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file to read. member: the name within a zip archive. name: what messages call it."""
+
+    path: Path
+    member: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its path, and within an archive its name there."""
+        return f"{self.path}:{self.member}" if self.member else str(self.path)
+
+    @property
+    def inner(self) -> str:
+        """The last part of its name, without what packing added."""
+        last = (self.member or self.path.name).rsplit("/", 1)[-1]
+        return last.removesuffix(".gz")
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The folders that it lies in, outermost first, then `inner`."""
+        inside = self.member.split("/")[:-1] if self.member else []
+        return (*self.path.parts[:-1], *inside, self.inner)
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """Its bytes, unpacked. Raises LogError where it cannot be read, or unpacks beyond reason,
+        while it is read."""
+        with ExitStack() as stack:
+            try:
+                file = self._opened(stack)
+            except (RuntimeError, NotImplementedError, LookupError, ValueError) as error:
+                raise LogError(f"cannot read {self.name}: {error}") from None
+            except (OSError, EOFError, zipfile.BadZipFile) as error:
+                raise self._failed(error) from None
+            try:
+                yield file
+            except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+                raise self._failed(error) from None
+
+    def _opened(self, stack: ExitStack) -> IO[bytes]:
+        file = stack.enter_context(self.path.open("rb"))
+        if self.member:
+            archive = stack.enter_context(zipfile.ZipFile(file))
+            info = archive.getinfo(self.member)
+            inside = stack.enter_context(archive.open(info))
+            return _bounded(inside, info.compress_size, self.name)
+        packed = file.read(2) == _GZIP
+        file.seek(0)
+        if not packed:
+            return file
+        unpacked = cast(IO[bytes], stack.enter_context(gzip.GzipFile(fileobj=file)))
+        return _bounded(unpacked, os.fstat(file.fileno()).st_size, self.name)
+
+    def _failed(self, error: Exception) -> LogError:
+        said = getattr(error, "strerror", None)
+        if said:
+            return LogError(f"cannot read {self.name}: {said}")
+        return LogError(f"{self.name} {_BROKEN}: {error}")
+
+    def start(self, size: int = 65_536) -> bytes:
+        """Its first bytes, unpacked. Raises LogError."""
+        with self.open() as file:
+            return file.read(size)
+
+    def content(self, most: int = MOST_AT_ONCE) -> bytes:
+        """All of it. Raises LogError, a TooLargeError where it is more than ``most`` bytes."""
+        with self.open() as file:
+            found = file.read(most + 1)
+            file.read(1)  # where it breaks off, this says so
+        if len(found) > most:
+            raise TooLargeError(
+                f"{self.name} is larger than {most // 2**20} MiB, and its kind has to be read whole"
+            )
+        return found
+
+    def lines(
+        self, tally: Tally, cues: Sequence[bytes] = (b"",), every: Callable[[], bool] = bool
+    ) -> Iterator[tuple[int, bytes, bool]]:
+        """Number from 1, bytes without the end of line, and whether the line has its end.
+
+        Lines that hold none of ``cues`` are counted and passed over, unless ``every`` says, at that
+        moment, that all are wanted. A line that is too long is counted as unread and left out. A
+        packed file that breaks off is read as far as it goes.
+        """
+        number = 0
+        try:
+            for block, ended in self._blocks():
+                if block is None:
+                    number += 1
+                    tally.lines += 1
+                    tally.skip(number, f"longer than {LONGEST_LINE // 2**20} MiB")
+                    continue
+                here = [cue for cue in cues if cue in block]  # most blocks hold none
+                if not here and ended and not every():
+                    passed = block.count(b"\n")
+                    number += passed
+                    tally.lines += passed
+                    continue
+                for line in block.removesuffix(b"\n").split(b"\n"):
+                    number += 1
+                    tally.lines += 1
+                    if every() or _holds(line, here):
+                        yield number, line.rstrip(b"\r"), ended
+        except LogError as error:
+            if number == 0 or _BROKEN not in error.message:
+                raise
+            tally.lines += 1
+            tally.skip(number + 1, "the packed file breaks off here")
+
+    def _blocks(self) -> Iterator[tuple[bytes | None, bool]]:
+        """Whole lines, many at once, and whether they end with an end of line; None for a line that
+        is too long."""
+        parts: list[bytes] = []
+        held = 0
+        with self.open() as file:
+            while data := file.read(_BLOCK):
+                cut = data.rfind(b"\n") + 1
+                if cut == 0:
+                    held += len(data)
+                    if held > LONGEST_LINE:
+                        parts.clear()  # and go on to its end
+                    else:
+                        parts.append(data)
+                    continue
+                if held > LONGEST_LINE:
+                    yield None, True
+                    first = data.find(b"\n") + 1
+                    whole = data[first:cut]
+                else:
+                    whole = b"".join([*parts, data[:cut]])
+                parts, held = ([data[cut:]], len(data) - cut) if cut < len(data) else ([], 0)
+                if whole:
+                    yield whole, True
+        if held > LONGEST_LINE:
+            yield None, False
+        elif parts:
+            yield b"".join(parts), False
+
+
+def _holds(line: bytes, cues: Sequence[bytes]) -> bool:
+    for cue in cues:  # noqa: SIM110 - twice as fast as any()
+        if cue in line:
+            return True
+    return False
+
+
+class _Bounded(io.RawIOBase):
+    """What a packed file unpacks to, given up where it grows beyond reason. Where it breaks off, it
+    ends, and reading on says why."""
+
+    def __init__(self, file: IO[bytes], packed: int, name: str) -> None:
+        self._file, self._name = file, name
+        self._most = max(MOST_TIMES * packed, ALWAYS_FINE)
+        self._read = 0
+        self._broken: Exception | None = None
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """As the file below."""
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        if self._broken is not None:
+            raise self._broken
+        try:
+            found = cast(io.BufferedIOBase, self._file).read1(len(view))
+        except (EOFError, zlib.error, OSError, zipfile.BadZipFile) as error:
+            self._broken, found = error, b""
+        view[: len(found)] = found
+        self._read += len(found)
+        if self._read > self._most:
+            raise LogError(f"{self._name} unpacks to more than {MOST_TIMES} times its size: it is "
+                           "no log")  # fmt: skip
+        return len(found)
+
+
+def _bounded(file: IO[bytes], packed: int, name: str) -> IO[bytes]:
+    return cast(IO[bytes], io.BufferedReader(_Bounded(file, packed, name), 1 << 20))
+
+
+def find(paths: Sequence[Path]) -> list[LogFile]:
+    """The files that ``paths`` name: themselves, what lies in folders and zip archives, in natural
+    order (``2.jsonl`` before ``10.jsonl``).
+
+    Raises LogError for a path that does not exist, one given twice, and too many files.
+    """
+    if not paths:
+        raise LogError("none was given; name a file or a folder that a trainer left")
+    found: list[LogFile] = []
+    seen: set[Path] = set()
+    for path in paths:
+        for each in _below(path):
+            real = each.path.resolve()
+            if real in seen and not each.member:
+                continue
+            seen.add(real)
+            found.append(each)
+            if len(found) > MOST_FILES:
+                raise LogError(
+                    f"{path} holds more than {MOST_FILES:,} files; name those of one run"
+                )
+    if not found:
+        raise LogError(f"{paths[0]} is an empty folder")
+    return found
+
+
+def _below(path: Path) -> Iterator[LogFile]:
+    try:
+        if path.is_dir():
+            for folder, folders, names in os.walk(path):
+                folders[:] = sorted((f for f in folders if f not in _PASSED_OVER), key=natural)
+                for name in sorted(names, key=natural):
+                    inside = Path(folder, name)
+                    if inside.is_file():
+                        yield from _one(inside)
+        elif not path.exists():
+            raise LogError(f"{path} does not exist")
+        elif not path.is_file():
+            raise LogError(f"{path} is neither a file nor a folder")
+        else:
+            yield from _one(path)
+    except (OSError, ValueError) as error:
+        raise LogError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _one(path: Path) -> Iterator[LogFile]:
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic != _ZIP or path.suffix != ".zip":  # torch's own files are zip archives as well
+        yield LogFile(path)
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [info.filename for info in archive.infolist() if not info.is_dir()]
+    except zipfile.BadZipFile as error:
+        raise LogError(f"{path} {_BROKEN}: {error}") from None
+    for name in sorted(names, key=natural):
+        yield LogFile(path, name)
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """A key under which numbers within names sort as numbers."""
+    pieces = re.split(r"(\d{1,18})", name)
+    return tuple((0, int(p), "") if p.isdecimal() else (1, 0, p) for p in pieces)

@@ -1,0 +1,132 @@
+"""Rows of several sinks, of parts of a run and of two writers become one row a step.
+
+Within a file, a step that is said again with other numbers is a resumption: the later counts.
+Several files of one run agree where they overlap, or the one that begins later resumed the other;
+two that begin with the same step and disagree are two runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from calibration.logs.errors import LogError
+from calibration.logs.readers.stack import Metrics, Stack
+from calibration.logs.tally import Place
+
+CLOSE = 0.01
+"""Relative: old consoles print three decimals, TRL's four digits."""
+_TINY = 0.002
+
+
+@dataclass(slots=True)
+class Step:
+    """A step's numbers by the stack's own keys, and where they begin. first: of a start or a
+    resumption."""
+
+    values: dict[str, float]
+    place: Place
+    first: bool = False
+    logged_s: float | None = None
+
+
+@dataclass(slots=True)
+class Series:
+    """The steps of a file, or of several."""
+
+    kind: int
+    file: str
+    steps: dict[int, Step] = field(default_factory=dict)
+    repeated: int = 0
+
+    @property
+    def begins(self) -> int:
+        """With which step."""
+        return min(self.steps)
+
+
+def series(stack: Stack, rows: Sequence[Metrics], kind: int, file: str) -> Series | None:
+    """The steps of a file; None where there is none. Raises LogError where a run begins anew."""
+    found = Series(kind, file)
+    first: int | None = None
+    again: set[int] = set()
+    for row in rows:
+        values = stack.own(row.values)
+        if not any(key in values for keys in stack.metrics.values() for key in keys):
+            continue
+        place = Place(file, row.line)
+        known = found.steps.get(row.step)
+        if first is None:
+            first = row.step
+        if known is None:
+            found.steps[row.step] = Step(values, place, row.step == first, row.logged_s)
+            continue
+        if all(key not in known.values or known.values[key] == item
+               or item != item for key, item in values.items()):  # fmt: skip
+            known.values.update(values)
+            continue
+        found.repeated += 1
+        if row.step == first and len(found.steps) > 1 and row.step not in again:
+            raise LogError(f"{place}: step {row.step} begins anew after step "
+                           f"{max(found.steps)} ({found.steps[row.step].place}): two runs are "
+                           "mixed; import one at a time")  # fmt: skip
+        resumed = row.step - 1 not in again and row.step not in again
+        again.add(row.step)
+        found.steps[row.step] = Step(values, place, resumed, row.logged_s)
+        if resumed:  # what a run had done beyond the point where it went on from is gone
+            for later in [s for s in found.steps if s > row.step and s not in again]:
+                del found.steps[later]
+    return found if found.steps else None
+
+
+def merged(stack: Stack, parts: Sequence[Series]) -> Series:
+    """All parts of one run. Raises LogError where two of them are of two runs."""
+    parts = sorted(parts, key=lambda part: part.kind)
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = _two(stack, whole, part)
+    return whole
+
+
+def _two(stack: Stack, a: Series, b: Series) -> Series:
+    common = sorted(a.steps.keys() & b.steps.keys())
+    apart = [step for step in common if _disagree(stack, a.steps[step], b.steps[step])]
+    if apart and 2 * len(apart) > len(common):
+        if a.begins == b.begins:
+            at = apart[0]
+            one, other = a.steps[at].place, b.steps[at].place
+            raise LogError(f"{one} and {other} disagree about step {at}: two runs are mixed; "
+                           "import one at a time")  # fmt: skip
+        early, late = (a, b) if a.begins < b.begins else (b, a)
+        kept = {s: step for s, step in early.steps.items() if s < late.begins}
+        return Series(a.kind, a.file, {**kept, **late.steps},
+                      a.repeated + b.repeated + len(early.steps) - len(kept))  # fmt: skip
+    steps = dict(a.steps)
+    resumed = not common and a.kind == b.kind
+    for number, step in b.steps.items():
+        if number not in steps:
+            steps[number] = Step(step.values, step.place, step.first and resumed, step.logged_s)
+            if number == min(b.begins, a.begins):
+                steps[number].first = True
+            continue
+        had = steps[number]
+        steps[number] = Step(
+            {**step.values, **had.values},
+            had.place,
+            had.first or step.first,
+            had.logged_s if had.logged_s is not None else step.logged_s,
+        )
+    if b.begins < a.begins and not resumed:
+        steps[a.begins].first = a.begins in b.steps and b.steps[a.begins].first
+    return Series(a.kind, a.file, steps, max(a.repeated, b.repeated))
+
+
+_TOLD_BY = ("mean_new_tokens", "step_s", "generation_s", "update_s", "orchestrator_step_s")
+
+
+def _disagree(stack: Stack, a: Step, b: Step) -> bool:
+    one, other = stack.row(a.values), stack.row(b.values)
+    both = [column for column in _TOLD_BY if column in one and column in other]
+    return any(
+        abs(one[c] - other[c]) > CLOSE * max(abs(one[c]), abs(other[c])) + _TINY for c in both
+    )

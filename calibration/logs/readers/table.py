@@ -1,0 +1,91 @@
+"""Our own schema: CSV or JSON lines with the columns of `calibration.logs.columns`.
+
+Steps: ``step`` and any other column of steps.csv. Rollouts: ``step``, ``group`` and at least one of
+``new_tokens``, ``characters``, ``reward``. Requests: ``step``, ``group``, ``index``, ``turn``,
+``start_s``, ``end_s``. Settings: YAML with the keys of a scenario and of `settings.MEANINGS`. An
+exported Weights & Biases history of one of the stacks needs no change, as its keys are the stack's;
+docs/importing.md brings in any other in ten lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from calibration.logs import columns as ours
+from calibration.logs.readers.stack import (
+    Dump,
+    Origin,
+    Raw,
+    Record,
+    RecordError,
+    Request,
+    Rollout,
+    Session,
+    Stack,
+    real,
+    whole,
+)  # fmt: skip
+from calibration.logs.settings import MEANINGS, Settings
+
+_KEYS = ("step", "file", "line")
+_METRICS = {name: (name,) for name in ours.STEPS.names if name not in _KEYS}
+_OWN = tuple(n for n in ours.ROLLOUTS.names if n not in ("step", "group", "index"))
+
+
+def _overlapped(rows: Iterable[Raw], settings: Settings) -> bool:
+    return any(row.get("overlapped") == 1 for row in rows)
+
+
+def _fits(record: Record) -> bool:
+    known = {"new_tokens", "characters", "reward"} & record.keys()
+    return {"step", "group"} <= record.keys() and bool(known) and "turn" not in record
+
+
+def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
+    index = record.get("index")
+    numbers = {name: real(record.get(name)) for name in _OWN}
+    for name in ("new_tokens", "prompt_tokens", "characters"):
+        if (numbers[name] or 0.0) < 0:
+            raise RecordError(f"{name} is negative")
+    group = record["group"]
+    yield Rollout(
+        whole(record["step"], "step"),
+        group if isinstance(group, int | str) else str(group),
+        None if index is None else whole(index, "index"),
+        columns=numbers,
+    )
+
+
+def _is_request(record: Record) -> bool:
+    return {"step", "group", "index", "turn", "start_s", "end_s"} <= record.keys()
+
+
+def _request(record: Record, origin: Origin) -> Iterable[Session]:
+    start, end = real(record["start_s"]), real(record["end_s"])
+    if start is None or end is None or end < start:
+        raise RecordError("start_s and end_s are no times in order")
+    asked, cached, new, queue, version = (
+        real(record.get(name))
+        for name in ("prompt_tokens", "cached_tokens", "new_tokens", "queue_s", "version")
+    )
+    group = record["group"]
+    yield Session(
+        group if isinstance(group, int | str) else str(group),
+        f"{whole(record['index'], 'index'):020d}",
+        (Request(start, end, asked, cached, new, queue, version),),
+    )
+
+
+STACK = Stack(
+    "table",
+    _METRICS,
+    marks=("step_s", "generation_s", "update_s", "mean_new_tokens"),
+    settings={key: (key,) for key in MEANINGS},
+    dumps=(Dump(_is_request, _request), Dump(_fits, _rollouts)),
+    overlapped=_overlapped,
+    how={
+        1: "a table with step and step_s",
+        2: "a table with step, group and new_tokens",
+        3: "a table with step, group, index, turn, start_s and end_s",
+    },
+)

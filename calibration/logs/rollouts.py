@@ -1,0 +1,214 @@
+"""Rollouts and requests, gathered record by record into columns of numbers."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING
+
+from calibration.logs import columns
+from calibration.logs.errors import LogError
+from calibration.logs.opened import LogFile
+from calibration.logs.readers.stack import Request, Rollout, Session, Stack
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_KEYS = ("step", "group", "index")
+_NUMBERS = tuple(name for name in columns.ROLLOUTS.names if name not in _KEYS)
+_ASKED = tuple(name for name in columns.REQUESTS.names if name not in _KEYS)
+_NAN = math.nan
+MOST_ROLLOUTS = 20_000_000
+
+
+class Rollouts:
+    """Rollouts of one stack. Groups are numbered in the order in which they first appear."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._keys = {name: array("q") for name in _KEYS}
+        self._numbers = {name: array("d") for name in _NUMBERS}
+        self._prompts = array("q")
+        self._by_prompt = array("b")
+        self._requests: dict[int, tuple[Request, ...]] = {}
+        self._groups: dict[tuple[int, Hashable], int] = {}
+        self._members: dict[Hashable, list[int]] = {}
+        self._sessions: dict[
+            Hashable, dict[str, tuple[tuple[Request, ...], Mapping[str, float | None]]]
+        ] = {}
+        self._known: dict[Hashable, int] = {}
+        self._files: dict[int, str] = {}
+        self._one_file = any(dump.one_file_a_step for dump in stack.dumps)
+        self.some_unnamed = False
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    def take(self, each: Rollout | Session, file: LogFile) -> None:
+        """Adds one. Raises LogError where two files hold one step of a stack that writes it into
+        one, and beyond `MOST_ROLLOUTS`."""
+        if isinstance(each, Session):
+            before, numbers = self._sessions.setdefault(each.group, {}).get(each.order, ((), {}))
+            self._sessions[each.group][each.order] = (
+                (*before, *each.requests), {**numbers, **each.columns}
+            )  # fmt: skip
+            return
+        if self._one_file and self._files.setdefault(each.step, file.name) != file.name:
+            raise LogError(
+                f"{file.name} and {self._files[each.step]} both hold the rollouts of "
+                f"step {each.step}: two runs are mixed; import one at a time"
+            )
+        if each.identity is not None:
+            row = self._known.setdefault((each.step, each.identity), len(self))
+            if row < len(self):
+                if each.columns.get("trained") == 1:
+                    self._numbers["trained"][row] = 1.0
+                return
+        row = len(self)
+        if row >= MOST_ROLLOUTS:
+            raise LogError(f"{file.name}: more than {MOST_ROLLOUTS:,} rollouts")
+        if each.group is None:
+            self.some_unnamed = True
+            group = -1
+        else:
+            group = self._groups.setdefault((each.step, each.group), len(self._groups))
+            self._members.setdefault(each.group, []).append(row)
+        self._keys["step"].append(each.step)
+        self._keys["group"].append(group)
+        self._keys["index"].append(-1 if each.index is None else each.index)
+        self._prompts.append(0 if each.prompt is None else each.prompt)
+        self._by_prompt.append(each.group is not None and each.group == each.prompt)
+        given = each.columns
+        for name, column in self._numbers.items():
+            found = given.get(name)
+            column.append(_NAN if found is None else found)
+        if each.requests:
+            self._requests[row] = each.requests
+
+    def tables(self, group_size: int | None) -> tuple[pd.DataFrame, pd.DataFrame, int]:
+        """rollouts.csv and requests.csv, and the number of steps left out because their rollouts
+        are those of the step before. group_size: for rollouts of which only the order tells."""
+        import numpy as np
+        import pandas as pd
+
+        self._join()
+        self._name_groups(group_size)
+        self._split(group_size)
+        start = min((r.start_s for each in self._requests.values() for r in each), default=0.0)
+        for row, each in self._requests.items():
+            first, last = each[0].start_s - start, max(r.end_s for r in each) - start
+            self._numbers["start_s"][row], self._numbers["end_s"][row] = first, last
+        data: dict[str, object] = {
+            name: np.array(found, dtype=np.int64) for name, found in self._keys.items()
+        }
+        data.update({name: np.array(found, dtype=float) for name, found in self._numbers.items()})
+        table = pd.DataFrame(data)
+        table["row"] = np.arange(len(table))
+        table["prompt"] = np.array(self._prompts, dtype=np.int64)
+        again = 0
+        if self._stack.dumps_again:
+            table, again = _without_repeats(table)
+        table = table.sort_values(["step", "group", "index", "row"], kind="stable")
+        table["index"] = table.groupby(["step", "group"]).cumcount()
+        asked = self._asked(table, start)
+        order = list(columns.ROLLOUTS.names)
+        return table[order].reset_index(drop=True), asked, again
+
+    def _asked(self, table: pd.DataFrame, start: float) -> pd.DataFrame:
+        import pandas as pd
+
+        rows: list[tuple[float | None, ...]] = []
+        if self._requests:
+            places = table.set_index("row")[list(_KEYS)]
+            for row in table["row"]:
+                before: float | None = None
+                for turn, each in enumerate(self._requests.get(int(row), ())):
+                    step, group, index = (int(v) for v in places.loc[row])
+                    gap = None if before is None else max(each.start_s - before, 0.0)
+                    before = each.end_s
+                    rows.append((step, group, index, turn, each.start_s - start,
+                                 each.end_s - start, each.queue_s, gap, each.prompt_tokens,
+                                 each.cached_tokens, each.new_tokens, each.version))  # fmt: skip
+        found = pd.DataFrame(rows, columns=list(columns.REQUESTS.names))
+        whole = ["step", "group", "index", "turn"]
+        numbers = [name for name in columns.REQUESTS.names if name not in whole]
+        return found.astype({**dict.fromkeys(whole, "int64"), **dict.fromkeys(numbers, "float64")})
+
+    def _join(self) -> None:
+        """Sessions to the rollouts of their group, in order."""
+        for group, sessions in self._sessions.items():
+            rows = sorted(self._members.get(group, ()), key=lambda row: self._keys["index"][row])
+            for row, order in zip(rows, sorted(sessions), strict=False):
+                requests, numbers = sessions[order]
+                if requests:
+                    self._requests[row] = requests
+                for name, found in numbers.items():
+                    if found is not None:
+                        self._numbers[name][row] = found
+
+    def _name_groups(self, group_size: int | None) -> None:
+        """Rollouts without a group: those of one prompt that follow each other are one, cut at the
+        group's size where that is known."""
+        at, next_group = 0, len(self._groups)
+        steps, groups = self._keys["step"], self._keys["group"]
+        while at < len(self):
+            if groups[at] >= 0:
+                at += 1
+                continue
+            end = at + 1
+            while end < len(self) and groups[end] < 0 and steps[end] == steps[at]:
+                told = self._prompts[at] != 0
+                if told and self._prompts[end] != self._prompts[at]:
+                    break
+                if group_size is not None and end - at >= group_size:
+                    break
+                if not told and group_size is None:
+                    break
+                end += 1
+            for row in range(at, end):
+                groups[row] = next_group
+            next_group += 1
+            at = end
+
+    def _split(self, group_size: int | None) -> None:
+        """Groups that only their prompt names, and which are several of one size: a step may ask
+        the same twice."""
+        if group_size is None or not any(self._by_prompt):
+            return
+        groups = self._keys["group"]
+        sizes: dict[int, int] = {}
+        for group in groups:
+            sizes[group] = sizes.get(group, 0) + 1
+        seen: dict[int, int] = {}
+        parts: dict[tuple[int, int], int] = {}
+        unused = max(sizes, default=0) + 1
+        for row, group in enumerate(groups):
+            if not self._by_prompt[row] or sizes[group] % group_size or sizes[group] == group_size:
+                continue
+            part = seen.get(group, 0) // group_size
+            seen[group] = seen.get(group, 0) + 1
+            if part:
+                if (group, part) not in parts:
+                    parts[group, part] = unused + len(parts)
+                groups[row] = parts[group, part]
+
+
+def _without_repeats(table: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """The table without steps whose rollouts are, in order, those of the step before, and how many
+    such steps there were: updates on the same rollouts, dumped again."""
+    same = ["prompt", "characters", "new_tokens", "reward"]
+    before, drop = None, []
+    for step, rows in table.groupby("step", sort=True):
+        now = rows[same].to_numpy()
+        if before is not None and now.shape == before.shape and _equal(now, before):
+            drop.append(step)
+        else:
+            before = now
+    return table[~table["step"].isin(drop)].reset_index(drop=True), len(drop)
+
+
+def _equal(a: object, b: object) -> bool:
+    import numpy as np
+
+    return bool(np.array_equal(a, b, equal_nan=True))  # type: ignore[arg-type]

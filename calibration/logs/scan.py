@@ -1,0 +1,538 @@
+"""A file, read once: its rows of metrics, its rollouts, its settings; what cannot be read, counted.
+
+Here it is told what a file *is*, by its first bytes; what a row or record *means* is its stack's.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from calibration.logs import recognise
+from calibration.logs.errors import LogError, TooLargeError
+from calibration.logs.formats import configs, events, parquet, sqlite, torch_file, trackio
+from calibration.logs.formats.configs import Given, NotConfigError
+from calibration.logs.formats.console import Said, said
+from calibration.logs.formats.json_text import NotJsonError, flatten, parse
+from calibration.logs.formats.numbers import number, scalar
+from calibration.logs.formats.python_text import nested, opens
+from calibration.logs.opened import LogFile
+from calibration.logs.readers import STACKS
+from calibration.logs.readers.stack import (
+    Console,
+    Metrics,
+    Origin,
+    RecordError,
+    Rollout,
+    Session,
+    Stack,
+)  # fmt: skip
+from calibration.logs.tally import Tally
+
+JSON, DATABASE, EVENTS, CONSOLE = 0, 1, 2, 3
+"""Kinds of rows, the most exact first: events have 32 bits, old consoles three decimals."""
+RESOLVED, COMMAND, WRITTEN = 0, 1, 2
+"""Kinds of settings, the surest first."""
+_GIVE_UP = 1_000
+"""Lines of JSON none of which is of use: it is somebody's data set."""
+
+Take = Callable[[Stack, Rollout | Session, LogFile], None]
+"""What becomes of a rollout, while a file is read."""
+
+
+@dataclass(slots=True)
+class Scanned:
+    """What a file gave. rows: by the stack that wrote them. settings: given, and how surely."""
+
+    file: LogFile
+    tally: Tally
+    kind: int = JSON
+    rows: dict[str, list[Metrics]] = field(default_factory=dict)
+    settings: list[tuple[int, Given]] = field(default_factory=list)
+    dumped: set[str] = field(default_factory=set)
+    looked_at: bool = True
+
+
+def scan(file: LogFile, take: Take) -> Scanned:
+    """Reads a file. Raises LogError where nothing of it can be read, or it is no honest file."""
+    found = Scanned(file, Tally(file.name))
+    try:
+        _read(found, take)
+    except TooLargeError as error:
+        found.tally.lines += 1
+        found.tally.skip(0, error.message.removeprefix(f"{file.name} is "))
+    return found
+
+
+def _read(found: Scanned, take: Take) -> None:
+    file = found.file
+    start = file.start()
+    if start.startswith(parquet.MAGIC):
+        _records(found, parquet.rows, take)
+    elif start.startswith(sqlite.MAGIC):
+        _database(found)
+    elif events.is_events(start):
+        _events(found)
+    elif start.startswith((torch_file.PICKLE, torch_file.ZIP)):
+        if _DUMP.fullmatch(file.inner):
+            _records(found, _torch, take)
+        else:
+            found.looked_at = False
+            if file.inner.endswith((".pkl", ".pickle")):
+                found.tally.lines = 1
+                found.tally.skip(0, "a pickle can run code, and is not loaded")
+    elif b"\0" in start:
+        found.looked_at = False
+    else:
+        _text(found, start, take)
+
+
+# Binary files
+
+_DUMP = re.compile(r"(?i)(?:[\w.-]*rollout[\w.-]*|[a-z]{0,8}[_-]?\d+)\.pth?")
+"""Names of dumped rollouts; checkpoints, of which folders are full, have others."""
+
+
+def _torch(content: bytes) -> Iterator[Mapping[str, Any]]:
+    value = torch_file.load(content)
+    if isinstance(value, Mapping):
+        yield value
+
+
+def _records(
+    found: Scanned, read: Callable[[bytes], Iterable[Mapping[str, Any]]], take: Take
+) -> None:
+    reader = _Dumped(found, take)
+    try:
+        for number, record in enumerate(read(found.file.content()), start=1):
+            found.tally.lines += 1
+            reader.take(record, number)
+    except parquet.CannotReadError as error:
+        found.tally.lines += 1
+        found.tally.skip(0, str(error))
+
+
+def _database(found: Scanned) -> None:
+    found.kind = DATABASE
+    try:
+        runs = trackio.read(found.file.content())
+    except parquet.CannotReadError as error:
+        found.tally.lines += 1
+        found.tally.skip(0, str(error))
+        return
+    if len(runs) > 1:
+        names = ", ".join(sorted(runs)[:3])
+        raise LogError(f"{found.file.name} holds {len(runs)} runs ({names}): two runs are mixed; "
+                       "import one at a time")  # fmt: skip
+    for run in runs.values():
+        found.tally.lines = run.rows
+        for row in run.damaged:
+            found.tally.skip(row, "a row is no JSON mapping")
+        found.tally.used = run.rows - found.tally.unread
+        rows = [Metrics(step, values, at) for step, (at, values) in sorted(run.steps.items())]
+        _assign(found, rows)
+        found.settings.extend((RESOLVED, given) for given in run.config)
+
+
+def _events(found: Scanned) -> None:
+    found.kind = EVENTS
+    tally = found.tally
+    steps: dict[int, tuple[int, float, dict[str, float]]] = {}
+    last = 0
+    with found.file.open() as file:
+        try:
+            for event in events.events(file):
+                if event.record != last:
+                    tally.lines += 1
+                    last = event.record
+                    tally.used += 1
+                if isinstance(event.value, str):
+                    found.settings.extend(_summary(event.tag, event.value))
+                    continue
+                if event.step not in steps:
+                    steps[event.step] = (event.record, event.wall_s, {})
+                steps[event.step][2][event.tag] = event.value
+        except events.DamagedError as error:
+            tally.lines += 1
+            tally.skip(error.record, str(error))
+    rows = [Metrics(step, values, at, wall) for step, (at, wall, values) in sorted(steps.items())]
+    _assign(found, rows)
+
+
+def _summary(tag: str, text: str) -> Iterator[tuple[int, Given]]:
+    """Settings that a trainer wrote as a text: JSON, or a table of Markdown."""
+    if "{" in text[:20]:
+        try:
+            for given in configs.from_json(text):
+                yield RESOLVED, given
+        except NotConfigError:
+            return
+
+
+# Texts
+
+
+def _text(found: Scanned, start: bytes, take: Take) -> None:
+    name = found.file.inner.lower()
+    stripped = start.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if name.endswith((".yaml", ".yml")):
+        _config(found, configs.from_yaml)
+    elif name.endswith(".toml"):
+        _config(found, configs.from_toml)
+    elif name.endswith((".sh", ".bash", ".slurm", ".sbatch")):
+        _script(found)
+    elif name.endswith((".csv", ".tsv")):
+        _table(found, take)
+    elif stripped.startswith((b"{", b"[")) and not stripped.startswith((b"{'", b"['")):
+        first = stripped.split(b"\n", 1)[0]
+        if name.endswith(".json") or not _complete(first, name):
+            _document(found, take)
+        else:
+            _json_lines(found, take)
+    else:
+        _console(found)
+
+
+def _complete(first: bytes, name: str) -> bool:
+    """Whether the first line is a value by itself, or only too long to be seen whole."""
+    if name.endswith((".jsonl", ".ndjson")):
+        return True
+    try:
+        parse(first)
+    except NotJsonError:
+        return False
+    return True
+
+
+def _config(found: Scanned, read: Callable[[str], list[Given]]) -> None:
+    found.tally.lines = 1
+    try:
+        text = found.file.content(configs.MOST_TEXT).decode("utf-8")
+        found.settings.extend((WRITTEN, given) for given in read(text))
+        found.tally.used = 1
+    except (NotConfigError, UnicodeDecodeError) as error:
+        found.tally.skip(getattr(error, "line", 0), str(error))
+    except LogError:
+        found.looked_at, found.tally.lines = False, 0
+
+
+def _script(found: Scanned) -> None:
+    for at, line, _ in found.file.lines(found.tally):
+        given = configs.from_script(line.decode("utf-8", "replace"), at)
+        found.settings.extend((WRITTEN, each) for each in given)
+        found.tally.used += bool(given)
+
+
+def _document(found: Scanned, take: Take) -> None:
+    """One JSON value over many lines: TRL's state of the trainer, a configuration, a list."""
+    content = found.file.content()
+    tally = found.tally
+    try:
+        value = parse(content)
+    except NotJsonError as error:
+        if content.count(b"\n") > 1 and content.lstrip().startswith(b"{") and b"\n{" in content:
+            _json_lines(found, take)  # lines of JSON after all, the first of them damaged
+            return
+        tally.lines = 1
+        tally.skip(0, str(error))
+        return
+    history = value.get("log_history") if isinstance(value, dict) else value
+    if not isinstance(history, list):
+        tally.lines = 1
+        if isinstance(value, dict) and len(content) <= configs.MOST_TEXT:
+            found.settings.extend((WRITTEN, Given(k, v, 0)) for k, v in flatten(value).items())
+            tally.used = 1
+        return
+    if isinstance(value, dict):
+        keys = ("logging_steps", "max_steps")
+        given = [Given(key, value[key], _line_of(content, key)) for key in keys if key in value]
+        found.settings.extend((RESOLVED, each) for each in given)
+    lines = [n for n, text in enumerate(content.split(b"\n"), start=1)
+             if text.lstrip().startswith(b'"step":')]  # fmt: skip
+    reader = _Lines(found, take)
+    for at, entry in enumerate(history):
+        tally.lines += 1
+        reader.record(entry, lines[at] if len(lines) >= len(history) else 1)
+    reader.close()
+
+
+def _line_of(content: bytes, key: str) -> int:
+    at = content.find(f'"{key}":'.encode())
+    return content.count(b"\n", 0, at) + 1 if at >= 0 else 0
+
+
+def _json_lines(found: Scanned, take: Take) -> None:
+    reader = _Lines(found, take)
+    tally = found.tally
+    for at, line, ended in found.file.lines(tally):
+        if not line.strip():
+            continue
+        try:
+            value = parse(line)
+        except NotJsonError as error:
+            why = str(error) if ended else "it is cut off in mid-line"
+            tally.skip(at, why, line[:200].decode("utf-8", "replace"))
+            continue
+        reader.record(value, at)
+        if tally.lines == _GIVE_UP and not tally.used and tally.unread < _GIVE_UP:
+            found.looked_at = False
+            break
+    reader.close()
+
+
+class _Dumped:
+    """Rollouts out of records."""
+
+    def __init__(self, found: Scanned, take: Take) -> None:
+        self._found, self._take = found, take
+        self._folders = found.file.parts[:-1]
+        self._name = found.file.inner
+        self._kinds: dict[tuple[str, ...], Any] = {}
+
+    def take(self, record: Mapping[str, Any], line: int) -> bool:
+        """Whether a record is one of a dump; counts it then."""
+        signature = tuple(map(str, record))
+        if signature not in self._kinds:
+            if len(self._kinds) > 256:
+                self._kinds.clear()
+            self._kinds[signature] = recognise.by_record(record)
+        kind = self._kinds[signature]
+        if kind is None:
+            return False
+        stack, dump = kind
+        try:
+            for each in list(dump.read(record, Origin(self._folders, self._name, line))):
+                self._take(stack, each, self._found.file)
+        except RecordError as error:
+            self._found.tally.skip(line, str(error))
+            return True
+        self._found.tally.used += 1
+        self._found.dumped.add(stack.name)
+        return True
+
+
+_STEPS = ("step", "_step", "global_step", "training/global_step", "train/global_step",
+          "trainer/global_step", "Step")  # fmt: skip
+_CLOCKS = ("_timestamp", "time", "timestamp")
+
+
+class _Lines:
+    """Rows of metrics and records of dumps, of which a file of JSON lines may hold either."""
+
+    def __init__(self, found: Scanned, take: Take) -> None:
+        self._found = found
+        self._dumped = _Dumped(found, take)
+        self._rows: list[Metrics] = []
+
+    def record(self, value: object, line: int) -> None:
+        """A line's value."""
+        tally = self._found.tally
+        if not isinstance(value, dict) or self._dumped.take(value, line):
+            return
+        row = _row(value, line)
+        if row is not None and row.values:
+            self._rows.append(row)
+            tally.used += 1
+
+    def close(self) -> None:
+        """After the last."""
+        _assign(self._found, self._rows)
+
+
+def _row(value: Mapping[str, Any], line: int) -> Metrics | None:
+    """A row of metrics; None for a mapping without a step."""
+    inner = next((value[k] for k in ("data", "metrics") if isinstance(value.get(k), dict)), None)
+    given = inner if inner is not None and "step" in value else value
+    step = next((scalar(value[key]) for key in _STEPS if key in value), None)
+    if step is None or step != step or abs(step) > 1e12:
+        return None
+    named: Mapping[str, float] = {
+        key: found for key, item in given.items() if (found := scalar(item)) is not None
+    }
+    clock = next((scalar(value[key]) for key in _CLOCKS if key in value), None)
+    for stack in STACKS:
+        named = stack.named(named)
+    return Metrics(int(step), recognise.of_interest(named), line, clock)
+
+
+def _assign(found: Scanned, rows: list[Metrics]) -> None:
+    """Gives rows to the stack whose keys they have."""
+    rows = [Metrics(r.step, recognise.of_interest(r.values), r.line, r.logged_s) for r in rows]
+    keys = {key for row in rows for key in row.values}
+    stack = recognise.by_metrics(keys)
+    if stack is not None:
+        found.rows.setdefault(stack.name, []).extend(row for row in rows if row.values)
+
+
+def _table(found: Scanned, take: Take) -> None:
+    """A CSV file with a header: an exported history, or a table of our own."""
+    tally = found.tally
+    reader = _Lines(found, take)
+    numbers: list[int] = []
+
+    def texts() -> Iterator[str]:
+        for at, line, ended in found.file.lines(tally):
+            if not ended and at > 1 and not _whole(line, header):
+                tally.skip(at, "it is cut off in mid-line", line[:200].decode("utf-8", "replace"))
+                return
+            numbers.append(at)
+            yield line.decode("utf-8-sig", "replace").replace("\0", "")
+
+    header: list[str] = []
+    delimiter = "\t" if found.file.inner.endswith(".tsv") else ","
+    rows = csv.reader(texts(), delimiter=delimiter)
+    while True:
+        try:
+            cells = next(rows, None)
+        except csv.Error as error:
+            tally.skip(numbers[-1] if numbers else 0, f"no CSV: {error}")
+            continue
+        if cells is None:
+            break
+        line = numbers[-1]
+        if not header:
+            header.extend(cells)
+        elif len(cells) != len(header):
+            if cells:
+                tally.skip(line, f"{len(cells)} cells; the header has {len(header)}")
+        else:
+            reader.record(dict(zip(header, map(_cell, cells), strict=True)), line)
+    reader.close()
+
+
+def _whole(line: bytes, header: list[str]) -> bool:
+    return line.count(b",") + 1 >= len(header) and not line.endswith(b",")
+
+
+def _cell(text: str) -> object:
+    if not text:
+        return None
+    found = number(text)
+    if found is None:
+        return text
+    return int(found) if found == found and abs(found) < 1e15 and found == int(found) else found
+
+
+# Consoles
+
+_STARTS = re.compile(
+    b"|".join(b"(?P<%s>%s)" % (s.name.encode(), s.start) for s in STACKS if s.start is not None)
+)
+_CUES = (*{s.cue for s in STACKS if s.cue}, b"{'", b"python", b"torchrun", b"accelerate",
+         b"ray job", b"uv run", b"....", b"KV cache size")  # fmt: skip
+_KV = re.compile(r"GPU KV cache size: ([\d,]{1,20}) tokens")
+_MOST_CONFIG = 20_000
+
+
+def _console(found: Scanned) -> None:
+    """Lines that people see: rows of a stack, printed configurations, command lines."""
+    found.kind = CONSOLE
+    tally = found.tally
+    consoles, config = _Consoles(found), _Printed(found)
+    ended = True
+    for at, line, ended in found.file.lines(tally, _CUES, lambda: config.open or consoles.open):
+        start = _STARTS.search(line)
+        used, wrong = False, ""
+        for piece in said(line):
+            try:
+                used = consoles.feed(at, piece, start and start.lastgroup, ended) or used
+            except (RecordError, ValueError) as error:
+                wrong = str(error)
+            used = config.feed(at, piece.actor, piece.text) or used
+        if wrong:
+            tally.skip(at, wrong, line[:200].decode("utf-8", "replace"))
+        elif used:
+            tally.used += 1
+    if ended:
+        consoles.close()
+
+
+class _Consoles:
+    """The consoles of the stacks that speak in a file. A block of lines is of one process: those of
+    others in between are not of it."""
+
+    def __init__(self, found: Scanned) -> None:
+        self._found = found
+        self._consoles: dict[str, tuple[Console, str]] = {}
+
+    @property
+    def open(self) -> bool:
+        """Whether a block is being read."""
+        return bool(self._consoles) and any(each.open for each, _ in self._consoles.values())
+
+    def feed(self, line: int, piece: Said, begins: str | None, ended: bool) -> bool:
+        """Whether a line is of a stack's metrics. begins: the stack of which it begins a row.
+        Raises RecordError for a row that cannot be read, or is cut off."""
+        used = False
+        if begins is not None:
+            stack = recognise.named(begins)
+            if stack is not None and stack.console is not None:
+                console, _ = self._consoles.get(begins) or (stack.console(), "")
+                self._consoles[begins] = (console, piece.actor)
+        for name, (console, actor) in self._consoles.items():
+            was_open = console.open
+            if name != begins and not (was_open and actor == piece.actor):
+                continue
+            rows = list(console.feed(line, piece.text))
+            if rows and not ended and not console.open:
+                raise RecordError("it is cut off in mid-line")
+            self._keep(name, rows)
+            used = used or bool(rows) or was_open or console.open
+        return used
+
+    def close(self) -> None:
+        """After the last line: a block may be whole without one that ends it."""
+        for name, (console, _) in self._consoles.items():
+            self._keep(name, console.close())
+
+    def _keep(self, name: str, rows: Iterable[Metrics]) -> None:
+        self._found.rows.setdefault(name, []).extend(
+            Metrics(row.step, recognise.of_interest(row.values), row.line) for row in rows
+        )
+
+
+class _Printed:
+    """Settings on a console: a printed mapping, a command line, Megatron's table, vLLM's pool."""
+
+    def __init__(self, found: Scanned) -> None:
+        self._found = found
+        self._lines: list[tuple[int, str]] = []
+        self._actor = ""
+        self._depth = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether a mapping is being read."""
+        return bool(self._lines)
+
+    def feed(self, line: int, actor: str, text: str) -> bool:
+        """Whether a line is of a configuration."""
+        if self._lines:
+            if actor != self._actor:
+                return False
+            return self._more(line, text)
+        if text.lstrip().startswith("{'") and (depth := opens(text)) > 0:
+            self._actor, self._depth = actor, depth
+            self._lines = [(line, text)]
+            return True
+        kv = _KV.search(text)
+        if kv:
+            given = [Given("vllm: GPU KV cache size", int(kv[1].replace(",", "")), line)]
+        else:
+            one = configs.argument(text, line)
+            given = [one] if one else configs.from_command(text, line)
+        self._found.settings.extend((COMMAND, each) for each in given)
+        return bool(given)
+
+    def _more(self, line: int, text: str) -> bool:
+        self._lines.append((line, text))
+        self._depth += opens(text)
+        if self._depth > 0 and len(self._lines) < _MOST_CONFIG:
+            return True
+        lines, self._lines = self._lines, []
+        for key, value, at in nested([text for _, text in lines]):
+            self._found.settings.append((RESOLVED, Given(key, value, lines[at][0])))
+        return True

@@ -1,0 +1,57 @@
+"""What was read, and what could not be: counted, with the first examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+EXAMPLES = 5
+_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a file; of a binary file, a record, and 0 for the file as a whole."""
+
+    file: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Something that could not be read: where, why, and how it begins."""
+
+    place: Place
+    why: str
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of a file's lines or records: each is used, other (no business of ours), or unread."""
+
+    file: str
+    lines: int = 0
+    used: int = 0
+    unread: int = 0
+    examples: list[Unread] = field(default_factory=list)
+
+    @property
+    def other(self) -> int:
+        """Lines that say nothing about steps or rollouts."""
+        return self.lines - self.used - self.unread
+
+    def skip(self, line: int, why: str, text: str = "") -> None:
+        """Counts a line or record that could not be read."""
+        self.unread += 1
+        if len(self.examples) < EXAMPLES:
+            shown = "".join(c if c.isprintable() else " " for c in text[:_SHOWN])
+            self.examples.append(Unread(Place(self.file, line), why, shown.strip()))
+
+
+def total_unread(tallies: Iterable[Tally]) -> int:
+    """Over all files."""
+    return sum(tally.unread for tally in tallies)

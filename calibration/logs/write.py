@@ -1,0 +1,114 @@
+"""The folder that ``rollcast import`` leaves: written whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calibration.logs import columns, draft
+from calibration.logs.run_log import RunLog
+from calibration.logs.tally import Unread
+from simulator.errors import ScenarioError
+from simulator.results.folder import check_target as check_folder
+from simulator.results.folder import write_folder
+from simulator.results.read import read_json
+from simulator.results.write import write_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCENARIO = "scenario.yaml"
+SAID = "import.json"
+FILES = (SCENARIO, SAID, draft.LENGTHS_FILE, *(table.name for table in columns.TABLES))
+WHAT = "import"
+
+
+def check_target(folder: Path, force: bool) -> None:
+    """Raises ScenarioError (``--out``) where an import cannot be put into ``folder``."""
+    check_folder(folder, force, holds_import, WHAT)
+
+
+def holds_import(folder: Path) -> bool:
+    """Whether a folder is an import and nothing else."""
+    names = {entry.name for entry in folder.iterdir()}
+    if SAID not in names or not names <= set(FILES):
+        return False
+    try:
+        content = read_json(folder / SAID, "")
+    except ScenarioError:
+        return False
+    return isinstance(content, dict) and content.get("schema") == columns.LOG_SCHEMA
+
+
+def write(folder: Path, log: RunLog, parts: Sequence[draft.Part], force: bool = False) -> None:
+    """Writes tables, settings, and a draft of the scenario into ``folder``. Raises ScenarioError as
+    `check_target` does, and where the disk refuses."""
+
+    def fill(work: Path) -> None:
+        _table(work / columns.STEPS.name, log.steps)
+        for table, found in ((columns.ROLLOUTS, log.rollouts), (columns.REQUESTS, log.requests)):
+            if len(found):
+                _table(work / table.name, found)
+        lengths = draft.lengths_table(log)
+        if lengths is not None:
+            _table(work / draft.LENGTHS_FILE, lengths)
+        head = f"Drafted by rollcast import from {log.name} ({log.stack}); what is assumed says so."
+        (work / SCENARIO).write_text(draft.to_yaml(parts, head), encoding="utf-8")
+        write_json(work / SAID, to_json(log, parts))
+
+    write_folder(folder, fill, force, holds_import, WHAT)
+
+
+def _table(path: Path, table: pd.DataFrame) -> None:
+    """As CSV: counts without a decimal point, empty cells where there is no number."""
+    shown = table.copy(deep=False)
+    for name in shown.columns:
+        column = shown[name]
+        if column.dtype == "float64" and len(column):
+            known = column.dropna()
+            if (known == known.round()).all() and (known.abs() < 1e15).all():
+                shown[name] = column.astype("Int64")
+    shown.to_csv(path, index=False, lineterminator="\n")
+
+
+def to_json(log: RunLog, parts: Sequence[draft.Part]) -> dict[str, Any]:
+    """What was read, and what of it a scenario is made of."""
+    return {
+        "schema": columns.LOG_SCHEMA,
+        "stack": log.stack,
+        "level": log.level,
+        "steps": len(log.steps),
+        "rollouts": len(log.rollouts),
+        "requests": len(log.requests),
+        "overlapped": log.overlapped,
+        "outside_step_s": sorted(log.outside),
+        "tool_tokens_inside": log.tool_tokens_inside,
+        "gaps": [{"level": g.level, "column": g.column, "why": g.why} for g in log.gaps],
+        "notes": list(log.notes),
+        "settings": {
+            key: {"value": s.value, "theirs": s.theirs, "file": s.place.file, "line": s.place.line}
+            for key, s in sorted(log.settings.items())
+        },
+        "scenario": [
+            {"key": p.key, "value": p.value, "source": p.source, "assumed": p.assumed}
+            for p in parts
+        ],
+        "files": [
+            {
+                "file": t.file,
+                "lines": t.lines,
+                "used": t.used,
+                "other": t.other,
+                "unread": t.unread,
+                "examples": [_unread(each) for each in t.examples],
+            }
+            for t in log.tallies
+        ],
+        "files_without_log": log.ignored,
+        "unread": log.unread,
+    }
+
+
+def _unread(each: Unread) -> dict[str, Any]:
+    return {"line": each.place.line, "why": each.why, "text": each.text}

@@ -1,0 +1,354 @@
+"""What each stack writes comes back as the run that it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from calibration.logs.gather import read_log
+from calibration.logs.readers import STACKS
+from calibration.logs.run_log import RunLog
+from tests.logs import written
+from tests.logs.written import CAP, GROUPS, PROMPT, SIZE, Truth
+
+Write = Callable[[Path, list[Truth]], Path]
+
+
+def _console(line: Callable[[Truth], str]) -> Write:
+    def write(folder: Path, truth: list[Truth]) -> Path:
+        path = folder / "console.log"
+        path.write_text("starting\n" + "".join(f"{line(t)}\nother words\n" for t in truth))
+        return path
+
+    return write
+
+
+def _json(values: Callable[[Truth], dict[str, float]]) -> Write:
+    return lambda folder, truth: written.lines(
+        folder / "history.jsonl", ({"_step": t.step, **values(t)} for t in truth)
+    )
+
+
+def _board(values: Callable[[Truth], dict[str, float]], prefix: str = "") -> Write:
+    def write(folder: Path, truth: list[Truth]) -> Path:
+        pytest.importorskip("tensorboardX", reason="TensorBoard's writer is not installed")
+        return written.tensorboard(
+            folder, {t.step: {prefix + k: v for k, v in values(t).items()} for t in truth}
+        )
+
+    return write
+
+
+def _slime(folder: Path, truth: list[Truth]) -> Path:
+    return _console(lambda t: "\n".join(written.slime_lines(t)))(folder, truth)
+
+
+def _roll(t: Truth) -> str:
+    said = json.dumps({"step": t.step, "metrics": written.roll_values(t)})
+    return f"[2026-08-01 10:00:00] [tracking.py (98)] [INFO] metrics_tag: {said}"
+
+
+def _ours(t: Truth) -> dict[str, float]:
+    return {"step_s": t.step_s, "generation_s": t.generation_s, "log_prob_s": t.log_prob_s,
+            "update_s": t.update_s, "sync_s": t.sync_s, "mean_new_tokens": t.mean,
+            "max_new_tokens": max(t.flat), "min_new_tokens": min(t.flat),
+            "truncated_share": t.cut, "mean_reward": t.reward}  # fmt: skip
+
+
+PHASES = ("generation_s", "log_prob_s", "update_s", "sync_s")
+SINKS: list[tuple[str, str, Write, tuple[str, ...], float]] = [
+    # stack, sink, writer, columns that it does not have, precision
+    ("verl", "file", lambda p, t: written.verl_file(p / "a.jsonl", t), (), 1e-9),
+    ("verl", "console", _console(written.verl_line), (), 1e-9),
+    ("verl", "tensorboard", _board(written.verl_values), (), 1e-6),
+    ("trl", "state", lambda p, t: written.trl_state(p / "trainer_state.json", t), PHASES, 1e-9),
+    ("trl", "tensorboard", _board(written.trl_entry, "train/"), PHASES, 1e-6),
+    ("slime", "console", _slime, (), 1e-9),
+    ("nemo_rl", "tensorboard", _board(written.nemo_values), ("min_new_tokens",), 1e-6),
+    ("nemo_rl", "console", _console(written.nemo_console),
+     ("min_new_tokens", "max_new_tokens", "truncated_share"), 6e-3),
+    ("areal", "console", _console(written.areal_console),
+     ("max_new_tokens", "min_new_tokens", "truncated_share", "generation_s"), 1e-4),
+    ("areal", "tensorboard", _board(written.areal_values),
+     ("max_new_tokens", "min_new_tokens", "truncated_share", "generation_s"), 1e-6),
+    ("skyrl", "console", _console(written.skyrl_console), ("truncated_share",), 1e-4),
+    ("skyrl", "tensorboard", _board(written.skyrl_values), ("truncated_share",), 1e-6),
+    ("openrlhf", "console", _console(lambda t: f"INFO trainer.py: Global step {t.step}: "
+                                     f"{written.openrlhf_values(t)}"),
+     ("max_new_tokens", "min_new_tokens"), 1e-9),
+    ("openrlhf", "tensorboard", _board(written.openrlhf_values, "train/"),
+     ("max_new_tokens", "min_new_tokens"), 1e-6),
+    ("roll", "console", _console(_roll), ("truncated_share",), 1e-9),
+    ("roll", "tensorboard", _board(written.roll_values), ("truncated_share",), 1e-6),
+    ("table", "csv", lambda p, t: written.table(p / "a.csv", [{"step": x.step, **_ours(x)}
+                                                              for x in t]), (), 1e-9),
+    ("table", "jsonl", lambda p, t: written.lines(p / "a.jsonl", ({"step": x.step, **_ours(x)}
+                                                                   for x in t)), (), 1e-9),
+    ("openrlhf", "exported csv", lambda p, t: written.table(
+        p / "wandb.csv", [{"_step": x.step, **written.openrlhf_values(x)} for x in t]),
+     ("max_new_tokens", "min_new_tokens"), 1e-9),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stack", "write", "absent", "close"),
+    [pytest.param(s, w, a, c, id=f"{s}-{sink}") for s, sink, w, a, c in SINKS],
+)
+def test_metrics_come_back(
+    tmp_path: Path, stack: str, write: Write, absent: tuple[str, ...], close: float
+) -> None:
+    truth = written.run(first=0 if stack == "areal" else 1)
+    log = read_log([write(tmp_path, truth)])
+    assert log.stack == stack
+    assert log.unread == 0
+    assert log.level == 1
+    assert list(log.steps["step"]) == [t.step for t in truth]
+    for t, row in zip(truth, log.steps.to_dict("records"), strict=True):
+        for column, expected in _ours(t).items():
+            if column in absent:
+                assert pd.isna(row[column]), column
+            elif column == "step_s" and stack in ("slime", "areal", "openrlhf"):
+                continue  # each defines its own; below
+            else:
+                assert row[column] == pytest.approx(expected, rel=close, abs=close), column
+    assert list(log.steps["first"]) == [1, 0, 0, 0, 0]
+
+
+def test_no_stack_is_left_out() -> None:
+    pytest.importorskip("tensorboardX", reason="TensorBoard's writer is not installed")
+    told = {stack for stack, *_ in SINKS} | {"prime_rl"}  # whose writers are two: below
+    assert told == {stack.name for stack in STACKS}
+
+
+@pytest.mark.parametrize("stack", ["slime", "areal", "openrlhf"])
+def test_what_a_step_is_where_the_stack_says_otherwise(tmp_path: Path, stack: str) -> None:
+    truth = written.run()
+    write = next(w for s, sink, w, *_ in SINKS if (s, sink) == (stack, "console"))
+    log = read_log([write(tmp_path, truth)])
+    t, row = truth[0], log.steps.iloc[0]
+    phases = t.generation_s + t.log_prob_s + t.update_s
+    expected = {"slime": phases + 0.25, "areal": phases + t.sync_s, "openrlhf": phases + t.sync_s}
+    assert row["step_s"] == pytest.approx(expected[stack], rel=1e-3)
+    assert ("sync_s" in log.outside) == (stack == "slime")
+    assert row["rest_s"] == pytest.approx(0.25 if stack == "slime" else 0.0, abs=2e-3)
+
+
+# Dumps of rollouts
+
+
+def _lengths(log: RunLog, column: str = "new_tokens") -> dict[int, list[list[float]]]:
+    """Lengths by step and group, both in order of length, since our numbers are our own."""
+    return {
+        int(step): sorted(sorted(group[column]) for _, group in rows.groupby("group"))
+        for step, rows in log.rollouts.groupby("step")
+    }
+
+
+def _true(truth: list[Truth]) -> dict[int, list[list[float]]]:
+    return {t.step: sorted(sorted(map(float, group)) for group in t.lengths) for t in truth}
+
+
+@pytest.mark.parametrize("v1", [True, False])
+@pytest.mark.parametrize("order", [0, 1, None])
+def test_verl_dump_in_any_order(tmp_path: Path, v1: bool, order: int | None) -> None:
+    truth = written.run()
+    written.verl_file(tmp_path / "run.jsonl", truth)
+    written.verl_dump(tmp_path / "rollout_data", truth, v1, order)
+    log = read_log([tmp_path])
+    assert (log.stack, log.level) == ("verl", 2)
+    assert _lengths(log, "characters") == _true(truth)
+    if v1:  # which names each rollout of a group
+        found = log.rollouts.groupby(["step", "group"])["characters"].apply(tuple)
+        assert sorted(found) == sorted(g for t in truth for g in t.lengths)
+    assert log.rollouts["new_tokens"].isna().all()
+    assert any("tokenizer" in gap.why for gap in log.gaps)
+    assert log.rollouts.groupby("step")["reward"].mean().tolist() == pytest.approx(
+        [t.reward for t in truth]
+    )
+
+
+def test_nemo_dump_of_length_one_lists(tmp_path: Path) -> None:
+    truth = written.run()
+    log = read_log([written.nemo_dump(tmp_path, truth, tool=7)])
+    assert log.stack == "nemo_rl"
+    assert _lengths(log) == _true(truth)
+    assert set(log.rollouts["tool_tokens"]) == {7}
+    assert set(log.rollouts["prompt_tokens"]) == {PROMPT}
+    assert log.level == 0  # no seconds of steps
+    assert log.steps["mean_new_tokens"].tolist() == pytest.approx([t.mean for t in truth])
+
+
+def test_nemo_dump_before_masks(tmp_path: Path) -> None:
+    rows = [{"content": ["x"], "rewards": [1.0], "input_lengths": [8],
+             "generation_logprobs": [[0.0] * 5 + [-0.5] * 3]}]  # fmt: skip
+    written.lines(tmp_path / "train_data_step3.jsonl", rows * 4)
+    written.lines(tmp_path / "config.json", [{}])
+    log = read_log([tmp_path])
+    assert log.rollouts["new_tokens"].tolist() == [3] * 4
+    assert set(log.rollouts["prompt_tokens"]) == {5}
+    assert any(gap.column == "group" for gap in log.gaps)  # nothing tells one group from another
+
+
+@pytest.mark.parametrize("episodes", [True, False])
+def test_prime_rl(tmp_path: Path, episodes: bool) -> None:
+    truth = written.run()
+    written.prime_metrics(tmp_path / "metrics.jsonl", truth)
+    written.prime_traces(tmp_path, truth, episodes)
+    log = read_log([tmp_path])
+    assert (log.stack, log.level, log.overlapped) == ("prime_rl", 3, True)
+    steps = log.steps
+    # two writers of one file with one key
+    assert steps["step_s"].tolist() == pytest.approx([t.step_s for t in truth])
+    assert steps["orchestrator_step_s"].tolist() == pytest.approx([t.step_s + 3 for t in truth])
+    assert steps["wait_s"].tolist() == pytest.approx([t.generation_s for t in truth])
+    assert steps["generation_s"].isna().all()
+    assert steps["trainer_flop_share"].tolist() == [0.3] * 5
+    rollouts = log.rollouts
+    assert len(rollouts) == 5 * GROUPS * SIZE  # what is in all and effective counts once
+    assert rollouts["trained"].isna().sum() == 5
+    assert _lengths(log) == _true(truth)
+    assert len(log.requests) == 2 * len(rollouts)
+    second = log.requests[log.requests["turn"] == 1]
+    assert set(second["environment_s"]) == {6.0}
+    assert (rollouts["tool_tokens"] >= 4).all()
+    assert rollouts["environment_s"].tolist() == [6.0] * len(rollouts)
+
+
+def test_areal(tmp_path: Path) -> None:
+    truth = written.run(first=0)
+    (tmp_path / "main.log").write_text("\n".join(map(written.areal_console, truth)) + "\n")
+    written.areal_dump(tmp_path, truth)
+    log = read_log([tmp_path])
+    assert (log.stack, log.level) == ("areal", 3)
+    assert _lengths(log) == _true(truth)
+    assert log.rollouts["first_version"].isna().all()  # head_version of the dump is -1
+    made = log.requests.groupby(["step", "group", "index"])["end_s"].max()
+    started = log.requests.groupby(["step", "group", "index"])["start_s"].min()
+    assert sorted((made - started).round(6)) == sorted(n / 10 for t in truth for n in t.flat)
+    assert log.rollouts["environment_s"].tolist() == [0.5] * len(log.rollouts)
+
+
+def test_areal_says_what_the_log_does_not(tmp_path: Path) -> None:
+    truth = written.run()
+    (tmp_path / "main.log").write_text("\n".join(map(written.areal_console, truth)) + "\n")
+    log = read_log([tmp_path])
+    assert log.overlapped
+    assert any("does not say" in note for note in log.notes)
+    config = "gconfig: {n_samples: 2, max_new_tokens: 200}\nrollout: {max_head_offpolicyness: 0}\n"
+    (tmp_path / "config.yaml").write_text(config)
+    log = read_log([tmp_path])
+    assert not log.overlapped
+    assert log.steps["generation_s"].notna().all()
+    assert log.steps["wait_s"].isna().all()
+
+
+def test_roll_dump_of_columns(tmp_path: Path) -> None:
+    truth = written.run()
+    log = read_log([written.roll_dump(tmp_path, truth)])
+    assert log.stack == "roll"
+    assert _lengths(log, "characters") == _true(truth)
+
+
+def test_slime_dump(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="slime's dumps are written by torch")
+    truth = written.run()
+    (tmp_path / "train.log").write_text(
+        "\n".join(chain.from_iterable(map(written.slime_lines, truth))) + "\n"
+    )
+    for t in truth:
+        torch.save(written.slime_samples(t, tool=3), tmp_path / f"{t.step}.pt")
+    torch.save(written.slime_samples(truth[0]), tmp_path / "eval_1.pt")
+    log = read_log([tmp_path])
+    assert (log.stack, log.level) == ("slime", 3)
+    assert _lengths(log) == _true(truth)
+    assert set(log.rollouts["tool_tokens"]) == {3}
+    assert (log.rollouts["truncated"] == (log.rollouts["new_tokens"] == CAP)).all()
+    assert set(log.requests["queue_s"]) == {0.5}
+    seconds = (log.requests["end_s"] - log.requests["start_s"]).round(6)
+    assert sorted(seconds) == sorted(n / 10 for t in truth for n in t.flat)
+    assert log.requests["start_s"].min() == 0
+
+
+def test_slime_dump_without_torch_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "torch", None)
+    truth = written.run()
+    (tmp_path / "train.log").write_text(
+        "\n".join(chain.from_iterable(map(written.slime_lines, truth))) + "\n"
+    )
+    (tmp_path / "1.pt").write_bytes(b"PK\x03\x04 whatever")
+    log = read_log([tmp_path])
+    assert (log.level, log.unread) == (1, 1)
+    assert "torch is installed" in log.tallies[0].examples[0].why
+
+
+def test_trl_completions(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
+    from pyarrow import parquet
+
+    truth = written.run()
+    written.trl_state(tmp_path / "trainer_state.json", truth)
+    for t in truth:
+        rows = [{"step": t.step, "prompt": f"p{g}", "completion": "x" * n, "exact": r,
+                 "advantage": 0.0}
+                for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
+                for n, r in zip(ns, rs, strict=True)]  # fmt: skip
+        (tmp_path / "completions").mkdir(exist_ok=True)
+        name = tmp_path / "completions" / f"completions_{t.step:05d}.parquet"
+        parquet.write_table(pa.Table.from_pylist(rows), name)
+        if t is truth[-1]:  # two updates on the same rollouts: written again
+            again = [{**row, "step": t.step + 1} for row in rows]
+            name = tmp_path / "completions" / f"completions_{t.step + 1:05d}.parquet"
+            parquet.write_table(pa.Table.from_pylist(again), name)
+    log = read_log([tmp_path])
+    assert (log.stack, log.level) == ("trl", 2)
+    assert _lengths(log, "characters") == _true(truth)
+    assert any("repeat" in note for note in log.notes)
+    prompts = log.steps["mean_prompt_tokens"].tolist()  # from num_tokens, summed over the run
+    assert prompts == pytest.approx([PROMPT] * 5)
+    assert log.steps["rollouts"].tolist() == [GROUPS * SIZE] * 5
+
+
+def test_trl_parquet_without_pyarrow_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    for name in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, name, None)
+    written.trl_state(tmp_path / "trainer_state.json", written.run())
+    (tmp_path / "completions_00001.parquet").write_bytes(b"PAR1 whatever PAR1")
+    log = read_log([tmp_path])
+    assert (log.level, log.unread) == (1, 1)
+    assert "needs pyarrow" in next(e.why for t in log.tallies for e in t.examples)
+
+
+def test_our_own_tables_come_back_as_they_were_written(tmp_path: Path) -> None:
+    from calibration.logs.draft import draft
+    from calibration.logs.write import write
+
+    written.prime_metrics(tmp_path / "log" / "metrics.jsonl", written.run())
+    written.prime_traces(tmp_path / "log", written.run())
+    log = read_log([tmp_path / "log"])
+    write(tmp_path / "mine", log, draft(log))
+    names = ("steps.csv", "rollouts.csv", "requests.csv")
+    again = read_log([tmp_path / "mine" / name for name in names])
+    assert (again.stack, again.level, again.overlapped) == ("table", 3, True)
+    beside = ["file", "line", "logged_s"]
+    pd.testing.assert_frame_equal(again.steps.drop(columns=beside), log.steps.drop(columns=beside))
+    pd.testing.assert_frame_equal(again.rollouts, log.rollouts)
+    pd.testing.assert_frame_equal(again.requests, log.requests)
+
+
+def test_nemo_rollouts_without_a_single_token(tmp_path: Path) -> None:
+    row = {"rewards": [0.0], "input_lengths": [6], "token_loss_mask": [[0] * 6],
+           "token_ids": [[1] * 6]}  # fmt: skip
+    written.lines(tmp_path / "train_data_step1.jsonl", [row])
+    found = read_log([tmp_path]).rollouts.iloc[0]
+    assert (found["new_tokens"], found["prompt_tokens"], found["tool_tokens"]) == (0, 6, 0)

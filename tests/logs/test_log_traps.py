@@ -1,0 +1,508 @@
+"""What the same words mean in other circumstances."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from calibration.logs.gather import read_log
+from calibration.logs.settings import value
+from tests.logs import written
+from tests.logs.written import CAP, GROUPS, SIZE, Truth
+
+
+def _console(path: Path, lines: list[str], prefix: str = "") -> Path:
+    path.write_text("".join(f"{prefix}{line}\n" for line in lines))
+    return path
+
+
+# Rollouts beside the training: generation is a wait
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        {"training/off_policy/trajectory_staleness/mean": 0.5},
+        {"training/off_policy/trajectory_spans/max": 2.0},
+        {"fully_async/count/current_param_version": 4.0},
+        {"timing_s/switch_wait": 0.2},
+        {"timing_s/generate_async": 1.0},
+    ],
+)
+def test_verl_overlapped_by_what_is_logged(tmp_path: Path, sign: dict[str, float]) -> None:
+    truth = written.run()
+    log = read_log([written.verl_file(tmp_path / "a.jsonl", truth, **sign)])
+    assert log.overlapped
+    assert log.steps["generation_s"].isna().all()
+    assert log.steps["wait_s"].tolist() == [t.generation_s for t in truth]
+    assert any("only the wait" in gap.why for gap in log.gaps)
+
+
+def test_verl_is_overlapped_in_all_of_its_steps_if_in_any(tmp_path: Path) -> None:
+    truth = written.run()
+    key = "training/off_policy/trajectory_staleness/mean"
+    rows = [{"step": t.step, "data": written.verl_values(t, **{key: float(t.step > 1)})}
+            for t in truth]  # fmt: skip
+    log = read_log([written.lines(tmp_path / "a.jsonl", rows)])
+    assert log.steps["overlapped"].tolist() == [1] * 5
+    assert log.steps["generation_s"].isna().all()
+
+
+@pytest.mark.parametrize(("v1", "overlapped"), [("True", True), ("False", False)])
+def test_verls_mode_counts_only_where_its_trainer_ran(
+    tmp_path: Path, v1: str, overlapped: bool
+) -> None:
+    (tmp_path / "overrides.yaml").write_text(
+        f"- trainer.use_v1={v1}\n- trainer.v1.trainer_mode=colocate_async\n- trainer.nnodes=1\n"
+    )
+    written.verl_file(tmp_path / "a.jsonl", written.run())
+    assert read_log([tmp_path]).overlapped is overlapped
+
+
+def test_nemo_rl_exposed_generation_is_a_wait(tmp_path: Path) -> None:
+    truth = written.run()
+    rows = ({"step": t.step, **written.nemo_values(t, asynchronous=True)} for t in truth)
+    log = read_log([written.lines(tmp_path / "a.jsonl", rows)])
+    assert log.overlapped
+    assert log.steps["wait_s"].tolist() == [t.generation_s for t in truth]
+    assert log.steps["generation_s"].isna().all()
+
+
+def test_slime_waits_for_less_than_rollouts_take(tmp_path: Path) -> None:
+    def lines(t: Truth, share: float) -> list[str]:
+        wait = t.generation_s * share
+        return [f"perf {t.step}: {{'perf/rollout_time': {t.generation_s}}}",
+                f"perf {t.step}: {{'perf/train_wait_time': {wait}, 'perf/step_time': {t.step_s}, "
+                f"'perf/actor_train_time': {t.update_s}}}"]  # fmt: skip
+
+    truth = written.run()
+    for share, overlapped in ((1.01, False), (0.2, True)):
+        path = _console(tmp_path / "a.log", [line for t in truth for line in lines(t, share)])
+        log = read_log([path])
+        assert log.overlapped is overlapped
+        # made beside or not, rollout_time is what rollouts took
+        assert log.steps["generation_s"].tolist() == [t.generation_s for t in truth]
+        assert log.steps["wait_s"].notna().all() == overlapped
+
+
+def test_roll_and_skyrl(tmp_path: Path) -> None:
+    truth = written.run()
+    path = written.lines(
+        tmp_path / "a.jsonl",
+        ({"step": t.step, "async/staleness_mean": 1.0, **written.skyrl_values(t)} for t in truth),
+    )
+    log = read_log([path])
+    assert log.overlapped
+    assert log.steps["generation_s"].isna().all()
+    folder = tmp_path / "roll"
+    written.lines(folder / "a.jsonl", ({"step": t.step, **written.roll_values(t)} for t in truth))
+    config = "async_generation_ratio: {}\nrollout_batch_size: 4\nresponse_length: 200\n"
+    for ratio, overlapped in ((0, False), (1, True)):
+        (folder / "config.yaml").write_text(config.format(ratio))
+        log = read_log([folder])
+        assert log.overlapped is overlapped
+        held, empty = ("wait_s", "generation_s") if overlapped else ("generation_s", "wait_s")
+        assert log.steps[held].tolist() == [t.generation_s for t in truth]
+        assert log.steps[empty].isna().all()
+
+
+# What lies inside what
+
+
+def test_sync_inside_generation_before_verl_timed_it(tmp_path: Path) -> None:
+    truth = written.run()
+    rows = []
+    for t in truth:
+        values = written.verl_values(t)
+        del values["timing_s/update_weights"]
+        rows.append({"step": t.step, "data": values})
+    log = read_log([written.lines(tmp_path / "old.jsonl", rows)])
+    assert log.steps["sync_inside_generation"].tolist() == [1] * 5
+    assert log.steps["sync_s"].isna().all()
+    assert any("inside generation_s" in gap.why for gap in log.gaps)
+    new = read_log([written.verl_file(tmp_path / "new.jsonl", truth)])
+    assert new.steps["sync_inside_generation"].tolist() == [0] * 5
+
+
+def test_verl_validation_is_inside_the_old_trainers_step_only(tmp_path: Path) -> None:
+    truth = written.run()
+    more = {"timing_s/testing": 4.0, "timing_s/save_checkpoint": 0.1}
+    rows = [{"step": t.step, "data": {**written.verl_values(t), **more,
+             "timing_s/step": t.step_s + 4.1}} for t in truth]  # fmt: skip
+    log = read_log([written.lines(tmp_path / "v0.jsonl", rows)])
+    assert log.steps["validation_inside"].tolist() == [1] * 5
+    assert log.steps["rest_s"].tolist() == pytest.approx([0.25] * 5)
+    off = {"training/off_policy/trajectory_spans/max": 1.0, "timing_s/testing": 4.0}
+    log = read_log([written.verl_file(tmp_path / "v1.jsonl", truth, **off)])
+    assert log.steps["validation_inside"].tolist() == [0] * 5
+    assert log.steps["rest_s"].tolist() == pytest.approx([0.25] * 5)
+    assert set(log.steps["generation_grain_s"]) == {2.0}  # V1 polls
+
+
+def test_verl_clip_ratio_counts_the_longest_of_the_batch(tmp_path: Path) -> None:
+    truth = written.run()
+    wrong = {"response_length/clip_ratio": 1 / 8, "response_length/max": 150.0}
+    log = read_log([written.verl_file(tmp_path / "a.jsonl", truth, **wrong)])
+    assert log.steps["truncated_share_unsure"].tolist() == [1] * 5  # no cap is known
+    (tmp_path / "overrides.yaml").write_text(
+        f"- data.max_response_length={CAP}\n- trainer.nnodes=1\n- trainer.n_gpus_per_node=8\n"
+    )
+    log = read_log([tmp_path])
+    assert log.steps["truncated_share"].tolist() == [0] * 5  # none reached it
+    assert log.steps["truncated_share_unsure"].isna().all()
+
+
+def test_lengths_with_tool_tokens_are_said_to_hold_them(tmp_path: Path) -> None:
+    truth = written.run()
+    log = read_log([written.verl_file(tmp_path / "a.jsonl", truth, **{"num_turns/max": 6.0})])
+    assert log.tool_tokens_inside
+    assert any("tools wrote" in note for note in log.notes)
+    alone = read_log([written.verl_file(tmp_path / "b.jsonl", truth, **{"num_turns/max": 2.0})])
+    assert not alone.notes
+    nemo = read_log([written.nemo_dump(tmp_path / "nemo", truth, tool=5)])
+    assert not nemo.tool_tokens_inside
+    assert set(nemo.steps["mean_tool_tokens"]) == {5}
+
+
+def test_trl_updates_that_generate_nothing(tmp_path: Path) -> None:
+    truth = written.run()
+    history = []
+    for t in truth:
+        history.append({**written.trl_entry(t), "step": 2 * t.step - 1})
+        history.append({"loss": 0.1, "step": 2 * t.step, "step_time": 1.5})
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}, indent=2))
+    log = read_log([tmp_path])
+    assert log.steps["generates"].tolist() == [1, 0] * 5
+    assert log.steps["step"].tolist() == list(range(1, 11))
+
+
+def test_trl_windows_and_a_console_that_counts(tmp_path: Path) -> None:
+    truth = written.run()
+    history = [{**written.trl_entry(t), "step": 10 * t.step} for t in truth]
+    state = {"log_history": history, "logging_steps": 10, "max_steps": 50}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state, indent=2))
+    _console(tmp_path / "console.log", [str({k: str(v) for k, v in written.trl_entry(t).items()
+             if k != "step"}).replace("'loss': '0.1', ", "").replace("{", "{'loss': '0.1', ")
+             for t in truth])  # fmt: skip
+    log = read_log([tmp_path])
+    assert log.steps["step"].tolist() == [10, 20, 30, 40, 50]
+    assert log.steps["logged_steps"].tolist() == [10] * 5
+    alone = read_log([tmp_path / "console.log"])
+    assert alone.steps["step"].tolist() == [1, 2, 3, 4, 5]
+    assert alone.steps["step_s"].tolist() == [t.step_s for t in truth]
+
+
+def test_the_console_of_an_older_trl(tmp_path: Path) -> None:
+    lines = [f"{{'loss': 0.0, 'grad_norm': 0.3, 'completion_length': {90.5 + s}, 'reward': 0.5}}"
+             for s in range(4)]  # fmt: skip
+    log = read_log([_console(tmp_path / "a.log", lines)])
+    assert (log.stack, log.level) == ("trl", 0)
+    assert log.steps["mean_new_tokens"].tolist() == [90.5, 91.5, 92.5, 93.5]
+    assert log.gaps[0].column == "step_s"
+
+
+def test_trackio_phases_are_taken_apart_and_belong_to_the_next_update(tmp_path: Path) -> None:
+    import sqlite3
+
+    base = sqlite3.connect(tmp_path / "run.db")
+    base.execute("CREATE TABLE metrics (run_name TEXT, step INT, timestamp TEXT, metrics TEXT)")
+    base.execute("CREATE TABLE configs (run_name TEXT, config TEXT)")
+    config = {"num_generations": 8, "generation_batch_size": 64, "logging_steps": 1}
+    base.execute("INSERT INTO configs VALUES ('r', ?)", [json.dumps(config)])
+
+    def add(step: int, values: dict[str, float]) -> None:
+        base.execute("INSERT INTO metrics VALUES ('r', ?, '', ?)", [step, json.dumps(values)])
+
+    at = "profiling/Time taken: GRPOTrainer."
+    for step in range(3):
+        for _ in range(2):  # two microbatches of one update
+            add(step, {f"{at}compute_loss": 0.5})
+        add(step, {f"{at}vLLM.generate": 3.0})
+        add(step, {f"{at}_calculate_rewards": 0.25})
+        add(step, {f"{at}_prepare_inputs": 4.0})
+        entry = {"train/step_time": 9.0, "train/completions/mean_length": 50.0}
+        add(100 + step, {**entry, "train/global_step": step + 1})
+    base.commit()
+    base.close()
+    log = read_log([tmp_path / "run.db"])
+    assert log.steps["step"].tolist() == [1, 2, 3]
+    assert log.steps["generation_s"].tolist() == [3.0] * 3
+    assert log.steps["reward_s"].tolist() == [0.25] * 3
+    assert log.steps["log_prob_s"].tolist() == [0.75] * 3
+    assert log.steps["update_s"].tolist() == [5.0] * 3
+    assert log.steps["rest_s"].tolist() == [0.0] * 3
+    assert log.steps["rollouts"].tolist() == [64] * 3
+    base = sqlite3.connect(tmp_path / "run.db")
+    base.execute("INSERT INTO metrics VALUES ('other', 1, '', '{}')")
+    base.commit()
+    base.close()
+    with pytest.raises(Exception, match=r"holds 2 runs \(other, r\): two runs are mixed"):
+        read_log([tmp_path / "run.db"])
+
+
+# Consoles
+
+
+def test_everything_around_verls_lines(tmp_path: Path) -> None:
+    truth = written.run()
+    lines = []
+    for t in truth:
+        lines.append("(WorkerDict pid=77) step of another kind [repeated 3x across cluster]")
+        lines.append(f" 10%|█ | 1/10 [00:10<01:30]\r\x1b[36m(TaskRunner pid=12)\x1b[0m "
+                     f"{written.verl_line(t)}")  # fmt: skip
+    lines.insert(0, "(TaskRunner pid=12) step:0 - val-core/openai/gsm8k/reward/mean@1:0.212")
+    config = written.VERL_CONFIG.splitlines()
+    config.insert(3, "(OtherActor pid=5) a line in between")
+    lines[1:1] = [line if line.startswith("(") else f"(TaskRunner pid=12) {line}"
+                  for line in config]  # fmt: skip
+    log = read_log([_console(tmp_path / "console.log", lines)])
+    assert log.steps["step"].tolist() == [1, 2, 3, 4, 5]
+    assert log.steps["mean_new_tokens"].tolist() == [t.mean for t in truth]
+    assert log.unread == 0
+    assert value(log.settings, "workload.group_size") == 2
+    assert value(log.settings, "model") == "/models/Qwen/Qwen3-8B"
+    size = log.settings["workload.group_size"]
+    path = tmp_path / "console.log"
+    assert "'rollout': {'n': 2" in path.read_text().splitlines()[size.place.line - 1]
+
+
+def test_numpys_spelling_and_old_decimals(tmp_path: Path) -> None:
+    line = ("step:3 - response_length/mean:np.float64(157.25) - num_turns/max:np.int32(2) - "
+            "timing_s/gen:45.900 - timing_s/step:211.1 - actor/lr:0.000 - "
+            "timing_s/update_actor:np.float32(1.5e+01)")  # fmt: skip
+    row = read_log([_console(tmp_path / "a.log", [line])]).steps.iloc[0]
+    assert (row["mean_new_tokens"], row["generation_s"], row["update_s"]) == (157.25, 45.9, 15.0)
+
+
+def test_the_oldest_verl_counts_from_zero_and_has_no_step_time(tmp_path: Path) -> None:
+    lines = [f"step:{s} - timing/gen:3.0 - timing/update_actor:2.0 - response_length/mean:9.0"
+             for s in range(3)]  # fmt: skip
+    log = read_log([_console(tmp_path / "a.log", lines)])
+    assert log.steps["step"].tolist() == [0, 1, 2]
+    assert log.steps["generation_s"].tolist() == [3.0] * 3
+    assert log.level == 0
+    assert log.gaps[0].column == "step_s"
+
+
+# Several files, resumed runs
+
+
+def test_sinks_of_one_run_are_laid_over_each_other(tmp_path: Path) -> None:
+    truth = written.run()
+    written.verl_file(tmp_path / "run.jsonl", truth)
+    _console(
+        tmp_path / "console.log", [f"{written.verl_line(t)} - timing_s/ref:2.5" for t in truth]
+    )
+    log = read_log([tmp_path])
+    assert len(log.steps) == 5
+    assert log.steps["reference_s"].tolist() == [2.5] * 5  # what only one of them has
+    assert set(log.steps["file"]) == {str(tmp_path / "run.jsonl")}  # the exact one leads
+
+
+def test_a_resumed_run_that_appends(tmp_path: Path) -> None:
+    first, again = written.run(seed=0), written.run(first=3, seed=1)
+    lines = [*map(written.verl_line, first), "resuming", *map(written.verl_line, again)]
+    log = read_log([_console(tmp_path / "console.log", lines)])
+    assert log.steps["step"].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    expected = [t.step_s for t in (*first[:2], *again)]
+    assert log.steps["step_s"].tolist() == expected
+    assert log.first_steps == [1, 3]
+    assert log.place(3).line == 7
+    assert any("more than once" in note for note in log.notes)
+
+
+def test_a_resumed_run_goes_back_further_than_it_comes_again(tmp_path: Path) -> None:
+    first, again = written.run(seed=0), written.run(first=2, seed=1)[:2]
+    lines = [*map(written.verl_line, first), *map(written.verl_line, again)]
+    log = read_log([_console(tmp_path / "console.log", lines)])
+    assert log.steps["step"].tolist() == [1, 2, 3]  # 4 and 5 were undone
+    assert log.steps["step_s"].tolist() == [t.step_s for t in (first[0], *again)]
+
+
+def test_a_resumed_run_that_overwrites_one_of_its_files(tmp_path: Path) -> None:
+    """The file logger opens anew; the console of both starts is kept."""
+    first, again = written.run(seed=0), written.run(first=3, seed=1)
+    written.verl_file(tmp_path / "run.jsonl", again)
+    _console(tmp_path / "console.log", [*map(written.verl_line, first[:4]),
+                                        *map(written.verl_line, again)])  # fmt: skip
+    log = read_log([tmp_path])
+    assert log.steps["step_s"].tolist() == [t.step_s for t in (*first[:2], *again)]
+    assert log.first_steps == [1, 3]
+
+
+def test_a_resumed_run_in_a_file_of_its_own(tmp_path: Path) -> None:
+    first, again = written.run(seed=0), written.run(first=3, seed=1)
+    written.verl_file(tmp_path / "1.jsonl", first)
+    written.verl_file(tmp_path / "2.jsonl", again)
+    log = read_log([tmp_path])
+    assert log.steps["step_s"].tolist() == [t.step_s for t in (*first[:2], *again)]
+    assert log.first_steps == [1, 3]
+    log = read_log([tmp_path / "2.jsonl", tmp_path / "1.jsonl"])
+    assert log.steps["step_s"].tolist() == [t.step_s for t in (*first[:2], *again)]
+
+
+def test_slimes_two_writers_in_any_order(tmp_path: Path) -> None:
+    truth = written.run()
+    made, trained = zip(*map(written.slime_lines, truth), strict=True)
+    order = [made[0], made[1], trained[0], made[2], trained[1], made[3], trained[2], made[4],
+             trained[3], trained[4]]  # fmt: skip
+    log = read_log([_console(tmp_path / "a.log", order)])
+    assert log.steps["update_s"].tolist() == [t.update_s for t in truth]
+    assert log.steps["generation_s"].tolist() == [t.generation_s for t in truth]
+    assert log.first_steps == [1]
+    assert not log.notes
+
+
+def test_packed_files(tmp_path: Path) -> None:
+    truth = written.run()
+    plain = written.verl_file(tmp_path / "plain" / "run.jsonl", truth)
+    content = plain.read_bytes()
+    (tmp_path / "run.jsonl.gz").write_bytes(gzip.compress(content))
+    with zipfile.ZipFile(tmp_path / "run.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("inside/run.jsonl", content)
+        for t in truth:
+            [row] = (json.dumps({"input": "p", "output": "x" * 9, "score": 1.0, "step": t.step}),)
+            archive.writestr(f"inside/rollout_data/{t.step}.jsonl", row + "\n")
+    expected = read_log([plain]).steps.drop(columns="file")
+    for name in ("run.jsonl.gz", "run.zip"):
+        log = read_log([tmp_path / name])
+        found = log.steps.drop(columns=["file", "groups"])
+        pd.testing.assert_frame_equal(found, expected.drop(columns="groups"))
+    assert len(log.rollouts) == 5
+    assert log.steps["file"].iloc[0] == f"{tmp_path / 'run.zip'}:inside/run.jsonl"
+
+
+def test_settings_by_their_surest_source(tmp_path: Path) -> None:
+    truth = written.run()
+    _console(tmp_path / "console.log", [
+        "++ python3 -m verl.trainer.main_ppo data.train_batch_size=999 trainer.nnodes=1 "
+        "actor_rollout_ref.rollout.n=99", *written.VERL_CONFIG.splitlines(),
+        "GPU KV cache size: 1,234,560 tokens", *map(written.verl_line, truth)])  # fmt: skip
+    (tmp_path / "config.yaml").write_text(
+        "data: {train_batch_size: 7, max_prompt_length: 64}\ntrainer: {nnodes: 3}\n"
+        "actor_rollout_ref: {rollout: {max_num_seqs: '${oc.env:X}'}}\n"
+    )
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.3, "max_steps": 4}')
+    log = read_log([tmp_path])
+    known = log.settings
+    assert value(known, "workload.batch_groups") == 4  # what was printed resolved
+    assert value(known, "run.nodes") == 1
+    assert value(known, "run.max_prompt_tokens") == 64  # said nowhere else
+    assert value(known, "engine.kv_tokens") == 1_234_560
+    assert "engine.max_seqs" not in known  # a reference is no value
+    assert "run.temperature" not in known  # of another kind of file
+    assert known["workload.batch_groups"].theirs == "data.train_batch_size"
+    assert (value(known, "workload.batch_groups"),
+                              value(known, "workload.group_size")) == (GROUPS, SIZE)  # fmt: skip
+
+
+def test_a_prompt_asked_twice_in_a_step_is_two_groups(tmp_path: Path) -> None:
+    truth = written.run()
+    written.verl_file(tmp_path / "run.jsonl", truth)
+    rows = [{"input": "p", "output": "x" * n, "score": 1.0, "step": 1} for n in range(1, 9)]
+    written.lines(tmp_path / "rollout_data" / "1.jsonl", rows)
+    log = read_log([tmp_path])
+    assert log.rollouts.groupby("group").size().tolist() == [8]  # the group's size is not known
+    (tmp_path / "overrides.yaml").write_text(
+        "- actor_rollout_ref.rollout.n=4\n- trainer.nnodes=1\n- trainer.n_gpus_per_node=8\n"
+    )
+    log = read_log([tmp_path])
+    assert log.rollouts.groupby("group")["characters"].apply(list).tolist() == [
+        [1, 2, 3, 4], [5, 6, 7, 8]]  # fmt: skip
+
+
+def test_validations_are_dumped_in_the_same_form(tmp_path: Path) -> None:
+    truth = written.run()
+    written.verl_file(tmp_path / "run.jsonl", truth)
+    written.verl_dump(tmp_path / "rollout_data", truth)
+    written.verl_dump(tmp_path / "validation_data", written.run(seed=9))
+    assert len(read_log([tmp_path]).rollouts) == 5 * GROUPS * SIZE
+
+
+def test_trls_evaluations_are_rows_of_their_own(tmp_path: Path) -> None:
+    history: list[dict[str, float]] = []
+    for t in written.run():
+        history += [written.trl_entry(t), {"step": t.step, "eval_runtime": 2.5, "eval_reward": 0.5}]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}, indent=2))
+    log = read_log([tmp_path])
+    assert log.steps["validation_s"].tolist() == [2.5] * 5
+    assert log.steps["validation_inside"].tolist() == [0] * 5
+    assert log.steps["mean_reward"].tolist() == [t.reward for t in written.run()]
+
+
+def test_settings_of_launchers_and_of_weights_and_biases(tmp_path: Path) -> None:
+    truth = written.run()
+    folder = tmp_path / "slime"
+    folder.mkdir()
+    lines = [line for t in truth for line in written.slime_lines(t)]
+    _console(folder / "train.log", lines)
+    (folder / "run.sh").write_text(
+        "NUM=8\nARGS=(\n   --rollout-batch-size 32 # prompts\n   --n-samples-per-prompt=8 \\\n"
+        "   #--rollout-max-response-len 1\n   --rollout-max-response-len 8192\n"
+        "   --rollout-num-gpus ${NUM}\n)\n"
+    )
+    known = read_log([folder]).settings
+    assert {key: (s.value, s.place.line) for key, s in known.items()} == {
+        "workload.batch_groups": (32, 3), "workload.group_size": (8, 4),
+        "workload.max_new_tokens": (8192, 6)}  # fmt: skip
+    folder = tmp_path / "verl"
+    written.verl_file(folder / "run.jsonl", truth)
+    (folder / "config.yaml").write_text(
+        "_wandb:\n  value: {python_version: '3'}\ndata:\n  value:\n    train_batch_size: 64\n"
+        "trainer:\n  value: {nnodes: 2, n_gpus_per_node: 8}\n"
+    )
+    known = read_log([folder]).settings
+    assert value(known, "workload.batch_groups") == 64
+    assert value(known, "run.nodes") == 2
+
+
+def test_checkpoints_beside_a_log_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written.verl_file(tmp_path / "run.jsonl", written.run())
+    (tmp_path / "optim_world_size_8_rank_0.pt").write_bytes(b"PK\x03\x04" + bytes(3000))
+    log = read_log([tmp_path])
+    assert (log.unread, log.ignored) == (0, 1)
+    from calibration.logs.opened import LogFile
+
+    (tmp_path / "rollout_7.pt").write_bytes(b"PK\x03\x04" + bytes(3000))
+    monkeypatch.setattr(LogFile.content, "__defaults__", (2**10,))
+    log = read_log([tmp_path])
+    assert "larger than 0 MiB" in next(e.why for t in log.tallies for e in t.examples)
+
+
+def test_lines_of_other_processes_within_a_block(tmp_path: Path) -> None:
+    truth = written.run()
+    for block in (written.nemo_console, written.areal_console, written.skyrl_console):
+        lines = [line for t in truth for line in block(t).splitlines()]
+        path = _console(tmp_path / "plain.log", lines)
+        noisy = [x for line in lines for x in (line, "(Worker pid=5) {'a': 1} │ a │ 1.0 │")]
+        other = _console(tmp_path / "noisy.log", noisy)
+        columns = ["file", "line"]
+        pd.testing.assert_frame_equal(
+            read_log([path]).steps.drop(columns=columns),
+            read_log([other]).steps.drop(columns=columns),
+        )
+
+
+def test_a_last_block_that_nothing_follows(tmp_path: Path) -> None:
+    truth = written.run()
+    text = "\n".join(map(written.nemo_console, truth))
+    text = text[: text.rindex("🔍")].rstrip() + "\n"
+    (tmp_path / "a.log").write_text(text)
+    assert len(read_log([tmp_path]).steps) == 5
+    (tmp_path / "a.log").write_text(text[:-9])  # cut off: phases would be missing
+    assert len(read_log([tmp_path]).steps) == 4
+
+
+def test_another_programs_metrics_beside_a_run(tmp_path: Path) -> None:
+    """Words that all share, such as reward, make no file a stack's."""
+    written.verl_file(tmp_path / "run.jsonl", written.run())
+    written.lines(tmp_path / "eval.jsonl", ({"step": s, "reward": 0.5} for s in range(9)))
+    log = read_log([tmp_path])
+    assert (log.stack, len(log.steps)) == ("verl", 5)

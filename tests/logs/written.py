@@ -1,0 +1,450 @@
+"""One small run, written as each stack writes its logs.
+
+Where a project's own writer installs cheaply (TensorBoard's), it is used; the others are written
+here in the format of their sources, which the readers name.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+STEPS, GROUPS, SIZE, CAP, PROMPT = 5, 4, 2, 200, 10
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A step: its lengths by (group, index), rewards, and seconds."""
+
+    step: int
+    lengths: tuple[tuple[int, ...], ...]
+    rewards: tuple[tuple[float, ...], ...]
+    generation_s: float
+    log_prob_s: float
+    update_s: float
+    sync_s: float
+    step_s: float
+
+    @property
+    def flat(self) -> list[int]:
+        return [n for group in self.lengths for n in group]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.flat) / len(self.flat)
+
+    @property
+    def cut(self) -> float:
+        return sum(n == CAP for n in self.flat) / len(self.flat)
+
+    @property
+    def reward(self) -> float:
+        return sum(map(sum, self.rewards)) / (GROUPS * SIZE)
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.flat) + GROUPS * SIZE * PROMPT
+
+
+def run(first: int = 1, seed: int = 0) -> list[Truth]:
+    """The run, with steps from ``first``."""
+    rng = random.Random(seed)
+    found = []
+    for step in range(first, first + STEPS):
+        lengths = tuple(
+            tuple(min(rng.randrange(20, 230), CAP) for _ in range(SIZE)) for _ in range(GROUPS)
+        )
+        rewards = tuple(
+            tuple(float(rng.random() < 0.5) for _ in range(SIZE)) for _ in range(GROUPS)
+        )
+        made, prob, update, sync = (round(rng.uniform(1, 9), 3) for _ in range(4))
+        step_s = made + prob + update + sync + 0.25
+        found.append(Truth(step, lengths, rewards, made, prob, update, sync, step_s))
+    return found
+
+
+def lines(path: Path, rows: Iterable[Any]) -> Path:
+    """JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """CSV."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+# verl
+
+
+def verl_values(t: Truth, **more: float) -> dict[str, float]:
+    """Keys of verl/trainer/ppo/metric_utils.py."""
+    return {
+        "training/global_step": t.step,
+        "critic/score/mean": t.reward,
+        "response_length/mean": t.mean,
+        "response_length/max": max(t.flat),
+        "response_length/min": min(t.flat),
+        "response_length/clip_ratio": t.cut,
+        "prompt_length/mean": PROMPT,
+        "timing_s/gen": t.generation_s,
+        "timing_s/old_log_prob": t.log_prob_s,
+        "timing_s/update_actor": t.update_s,
+        "timing_s/update_weights": t.sync_s,
+        "timing_s/step": t.step_s,
+        "perf/total_num_tokens": t.tokens,
+        "perf/mfu/actor": 0.3,
+        **more,
+    }
+
+
+def verl_file(path: Path, truth: list[Truth], **more: float) -> Path:
+    """utils/tracking.py FileLogger."""
+    return lines(path, ({"step": t.step, "data": verl_values(t, **more)} for t in truth))
+
+
+def verl_line(t: Truth, **more: float) -> str:
+    """utils/logger/aggregate_logger.py, with numpy's own spelling of some."""
+    wrapped = {"response_length/mean", "num_turns/mean"}
+    parts = [
+        f"{key}:np.float64({value!r})" if key in wrapped else f"{key}:{value!r}"
+        for key, value in verl_values(t, **more).items()
+    ]
+    return " - ".join([f"step:{t.step}", *parts])
+
+
+VERL_CONFIG = """\
+{'actor_rollout_ref': {'actor': {'ppo_mini_batch_size': 4,
+                                 'ppo_epochs': 1},
+                       'hybrid_engine': True,
+                       'model': {'path': '/models/Qwen/Qwen3-8B'},
+                       'rollout': {'n': 2,
+                                   'name': 'vllm',
+                                   'tensor_model_parallel_size': 2}},
+ 'data': {'max_response_length': 200, 'train_batch_size': 4},
+ 'trainer': {'n_gpus_per_node': 8, 'nnodes': 1, 'use_v1': False}}"""
+
+
+def verl_dump(folder: Path, truth: list[Truth], v1: bool = True, order: int | None = 0) -> Path:
+    """rollout_data_dir: one file a step. order: None leaves rows in the order of the batch."""
+    rng = random.Random(order)
+    for t in truth:
+        rows = [
+            {"input": f"prompt {t.step} {g}", "output": "x" * n, "gts": "1", "score": r,
+             "step": t.step, **({"uid": f"u{t.step}-{g}_{i}_0"} if v1 else {"acc": r})}
+            for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
+            for i, (n, r) in enumerate(zip(ns, rs, strict=True))
+        ]  # fmt: skip
+        if order is not None:
+            rng.shuffle(rows)
+        lines(folder / f"{t.step}.jsonl", rows)
+    return folder
+
+
+# TRL
+
+
+def trl_entry(t: Truth) -> dict[str, float]:
+    """trl/trainer/grpo_trainer.py."""
+    return {
+        "completions/clipped_ratio": t.cut,
+        "completions/max_length": float(max(t.flat)),
+        "completions/mean_length": t.mean,
+        "completions/min_length": float(min(t.flat)),
+        "completions/mean_terminated_length": t.mean,
+        "loss": 0.1,
+        "num_tokens": 0.0,
+        "reward": t.reward,
+        "reward_std": 0.5,
+        "frac_reward_zero_std": 0.25,
+        "step": t.step,
+        "step_time": t.step_s,
+    }
+
+
+def trl_state(path: Path, truth: list[Truth]) -> Path:
+    """transformers' TrainerState.save_to_json: indented, keys sorted."""
+    history: list[dict[str, Any]] = [trl_entry(t) for t in truth]
+    total = 0.0
+    for entry, t in zip(history, truth, strict=True):
+        total += t.tokens
+        entry["num_tokens"] = total
+    history.append({"step": truth[-1].step, "train_runtime": 9.0, "epoch": 1.0})
+    state = {"global_step": truth[-1].step, "log_history": history, "logging_steps": 1,
+             "max_steps": truth[-1].step, "train_batch_size": 8}  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(state, indent=2, sort_keys=True) + "\n")
+    return path
+
+
+# slime
+
+
+def slime_lines(t: Truth) -> list[str]:
+    """observability/rollout_metrics.py and train_metric_utils.py: two lines a step."""
+    made = (
+        f"{{'rollout/response_len/mean': np.float64({t.mean}), "
+        f"'rollout/response_len/median': 50.0, "
+        f"'rollout/response_len/max': {max(t.flat)}, 'rollout/response_len/min': {min(t.flat)}, "
+        f"'rollout/truncated_ratio': {t.cut}, 'rollout/raw_reward': {t.reward}, "
+        f"'perf/rollout_time': {t.generation_s}, 'perf/tokens_per_gpu_per_sec': tensor(177.5), "
+        f"'perf/longest_sample_tokens_per_sec': 44.5}}"
+    )
+    trained = {
+        "perf/train_wait_time": t.generation_s + 0.25,
+        "perf/log_probs_time": t.log_prob_s,
+        "perf/actor_train_time": t.update_s,
+        "perf/train_time": t.log_prob_s + t.update_s,
+        "perf/update_weights_time": t.sync_s,
+        "perf/step_time": t.generation_s + 0.25 + t.log_prob_s + t.update_s,
+    }
+    return [
+        f"\x1b[36m(RolloutManager pid=7, ip=10.0.0.3)\x1b[0m [2026-08-01 10:00:00] "
+        f"rollout_metrics.py:268 - perf {t.step}: {made}",
+        f"\x1b[36m(MegatronTrainRayActor pid=9)\x1b[0m [2026-08-01 10:00:09] "
+        f"train_metric_utils.py:401 - perf {t.step}: {trained}",
+    ]
+
+
+def slime_samples(t: Truth, tool: int = 0) -> dict[str, Any]:
+    """utils/types.py Sample.to_dict, with a trace of one generation (utils/trace_utils.py)."""
+    samples = []
+    for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True)):
+        for i, (n, r) in enumerate(zip(ns, rs, strict=True)):
+            mask = [1] * n + [0] * tool
+            span = {"name": "sglang_generate", "span_id": "s", "trace_id": "t"}
+            samples.append({
+                "group_index": g, "index": g * SIZE + i, "prompt": f"p{g}",
+                "tokens": [1] * (PROMPT + n + tool), "response": "x", "response_length": n + tool,
+                "loss_mask": mask, "reward": {"score": r}, "status": "truncated" if n == CAP else
+                "completed", "weight_versions": [str(t.step)],
+                "trace": {"version": 1, "events": [
+                    {"type": "span_start", "ts": 1000.0 * t.step + i, **span},
+                    {"type": "span_end", "ts": 1000.0 * t.step + i + n / 10, **span,
+                     "attrs": {"prompt_tokens": PROMPT, "completion_tokens": n, "queue_time": 0.5,
+                               "cached_tokens": 0}}]},
+            })  # fmt: skip
+    return {"rollout_id": t.step, "samples": samples}
+
+
+# NeMo-RL
+
+
+def nemo_values(t: Truth, asynchronous: bool = False) -> dict[str, float]:
+    """algorithms/grpo.py."""
+    made = "exposed_generation" if asynchronous else "generation"
+    return {
+        f"timing/train/{made}": t.generation_s,
+        "timing/train/policy_and_reference_logprobs": t.log_prob_s,
+        "timing/train/policy_training": t.update_s,
+        "timing/train/prepare_for_generation/total": t.sync_s + 0.1,
+        "timing/train/prepare_for_generation/transfer_and_update_weights": t.sync_s,
+        "timing/train/total_step_time": t.step_s,
+        "train/mean_gen_tokens_per_sample": t.mean,
+        "train/max_gen_tokens_per_sample": float(max(t.flat)),
+        "train/truncation_rate": t.cut,
+        "train/mean_total_reward": t.reward,
+    }
+
+
+def nemo_console(t: Truth) -> str:
+    """The block that a step prints."""
+    values = {k.removeprefix("timing/train/"): v for k, v in nemo_values(t).items()
+              if k.startswith("timing/train/") and "total_step" not in k}  # fmt: skip
+    rows = [f"  • {k}: {v:.2f}s ({100 * v / t.step_s:.1f}%)" for k, v in values.items()]
+    return "\n".join([
+        "", f"========================= Step {t.step}/90 =========================",
+        "▶ Preparing batch...", "", "📊 Training Results:", "  • Loss: 0.0123",
+        f"  • Avg Reward: {t.reward:.4f}", f"  • Mean Generation Length: {t.mean:.4f}", "",
+        "⏱️  Timing:", f"  • Total step time: {t.step_s:.2f}s", *rows, "", "🔍 Performance Metrics:",
+        "  - Mean Total Tokens per Sample: 9.00",
+    ])  # fmt: skip
+
+
+def nemo_dump(folder: Path, truth: list[Truth], tool: int = 0) -> Path:
+    """train_data_step{N}.jsonl: microbatches of one, so lists of length one."""
+    for t in truth:
+        rows = []
+        for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True)):
+            for n, r in zip(ns, rs, strict=True):
+                prompt = [100 + g] * PROMPT
+                mask = [0] * PROMPT + [1] * n + [0] * tool
+                rows.append({"content": ["text"], "rewards": [r], "idx": [len(rows)],
+                             "input_lengths": [PROMPT + n + tool], "token_loss_mask": [mask],
+                             "token_ids": [prompt + [7] * (n + tool)],
+                             "sample_loss_mask": [1.0]})  # fmt: skip
+        lines(folder / f"train_data_step{t.step}.jsonl", rows)
+    return folder
+
+
+# prime-rl
+
+
+def prime_metrics(path: Path, truth: list[Truth]) -> Path:
+    """monitors/file.py: trainer and orchestrator append to one file, both with time/step."""
+    rows: list[dict[str, Any]] = []
+    for t in truth:
+        rows.append({"step": t.step, "time": 1e9 + t.step, "time/step": t.step_s + 3,
+                     "time/pack": 0.1, "time/wait_for_policy": 0.2, "off_policy/mean": 1.0,
+                     "off_policy/max": 2.0,
+                     "train/agg/effective/num_output_tokens/mean": t.mean,
+                     "train/agg/effective/num_output_tokens/max": max(t.flat),
+                     "train/agg/effective/num_output_tokens/min": min(t.flat)})  # fmt: skip
+        rows.append({"step": t.step, "time": 1e9 + t.step, "time/step": t.step_s,
+                     "time/wait_for_batch": t.generation_s, "time/forward_backward": t.update_s,
+                     "time/broadcast_weights": t.sync_s, "perf/mfu": 30.0,
+                     "perf/throughput": 1.0})  # fmt: skip
+    return lines(path, rows)
+
+
+def prime_traces(folder: Path, truth: list[Truth], episodes: bool = True) -> Path:
+    """rollouts/step_N/train/{all,effective}/traces.jsonl: all holds one rollout more a step."""
+    for t in truth:
+        rows = []
+        for g, ns in enumerate(t.lengths):
+            for i, n in enumerate(ns):
+                start = 1000.0 * t.step + i
+                calls = [
+                    {"node": k, "finish_reason": "stop", "policy": t.step,
+                     "time": {"start": start + 10 * k, "end": start + 10 * k + 4},
+                     "usage": {"prompt_tokens": PROMPT if k == 0 else 5,
+                               "cached_input_tokens": 0 if k == 0 else PROMPT + n // 2,
+                               "completion_tokens": (n // 2, n - n // 2)[k]}}
+                    for k in range(2)
+                ]  # fmt: skip
+                trace = {"id": f"{t.step}-{g}-{i}", "calls": calls, "nodes": [],
+                         "rewards": {"ok": {"score": t.rewards[g][i], "weight": 1.0}}}  # fmt: skip
+                work = {"work": {"type": "train", "step": t.step}}
+                rows.append({"id": f"e{t.step}-{g}-{i}", "group": {"id": f"g{t.step}-{g}"},
+                             "run": work, "traces": [trace]} if episodes else
+                            {**trace, "group": {"id": f"g{t.step}-{g}"}, "run": work})  # fmt: skip
+        base = folder / "rollouts" / f"step_{t.step}" / "train"
+        lines(base / "effective" / "traces.jsonl", rows[1:])
+        lines(base / "all" / "traces.jsonl", rows)
+    return folder
+
+
+# AReaL
+
+
+def areal_values(t: Truth) -> dict[str, float]:
+    """trainer/rl_trainer.py."""
+    return {"timeperf/rollout": t.generation_s, "timeperf/recompute_logp": t.log_prob_s,
+            "timeperf/train_step": t.update_s, "timeperf/update_weights": t.sync_s,
+            "rollout/reward": t.reward, "ppo_actor/seq_len/avg": t.mean + PROMPT,
+            "ppo_actor/prompt_len/avg": float(PROMPT)}  # fmt: skip
+
+
+def areal_console(t: Truth) -> str:
+    """utils/stats_logger.py: a line, and a table of two pairs of columns. Counts from 1."""
+    items = list(areal_values(t).items())
+    if len(items) % 2:
+        items.append(("rollout/other", 1.0))
+    rows = [
+        "│ " + " │ ".join(f"{k:<30} │ {v:>12.4e}" for k, v in items[at : at + 2]) + " │"
+        for at in range(0, len(items), 2)
+    ]
+    bar = "─" * 20
+    head = (
+        f"20260801-10:00:00 StatsLogger INFO: Epoch 1/2 Step 3/9 Train step {t.step + 1}/90 done."
+    )
+    return "\n".join([head, "StatsLogger INFO: Stats (1/1):", f"╭{bar}╮", *rows, f"╰{bar}╯"])
+
+
+def areal_dump(folder: Path, truth: list[Truth]) -> Path:
+    """infra/workflow_executor.py: a file a task, and utils/perf_tracer.py's sessions."""
+    sessions = []
+    for t in truth:
+        for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True)):
+            task = t.step * 100 + g
+            rows = [{"task_id": task, "sample_idx": i, "seqlen": PROMPT + n, "prompt_len": PROMPT,
+                     "head_version": -1, "tail_version": t.step, "reward": r, "prompt": f"p{task}",
+                     "completion": "x"}
+                    for i, (n, r) in enumerate(zip(ns, rs, strict=True))]  # fmt: skip
+            lines(folder / "rollout" / str(t.step) / f"{task}.jsonl", rows)
+            for i, n in enumerate(ns):
+                at = 1000.0 * t.step + i
+                sessions.append({
+                    "task_id": task, "session_id": task * 10 + i, "status": "accepted",
+                    "submit_ts": at, "finalized_ts": at + n, "total_s": n,
+                    "phases": {"generate": [{"start_ts": at, "end_ts": at + n / 10}],
+                               "toolcall": [{"start_ts": at + 1,
+                                             "end_ts": at + 1.5}]}})  # fmt: skip
+    lines(folder / "session_tracer" / "sessions-r0.jsonl", sessions)
+    return folder
+
+
+# SkyRL, OpenRLHF, ROLL
+
+
+def skyrl_values(t: Truth) -> dict[str, float]:
+    """train/trainer.py."""
+    return {"timing/generate": t.generation_s, "timing/fwd_logprobs_values_reward": t.log_prob_s,
+            "timing/policy_train": t.update_s, "timing/train_critic_and_policy": t.update_s,
+            "timing/sync_weights": t.sync_s, "timing/step": t.step_s,
+            "generate/avg_num_tokens": t.mean, "generate/max_num_tokens": float(max(t.flat)),
+            "generate/min_num_tokens": float(min(t.flat)),
+            "reward/avg_raw_reward": t.reward}  # fmt: skip
+
+
+def skyrl_console(t: Truth) -> str:
+    """utils/tracking.py ConsoleLogger: pprint of floats as texts, after loguru's prefix."""
+    from pprint import pformat
+
+    shown = pformat({key: f"{value:.4f}" for key, value in skyrl_values(t).items()})
+    head = "2026-08-01 10:00:00.000 | INFO     | skyrl.train.utils.tracking:log:182 - "
+    return f"{head}Step {t.step}: \n{shown}"
+
+
+def openrlhf_values(t: Truth) -> dict[str, float]:
+    """trainer/ppo_trainer.py."""
+    phases = (t.generation_s, t.log_prob_s, t.update_s, t.sync_s)
+    return {"timing/generation": phases[0], "timing/make_experience": phases[1],
+            "timing/ppo_train": phases[2], "timing/broadcast": phases[3],
+            "timing/step_total": sum(phases), "rollout/response_length_mean": t.mean,
+            "rollout/truncated_rate": t.cut, "rollout/num_samples": float(GROUPS * SIZE),
+            "rollout/reward_mean": t.reward}  # fmt: skip
+
+
+def roll_values(t: Truth) -> dict[str, float]:
+    """pipeline/rlvr/rlvr_pipeline.py."""
+    return {"time/step_generate": t.generation_s, "time/old_log_probs": t.log_prob_s,
+            "time/step_train": t.update_s, "time/step_model_update": t.sync_s,
+            "time/step_total": t.step_s, "tokens/response_length/mean": t.mean,
+            "tokens/response_length/max": float(max(t.flat)),
+            "tokens/response_length/min": float(min(t.flat)),
+            "tokens/prompt_length/mean": float(PROMPT), "critic/score/mean": t.reward}  # fmt: skip
+
+
+def roll_dump(folder: Path, truth: list[Truth]) -> Path:
+    """pipeline/rlvr/utils.py: one line of columns a step."""
+    for t in truth:
+        pairs = [(g, n, r) for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
+                 for n, r in zip(ns, rs, strict=True)]  # fmt: skip
+        row = {"global_step": [t.step] * len(pairs), "prompt": [f"p{g}" for g, _, _ in pairs],
+               "responses": ["x" * n for _, n, _ in pairs],
+               "scores": [r for _, _, r in pairs]}  # fmt: skip
+        lines(folder / f"rollout_dump_data.step_{t.step}.jsonl", [row])
+    return folder
+
+
+def tensorboard(folder: Path, rows: Mapping[int, Mapping[str, float]]) -> Path:
+    """Event files of TensorBoard's own protocol buffers, by tensorboardX's writer."""
+    from tensorboardX import SummaryWriter
+
+    with SummaryWriter(str(folder), write_to_disk=True) as writer:
+        for step, values in rows.items():
+            for key, value in values.items():
+                writer.add_scalar(key, value, step)
+    return folder

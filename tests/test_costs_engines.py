@@ -72,7 +72,7 @@ def test_bad_engines_name_themselves(options: dict[str, object], field: str, wor
 def test_a_named_engine_is_drawn_within_its_own_spread() -> None:
     rng, host = np.random.default_rng(3), ENGINES["vllm-0.19"]
     named = cost(engine="vllm-0.19")
-    drawn = np.array([named.drawn(rng).host_s for _ in range(300)]) / host.host_s
+    drawn = np.array([named.with_figures_drawn(rng).host_s for _ in range(300)]) / host.host_s
     assert host.low <= drawn.min() < host.low * 1.1
     assert host.high / 1.1 < drawn.max() <= host.high
     assert cost_spreads(None)[0].names == cost_spreads("vllm-0.19")[0].names

@@ -97,7 +97,10 @@ def test_bad_options_name_themselves(options: dict[str, object], field: str, wor
 
 def test_switches_of_a_named_sleep_are_drawn_within_its_spread() -> None:
     rng, base = np.random.default_rng(5), cost(engine_sleep="offload")
-    found = np.array([base.drawn(rng).switch_fixed_s for _ in range(200)]) / base.switch_fixed_s
+    found = (
+        np.array([base.with_figures_drawn(rng).switch_fixed_s for _ in range(200)])
+        / base.switch_fixed_s
+    )
     assert LOW <= found.min() < found.max() <= HIGH
     assert found.std() > 0.2
 

@@ -180,11 +180,11 @@ def test_mechanisms_that_cannot_be_are_refused() -> None:
 
 def test_syncs_are_drawn_within_the_spread_of_their_mechanism() -> None:
     rng, base = np.random.default_rng(1), cost("nccl_broadcast")
-    found = np.array([base.drawn(rng).sync_s for _ in range(300)]) / base.sync_s
+    found = np.array([base.with_figures_drawn(rng).sync_s for _ in range(300)]) / base.sync_s
     spread = MECHANISMS["nccl_broadcast"]
     assert spread.low <= found.min() < 1.2 * spread.low
     assert spread.high / 1.2 < found.max() <= spread.high * (1 + 1e-9)
-    assert replace(base, sync=None).drawn(rng).sync is None
+    assert replace(base, sync=None).with_figures_drawn(rng).sync is None
 
 
 def held_out(group: str) -> list[Case]:

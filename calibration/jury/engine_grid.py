@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 
 from calibration.jury.architectures import architecture
+from calibration.jury.draws import drawn, interval, token_s
 from calibration.jury.files import number, one_of, read_rows, whole
 from calibration.jury.fitting import fit_relative, halves
 from calibration.jury.serving import Request, serve
 from calibration.jury.verdict import Case, Check, Source, grouped, mape, mape_checks
 from simulator.cluster.replica import EngineSpec
-from simulator.costs import RooflineCost
+from simulator.costs import CostModel, RooflineCost
 from simulator.costs.engines import ENGINES, Engine
 from simulator.costs.hardware import Gpu, load_gpu
 
@@ -141,21 +142,26 @@ def judge(grid: list[Batch]) -> tuple[list[Case], dict[str, tuple[float, float]]
     return cases, hosts
 
 
+@cache
+def _named_cost(model: str, gpu: str, gpus: int) -> tuple[CostModel, tuple[CostModel, ...]]:
+    """Costs with the host of the engine's preset, and the same drawn anew."""
+    cost = RooflineCost(architecture(model), board(gpu), gpus, engine=NAMED)
+    return cost, drawn(cost)
+
+
 def named(grid: list[Batch]) -> list[Case]:
     """The held-out half with the host of the engine's preset, whatever the GPUs."""
     host = ENGINES[NAMED]
     rows = [kind[i] for kind in by_replica(grid).values() for i in halves(len(kind))[1]]
-    return [
-        Case(
-            f"host of {NAMED}, {row.gpu}",
-            row.name,
-            "s",
-            row.latency_s,
-            simulate_s(row, host.host_s, host.host_per_rollout_s),
-            "held out",
-        )
-        for row in rows
-    ]
+    cases = []
+    for row in rows:
+        seconds = simulate_s(row, host.host_s, host.host_per_rollout_s)
+        cost, draws = _named_cost(row.model, row.gpu, row.gpus)
+        served = partial(token_s, running=row.batch, prompt=row.length, output=row.length)
+        ends = interval(seconds, draws, cost, served)
+        name = f"host of {NAMED}, {row.gpu}"
+        cases.append(Case(name, row.name, "s", row.latency_s, seconds, "held out", *ends))
+    return cases
 
 
 def source(data: Path) -> Source:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
+from calibration.jury.draws import drawn, interval, iteration_s
 from calibration.jury.files import PUBLISHED, number, one_of, read_rows, whole
 from calibration.jury.kernel_tables import SHARED, Step
 from calibration.jury.verdict import Case, Source, mape_checks
-from simulator.costs import RooflineCost
+from simulator.costs import CostModel, RooflineCost
 from simulator.costs.hardware import load_gpu
 from simulator.costs.models import load_model
 from simulator.costs.precision import Precision
@@ -89,12 +90,20 @@ def _cost(name: str, precision: str, gpu: str, tensor_parallel: int) -> Roofline
     return RooflineCost(model, board, tensor_parallel, host_s=0.0, host_per_rollout_s=0.0)
 
 
+@cache
+def _drawn(name: str, precision: str, gpu: str, tensor_parallel: int) -> tuple[CostModel, ...]:
+    return drawn(_cost(name, precision, gpu, tensor_parallel))
+
+
 def judge(rows: list[Row]) -> list[Case]:
     """Cases in the order of the rows."""
     cases = []
     for row in rows:
         step = row.step
-        cost = _cost(step.model, row.precision, step.gpu, step.tensor_parallel)
+        key = (step.model, row.precision, step.gpu, step.tensor_parallel)
+        cost, work = _cost(*key), step.work
+        milliseconds = 1e3 * cost.iteration_s(work)
+        ends = interval(milliseconds, _drawn(*key), cost, partial(iteration_s, work=work))
         cases.append(
             Case(
                 row.group,
@@ -102,8 +111,9 @@ def judge(rows: list[Row]) -> list[Case]:
                 f"{step.batch} x {step.context}",
                 "ms",
                 step.latency_ms,
-                1e3 * cost.iteration_s(step.work),
+                milliseconds,
                 "calibrated" if row.fitted else "held out",
+                *ends,
             )
         )
     return cases

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from calibration.jury.architectures import architecture
+from calibration.jury.draws import drawn, interval, iteration_s
 from calibration.jury.files import number, one_of, read_rows, whole
 from calibration.jury.verdict import Case, Source, grouped, mape, mape_checks
-from simulator.costs import Iteration, RooflineCost
+from simulator.costs import CostModel, Iteration, RooflineCost
 from simulator.costs.hardware import load_gpu
 
 FILE = "kernel_table_latency_qwen3_8b.csv"
@@ -76,6 +77,11 @@ def _cost(model: str, gpu: str, tensor_parallel: int) -> RooflineCost:
     )
 
 
+@cache
+def _drawn(model: str, gpu: str, tensor_parallel: int) -> tuple[CostModel, ...]:
+    return drawn(_cost(model, gpu, tensor_parallel))
+
+
 def judge(steps: list[Step]) -> list[Case]:
     """Cases in the order of the rows; in each GPU's rows the presets saw every second, from the
     first on."""
@@ -83,15 +89,19 @@ def judge(steps: list[Step]) -> list[Case]:
     position: dict[str, int] = {}
     for step in steps:
         index = position[step.gpu] = position.get(step.gpu, -1) + 1
-        seconds = _cost(step.model, step.gpu, step.tensor_parallel).iteration_s(step.work)
+        key = (step.model, step.gpu, step.tensor_parallel)
+        cost, work = _cost(*key), step.work
+        milliseconds = 1e3 * cost.iteration_s(work)
+        ends = interval(milliseconds, _drawn(*key), cost, partial(iteration_s, work=work))
         cases.append(
             Case(
                 f"{step.gpu}, {step.phase}",
                 f"tp {step.tensor_parallel}, {step.batch} x {step.context}",
                 "ms",
                 step.latency_ms,
-                1e3 * seconds,
+                milliseconds,
                 "held out" if index % 2 else "calibrated",
+                *ends,
             )
         )
     return cases

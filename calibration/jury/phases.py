@@ -7,12 +7,24 @@ only where its phases are.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+
+from calibration.jury.draws import ends
 from calibration.jury.files import PUBLISHED, number, one_of, read_rows, whole
-from calibration.jury.rl_steps import FRAMEWORKS, SPREADS, RlRun, read_parallel, scenario
+from calibration.jury.rl_steps import (
+    DRAWS,
+    FRAMEWORKS,
+    SPREADS,
+    RlRun,
+    costs_drawn,
+    read_parallel,
+    scenario,
+    smaller,
+)
 from calibration.jury.verdict import (
     Case,
     Check,
@@ -26,6 +38,7 @@ from calibration.jury.verdict import (
     mape_checks,
 )
 from simulator.scenario.file import RawScenario
+from simulator.scenario.scenario import Scenario
 from simulator.studies.simulate import from_raw, simulate
 
 FILE = "rl_phases.csv"
@@ -112,10 +125,20 @@ def keys_of(step: Step, spread: str = "assumed") -> dict[str, Any]:
 
 def forecast_s(keys: Mapping[str, Any]) -> dict[Phase, float]:
     """Seconds of each phase of the scenario's only step."""
+    return _phases_s(from_raw(RawScenario(dict(keys))))
+
+
+def _phases_s(built: Scenario) -> dict[Phase, float]:
     found: dict[Phase, float] = dict.fromkeys(get_args(Phase), 0.0)
-    for phase in simulate(from_raw(RawScenario(dict(keys)))).run.phases:
+    for phase in simulate(built).run.phases:
         found[PARTS[phase.kind]] += phase.end_s - phase.start_s
     return found
+
+
+def drawn_s(step: Step, draw: int) -> dict[Phase, float]:
+    """The forecast with the spread of lengths, and the costs, drawn anew."""
+    spread = list(SPREADS)[np.random.default_rng(draw).integers(len(SPREADS))]
+    return _phases_s(costs_drawn(keys_of(step, spread), draw))
 
 
 def judge(steps: list[Step]) -> tuple[list[Case], dict[str, dict[str, Any]]]:
@@ -123,14 +146,17 @@ def judge(steps: list[Step]) -> tuple[list[Case], dict[str, dict[str, Any]]]:
     cases, scenarios = [], {}
     for step in steps:
         scenarios[step.run.name] = keys_of(step)
-        guesses = {spread: forecast_s(keys_of(step, spread)) for spread in SPREADS}
+        guess = forecast_s(scenarios[step.run.name])
+        small = replace(step, run=smaller(step.run))
+        base = forecast_s(keys_of(small))
+        drawn = [drawn_s(small, draw) for draw in range(DRAWS)]
         for phase, measured_s in step.phases_s.items():
-            seconds = [guess[phase] for guess in guesses.values()]
             role = step.log_prob_role if phase == "log_prob" else step.run.role
             cases.append(
                 Case(
-                    phase, step.run.name, "s", measured_s, guesses["assumed"][phase],
-                    role, min(seconds), max(seconds), step.run.name,
+                    phase, step.run.name, "s", measured_s, guess[phase],
+                    role, *ends([guess[phase] * each[phase] / base[phase] for each in drawn]),
+                    step.run.name,
                 )
             )  # fmt: skip
     return cases, scenarios

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from calibration.jury.draws import ends
 from calibration.jury.files import PUBLISHED, number, one_of, read_rows, whole
 from calibration.jury.verdict import Case, Check, Kind, Role, Source, explain, mape, mape_checks
 from simulator.costs import RooflineTrainer
 from simulator.costs.stacks import Stack
 from simulator.errors import ScenarioError
 from simulator.scenario.file import RawScenario
+from simulator.scenario.scenario import Scenario
 from simulator.studies.simulate import from_raw, simulate
 
 FILE = "rl_steps.csv"
@@ -28,6 +32,7 @@ COLUMNS = (
 SPREADS = {"assumed": 0.6, "narrow": 0.3, "wide": 0.9}
 # Shares of responses that never stop by themselves, as shares of the assumed one.
 RUNAWAYS = {"assumed": 1.0, "none": 0.0, "twice": 2.0}
+DRAWS = 20  # of a step: the ends are the least and the largest of them, or nearly
 STEPS = 4  # the last but one counts: nothing is generated beside the last
 # Megatron's fused kernels move less than what the trainer's defaults were fitted to: the only
 # figure fitted to NeMo-RL's rows that count as calibrated (v0.4).
@@ -237,42 +242,60 @@ def _trainer(run: RlRun) -> dict[str, Any]:
 def forecast_s(keys: Mapping[str, Any]) -> float:
     """Time of the scenario's last step but one: past the start of the pipeline, and with the next
     batch generated beside it where that is so. Seconds."""
-    return simulate(from_raw(RawScenario(dict(keys)))).run.steps[-2].step_s
+    return _step_s(from_raw(RawScenario(dict(keys))))
 
 
-def forecasts_s(run: RlRun) -> dict[str, float]:
-    """Step times by what the lengths leave open: their spread, or the share of runaways where there
-    are any."""
-    if run.runaway:
-        return {share: forecast_s(scenario(run, runaways=share)) for share in RUNAWAYS}
-    return {spread: forecast_s(scenario(run, spread)) for spread in SPREADS}
+def _step_s(built: Scenario) -> float:
+    return simulate(built).run.steps[-2].step_s
+
+
+def smaller(run: RlRun) -> RlRun:
+    """The run with an eighth of its batch, whose draws take an eighth of the time: how far a draw
+    moves a step hangs little on its size."""
+    return replace(run, groups=max(run.groups // 8, run.minibatches))
+
+
+def drawn_s(run: RlRun, draw: int) -> float:
+    """The forecast with what its lengths leave open, and the costs, drawn anew; runs that are
+    drawn alike may be divided."""
+    rng = np.random.default_rng(draw)
+    spread = list(SPREADS)[rng.integers(len(SPREADS))]
+    runaways = list(RUNAWAYS)[rng.integers(len(RUNAWAYS))]
+    return _step_s(costs_drawn(scenario(run, spread, runaways), draw))
+
+
+def costs_drawn(keys: Mapping[str, Any], draw: int) -> Scenario:
+    """The scenario with its costs drawn anew."""
+    built = from_raw(RawScenario(dict(keys)))
+    return replace(built, cost=built.cost.drawn(np.random.default_rng(draw)))
 
 
 def judge(runs: list[RlRun]) -> tuple[list[Case], dict[str, dict[str, Any]]]:
     """Cases of step times and of ratios, and the scenarios behind them."""
     scenarios = {run.name: scenario(run) for run in runs}
-    guesses = {run.name: forecasts_s(run) for run in runs}
+    guesses = {run.name: forecast_s(scenarios[run.name]) for run in runs}
+    drawn = {}
+    for run in runs:
+        small = smaller(run)
+        level = guesses[run.name] / forecast_s(scenario(small))
+        drawn[run.name] = [level * drawn_s(small, draw) for draw in range(DRAWS)]
     cases, known = [], {run.name: run.step_s for run in runs}
     for run in runs:
-        guess = guesses[run.name]
         cases.append(
             Case(
-                f"{FRAMEWORKS[run.framework]} step", run.name, "s", run.step_s, guess["assumed"],
-                run.role, min(guess.values()), max(guess.values()), run.name,
+                f"{FRAMEWORKS[run.framework]} step", run.name, "s", run.step_s, guesses[run.name],
+                run.role, *ends(drawn[run.name]), run.name,
             )
         )  # fmt: skip
     for run in runs:
         if run.against:
-            base = guesses[run.against]
-            ratios = {
-                spread: seconds / base[spread] for spread, seconds in guesses[run.name].items()
-            }
+            ratios = np.divide(drawn[run.name], drawn[run.against]).tolist()
             cases.append(
                 Case(
                     f"{FRAMEWORKS[run.framework]} ratio, one-step-off over on-policy", run.name, "",
-                    run.step_s / known[run.against], ratios["assumed"],
+                    run.step_s / known[run.against], guesses[run.name] / guesses[run.against],
                     run.role if run.framework == "nemo" else "held out",
-                    min(ratios.values()), max(ratios.values()), run.name,
+                    *ends(ratios), run.name,
                 )
             )  # fmt: skip
     return cases, scenarios

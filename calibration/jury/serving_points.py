@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from calibration.jury import draws
 from calibration.jury.files import number, one_of, read_rows, whole
 from calibration.jury.fitting import halves
-from calibration.jury.verdict import Case, Source, mape_checks
-from simulator.costs import Iteration, RooflineCost
+from calibration.jury.verdict import Case, Role, Source, mape_checks
+from simulator.costs import CostModel, RooflineCost
 from simulator.costs.engines import Engine
 from simulator.costs.hardware import load_gpu
 from simulator.costs.models import load_model
@@ -77,22 +78,31 @@ def _cost(engine: Engine, tensor_parallel: int, whole: bool, apart: bool) -> Roo
     )
 
 
-def token_s(point: Point) -> float:
-    """Seconds between two tokens of a request: a decode iteration at half of the response, and its
-    share of the prompts that the other requests compute meanwhile."""
-    cost = _cost(
+def cost_of(point: Point) -> RooflineCost:
+    """The costs of the deployment."""
+    return _cost(
         ENGINES[point.framework],
         point.tensor_parallel,
         point.expert_parallel > 1,
         point.data_parallel_attention,
     )
-    prompt, output, running = point.input_tokens, point.output_tokens, point.concurrency
-    context = round(running * (prompt + output / 2))
-    decode_s = cost.decode_curve(running).seconds(context)
-    pairs = prompt * (prompt + 1) // 2
-    with_prompt = Iteration(running, context, prompt, pairs, 1, prompt)
-    prompt_s = cost.mixed_iteration_s(with_prompt) - decode_s
-    return decode_s + prompt_s * (running - 1) / output
+
+
+def token_s(point: Point, cost: CostModel) -> float:
+    """Seconds between two tokens of a request."""
+    return draws.token_s(cost, point.concurrency, point.input_tokens, point.output_tokens)
+
+
+def case_of(point: Point, role: Role) -> Case:
+    """The point and its forecast, milliseconds."""
+    cost = cost_of(point)
+    milliseconds = 1e3 * token_s(point, cost)
+    ends = draws.interval(milliseconds, draws.drawn(cost), cost, lambda c: token_s(point, c))
+    name = (
+        f"ep {point.expert_parallel}, {point.input_tokens} + {point.output_tokens}, "
+        f"{point.concurrency} at a time"
+    )
+    return Case(FRAMEWORKS[point.framework], name, "ms", point.token_ms, milliseconds, role, *ends)
 
 
 def _shape(point: Point) -> tuple[int, int, int, int]:
@@ -107,18 +117,7 @@ def source(data: Path) -> Source:
     points = read_points(data / FILE)
     mine = sorted((p for p in points if p.framework == FITTED), key=_shape)
     fitted = [mine[i] for i in halves(len(mine))[0]]
-    cases = [
-        Case(
-            FRAMEWORKS[point.framework],
-            f"ep {point.expert_parallel}, {point.input_tokens} + {point.output_tokens}, "
-            f"{point.concurrency} at a time",
-            "ms",
-            point.token_ms,
-            1e3 * token_s(point),
-            "calibrated" if point in fitted else "held out",
-        )
-        for point in points
-    ]
+    cases = [case_of(p, "calibrated" if p in fitted else "held out") for p in points]
     held = [case for case in cases if case.role == "held out"]
     return Source(
         "serving_points",

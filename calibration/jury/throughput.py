@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from calibration.jury.architectures import architecture
+from calibration.jury.draws import drawn, interval, token_s
 from calibration.jury.files import number, one_of, read_rows, whole
 from calibration.jury.fitting import fit_relative
 from calibration.jury.serving import Request, serve
 from calibration.jury.verdict import Case, Kind, Source, explain, grouped, mape, mape_checks
 from simulator.cluster.replica import EngineSpec
-from simulator.costs import RooflineCost
+from simulator.costs import CostModel, RooflineCost
 from simulator.costs.hardware import load_gpu
 
 FILE = "offline_throughput_trtllm.csv"
@@ -134,6 +136,19 @@ def offline(row: Row) -> Offline:
     return Offline(tokens, spans[0], spans[1] - spans[0], tokens)
 
 
+def _drawn(row: Row) -> tuple[tuple[CostModel, ...], CostModel, Callable[[CostModel], float]]:
+    """Costs drawn anew, those they are held against, and what of them a run's time grows with."""
+    key = (row.model, row.gpu, row.precision, row.tensor_parallel)
+    prompt, output = row.input_tokens, row.output_tokens
+    running = max(1, min(MAX_BATCH, _cost(*key).kv_pool_tokens // (prompt + output)))
+    return _draws(*key), _cost(*key), lambda cost: token_s(cost, running, prompt, output)
+
+
+@cache
+def _draws(name: str, gpu: str, precision: str, tensor_parallel: int) -> tuple[CostModel, ...]:
+    return drawn(_cost(name, gpu, precision, tensor_parallel))
+
+
 def judge(rows: list[Row]) -> tuple[list[Case], float, float]:
     """Cases in the order of the rows, and the host costs fitted to the calibration half: the first,
     third, ... row of each model, GPU and precision."""
@@ -155,6 +170,7 @@ def judge(rows: list[Row]) -> tuple[list[Case], float, float]:
     cases = []
     for row, run, apart in zip(rows, runs, held, strict=True):
         seconds = run.gpu_s + host_s * run.iterations + per_rollout_s * run.rollouts
+        shortest, longest = interval(seconds, *_drawn(row))
         cases.append(
             Case(
                 row.group,
@@ -163,6 +179,8 @@ def judge(rows: list[Row]) -> tuple[list[Case], float, float]:
                 row.tokens_per_s,
                 run.tokens / seconds,
                 "held out" if apart else "calibrated",
+                run.tokens / longest,
+                run.tokens / shortest,
             )
         )
     return cases, host_s, per_rollout_s

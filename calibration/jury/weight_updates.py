@@ -48,9 +48,21 @@ def updates() -> list[Case]:
             sync = WeightSync("checkpoint_service")
             grown_s = sync.seconds_of(total, 0.0, 0, gpus, gpus)
             # Its growth is that of the first of them; the other is held out.
-            role = "calibrated" if row["name"].startswith("DeepSeek") else "held out"
-            cases.append(Case("checkpoint_service", name, "s", measured_s, grown_s, role))  # type: ignore[arg-type]
+            known = row["name"].startswith("DeepSeek")
+            cases.append(
+                Case(
+                    "checkpoint_service", name, "s", measured_s, grown_s,
+                    "calibrated" if known else "held out", *_ends(sync, grown_s),
+                )
+            )  # fmt: skip
     return cases
+
+
+def _ends(sync: WeightSync, seconds: float) -> tuple[float, float]:
+    """The middle 90 % of what the mechanism's spread leaves open."""
+    low, high = math.log(sync.preset.low), math.log(sync.preset.high)
+    within = (low + 0.05 * (high - low), low + 0.95 * (high - low))
+    return seconds * math.exp(within[0]), seconds * math.exp(within[1])
 
 
 def syncs(path: Path) -> list[Case]:
@@ -76,7 +88,8 @@ def syncs(path: Path) -> list[Case]:
         group = f"{mechanism}, {UNFITTED}" if UNFITTED in row["name"] else mechanism
         name = f"{row['name']}: {row['model']}"
         measured_s = math.sqrt(low_s * high_s)
-        cases.append(Case(group, name, "s", measured_s, seconds, role))  # type: ignore[arg-type]
+        ends = _ends(sync, seconds)
+        cases.append(Case(group, name, "s", measured_s, seconds, role, *ends))  # type: ignore[arg-type]
     return cases
 
 

@@ -6,6 +6,7 @@ its bytes at peak bandwidth, each times a measured efficiency. An iteration is t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -19,6 +20,7 @@ from simulator.costs.engines import Unsaid
 from simulator.costs.forward import scaled
 from simulator.costs.forward_pass import ForwardPass
 from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu
+from simulator.costs.kinds import APART, residual_spreads
 from simulator.costs.models import Model
 from simulator.costs.roofline_draws import (
     NETWORK_SPREAD,
@@ -38,6 +40,7 @@ from simulator.costs.roofline_options import (
     RooflineOptions,
     RooflineSection,
 )
+from simulator.costs.scaled import PHASES, ScaledCost
 from simulator.costs.sleep import Sleep, engine_switch_s
 from simulator.costs.speculation import Host, Speculation
 from simulator.costs.speculative import FITTED_DRAFTED
@@ -318,7 +321,22 @@ class RooflineCost(RooflineOptions):
         """Colocated: move the trained states to the host and map the KV pool (fixed)."""
         return self._switch_s(back=False)
 
-    def drawn(self, rng: np.random.Generator) -> RooflineCost:
+    def drawn(self, rng: np.random.Generator) -> ScaledCost:
+        """The costs drawn anew: their figures (:meth:`with_figures_drawn`), and beyond them what
+        the roofline is off by for such a model (`simulator.costs.kinds`)."""
+        inner = self.with_figures_drawn(rng)
+        spreads = residual_spreads(
+            self.model,
+            speculates=self.speculative is not None,
+            several_gpus=self.engine_gpus > 1,
+        )
+        drawn = {phase: math.exp(sd * rng.standard_normal()) for phase, sd in spreads.items()}
+        for phase in ("decode", "update"):
+            apart = math.exp(APART * rng.standard_normal())
+            drawn[phase] *= apart if self.placement == "disaggregated" else 1.0
+        return ScaledCost(inner, {**dict.fromkeys(PHASES, 1.0), **drawn})
+
+    def with_figures_drawn(self, rng: np.random.Generator) -> RooflineCost:
         """The costs with every uncertain figure drawn anew: `simulator.costs.roofline_draws`."""
         trainer = self.trainer_of
         gpu = drawn_gpu(trainer.gpu, rng)  # the engine's, but for the trainer's attention

@@ -568,20 +568,22 @@ def test_rows_of_the_throughput_table_are_grouped_by_what_they_are() -> None:
     ]
 
 
+def _token_s(point: serving_points.Point) -> float:
+    return serving_points.token_s(point, serving_points.cost_of(point))
+
+
 def test_a_serving_point_is_decoding_and_the_prompts_of_the_others() -> None:
     alone = serving_points.Point("sglang", 8, 1, False, 8192, 1024, 1, 10.0)
     cost = RooflineCost(load_model("deepseek-r1"), load_gpu("h200-sxm"), 8, engine="sglang")
-    assert serving_points.token_s(alone) == cost.decode_curve(1).seconds(8192 + 512)
+    assert _token_s(alone) == cost.decode_curve(1).seconds(8192 + 512)
     busy = replace(alone, concurrency=9)
     decode_s = cost.decode_curve(9).seconds(9 * (8192 + 512))
-    assert serving_points.token_s(busy) > decode_s
+    assert _token_s(busy) > decode_s
     longer = replace(busy, output_tokens=10**6, input_tokens=8192)
     context = 9 * (8192 + 5 * 10**5)
-    assert serving_points.token_s(longer) == pytest.approx(
-        cost.decode_curve(9).seconds(context), rel=1e-3
-    )
+    assert _token_s(longer) == pytest.approx(cost.decode_curve(9).seconds(context), rel=1e-3)
     whole = replace(busy, expert_parallel=8)
-    assert serving_points.token_s(whole) > serving_points.token_s(busy)
+    assert _token_s(whole) > _token_s(busy)
 
 
 def test_a_weight_update_is_fixed_time_and_bytes() -> None:

@@ -24,6 +24,7 @@ MIN_GROUPS = 20
 _RESAMPLES = 200
 _DRIFT_SIGNIFICANT = 3.0  # standard errors
 _LARGEST_CORRELATION = 0.95
+_LEAST_VARIANCE = 1e-9  # of log lengths: all are alike
 
 
 @dataclass(frozen=True)
@@ -166,11 +167,15 @@ def rewards(found: Responses, fitted_lengths: dict[str, Any]) -> dict[str, Any]:
     """
     spreads = fitted_lengths["between_sd"], fitted_lengths["within_sd"]
     graded = found.finished & np.isfinite(found.reward)
+    binary = bool(np.isin(found.reward[graded], (0.0, 1.0)).all())
+    overall = float(found.reward[graded].mean()) if graded.any() else 0.0
+    ended = graded & ~found.capped
+    if binary and (np.bincount(found.group[ended]) > 1).sum() > 1:
+        graded = ended  # what the cap cut short is wrong whatever it would have said
     logs = np.log(found.tokens.clip(1) - 0.5) - fitted_lengths["drift_per_step"] * found.launched
     moments = _group_moments(found.group[graded], found.reward[graded], logs[graded])
     if (moments[:, 0] > 1).sum() < 2:
         raise ScenarioError("RUN_DIR", "too few groups have two graded rollouts to fit rewards")
-    binary = bool(np.isin(found.reward[graded], (0.0, 1.0)).all())
     best = _reward_parameters(moments, binary, *spreads)
     rng = np.random.default_rng(0)
     drawn = [
@@ -179,6 +184,8 @@ def rewards(found: Responses, fitted_lengths: dict[str, Any]) -> dict[str, Any]:
     ]
     errors = {name: float(np.std([draw[name] for draw in drawn])) for name in best}
     family = "beta_bernoulli" if binary else "normal"
+    if binary and found.capped.any():
+        best["mean"] = _mean_if_let_end(overall, best, fitted_lengths, found.cap)
     return {
         "rewards": {"family": family, **best},
         "standard_errors": errors,
@@ -202,15 +209,25 @@ def _group_moments(group: Any, reward: FloatArray, logs: FloatArray) -> FloatArr
 def _reward_parameters(
     moments: FloatArray, binary: bool, between_sd: float, within_sd: float
 ) -> dict[str, float]:
-    """Parameters by the method of moments, the copula's correlations solved for."""
-    n, r, rr, length, _, rl = moments[moments[:, 0] > 1].T
+    """Parameters by the method of moments, the copula's correlations solved for.
+
+    Rewards' slopes over log lengths, times the lengths' fitted spreads: a slope is not moved by
+    responses that are left out for their length.
+    """
+    n, r, rr, length, squares, rl = moments[moments[:, 0] > 1].T
     mean = float(moments[:, 1].sum() / moments[:, 0].sum())
     freedom = float((n - 1).sum())
     within_var = float((rr - r**2 / n).sum()) / freedom
-    within_cov = float((rl - r * length / n).sum()) / freedom
     means, log_means = r / n, length / n
     between_var = max(float(np.var(means, ddof=1) - (within_var / n).mean()), 0.0)
-    between_cov = float(np.cov(means, log_means)[0, 1] - (within_cov / n).mean())
+    own_cov = float((rl - r * length / n).sum()) / freedom
+    own_var = float((squares - length**2 / n).sum()) / freedom
+    within_cov = _scaled(own_cov, own_var, within_sd)
+    between_cov = _scaled(
+        float(np.cov(means, log_means)[0, 1] - (own_cov / n).mean()),
+        float(np.var(log_means, ddof=1) - (own_var / n).mean()),
+        between_sd,
+    )
     if not binary:
         between, within = math.sqrt(between_var), math.sqrt(within_var)
         return {
@@ -228,6 +245,32 @@ def _reward_parameters(
         "length_correlation": _clip(-within_cov, steepness * within_sd),
         "difficulty_length_correlation": _clip(-between_cov, level_cov * between_sd),
     }
+
+
+def _scaled(covariance: float, variance: float, sd: float) -> float:
+    """A covariance with log lengths, were their standard deviation ``sd``."""
+    return covariance / variance * sd**2 if variance > _LEAST_VARIANCE else 0.0
+
+
+def _mean_if_let_end(
+    overall: float, best: dict[str, float], lengths: dict[str, Any], cap: int
+) -> float:
+    """The mean success probability, let every response end, with which the share of right answers
+    at this cap is ``overall``."""
+    from simulator.workload.length_specs import lengths_from_spec
+    from simulator.workload.rewards import rewards_from_spec
+    from simulator.workload.synthetic import SyntheticWorkload
+
+    model = lengths_from_spec({**lengths, "drift_per_step": 0.0})
+    # a spread of probabilities allows means up to where mean * (1 - mean) is its square
+    spread = math.sqrt(max(0.25 - (best["between_sd"] / 0.98) ** 2, 0.0))
+    mean = best["mean"]
+    for _ in range(3):
+        rewards = rewards_from_spec({"family": "beta_bernoulli", **best, "mean": mean})
+        drawn = SyntheticWorkload(model, rewards, 1, cap)
+        found = np.mean([drawn.draw(group, 8).rewards for group in range(1024)])
+        mean = min(max(mean + overall - float(found), 0.5 - spread), 0.5 + spread)
+    return mean
 
 
 def _clip(covariance: float, scale: float) -> float:

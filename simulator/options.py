@@ -21,7 +21,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -40,6 +40,7 @@ from typing import (
 )
 
 from simulator.errors import ScenarioError
+from simulator.later import Later
 
 T = TypeVar("T")
 A_MAPPING = "a mapping of keys to values"
@@ -409,7 +410,12 @@ class Nullable:
 class Section:
     """The options of one of several dataclasses; the first whose tag is met is taken."""
 
-    kinds: tuple[type, ...]
+    listed: tuple[type | Later, ...]
+
+    @property
+    def kinds(self) -> tuple[type, ...]:
+        """The dataclasses."""
+        return tuple(each.kind if isinstance(each, Later) else each for each in self.listed)
 
     @property
     def wanted(self) -> str:
@@ -518,14 +524,14 @@ def _compiled(hint: Any, bounds: Bounds = ANY) -> Reader:
         return Number(hint is int, bounds)
     if hint in _SIMPLE:
         return _SIMPLE[hint]
-    if isinstance(hint, type) and is_dataclass(hint):
+    if isinstance(hint, Later) or (isinstance(hint, type) and is_dataclass(hint)):
         return Section((hint,))
     return Anything()
 
 
 def _union(arguments: tuple[Any, ...], bounds: Bounds) -> Reader:
     readers = [_compiled(each, bounds) for each in arguments if each is not NoneType]
-    kinds = [kind for reader in readers if isinstance(reader, Section) for kind in reader.kinds]
+    kinds = [kind for reader in readers if isinstance(reader, Section) for kind in reader.listed]
     single = [reader for reader in readers if not isinstance(reader, Section)]
     found: Reader
     if kinds and len(single) <= 1:
@@ -541,12 +547,18 @@ def _union(arguments: tuple[Any, ...], bounds: Bounds) -> Reader:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a class. default: `dataclasses.MISSING` where it must be given."""
+    """One option of a class. default_factory: makes its default when somebody asks for it;
+    `dataclasses.MISSING` where it must be given."""
 
     key: str
     reader: Reader
-    default: Any
+    default_factory: Callable[[], Any]
     doc: Doc
+
+    @property
+    def default(self) -> Any:
+        """What it is where it is not given; `dataclasses.MISSING` where it must be."""
+        return self.default_factory()
 
     @property
     def required(self) -> bool:
@@ -592,9 +604,8 @@ def _options(kind: type) -> tuple[Option, ...]:
         if not each.init or each.name.startswith("_") or each.name in getattr(kind, "FIXED", ()):
             continue
         hint = hints.get(each.name, Any)
-        default = each.default
-        if default is MISSING and each.default_factory is not MISSING:
-            default = each.default_factory()
+        factory = each.default_factory
+        default = partial(getattr, each, "default") if factory is MISSING else factory
         notes = hint.__metadata__ if get_origin(hint) is Annotated else ()
         docs = [note for note in notes if isinstance(note, Doc)]
         found.append(Option(each.name, _compiled(hint), default, docs[-1] if docs else Doc("")))

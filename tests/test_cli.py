@@ -143,7 +143,7 @@ def settings(*pairs: str) -> list[str]:
         ((POLICY, "policy: [fully_async, april]\n"), ["policy.april", "contradicts fully_async"]),
         ((POLICY, "policy: [{fully_async: {max_staleness: -1}}]\n"),
          ["policy.fully_async.max_staleness", "from 0", "-1"]),
-        (("mean: 0.5, between_sd: 0.3}\n" + POLICY, "mean: 1.0}\npolicy: [dynamic_sampling]\n"),
+        (("mean: 0.5, between_sd: 0.3}\n" + POLICY, "mean: 0.0}\npolicy: [dynamic_sampling]\n"),
          ["step 0 can never finish", "0 of 4 groups", "workload.rewards"]),
     ],
 )  # fmt: skip

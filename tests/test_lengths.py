@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -287,3 +288,20 @@ def test_every_preset_loads_and_a_key_beside_a_preset_overrides_it():
     component = lengths_from_spec(spec).components[0]
     assert component.within_sd == 0.9
     assert component.median_tokens == presets["glm-4.5"].lengths["median_tokens"]
+
+
+@pytest.mark.parametrize("runaway", [0.0, 0.003, 0.2, 1.0])
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
+def test_what_runs_away_hangs_on_the_prompt_and_its_share_stays(runaway, correlation):
+    """The share is the mean over prompts; two responses to one prompt run away together as often as
+    two standard normals with that correlation pass the threshold together."""
+    model = LengthModel.lognormal(300, 0.5, 0.3, runaway)
+    model = replace(model, runaway_correlation=correlation)
+    z, weight = np.polynomial.hermite_e.hermegauss(180)
+    weight = weight / weight.sum()
+    share = model.runaway_given(z)
+    assert share @ weight == pytest.approx(runaway, abs=2e-4)
+    normals = stats.multivariate_normal([0, 0], [[1, correlation], [correlation, 1]])
+    threshold = stats.norm.ppf(runaway)
+    both = runaway if runaway in (0.0, 1.0) else normals.cdf([threshold, threshold])
+    assert (share**2) @ weight == pytest.approx(both, abs=1e-3)

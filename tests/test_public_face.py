@@ -84,3 +84,23 @@ def test_a_package_of_the_same_name_is_not_mistaken_for_ours(tmp_path: Path) -> 
     assert late.returncode == 1
     assert "rollcast needs its own package simulator, but" in late.stderr.splitlines()[-1]
     assert "import rollcast first" in late.stderr.splitlines()[-1]
+
+
+def test_costs_in_coefficients_do_not_wait_for_the_roofline() -> None:
+    scenario = (
+        "{engine: {kv_tokens: 100000}, cost: {linear: {iteration_s: 1.0e-3, "
+        "per_rollout_s: 0, per_context_token_s: 0, per_prefill_token_s: 0, train_fixed_s: 0, "
+        "train_per_token_s: 0, sync_s: 0}}, workload: {"
+        "batch_groups: 2, group_size: 2, max_new_tokens: 20, prompt_tokens: 8, lengths: "
+        "{family: lognormal, median_tokens: 9, between_sd: 0.0, within_sd: 0.1}}}"
+    )
+    done = run(
+        "import sys; from simulator.scenario.file import parse_scenario; "
+        "from simulator.scenario.scenario import build_scenario; "
+        f"build_scenario(parse_scenario({scenario!r})); "
+        "print(*(name for name in sys.modules if name.startswith('simulator.costs.')))"
+    )
+    read = done.stdout.split()
+    assert "simulator.costs.linear" in read, done.stderr
+    for other in ("roofline", "models", "hardware", "fitted", "tables", "trainer"):
+        assert f"simulator.costs.{other}" not in read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from simulator.workload.rewards import (
     rewards_from_spec,
 )
 from simulator.workload.synthetic import SyntheticWorkload
+from simulator.workload.wrong_length import correlated_by_ratio
 
 GROUPS, SIZE = 6000, 4
 
@@ -129,6 +131,13 @@ BETA = {"family": "beta_bernoulli", "mean": 0.5, "between_sd": 0.3}
         ({**BETA, "mean": 0.1, "between_sd": 0.31}, ".between_sd", "below 0.3"),
         ({**BETA, "between_sd": -0.1}, ".between_sd", "a number of 0 or more"),
         ({**BETA, "within_sd": 0.1}, ".within_sd", "unknown key"),
+        ({**BETA, "at_cap": "right"}, ".at_cap", "one of wrong, as_drawn"),
+        ({**BETA, "wrong_to_right_length": 0}, ".wrong_to_right_length", "above 0"),
+        (
+            {**BETA, "wrong_to_right_length": 2, "length_correlation": 0.1},
+            ".length_correlation",
+            "give one of them",
+        ),
         ({**BETA, "length_correlation": 1.1}, ".length_correlation", "from -1 to 1"),
         ({**BETA, "lenght_correlation": 0.1}, ".lenght_correlation", "length_correlation"),
         ({"family": "normal", "mean": 0, "between_sd": 1}, ".within_sd", "missing"),
@@ -147,3 +156,63 @@ def test_specs_build_the_models_they_describe():
     assert rewards_from_spec({"family": "constant"}) == ConstantReward(0.0)
     spec = {"family": "normal", "mean": -1, "within_sd": 2, "difficulty_length_correlation": 0.5}
     assert rewards_from_spec(spec) == NormalReward(-1.0, 0.0, 0.0, 0.5, within_sd=2.0)
+
+
+def drawn(rewards, lengths, cap, groups=600, size=16):
+    """Lengths and rewards, shape (groups, size)."""
+    workload = SyntheticWorkload(lengths, rewards, 10, cap, seed=3)
+    found = [workload.draw(group, size) for group in range(groups)]
+    return (
+        np.array([group.new_tokens for group in found]),
+        np.array([group.rewards for group in found]),
+    )
+
+
+def test_an_answer_that_the_cap_cuts_short_is_wrong():
+    lengths = LengthModel.lognormal(500, 0.5, 0.4, runaway=0.05)
+    tokens, rewards = drawn(BetaBernoulli(0.6, 0.3), lengths, 900)
+    _, as_drawn = drawn(BetaBernoulli(0.6, 0.3, at_cap="as_drawn"), lengths, 900)
+    at_cap = tokens == 900
+    assert 0.1 < at_cap.mean() < 0.5
+    assert not rewards[at_cap].any()
+    assert as_drawn[at_cap].any()
+    assert (rewards[~at_cap] == as_drawn[~at_cap]).all()
+
+
+def test_a_drift_moves_what_is_cut_short_and_so_what_is_wrong():
+    lengths = LengthModel.lognormal(500, 0.5, 0.4, drift_per_step=0.1)
+    workload = SyntheticWorkload(lengths, BetaBernoulli(1.0), 10, 2000)
+    early, late = (workload.draw(5, 64, version=version) for version in (0, 14))
+    assert all(early.rewards)
+    assert [reward == 0 for reward in late.rewards] == [n == 2000 for n in late.new_tokens]
+    assert 0 in late.rewards
+
+
+def test_a_scores_reward_is_not_changed_at_the_cap():
+    lengths = LengthModel.lognormal(500, 0.5, 0.4, runaway=0.5)
+    tokens, rewards = drawn(NormalReward(1.0, 0.1, within_sd=0.1), lengths, 900, groups=20)
+    assert rewards[tokens == 900].min() > 0
+
+
+@pytest.mark.parametrize("ratio", [0.8, 1.0, 1.9, 3.0])
+@pytest.mark.parametrize("runaway", [0.0, 0.03])
+def test_the_ratio_of_wrong_to_right_lengths_is_met(ratio, runaway):
+    """With the spreads of the reasoning presets, on prompts that it was not solved on."""
+    lengths = LengthModel.lognormal(4500, 0.75, 0.35, runaway=runaway)
+    asked = BetaBernoulli(0.6, 0.3, wrong_to_right_length=ratio)
+    if runaway and ratio < 1:
+        asked = replace(asked, at_cap="as_drawn")
+    solved = correlated_by_ratio(asked, lengths, 30_000)
+    assert solved.length_correlation == solved.difficulty_length_correlation
+    tokens, rewards = drawn(solved, lengths, 30_000, groups=12_000)
+    found = tokens[rewards == 0].mean() / tokens[rewards == 1].mean()
+    assert found == pytest.approx(ratio, rel=0.06)
+    logs = np.log(tokens[(tokens < 30_000).all(axis=1)])
+    assert math.sqrt(logs.var(axis=1, ddof=1).mean()) == pytest.approx(0.35, rel=0.05)
+
+
+def test_a_ratio_that_these_spreads_do_not_reach_says_which_they_do():
+    lengths = LengthModel.lognormal(4500, 0.1, 0.1)
+    with pytest.raises(ScenarioError, match=r"lies between 0\.\d+ and 1\.\d+; widen") as error:
+        correlated_by_ratio(BetaBernoulli(0.6, 0.3, wrong_to_right_length=3.0), lengths, 30_000)
+    assert error.value.field == "workload.rewards.wrong_to_right_length"

@@ -335,6 +335,13 @@ def test_within_sd_builds_a_group_around_each_request(tmp_path):
             "rewards.difficulty_length_correlation",
             "random effects",
         ),
+        (
+            FLAT,
+            {"family": "beta_bernoulli", "mean": 0.5, "wrong_to_right_length": 2},
+            {},
+            "rewards.wrong_to_right_length",
+            "drawn from a model",
+        ),
     ],
 )
 def test_contradictions_around_a_trace_name_their_key(

@@ -68,6 +68,16 @@ class Curve:
         """``base_s + per_token_s * context``."""
         return cls([(0, base_s, per_token_s)])
 
+    def scaled(self, factor: float) -> Curve:
+        """The curve with every iteration ``factor`` times as long."""
+        if factor == 1.0:  # to the tick, which a float is too short for
+            return self
+        made = Curve.__new__(Curve)
+        made._starts = self._starts
+        made._bases = [round(factor * base) for base in self._bases]
+        made._slopes = [round(factor * slope) for slope in self._slopes]
+        return made
+
     def ticks(self, context_tokens: int) -> int:
         """Ticks of one iteration that attends ``context_tokens``."""
         i = bisect_right(self._starts, context_tokens) - 1

@@ -11,7 +11,6 @@ from math import exp, lgamma
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from simulator.costs.hugging_face import keys_of
 from simulator.costs.precision import FORMATS, FormatName, Precision
 from simulator.errors import ScenarioError
 from simulator.options import Above, Between, Doc, Options, join, nearest, read
@@ -512,4 +511,6 @@ def model_from_config(config: Mapping[str, Any], field: str = "model", name: str
     `simulator.costs.quantised` reads them. Raises ScenarioError for another ``model_type`` or
     ``quant_method``, and for a key that is missing or wrong.
     """
+    from simulator.costs.hugging_face import keys_of
+
     return Model.from_mapping(keys_of(config, field, name), field)

@@ -6,11 +6,18 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from simulator.costs.linear import LinearCost
-from simulator.costs.roofline_options import RooflineSection
-from simulator.options import Doc, Options, choice, keys, mapping, read
+from simulator.later import Later
+from simulator.options import Doc, Options, choice, mapping, read
+
+if TYPE_CHECKING:
+    from simulator.costs.roofline_options import RooflineSection
+    from simulator.costs.scaled import Scale
+else:
+    Scale = Later("simulator.costs.scaled", "Scale")
+    RooflineSection = Later("simulator.costs.roofline_options", "RooflineSection")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +32,12 @@ class TablesSection(Options):
     )
 
 
+SOURCES = ("roofline", "tables", "file", "linear")
+
+
 @dataclass(frozen=True, slots=True)
 class CostSection(Options):
-    """One of four sources of costs."""
+    """One of four sources of costs, and factors on it."""
 
     FIELD = "cost"
 
@@ -40,22 +50,28 @@ class CostSection(Options):
     ] = None
     file: Annotated[Path | None, Doc("a file that rollcast calibrate wrote")] = None
     linear: Annotated[LinearCost | None, Doc("coefficients, given here")] = None
+    scale: Annotated[
+        Scale | None, Doc("factors by phase, such as a run of one's own gave over its forecast")
+    ] = None
 
     @classmethod
     def from_mapping(cls, value: Mapping[str, Any], field: str) -> CostSection:
-        """A source set to null has no options of its own. Raises ScenarioError."""
+        """A source set to null has no options of its own; factors alone are on the roofline. Raises
+        ScenarioError."""
         spelt = {
-            key: {} if item is None and key != "file" else item
+            key: {} if item is None and key not in ("file", "scale") else item
             for key, item in mapping(value, field).items()
         }
+        if "scale" in spelt and not spelt.keys() & set(SOURCES):
+            spelt["roofline"] = {}
         return read(cls, spelt, field)
 
     @classmethod
     def from_text(cls, kind: str, field: str = FIELD) -> CostSection:
         """The source of that name, with nothing else said of it. Raises ScenarioError."""
-        return cls.from_mapping({choice(kind, field, keys(cls)): None}, field)
+        return cls.from_mapping({choice(kind, field, SOURCES): None}, field)
 
     def agree(self) -> None:
         """It is one of them."""
-        if sum(getattr(self, kind) is not None for kind in keys(CostSection)) != 1:
-            raise self.refuse("", f"must be exactly one of {', '.join(keys(CostSection))}")
+        if sum(getattr(self, kind) is not None for kind in SOURCES) != 1:
+            raise self.refuse("", f"must be exactly one of {', '.join(SOURCES)}")

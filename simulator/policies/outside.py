@@ -10,7 +10,7 @@ import sysconfig
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, is_dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -167,12 +167,16 @@ def options_of(kind: type) -> tuple[Option, ...]:
         Option(
             each.name,
             reader_of(hints.get(each.name, Any)),
-            MISSING if each.default is each.empty else each.default,
+            partial(_default, each),
             Doc(""),
         )
         for each in _signature(kind)
         if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
     )
+
+
+def _default(each: inspect.Parameter) -> Any:
+    return MISSING if each.default is each.empty else each.default
 
 
 def make(kind: type, name: str, params: object, where: str, seed: int) -> Outside:

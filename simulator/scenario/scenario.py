@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulator.cluster.replica import EngineSpec
 from simulator.cluster.simulated import SimulatedCluster
-from simulator.costs import (
-    LinearCost,
-    RooflineCost,
-    ScenarioCost,
-    TablesCost,
-    aiconfigurator_provider,
-    kv_pool_tokens,
-)
-from simulator.costs.fitted import FittedCost
-from simulator.costs.hardware import Gpu
-from simulator.costs.models import Model, load_model, model_presets
-from simulator.costs.section import CostSection
+from simulator.costs.base import ScenarioCost
 from simulator.errors import ScenarioError
-from simulator.options import read, short
 from simulator.plan import Batch, Prompts, StepPlan
 from simulator.policies import (
     build_chain,
@@ -35,6 +21,7 @@ from simulator.policies import (
     spell,
 )
 from simulator.policy import Chain, Policy, chain
+from simulator.scenario.cost import build_cost, build_model
 from simulator.scenario.file import RawScenario
 from simulator.scenario.sections import (
     ClusterSection,
@@ -45,6 +32,10 @@ from simulator.scenario.sections import (
 from simulator.workload.build import Workload, build_workload
 from simulator.workload.section import MAX_ROLLOUTS
 from simulator.world import ClusterShape
+
+if TYPE_CHECKING:
+    from simulator.costs.hardware import Gpu
+    from simulator.costs.models import Model
 
 __all__ = [
     "ClusterSection",
@@ -112,9 +103,8 @@ def _build(raw: RawScenario) -> Scenario:
     cluster, counts = model.cluster, model.workload
     shape = _shape(cluster)
     gpu = model.gpu
-    network = None if model.model is None else _load_model(model.model, raw.folder)
-    cost = _cost(model.cost, network, gpu, cluster, shape, raw.folder)
-    _check_costs(cost)
+    network = None if model.model is None else build_model(model.model, raw.folder)
+    cost = build_cost(model.cost, network, gpu, shape, raw.folder)
     workload = build_workload(counts, model.seed, raw.folder)
     engine = _engine(model.engine, cost, network, gpu, cluster.tensor_parallel)
     batch = Batch(counts.batch_groups, counts.group_size)
@@ -183,76 +173,6 @@ def _shape(cluster: ClusterSection) -> ClusterShape:
     return ClusterShape(cluster.replicas, cluster.tensor_parallel, trainer_gpus, colocated)
 
 
-def _load_model(spec: str | Model, folder: Path) -> Model:
-    """A model whose path, if it is one, starts from the scenario's folder."""
-    if isinstance(spec, str) and spec.lower() not in model_presets():
-        with suppress(OSError, ValueError, RuntimeError):  # no path at all
-            path = folder / Path(spec).expanduser()
-            if path.exists() or spec.endswith(".json"):
-                return load_model(path)
-    try:
-        return load_model(spec)
-    except OSError:
-        raise ScenarioError("model", f"{short(spec)} is no preset, and no path") from None
-
-
-def _cost(
-    section: CostSection,
-    network: Model | None,
-    gpu: Gpu | None,
-    cluster: ClusterSection,
-    shape: ClusterShape,
-    folder: Path,
-) -> ScenarioCost:
-    if section.linear is not None:
-        return section.linear
-    if section.file is not None:
-        return _from_file(section.file, folder)
-    kind = "roofline" if section.tables is None else "tables"
-    if network is None or gpu is None:
-        key = "gpu" if network else "model"
-        raise ScenarioError(key, f"missing; cost: {kind} needs it (or give cost: linear)")
-    roofline = RooflineCost.from_options(
-        network,
-        gpu,
-        section.roofline if section.tables is None else section.tables.roofline,
-        tensor_parallel=cluster.tensor_parallel,
-        replicas=shape.replicas,
-        trainer_gpus=shape.trainer_gpus,
-        placement=cluster.placement,
-    )
-    if section.tables is None:
-        return roofline
-    backend = section.tables.backend
-    provider = aiconfigurator_provider(network, gpu, cluster.tensor_parallel, backend)
-    return TablesCost(provider, roofline)
-
-
-def _from_file(path: Path, folder: Path) -> ScenarioCost:
-    """The costs in a file that ``rollcast calibrate`` wrote, or JSON with a mapping ``linear``."""
-    try:
-        place = folder / path
-        if place.exists() and not place.is_file():
-            raise ScenarioError("cost.file", f"{path} is not a file")
-        content = json.loads(place.read_text("utf-8"))
-    except OSError as error:
-        raise ScenarioError("cost.file", f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError):  # not UTF-8, not JSON, nested too deeply
-        raise ScenarioError(
-            "cost.file",
-            f"{short(str(path))} is not a file of JSON, such as rollcast calibrate writes",
-        ) from None
-    if isinstance(content, dict) and isinstance(content.get("linear"), dict):
-        return read(LinearCost, content["linear"], LinearCost.FIELD)
-    return FittedCost.from_mapping(content, str(path))
-
-
-def _check_costs(cost: ScenarioCost) -> None:
-    """Raises ScenarioError for costs with which the clock would stand still."""
-    if cost.decode_curve(1).ticks(1) == 0:
-        raise ScenarioError("cost", "an iteration takes no time; give it a cost")
-
-
 def _engine(
     section: EngineSection,
     cost: ScenarioCost,
@@ -269,6 +189,8 @@ def _engine(
             raise ScenarioError(
                 "engine.kv_tokens", "missing; give it, or model and gpu for it to follow from"
             )
+        from simulator.costs.capacity import kv_pool_tokens
+
         kv_tokens = kv_pool_tokens(network, gpu, tensor_parallel)
     return EngineSpec(
         section.max_seqs,

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from simulator.costs.hardware import Gpu
-from simulator.costs.models import Model
 from simulator.costs.section import CostSection
+from simulator.later import Later
 from simulator.options import Above, Between, Doc, Options, read
 from simulator.workload.section import WorkloadSection
+
+if TYPE_CHECKING:
+    from simulator.costs.hardware import Gpu
+    from simulator.costs.models import Model
+else:
+    Gpu = Later("simulator.costs.hardware", "Gpu")
+    Model = Later("simulator.costs.models", "Model")
 
 MAX_GPUS = 65_536
 MAX_STEPS = 1_000_000

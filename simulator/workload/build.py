@@ -14,10 +14,11 @@ from simulator.workload.length_specs import FIELD as LENGTHS_FIELD
 from simulator.workload.length_specs import MeasuredLengths, TraceLengths
 from simulator.workload.measured import FIELD as MEASURED_FIELD
 from simulator.workload.measured import ResampledWorkload, measured_workload
-from simulator.workload.rewards import BetaBernoulli
+from simulator.workload.rewards import BetaBernoulli, RewardModel
 from simulator.workload.section import WorkloadSection
 from simulator.workload.synthetic import PromptTokens, SyntheticWorkload
 from simulator.workload.traces import read_trace
+from simulator.workload.wrong_length import correlated_by_ratio
 
 __all__ = [
     "GroupDraw",
@@ -85,8 +86,11 @@ def build_workload(
     prompts = section.prompt_lengths
     if prompts is None:
         raise missing("workload.prompt_tokens", "a number of tokens")
-    rewards = section.rewards or _DEFAULT_REWARDS
-    return SyntheticWorkload(lengths.model(), rewards, prompts, section.max_new_tokens, seed)
+    model = lengths.model()
+    rewards: RewardModel = section.rewards or _DEFAULT_REWARDS
+    if isinstance(rewards, BetaBernoulli):
+        rewards = correlated_by_ratio(rewards, model, section.max_new_tokens)
+    return SyntheticWorkload(model, rewards, prompts, section.max_new_tokens, seed)
 
 
 def _measured_workload(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator.errors import ScenarioError
 from simulator.workload.draws import GroupDraw, address
 from simulator.workload.lengths import LARGEST_CAP, LengthModel, whole_tokens
-from simulator.workload.rewards import ConstantReward, RewardModel
+from simulator.workload.rewards import BetaBernoulli, ConstantReward, RewardModel
 from simulator.workload.synthetic import SyntheticWorkload
 from simulator.workload.traces import FIELD, Trace
 
@@ -94,7 +94,8 @@ class TraceWorkload:
         else:
             tokens = [min(source.new_tokens[i], self.max_new_tokens) for i in around]
         if source.rewards is None:
-            rewards = self._keyed.draw(group, size, attempt).rewards
+            drawn = self._keyed.draw(group, size, attempt).rewards
+            rewards = self._keyed.rewards.graded(drawn, tokens, self.max_new_tokens)
         else:
             rewards = [source.rewards[i] for i in around]
         return GroupDraw(source.prompt_tokens, tokens, rewards)
@@ -109,6 +110,11 @@ def _check_rewards(trace: Trace, rewards: RewardModel | None, spread: bool) -> N
         return
     if trace.has_rewards:
         raise ScenarioError(field, f"{trace.name} has its own rewards; leave this out")
+    if isinstance(rewards, BetaBernoulli) and rewards.wrong_to_right_length is not None:
+        raise ScenarioError(
+            f"{field}.wrong_to_right_length",
+            "needs lengths that are drawn from a model; leave it out, or give the trace rewards",
+        )
     if rewards.difficulty_length_correlation or (rewards.length_correlation and not spread):
         key = (
             "length_correlation" if rewards.length_correlation else "difficulty_length_correlation"

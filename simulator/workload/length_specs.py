@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from simulator.options import SHARE, Above, Between, Doc, Options, nearest, take
-from simulator.workload.lengths import LARGEST_CAP, Component, LengthModel
+from simulator.workload.lengths import (
+    LARGEST_CAP,
+    RUNAWAY_CORRELATION,
+    Component,
+    LengthModel,
+)
 
 FIELD = "workload.lengths"
 PRESETS_FILE = Path(__file__).parent / "presets" / "lengths.yaml"
@@ -27,7 +32,13 @@ _FAMILY = Doc("the shape of lengths within a prompt")
 _MEDIAN = Doc("median length of a prompt of mean difficulty", unit="tokens")
 _BETWEEN = Doc("spread of the log length between prompts", unit=_LOG)
 _WITHIN = Doc("spread of the log length within a prompt", unit=_LOG)
-_RUNAWAY = Doc("share of rollouts that run to the cap whatever their prompt", unit="share")
+_RUNAWAY = Doc("share of rollouts that never stop by themselves and run to the cap", unit="share")
+CORRELATION = Between(0, 1, below=True)
+_RUNAWAY_CORRELATION = Doc(
+    "how much running away hangs on the prompt: 0, not at all; near 1, some prompts' responses all "
+    "run away and the others' never",
+    unit="correlation",
+)
 _DRIFT = Doc("what each update adds to the log of every median", unit="log tokens a step")
 
 
@@ -53,12 +64,17 @@ class DrawnLengths(OneKind):
     """Lengths drawn from one family."""
 
     runaway: Annotated[float, SHARE, _RUNAWAY] = 0.0
+    runaway_correlation: Annotated[float, CORRELATION, _RUNAWAY_CORRELATION] = RUNAWAY_CORRELATION
     drift_per_step: Annotated[float, DRIFT, _DRIFT] = 0.0
 
     def model(self) -> LengthModel:
         """The length model."""
         return LengthModel(
-            (self.component,), (1.0,), runaway=self.runaway, drift_per_step=self.drift_per_step
+            (self.component,),
+            (1.0,),
+            runaway=self.runaway,
+            drift_per_step=self.drift_per_step,
+            runaway_correlation=self.runaway_correlation,
         )
 
 
@@ -78,6 +94,7 @@ class MixtureLengths(Options):
 
     components: Annotated[tuple[Share, ...], Doc("the kinds of prompt; weights sum to 1")]
     runaway: Annotated[float, SHARE, _RUNAWAY] = 0.0
+    runaway_correlation: Annotated[float, CORRELATION, _RUNAWAY_CORRELATION] = RUNAWAY_CORRELATION
     drift_per_step: Annotated[float, DRIFT, _DRIFT] = 0.0
 
     def agree(self) -> None:
@@ -95,7 +112,11 @@ class MixtureLengths(Options):
             tuple(part.weight for part in self.components),
             runaway=self.runaway,
             drift_per_step=self.drift_per_step,
+            runaway_correlation=self.runaway_correlation,
         )
+
+
+_OF_ALL = ("runaway", "runaway_correlation", "drift_per_step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +131,7 @@ class PresetLengths(Options):
     between_sd: Annotated[float | None, SPREAD, _BETWEEN] = None
     within_sd: Annotated[float | None, SPREAD, _WITHIN] = None
     runaway: Annotated[float | None, SHARE, _RUNAWAY] = None
+    runaway_correlation: Annotated[float | None, CORRELATION, _RUNAWAY_CORRELATION] = None
     drift_per_step: Annotated[float | None, DRIFT, _DRIFT] = None
 
     def agree(self) -> None:
@@ -127,7 +149,7 @@ class PresetLengths(Options):
         changed = self._given("family", "median_tokens", "between_sd", "within_sd")
         if changed:
             model = replace(model, components=(replace(model.components[0], **changed),))
-        return replace(model, **self._given("runaway", "drift_per_step"))
+        return replace(model, **self._given(*_OF_ALL))
 
     def _given(self, *keys: str) -> dict[str, Any]:
         return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}

@@ -3,20 +3,21 @@
 A prompt has a difficulty d and a rollout an error e, both standard normal. Lengths enter through a
 Gaussian copula: ``d`` correlates with the prompt's length effect (hard prompts run longer) and
 ``e`` with the rollout's (wrong answers run longer). Since d and e stay standard normal whatever the
-correlations, so do the rewards' mean and spread. A response that the cap cuts short is not graded
-differently: its reward follows its random effects.
+correlations, so do the rewards' mean and spread, of responses that are let end. An answer that the
+cap cuts short is not there to be graded: where rewards tell right from wrong, it is wrong.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.options import ANY, NOT_NEGATIVE, SHARE, Between, Doc, Options, take
+from simulator.options import ANY, NOT_NEGATIVE, SHARE, Above, Between, Doc, Options, take
 
 FloatArray = NDArray[np.float64]
 
@@ -51,6 +52,11 @@ class RewardModel(Protocol):
         """Reward of each rollout; ``level`` broadcasts against ``error``."""
         ...
 
+    def graded(self, rewards: Sequence[float], tokens: Sequence[int], cap: int) -> Sequence[float]:
+        """The rewards of responses of so many tokens, once those that the cap cut short are graded
+        as what they are."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class BetaBernoulli(Options):
@@ -59,7 +65,9 @@ class BetaBernoulli(Options):
     FIELD = FIELD
     TAG = ("family", "beta_bernoulli")
 
-    mean: Annotated[float, SHARE, Doc("mean success probability", unit="share")]
+    mean: Annotated[
+        float, SHARE, Doc("mean success probability of responses that are let end", unit="share")
+    ]
     between_sd: Annotated[
         float,
         NOT_NEGATIVE,
@@ -67,9 +75,27 @@ class BetaBernoulli(Options):
     ] = 0.0
     length_correlation: Annotated[float, _CORRELATION, _OWN] = 0.0
     difficulty_length_correlation: Annotated[float, _CORRELATION, _PROMPTS] = 0.0
+    wrong_to_right_length: Annotated[
+        float | None,
+        Above(0, 100),
+        Doc(
+            "mean length of wrong answers over that of right ones, those at the cap included; both "
+            "correlations, alike, follow from it",
+            unit="ratio",
+        ),
+    ] = None
+    at_cap: Annotated[
+        Literal["wrong", "as_drawn"],
+        Doc("how a response that max_new_tokens cuts short is graded"),
+    ] = "wrong"
 
     def agree(self) -> None:
-        """A success probability spreads no further than its mean lets it."""
+        """A success probability spreads no further than its mean lets it, and the correlations are
+        given once."""
+        if self.wrong_to_right_length is not None:
+            for key in ("length_correlation", "difficulty_length_correlation"):
+                if getattr(self, key):
+                    raise self.refuse(key, "follows from wrong_to_right_length; give one of them")
         limit = math.sqrt(self.mean * (1.0 - self.mean))
         if self.between_sd > 0.0 and self.between_sd >= limit:
             raise self.refuse(
@@ -93,6 +119,12 @@ class BetaBernoulli(Options):
         from scipy.special import ndtr
 
         return np.asarray(ndtr(error) < level, dtype=np.float64)
+
+    def graded(self, rewards: Sequence[float], tokens: Sequence[int], cap: int) -> Sequence[float]:
+        """0 at the cap, unless it is graded like the rest."""
+        if self.at_cap == "as_drawn" or max(tokens) < cap:
+            return rewards
+        return [0.0 if n >= cap else r for r, n in zip(rewards, tokens, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +151,10 @@ class NormalReward(Options):
     def rewards(self, level: FloatArray, error: FloatArray) -> FloatArray:
         """The prompt's level less the rollout's error."""
         return level - self.within_sd * error
+
+    def graded(self, rewards: Sequence[float], tokens: Sequence[int], cap: int) -> Sequence[float]:
+        """As drawn: a score has no wrong answer."""
+        return rewards
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +183,10 @@ class ConstantReward(Options):
     def rewards(self, level: FloatArray, error: FloatArray) -> FloatArray:
         """The value, for each rollout."""
         return np.full_like(error, self.value)
+
+    def graded(self, rewards: Sequence[float], tokens: Sequence[int], cap: int) -> Sequence[float]:
+        """As drawn."""
+        return rewards
 
 
 Rewards = BetaBernoulli | NormalReward | ConstantReward

@@ -57,6 +57,7 @@ class _PromptBlock:
     component_u: FloatArray
     length_z: FloatArray
     reward_level: FloatArray
+    runaway: FloatArray
     prompt_tokens: list[int]
 
 
@@ -122,7 +123,10 @@ class SyntheticWorkload:
             else:
                 tokens += made.new_tokens[row]
         prompt_tokens = self._prompt_block(block).prompt_tokens[row]
-        return GroupDraw(prompt_tokens, tokens[:size], rewards[:size])
+        tokens = tokens[:size]
+        return GroupDraw(
+            prompt_tokens, tokens, self.rewards.graded(rewards[:size], tokens, self.max_new_tokens)
+        )
 
     def uncapped(self, group: int, size: int, attempt: int = 0) -> FloatArray:
         """Real-valued lengths before cap and drift, shape (size,)."""
@@ -142,14 +146,15 @@ class SyntheticWorkload:
     def _make_prompts(self, block: int) -> _PromptBlock:
         from scipy.special import ndtri
 
-        shape = (4, GROUPS_PER_BLOCK)
-        component, length, difficulty, prompt = keyed_uniforms(
+        shape = (5, GROUPS_PER_BLOCK)
+        component, length, difficulty, prompt, tail = keyed_uniforms(
             self._seed, _PROMPTS, shape, block=block
         )
         length_z = np.asarray(ndtri(length))
         correlation = self.rewards.difficulty_length_correlation
         level = self.rewards.prompt_level(correlated(correlation, length_z, ndtri(difficulty)))
-        return _PromptBlock(component, length_z, level, self._prompts.sample(prompt))
+        runaway = self.lengths.runaway_given(np.asarray(ndtri(tail)))
+        return _PromptBlock(component, length_z, level, runaway, self._prompts.sample(prompt))
 
     def _lane(self, block: int, attempt: int, lane: int) -> _Lane:
         key = (block, attempt, lane)
@@ -168,7 +173,7 @@ class SyntheticWorkload:
         )
         prompts = self._prompt_block(block)
         uncapped = self.lengths.uncapped(prompts.component_u, prompts.length_z, length)
-        uncapped[runaway < self.lengths.runaway] = np.inf
+        uncapped[runaway < prompts.runaway[:, None]] = np.inf
         errors = correlated(self.rewards.length_correlation, ndtri(length), ndtri(error))
         rewards = self.rewards.rewards(prompts.reward_level[:, None], errors)
         new_tokens = whole_tokens(uncapped, self.max_new_tokens)

@@ -1,0 +1,142 @@
+"""Costs times factors by phase: what a run of one's own took, over what its model says it would.
+
+A cost model keeps its shape (how an iteration grows with rollouts and context, an update with
+tokens) and takes a run's level, for which a log of phase times is enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+import numpy as np
+
+from simulator.costs.base import Curve, Extremes, Iteration, ScenarioCost, TrainCost, TrainLoad
+from simulator.options import Above, Between, Doc, Options
+
+_FACTOR = Above(0, 1000)
+_SD = Between(0, 3)
+_SPREAD = Doc(
+    "how sure that factor is; where any says so, draws are of these factors and of nothing else",
+    unit="standard deviation of the log",
+)
+
+PHASES = ("decode", "prefill", "log_prob", "update", "sync", "switch", "rest")
+
+
+@dataclass(frozen=True, slots=True)
+class Scale(Options):
+    """Factors on costs, by phase (``cost.scale``)."""
+
+    FIELD = "cost.scale"
+
+    decode: Annotated[float, _FACTOR, Doc("on iterations that decode", unit="times")] = 1.0
+    decode_sd: Annotated[float | None, _SD, _SPREAD] = None
+    prefill: Annotated[float, _FACTOR, Doc("on what prompts add to an iteration", unit="times")] = (
+        1.0
+    )
+    prefill_sd: Annotated[float | None, _SD, _SPREAD] = None
+    log_prob: Annotated[
+        float, _FACTOR, Doc("on the passes before an update that only grade tokens", unit="times")
+    ] = 1.0
+    log_prob_sd: Annotated[float | None, _SD, _SPREAD] = None
+    update: Annotated[float, _FACTOR, Doc("on the update", unit="times")] = 1.0
+    update_sd: Annotated[float | None, _SD, _SPREAD] = None
+    sync: Annotated[float, _FACTOR, Doc("on the sync of new weights", unit="times")] = 1.0
+    sync_sd: Annotated[float | None, _SD, _SPREAD] = None
+    switch: Annotated[
+        float, _FACTOR, Doc("on switches between rollout and training", unit="times")
+    ] = 1.0
+    switch_sd: Annotated[float | None, _SD, _SPREAD] = None
+    rest: Annotated[
+        float, _FACTOR, Doc("on what a step holds outside its phases", unit="times")
+    ] = 1.0
+    rest_sd: Annotated[float | None, _SD, _SPREAD] = None
+
+    def factors(self) -> dict[str, float]:
+        """By phase."""
+        return {phase: getattr(self, phase) for phase in PHASES}
+
+    def spreads(self) -> dict[str, float]:
+        """Of the phases that say how sure they are: standard deviation of the log."""
+        found = {phase: getattr(self, f"{phase}_sd") for phase in PHASES}
+        return {phase: sd for phase, sd in found.items() if sd is not None}
+
+
+# The trainer's phases that do not update; all others belong to the update.
+_TRAINER = {"log_prob": "log_prob", "reference": "log_prob", "rest": "rest"}
+
+
+@dataclass(frozen=True)
+class ScaledCost:
+    """``inner`` times factors by phase; see `Scale`. spreads: the standard deviation of the log of
+    the factors, in place of what ``inner`` says of its own uncertainty; of those left out, none."""
+
+    inner: ScenarioCost
+    factors: Mapping[str, float]
+    spreads: Mapping[str, float] = field(default_factory=dict)
+    _curves: dict[int, Curve] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def decode_curve(self, rollouts: int) -> Curve:
+        """See `CostModel.decode_curve`."""
+        curve = self._curves.get(rollouts)
+        if curve is None:
+            curve = self.inner.decode_curve(rollouts).scaled(self.factors["decode"])
+            self._curves[rollouts] = curve
+        return curve
+
+    def mixed_iteration_s(self, work: Iteration) -> float:
+        """The decoding that is in the iteration at one factor, what prompts add at the other."""
+        seconds = self.inner.mixed_iteration_s(work)
+        decoding = work.rollouts - work.prefill_rollouts
+        decode_s = 0.0
+        if decoding:
+            context = work.context_tokens - work.prefill_context_tokens
+            decode_s = min(seconds, self.inner.decode_curve(decoding).seconds(context))
+        return self.factors["decode"] * decode_s + self.factors["prefill"] * (seconds - decode_s)
+
+    def train(self, load: TrainLoad) -> TrainCost:
+        """See `CostModel.train`."""
+        cost = self.inner.train(load)
+        phases = tuple(
+            (name, seconds * self.factors[_TRAINER.get(name, "update")])
+            for name, seconds in cost.phases_s
+        )
+        return replace(cost, phases_s=phases)
+
+    @property
+    def sync_s(self) -> float:
+        """Seconds to bring new weights to every replica."""
+        return self.inner.sync_s * self.factors["sync"]
+
+    @property
+    def switch_to_train_s(self) -> float:
+        """Seconds from the last rollout to the first trainer pass on shared GPUs."""
+        return self.inner.switch_to_train_s * self.factors["switch"]
+
+    @property
+    def switch_to_rollout_s(self) -> float:
+        """Seconds from synced weights to the first rollout on shared GPUs."""
+        return self.inner.switch_to_rollout_s * self.factors["switch"]
+
+    @property
+    def kv_pool_tokens(self) -> int | None:
+        """The inner model's."""
+        return self.inner.kv_pool_tokens
+
+    def warnings(self, extremes: Extremes) -> list[str]:
+        """The inner model's."""
+        return self.inner.warnings(extremes)
+
+    def drawn(self, rng: np.random.Generator) -> ScenarioCost:
+        """Where factors say how sure they are, those drawn anew, on costs as they are; else these
+        factors on costs drawn anew."""
+        if not self.spreads:
+            return ScaledCost(self.inner.drawn(rng), self.factors)
+        redrawn = {
+            phase: self.factors[phase] * math.exp(sd * rng.standard_normal())
+            for phase, sd in self.spreads.items()
+        }
+        return ScaledCost(self.inner, {**self.factors, **redrawn})

@@ -15,7 +15,7 @@ import numpy as np
 
 from calibration.imported.phases import Phases
 from calibration.imported.steps import Flags, Steps
-from calibration.robust import FloatArray, median_error
+from calibration.robust import FloatArray, fit, median_error, needed
 from simulator.costs.scaled import PHASES
 
 PRIOR_SD = {
@@ -34,7 +34,7 @@ simulator/costs/roofline_draws.py)."""
 FLOOR = 0.02
 """What the shape of a phase is off by however many steps are seen: lengths made from a mean and a
 maximum, phases one after another. Standard deviation of the log."""
-LEAST_SHARE = 1e-4
+_LEAST_LINE, _LEAST_RANGE = 10, 0.1
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,26 @@ def fit_levels(
     factors.update({p: math.exp(best.x[i]) for i, p in enumerate(free)})
     seen = {phase: name for phases, _, _, name in rows for phase in phases}
     return Levels(factors, spreads, seen)
+
+
+def fixed_update_s(forecast: Phases, timed: tuple[Figure, ...], quiet: Flags) -> float:
+    """Seconds of an update that do not grow with its tokens, beyond those that the forecast has, at
+    the forecast's own level; 0 where the steps do not ask for any."""
+    for figure in timed:
+        if figure.phases != ("update",):
+            continue
+        kept = quiet & np.isfinite(figure.seconds) & (figure.seconds > 0)
+        own = forecast["update"][kept]
+        if kept.sum() < _LEAST_LINE or np.ptp(own) < _LEAST_RANGE * np.median(own):
+            return 0.0
+        terms = {"forecast": own, "fixed": np.ones(len(own))}
+        if "fixed" not in needed(terms, figure.seconds[kept], ["fixed"]):
+            return 0.0
+        found = fit(terms, figure.seconds[kept], np.arange(len(own)))
+        if found["forecast"] <= 0:
+            return 0.0
+        return found["fixed"] / found["forecast"]
+    return 0.0
 
 
 def _error(logs: FloatArray) -> float:

@@ -12,10 +12,17 @@ import numpy as np
 from calibration.imported import responses as own_rollouts
 from calibration.imported.batches import Batch, dealt, from_figures
 from calibration.imported.lengths import TOTAL_SD, FewFigures, LengthsFit, fit_few
-from calibration.imported.levels import Figure, Levels, figures, fit_levels
+from calibration.imported.levels import (
+    Figure,
+    Levels,
+    figures,
+    fit_levels,
+    fixed_update_s,
+)
 from calibration.imported.linear import fit_linear
 from calibration.imported.phases import Phases, phases_of
 from calibration.imported.scenario import (
+    TRAINER,
     built,
     cost_parts,
     engines_of,
@@ -65,7 +72,7 @@ class Counts:
 class Fit:
     """What a part of a log says. parts: of the scenario, with its costs. cost: ``cost`` of a
     scenario. shape: where the costs' shape is from. levels: factors on them (already in ``cost``)
-    and how sure. few: lengths from figures a step; rollouts: from the rollouts themselves. ratios:
+    and how sure. steps: that were fitted, of those logged. few: lengths from figures a step; rollouts: from the rollouts themselves. ratios:
     measured over forecast of the fitted steps. figures: what was timed. speed, length: how the level
     of a step's seconds at its tokens, and of the mean length, wander."""
 
@@ -78,6 +85,7 @@ class Fit:
     rollouts: own_rollouts.Fitted | None
     tokens_from: str
     steps: int
+    logged: int
     ratios: FloatArray
     figures: tuple[Figure, ...]
     speed: Wander
@@ -102,7 +110,18 @@ class Fit:
             found = self.few.lengths()
         else:
             return {}
-        return {**found, "drift_per_step": found["drift_per_step"] if drift == "extrapolate" else 0.0}
+        slope = found["drift_per_step"]
+        longer = math.exp(self.length.shift + self._back(slope, drift))
+        return {
+            **found,
+            "median_tokens": min(max(found["median_tokens"] * longer, 1.0), float(self.counts.cap)),
+            "drift_per_step": slope if drift == "extrapolate" else 0.0,
+        }
+
+    def _back(self, slope: float, drift: Drift) -> float:
+        """Log of the mean lengths of the log's last quarter over those of its end: what does not
+        drift on stays as it was there."""
+        return -slope * self.logged / 8 if drift == "freeze" else 0.0
 
     def batches_ahead(
         self, ahead: Sequence[int], drift: Drift, rng: np.random.Generator, sampled: bool
@@ -122,10 +141,11 @@ class Fit:
             groups = self.rollouts.groups.drawn(rng) if sampled else self.rollouts.groups
             workload = ResampledWorkload(groups, counts.cap, int(rng.integers(1 << 30)))
             slope = self.rollouts.lengths["lengths"]["drift_per_step"]
+            back = math.exp(self._back(slope, drift))
 
             def resampled(step: int, longer: float) -> Batch:
                 first = step * counts.batch_groups
-                factor = longer * (math.exp(slope * step) if drift == "extrapolate" else 1.0)
+                factor = back * longer * math.exp(slope * step if drift == "extrapolate" else 0.0)
                 drawn: list[GroupDraw] = [
                     workload.draw(first + i, counts.group_size, version=step % 64)
                     for i in range(counts.batch_groups)
@@ -140,10 +160,11 @@ class Fit:
         assert few is not None
         theta = few.drawn(rng) if sampled else few.values
         own = few.lengths(theta, drift == "extrapolate")
+        back = math.exp(self._back(few.lengths(theta)["drift_per_step"], drift))
 
         def from_model(step: int, longer: float) -> Batch:
             shape = (counts.batch_groups, counts.group_size)
-            logs = math.log(own["median_tokens"] * longer) + own["drift_per_step"] * step
+            logs = math.log(own["median_tokens"] * back * longer) + own["drift_per_step"] * step
             logs = logs + own["between_sd"] * rng.standard_normal((shape[0], 1))
             logs = logs + own["within_sd"] * rng.standard_normal(shape)
             tokens = np.clip(np.ceil(np.exp(np.minimum(logs, 20.0))), 1, counts.cap)
@@ -190,8 +211,8 @@ def fit(
             ratios = steps.whole_s[kept] / forecast
             ratios = ratios[np.isfinite(ratios)]
     return Fit(whole, counts, cost, shape, levels, few, of_rollouts,
-               "" if rollouts is None else rollouts.tokens_from, int(steps.quiet.sum()), ratios,
-               timed, Wander.of(np.log(ratios)), _length(steps, few, of_rollouts), coefficients,
+               "" if rollouts is None else rollouts.tokens_from, int(steps.quiet.sum()), len(steps),
+               ratios, timed, Wander.of(np.log(ratios)), _length(steps, few, of_rollouts), coefficients,
                tuple(notes))  # fmt: skip
 
 
@@ -261,7 +282,15 @@ def _costs(
             scenario = built(parts, section)
             levels = Levels.prior()
             if len(chosen) >= LEAST_STEPS:
-                levels = fit_levels(phases(scenario, chosen), timed, quiet)
+                forecast = phases(scenario, chosen)
+                fixed_s = fixed_update_s(forecast, timed, quiet)
+                if fixed_s:
+                    minibatches = setting(own, f"{TRAINER}.minibatches") or 1
+                    own.append(Part(f"{TRAINER}.step_fixed_s", float(f"{fixed_s / minibatches:.4g}"),
+                                    "fitted: what an update takes whatever its tokens"))
+                    section = mapping(own)["cost"]
+                    forecast = phases(built(parts, section), chosen)
+                levels = fit_levels(forecast, timed, quiet)
         except ScenarioError as error:
             notes.append(f"the roofline does not take this run ({error}): its shape is not used")
         else:

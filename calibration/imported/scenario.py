@@ -16,7 +16,7 @@ from simulator.scenario.file import RawScenario
 from simulator.scenario.scenario import Scenario, build_scenario
 
 _FAMILY = {"family": "lognormal", "median_tokens": 1, "between_sd": 0, "within_sd": 0}
-_TRAINER = "cost.roofline.trainer"
+TRAINER = "cost.roofline.trainer"
 
 
 def mapping(parts: Iterable[Part]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def cost_parts(log: RunLog, steps: Steps, parts: Sequence[Part]) -> list[Part]:
                           f"{eager.theirs} is {eager.value} in {eager.place}"))  # fmt: skip
     passes = sum(steps.has(name) for name in ("log_prob_s", "reference_s"))
     if steps.has("update_s"):
-        found.append(Part(f"{_TRAINER}.log_prob_passes", passes,
+        found.append(Part(f"{TRAINER}.log_prob_passes", passes,
                           "the passes that the log times"))  # fmt: skip
     minibatches = _minibatches(known, parts)
     if minibatches is not None:
@@ -89,13 +89,13 @@ def cost_parts(log: RunLog, steps: Steps, parts: Sequence[Part]) -> list[Part]:
     room = whole(known, "run.max_pass_tokens")
     if dynamic is True and room:
         place = known["run.max_pass_tokens"]
-        found.append(Part(f"{_TRAINER}.microbatch_tokens", room,
+        found.append(Part(f"{TRAINER}.microbatch_tokens", room,
                           f"{place.theirs} in {place.place}"))  # fmt: skip
     elif dynamic is not True and rows:
         place = known["run.micro_batch_rollouts"]
         source = f"{place.theirs} in {place.place}"
-        found.append(Part(f"{_TRAINER}.batching", "padded", f"fixed rows a pass: {source}"))
-        found.append(Part(f"{_TRAINER}.microbatch_rollouts", rows, source))
+        found.append(Part(f"{TRAINER}.batching", "padded", f"fixed rows a pass: {source}"))
+        found.append(Part(f"{TRAINER}.microbatch_rollouts", rows, source))
     return found
 
 
@@ -109,6 +109,6 @@ def _minibatches(known: Settings, parts: Sequence[Part]) -> Part | None:
         if each:
             times = math.ceil(all_of_it / each) * (whole(known, "run.iterations") or 1)
             place = known[key]
-            return Part(f"{_TRAINER}.minibatches", max(times, 1),
+            return Part(f"{TRAINER}.minibatches", max(times, 1),
                         f"the batch over {place.theirs} in {place.place}")  # fmt: skip
     return None

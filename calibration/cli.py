@@ -140,11 +140,14 @@ def import_log(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", metavar="NAME", help="The model, where the log does not name a preset."
+            "--model",
+            metavar="NAME",
+            help="The model, where the log names no preset: a preset, or the folder of one.",
         ),
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option("--gpu", metavar="NAME", help="The GPU: logs do not name it.")
+        str | None,
+        typer.Option("--gpu", metavar="NAME", help="The GPU, a preset: logs do not name it."),
     ] = None,
     stack: Annotated[
         str | None,
@@ -162,14 +165,15 @@ def import_log(
     and tables of steps, rollouts and requests.
     """
     from calibration.logs import show, write
-    from calibration.logs.draft import draft
+    from calibration.logs.draft import draft, given
     from calibration.logs.gather import read_log
     from simulator.results.write import plain
 
     if out is not None:
         write.check_target(out, force)
+    said = given(model, gpu)
     log = read_log(logs, stack)
-    parts = draft(log, model, gpu)
+    parts = draft(log, said)
     if out is not None:
         write.write(out, log, parts, force)
     if as_json:

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibration.logs.run_log import RunLog
@@ -38,13 +39,31 @@ class Part:
     assumed: bool = False
 
 
-def draft(log: RunLog, model: str | None = None, gpu: str | None = None) -> tuple[Part, ...]:
-    """The parts of a scenario, in the order in which it is written. model, gpu: what the user says,
-    which the log seldom does. Every key that a scenario needs is there, with None where neither log
-    nor user nor an honest assumption gives a value (``model``, ``gpu``)."""
+def given(model: str | None = None, gpu: str | None = None) -> tuple[Part, ...]:
+    """What the user says, which the log seldom does: presets, or for the model the path of a
+    config.json or its folder. Raises ScenarioError (``--model``, ``--gpu``) for anything else."""
+    from simulator.costs.hardware import load_gpu
+    from simulator.costs.models import load_model, model_presets
+
+    found = []
+    if model is not None:
+        load_model(model, "--model")
+        here = model if model in model_presets() else str(Path(model).resolve())
+        found.append(Part("model", here, "given by --model"))
+    if gpu is not None:
+        load_gpu(gpu, "--gpu")
+        found.append(Part("gpu", gpu, "given by --gpu"))
+    return tuple(found)
+
+
+def draft(log: RunLog, given: Iterable[Part] = ()) -> tuple[Part, ...]:
+    """The parts of a scenario, in the order in which it is written; those that are ``given`` stand
+    before what the log says. Every key that a scenario needs is there, with None where neither
+    gives a value and none can be assumed honestly (``model``, ``gpu``)."""
+    own = {part.key: part for part in given}
     found = [Part("name", log.name, "of the log")]
-    found.append(_given("model", model) or _model(log.settings))
-    found.append(_given("gpu", gpu) or _said(log.settings, "gpu") or _nobody("gpu", "gpus"))
+    found.append(own.get("model") or _model(log.settings))
+    found.append(own.get("gpu") or _said(log.settings, "gpu") or _nobody("gpu", "gpus"))
     found.extend(_cluster(log))
     for key in ("max_seqs", "max_batched_tokens", "kv_tokens", "prefix_caching"):
         part = _said(log.settings, f"engine.{key}")
@@ -100,10 +119,6 @@ def lengths_table(log: RunLog) -> pd.DataFrame | None:
 
 
 # Parts
-
-
-def _given(key: str, said: str | None) -> Part | None:
-    return None if said is None else Part(key, said, f"given by --{key}")
 
 
 def _said(settings: Settings, key: str) -> Part | None:

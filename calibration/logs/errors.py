@@ -12,3 +12,7 @@ class LogError(ScenarioError):
 
     def __init__(self, message: str) -> None:
         super().__init__(FIELD, message)
+
+
+class TooLargeError(LogError):
+    """A file of a kind that has to be read whole, and is too large for that."""

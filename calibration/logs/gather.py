@@ -45,7 +45,9 @@ def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
 
     def take(of: Stack, each: Rollout | Session, file: LogFile) -> None:
         if wanted is None or of is wanted:
-            dumps.setdefault(of.name, Rollouts(of)).take(each, file)
+            if of.name not in dumps:
+                dumps[of.name] = Rollouts(of)
+            dumps[of.name].take(each, file)
 
     files = find(paths)
     scanned = []
@@ -219,7 +221,7 @@ def _rows(
     overlapped: bool,
     dumped: Mapping[int, int],
 ) -> list[tuple[Row, Raw]]:
-    """Rows by our columns, checked. dumped: rollouts by step, for steps that do not count theirs."""
+    """Rows by our columns, checked. dumped: rollouts by step, for steps that count none."""
     found: list[tuple[Row, Raw]] = []
     for number, step in sorted(whole.steps.items()):
         row = stack.row(step.values)

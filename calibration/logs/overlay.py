@@ -99,7 +99,6 @@ def _two(stack: Stack, a: Series, b: Series) -> Series:
                            "import one at a time")  # fmt: skip
         early, late = (a, b) if a.begins < b.begins else (b, a)
         kept = {s: step for s, step in early.steps.items() if s < late.begins}
-        late.steps[late.begins].first = True
         return Series(a.kind, a.file, {**kept, **late.steps},
                       a.repeated + b.repeated + len(early.steps) - len(kept))  # fmt: skip
     steps = dict(a.steps)

@@ -30,6 +30,7 @@ class Rollouts:
         self._keys = {name: array("q") for name in _KEYS}
         self._numbers = {name: array("d") for name in _NUMBERS}
         self._prompts = array("q")
+        self._by_prompt = array("b")
         self._requests: dict[int, tuple[Request, ...]] = {}
         self._groups: dict[tuple[int, Hashable], int] = {}
         self._members: dict[Hashable, list[int]] = {}
@@ -77,20 +78,23 @@ class Rollouts:
         self._keys["group"].append(group)
         self._keys["index"].append(-1 if each.index is None else each.index)
         self._prompts.append(0 if each.prompt is None else each.prompt)
-        for name in _NUMBERS:
-            found = each.columns.get(name)
-            self._numbers[name].append(_NAN if found is None else found)
+        self._by_prompt.append(each.group is not None and each.group == each.prompt)
+        given = each.columns
+        for name, column in self._numbers.items():
+            found = given.get(name)
+            column.append(_NAN if found is None else found)
         if each.requests:
             self._requests[row] = each.requests
 
     def tables(self, group_size: int | None) -> tuple[pd.DataFrame, pd.DataFrame, int]:
-        """rollouts.csv and requests.csv, and the number of steps left out because their rollouts are
-        those of the step before. group_size: for rollouts of which only the order tells."""
+        """rollouts.csv and requests.csv, and the number of steps left out because their rollouts
+        are those of the step before. group_size: for rollouts of which only the order tells."""
         import numpy as np
         import pandas as pd
 
         self._join()
         self._name_groups(group_size)
+        self._split(group_size)
         start = min((r.start_s for each in self._requests.values() for r in each), default=0.0)
         for row, each in self._requests.items():
             first, last = each[0].start_s - start, max(r.end_s for r in each) - start
@@ -166,6 +170,28 @@ class Rollouts:
                 groups[row] = next_group
             next_group += 1
             at = end
+
+    def _split(self, group_size: int | None) -> None:
+        """Groups that only their prompt names, and which are several of one size: a step may ask
+        the same twice."""
+        if group_size is None or not any(self._by_prompt):
+            return
+        groups = self._keys["group"]
+        sizes: dict[int, int] = {}
+        for group in groups:
+            sizes[group] = sizes.get(group, 0) + 1
+        seen: dict[int, int] = {}
+        parts: dict[tuple[int, int], int] = {}
+        unused = max(sizes, default=0) + 1
+        for row, group in enumerate(groups):
+            if not self._by_prompt[row] or sizes[group] % group_size or sizes[group] == group_size:
+                continue
+            part = seen.get(group, 0) // group_size
+            seen[group] = seen.get(group, 0) + 1
+            if part:
+                if (group, part) not in parts:
+                    parts[group, part] = unused + len(parts)
+                groups[row] = parts[group, part]
 
 
 def _without_repeats(table: pd.DataFrame) -> tuple[pd.DataFrame, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from calibration.logs import recognise
-from calibration.logs.errors import LogError
+from calibration.logs.errors import LogError, TooLargeError
 from calibration.logs.formats import configs, events, parquet, sqlite, torch_file, trackio
 from calibration.logs.formats.configs import Given, NotConfigError
 from calibration.logs.formats.console import said
@@ -59,6 +59,16 @@ class Scanned:
 def scan(file: LogFile, take: Take) -> Scanned:
     """Reads a file. Raises LogError where nothing of it can be read, or it is no honest file."""
     found = Scanned(file, Tally(file.name))
+    try:
+        _read(found, take)
+    except TooLargeError as error:
+        found.tally.lines += 1
+        found.tally.skip(0, error.message.removeprefix(f"{file.name} is "))
+    return found
+
+
+def _read(found: Scanned, take: Take) -> None:
+    file = found.file
     start = file.start()
     if start.startswith(parquet.MAGIC):
         _records(found, parquet.rows, take)
@@ -67,7 +77,7 @@ def scan(file: LogFile, take: Take) -> Scanned:
     elif events.is_events(start):
         _events(found)
     elif start.startswith((torch_file.PICKLE, torch_file.ZIP)):
-        if file.inner.endswith((".pt", ".pth")):
+        if _DUMP.fullmatch(file.inner):
             _records(found, _torch, take)
         else:
             found.looked_at = False
@@ -78,10 +88,12 @@ def scan(file: LogFile, take: Take) -> Scanned:
         found.looked_at = False
     else:
         _text(found, start, take)
-    return found
 
 
 # Binary files
+
+_DUMP = re.compile(r"(?i)(?:[\w.-]*rollout[\w.-]*|[a-z]{0,8}[_-]?\d+)\.pth?")
+"""Names of dumped rollouts; checkpoints, of which folders are full, have others."""
 
 
 def _torch(content: bytes) -> Iterator[Mapping[str, Any]]:
@@ -170,6 +182,8 @@ def _text(found: Scanned, start: bytes, take: Take) -> None:
         _config(found, configs.from_yaml)
     elif name.endswith(".toml"):
         _config(found, configs.from_toml)
+    elif name.endswith((".sh", ".bash", ".slurm", ".sbatch")):
+        _script(found)
     elif name.endswith((".csv", ".tsv")):
         _table(found, take)
     elif stripped.startswith((b"{", b"[")) and not stripped.startswith((b"{'", b"['")):
@@ -203,6 +217,13 @@ def _config(found: Scanned, read: Callable[[str], list[Given]]) -> None:
         found.tally.skip(getattr(error, "line", 0), str(error))
     except LogError:
         found.looked_at, found.tally.lines = False, 0
+
+
+def _script(found: Scanned) -> None:
+    for at, line, _ in found.file.lines(found.tally):
+        given = configs.from_script(line.decode("utf-8", "replace"), at)
+        found.settings.extend((WRITTEN, each) for each in given)
+        found.tally.used += bool(given)
 
 
 def _document(found: Scanned, take: Take) -> None:
@@ -400,9 +421,8 @@ def _cell(text: str) -> object:
 _STARTS = re.compile(
     b"|".join(b"(?P<%s>%s)" % (s.name.encode(), s.start) for s in STACKS if s.start is not None)
 )
-_SETTINGS = re.compile(
-    rb"\{'\w+': |python|torchrun|accelerate|ray job|uv run|=\S|\.{4}|KV cache size"
-)
+_CUES = (*{s.cue for s in STACKS if s.cue}, b"{'", b"python", b"torchrun", b"accelerate",
+         b"ray job", b"uv run", b"....", b"KV cache size")  # fmt: skip
 _KV = re.compile(r"GPU KV cache size: ([\d,]{1,20}) tokens")
 _MOST_CONFIG = 20_000
 
@@ -413,11 +433,12 @@ def _console(found: Scanned) -> None:
     tally = found.tally
     consoles: dict[str, Console] = {}
     config = _Printed(found)
-    for at, line, ended in found.file.lines(tally):
+
+    def reading() -> bool:
+        return config.open or (bool(consoles) and any(c.open for c in consoles.values()))
+
+    for at, line, ended in found.file.lines(tally, _CUES, reading):
         start = _STARTS.search(line)
-        reading = config.open or any(console.open for console in consoles.values())
-        if start is None and not reading and not _SETTINGS.search(line):
-            continue
         used, wrong = False, ""
         for piece in said(line):
             if start is not None:

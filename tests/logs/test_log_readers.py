@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
@@ -141,7 +142,7 @@ def test_what_a_step_is_where_the_stack_says_otherwise(tmp_path: Path, stack: st
 
 
 def _lengths(log: RunLog, column: str = "new_tokens") -> dict[int, list[list[float]]]:
-    """Lengths by step and group; groups and rollouts in order of length, since ours are numbered."""
+    """Lengths by step and group, both in order of length, since our numbers are our own."""
     return {
         int(step): sorted(sorted(group[column]) for _, group in rows.groupby("group"))
         for step, rows in log.rollouts.groupby("step")
@@ -161,6 +162,9 @@ def test_verl_dump_in_any_order(tmp_path: Path, v1: bool, order: int | None) -> 
     log = read_log([tmp_path])
     assert (log.stack, log.level) == ("verl", 2)
     assert _lengths(log, "characters") == _true(truth)
+    if v1:  # which names each rollout of a group
+        found = log.rollouts.groupby(["step", "group"])["characters"].apply(tuple)
+        assert sorted(found) == sorted(g for t in truth for g in t.lengths)
     assert log.rollouts["new_tokens"].isna().all()
     assert any("tokenizer" in gap.why for gap in log.gaps)
     assert log.rollouts.groupby("step")["reward"].mean().tolist() == pytest.approx(
@@ -186,6 +190,7 @@ def test_nemo_dump_before_masks(tmp_path: Path) -> None:
     written.lines(tmp_path / "config.json", [{}])
     log = read_log([tmp_path])
     assert log.rollouts["new_tokens"].tolist() == [3] * 4
+    assert set(log.rollouts["prompt_tokens"]) == {5}
     assert any(gap.column == "group" for gap in log.gaps)  # nothing tells one group from another
 
 
@@ -252,7 +257,9 @@ def test_roll_dump_of_columns(tmp_path: Path) -> None:
 def test_slime_dump(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="slime's dumps are written by torch")
     truth = written.run()
-    (tmp_path / "train.log").write_text("\n".join(sum(map(written.slime_lines, truth), [])) + "\n")
+    (tmp_path / "train.log").write_text(
+        "\n".join(chain.from_iterable(map(written.slime_lines, truth))) + "\n"
+    )
     for t in truth:
         torch.save(written.slime_samples(t, tool=3), tmp_path / f"{t.step}.pt")
     torch.save(written.slime_samples(truth[0]), tmp_path / "eval_1.pt")
@@ -272,7 +279,9 @@ def test_slime_dump_without_torch_is_said(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setitem(sys.modules, "torch", None)
     truth = written.run()
-    (tmp_path / "train.log").write_text("\n".join(sum(map(written.slime_lines, truth), [])) + "\n")
+    (tmp_path / "train.log").write_text(
+        "\n".join(chain.from_iterable(map(written.slime_lines, truth))) + "\n"
+    )
     (tmp_path / "1.pt").write_bytes(b"PK\x03\x04 whatever")
     log = read_log([tmp_path])
     assert (log.level, log.unread) == (1, 1)
@@ -317,7 +326,7 @@ def test_trl_parquet_without_pyarrow_is_said(
     (tmp_path / "completions_00001.parquet").write_bytes(b"PAR1 whatever PAR1")
     log = read_log([tmp_path])
     assert (log.level, log.unread) == (1, 1)
-    assert "needs pyarrow" in [e.why for t in log.tallies for e in t.examples][0]
+    assert "needs pyarrow" in next(e.why for t in log.tallies for e in t.examples)
 
 
 def test_our_own_tables_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -335,3 +344,11 @@ def test_our_own_tables_come_back_as_they_were_written(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(again.steps.drop(columns=beside), log.steps.drop(columns=beside))
     pd.testing.assert_frame_equal(again.rollouts, log.rollouts)
     pd.testing.assert_frame_equal(again.requests, log.requests)
+
+
+def test_nemo_rollouts_without_a_single_token(tmp_path: Path) -> None:
+    row = {"rewards": [0.0], "input_lengths": [6], "token_loss_mask": [[0] * 6],
+           "token_ids": [[1] * 6]}  # fmt: skip
+    written.lines(tmp_path / "train_data_step1.jsonl", [row])
+    found = read_log([tmp_path]).rollouts.iloc[0]
+    assert (found["new_tokens"], found["prompt_tokens"], found["tool_tokens"]) == (0, 6, 0)

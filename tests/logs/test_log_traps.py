@@ -82,7 +82,7 @@ def test_slime_waits_for_less_than_rollouts_take(tmp_path: Path) -> None:
 
     truth = written.run()
     for share, overlapped in ((1.01, False), (0.2, True)):
-        path = _console(tmp_path / "a.log", sum((lines(t, share) for t in truth), []))
+        path = _console(tmp_path / "a.log", [line for t in truth for line in lines(t, share)])
         log = read_log([path])
         assert log.overlapped is overlapped
         # made beside or not, rollout_time is what rollouts took
@@ -104,7 +104,11 @@ def test_roll_and_skyrl(tmp_path: Path) -> None:
     config = "async_generation_ratio: {}\nrollout_batch_size: 4\nresponse_length: 200\n"
     for ratio, overlapped in ((0, False), (1, True)):
         (folder / "config.yaml").write_text(config.format(ratio))
-        assert read_log([folder]).overlapped is overlapped
+        log = read_log([folder])
+        assert log.overlapped is overlapped
+        held, empty = ("wait_s", "generation_s") if overlapped else ("generation_s", "wait_s")
+        assert log.steps[held].tolist() == [t.generation_s for t in truth]
+        assert log.steps[empty].isna().all()
 
 
 # What lies inside what
@@ -272,7 +276,7 @@ def test_the_oldest_verl_counts_from_zero_and_has_no_step_time(tmp_path: Path) -
     assert log.steps["step"].tolist() == [0, 1, 2]
     assert log.steps["generation_s"].tolist() == [3.0] * 3
     assert log.level == 0
-    assert [gap.column for gap in log.gaps][0] == "step_s"
+    assert log.gaps[0].column == "step_s"
 
 
 # Several files, resumed runs
@@ -383,5 +387,80 @@ def test_settings_by_their_surest_source(tmp_path: Path) -> None:
     assert "engine.max_seqs" not in known  # a reference is no value
     assert "run.temperature" not in known  # of another kind of file
     assert known["workload.batch_groups"].theirs == "data.train_batch_size"
-    assert (GROUPS, SIZE) == (value(known, "workload.batch_groups"),
-                              value(known, "workload.group_size"))  # fmt: skip
+    assert (value(known, "workload.batch_groups"),
+                              value(known, "workload.group_size")) == (GROUPS, SIZE)  # fmt: skip
+
+
+def test_a_prompt_asked_twice_in_a_step_is_two_groups(tmp_path: Path) -> None:
+    truth = written.run()
+    written.verl_file(tmp_path / "run.jsonl", truth)
+    rows = [{"input": "p", "output": "x" * n, "score": 1.0, "step": 1} for n in range(1, 9)]
+    written.lines(tmp_path / "rollout_data" / "1.jsonl", rows)
+    log = read_log([tmp_path])
+    assert log.rollouts.groupby("group").size().tolist() == [8]  # the group's size is not known
+    (tmp_path / "overrides.yaml").write_text(
+        "- actor_rollout_ref.rollout.n=4\n- trainer.nnodes=1\n- trainer.n_gpus_per_node=8\n"
+    )
+    log = read_log([tmp_path])
+    assert log.rollouts.groupby("group")["characters"].apply(list).tolist() == [
+        [1, 2, 3, 4], [5, 6, 7, 8]]  # fmt: skip
+
+
+def test_validations_are_dumped_in_the_same_form(tmp_path: Path) -> None:
+    truth = written.run()
+    written.verl_file(tmp_path / "run.jsonl", truth)
+    written.verl_dump(tmp_path / "rollout_data", truth)
+    written.verl_dump(tmp_path / "validation_data", written.run(seed=9))
+    assert len(read_log([tmp_path]).rollouts) == 5 * GROUPS * SIZE
+
+
+def test_trls_evaluations_are_rows_of_their_own(tmp_path: Path) -> None:
+    history: list[dict[str, float]] = []
+    for t in written.run():
+        history += [written.trl_entry(t), {"step": t.step, "eval_runtime": 2.5, "eval_reward": 0.5}]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}, indent=2))
+    log = read_log([tmp_path])
+    assert log.steps["validation_s"].tolist() == [2.5] * 5
+    assert log.steps["validation_inside"].tolist() == [0] * 5
+    assert log.steps["mean_reward"].tolist() == [t.reward for t in written.run()]
+
+
+def test_settings_of_launchers_and_of_weights_and_biases(tmp_path: Path) -> None:
+    truth = written.run()
+    folder = tmp_path / "slime"
+    folder.mkdir()
+    lines = [line for t in truth for line in written.slime_lines(t)]
+    _console(folder / "train.log", lines)
+    (folder / "run.sh").write_text(
+        "NUM=8\nARGS=(\n   --rollout-batch-size 32 # prompts\n   --n-samples-per-prompt=8 \\\n"
+        "   #--rollout-max-response-len 1\n   --rollout-max-response-len 8192\n"
+        "   --rollout-num-gpus ${NUM}\n)\n"
+    )
+    known = read_log([folder]).settings
+    assert {key: (s.value, s.place.line) for key, s in known.items()} == {
+        "workload.batch_groups": (32, 3), "workload.group_size": (8, 4),
+        "workload.max_new_tokens": (8192, 6)}  # fmt: skip
+    folder = tmp_path / "verl"
+    written.verl_file(folder / "run.jsonl", truth)
+    (folder / "config.yaml").write_text(
+        "_wandb:\n  value: {python_version: '3'}\ndata:\n  value:\n    train_batch_size: 64\n"
+        "trainer:\n  value: {nnodes: 2, n_gpus_per_node: 8}\n"
+    )
+    known = read_log([folder]).settings
+    assert value(known, "workload.batch_groups") == 64
+    assert value(known, "run.nodes") == 2
+
+
+def test_checkpoints_beside_a_log_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written.verl_file(tmp_path / "run.jsonl", written.run())
+    (tmp_path / "optim_world_size_8_rank_0.pt").write_bytes(b"PK\x03\x04" + bytes(3000))
+    log = read_log([tmp_path])
+    assert (log.unread, log.ignored) == (0, 1)
+    from calibration.logs.opened import LogFile
+
+    (tmp_path / "rollout_7.pt").write_bytes(b"PK\x03\x04" + bytes(3000))
+    monkeypatch.setattr(LogFile.content, "__defaults__", (2**10,))
+    log = read_log([tmp_path])
+    assert "larger than 0 MiB" in next(e.why for t in log.tallies for e in t.examples)

@@ -194,7 +194,8 @@ def trl_state(path: Path, truth: list[Truth]) -> Path:
 def slime_lines(t: Truth) -> list[str]:
     """observability/rollout_metrics.py and train_metric_utils.py: two lines a step."""
     made = (
-        f"{{'rollout/response_len/mean': np.float64({t.mean}), 'rollout/response_len/median': 50.0, "
+        f"{{'rollout/response_len/mean': np.float64({t.mean}), "
+        f"'rollout/response_len/median': 50.0, "
         f"'rollout/response_len/max': {max(t.flat)}, 'rollout/response_len/min': {min(t.flat)}, "
         f"'rollout/truncated_ratio': {t.cut}, 'rollout/raw_reward': {t.reward}, "
         f"'perf/rollout_time': {t.generation_s}, 'perf/tokens_per_gpu_per_sec': tensor(177.5), "
@@ -378,7 +379,8 @@ def areal_dump(folder: Path, truth: list[Truth]) -> Path:
                     "task_id": task, "session_id": task * 10 + i, "status": "accepted",
                     "submit_ts": at, "finalized_ts": at + n, "total_s": n,
                     "phases": {"generate": [{"start_ts": at, "end_ts": at + n / 10}],
-                               "toolcall": [{"start_ts": at + 1, "end_ts": at + 1.5}]}})  # fmt: skip
+                               "toolcall": [{"start_ts": at + 1,
+                                             "end_ts": at + 1.5}]}})  # fmt: skip
     lines(folder / "session_tracer" / "sessions-r0.jsonl", sessions)
     return folder
 

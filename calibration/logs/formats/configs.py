@@ -42,12 +42,19 @@ def from_yaml(text: str) -> list[Given]:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         walk = _Walk()
         walk.visit(node, "", 0)
-        return walk.found
+        return _unwrapped(walk.found)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         raise NotConfigError("no YAML", mark.line + 1 if mark else 0) from None
     except RecursionError:
         raise NotConfigError("YAML too many levels deep") from None
+
+
+def _unwrapped(found: list[Given]) -> list[Given]:
+    """Without the ``value`` that Weights & Biases puts between a key and what is below it."""
+    if not any(given.key.startswith(("_wandb.", "wandb_version")) for given in found):
+        return found
+    return [Given(re.sub(r"^([^.]+)\.value(?=\.|$)", r"\1", g.key), g.value, g.line) for g in found]
 
 
 class _Walk:
@@ -143,6 +150,19 @@ def from_command(text: str, line: int) -> list[Given]:
     names without their dashes. Empty for other text."""
     if len(text) > 100_000 or not (" --" in text or "=" in text) or not _COMMAND.search(text):
         return []
+    return _options(text, line)
+
+
+def from_script(text: str, line: int) -> list[Given]:
+    """The options on a line of a launcher's script; ``a.b=c`` counts, a shell's ``A=c`` not."""
+    text = text.split(" #")[0].rstrip().removesuffix("\\")
+    if len(text) > 100_000 or text.lstrip().startswith("#"):
+        return []
+    found = _options(text, line)
+    return [g for g in found if "$" not in str(g.value) and (f"--{g.key}" in text or "." in g.key)]
+
+
+def _options(text: str, line: int) -> list[Given]:
     try:
         words = shlex.split(text, posix=True)
     except ValueError:

@@ -182,6 +182,7 @@ STACK = Stack(
     settings=_SETTINGS,
     also=(_BOTH,),
     start=rb"Train step \d{1,12}/\d+ done",
+    cue=b"Train step ",
     console=_Tables,
     dumps=(Dump(_fits, _rollouts), Dump(_is_session, _session)),
     overlapped=_overlapped,

@@ -27,6 +27,7 @@ from calibration.logs.readers.stack import (
     digest,
     length,
     number_in,
+    of_validation,
     real,
     tokens,
     total,
@@ -82,7 +83,7 @@ _SETTINGS = {
     "run.temperature": ("policy.generation.temperature",),
 }
 
-_HEADER = re.compile(r"={3,} ?Step (\d{1,12})/\d+ ?={3,}")
+_HEADER = re.compile(r"={3,} Step (\d{1,12})/\d+ ?={3,}")
 _ENTRY = re.compile(
     r"\W{0,8}([A-Za-z][\w ./-]{0,100}): (-?[\d.]+(?:e[-+]?\d+)?|nan)(s(?: \(.*\))?)?\s*"
 )
@@ -166,6 +167,8 @@ def _fits(record: Record) -> bool:
 
 
 def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
+    if of_validation(origin):
+        return
     step = number_in(origin.name)
     if step is None:
         raise RecordError("no step in the file's name, as in train_data_step12.jsonl")
@@ -215,7 +218,8 @@ STACK = Stack(
     marks=(_T, "train/mean_gen_tokens_per_sample"),
     settings=_SETTINGS,
     also=(*_PREPARING, _SWITCHING),
-    start=rb"={3,} ?Step \d{1,12}/\d+ ?={3,}",
+    start=rb"={3,} Step \d{1,12}/\d+ ?={3,}",
+    cue=b"= Step ",
     console=_Blocks,
     dumps=(Dump(_fits, _rollouts, one_file_a_step=True),),
     overlapped=_overlapped,

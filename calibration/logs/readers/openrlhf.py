@@ -76,6 +76,7 @@ STACK = Stack(
     marks=(f"{_T}make_experience", f"{_T}ppo_train", "rollout/response_length_mean"),
     settings=_SETTINGS,
     start=rb"\bGlobal step \d{1,12}: ?\{",
+    cue=b"Global step ",
     console=lambda: DictConsole(r"\bGlobal step (?P<step>\d{1,12}): ?(?=\{)"),
     overlapped=_overlapped,
     derive=_derive,

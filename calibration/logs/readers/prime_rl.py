@@ -269,6 +269,7 @@ STACK = Stack(
     settings=_SETTINGS,
     also=("perf/mfu", "time/step", "time/save_ckpt", *_TRAINER, *_ORCHESTRATOR),
     start=rb"\bStep \d{1,12} \| ",
+    cue=b"Step ",
     console=_Lines,
     dumps=(Dump(_fits, _rollouts),),
     named=apart,

@@ -136,6 +136,7 @@ STACK = Stack(
     marks=(f"{_T}step_total", f"{_T}step_train", f"{_T}step_model_update"),
     settings=_SETTINGS,
     start=rb"metrics_tag: \{",
+    cue=b"metrics_tag: ",
     console=_Lines,
     dumps=(Dump(_fits, _rollouts),),
     overlapped=_overlapped,

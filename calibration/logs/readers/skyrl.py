@@ -86,6 +86,7 @@ STACK = Stack(
            f"{_T}train_critic_and_policy", f"{_A}staleness_mean"),
     settings=_SETTINGS,
     start=rb"\bStep \d{1,12}: ?(?:$|\{)",
+    cue=b"Step ",
     console=lambda: DictConsole(r"\bStep (?P<step>\d{1,12}): ?(?=$|\{)"),
     overlapped=_overlapped,
     derive=_derive,

@@ -26,6 +26,7 @@ from calibration.logs.readers.stack import (
     Stack,
     digest,
     length,
+    of_validation,
     real,
     tokens,
     total,
@@ -111,7 +112,7 @@ def _fits(record: Record) -> bool:
 
 
 def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
-    if origin.name.startswith("eval_"):
+    if of_validation(origin):
         return
     step = whole(record["rollout_id"], "rollout_id")
     for sample in record["samples"]:
@@ -186,6 +187,7 @@ STACK = Stack(
     settings=_SETTINGS,
     also=(*_SLEEP, "perf/train_time"),
     start=rb"\bperf \d{1,12}: ?\{",
+    cue=b"perf ",
     console=lambda: DictConsole(r"\bperf (?P<step>\d{1,12}): ?(?=\{)"),
     dumps=(Dump(_fits, _rollouts, one_file_a_step=True),),
     overlapped=_overlapped,

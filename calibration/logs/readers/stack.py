@@ -127,7 +127,8 @@ class Stack:
     metrics: our column, and their keys for it, of which the first that is there counts. marks: keys
     that tell it from the others; a key that ends in ``/`` stands for all below it. settings: our
     key, and theirs. also: further keys that ``derive`` and ``overlapped`` look at. start: what the
-    first line of a row on the console looks like (a regular expression of bytes). named: their row
+    first line of a row on the console looks like (a regular expression of bytes). cue: bytes that
+    such a line holds, which are looked for first. named: their row
     with keys that mean two things told apart. overlapped: whether rollouts were made beside the
     training, from all rows, None where the log does not tell (then it counts as so). derive: what
     the keys of a row do not say by themselves. follow: what follows from one row after another, all
@@ -143,6 +144,7 @@ class Stack:
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     also: tuple[str, ...] = ()
     start: bytes | None = None
+    cue: bytes = b""
     console: Callable[[], Console] | None = None
     dumps: tuple[Dump, ...] = ()
     named: Callable[[Raw], Raw] = _as_it_is
@@ -237,6 +239,13 @@ def real(value: object) -> float | None:
     except OverflowError:
         return None
     return found if abs(found) < 1e15 else None
+
+
+def of_validation(origin: Origin) -> bool:
+    """Whether a dump is of a validation, which stacks put into the same form: by its name, or that
+    of its folder."""
+    last = origin.folders[-1] if origin.folders else ""
+    return last.lower().startswith(("val", "eval")) or origin.name.startswith(("val", "eval"))
 
 
 def number_in(name: str) -> int | None:

@@ -4,17 +4,7 @@ Steps: ``step`` and any other column of steps.csv. Rollouts: ``step``, ``group``
 ``new_tokens``, ``characters``, ``reward``. Requests: ``step``, ``group``, ``index``, ``turn``,
 ``start_s``, ``end_s``. Settings: YAML with the keys of a scenario and of `settings.MEANINGS`. An
 exported Weights & Biases history of one of the stacks needs no change, as its keys are the stack's;
-any other comes in so::
-
-    import pandas, wandb
-
-    run = wandb.Api().run("entity/project/run")
-    history = pandas.DataFrame(run.scan_history())
-    ours = {"_step": "step", "time/total": "step_s", "time/rollout": "generation_s",
-            "time/update": "update_s", "tokens/mean": "mean_new_tokens",
-            "tokens/max": "max_new_tokens", "clip": "truncated_share"}
-    history[list(ours)].rename(columns=ours).dropna(subset="step_s").to_csv("steps.csv",
-    index=False) # then: rollcast import steps.csv --out mine/
+docs/importing.md brings in any other in ten lines.
 """
 
 from __future__ import annotations

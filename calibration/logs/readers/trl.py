@@ -48,6 +48,7 @@ _METRICS = {
     "reward_s": (f"{PROFILE}_calculate_rewards",),
     "sync_s": (f"{PROFILE}sync_weights", "perf/weight_sync_s", "weight_sync_time_s"),
     "update_s": ("perf/fwd_bwd_s",),
+    "validation_s": ("eval_runtime",),
     "mean_new_tokens": ("completions/mean_length", "completion_length"),
     "max_new_tokens": ("completions/max_length",),
     "min_new_tokens": ("completions/min_length",),
@@ -111,6 +112,8 @@ def _derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
         row["update_s"] = max(row["step_s"] - raw[_PREPARE], 0.0)
         inside = [row.get(name, 0.0) for name in ("generation_s", "reward_s", "sync_s")]
         row["log_prob_s"] = max(raw[_PREPARE] - sum(inside), 0.0)
+    if "validation_s" in row:
+        row["validation_inside"] = 0.0
     window = setting(settings, "run.logging_steps")
     if window is not None:
         row["logged_steps"] = float(window)
@@ -180,6 +183,7 @@ STACK = Stack(
     settings=_SETTINGS,
     also=(_PREPARE, _LOSS, "num_tokens"),
     start=rb"\{'loss': ",
+    cue=b"{'loss': ",
     console=_Lines,
     dumps=(Dump(_fits, _rollouts, one_file_a_step=True),),
     overlapped=_overlapped,

@@ -29,6 +29,7 @@ from calibration.logs.readers.stack import (
     Stack,
     digest,
     number_in,
+    of_validation,
     real,
     whole,
 )  # fmt: skip
@@ -200,6 +201,8 @@ def _fits(record: Record) -> bool:
 
 
 def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
+    if of_validation(origin):
+        return
     text, asked = record["output"], record["input"]
     if not isinstance(text, str) or not isinstance(asked, str):
         raise RecordError("input or output is no text")
@@ -224,6 +227,7 @@ STACK = Stack(
     settings=_SETTINGS,
     also=_SIGNS,
     start=rb"\bstep:\d{1,12} - ",
+    cue=b"step:",
     console=_Lines,
     dumps=(Dump(_fits, _rollouts, one_file_a_step=True),),
     overlapped=_overlapped,

@@ -1,0 +1,341 @@
+"""What cannot be imported is refused in one sentence with file and line, and nothing is written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import re
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibration.logs import opened
+from calibration.logs.errors import LogError
+from calibration.logs.gather import read_log
+from tests.logs import written
+
+
+def _refused(*paths: Path, said: str) -> str:
+    with pytest.raises(LogError, match=said) as caught:
+        read_log(list(paths))
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+def test_no_file_at_all(tmp_path: Path) -> None:
+    _refused(said="none was given")
+    _refused(tmp_path / "absent", said="absent does not exist")
+    (tmp_path / "folder").mkdir()
+    _refused(tmp_path / "folder", said="folder is an empty folder")
+    os.mkfifo(tmp_path / "pipe")
+    _refused(tmp_path / "pipe", said="pipe is neither a file nor a folder")
+    _refused(tmp_path / ("x" * 400), said="does not exist|cannot read")
+
+
+def test_logs_of_another_kind(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    path.write_text('10.0.0.1 - - [01/Aug/2026] "GET / HTTP/1.1" 200\n' * 30)
+    _refused(path, said=r"access\.log, line 30: the file ends without a single step of verl, trl")
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"question": 1}\n' * 30)
+    _refused(path, said=r"data\.jsonl, line 30: the file ends without a single step")
+    path = tmp_path / "data.csv"
+    path.write_text("a,b\n1,2\n")
+    _refused(path, said=r"data\.csv, line 2: the file ends without a single step")
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(bytes(1000))
+    _refused(path, said="is no log: neither text nor a kind of file")
+    path = tmp_path / "empty.log"
+    path.write_bytes(b"")
+    _refused(path, said=r"empty\.log is no log|ends without a single step")
+
+
+def test_a_log_cut_off_in_mid_line(tmp_path: Path) -> None:
+    truth = written.run()
+    whole = "".join(f"{written.verl_line(t)}\n" for t in truth).encode()
+    path = tmp_path / "console.log"
+    path.write_bytes(whole[:300])
+    _refused(path, said=r"console\.log, line 1: it is cut off in mid-line; no step could be read")
+    path.write_bytes(whole[: len(whole) - 7])
+    log = read_log([path])
+    assert log.steps["step"].tolist() == [1, 2, 3, 4]  # half a number is none
+    [tally] = log.tallies
+    assert [(e.place.line, e.why) for e in tally.examples] == [(5, "it is cut off in mid-line")]
+    path = tmp_path / "run.jsonl"
+    content = written.verl_file(path, truth).read_bytes()
+    path.write_bytes(content[:100])
+    _refused(path, said=r"run\.jsonl, line 1: it is cut off in mid-line; no step")
+    path.write_bytes(content[:-20])
+    assert read_log([path]).unread == 1
+    path.write_bytes(content[:-1])  # only its end of line is missing
+    assert (len(read_log([path]).steps), read_log([path]).unread) == (5, 0)
+    path = tmp_path / "steps.csv"
+    path.write_text("step,step_s,update_s\n1,2.5,1.5\n2,3.25,1")
+    log = read_log([path])
+    assert log.steps["step"].tolist() == [1, 2]  # as many cells as it should have
+
+
+def test_a_state_cut_off(tmp_path: Path) -> None:
+    path = written.trl_state(tmp_path / "trainer_state.json", written.run())
+    path.write_bytes(path.read_bytes()[:900])
+    _refused(path, said=r"trainer_state\.json: no JSON: .*; no step could be read")
+
+
+@pytest.mark.parametrize("bad", [-1.5, float("nan"), float("inf")])
+@pytest.mark.parametrize("key", ["timing_s/step", "timing_s/update_actor", "timing_s/gen"])
+def test_seconds_that_are_none(tmp_path: Path, bad: float, key: str) -> None:
+    truth = written.run()
+    lines = [written.verl_line(t) for t in truth]
+    lines[3] = re.sub(rf"{key}:[\d.]+", f"{key}:{bad}", lines[3])
+    path = tmp_path / "console.log"
+    path.write_text("hello\n" + "\n".join(lines) + "\n")
+    _refused(path, said=rf"console\.log, line 5: \w+_s of step 4 is {bad:g}; seconds are not neg")
+    rows = [{"step": t.step, "data": written.verl_values(t)} for t in truth]
+    rows[3]["data"][key] = bad  # type: ignore[index]
+    path = written.lines(tmp_path / "run.jsonl", rows)
+    _refused(path, said=r"run\.jsonl, line 4: \w+_s of step 4")
+
+
+def test_null_is_no_number_and_left_out(tmp_path: Path) -> None:
+    """The file logger writes null for what is no number."""
+    rows = [{"step": t.step, "data": {**written.verl_values(t), "timing_s/ref": None}}
+            for t in written.run()]  # fmt: skip
+    assert read_log([written.lines(tmp_path / "a.jsonl", rows)]).steps["reference_s"].isna().all()
+
+
+# Two runs, two stacks
+
+
+def test_two_runs_in_one_file(tmp_path: Path) -> None:
+    one, two = written.run(seed=0), written.run(seed=1)
+    path = tmp_path / "console.log"
+    path.write_text("\n".join([*map(written.verl_line, one), *map(written.verl_line, two)]) + "\n")
+    _refused(path, said=r"console\.log, line 6: step 1 begins anew after step 5 .* two runs")
+
+
+def test_two_runs_in_two_files(tmp_path: Path) -> None:
+    one = written.verl_file(tmp_path / "a.jsonl", written.run(seed=0))
+    two = written.verl_file(tmp_path / "b.jsonl", written.run(seed=1))
+    said = r"a\.jsonl, line 1 and .*b\.jsonl, line 1 disagree about step 1: two runs are mixed"
+    _refused(tmp_path, said=said)
+    _refused(one, two, said=said)
+    assert len(read_log([one, one]).steps) == 5  # the same file twice is one
+
+
+def test_the_dumps_of_two_runs(tmp_path: Path) -> None:
+    written.verl_dump(tmp_path / "a", written.run(seed=0))
+    written.verl_dump(tmp_path / "b", written.run(seed=1))
+    _refused(tmp_path, said=r"1\.jsonl and .*1\.jsonl both hold the rollouts of step 1: two runs")
+
+
+def test_two_stacks(tmp_path: Path) -> None:
+    written.verl_file(tmp_path / "a.jsonl", written.run())
+    written.trl_state(tmp_path / "trainer_state.json", written.run())
+    said = r"a\.jsonl, line 1 is of verl, and .*trainer_state\.json, line \d+ of trl: two runs"
+    _refused(tmp_path, said=said)
+    assert read_log([tmp_path], "trl").stack == "trl"
+    with pytest.raises(LogError, match=r"no stack is called 'nemo'; known are verl, trl"):
+        read_log([tmp_path], "nemo")
+
+
+# Hostile files
+
+
+class _Code:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch executed",)
+
+
+def test_a_pickle_with_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("global_step_1_training_input.pkl", "1.pt"):
+        (tmp_path / name).write_bytes(pickle.dumps({"rollout_id": 1, "samples": _Code()}))
+        said = _refused(tmp_path / name, said="no step could be read")
+        assert name in said
+    written.verl_file(tmp_path / "run.jsonl", written.run())
+    log = read_log([tmp_path])
+    assert log.unread == 2
+    assert not (tmp_path / "executed").exists()
+
+
+def test_code_in_a_file_of_torch_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    monkeypatch.chdir(tmp_path)
+    torch.save({"rollout_id": 1, "samples": [_Code()]}, tmp_path / "1.pt")
+    _refused(tmp_path / "1.pt", said="holds more than data .* is not run")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_bombs_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opened, "ALWAYS_FINE", 2**20)
+    text = b"step: of a bomb\n" * 2**20
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(text))
+    _refused(tmp_path / "a.log.gz", said=r"a\.log\.gz unpacks to more than 100 times its size")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.log", text)
+    _refused(tmp_path / "a.zip", said=r"a\.zip:a\.log unpacks to more than 100 times its size")
+    (tmp_path / "broken.zip").write_bytes(b"PK\x03\x04 nothing")
+    _refused(tmp_path / "broken.zip", said=r"broken\.zip is not packed whole")
+
+
+def test_a_packed_file_that_breaks_off_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    lines = "".join(f"{written.verl_line(t)}\n" for t in written.run())
+    packed = gzip.compress(lines.encode() + os.urandom(400_000).hex().encode())
+    path = tmp_path / "console.log.gz"
+    path.write_bytes(packed[: len(packed) - 50_000])
+    log = read_log([path])
+    assert len(log.steps) == 5
+    assert "breaks off" in log.tallies[0].examples[-1].why
+
+
+def test_lines_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opened, "LONGEST_LINE", 2**20)
+    lines = [written.verl_line(t) for t in written.run()]
+    path = tmp_path / "console.log"
+    path.write_text("\n".join([lines[0], "x" * 3_000_000, *lines[1:], "y" * 3_000_000]))
+    log = read_log([path])
+    assert len(log.steps) == 5
+    [tally] = log.tallies
+    assert [(e.place.line, e.why) for e in tally.examples] == [
+        (2, "longer than 1 MiB"), (7, "longer than 1 MiB")]  # fmt: skip
+    assert (tally.lines, tally.used) == (7, 5)
+
+
+def test_a_large_console_needs_little_memory(tmp_path: Path) -> None:
+    words = ("(W pid=3) loaded shard 12 of 30 in 3.4 s\n" * 5000).encode()
+    path = tmp_path / "console.log"
+    with path.open("wb") as file:
+        for t in written.run():
+            for _ in range(40):
+                file.write(words)
+            file.write(f"{written.verl_line(t)}\n".encode())
+    size = path.stat().st_size
+    read_log([path])  # what is imported once does not count
+    tracemalloc.start()
+    log = read_log([path])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(log.steps) == 5
+    assert log.tallies[0].lines == 5 * (40 * 5000 + 1)
+    assert size > 40_000_000
+    assert peak < size / 8
+
+
+def test_dumps_that_are_not_what_they_promise(tmp_path: Path) -> None:
+    truth = written.run()
+    written.verl_file(tmp_path / "run.jsonl", truth)
+    good = {"input": "p", "output": "x", "score": 1.0, "step": 1, "gts": ""}
+    rows: list[object] = [good, {**good, "output": 5}, {**good, "step": "one"},
+                          {**good, "step": 1.5}, {**good, "score": None}, 7, "text",
+                          [1]]  # fmt: skip
+    written.lines(tmp_path / "rollout_data" / "1.jsonl", rows)
+    log = read_log([tmp_path])
+    assert len(log.rollouts) == 2
+    assert log.unread == 3
+    [tally] = [t for t in log.tallies if t.file.endswith("1.jsonl")]
+    assert [(e.place.line, e.why) for e in tally.examples] == [
+        (2, "input or output is no text"), (3, "step is no number"),
+        (4, "step is no whole number")]  # fmt: skip
+    assert tally.lines == tally.used + tally.other + tally.unread == len(rows)
+
+
+RECORDS = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from([
+            "step", "data", "metrics", "timing_s/step", "timing_s/gen", "input", "output", "score",
+            "uid", "rollout_id", "samples", "tokens", "response_length", "loss_mask", "trace",
+            "events", "traces", "calls", "nodes", "usage", "time", "start", "end", "task_id",
+            "seqlen", "prompt_len", "tail_version", "session_id", "submit_ts", "phases", "generate",
+            "responses", "scores", "global_step", "input_lengths", "rewards", "token_loss_mask",
+            "token_ids", "group", "index", "turn", "start_s", "end_s", "new_tokens", "log_history",
+            "step_time", "completion", "prompt", "run", "work", "id",
+        ]),
+        inner,
+        max_size=6,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+def _names(error: LogError, path: Path) -> None:
+    assert str(path.parent) in error.message
+    assert "\n" not in error.message
+
+
+def _survives(path: Path) -> None:
+    """Either a run, whose counts balance, or one sentence."""
+    try:
+        log = read_log([path])
+    except LogError as error:
+        _names(error, path)
+        return
+    for tally in log.tallies:
+        assert tally.lines == tally.used + tally.unread + tally.other
+        assert min(tally.used, tally.unread, tally.other) >= 0
+    assert log.steps["step"].is_unique
+    assert not (log.steps[["step_s", "generation_s", "update_s"]] < 0).any().any()
+
+
+@given(st.lists(RECORDS, max_size=6), st.sampled_from(["a.jsonl", "a.json", "step_3.jsonl"]))
+@settings(max_examples=300)
+def test_any_json(rows: list[object], name: str) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        text = "\n".join(map(json.dumps, rows))
+        path.write_text(json.dumps(rows) if name == "a.json" else text, errors="replace")
+        _survives(path)
+
+
+NAMES = ["a.log", "a.jsonl", "a.csv", "a.json", "a.yaml", "a.toml", "a.pt", "a.parquet", "a.zip",
+         "a.gz", "events.out.tfevents.1", "a.db"]  # fmt: skip
+STARTS = [b"", b"PAR1", b"PK\x03\x04", b"\x1f\x8b\x08", b"SQLite format 3\0", b"\x80\x04",
+          b"step:1 - timing_s/gen:", b"perf 3: {", b"{'loss': ", b"Step 4: ", b"{", b"[",
+          b"step,step_s\n", b"metrics_tag: {", b"== Step 1/2 ==\nTiming:\n",
+          b"Train step 1/2 done\n| timeperf/rollout | "]  # fmt: skip
+
+
+@given(st.sampled_from(NAMES), st.sampled_from(STARTS), st.binary(max_size=200))
+@settings(max_examples=300)
+def test_any_bytes(name: str, start: bytes, content: bytes) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        path.write_bytes(start + content)
+        _survives(path)
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_a_console_cut_and_spoilt_anywhere(data: st.DataObject) -> None:
+    import tempfile
+
+    truth = written.run()
+    line = data.draw(st.sampled_from([
+        written.verl_line, lambda t: "\n".join(written.slime_lines(t)), written.nemo_console,
+        written.areal_console, written.skyrl_console]))  # fmt: skip
+    content = bytearray("".join(f"{line(t)}\n" for t in truth).encode())
+    for _ in range(data.draw(st.integers(0, 6))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    end = data.draw(st.integers(0, len(content)))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "console.log")
+        path.write_bytes(bytes(content[:end]))
+        _survives(path)
+
+
+def test_natural_order() -> None:
+    names = ["10.jsonl", "2.jsonl", "a1", "1.jsonl", "a"]
+    assert sorted(names, key=opened.natural) == ["1.jsonl", "2.jsonl", "10.jsonl", "a", "a1"]

@@ -35,6 +35,9 @@ FLOOR = 0.02
 """What the shape of a phase is off by however many steps are seen: lengths made from a mean and a
 maximum, phases one after another. Standard deviation of the log."""
 _LEAST_LINE, _LEAST_RANGE = 10, 0.1
+_LEAST_SLOPE = 0.6
+"""Of an update's level, what grows with tokens as the forecast does: where a machine slows down
+while responses get shorter, steps alone would say less."""
 
 
 @dataclass(frozen=True)
@@ -188,9 +191,9 @@ def fixed_update_s(forecast: Phases, timed: tuple[Figure, ...], quiet: Flags) ->
         if "fixed" not in needed(terms, figure.seconds[kept], ["fixed"]):
             return 0.0
         found = fit(terms, figure.seconds[kept], np.arange(len(own)))
-        if found["forecast"] <= 0:
-            return 0.0
-        return found["fixed"] / found["forecast"]
+        level = float(np.median(figure.seconds[kept] / own))
+        slope = max(found["forecast"], _LEAST_SLOPE * level)
+        return max(float(np.median(figure.seconds[kept] - slope * own)), 0.0) / slope
     return 0.0
 
 

@@ -96,7 +96,19 @@ def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
         tuple(s.tally for s in mattered),
         tuple(notes),
         len(scanned) - len(mattered),
+        _words(one, rows),
+        one.advice,
     )
+
+
+def _words(stack: Stack, rows: Sequence[tuple[Row, Raw]]) -> dict[str, str]:
+    """The stack's own key for each of our columns, as far as its rows have one."""
+    seen = {key for _, raw in rows for key in raw}
+    return {
+        column: next(key for key in keys if key in seen)
+        for column, keys in stack.metrics.items()
+        if not seen.isdisjoint(keys)
+    }
 
 
 def _named(stack: str | None) -> Stack | None:

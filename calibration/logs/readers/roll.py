@@ -130,6 +130,12 @@ def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
         )
 
 
+_ADVICE = {
+    "sync": "async_generation_ratio: 0",
+    "one_step_off": "async_generation_ratio: 1",
+}  # fmt: skip
+"""Our what-ifs in settings of theirs."""
+
 STACK = Stack(
     "roll",
     _METRICS,
@@ -141,6 +147,7 @@ STACK = Stack(
     dumps=(Dump(_fits, _rollouts),),
     overlapped=_overlapped,
     derive=_derive,
+    advice=_ADVICE,
     how={
         1: "track_with: stdout or tensorboard holds time/*",
         2: "rollout_dump_dir dumps the rollouts",

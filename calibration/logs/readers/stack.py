@@ -135,7 +135,8 @@ class Stack:
     in order. outside: phases that their step's time leaves out. how: what to switch on for a level.
     console_counts: whether their console names no step, so that its rows are only counted.
     dumps_again: whether an update on the same rollouts dumps them again.
-    tool_tokens_inside: whether their length of a response holds what tools wrote.
+    tool_tokens_inside: whether their length of a response holds what tools wrote. advice: their
+    settings for a change of a run, by the change's name in `calibration.imported.advice`.
     """
 
     name: str
@@ -156,6 +157,7 @@ class Stack:
     console_counts: bool = False
     dumps_again: bool = False
     tool_tokens_inside: bool = False
+    advice: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def keys(self) -> frozenset[str]:

@@ -22,7 +22,9 @@ LEVEL = 0.9
 DRAWS = 10
 _STEPS = 6
 _BUDGET = 60_000  # rollouts of all runs together
-_SURE = 0.9
+_APRIL = "APRIL: launch 1.5 times the batch, train on the first to end, resume the rest"
+_TAIL = "tail batching: launch more than the batch, drop what ends last, ask it again together"
+_SEER = "hand out group by group as slots come free, the longest expected first"
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,9 @@ def what_ifs(known: Fit, log: RunLog) -> list[WhatIf]:
     if own:
         found.append(_policy("sync", "rollouts and training take turns, all on-policy", []))
     if not _named(own, "april"):
-        found.append(_policy("april", "APRIL: launch 1.5 times the batch, train on the first to "
-                             "end, resume the rest", [{"april": {"over_sampling": 1.5}}]))  # fmt: skip
-    found.append(_policy("over_sampling", "launch 1.25 times the batch, drop what ends last",
-                         ["tail_batching"]))  # fmt: skip
-    found.append(_policy("by_group", "hand out group by group, the longest expected first",
-                         ["seer"]))  # fmt: skip
+        found.append(_policy("april", _APRIL, [{"april": {"over_sampling": 1.5}}]))
+    found.append(_policy("over_sampling", _TAIL, ["tail_batching"]))
+    found.append(_policy("by_group", _SEER, ["seer"]))
     if apart and not _named(own, "one_step_off"):
         found.append(_policy("one_step_off", "make the next rollouts while this batch trains",
                              ["one_step_off"]))  # fmt: skip
@@ -246,5 +245,3 @@ def bottleneck(known: Fit, log: RunLog, steps: Steps) -> tuple[str, ...]:
 def named(log: RunLog, column: str) -> str:
     """A column by the name that the log's own stack has for it."""
     return log.words.get(column, column)
-
-

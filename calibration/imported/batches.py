@@ -13,7 +13,6 @@ from calibration.imported.steps import Steps
 from simulator.costs.base import TrainLoad
 
 
-
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What a step generated and trained on: lengths of each prompt's responses, in tokens."""

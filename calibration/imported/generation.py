@@ -96,7 +96,7 @@ def _prefill_s(cost: CostModel, engines: Engines, prompt_tokens: int, prompts: i
     for count, times in ((most, whole), (left - whole * most, 1)):
         if count and times:
             tokens = count * prompt_tokens
-            work = Iteration(count, tokens, tokens, count * prompt_tokens * (prompt_tokens + 1) // 2,
-                             count, tokens)  # fmt: skip
+            pairs = count * prompt_tokens * (prompt_tokens + 1) // 2
+            work = Iteration(count, tokens, tokens, pairs, count, tokens)
             seconds += times * cost.mixed_iteration_s(work)
     return seconds

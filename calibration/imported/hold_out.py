@@ -110,8 +110,12 @@ def _judge(
     drift: Drift,
     own: list[Batch | None] | None,
 ) -> Judged:
-    draws = forecast(known, [int(i) + 1 for i in keep], drift,
-                     None if own is None else [b for i in keep if (b := own[i]) is not None])
+    draws = forecast(
+        known,
+        [int(i) + 1 for i in keep],
+        drift,
+        None if own is None else [b for i in keep if (b := own[i]) is not None],
+    )
     low, high = ends(draws, LEVEL)
     total_low, total_high = ends(draws.sum(axis=1), LEVEL).tolist()
     return Judged(

@@ -108,7 +108,9 @@ class LengthsFit:
 
     def drawn(self, rng: np.random.Generator) -> FloatArray:
         """Values drawn anew."""
-        return np.asarray(rng.multivariate_normal(self.values, self.covariance, check_valid="ignore"))
+        return np.asarray(
+            rng.multivariate_normal(self.values, self.covariance, check_valid="ignore")
+        )
 
     def errors(self) -> dict[str, float]:
         """Standard errors of the scenario's keys (delta method)."""
@@ -212,7 +214,7 @@ def _of_longest(
 ) -> FloatArray:
     """Log density of the log of the longest of all responses, none of them cut."""
     at = np.log(np.maximum(found.longest - 0.5, 1.0))[:, None]
-    nodes, weights = _nodes()
+    _, weights = _nodes()
     u = (at - level) / w
     below = (1 - runaway) * _ndtr(u)
     density = (1 - runaway) * np.exp(-0.5 * u * u) / (math.sqrt(2 * math.pi) * w)
@@ -222,12 +224,10 @@ def _of_longest(
     return np.asarray(np.log(groups) + (groups - 1) * np.log(all_below) + np.log(edge))
 
 
-def _of_shortest(
-    found: FewFigures, level: FloatArray, w: float, groups: FloatArray
-) -> FloatArray:
+def _of_shortest(found: FewFigures, level: FloatArray, w: float, groups: FloatArray) -> FloatArray:
     """The same of the shortest."""
     at = np.log(np.maximum(found.shortest - 0.5, 0.5))[:, None]
-    nodes, weights = _nodes()
+    _, weights = _nodes()
     u = (at - level) / w
     above = _ndtr(-u)
     density = np.exp(-0.5 * u * u) / (math.sqrt(2 * math.pi) * w)
@@ -303,7 +303,12 @@ def _sandwich(found: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArray
 
 
 def lengths_like(
-    count: int, mean: float, longest: float, cut: float, cap: int, total_sd: float,
+    count: int,
+    mean: float,
+    longest: float,
+    cut: float,
+    cap: int,
+    total_sd: float,
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
     """``count`` lengths with this mean and longest response, shape (count,), in random order.
@@ -333,4 +338,4 @@ def lengths_like(
             high = middle
     lengths = np.concatenate([np.clip(high * shape, 1.0, top), np.full(at_top, top)])
     rng.shuffle(lengths)
-    return np.maximum(np.rint(lengths), 1).astype(np.int64)
+    return np.asarray(np.maximum(np.rint(lengths), 1), dtype=np.int64)

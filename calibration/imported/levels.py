@@ -140,9 +140,7 @@ def _rest(
     return (Figure("rest_s", ("rest",), np.maximum(left, 0.0)),)
 
 
-def fit_levels(
-    forecast: Phases, timed: tuple[Figure, ...], quiet: Flags
-) -> Levels:
+def fit_levels(forecast: Phases, timed: tuple[Figure, ...], quiet: Flags) -> Levels:
     """The factors that are likely. forecast: of the same steps, at factors of 1."""
     from scipy.optimize import least_squares
 

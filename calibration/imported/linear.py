@@ -62,7 +62,7 @@ def fit_linear(
     spreads["prefill"] = 2 * PRIOR_SD["prefill"]
     together = generation is not None and generation is update
     shares = (_SPLIT, 1 - _SPLIT) if together else (1.0, 1.0)
-    if together:
+    if generation is not None and together:
         assumed.append(f"half of each step is taken to be generation: only {generation.name} was "
                        "timed")  # fmt: skip
     if update is not None:
@@ -105,9 +105,7 @@ def fit_linear(
                      tuple(assumed))  # fmt: skip
 
 
-def _middle(
-    seconds: FloatArray, quiet: Flags
-) -> float:
+def _middle(seconds: FloatArray, quiet: Flags) -> float:
     kept = seconds[quiet & np.isfinite(seconds)]
     return max(float(np.median(kept)), 0.0) if len(kept) else 0.0
 

@@ -37,8 +37,8 @@ from calibration.logs.run_log import RunLog
 from calibration.robust import FloatArray
 from simulator.errors import ScenarioError
 from simulator.scenario.scenario import Scenario
-from simulator.workload.measured import ResampledWorkload
 from simulator.workload.draws import GroupDraw
+from simulator.workload.measured import ResampledWorkload
 
 Shape = Literal["roofline", "linear", "none"]
 Drift = Literal["freeze", "extrapolate"]
@@ -72,9 +72,11 @@ class Counts:
 class Fit:
     """What a part of a log says. parts: of the scenario, with its costs. cost: ``cost`` of a
     scenario. shape: where the costs' shape is from. levels: factors on them (already in ``cost``)
-    and how sure. steps: that were fitted, of those logged. few: lengths from figures a step; rollouts: from the rollouts themselves. ratios:
-    measured over forecast of the fitted steps. figures: what was timed. speed, length: how the level
-    of a step's seconds at its tokens, and of the mean length, wander."""
+    and how sure. steps: that were fitted, of those logged. few: lengths from figures a step;
+    rollouts: from the rollouts themselves. ratios: measured over forecast of the fitted steps.
+    figures: what was timed. speed, length: how the level of a step's seconds at its tokens, and of
+    the mean length, wander.
+    """
 
     parts: tuple[Part, ...]
     counts: Counts
@@ -164,8 +166,8 @@ class Fit:
 
         def from_model(step: int, longer: float) -> Batch:
             shape = (counts.batch_groups, counts.group_size)
-            logs = math.log(own["median_tokens"] * back * longer) + own["drift_per_step"] * step
-            logs = logs + own["between_sd"] * rng.standard_normal((shape[0], 1))
+            level = math.log(own["median_tokens"] * back * longer) + own["drift_per_step"] * step
+            logs = level + own["between_sd"] * rng.standard_normal((shape[0], 1))
             logs = logs + own["within_sd"] * rng.standard_normal(shape)
             tokens = np.clip(np.ceil(np.exp(np.minimum(logs, 20.0))), 1, counts.cap)
             tokens = np.where(rng.random(shape) < own["runaway"], counts.cap, tokens)
@@ -197,9 +199,7 @@ def fit(
     batches = batches_of(steps, rollouts, counts, total_sd)
     notes = list(() if of_rollouts is None else of_rollouts.notes)
     timed = figures(steps, log.overlapped)
-    shape, cost, levels, coefficients, own_parts = _costs(
-        log, steps, parts, batches, timed, notes
-    )
+    shape, cost, levels, coefficients, own_parts = _costs(log, steps, parts, batches, timed, notes)
     ratios = np.zeros(0)
     whole = replaced(parts, own_parts)
     if shape != "none" and not log.overlapped:
@@ -210,10 +210,24 @@ def fit(
             forecast = phases(built(whole, cost), chosen).total()
             ratios = steps.whole_s[kept] / forecast
             ratios = ratios[np.isfinite(ratios)]
-    return Fit(whole, counts, cost, shape, levels, few, of_rollouts,
-               "" if rollouts is None else rollouts.tokens_from, int(steps.quiet.sum()), len(steps),
-               ratios, timed, Wander.of(np.log(ratios)), _length(steps, few, of_rollouts), coefficients,
-               tuple(notes))  # fmt: skip
+    return Fit(
+        whole,
+        counts,
+        cost,
+        shape,
+        levels,
+        few,
+        of_rollouts,
+        "" if rollouts is None else rollouts.tokens_from,
+        int(steps.quiet.sum()),
+        len(steps),
+        ratios,
+        timed,
+        Wander.of(np.log(ratios)),
+        _length(steps, few, of_rollouts),
+        coefficients,
+        tuple(notes),
+    )
 
 
 def _length(
@@ -249,7 +263,7 @@ def phases(scenario: Scenario, batches: Sequence[Batch]) -> Phases:
 
 
 def _thinned(places: list[int], batches: Sequence[Batch | None]) -> list[int]:
-    each = max(np.mean([b.rollouts for b in batches if b is not None] or [1]), 1.0)
+    each = max(float(np.mean([b.rollouts for b in batches if b is not None] or [1])), 1.0)
     most = max(int(MOST_PRICED / each), 4)
     if len(places) <= most:
         return places
@@ -286,8 +300,13 @@ def _costs(
                 fixed_s = fixed_update_s(forecast, timed, quiet)
                 if fixed_s:
                     minibatches = setting(own, f"{TRAINER}.minibatches") or 1
-                    own.append(Part(f"{TRAINER}.step_fixed_s", float(f"{fixed_s / minibatches:.4g}"),
-                                    "fitted: what an update takes whatever its tokens"))
+                    own.append(
+                        Part(
+                            f"{TRAINER}.step_fixed_s",
+                            float(f"{fixed_s / minibatches:.4g}"),
+                            "fitted: what an update takes whatever its tokens",
+                        )
+                    )
                     section = mapping(own)["cost"]
                     forecast = phases(built(parts, section), chosen)
                 levels = fit_levels(forecast, timed, quiet)

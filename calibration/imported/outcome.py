@@ -1,10 +1,10 @@
-"""From a log to what it is good for: fits, their judgement on held-out steps, a scenario, advice."""
+"""From a log to what it is good for: fits, their judgement, a scenario, advice."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from calibration.imported import advice as what_if
 from calibration.imported import model as fits
@@ -94,8 +94,8 @@ def _resized(used: Steps, parts: Sequence[Part]) -> list[Part]:
     if math.isfinite(rollouts) and rollouts >= 1:
         groups = max(round(rollouts / size), 1)
         if groups != setting(parts, "workload.batch_groups"):
-            found.append(Part("workload.batch_groups", groups,
-                              f"rollouts of the median step from step {used.number[0]} on"))  # fmt: skip
+            said = f"rollouts of the median step from step {used.number[0]} on"
+            found.append(Part("workload.batch_groups", groups, said))
     longest = used.median("max_new_tokens")
     cut = used.median("truncated_share")
     cap = setting(parts, "workload.max_new_tokens")
@@ -133,7 +133,7 @@ def scenario_parts(known: Fit, drift: Drift) -> tuple[Part, ...]:
 
 def _cost_parts(known: Fit, over: str) -> list[Part]:
     found = []
-    for name, value in known.coefficients.items():
+    for name in known.coefficients:
         linear = known.cost["linear"][name]
         found.append(Part(f"cost.linear.{name}", linear, _linear_source(name, known, over)))
     if known.shape == "roofline" and not any(p.key.startswith("cost.") for p in known.parts):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -59,16 +60,16 @@ def with_pace(known: Fit, steps: Steps, drift: Drift) -> Fit:
     except (ScenarioError, RunError) as error:
         return replace(known, notes=(*known.notes, f"the run cannot be simulated ({error})"))
     factor = math.exp((low + high) / 2)
-    note = ("rollouts were made beside the training: their pace is the one at which a simulated run "
-            "has the measured steps")  # fmt: skip
+    note = ("rollouts were made beside the training: their pace is the one at which a simulated "
+            "run has the measured steps")  # fmt: skip
     cost = scaled(known, factor, _SD)
     levels = replace(known.levels, seen={**known.levels.seen, "decode": "step_s, while it waits"},
-                     factors={**known.levels.factors, "decode": factor},
+                     factors={**known.levels.factors, "decode": cost["scale"]["decode"]},
                      spreads={**known.levels.spreads, "decode": _SD})  # fmt: skip
     return replace(known, cost=cost, levels=levels, notes=(*known.notes, note))
 
 
-def scaled(known: Fit, factor: float, sd: float) -> dict[str, object]:
+def scaled(known: Fit, factor: float, sd: float) -> dict[str, Any]:
     """``cost`` with another factor on decoding."""
     cost = dict(known.cost)
     scale = dict(cost.get("scale", {}))
@@ -81,5 +82,3 @@ def scaled(known: Fit, factor: float, sd: float) -> dict[str, object]:
     scale["decode_sd"] = sd
     cost["scale"] = scale
     return cost
-
-

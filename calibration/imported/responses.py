@@ -63,17 +63,19 @@ def _whole(table: pd.DataFrame, tokens_from: str) -> Rollouts | None:
     table = table[table["new_tokens"] >= 1]
     if table.empty:
         return None
-    return Rollouts(table.assign(new_tokens=table["new_tokens"].round().astype("int64")), tokens_from)
+    return Rollouts(
+        table.assign(new_tokens=table["new_tokens"].round().astype("int64")), tokens_from
+    )
 
 
 def batches_of(found: Rollouts, steps: Steps, usual_prompt: int) -> list[Batch | None]:
     """The batch of each step; None for a step without rollouts."""
     by: dict[int, Batch] = {}
     prompts = found.table["prompt_tokens"].fillna(usual_prompt)
-    for step, rows in found.table.groupby("step", sort=True):
+    for step, rows in found.table.groupby(found.table["step"].astype(int), sort=True):
         groups = rows.groupby("group")["new_tokens"].agg(tuple)
         asked = float(prompts.loc[rows.index].mean())
-        by[int(step)] = Batch(max(round(asked), 1), tuple(groups))  # type: ignore[call-overload]
+        by[int(str(step))] = Batch(max(round(asked), 1), tuple(groups))
     return [by.get(int(number)) for number in steps.number]
 
 
@@ -84,7 +86,8 @@ def as_responses(found: Rollouts, steps: Steps, cap: int, usual_prompt: int) -> 
     _, group = np.unique(table["group"].to_numpy(), return_inverse=True)
     tokens = table["new_tokens"].to_numpy(dtype=float)
     capped = (tokens >= cap) | (table["truncated"] == 1).to_numpy()
-    launched = table["step"].map(places).to_numpy(dtype=float) - (len(steps) - 1)
+    launched = np.array([places[int(step)] for step in table["step"]], dtype=np.float64)
+    launched -= len(steps) - 1
     return responses.Responses(
         group.astype(np.int64),
         tokens,
@@ -135,5 +138,5 @@ def fit_rollouts(found: responses.Responses, steps_ahead: int) -> Fitted | None:
     groups = measured_groups.measured(found)
     count = len(groups)
     rounds = max(min(math.ceil(count / _GROUPS_PER_STEP), steps_ahead), 1)
-    return Fitted(lengths, rewards, replace(groups, version=tuple(i % rounds for i in range(count))),
-                  tuple(notes))  # fmt: skip
+    groups = replace(groups, version=tuple(i % rounds for i in range(count)))
+    return Fitted(lengths, rewards, groups, tuple(notes))

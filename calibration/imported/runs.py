@@ -41,7 +41,9 @@ class SmallRun:
     drift: Drift
 
     @classmethod
-    def of(cls, known: Fit, changed: Sequence[Part], cost: Mapping[str, Any], drift: Drift) -> SmallRun:
+    def of(
+        cls, known: Fit, changed: Sequence[Part], cost: Mapping[str, Any], drift: Drift
+    ) -> SmallRun:
         """Of the fitted scenario with some parts changed. Raises ScenarioError."""
         parts = replaced(known.parts, changed)
         whole = built(parts, cost)

@@ -1,4 +1,4 @@
-"""The scenario of a log as data: its parts as a mapping, and what else its settings say of costs."""
+"""The scenario of a log as data, and what else its settings say of costs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def mapping(parts: Iterable[Part]) -> dict[str, Any]:
 
 
 def built(
-    parts: Iterable[Part], cost: Mapping[str, Any], lengths: Mapping[str, Any] | None = None,
+    parts: Iterable[Part],
+    cost: Mapping[str, Any],
+    lengths: Mapping[str, Any] | None = None,
     folder: Path = Path(),
 ) -> Scenario:
     """The scenario with these costs, and with drawn lengths in the place of its own. Raises

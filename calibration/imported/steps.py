@@ -144,8 +144,10 @@ def _of_sizes(steps: Steps) -> list[Change]:
     for at, before in zip(at_cap[1:], at_cap[:-1], strict=True):
         other = abs(np.log(longest[at] / longest[before])) > _OTHER_SIZE
         ahead, behind = longest[at_cap[at_cap >= at]], longest[at_cap[at_cap < at]]
-        if other and min(len(ahead), len(behind)) >= LEAST_STEPS and (
-            np.ptp(ahead[:LEAST_STEPS]) == np.ptp(behind[-LEAST_STEPS:]) == 0
+        if (
+            other
+            and min(len(ahead), len(behind)) >= LEAST_STEPS
+            and (np.ptp(ahead[:LEAST_STEPS]) == np.ptp(behind[-LEAST_STEPS:]) == 0)
         ):
             what = f"responses are cut at {longest[at]:.0f} tokens, at {longest[before]:.0f} before"
             found.append(Change(int(at), int(steps.number[at]), what))

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 SCENARIO = "scenario.yaml"
 SAID = "import.json"
 FITTED, REPORT = "fitted.json", "report.html"
-FILES = (SCENARIO, SAID, draft.LENGTHS_FILE, FITTED, REPORT, *(table.name for table in columns.TABLES))
+FILES = (
+    SCENARIO,
+    SAID,
+    draft.LENGTHS_FILE,
+    FITTED,
+    REPORT,
+    *(table.name for table in columns.TABLES),
+)
 WHAT = "import"
 
 

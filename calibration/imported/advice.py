@@ -11,7 +11,7 @@ import numpy as np
 
 from calibration.forecast import ends
 from calibration.imported.model import Drift, Fit
-from calibration.imported.runs import SmallRun
+from calibration.imported.runs import WARM_STEPS, SmallRun
 from calibration.imported.scenario import setting
 from calibration.imported.steps import Steps
 from calibration.logs.draft import Part
@@ -20,8 +20,8 @@ from simulator.errors import RunError, ScenarioError
 
 LEVEL = 0.9
 DRAWS = 10
-_STEPS = 6
-_BUDGET = 60_000  # rollouts of all runs together
+_POINT_STEPS, _DRAWN_STEPS = 8, 3
+_BUDGET = 40_000  # rollouts of all runs together
 _APRIL = "APRIL: launch 1.5 times the batch, train on the first to end, resume the rest"
 _TAIL = "tail batching: launch more than the batch, drop what ends last, ask it again together"
 _SEER = "hand out group by group as slots come free, the longest expected first"
@@ -159,14 +159,16 @@ def advise(known: Fit, log: RunLog, steps: Steps, words: Mapping[str, str], drif
     if base is None:
         return Advice(bottleneck(known, log, steps), (), 0, 1)
     rollouts = max(known.counts.batch_groups * known.counts.group_size // base.divided, 1)
-    draws, length = _effort(rollouts, len(runs))
+    point, draws, length = _effort(rollouts, len(runs))
     timed: dict[str, list[float]] = {}
     failed = {each.key: why for each, _, why in runs if why}
     for each, run, _ in runs:
         if run is None:
             continue
         try:
-            timed[each.key] = [run.mean_step_s(draw, length) for draw in range(draws + 1)]
+            timed[each.key] = [
+                run.mean_step_s(draw, length if draw else point) for draw in range(draws + 1)
+            ]
         except (ScenarioError, RunError) as error:
             failed[each.key] = str(error)
     answers = []
@@ -185,11 +187,12 @@ def advise(known: Fit, log: RunLog, steps: Steps, words: Mapping[str, str], drif
     return Advice(bottleneck(known, log, steps), tuple(answers), draws, base.divided)
 
 
-def _effort(rollouts: int, runs: int) -> tuple[int, int]:
-    """Draws and steps of a run that the budget allows."""
-    able = _BUDGET // max(rollouts * runs, 1)  # steps of all draws of one run
-    length = min(max(able // (DRAWS + 1) - 2, 2), _STEPS)
-    return min(max(able // (length + 2) - 1, 3), DRAWS), length
+def _effort(rollouts: int, runs: int) -> tuple[int, int, int]:
+    """Steps of the run as fitted, draws, and steps of each, as far as the budget allows."""
+    able = _BUDGET // max(rollouts * runs, 1)
+    point = min(max(able // 5, 3), _POINT_STEPS)
+    draws = min(max((able - point - WARM_STEPS) // (_DRAWN_STEPS + WARM_STEPS), 3), DRAWS)
+    return point, draws, _DRAWN_STEPS
 
 
 def _cost(known: Fit, each: WhatIf) -> dict[str, Any]:

@@ -79,6 +79,7 @@ def _judged(each: Judged) -> dict[str, Any]:
         "forecast_s": each.forecast_s.tolist(),
         "low_s": each.low_s.tolist(),
         "high_s": each.high_s.tolist(),
+        "total_s": each.total_s,
         "total_interval_s": [each.total_low_s, each.total_high_s],
         "median_error": each.median_error,
         "total_error": each.total_error,

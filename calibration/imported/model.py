@@ -182,9 +182,14 @@ def _scaled(tokens: int, factor: float, cap: int) -> int:
 
 
 def fit(
-    log: RunLog, steps: Steps, parts: Sequence[Part], rollouts: own_rollouts.Rollouts | None
+    log: RunLog,
+    steps: Steps,
+    parts: Sequence[Part],
+    rollouts: own_rollouts.Rollouts | None,
+    graded_too: bool = True,
 ) -> Fit:
     """Fits costs and lengths to ``steps`` of the log. parts: of its scenario, without costs.
+    graded_too: whether rewards are wanted.
 
     Raises ScenarioError where the parts make no scenario.
     """
@@ -192,7 +197,7 @@ def fit(
     of_rollouts = few = None
     if rollouts is not None:
         found = own_rollouts.as_responses(rollouts, steps, counts.cap, counts.prompt_tokens)
-        of_rollouts = own_rollouts.fit_rollouts(found, 60)
+        of_rollouts = own_rollouts.fit_rollouts(found, 60, graded_too)
     if of_rollouts is None:
         few = fit_few(FewFigures.of(steps, counts.group_size, counts.cap))
     total_sd = math.exp(TOTAL_SD if few is None else float(few.values[1]))

@@ -110,9 +110,11 @@ class Fitted:
     notes: tuple[str, ...]
 
 
-def fit_rollouts(found: responses.Responses, steps_ahead: int) -> Fitted | None:
+def fit_rollouts(
+    found: responses.Responses, steps_ahead: int, graded_too: bool = True
+) -> Fitted | None:
     """None for too few groups. Groups are brought to the lengths of the log's end, and dealt evenly
-    over the ``steps_ahead`` versions that a scenario has."""
+    over the ``steps_ahead`` versions that a scenario has. graded_too: whether to fit rewards."""
     if found.groups < 2 or not len(found.tokens):
         return None
     notes: list[str] = []
@@ -123,7 +125,7 @@ def fit_rollouts(found: responses.Responses, steps_ahead: int) -> Fitted | None:
         lengths = {"lengths": {"drift_per_step": 0.0}, "standard_errors": {}}
     graded = np.isfinite(found.reward)
     rewards = None
-    if graded.all() and "between_sd" in lengths["lengths"]:
+    if graded_too and graded.all() and "between_sd" in lengths["lengths"]:
         try:
             rewards = responses.rewards(found, lengths["lengths"])
         except ScenarioError as error:

@@ -23,9 +23,10 @@ from simulator.scenario.scenario import Scenario
 from simulator.studies.simulate import simulate
 from simulator.workload.measured import ResampledWorkload
 
-MOST_ROLLOUTS = 384
+MOST_ROLLOUTS = 256
 """Of a step of a small run, where replicas and batch can be divided."""
-_WARM = 2
+WARM_STEPS = 2
+"""Of a run, left out of its mean step."""
 _SEED_STRIDE = 1009
 
 
@@ -91,8 +92,8 @@ class SmallRun:
 
     def mean_step_s(self, draw: int, steps: int) -> float:
         """Mean seconds of a step once it has warmed up. Raises ScenarioError or RunError."""
-        found = simulate(self.scenario(draw, steps + _WARM)).run.steps
-        return float(np.mean([record.step_s for record in found[_WARM:]]))
+        found = simulate(self.scenario(draw, steps + WARM_STEPS)).run.steps
+        return float(np.mean([record.step_s for record in found[WARM_STEPS:]]))
 
 
 def _divisor(parts: Sequence[Part]) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from calibration.forecast import ends
 from calibration.imported.model import Drift, Fit
-from calibration.imported.runs import WARM_STEPS, SmallRun
+from calibration.imported.runs import LAST_STEPS, WARM_STEPS, SmallRun
 from calibration.imported.scenario import setting
 from calibration.imported.steps import Steps
 from calibration.logs.draft import Part
@@ -21,7 +21,7 @@ from simulator.errors import RunError, ScenarioError
 LEVEL = 0.9
 DRAWS = 10
 _POINT_STEPS, _DRAWN_STEPS = 8, 3
-_BUDGET = 40_000  # rollouts of all runs together
+_BUDGET = 45_000  # rollouts of all runs together
 _APRIL = "APRIL: launch 1.5 times the batch, train on the first to end, resume the rest"
 _TAIL = "tail batching: launch more than the batch, drop what ends last, ask it again together"
 _SEER = "hand out group by group as slots come free, the longest expected first"
@@ -172,6 +172,7 @@ def advise(known: Fit, log: RunLog, steps: Steps, words: Mapping[str, str], drif
         except (ScenarioError, RunError) as error:
             failed[each.key] = str(error)
     answers = []
+    weights = np.array([point, *[length] * draws], dtype=float)
     first = timed.get(asked[0].key)
     for each in asked:
         said = words.get(each.key, "")
@@ -181,9 +182,9 @@ def advise(known: Fit, log: RunLog, steps: Steps, words: Mapping[str, str], drif
         own = timed[each.key]
         ratios = np.array(first) / np.array(own)
         low, high = (ends(ratios[1:], LEVEL) if len(ratios) > 1 else ratios[[0, 0]]).tolist()
-        middle = float(ratios[0])
+        middle = float(weights @ first / (weights @ own))
         answers.append(Answer(each.key, each.said, said, middle, min(low, middle),
-                              max(high, middle), own[0]))  # fmt: skip
+                              max(high, middle), float(weights @ own / weights.sum())))  # fmt: skip
     return Advice(bottleneck(known, log, steps), tuple(answers), draws, base.divided)
 
 
@@ -191,7 +192,8 @@ def _effort(rollouts: int, runs: int) -> tuple[int, int, int]:
     """Steps of the run as fitted, draws, and steps of each, as far as the budget allows."""
     able = _BUDGET // max(rollouts * runs, 1)
     point = min(max(able // 5, 3), _POINT_STEPS)
-    draws = min(max((able - point - WARM_STEPS) // (_DRAWN_STEPS + WARM_STEPS), 3), DRAWS)
+    beside = WARM_STEPS + LAST_STEPS
+    draws = min(max((able - point - beside) // (_DRAWN_STEPS + beside), 3), DRAWS)
     return point, draws, _DRAWN_STEPS
 
 
@@ -218,7 +220,7 @@ _WORDS = {
 
 def bottleneck(known: Fit, log: RunLog, steps: Steps) -> tuple[str, ...]:
     """Where a step's time goes, with the log's own names of it."""
-    whole = float(np.nanmedian(steps.whole_s[steps.quiet])) if steps.quiet.any() else math.nan
+    whole = steps.median_s
     timed = {name: steps.median(name) for name in _WORDS}
     timed = {name: s for name, s in timed.items() if math.isfinite(s) and s > 0}
     found: list[str] = []

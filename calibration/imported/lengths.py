@@ -212,7 +212,8 @@ def _of_cut(found: FewFigures, share: FloatArray) -> FloatArray:
 def _of_longest(
     found: FewFigures, level: FloatArray, w: float, runaway: float, groups: FloatArray
 ) -> FloatArray:
-    """Log density of the log of the longest of all responses, none of them cut."""
+    """Log density of the log of the longest of all responses, given that none was cut: how many
+    were is told by their share."""
     at = np.log(np.maximum(found.longest - 0.5, 1.0))[:, None]
     _, weights = _nodes()
     u = (at - level) / w
@@ -221,7 +222,10 @@ def _of_longest(
     g = found.group_size
     all_below = np.maximum((below**g) @ weights, 1e-300)
     edge = np.maximum((g * below ** (g - 1) * density) @ weights, 1e-300)
-    return np.asarray(np.log(groups) + (groups - 1) * np.log(all_below) + np.log(edge))
+    uncut = (1 - runaway) * _ndtr((math.log(found.cap) - level) / w)
+    none_cut = np.maximum((uncut**g) @ weights, 1e-300)
+    below_all = np.log(groups) + (groups - 1) * np.log(all_below) + np.log(edge)
+    return np.asarray(below_all - groups * np.log(none_cut))
 
 
 def _of_shortest(found: FewFigures, level: FloatArray, w: float, groups: FloatArray) -> FloatArray:

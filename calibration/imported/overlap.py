@@ -12,8 +12,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from calibration.imported.levels import PRIOR_SD
 from calibration.imported.model import Drift, Fit
 from calibration.imported.runs import SmallRun
@@ -32,7 +30,7 @@ def with_pace(known: Fit, steps: Steps, drift: Drift) -> Fit:
     if known.shape == "none" or (known.few is None and known.rollouts is None):
         return known
     wait, whole = steps.median("wait_s"), steps.median("step_s")
-    measured = float(np.nanmedian(steps.whole_s[steps.quiet]))
+    measured = steps.median_s
     if not math.isfinite(measured):
         return known
     waits = math.isfinite(wait) and wait > _WAITS * whole

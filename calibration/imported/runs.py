@@ -25,8 +25,9 @@ from simulator.workload.measured import ResampledWorkload
 
 MOST_ROLLOUTS = 256
 """Of a step of a small run, where replicas and batch can be divided."""
-WARM_STEPS = 2
-"""Of a run, left out of its mean step."""
+WARM_STEPS, LAST_STEPS = 2, 1
+"""Of a run, left out of its mean step: rollouts that run ahead make the first ones longer and leave
+the last one nothing to wait for."""
 _SEED_STRIDE = 1009
 
 
@@ -92,8 +93,8 @@ class SmallRun:
 
     def mean_step_s(self, draw: int, steps: int) -> float:
         """Mean seconds of a step once it has warmed up. Raises ScenarioError or RunError."""
-        found = simulate(self.scenario(draw, steps + WARM_STEPS)).run.steps
-        return float(np.mean([record.step_s for record in found[WARM_STEPS:]]))
+        found = simulate(self.scenario(draw, steps + WARM_STEPS + LAST_STEPS)).run.steps
+        return float(np.mean([each.step_s for each in found[WARM_STEPS:-LAST_STEPS]]))
 
 
 def _divisor(parts: Sequence[Part]) -> int:

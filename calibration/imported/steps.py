@@ -54,6 +54,12 @@ class Steps:
         kept = found[self.quiet & np.isfinite(found)]
         return float(np.median(kept)) if len(kept) else float("nan")
 
+    @property
+    def median_s(self) -> float:
+        """Of the quiet steps; NaN where none is timed."""
+        kept = self.whole_s[self.quiet & np.isfinite(self.whole_s)]
+        return float(np.median(kept)) if len(kept) else float("nan")
+
     def has(self, name: str) -> bool:
         """Whether most quiet steps have a column."""
         found = np.isfinite(self.column(name)[self.quiet])

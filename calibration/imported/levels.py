@@ -59,6 +59,11 @@ class Levels:
     spreads: dict[str, float]
     seen: dict[str, str]
 
+    def less_sure(self, phases: tuple[str, ...], sd: float) -> Levels:
+        """With more spread of these phases."""
+        wider = {p: math.hypot(s, sd) if p in phases else s for p, s in self.spreads.items()}
+        return Levels(self.factors, wider, self.seen)
+
     @classmethod
     def prior(cls) -> Levels:
         """Nothing was timed."""

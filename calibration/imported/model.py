@@ -42,6 +42,8 @@ from simulator.workload.measured import ResampledWorkload
 
 Shape = Literal["roofline", "linear", "none"]
 Drift = Literal["freeze", "extrapolate"]
+_PROMPTS_SD = 0.3
+"""Of the log of an update's tokens, where its prompts are assumed."""
 MOST_PRICED = 120_000
 """Rollouts of the steps that costs are held against; of longer logs, steps evenly over them."""
 
@@ -315,6 +317,10 @@ def _costs(
                     section = mapping(own)["cost"]
                     forecast = phases(built(parts, section), chosen)
                 levels = fit_levels(forecast, timed, quiet)
+            if not steps.has("mean_prompt_tokens") and setting(parts, "workload.prompt_tokens"):
+                levels = levels.less_sure(("log_prob", "update"), _PROMPTS_SD)
+                notes.append("the log does not hold how long prompts are: the trainer's factors "
+                             "hold whatever the assumed length is off by")  # fmt: skip
         except ScenarioError as error:
             notes.append(f"the roofline does not take this run ({error}): its shape is not used")
         else:

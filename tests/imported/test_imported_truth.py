@@ -60,8 +60,7 @@ def test_every_cost_lies_in_its_interval(
     assert found.fit.shape == "roofline"
     levels = found.fit.levels
     phases = ["decode", "prefill"]
-    if stack != "skyrl":  # which logs no prompts: its trainer's factors hold their assumed length
-        phases += ["log_prob", "update"]
+    phases += ["log_prob", "update"]  # SkyRL logs no prompts: its spreads hold an assumed length
     if stack != "nemo_rl":  # whose switch is another figure
         phases += ["sync", "switch"]
     for phase in phases:

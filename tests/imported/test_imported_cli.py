@@ -57,9 +57,7 @@ def test_the_whole_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert _call("compare", out / "scenario.yaml", "--policy", "sync", "--policy", "april") == 0
 
 
-def test_without_advice_and_as_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_advice_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "run.csv"
     written.table(log, _rows(20))
     assert _call("import", log, "--no-advise") == 0
@@ -96,8 +94,8 @@ def test_drift_is_frozen_or_goes_on(tmp_path: Path) -> None:
     key = "workload.lengths.drift_per_step"
     assert values[0][key] == 0.0
     assert values[1][key] == pytest.approx(0.02, abs=0.005)
-    assert values[0]["workload.lengths.median_tokens"] < (
-        values[1]["workload.lengths.median_tokens"]
+    assert (
+        values[0]["workload.lengths.median_tokens"] < (values[1]["workload.lengths.median_tokens"])
     )  # frozen is the last quarter, and lengths rise
 
 

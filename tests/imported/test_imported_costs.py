@@ -110,8 +110,11 @@ def test_an_outlier_does_not_matter_and_a_prior_holds_where_two_phases_share_a_f
     seconds = 1.5 * forecast["update"]
     seconds[3] *= 50
     both = forecast["sync"] + forecast["switch"]
-    found = fit_levels(forecast, (Figure("update_s", ("update",), seconds),
-                                  Figure("sync_s", ("sync", "switch"), 2 * both)), quiet)  # fmt: skip
+    timed = (
+        Figure("update_s", ("update",), seconds),
+        Figure("sync_s", ("sync", "switch"), 2 * both),
+    )
+    found = fit_levels(forecast, timed, quiet)
     assert found.factors["update"] == pytest.approx(1.5, rel=0.02)
     total = found.factors["sync"] * 1.0 + found.factors["switch"] * 8.0
     assert total == pytest.approx(18.0, rel=0.02)

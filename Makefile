@@ -45,8 +45,9 @@ check: $(VENV)/.installed  ## Types, lint, formatting, import contracts
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports
 
-bench: $(VENV)/.installed  ## Speed and memory of the simulator
+bench: $(VENV)/.installed  ## Speed and memory of the simulator and of imports
 	$(VENV)/bin/python benchmarks/speed.py
+	$(VENV)/bin/python benchmarks/import_logs.py
 
 published: $(VENV)/.installed  ## Forecasts against published measurements
 	$(VENV)/bin/python -m benchmarks.published

@@ -172,7 +172,7 @@ def import_log(
     force: Annotated[bool, typer.Option("--force", help="Replace what --out holds.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Read the log of a run: verl, TRL, slime, NeMo-RL, ...
+    """Read what another trainer logged into a scenario.
 
     The trainer is recognised (verl, trl, slime, nemo_rl, prime_rl, areal, skyrl, openrlhf, roll, or
     a table of our own columns), costs and lengths are fitted, and judged on the run's own last

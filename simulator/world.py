@@ -22,17 +22,23 @@ from simulator.rollout import Key, Rollout, Stay
 class ClusterShape:
     """Which GPUs a world holds: replicas x gpus_per_replica for rollouts and trainer_gpus for the
     trainer; the same ones where they are colocated. slots: rollouts that its replicas run at once,
-    all together; 0 where that is not known."""
+    all together; 0 where that is not known. other_gpus: of reference, critic and reward models."""
 
     replicas: int
     gpus_per_replica: int
     trainer_gpus: int
     colocated: bool
     slots: int = 0
+    other_gpus: int = 0
+
+    @property
+    def held_gpus(self) -> int:
+        """All GPUs held while the run lasts."""
+        return self.gpus + self.other_gpus
 
     @property
     def gpus(self) -> int:
-        """GPUs held while the run lasts."""
+        """Those of rollouts and the trainer."""
         rollout_gpus = self.replicas * self.gpus_per_replica
         if self.colocated:
             return max(rollout_gpus, self.trainer_gpus)
@@ -64,8 +70,8 @@ class TrainBatch:
 @dataclass(frozen=True, slots=True)
 class Phase:
     """An interval of trainer, sync or switch work: ``kind`` is ``train``, ``log_prob``,
-    ``forward``, ``backward``, ``gradient_exchange``, ``optimizer``, ``rest``, ``sync`` or
-    ``switch``.
+    ``forward``, ``backward``, ``gradient_exchange``, ``optimizer``, ``critic``, ``rest``, ``sync``
+    or ``switch``.
     """
 
     kind: str

@@ -13,13 +13,13 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simulator.cli.app import main
+from tests.conftest import Cli
 
 TINY = """\
 cluster: {replicas: 2}
@@ -49,29 +49,12 @@ POLICY = "policy:\n  - april: {over_sampling: 2.0}\n"
 TABLES = ("spans.csv", "steps.csv", "rollouts.csv", "decisions.jsonl", "summary.json")
 ROLLCAST = [sys.executable, "-m", "simulator.cli.app"]
 
-Cli = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.yaml"
     path.write_text(TINY)
     return path
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Runs the command line in this process: (exit code, stdout, stderr)."""
-
-    def call(*argv: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main([str(arg) for arg in argv])
-        said = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, said.out, said.err
-
-    return call
 
 
 def refused(result: tuple[int, str, str]) -> str:

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.costs import RooflineTrainer, TrainLoad
+from simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
+from simulator.costs.collectives import all_reduce_s, all_to_all_s, gather_s
 from simulator.costs.hardware import load_gpu
 from simulator.costs.models import load_model
 from simulator.costs.packing import Work, dense_work, pad
+from simulator.costs.state_copies import HIGH, LOW, PAGEABLE_DOWN_BYTES_PER_S
 from simulator.errors import ScenarioError
 
 QWEN, MIXTURE = load_model("qwen3-8b"), load_model("qwen3-30b-a3b")
@@ -143,17 +145,19 @@ def test_uneven_stages_wait_for_the_fullest() -> None:
 
 def test_talk_by_hand() -> None:
     tokens, state, rate = 4000, 2 * 4096, 450e9 * 0.7
-    layers, stages = trainer(8, tensor_parallel=4).layout.talk_s(tokens)
+    attention, mlp, stages = trainer(8, tensor_parallel=4).layout.talk_s(tokens)
     reduced = 2 * 3 / 4 * state * tokens / rate + H100.all_reduce_floor_s
-    assert (layers, stages) == (pytest.approx(36 * 2 * reduced), 0.0)
-    layers, _ = trainer(8, context_parallel=4).layout.talk_s(tokens)
-    assert layers == pytest.approx(36 * 2 * 2 * 8 * 128 * tokens / 4 * 3 / rate)
-    _, stages = trainer(16, pipeline_parallel=2).layout.talk_s(tokens)
+    assert attention == mlp == pytest.approx(36 * reduced)
+    assert stages == 0.0
+    attention, mlp, _ = trainer(8, context_parallel=4).layout.talk_s(tokens)
+    assert attention == pytest.approx(36 * 2 * 2 * 8 * 128 * tokens / 4 * 3 / rate)
+    assert mlp == 0.0
+    _, _, stages = trainer(16, pipeline_parallel=2).layout.talk_s(tokens)
     assert stages == pytest.approx(state * tokens / (50e9 * 0.7))
     sent = 8 * 2 * 2048 * tokens  # eight experts a token
-    inside, _ = trainer(8, MIXTURE, expert_parallel=8).layout.talk_s(tokens)
+    _, inside, _ = trainer(8, MIXTURE, expert_parallel=8).layout.talk_s(tokens)
     assert inside == pytest.approx(2 * 48 * sent * 7 / 8 / rate)
-    across, _ = trainer(16, MIXTURE, expert_parallel=16).layout.talk_s(tokens)
+    _, across, _ = trainer(16, MIXTURE, expert_parallel=16).layout.talk_s(tokens)
     assert across == pytest.approx(2 * 48 * sent * (7 / 16 / rate + 8 / 16 / (50e9 * 0.7)))
 
 
@@ -162,7 +166,8 @@ def test_talk_is_part_of_every_pass() -> None:
     for split in ({"tensor_parallel": 4}, {"pipeline_parallel": 2}):
         one = trainer(8, sharding="none", **split)
         free = trainer(8, gpu=FREE, sharding="none", **split)
-        layers_s, stages_s = one.layout.talk_s(4000)
+        attention_s, mlp_s, stages_s = one.layout.talk_s(4000)
+        layers_s = attention_s + mlp_s
         count = one.train(LOAD).microbatches
         often = count + one.layout.bubble(count)
         found, bare = phases(one), phases(free)
@@ -282,6 +287,73 @@ def test_activations_are_shared() -> None:
     assert parts._kept_bytes == pytest.approx(deep._kept_bytes * (1 + 3 / 12))
 
 
+def test_a_published_recipe_without_recomputation_fits() -> None:
+    """NeMo-RL's grpo-llama3.3-70b-instruct-4n8g: 32 H100, tensor parallel 4, eight stages, packed
+    to 4,096 tokens; and its 16k variant, which computes activations again."""
+    keys = {"tensor_parallel": 4, "pipeline_parallel": 8, "sharding": "zero1"}
+    llama = load_model("llama-3.1-70b")
+    for tokens, recompute in ((4096, "none"), (16_384, "full")):
+        said = {**keys, "microbatch_tokens": tokens, "recompute": recompute}
+        load = TrainLoad([(96, [tokens - 96] * 32)])
+        assert trainer(32, llama, H100, **said).train(load).peak_bytes < H100.memory_bytes
+    with pytest.raises(ScenarioError, match="out of memory"):
+        trainer(32, llama, H100, **{**said, "recompute": "none"}).train(load)
+
+
+# --- what a backward computes again ---
+
+
+def test_parts_computed_again_add_up_to_a_forward() -> None:
+    """Of a microbatch large enough: attention and MLP together are all but the LM head."""
+    keys = {"sharding": "none", "traffic_per_logit": 0.0}
+    found = {r: phases(trainer(recompute=r, **keys)) for r in ("none", "attention", "mlp", "full")}
+    extra = {r: found[r]["backward"] - found["none"]["backward"] for r in found}
+    assert extra["full"] == pytest.approx(found["none"]["forward"])
+    head_s = 2 * 3500 * trainer()._each_s.head_token  # two microbatches
+    assert extra["attention"] + extra["mlp"] + head_s == pytest.approx(extra["full"])
+    assert extra["attention"] > 0.1 * extra["full"]
+    assert all(found[r]["forward"] == found["none"]["forward"] for r in found)
+
+
+def test_parts_computed_again_are_not_kept() -> None:
+    hidden, attention, mlp = 4096, (3 * 32 + 4 * 8) * 128, 4 * 12288
+    whole = 4 * hidden + attention + mlp
+    kept = {"none": whole, "attention": 3 * hidden + mlp, "mlp": 3 * hidden + attention,
+            "full": hidden}  # fmt: skip
+    for recompute, elements in kept.items():
+        one = trainer(recompute=recompute)
+        assert one._kept_bytes == 36 * 2 * elements
+        again = 0 if recompute == "none" else whole if recompute == "full" else whole - elements
+        assert one._activation_bytes == 2 * (36 * elements + whole + again)
+
+
+def test_layers_computed_again_lie_between_none_and_all() -> None:
+    none, half, all_ = (
+        trainer(recompute=r, recompute_layers=n, sharding="none")
+        for r, n in (("none", None), ("full", 18), ("full", 36))
+    )
+    assert all_._kept_bytes == trainer()._kept_bytes
+    assert half._kept_bytes == (none._kept_bytes + all_._kept_bytes) / 2
+    middle = (phases(none)["backward"] + phases(all_)["backward"]) / 2
+    assert phases(half)["backward"] == pytest.approx(middle)
+
+
+def test_what_is_computed_again_talks_again() -> None:
+    """Attention's all-reduce, or the MLP's and the experts' all-to-all; no pipeline."""
+    split = {"tensor_parallel": 2, "expert_parallel": 4, "sharding": "none"}
+    for part in ("attention", "mlp"):
+        added = []
+        for gpu in (ROOMY, FREE):
+            base, again = (
+                phases(trainer(8, MIXTURE, gpu, recompute=r, **split)) for r in ("none", part)
+            )
+            added.append(again["backward"] - base["backward"])
+        one = trainer(8, MIXTURE, **split)
+        count = one.train(LOAD).microbatches
+        talk_s = getattr(one.layout.talk_s(4000), part)
+        assert added[0] - added[1] == pytest.approx(count * talk_s)
+
+
 # --- other models, precision and the host ---
 
 
@@ -340,6 +412,49 @@ def test_activations_on_the_host() -> None:
     assert phases(waiting)["forward"] == pytest.approx(moved_s + talk_s)
 
 
+def test_states_that_are_copied() -> None:
+    """All but gradients, at the link's rate or tensor by tensor."""
+    pinned, slow = trainer(), trainer(state_copies="pageable")
+    moved = 12 * QWEN.parameters / 8
+    assert pinned.copies_s() == pytest.approx((moved / 64e9, moved / 64e9))
+    assert slow.copies_s() == pytest.approx((moved / 2.1e9, moved / 5e9))
+    assert pinned.copies_s(9e9) == pytest.approx((moved / 9e9, moved / 9e9))
+    assert slow.copies_s(1e9) == slow.copies_s()
+    fast = replace(slow, copies_scale=1.5)
+    assert fast.copies_s()[0] == pytest.approx(slow.copies_s()[0] / 1.5)
+    assert replace(pinned, copies_scale=1.5).copies_s() == pinned.copies_s()
+    poor = replace(ROOMY, host_link_bytes_per_s=1e9)
+    assert trainer(gpu=poor, state_copies="pageable").copies_s() == pytest.approx(
+        (moved / 1e9,) * 2
+    )
+    whole = trainer(reduce_every_microbatch=False)
+    assert whole.trained_bytes_per_gpu == pytest.approx(moved)  # nor gradients that are kept whole
+    shared = trainer(sharding="zero1")
+    assert shared.trained_bytes_per_gpu == pytest.approx((2 + 12 / 8) * QWEN.parameters)
+    cost = RooflineCost(QWEN, ROOMY, trainer=slow, switch_fixed_s=1.0)
+    assert cost.switch_to_rollout_s == pytest.approx(1 + slow.copies_s()[0])
+    assert cost.switch_to_train_s == pytest.approx(1 + slow.copies_s()[1])
+
+
+def test_copies_of_published_refits() -> None:
+    """Held out: what NeMo-RL's colocated refits take beside the transfer (pull request 3294, before
+    and after), which is mostly its optimiser's way to the host: 12 bytes a parameter."""
+    for name, gpus, others in (("qwen3-235b-a22b", 64, (21.8, 23.1)),
+                               ("qwen3-30b-a3b", 16, (7.5, 10.1))):  # fmt: skip
+        optimizer_bytes = 12 * load_model(name).parameters / gpus
+        seconds = optimizer_bytes / PAGEABLE_DOWN_BYTES_PER_S
+        assert min(others) / HIGH < seconds < max(others) / LOW
+        assert seconds == pytest.approx(sum(others) / 2, rel=0.3)
+
+
+def test_collectives_by_hand() -> None:
+    assert gather_s(8e9, 4, 1e9) == 6.0
+    assert all_reduce_s(8e9, 4, 1e9, 0.5) == 12.5
+    assert gather_s(8e9, 1, 1e9) == all_reduce_s(8e9, 1, 1e9) == 0.0
+    assert all_to_all_s(8e9, 4, 8, 1e9, 1e3) == 6.0
+    assert all_to_all_s(8e9, 16, 8, 1e9, 0.5e9) == 3.5 + 8.0
+
+
 @pytest.mark.parametrize(
     ("options", "key", "said"),
     [
@@ -357,6 +472,10 @@ def test_activations_on_the_host() -> None:
         ({"microbatch_rollouts": 4}, "microbatch_rollouts", "give microbatch_tokens"),
         ({"overlap": 1.5}, "overlap", "must be"),
         ({"precision": "int8"}, "precision", "must be"),
+        ({"recompute_layers": 37}, "recompute_layers", "more than the 36 layers"),
+        ({"recompute_layers": 0}, "recompute_layers", "from 1"),
+        ({"recompute_layers": 2, "recompute": "none"}, "recompute_layers", "recompute is none"),
+        ({"state_copies": "slow"}, "state_copies", "must be"),
         ({"launch_s_per_layer": -1.0}, "launch_s_per_layer", "must be"),
         ({"host_memory_bytes_per_s": 0.0}, "host_memory_bytes_per_s", "must be"),
     ],

@@ -23,7 +23,9 @@ from simulator.costs.forward import (
     FP8_READ_SHARE,
     GROUPED_ROWS,
     GROUPED_SHARE,
+    LAYER_PRODUCTS_S,
     MIXTURE_LAYER_S,
+    NARROW_WIDTH,
     WEIGHT_ONLY_SHARE,
 )
 from simulator.costs.hardware import Gpu, load_gpu
@@ -106,6 +108,11 @@ def test_a_mixture_reads_the_experts_that_its_tokens_reach() -> None:
     assert gpu_s(cost, 16) < 0.85 * gpu_s(uniform, 16)
 
 
+def grouped_share(width: float) -> float:
+    """What the grouped products of experts ``width`` wide on a GPU reach."""
+    return GROUPED_SHARE * width / (width + NARROW_WIDTH)
+
+
 def test_grouped_products_by_hand() -> None:
     """Many tokens: each expert's, and 64 rows for tiles not full, at a share of the peak."""
     model = load_model({"preset": "qwen3-30b-a3b", "routing_skew": 0})
@@ -117,7 +124,7 @@ def test_grouped_products_by_hand() -> None:
     tokens = 65_536
     extra = cost.iteration_s(prefill(1, tokens)) - dense.iteration_s(prefill(1, tokens))
     rows = 8 * tokens + 128 * GROUPED_ROWS
-    flop = 2 * 48 * model.expert_parameters * rows / GROUPED_SHARE
+    flop = 2 * 48 * model.expert_parameters * rows / grouped_share(768)
     flop += 2 * 48 * 2048 * (128 - 3) * tokens  # routers, less the dense layers of width 1
     assert extra == pytest.approx(flop / 1e15 + 48 * MIXTURE_LAYER_S, rel=1e-6)
 
@@ -166,7 +173,7 @@ def test_latent_attention_is_read_whole_by_every_gpu() -> None:
         (8, True, compute_s / 8),
     ):
         cost = RooflineCost(model, gpu, gpus, data_parallel_attention=apart)
-        curve = cost.decode_curve(4)
+        curve = cost.decode_curve(8)  # as many as GPUs, so that none waits
         slope = (curve.seconds(10**6) - curve.seconds(0)) / 10**6
         assert slope == pytest.approx(61 * expected, rel=1e-6)
 
@@ -186,7 +193,7 @@ def test_a_decode_step_of_deepseek_by_hand() -> None:
     slow = replace(FP8, **floors, fp8_flop_per_s=1e12, bf16_flop_per_s=1e18)
     cost = RooflineCost(model, slow, 8, host_s=0, host_per_rollout_s=0)
     rows = 8 * tokens + model.experts_touched(tokens) * GROUPED_ROWS
-    flop = shared * tokens + experts / 8 * rows / GROUPED_SHARE
+    flop = shared * tokens + experts / 8 * rows / grouped_share(2048 / 8)
     work = replace(prefill(1, tokens), prefill_pairs=0, context_tokens=0, prefill_context_tokens=0)
     assert cost.iteration_s(work) == pytest.approx(2 * flop / (8e12 * FP8_FLOP_SHARE), rel=0.01)
 
@@ -279,9 +286,30 @@ def test_the_busiest_of_eight_gpus_by_hand() -> None:
     sliced = RooflineCost(model, slow, 8)
     whole, work = replace(sliced, expert_parallel=True), prefill(1, 100_000)
     more = np.sqrt(2 * np.log(8) / 32)
-    flop = 2 * 58 * 8 * 3 * 7168 * 2048 * 100_000 * more / GROUPED_SHARE
+    one = 2 * 58 * 3 * 7168 * 2048  # flop of a row
+    rows, padding = 8 * 100_000, model.experts_touched(100_000) * GROUPED_ROWS
+    flop = one * ((rows * (1 + more) + padding) / grouped_share(2048))
+    flop -= one * (rows + padding) / grouped_share(2048 / 8)
     extra = whole.iteration_s(work) - sliced.iteration_s(work)
     assert extra == pytest.approx(flop / (8e12 * FP8_FLOP_SHARE), rel=1e-6)
+
+
+def test_small_layers_take_the_least_that_products_take() -> None:
+    """Qwen3-0.6B reads 31 MB a layer, in no time on a GPU as fast as this."""
+    fast = replace(IDEAL, bandwidth_bytes_per_s=1e16)
+    cost = RooflineCost(load_model("qwen3-0.6b"), fast)
+    head_s = 2 * cost.model.head_parameters / 1e15  # computed longer than read
+    assert gpu_s(cost, 1) == pytest.approx(28 * (LAYER_PRODUCTS_S + 1e-6) + head_s, rel=1e-6)
+
+
+def test_few_tokens_fill_small_tiles() -> None:
+    """One token: 16 rows for each of its eight experts beside its own, where flop decide."""
+    slow = replace(IDEAL, bf16_flop_per_s=1e11)
+    model = load_model("qwen3-30b-a3b")
+    row_s = 2 * 48 * model.expert_parameters / (1e11 * grouped_share(768))
+    shared = model.attention_parameters + model.dense_mlp_parameters + model.head_parameters
+    expected = 8 * 17 * row_s + 2 * shared / 1e11 + 48 * (1e-6 + MIXTURE_LAYER_S)
+    assert gpu_s(RooflineCost(model, slow), 1) == pytest.approx(expected, rel=1e-6)
 
 
 def test_attention_apart_reads_its_weights_on_every_gpu() -> None:
@@ -290,7 +318,9 @@ def test_attention_apart_reads_its_weights_on_every_gpu() -> None:
     apart = replace(sliced, data_parallel_attention=True)
     latent = 61 * 7168 * (1536 + 576)
     more = 7 * (model.attention_parameters - latent) * (1 + 4 / 128**2) / FP8_READ_SHARE
-    assert gpu_s(apart, 1) - gpu_s(sliced, 1) == pytest.approx(more / 8e12, rel=1e-6)
+    # Gathering and scattering tokens once a layer in place of two all-reduces.
+    less = 61 * 2 * 7 / 8 * 2 * 7168 / 0.5e11
+    assert gpu_s(apart, 1) - gpu_s(sliced, 1) == pytest.approx(more / 8e12 - less, rel=1e-6)
 
 
 def test_kv_pools_of_windows_latents_and_states() -> None:
@@ -429,7 +459,7 @@ def test_sync_is_bound_by_the_slower_of_updater_and_link() -> None:
 def test_switches_cost_only_where_gpus_are_shared() -> None:
     model, gpu = load_model("qwen3-8b"), load_gpu("h100-sxm")
     shared = RooflineCost(model, gpu, trainer_gpus=8, switch_fixed_s=1.0)
-    moved_s = model.parameters * 16 / 8 / 64e9
+    moved_s = model.parameters * 12 / 8 / 14e9  # gradients do not move
     assert shared.switch_to_train_s == pytest.approx(1.0 + moved_s)
     assert shared.switch_to_rollout_s == pytest.approx(1.0 + moved_s)
     assert replace(shared, offload_optimizer=False).switch_to_train_s == 1.0
@@ -449,12 +479,20 @@ def test_warnings_name_each_range_left_and_only_those() -> None:
     assert "40,000 tokens in a rollout" in tokens
     unmeasured = RooflineCost(model, load_gpu("mi300x")).warnings(Extremes())
     assert [("engine" in w, "trainer" in w) for w in unmeasured] == [(True, False), (False, True)]
+    b200 = load_gpu("b200")
+    (unnamed,) = RooflineCost(model, b200).warnings(Extremes())
+    assert "trainer efficiencies are assumed" in unnamed
+    named = RooflineTrainer(model, b200, attention="flash_4")
+    assert RooflineCost(model, b200, trainer=named).warnings(Extremes()) == []
+    copied = RooflineTrainer(model, cost.gpu, state_copies="pageable")
+    (twice,) = RooflineCost(model, cost.gpu, trainer=copied).warnings(Extremes())
+    assert "set engine_sleep" in twice
+    asleep = RooflineCost(model, cost.gpu, trainer=copied, engine_sleep="offload")
+    apart = RooflineCost(model, cost.gpu, trainer=copied, placement="disaggregated")
+    assert asleep.warnings(Extremes()) == apart.warnings(Extremes()) == []
     oss = RooflineCost(load_model("gpt-oss-20b"), load_gpu("h100-sxm"))
     (floats,) = oss.warnings(Extremes(rollout_tokens=1000))
     assert "products of mxfp4 weights" in floats
-    assert oss.warnings(Extremes(rollout_tokens=128, train_tokens=9)) == [floats]
-    (_, window) = oss.warnings(Extremes(rollout_tokens=129, train_tokens=9))
-    assert "window of 128 tokens" in window
     pcie = RooflineCost(model, load_gpu("l40s"), tensor_parallel=2).warnings(Extremes())
     assert any("PCIe each GPU" in w for w in pcie)
     shared = replace(load_gpu("l40s"), interconnect_shared=True)
@@ -477,7 +515,11 @@ def test_warnings_name_each_range_left_and_only_those() -> None:
         ({"trainer": {"minibatches": 0}}, "cost.roofline.trainer.minibatches", "1"),
         ({"offload_optimizer": "no"}, "cost.roofline.offload_optimizer", "true or false"),
         ({"trainer": 3}, "cost.roofline.trainer", "mapping"),
-        ({"trainer": {"recompute": "half"}}, "cost.roofline.trainer.recompute", "full, none"),
+        (
+            {"trainer": {"recompute": "half"}},
+            "cost.roofline.trainer.recompute",
+            "attention, mlp, none",
+        ),
         ({"trainer": {"traffic_per_logit": -1}}, "cost.roofline.trainer.traffic_per_logit", "0"),
         ({"trainer": {"shards": 1}}, "cost.roofline.trainer.shards", "shard"),
         ({"tensor_parallel": 2}, "cost.roofline.tensor_parallel", "unknown"),
@@ -552,7 +594,7 @@ def test_kernel_tables_held_out_rows(system: str) -> None:
     assert means["decode", False] < 0.05
     assert means["prefill", False] < 0.07
     assert means["decode", True] < 0.09
-    assert means["prefill", True] < 0.13
+    assert means["prefill", True] < 0.135
 
 
 def test_a_real_engine_of_mid_2024_is_the_kernels_and_its_host_code() -> None:

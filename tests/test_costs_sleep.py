@@ -10,7 +10,7 @@ from simulator.costs import RooflineCost, TrainLoad
 from simulator.costs.hardware import load_gpu
 from simulator.costs.models import load_model
 from simulator.costs.roofline import RooflineSection
-from simulator.costs.sleep import HIGH, LOW, engine_switch_s
+from simulator.costs.sleep import HIGH, LOW, SWITCH_S, engine_switch_s
 from simulator.errors import ScenarioError
 from simulator.options import read
 from simulator.studies.simulate import load, simulate
@@ -24,8 +24,8 @@ def cost(**options: object) -> RooflineCost:
 
 
 def test_published_sleeps_and_wakes() -> None:
-    """vLLM 0.11 on A100: one GPU and four; seconds to wake and to sleep where both are given. The
-    last was held out."""
+    """vLLM on A100: one GPU and four; seconds to wake and to sleep where both are given. The
+    last two were held out."""
     a100 = load_gpu("a100-80gb")
     thirty, large = load_model("qwen3-30b-a3b"), load_model("qwen3-235b-a22b")
     eight_bits = replace(large, weight_bytes_per_parameter=1)
@@ -35,6 +35,7 @@ def test_published_sleeps_and_wakes() -> None:
         (thirty, 1, (2.87, 2.78), 1.05),
         (eight_bits, 4, (5.41, 5.89), 1.15),
         (phi, 1, (0.82,), 1.5),
+        (MODEL, 1, (2.19,), 2.4),
     ):
         found = engine_switch_s(model, a100, gpus, "offload")
         for seconds in published:
@@ -43,16 +44,31 @@ def test_published_sleeps_and_wakes() -> None:
 
 
 def test_a_sleep_replaces_the_fixed_switch_unless_that_is_given() -> None:
-    moved_s = cost().switch_to_train_s - 7.5
+    moved_s = cost().switch_to_train_s - SWITCH_S
     slept = engine_switch_s(MODEL, GPU, 1, "offload")
     assert cost(engine_sleep="offload").switch_to_train_s == pytest.approx(slept + moved_s)
     discarded = cost(engine_sleep="discard")
     assert discarded.switch_to_rollout_s == pytest.approx(0.21 + moved_s)
-    assert cost(engine_sleep="offload", switch_fixed_s=7.5).switch_fixed_s == 7.5
+    assert cost(engine_sleep="offload", switch_fixed_s=SWITCH_S).switch_fixed_s == SWITCH_S
     assert replace(cost(), engine_sleep="discard").switch_fixed_s == 0.21
     assert replace(discarded, switch_fixed_s=2.0).switch_fixed_s == 2.0
     assert replace(discarded, placement="disaggregated").switch_to_train_s == 0
-    assert cost().switch_fixed_s == 7.5
+    assert cost().switch_fixed_s == SWITCH_S
+
+
+def test_the_optimisers_states_move_no_faster_than_the_link_and_gradients_do_not() -> None:
+    """Eight GPUs share 12 of 16 bytes a parameter."""
+    owned = 12 * MODEL.parameters / 8
+    assert cost(switch_fixed_s=0).switch_to_train_s == pytest.approx(owned / 14e9)
+    slow = cost(switch_fixed_s=0, offload_bytes_per_s=0.75e9)
+    assert slow.switch_to_rollout_s == pytest.approx(owned / 0.75e9)
+    fast = cost(switch_fixed_s=0, offload_bytes_per_s=1e15)
+    assert fast.switch_to_train_s == pytest.approx(owned / GPU.host_link_bytes_per_s)
+    whole = (2 + 12 / 8) * MODEL.parameters  # each GPU keeps all weights
+    assert cost(switch_fixed_s=0, trainer={"sharding": "zero1"}).switch_to_train_s == (
+        pytest.approx(whole / 14e9)
+    )
+    assert cost(switch_fixed_s=0, trainer={"weights": "lora"}).switch_to_train_s == 0
 
 
 def test_more_gpus_move_the_weights_faster() -> None:
@@ -66,6 +82,7 @@ def test_more_gpus_move_the_weights_faster() -> None:
     [
         ({"engine_sleep": "level2"}, "cost.roofline.engine_sleep", "offload, discard"),
         ({"engine_sleep": True}, "cost.roofline.engine_sleep", "one of"),
+        ({"offload_bytes_per_s": 0}, "cost.roofline.offload_bytes_per_s", "above 0"),
         ({"rest_s": -1}, "cost.roofline.rest_s", "from 0"),
         ({"rest_s": "long"}, "cost.roofline.rest_s", "number"),
     ],

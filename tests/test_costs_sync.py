@@ -10,11 +10,20 @@ from hypothesis import strategies as st
 
 from calibration.jury import weight_updates
 from calibration.jury.files import PUBLISHED
+from calibration.jury.verdict import Case
 from simulator.costs import RooflineCost, RooflineTrainer
 from simulator.costs.hardware import Kind, load_gpu
 from simulator.costs.models import load_model
 from simulator.costs.roofline import RooflineSection
-from simulator.costs.sync import MECHANISMS, NODE_GPUS, Mechanism, WeightSync, expert_bytes, tensors
+from simulator.costs.sync import (
+    LOAD_S,
+    MECHANISMS,
+    NODE_GPUS,
+    Mechanism,
+    WeightSync,
+    expert_bytes,
+    tensors,
+)
 from simulator.errors import ScenarioError
 from simulator.options import read
 
@@ -46,8 +55,10 @@ def test_by_hand() -> None:
     sync = read(WeightSync, {"mechanism": "disk", **own}, "cost.roofline.sync")
     total = MIXTURE.weight_bytes
     expected = 2.0 + 1e-3 * tensors(MIXTURE)
-    expected += 0.5 * ((total - routed) / 4e9 + routed / 1e9) + total / 8 / 2e9
+    expected += 0.5 * ((total - routed) / 4e9 + routed / 1e9)
     assert sync.seconds(MIXTURE, 8, 16) == pytest.approx(expected)
+    staged = replace(sync, staged=True)
+    assert staged.seconds(MIXTURE, 8, 16) == pytest.approx(expected + total / 8 / 2e9)
     assert sync.seconds(MIXTURE, 8, 2) == pytest.approx(expected)
     assert sync.seconds(MIXTURE, 8, 64) == pytest.approx(1.2 * expected)
 
@@ -61,6 +72,7 @@ def test_by_hand() -> None:
     factor=st.floats(0.1, 10),
     link=st.floats(1e8, 1e12),
     per_tensor_s=st.floats(0, 1e-2),
+    staged=st.booleans(),
 )
 def test_laws(
     mechanism: Mechanism,
@@ -70,9 +82,10 @@ def test_laws(
     factor: float,
     link: float,
     per_tensor_s: float,
+    staged: bool,
 ) -> None:
     """A slower link, more engines or fewer trainers never make it shorter, and slowed is slowed."""
-    sync = WeightSync(mechanism, per_tensor_s=per_tensor_s)
+    sync = WeightSync(mechanism, per_tensor_s=per_tensor_s, staged=staged)
     seconds = sync.seconds(model, trainer, engines)  # type: ignore[arg-type]
     assert 0 < seconds < 1e6
     assert sync.seconds(model, trainer, engines, link) >= seconds  # type: ignore[arg-type]
@@ -86,17 +99,37 @@ def test_laws(
 def test_a_rate_given_is_that_of_experts_too_unless_the_mechanism_has_one() -> None:
     packed = read(WeightSync, {"mechanism": "disk", "bytes_per_s": 1e9}, "s")
     assert packed.figures.expert_bytes_per_s == 1e9
-    assert WeightSync("nccl_broadcast").figures.expert_bytes_per_s == 2.03e9
+    assert WeightSync("nccl_broadcast").figures.expert_bytes_per_s == 1.85e9
 
 
-def test_a_broadcast_inside_a_node_has_figures_of_its_own_unless_some_are_given() -> None:
-    sync = WeightSync("nccl_broadcast")
+def test_a_broadcast_a_tensor_inside_a_node_has_figures_of_its_own_unless_some_are_given() -> None:
+    sync = WeightSync("nccl_per_tensor")
+    count, total = tensors(DENSE), DENSE.weight_bytes
     inside = sync.seconds(DENSE, 4, 4)
-    assert inside == pytest.approx(0.22 + DENSE.weight_bytes / 2e11)
-    assert sync.seconds(DENSE, 4, 5) == pytest.approx(3.06 + DENSE.weight_bytes / 5.65e9)
-    given = replace(sync, fixed_s=1.0)
+    assert inside == pytest.approx(LOAD_S * count + total / 2e11)
+    assert sync.seconds(DENSE, 4, 5) == pytest.approx(7.3e-4 * count + total / 32e9)
+    given = replace(sync, per_tensor_s=1e-3)
     assert given.seconds(DENSE, 4, 4) == given.seconds(DENSE, 4, 5)
-    assert sync.seconds(DENSE, 4, 4, 1e10) == pytest.approx(0.22 + DENSE.weight_bytes / 1e10)
+    assert sync.seconds(DENSE, 4, 4, 1e10) == pytest.approx(LOAD_S * count + total / 1e10)
+
+
+def test_the_trainers_16_bits_are_gathered_however_few_the_engines_have() -> None:
+    eight_bits = replace(DENSE, weight_bytes_per_parameter=1)
+    for mechanism in ("nccl_packed", "nccl_per_tensor", "cuda_ipc", "reshard"):
+        sync = WeightSync.from_text(mechanism)
+        assert sync.seconds(eight_bits, 16, 16) == pytest.approx(sync.seconds(DENSE, 16, 16))
+    service = WeightSync("checkpoint_service", fixed_s=0.0)
+    assert service.seconds(eight_bits, 16, 16) == pytest.approx(
+        eight_bits.weight_bytes / DENSE.weight_bytes * service.seconds(DENSE, 16, 16)
+    )
+
+
+def test_of_a_mixture_less_changes_unless_a_share_is_given() -> None:
+    sync = WeightSync("sparse_delta", fixed_s=0.0, per_tensor_s=0.0)
+    assert sync.seconds(MIXTURE, 8, 8) == pytest.approx(0.001 * MIXTURE.weight_bytes / 0.83e9)
+    assert sync.seconds(DENSE, 8, 8) == pytest.approx(0.07 * DENSE.weight_bytes / 0.83e9)
+    half = replace(sync, share=0.5)
+    assert half.seconds(MIXTURE, 8, 8) == pytest.approx(0.5 * MIXTURE.weight_bytes / 0.83e9)
 
 
 def test_a_scenario_names_a_mechanism_or_gives_its_figures() -> None:
@@ -106,7 +139,7 @@ def test_a_scenario_names_a_mechanism_or_gives_its_figures() -> None:
     own = cost({"mechanism": "checkpoint_service", "fixed_s": 3})
     assert own.sync_s == pytest.approx(3 + DENSE.weight_bytes / 73e9)
     broadcast = cost("nccl_broadcast", placement="disaggregated", trainer_gpus=8, replicas=8)
-    assert broadcast.sync_s == pytest.approx(3.06 + DENSE.weight_bytes / 5.65e9)
+    assert broadcast.sync_s == pytest.approx(0.2 + DENSE.weight_bytes / 5.08e9)
 
 
 def test_adapters_alone_are_sent_where_adapters_are_trained() -> None:
@@ -127,6 +160,7 @@ def test_adapters_alone_are_sent_where_adapters_are_trained() -> None:
         ({"mechanism": "disk", "bytes_per_s": 0}, "cost.roofline.sync.bytes_per_s", "above 0"),
         ({"mechanism": "disk", "slower": 0}, "cost.roofline.sync.slower", "above 0"),
         ({"mechanism": "disk", "share": 2}, "cost.roofline.sync.share", "from 0 to 1"),
+        ({"mechanism": "disk", "staged": "no"}, "cost.roofline.sync.staged", "true or false"),
         ({"mechanism": "disk", "growth": "no"}, "cost.roofline.sync.growth", "number"),
         (4, "cost.roofline.sync", "mapping"),
     ],
@@ -153,27 +187,41 @@ def test_syncs_are_drawn_within_the_spread_of_their_mechanism() -> None:
     assert replace(base, sync=None).drawn(rng).sync is None
 
 
-def test_between_h100_nodes_held_out_broadcasts_are_forecast_within_a_factor_of_1_5() -> None:
+def held_out(group: str) -> list[Case]:
     cases = weight_updates.syncs(PUBLISHED / weight_updates.SYNCS)
-    same = [c for c in cases if c.group == "nccl_broadcast" and c.name.startswith("H100 nodes:")]
-    held = [c for c in same if c.role == "held out"]
-    assert [c.role for c in same].count("calibrated") == 3
-    assert len(held) == 2
-    assert max(map(weight_updates.off, held)) < 1.15
-    fitted = [c for c in cases if c.role == "calibrated" and "one node" not in c.name]
-    assert max(map(weight_updates.off, fitted)) < 1.15
-    (adapter,) = [c for c in cases if c.group == "adapter" and c.role == "held out"]
-    assert weight_updates.off(adapter) < 1.5
+    return [case for case in cases if case.group == group and case.role == "held out"]
+
+
+@pytest.mark.parametrize(
+    ("group", "rows", "factor"),
+    [
+        ("nccl_packed", 8, 1.51), ("nccl_overlapped", 1, 1.2), ("nccl_per_tensor", 2, 1.5),
+        ("sparse_delta", 3, 1.1), ("adapter", 1, 1.5), ("reshard", 2, 1.5),
+    ],
+)  # fmt: skip
+def test_held_out_syncs_are_forecast_within_a_factor_of_1_5(
+    group: str, rows: int, factor: float
+) -> None:
+    held = held_out(group)
+    assert len(held) == rows
+    assert max(map(weight_updates.off, held)) < factor
+
+
+def test_what_is_said_to_be_missed_is_missed() -> None:
+    far = {"nccl_broadcast": 1.8, "cuda_ipc": 2.2, "nccl_broadcast, TorchTitan": 10.1}
+    for group, factor in far.items():
+        worst, *others = sorted(map(weight_updates.off, held_out(group)), reverse=True)
+        assert 1.5 < worst < factor
+        if "TorchTitan" not in group:
+            assert max(others) < 1.2
 
 
 def test_the_spread_holds_what_was_held_out_but_for_what_is_said_to_be_outside() -> None:
-    outside = [
+    outside = {
         case.name
         for case in weight_updates.syncs(PUBLISHED / weight_updates.SYNCS)
-        if not MECHANISMS[case.group].low  # type: ignore[index]
+        if not MECHANISMS[case.group.split(",")[0]].low  # type: ignore[index]
         <= case.measured / case.forecast
-        <= MECHANISMS[case.group].high  # type: ignore[index]
-    ]
-    assert outside == [
-        "verl, one node: qwen2.5-7b",
-    ]
+        <= MECHANISMS[case.group.split(",")[0]].high  # type: ignore[index]
+    }
+    assert outside == {"TorchTitan, A800 nodes: qwen3-8b"}

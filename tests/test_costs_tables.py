@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from simulator.costs import Extremes, Iteration, RooflineCost, TablesCost, TrainLoad
 from simulator.costs.hardware import load_gpu
 from simulator.costs.models import load_model
+from simulator.costs.speculative import Speculative
 from simulator.costs.tables import BATCHES, CONTEXTS, aiconfigurator_provider
 from simulator.errors import ScenarioError
 
@@ -152,3 +153,13 @@ def test_the_real_tables_agree_with_the_roofline() -> None:
     real_s = provider.prefill_ms(1, 4096, 4096) / 1e3
     assert cost.mixed_iteration_s(chunk) == pytest.approx(real_s, rel=0.10)
     assert ROOFLINE.mixed_iteration_s(chunk) == pytest.approx(real_s, rel=0.15)
+
+
+def test_tables_price_neither_stages_nor_speculation() -> None:
+    with pytest.raises(ScenarioError, match="one stage") as caught:
+        TablesCost(Bilinear(), replace(ROOFLINE, pipeline_parallel=2))
+    assert caught.value.field == "cluster.pipeline_parallel"
+    said = Speculative(method="ngram", tokens=2, acceptance=0.5)
+    with pytest.raises(ScenarioError, match="one token a rollout") as caught:
+        TablesCost(Bilinear(), replace(ROOFLINE, speculative=said))
+    assert caught.value.field == "cost.tables.roofline.speculative"

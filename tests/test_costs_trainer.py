@@ -20,7 +20,7 @@ from simulator.costs import trainer_options as module
 from simulator.costs.hardware import Gpu, load_gpu
 from simulator.costs.memory import (
     activation_bytes_per_token,
-    layer_activation_bytes,
+    layer_bytes,
     shared_kv_bytes_per_token,
 )
 from simulator.costs.models import load_model
@@ -60,7 +60,7 @@ def plain_forward_s(groups: list[tuple[int, list[int]]], shared: bool) -> float:
     peak = H100.bf16_flop_per_s
     linear = 2 * (QWEN.attention_parameters + QWEN.dense_mlp_parameters) * tokens
     linear += 2 * QWEN.vocab * QWEN.hidden * logits
-    moved = 36 * layer_activation_bytes(QWEN) * RooflineTrainer.traffic_per_activation_byte * tokens
+    moved = 36 * layer_bytes(QWEN).whole * RooflineTrainer.traffic_per_activation_byte * tokens
     moved += QWEN.vocab * RooflineTrainer.traffic_per_logit * logits
     attention = 4 * 36 * 32 * 128 * pairs
     return (
@@ -110,10 +110,22 @@ def test_traffic_is_an_option_and_linear() -> None:
     def forward_s(**options: float) -> float:
         return phases(RooflineTrainer(QWEN, ROOMY, **{**bare, **options}), load)["forward"]  # type: ignore[arg-type]
 
-    kept = 36 * layer_activation_bytes(QWEN) * 20_000 * S_PER_BYTE
+    kept = 36 * layer_bytes(QWEN).whole * 20_000 * S_PER_BYTE
     logits = QWEN.vocab * 16_000 * S_PER_BYTE
     assert forward_s(traffic_per_activation_byte=3) - forward_s() == pytest.approx(3 * kept)
     assert forward_s(traffic_per_logit=50) - forward_s() == pytest.approx(50 * logits)
+
+
+def test_fused_kernels_move_less() -> None:
+    load = TrainLoad([(1000, [4000] * 4)])
+    bare = {"traffic_per_activation_byte": 0.0}
+    eager, fused, none = (
+        phases(RooflineTrainer(QWEN, ROOMY, **options), load)["forward"]  # type: ignore[arg-type]
+        for options in ({}, {"kernels": "fused"}, bare)
+    )
+    assert fused - none == pytest.approx(module.FUSED_SHARE * (eager - none))
+    with pytest.raises(ScenarioError, match="one of eager, fused"):
+        RooflineTrainer(QWEN, ROOMY, kernels="compiled")  # type: ignore[arg-type]
 
 
 def test_kernels_gain_less_than_memory_does() -> None:
@@ -139,7 +151,7 @@ def test_adapters_add_traffic() -> None:
         phases(RooflineTrainer(QWEN, ROOMY, weights=w), load)["forward"]  # type: ignore[arg-type]
         for w in ("full", "lora")
     )
-    kept = 36 * layer_activation_bytes(QWEN) * 20_000
+    kept = 36 * layer_bytes(QWEN).whole * 20_000
     added = RooflineTrainer.traffic_per_adapted_byte * kept * S_PER_BYTE
     assert lora - full == pytest.approx(added)
     bare = RooflineTrainer(QWEN, ROOMY, weights="lora", traffic_per_activation_byte=0.0)
@@ -147,9 +159,26 @@ def test_adapters_add_traffic() -> None:
     assert phases(bare, load)["forward"] == phases(whole, load)["forward"]
 
 
+def test_adapters_want_no_gradient_of_frozen_weights() -> None:
+    """Of the three products for each of a forward's, one is not computed; attention's all are."""
+    load = TrainLoad([(1000, [4000] * 4)])
+    fused = {"traffic_per_activation_byte": 0.0, "traffic_per_logit": 0.0}
+    full, lora = (
+        phases(RooflineTrainer(QWEN, ROOMY, weights=w, **fused), load)  # type: ignore[arg-type]
+        for w in ("full", "lora")
+    )
+    flop = QWEN.linear_flop_per_token * 20_000 + QWEN.head_flop_per_token * 16_000
+    products_s = flop / (ROOMY.bf16_flop_per_s * ROOMY.gemm_flop_efficiency)
+    assert full["backward"] - lora["backward"] == pytest.approx(products_s)
+    assert full["forward"] == lora["forward"]
+    slow = RooflineTrainer(QWEN, ROOMY, weights="lora", launch_s_per_layer=1.0, recompute="none")
+    assert phases(slow, load)["backward"] == 2 * 36  # launching its kernels takes as long
+
+
 def test_adapters_leave_nothing_to_move() -> None:
     full = RooflineTrainer(QWEN, H100, gpus=8)
-    assert full.trained_bytes_per_gpu == full.state_bytes_per_gpu == 2 * QWEN.parameters
+    assert full.state_bytes_per_gpu == 2 * QWEN.parameters
+    assert full.trained_bytes_per_gpu == 12 / 8 * QWEN.parameters  # all but the gradients
     lora = replace(full, weights="lora")
     assert lora.trained_bytes_per_gpu == 0
     assert lora.state_bytes_per_gpu == QWEN.parameters / 2
@@ -299,7 +328,7 @@ def test_speed_up_of_a_shared_prefix_stays_below_its_token_bound() -> None:
 def test_peak_by_hand() -> None:
     trainer = RooflineTrainer(QWEN, H100, gpus=8)
     layer = 2 * (4 * 4096 + (3 * 32 + 4 * 8) * 128 + 4 * 12288)
-    assert layer_activation_bytes(QWEN) == layer
+    assert layer_bytes(QWEN).whole == layer
     states = 16 * QWEN.parameters / 8
     embeddings = 2 * 151936 * 4096
     gathered = 2 * (2 * (QWEN.parameters - embeddings) / 36 + embeddings / 2)

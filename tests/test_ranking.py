@@ -105,7 +105,7 @@ def test_roofline_costs_are_drawn_too() -> None:
     drawn = [cost.drawn(rng) for _ in range(200)]
     for name in ("host_s", "switch_fixed_s", "sync_fixed_s"):
         factors = np.array([getattr(each, name) / getattr(cost, name) for each in drawn])
-        assert 0.2 <= factors.min() < factors.max() <= 4.0
+        assert 0.2 <= factors.min() < factors.max() <= 7.0
         assert factors.std() > 0.3
     traffic = [each.trainer_of.traffic_per_logit for each in drawn]
     assert min(traffic) >= 0.4 * cost.trainer_of.traffic_per_logit

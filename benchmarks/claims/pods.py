@@ -17,7 +17,8 @@ RESIDENT: dict[str, Any] = {
     "switch_fixed_s": 0.0,
     "sync_fixed_s": 0.0,
     "kv_memory_utilization": 0.5,
-    "trainer": {"weights": "lora"},
+    # Their trainer pads before it selects (trainer/randomgrpo_trainer.py, _prepare_inputs).
+    "trainer": {"weights": "lora", "batching": "padded_to_batch"},
 }
 # The engine's host work as fitted to vLLM of mid-2024 (simulator.costs.roofline.ROOFLINE_SOURCES).
 OLD_HOST = (
@@ -30,7 +31,8 @@ MISSES = [
     "One more rollout costs several times what is forecast, and so n = 64 is forecast too fast. "
     "What is missing grows with n. The engine's host work is one part: 10 us a rollout and "
     "iteration is an assumption, and the figures fitted to vLLM of mid-2024 (in brackets) come "
-    "nearer. Adapters and 4-bit weights in the engine's kernels, and rewards computed in Python, "
+    "nearer. Rows are padded to the longest of the n rollouts there, and here to that of the 16 "
+    "selected. Adapters and 4-bit weights in the engine's kernels, and rewards computed in Python, "
     "are not modelled.",
     "The memory row agrees by way of its padding: with lengths of one prompt only, 64 would fit.",
 ]
@@ -121,9 +123,10 @@ def section() -> Section:
         "PODS",
         "arXiv 2504.13818; configuration in YixuanEvenXu/pods",
         "From the paper and its configuration: model, GPU, m, one prompt a step, cap, mean length, "
-        "LoRA, recomputation, one reference pass, sharded states on 8 GPUs, and on one GPU engine "
-        "and trainer resident side by side (no switch). From fits: L40S and A100 kernels; trainer "
-        "traffic on the H100. In brackets: with the engine's host work fitted to vLLM of mid-2024.",
+        "LoRA, recomputation, one reference pass, rows padded to the longest, sharded states on 8 "
+        "GPUs, and on one GPU engine and trainer side by side (no switch). From fits: L40S and "
+        "A100 kernels; trainer traffic on the H100. In brackets: with the engine's host work "
+        "fitted to vLLM of mid-2024.",
         [*step_rows(), inference, memory_row()],
         MISSES,
     )

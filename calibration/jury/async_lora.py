@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from calibration.jury.files import number, one_of, read_rows, whole
-from calibration.jury.trainer_baselines import FLASH_2
 from calibration.jury.verdict import Case, Check, Role, Source, mape
 from simulator.costs import Iteration, RooflineCost, RooflineTrainer, TrainLoad
+from simulator.costs.attention_kernels import with_kernel
 from simulator.costs.hardware import Gpu, load_gpu
 from simulator.costs.memory import Recompute
 from simulator.costs.models import Model, load_model
@@ -43,7 +43,7 @@ def _model() -> Model:
 
 
 def _gpu() -> Gpu:
-    return replace(load_gpu("h200-sxm"), trainer_attention_flop_efficiency=FLASH_2["H200"])
+    return with_kernel(load_gpu("h200-sxm"), "flash_2", "gpu")
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,17 @@ from calibration.jury.verdict import Check, Source
 
 NEAR, FAR = 0.10, 0.20
 AREAS: Mapping[str, tuple[str, ...]] = {
-    "The engine": ("kernel_tables", "engine_grid", "trace", "throughput", "serving_points"),
-    "The trainer": ("trainer_baselines", "async_lora"),
+    "The engine": (
+        "kernel_tables",
+        "kernel_mixtures",
+        "engine_grid",
+        "trace",
+        "throughput",
+        "serving_points",
+        "speculative",
+    ),
+    "The trainer": ("trainer_baselines", "training_steps", "async_lora"),
+    "Phases of steps": ("phases",),
     "Whole steps": ("rl_steps", "rl_mixtures", "peers"),
     "Weight sync": ("weight_updates",),
 }

@@ -27,7 +27,7 @@ def draw(sources: Sequence[Source], path: Path) -> None:
     FigureCanvasAgg(figure)
     for number, (title, cases) in enumerate(shown, start=1):
         _panel(figure.add_subplot(rows, columns, number), title, cases)
-    figure.savefig(path, dpi=80)
+    figure.savefig(path, dpi=68)
 
 
 def _panels(source: Source) -> list[tuple[str, list[Case]]]:

@@ -15,7 +15,7 @@ from calibration.jury.fitting import fit_relative, halves
 from calibration.jury.verdict import Case, Check, Kind, Role, Source, explain, mape_checks
 from simulator.costs import RooflineTrainer, TrainLoad
 from simulator.costs.hardware import Gpu, load_gpu
-from simulator.costs.roofline_draws import TRAINER_SPREADS, drawn_gpu, factors
+from simulator.costs.roofline_draws import drawn_gpu, factors, trainer_spreads
 
 FILE = "trainer_step_times.csv"
 COLUMNS = (
@@ -30,13 +30,6 @@ SFT_TRAFFIC_PER_LOGIT = 8.7
 # Of a routed expert run on its own, in one layer and forward, where the stack has no grouped
 # kernels: fitted to the two Qwen3-30B-A3B rows of B200.
 LOOPED_EXPERT_S = 0.4e-3
-# Share of the bf16 peak that FlashAttention 2 reaches in training; version 3 is the preset's.
-FLASH_2 = {
-    "RTX A6000": 0.72,  # 225 of the A100's 312 TFLOP/s, the same generation (arXiv 2307.08691)
-    "H100": 0.35,  # arXiv 2407.08608, section 1
-    "H200": 0.35,
-    "B200": 0.17,  # the H100's 346 TFLOP/s by the number of multiprocessors, 148 to 132
-}
 BOARDS = {
     "NVIDIA H100 80GB HBM3": "H100",
     "NVIDIA H200": "H200",
@@ -142,15 +135,13 @@ _FULL_NAMES = {
 
 def trainer_of(step: Step) -> RooflineTrainer:
     """The trainer of a baseline, from the presets and what is known of its stack."""
-    gpu = board(step.gpu)
-    if step.attention.endswith("2"):
-        gpu = replace(gpu, trainer_attention_flop_efficiency=FLASH_2[step.gpu])
     rl_traffic = RooflineTrainer.traffic_per_logit
     return RooflineTrainer(
         architecture(_FULL_NAMES.get(step.model, step.model)),
-        gpu,
+        board(step.gpu),
         step.gpus,
         weights="lora" if step.lora else "full",
+        attention="flash_2" if step.attention.endswith("2") else "flash_3",
         log_prob_passes=0,
         microbatch_tokens=step.length,
         expert_launch_s=LOOPED_EXPERT_S if step.looped else 0.0,
@@ -160,17 +151,24 @@ def trainer_of(step: Step) -> RooflineTrainer:
 
 def forecast_s(step: Step, trainer: RooflineTrainer) -> float:
     """Seconds of the step by ``trainer``."""
-    return trainer.train(TrainLoad([(0, [step.length] * (step.micro_batches * step.gpus))])).total_s
+    return trainer.train(load_of(step)).total_s
 
 
-def interval_s(step: Step, share: float = 0.9) -> tuple[float, float]:
+def load_of(step: Step) -> TrainLoad:
+    """What the step trains on."""
+    return TrainLoad([(0, [step.length] * (step.micro_batches * step.gpus))])
+
+
+def drawn_s(
+    base: RooflineTrainer, load: TrainLoad, draws: int = DRAWS, share: float = 0.9
+) -> tuple[float, float]:
     """The middle ``share`` of forecasts whose uncertain figures are drawn anew, as `rollcast
     compare` draws them: seconds."""
-    rng, base = np.random.default_rng(0), trainer_of(step)
+    rng, spreads = np.random.default_rng(0), trainer_spreads(base.kernels)
     found = []
-    for _ in range(DRAWS):
-        changed = {n: f * getattr(base, n) for n, f in factors(TRAINER_SPREADS, rng).items()}
-        found.append(forecast_s(step, replace(base, gpu=drawn_gpu(base.gpu, rng), **changed)))
+    for _ in range(draws):
+        changed = {n: f * getattr(base, n) for n, f in factors(spreads, rng).items()}
+        found.append(replace(base, gpu=drawn_gpu(base.gpu, rng), **changed).train(load).total_s)
     low, high = np.quantile(found, [(1 - share) / 2, (1 + share) / 2])
     return float(low), float(high)
 
@@ -225,8 +223,9 @@ def judge(steps: Sequence[Step]) -> list[Case]:
     """A case for each step, with its interval."""
     cases = []
     for step in steps:
-        low, high = interval_s(step)
-        forecast = forecast_s(step, trainer_of(step))
+        trainer = trainer_of(step)
+        low, high = drawn_s(trainer, load_of(step))
+        forecast = forecast_s(step, trainer)
         cases.append(
             Case(
                 step.group, f"{step.gpu}, {step.name}", "s", step.step_s, forecast, step.role,
@@ -266,8 +265,10 @@ def source(data: Path) -> Source:
         "takes that runs on its own: the Qwen3-30B-A3B rows of B200",
         held_out="RTX A6000 whole; B200 whole, but for Qwen3-30B-A3B",
         assumed=(
-            "FlashAttention 2 reaches what its papers say: 72 % of the peak on Ampere, 35 % on "
-            "Hopper, and on B200 Hopper's by the number of multiprocessors",
+            "FlashAttention 2 and 3 run as simulator/costs/attention_kernels.py has them, measured "
+            "alone on a chip of the same generation",
+            "kernel_bytes_per_s is not the best of the fit with adapters as they are now, but its "
+            "value before: the fit is flat, and held-out rows were in view",
             "RTX A6000: peaks of its datasheet, other efficiencies of the L40S",
             "activations offloaded to the host count as recomputed",
             f"{failed} baselines that failed for want of memory are left out",

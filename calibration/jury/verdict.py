@@ -109,6 +109,15 @@ def bias(cases: Iterable[Case]) -> float:
     return sum(errors) / len(errors)
 
 
+def log_sd(cases: Iterable[Case]) -> float:
+    """Root mean square of the logarithm of forecast over measured. Raises ScenarioError for no
+    case."""
+    logs = [math.log(case.forecast / case.measured) for case in cases]
+    if not logs:
+        raise ScenarioError("cases", "there are none to average over")
+    return math.sqrt(sum(log**2 for log in logs) / len(logs))
+
+
 def grouped(
     cases: Iterable[Case], key: Callable[[Case], str] = lambda case: case.group
 ) -> dict[str, list[Case]]:

@@ -121,10 +121,21 @@ def lengths_table(log: RunLog) -> pd.DataFrame | None:
 # Parts
 
 
+_FLAGS, _NAMES = ("engine.prefix_caching",), ("gpu",)
+
+
 def _said(settings: Settings, key: str) -> Part | None:
+    """What a setting says, if it is what a scenario can hold."""
     if key not in settings:
         return None
     setting = settings[key]
+    held = (
+        isinstance(setting.value, bool) if key in _FLAGS
+        else isinstance(setting.value, str) if key in _NAMES
+        else whole(settings, key) is not None
+    )  # fmt: skip
+    if not held:
+        return None
     return Part(key, setting.value, f"{setting.theirs} in {setting.place}")
 
 

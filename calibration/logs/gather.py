@@ -62,12 +62,11 @@ def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
     rollouts, requests, again = kept.tables(size)
     if again:
         notes.append(f"{again} dumps repeat the rollouts of the step before: counted once")
-    overlapped = True
+    raws = [step.values for _, step in sorted(whole.steps.items())] if whole else []
+    told = one.overlapped(raws, settings)
+    overlapped = told is not False
     rows: list[tuple[Row, Raw]] = []
     if whole is not None:
-        raws = [step.values for _, step in sorted(whole.steps.items())]
-        told = one.overlapped(raws, settings)
-        overlapped = told is not False
         if told is None:
             notes.append("the log does not say whether rollouts were made beside the training: "
                          "taken as so, since its generation would be a wait then")  # fmt: skip
@@ -83,7 +82,7 @@ def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
     mattered = [s for s in scanned if s.tally.used or s.tally.unread or s.rows]
     return RunLog(
         one.name,
-        paths[0].name or str(paths[0]),
+        paths[0].resolve().name or one.name,
         steps,
         rollouts,
         requests,

@@ -15,7 +15,7 @@ from calibration.logs import recognise
 from calibration.logs.errors import LogError, TooLargeError
 from calibration.logs.formats import configs, events, parquet, sqlite, torch_file, trackio
 from calibration.logs.formats.configs import Given, NotConfigError
-from calibration.logs.formats.console import said
+from calibration.logs.formats.console import Said, said
 from calibration.logs.formats.json_text import NotJsonError, flatten, parse
 from calibration.logs.formats.numbers import number, scalar
 from calibration.logs.formats.python_text import nested, opens
@@ -431,47 +431,67 @@ def _console(found: Scanned) -> None:
     """Lines that people see: rows of a stack, printed configurations, command lines."""
     found.kind = CONSOLE
     tally = found.tally
-    consoles: dict[str, Console] = {}
-    config = _Printed(found)
-
-    def reading() -> bool:
-        return config.open or (bool(consoles) and any(c.open for c in consoles.values()))
-
-    for at, line, ended in found.file.lines(tally, _CUES, reading):
+    consoles, config = _Consoles(found), _Printed(found)
+    ended = True
+    for at, line, ended in found.file.lines(tally, _CUES, lambda: config.open or consoles.open):
         start = _STARTS.search(line)
         used, wrong = False, ""
         for piece in said(line):
-            if start is not None:
-                stack = recognise.named(str(start.lastgroup))
-                if stack is not None and stack.console is not None:
-                    consoles.setdefault(stack.name, stack.console())
-            for name, console in consoles.items():
-                if not console.open and (start is None or start.lastgroup != name):
-                    continue
-                was_open = console.open
-                try:
-                    rows = list(console.feed(at, piece.text))
-                except (RecordError, ValueError) as error:
-                    wrong = str(error)
-                    continue
-                if rows and not ended and not console.open:
-                    wrong = "it is cut off in mid-line"
-                    continue
-                found.rows.setdefault(name, []).extend(
-                    Metrics(row.step, recognise.of_interest(row.values), row.line) for row in rows
-                )
-                used = used or bool(rows) or was_open or console.open
+            try:
+                used = consoles.feed(at, piece, start and start.lastgroup, ended) or used
+            except (RecordError, ValueError) as error:
+                wrong = str(error)
             used = config.feed(at, piece.actor, piece.text) or used
         if wrong:
             tally.skip(at, wrong, line[:200].decode("utf-8", "replace"))
         elif used:
             tally.used += 1
-    for name, console in consoles.items():
-        if console.open:  # the last block may be whole
-            rows = list(console.feed(tally.lines, ""))
-            found.rows.setdefault(name, []).extend(
-                Metrics(row.step, recognise.of_interest(row.values), row.line) for row in rows
-            )
+    if ended:
+        consoles.close()
+
+
+class _Consoles:
+    """The consoles of the stacks that speak in a file. A block of lines is of one process: those of
+    others in between are not of it."""
+
+    def __init__(self, found: Scanned) -> None:
+        self._found = found
+        self._consoles: dict[str, tuple[Console, str]] = {}
+
+    @property
+    def open(self) -> bool:
+        """Whether a block is being read."""
+        return bool(self._consoles) and any(each.open for each, _ in self._consoles.values())
+
+    def feed(self, line: int, piece: Said, begins: str | None, ended: bool) -> bool:
+        """Whether a line is of a stack's metrics. begins: the stack of which it begins a row.
+        Raises RecordError for a row that cannot be read, or is cut off."""
+        used = False
+        if begins is not None:
+            stack = recognise.named(begins)
+            if stack is not None and stack.console is not None:
+                console, _ = self._consoles.get(begins) or (stack.console(), "")
+                self._consoles[begins] = (console, piece.actor)
+        for name, (console, actor) in self._consoles.items():
+            was_open = console.open
+            if name != begins and not (was_open and actor == piece.actor):
+                continue
+            rows = list(console.feed(line, piece.text))
+            if rows and not ended and not console.open:
+                raise RecordError("it is cut off in mid-line")
+            self._keep(name, rows)
+            used = used or bool(rows) or was_open or console.open
+        return used
+
+    def close(self) -> None:
+        """After the last line: a block may be whole without one that ends it."""
+        for name, (console, _) in self._consoles.items():
+            self._keep(name, console.close())
+
+    def _keep(self, name: str, rows: Iterable[Metrics]) -> None:
+        self._found.rows.setdefault(name, []).extend(
+            Metrics(row.step, recognise.of_interest(row.values), row.line) for row in rows
+        )
 
 
 class _Printed:

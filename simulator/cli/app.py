@@ -43,6 +43,15 @@ Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Override 
 Force = Annotated[bool, typer.Option("--force", help="Replace a run that --out holds.")]
 NoPlot = Annotated[bool, typer.Option("--no-plot", help="Leave out the picture.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Draws = Annotated[
+    int,
+    typer.Option(
+        "--draws",
+        metavar="N",
+        help="Run all of it N times more, with other lengths, rewards and costs, as far as they "
+        "are uncertain, for 90 % intervals; a comparison without it has those of its own steps.",
+    ),
+]
 
 _STOPS = tuple(  # those that this system has
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -80,6 +89,7 @@ def simulate(
     force: Force = False,
     no_plot: NoPlot = False,
     as_json: Json = False,
+    draws: Draws = 0,
 ) -> None:
     """Run one scenario and show what came of it.
 
@@ -92,11 +102,17 @@ def simulate(
     from simulator.studies.simulate import load
     from simulator.studies.simulate import simulate as run_scenario
 
+    _check_draws(draws)
     if out is not None:
         check_target(out, force)
     checked = load(scenario, *(settings or ()), seed=seed)
-    with _progress(checked.policy_name, checked.steps) as advance:
+    with _progress(checked.policy_name, checked.steps * (1 + draws)) as advance:
         result = run_scenario(checked, advance)
+        if draws:
+            from simulator.studies.redrawn import intervals
+
+            result.summary["draws"] = draws
+            result.summary["intervals"] = intervals(result, draws, advance)
     if out is not None:
         description = {"name": checked.name, **_resolved(checked)}
         write_folder(
@@ -128,15 +144,7 @@ def compare(
     force: Force = False,
     no_plot: NoPlot = False,
     as_json: Json = False,
-    draws: Annotated[
-        int,
-        typer.Option(
-            "--draws",
-            metavar="N",
-            help="Run all of it N times more, with other lengths, rewards and costs, as far as "
-            "they are uncertain; without it the intervals come from the steps of the one run.",
-        ),
-    ] = 0,
+    draws: Draws = 0,
 ) -> None:
     """Run one scenario under several policies, side by side.
 
@@ -150,8 +158,7 @@ def compare(
     from simulator.studies.compare import write_comparison
     from simulator.studies.simulate import load
 
-    if draws and draws < ranking.LEAST_DRAWS:
-        raise ScenarioError("--draws", f"is {draws}; give at least {ranking.LEAST_DRAWS}, or none")
+    _check_draws(draws)
     if out is not None:
         check_target(out, force)
     checked = load(scenario, *(settings or ()), seed=seed)
@@ -274,6 +281,15 @@ def init(
     from simulator.cli.init import show
 
     show(name)
+
+
+def _check_draws(draws: int) -> None:
+    if not draws:
+        return
+    from simulator.studies.redrawn import LEAST_DRAWS
+
+    if draws < LEAST_DRAWS:
+        raise ScenarioError("--draws", f"is {draws}; give at least {LEAST_DRAWS}, or none")
 
 
 def _resolved(scenario: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def show_summary(summary: Mapping[str, Any], as_json: bool = False) -> None:
         (
             "step time",
             seconds(s["step_s"]),
-            f"mean of {s['steps']}, p95 {seconds(s['step_s_p95'])}",
+            f"mean of {s['steps']}, p95 {seconds(s['step_s_p95'])}" + _interval(s, "step_s"),
         ),
         ("rollout / train", f"{seconds(s['rollout_s'])} / {seconds(s['train_s'])}", "in total"),
         ("sync / switch", f"{seconds(s['sync_s'])} / {seconds(s['switch_s'])}", "in total"),
@@ -53,7 +53,11 @@ def show_summary(summary: Mapping[str, Any], as_json: bool = False) -> None:
         ("  trained / masked", f"{count(s['trained_tokens'])} / {count(s['masked_tokens'])}", ""),
         ("  dropped / carried", f"{count(s['dropped_tokens'])} / {count(s['carried_tokens'])}", ""),
         ("re-prefilled", count(s["reprefilled_tokens"]), f"{s['preemptions']} preemptions"),
-        ("makespan", seconds(s["makespan_s"]), f"{s['gpu_hours']:.2f} GPU-hours" + _cost(s)),
+        (
+            "makespan",
+            seconds(s["makespan_s"]),
+            f"{s['gpu_hours']:.2f} GPU-hours" + _cost(s) + _interval(s, "makespan_s"),
+        ),
     ]
     if len(s["group_sizes"]) > 1:
         rows.append(("group sizes", *_group_sizes(s)))
@@ -62,6 +66,12 @@ def show_summary(summary: Mapping[str, Any], as_json: bool = False) -> None:
     screen = console()
     screen.print(grid)
     _warn(screen, s["warnings"])
+
+
+def _interval(summary: Mapping[str, Any], key: str) -> str:
+    """Where it lies in nine of ten draws, if any were made."""
+    found = summary.get("intervals", {}).get(key)
+    return f"; 90 % from {seconds(found[0])} to {seconds(found[1])}" if found else ""
 
 
 def _group_sizes(summary: Mapping[str, Any]) -> tuple[str, str]:
@@ -138,7 +148,8 @@ def show_comparison(
 
 def _sureness(ranking: Ranking | None) -> str:
     """What the intervals are, and which policies may change places."""
-    from simulator.studies.ranking import LEAST_STEPS, LEVEL, SURE
+    from simulator.studies.ranking import LEAST_STEPS, SURE
+    from simulator.studies.redrawn import LEVEL
 
     if ranking is None:
         return f"Fewer than {LEAST_STEPS} steps: no interval. Give more, or --draws N."

@@ -145,7 +145,7 @@ class TrainCost:
     """How long an update takes and what it holds.
 
     phases_s: ``(name, seconds)`` in order: of ``log_prob, forward, backward, gradient_exchange,
-        optimizer, rest`` those that the model tells apart, or one ``train``.
+        optimizer, critic, rest`` those that the model tells apart, or one ``train``.
     peak_bytes: peak memory of one trainer GPU, 0 where the model does not say.
     microbatches: number of microbatches of one GPU, 0 where the model does not say.
     """

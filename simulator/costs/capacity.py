@@ -19,6 +19,9 @@ def kv_pool_tokens(
     reserve_bytes: float = 2e9,
     rollout_tokens: int = 8192,
     data_parallel_attention: bool = False,
+    pipeline_parallel: int = 1,
+    draft: Model | None = None,
+    draft_weight_bytes: float = 0.0,
 ) -> int:
     """Tokens that the KV pool of one replica holds.
 
@@ -31,6 +34,9 @@ def kv_pool_tokens(
     are counted for rollouts of ``rollout_tokens``. Shorter ones hold more a token than the pool
     says, longer ones less; a pool of mixed lengths is right on average only.
 
+    ``pipeline_parallel`` stages of ``tensor_parallel`` GPUs each hold their layers' weights and KV.
+    A ``draft`` for speculative decoding keeps KV of its own for each token, and its weights.
+
     Raises ScenarioError (``cluster.tensor_parallel``) where the weights leave no room, with the
     number that would fit.
     """
@@ -38,13 +44,18 @@ def kv_pool_tokens(
     budget = gpu.memory_bytes * memory_utilization - reserve_bytes
     whole = model.attention_weight_bytes if data_parallel_attention else model.replicated_bytes
 
-    def room(gpus: int) -> float:
-        return budget - (model.weight_bytes + (gpus - 1) * whole) / gpus
+    stages = pipeline_parallel
 
-    shards = tensor_parallel if data_parallel_attention else model.kv_shards(tensor_parallel)
-    tokens = math.floor(
-        room(tensor_parallel) / (model.kv_bytes_per_token_of(rollout_tokens) / shards)
-    )
+    def room(gpus: int) -> float:
+        weights = model.weight_bytes + draft_weight_bytes
+        return budget - (weights + (gpus - 1) * whole) / (gpus * stages)
+
+    def bytes_per_token(held: Model) -> float:
+        shards = tensor_parallel if data_parallel_attention else held.kv_shards(tensor_parallel)
+        return held.kv_bytes_per_token_of(rollout_tokens) / (shards * stages)
+
+    token_bytes = bytes_per_token(model) + (bytes_per_token(draft) if draft else 0.0)
+    tokens = math.floor(room(tensor_parallel) / token_bytes)
     if tokens >= 1:
         return tokens
     enough = [n for n in (2**i for i in range(1, 11)) if room(n) > 0.1 * budget]
@@ -52,5 +63,6 @@ def kv_pool_tokens(
     raise ScenarioError(
         "cluster.tensor_parallel",
         f"{model.name} has {model.weight_bytes / 1e9:.0f} GB of weights, which leaves no room for "
-        f"KV on {tensor_parallel} x {gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB each); {advice}",
+        f"KV on {tensor_parallel * stages} x {gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB each); "
+        f"{advice}",
     )

@@ -8,36 +8,91 @@ from typing import Literal, NamedTuple
 from simulator.costs.models import Model
 from simulator.errors import ScenarioError
 
-Recompute = Literal["full", "none"]
+Recompute = Literal["full", "attention", "mlp", "none"]
 
 ACTIVATION_BYTES = 2  # bf16
 
 
-def layer_activation_bytes(model: Model) -> float:
-    """Bytes that one layer keeps for its backward, per token: norms and residuals, queries, keys
-    and values before and after rotation, attention output, and four MLP widths. Attention scores
-    are not kept (flash attention); a mixture also keeps the copies sent to its experts."""
-    attention = (3 * model.heads + 4 * model.kv_heads) * model.head_dim
+class LayerBytes(NamedTuple):
+    """Bytes that one layer, a mean one, keeps for its backward, per token."""
+
+    stream: float  # its input, the residual stream half way, and both norms: four hidden widths
+    attention: float
+    mlp: float
+
+    @property
+    def whole(self) -> float:
+        """All of it."""
+        return self.stream + self.attention + self.mlp
+
+    def again(self, recompute: Recompute) -> float:
+        """Of it, what is not kept but computed again: a part of the layer with the norm before it,
+        or all but the layer's input."""
+        norm = self.stream / 4
+        if recompute == "full":
+            return self.whole - norm
+        if recompute == "attention":
+            return self.attention + norm
+        return self.mlp + norm if recompute == "mlp" else 0.0
+
+
+def layer_bytes(model: Model) -> LayerBytes:
+    """What a layer keeps: norms and residuals, what attention makes of them, and four MLP widths.
+    Attention scores are not kept (flash attention); a mixture also keeps the copies sent to its
+    experts."""
+    full, linear = model.attention_elements_per_token
+    attention = (model.attention_layers * full + model.linear_layers * linear) / model.layers
     sparse = model.sparse_layers / model.layers
     routed = model.experts_per_token * (4 * model.moe_intermediate + 2 * model.hidden)
     mlp = (1 - sparse) * 4 * model.intermediate
     mlp += sparse * (routed + 4 * model.shared_expert_intermediate)
-    return ACTIVATION_BYTES * (4 * model.hidden + attention + mlp)
+    each = ACTIVATION_BYTES
+    return LayerBytes(each * 4 * model.hidden, each * attention, each * mlp)
 
 
-def activation_bytes_per_token(model: Model, recompute: Recompute = "full") -> float:
-    """Peak activation bytes of a microbatch, per token: what all layers keep, and the layer at work
-    twice over (its activations or their recomputation, and their gradients)."""
-    layer = layer_activation_bytes(model)
-    if recompute == "full":
-        return model.layers * model.hidden * ACTIVATION_BYTES + 2 * layer
-    return (model.layers + 1) * layer
+def kept_bytes_per_token(
+    model: Model, recompute: Recompute = "full", layers: int | None = None
+) -> float:
+    """Bytes that all layers keep for their backwards, per token, where ``layers`` of them (all, if
+    None) compute ``recompute`` again."""
+    layer = layer_bytes(model)
+    repeated = model.layers if layers is None else layers
+    return model.layers * layer.whole - repeated * layer.again(recompute)
+
+
+def activation_bytes_per_token(
+    model: Model, recompute: Recompute = "full", layers: int | None = None
+) -> float:
+    """Peak activation bytes of a microbatch, per token: what all layers keep, and the layer at
+    work: its gradients, and its activations where they are computed again."""
+    layer = layer_bytes(model)
+    again = 0.0 if recompute == "none" or layers == 0 else layer.again(recompute)
+    if recompute == "full" and again:
+        again = layer.whole
+    return kept_bytes_per_token(model, recompute, layers) + layer.whole + again
 
 
 def shared_kv_bytes_per_token(model: Model) -> float:
     """Bytes per prompt token that stay hot through phase B: K, V and their accumulated gradients,
-    2 x 2 x layers x kv_heads x head_dim elements."""
-    return 4 * model.layers * model.kv_heads * model.head_dim * ACTIVATION_BYTES
+    2 x 2 x layers x kv_heads x head_dim elements; of MLA the latent vectors that keys and values
+    are projected from, and their gradients. Layers without keys have none."""
+    element = 2 * model.kv_heads * model.head_dim
+    if model.kv_lora_rank:
+        element = model.kv_lora_rank + model.qk_rope_head_dim
+    return 2 * model.attention_layers * element * ACTIVATION_BYTES
+
+
+def shared_kv_bytes(model: Model, prompt_tokens: int) -> float:
+    """The same of a whole prompt: layers with a window need its last tokens only, and linear
+    layers the state after it, with its gradient."""
+    if not model.windowed_layers and not model.linear_layers:
+        return shared_kv_bytes_per_token(model) * prompt_tokens
+    if not prompt_tokens:
+        return 0.0
+    seen = min(prompt_tokens, model.window_tokens) if model.windowed_layers else 0
+    layer = shared_kv_bytes_per_token(model) / max(1, model.attention_layers)
+    kept = model.full_layers * prompt_tokens + model.windowed_layers * seen
+    return layer * kept + 2 * model.state_bytes
 
 
 class PhaseB(NamedTuple):
@@ -66,7 +121,7 @@ def phase_b_memory(
     ``fixed_bytes`` (weights, states) counts in both."""
     per_token = activation_bytes_per_token(model, recompute)
     dense = per_token * microbatch_rollouts * (prompt_tokens + response_tokens)
-    shared = shared_kv_bytes_per_token(model) * prompt_tokens
+    shared = shared_kv_bytes(model, prompt_tokens)
     reuse = shared + per_token * microbatch_rollouts * response_tokens
     return PhaseB(fixed_bytes + dense, fixed_bytes + reuse)
 
@@ -86,7 +141,8 @@ def capacity_frontier(
 ) -> Frontier:
     """Largest P + S of one rollout that ``budget_bytes`` of activations hold, ``prompt_share`` of
     it prompt. With a shared prefix the largest phase decides: A and C hold the prompt's activations
-    and its gK/gV, B its K/V and gK/gV and the response's activations.
+    and its gK/gV, B its K/V and gK/gV and the response's activations. Windows are left out here:
+    every layer with keys counts as holding those of the whole prompt.
 
     Raises ScenarioError for a share outside 0 to 1.
     """

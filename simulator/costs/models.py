@@ -23,6 +23,7 @@ SKEW_SOURCE = (
 WIDTH = Between(1, 10**7)
 MAYBE_WIDTH = Between(0, 10**7)
 BYTES = Above(0, 64)
+LINEAR_CHUNK = 64  # tokens that linear layers take at once in training (arXiv 2412.06464)
 SMALL_BYTES = STATE_BYTES = 2  # norms, biases and the state of linear attention: 16 bit
 
 
@@ -332,11 +333,10 @@ class Model(Options):
         )
 
     @property
-    def four_bit_floats(self) -> str:
-        """The formats of 4 bit floats among its parts, '' if there is none."""
+    def formats(self) -> set[FormatName]:
+        """The formats of the parts that are multiplied."""
         parts = self.parts
-        found = {parts.attention, parts.mlp, parts.experts, parts.router, parts.head}
-        return ", ".join(sorted(found & {"mxfp4", "nvfp4"}))
+        return {parts.attention, parts.mlp, parts.experts, parts.router, parts.head}
 
     @property
     def attention_weight_bytes(self) -> float:
@@ -398,6 +398,14 @@ class Model(Options):
         return 4 * self.heads * self.head_dim
 
     @property
+    def kv_width(self) -> int:
+        """Elements of keys and values of one token in a layer, as attention multiplies them in
+        training: those of MLA are projected from their latent vector first."""
+        if self.kv_lora_rank:
+            return self.heads * (self.qk_nope_head_dim + self.qk_rope_head_dim + self.v_head_dim)
+        return 2 * self.kv_heads * self.head_dim
+
+    @property
     def absorbed_flop_per_layer(self) -> int:
         """The same in decoding: MLA multiplies the latent vectors themselves, its projections
         being absorbed in those of queries and outputs (DeepSeek-V2, arXiv 2405.04434)."""
@@ -409,6 +417,30 @@ class Model(Options):
     def attention_flop_per_pair(self) -> int:
         """Flop of all layers for one query-key pair, as if no layer had a window."""
         return self.attention_layers * self.attention_flop_per_layer
+
+    @property
+    def linear_attention_flop_per_token(self) -> int:
+        """Flop of all linear layers for one token, their projections aside, as they are trained: in
+        chunks of C, with five C x C products of a head's width d in each and three with its d x d
+        state (gated delta nets, arXiv 2412.06464, section 3.3)."""
+        width = self.linear_head_dim
+        head = 10 * LINEAR_CHUNK * width + 6 * width * width
+        return self.linear_layers * self.linear_value_heads * head
+
+    @property
+    def attention_elements_per_token(self) -> tuple[int, int]:
+        """Elements of one token that attention of a layer makes, residual stream and norms aside:
+        (of a layer with keys and values, of a linear one). Queries, keys and values before and
+        after rotation (of MLA, as latent vectors and projected), and its output."""
+        if self.kv_lora_rank:
+            query = self.qk_nope_head_dim + self.qk_rope_head_dim
+            latent = self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim
+            full = latent + self.heads * (3 * query + 2 * self.v_head_dim)
+        else:
+            full = (3 * self.heads + 4 * self.kv_heads) * self.head_dim
+            full += self.heads * self.head_dim if self.attention_gate else 0
+        keys, values = self._linear_widths
+        return full, 4 * keys + 4 * values
 
     def experts_touched(self, tokens: float) -> float:
         """Expected distinct experts of a layer that ``tokens`` tokens reach.

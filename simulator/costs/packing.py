@@ -9,43 +9,61 @@ Batching = Literal["packed", "padded", "padded_to_batch", "one_sequence"]
 
 
 class Work(NamedTuple):
-    """Counts of one sequence or microbatch: tokens computed, positions that reach the LM head, and
-    query-key pairs of causal attention."""
+    """Counts of one sequence or microbatch: tokens computed, positions that reach the LM head,
+    query-key pairs of causal attention, and of it within a window (0 where no layer has one)."""
 
     tokens: int
     head_tokens: int
     pairs: float
+    near_pairs: float = 0.0
 
 
-def dense_work(prompt_tokens: int, response_tokens: int) -> Work:
+def near_pairs(before: int, tokens: int, window: int) -> float:
+    """Pairs of ``tokens`` queries after ``before`` others, each with the last ``window`` tokens at
+    most: x^2 / 2 up to the window and w x - w^2 / 2 beyond, from one end to the other."""
+    ends = [
+        at * at / 2 if at <= window else window * at - window * window / 2
+        for at in (before, before + tokens)
+    ]
+    return ends[1] - ends[0]
+
+
+def dense_work(prompt_tokens: int, response_tokens: int, window: int = 0) -> Work:
     """A rollout on its own: P + S tokens, (P + S)^2 / 2 pairs."""
     tokens = prompt_tokens + response_tokens
-    return Work(tokens, response_tokens, tokens * tokens / 2)
+    near = near_pairs(0, tokens, window) if window else 0.0
+    return Work(tokens, response_tokens, tokens * tokens / 2, near)
 
 
-def prefix_work(prompt_tokens: int) -> Work:
+def prefix_work(prompt_tokens: int, window: int = 0) -> Work:
     """Phases A and C of a group: P tokens, P^2 / 2 pairs, no logits."""
-    return Work(prompt_tokens, 0, prompt_tokens * prompt_tokens / 2)
+    near = near_pairs(0, prompt_tokens, window) if window else 0.0
+    return Work(prompt_tokens, 0, prompt_tokens * prompt_tokens / 2, near)
 
 
-def suffix_work(prompt_tokens: int, response_tokens: int) -> Work:
+def suffix_work(prompt_tokens: int, response_tokens: int, window: int = 0) -> Work:
     """Phase B of a rollout: S tokens, P S + S^2 / 2 pairs."""
     pairs = response_tokens * (prompt_tokens + response_tokens / 2)
-    return Work(response_tokens, response_tokens, pairs)
+    near = near_pairs(prompt_tokens, response_tokens, window) if window else 0.0
+    return Work(response_tokens, response_tokens, pairs, near)
 
 
 def pack(sequences: Iterable[Work], budget_tokens: int) -> list[Work]:
     """Sequences merged in order into microbatches of at most ``budget_tokens``; a longer sequence
     is a microbatch of its own."""
     microbatches: list[Work] = []
-    tokens, head, pairs = 0, 0, 0.0
-    for work in sequences:
-        if tokens and tokens + work.tokens > budget_tokens:
-            microbatches.append(Work(tokens, head, pairs))
-            tokens, head, pairs = 0, 0, 0.0
-        tokens, head, pairs = tokens + work.tokens, head + work.head_tokens, pairs + work.pairs
+    tokens, head, pairs, near = 0, 0, 0.0, 0.0
+    for more, more_head, more_pairs, more_near in sequences:
+        if tokens + more > budget_tokens and tokens:
+            microbatches.append(Work(tokens, head, pairs, near))
+            tokens, head, pairs, near = more, more_head, more_pairs, more_near
+            continue
+        tokens += more
+        head += more_head
+        pairs += more_pairs
+        near += more_near
     if tokens:
-        microbatches.append(Work(tokens, head, pairs))
+        microbatches.append(Work(tokens, head, pairs, near))
     return microbatches
 
 
@@ -54,6 +72,7 @@ def pad(
     budget_tokens: int,
     most_rows: int,
     least: tuple[int, int] = (0, 0),
+    window: int = 0,
 ) -> list[Work]:
     """Sequences in order as rows of one width: the longest prompt and the longest response of the
     microbatch, ``least`` of each at least (the batch's, where rows are padded to that).
@@ -66,15 +85,16 @@ def pad(
     for work in sequences:
         wider = max(prompt, work.tokens - work.head_tokens), max(response, work.head_tokens)
         if rows and (rows == most_rows or (rows + 1) * sum(wider) > budget_tokens):
-            microbatches.append(_rectangle(rows, prompt, response))
+            microbatches.append(_rectangle(rows, prompt, response, window))
             rows, prompt, response = 0, *least
             wider = max(prompt, work.tokens - work.head_tokens), max(response, work.head_tokens)
         rows, (prompt, response) = rows + 1, wider
     if rows:
-        microbatches.append(_rectangle(rows, prompt, response))
+        microbatches.append(_rectangle(rows, prompt, response, window))
     return microbatches
 
 
-def _rectangle(rows: int, prompt: int, response: int) -> Work:
+def _rectangle(rows: int, prompt: int, response: int, window: int) -> Work:
     width = prompt + response
-    return Work(rows * width, rows * response, rows * width * width / 2)
+    near = rows * near_pairs(0, width, window) if window else 0.0
+    return Work(rows * width, rows * response, rows * width * width / 2, near)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
+from simulator.costs.collectives import all_reduce_s, all_to_all_s, gather_s
 from simulator.costs.hardware import Gpu
 from simulator.costs.models import Model
 from simulator.costs.trainer_options import COMPUTE_BYTES, FIELD, TrainerOptions
@@ -17,6 +19,15 @@ from simulator.errors import ScenarioError
 
 WORKING_BYTES = 6  # zero1 holds whole: a bf16 weight and an fp32 gradient
 GRADIENT_BYTES = 4  # of state_bytes_per_parameter: the gradient, which WORKING_BYTES has
+
+
+class Talk(NamedTuple):
+    """Seconds of communication in one microbatch's forward on one GPU: by the layers' attention, by
+    their MLPs, and between pipeline stages."""
+
+    attention: float
+    mlp: float
+    between: float
 
 
 @dataclass(frozen=True)
@@ -177,7 +188,7 @@ class Layout:
         """An all-gather or reduce-scatter: (n - 1) / n of the bytes leave each GPU."""
         hybrid = self.options.kept == "hybrid"
         span = min(self._data_span, self.options.gpus_per_node) if hybrid else self._data_span
-        return size_bytes * (sharers - 1) / sharers / self.rate_bytes_per_s(span)
+        return gather_s(size_bytes, sharers, self.rate_bytes_per_s(span))
 
     def exchange_s(self, microbatches: int) -> float:
         """Gradients of a step: reduce-scatters where states are shared (and with ``zero1`` a gather
@@ -195,41 +206,40 @@ class Layout:
                 total += times * self._ring_s(size, shared)
             if said.kept == "hybrid" and copies > shared:
                 nodes, rate = copies // shared, self.rate_bytes_per_s(self._data_span)
-                total += times * 2 * size / shared * (nodes - 1) / nodes / rate
+                total += times * all_reduce_s(size / shared, nodes, rate)
         return total
 
-    def talk_s(self, tokens: int) -> tuple[float, float]:
-        """Seconds of one microbatch's forward on one GPU: (between layers, between stages)."""
+    def talk_s(self, tokens: int) -> Talk:
+        """Seconds of one microbatch's forward on one GPU."""
         said, model = self.options, self.model
-        layers, seconds = model.layers / self.stages, 0.0
+        layers = model.layers / self.stages
         tensor, context, experts = (
             said.tensor_parallel, said.context_parallel, said.expert_parallel
         )  # fmt: skip
         here = tokens / context
         state_bytes = COMPUTE_BYTES * model.hidden
+        attention = mlp = between = 0.0
         if tensor > 1:  # two all-reduces a layer, or as many halves (arXiv 2205.05198)
-            sent = 2 * (tensor - 1) / tensor * state_bytes * here
-            each_s = self.gpu.all_reduce_floor_s + sent / self.rate_bytes_per_s(tensor)
-            seconds += 2 * layers * each_s
+            rate, floor_s = self.rate_bytes_per_s(tensor), self.gpu.all_reduce_floor_s
+            attention = mlp = layers * all_reduce_s(state_bytes * here, tensor, rate, floor_s)
         if context > 1:  # keys and values of all the others (ring attention, arXiv 2310.01889)
-            kv_bytes = 2 * COMPUTE_BYTES * model.kv_heads * model.head_dim / tensor
+            kv_bytes = COMPUTE_BYTES * model.kv_width / tensor
             rate = self.rate_bytes_per_s(tensor * context)
-            seconds += layers * kv_bytes * here * (context - 1) / rate
+            keyed = model.attention_layers / self.stages
+            attention += keyed * kv_bytes * here * (context - 1) / rate
         if experts > 1:  # to the experts and back: k copies of a token
             sent = model.experts_per_token * state_bytes * here / tensor
-            seconds += 2 * model.sparse_layers / self.stages * self._all_to_all_s(sent)
-        between_s = 0.0
+            mlp += 2 * model.sparse_layers / self.stages * self._all_to_all_s(sent)
         if self.stages > 1:
             sent = state_bytes * here / tensor * said.virtual_stages
-            between_s = sent / self.rate_bytes_per_s(self.gpus)
-        return seconds, between_s
+            between = sent / self.rate_bytes_per_s(self.gpus)
+        return Talk(attention, mlp, between)
 
     def _all_to_all_s(self, sent_bytes: float) -> float:
         """What a GPU sends to an expert parallel group, evenly: within its node and beyond it."""
         experts, node = self.options.expert_parallel, self.options.gpus_per_node
-        near = min(experts, node)
-        inside = sent_bytes * (near - 1) / experts / self.rate_bytes_per_s(near)
-        return inside + sent_bytes * (experts - near) / experts / self.rate_bytes_per_s(experts)
+        near_s, far_s = self.rate_bytes_per_s(min(experts, node)), self.rate_bytes_per_s(experts)
+        return all_to_all_s(sent_bytes, experts, node, near_s, far_s)
 
     # --- the pipeline ---
 

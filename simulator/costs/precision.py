@@ -16,11 +16,12 @@ class Format:
     """How a weight is kept.
 
     bytes_per_parameter: its scales included. product: the tensor cores that multiply it; with
-    "weight_only" it is brought to 16 bit first, and the product runs at the 16 bit peak.
+    "weight_only", and on a GPU that has no such cores, it is brought to 16 bit first, and the
+    product runs at the 16 bit peak.
     """
 
     bytes_per_parameter: float
-    product: Literal["bf16", "fp8", "weight_only"]
+    product: Literal["bf16", "fp8", "fp4", "weight_only"]
     source: str
 
 
@@ -35,9 +36,9 @@ FORMATS: Mapping[str, Format] = {
         (4 + 20 / 128) / 8, "weight_only", "AWQ and GPTQ: a 16 bit scale and a 4 bit zero for 128"
     ),
     "mxfp4": Format(4.25 / 8, "weight_only", "an 8 bit scale for 32, OCP MX specification 1.0"),
-    "nvfp4": Format(4.5 / 8, "weight_only", "an fp8 scale for 16, NVIDIA's NVFP4"),
+    "nvfp4": Format(4.5 / 8, "fp4", "an fp8 scale for 16, NVIDIA's NVFP4"),
 }
-"""4 bit floats count as weight-only: no figure of a GPU says how fast its 4 bit cores are."""
+"""MXFP4 counts as weight-only: checkpoints in it (gpt-oss) are run with 16 bit activations."""
 
 
 @dataclass(frozen=True, slots=True)

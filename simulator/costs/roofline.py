@@ -8,17 +8,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.costs.capacity import kv_pool_tokens
+from simulator.costs.engine_layout import EngineLayout
 from simulator.costs.engines import Unsaid
-from simulator.costs.forward import Attention, Products, at_least
+from simulator.costs.forward import scaled
+from simulator.costs.forward_pass import ForwardPass
 from simulator.costs.hardware import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu
 from simulator.costs.models import Model
-from simulator.costs.roofline_draws import TRAINER_SPREADS, cost_spreads, drawn_gpu, factor, factors
+from simulator.costs.roofline_draws import (
+    NETWORK_SPREAD,
+    cost_spreads,
+    drawn_gpu,
+    drawn_speculative,
+    factor,
+    factors,
+    trainer_spreads,
+)
 from simulator.costs.roofline_options import (
     FIELD,
     FITTED_PREFILL_TOKENS,
@@ -29,6 +39,10 @@ from simulator.costs.roofline_options import (
     RooflineSection,
 )
 from simulator.costs.sleep import Sleep, engine_switch_s
+from simulator.costs.speculation import Host, Speculation
+from simulator.costs.speculative import FITTED_DRAFTED
+from simulator.costs.stacks import STACKS, StackPreset
+from simulator.costs.sync import WeightSync
 from simulator.costs.trainer import RooflineTrainer
 from simulator.errors import ScenarioError
 from simulator.options import AtLeast, choice, given, whole
@@ -39,21 +53,26 @@ Placement = Literal["colocated", "disaggregated"]
 
 @dataclass(frozen=True)
 class RooflineCost(RooflineOptions):
-    """Prices a run from ``model`` and ``gpu``, ``tensor_parallel`` GPUs a replica.
+    """Prices a run from ``model`` and ``gpu``, each replica ``pipeline_parallel`` stages of
+    ``tensor_parallel`` GPUs.
 
     An iteration is the sum of: matrix products of the layers over all its tokens (weights read
     once; of a mixture, the experts that its tokens are expected to reach); attention of decoding
     rollouts (KV bytes); attention of prefilling ones (the longer of pairs and KV bytes); the LM
-    head for every rollout; a floor per layer; two all-reduces a layer; and ``host_s`` +
-    ``host_per_rollout_s`` per rollout, which is what the engine's host code adds to the GPU's time.
+    head for every rollout; a floor per layer; what the GPUs send each other
+    (`simulator.costs.exchange`); and ``host_s`` + ``host_per_rollout_s`` per rollout, which is what
+    the engine's host code adds to the GPU's time. With ``speculative`` an iteration is a share of
+    one that verifies (`simulator.costs.speculation`).
     Without ``cuda_graphs`` (vLLM's ``enforce_eager``, in verl the default until August 2025) the
     host launches every kernel, and the GPU's part takes ``launch_s_per_layer`` a layer at least.
 
     ``trainer`` prices the updates (default: :class:`RooflineTrainer` with its defaults on
     ``trainer_gpus``). ``offload_optimizer`` says whether colocated GPUs move the trainer's states
-    to host memory during the rollout phase; ``switch_fixed_s`` is what a switch takes beside that.
+    to host memory during the rollout phase, at ``offload_bytes_per_s``; ``switch_fixed_s`` is what
+    a switch takes beside that.
     ``engine``, ``sync`` and ``engine_sleep`` take host time, syncs and switches from published
-    measurements of an engine or mechanism; ``rest_s`` is added to every update.
+    measurements of an engine or mechanism, and ``stack`` names all of them at once; ``rest_s`` is
+    added to every update.
     With adapters the frozen weights stay where they are (stacks differ; one that parks them too
     says so in ``switch_fixed_s``), and a sync still sends all weights, merged, unless ``sync`` says
     ``adapter``.
@@ -67,28 +86,50 @@ class RooflineCost(RooflineOptions):
     trainer_gpus: int = 1
     placement: Placement = "colocated"
     trainer: RooflineTrainer | None = None
+    pipeline_parallel: int = 1
     _curves: dict[int, Curve] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    FIXED = ("model", "gpu", "tensor_parallel", "replicas", "trainer_gpus", "placement", "trainer")
+    FIXED = (
+        "model", "gpu", "tensor_parallel", "replicas", "trainer_gpus", "placement", "trainer",
+        "pipeline_parallel",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
-        for name in ("tensor_parallel", "replicas", "trainer_gpus"):
+        for name in ("tensor_parallel", "pipeline_parallel", "replicas", "trainer_gpus"):
             whole(getattr(self, name), f"cluster.{name}", AtLeast(1))
         choice(self.placement, "cluster.placement", get_args(Placement))
         if self.engine_sleep is not None and isinstance(self.switch_fixed_s, Unsaid):
             choice(self.engine_sleep, f"{FIELD}.engine_sleep", get_args(Sleep))
-            slept = engine_switch_s(self.model, self.gpu, self.tensor_parallel, self.engine_sleep)
+            slept = engine_switch_s(self.model, self.gpu, self.engine_gpus, self.engine_sleep)
             object.__setattr__(self, "switch_fixed_s", slept)
         super().__post_init__()
+        if self.stack is not None and self.sync is None:
+            object.__setattr__(self, "sync", self._sync_of_stack(STACKS[self.stack]))
+
+    def _sync_of_stack(self, stack: StackPreset) -> WeightSync:
+        """How the stack sends weights on this cluster."""
+        colocated = self.placement == "colocated"
+        if self.trainer_of.weights == "lora":
+            return WeightSync("adapter")
+        mechanism = stack.colocated if colocated else stack.disaggregated
+        return WeightSync(mechanism, per_tensor_s=stack.per_tensor_s)
 
     def agree(self) -> None:
-        """The model's heads can be dealt to the GPUs of a replica."""
-        if self.model.heads % self.tensor_parallel:
+        """The model's heads and layers can be dealt to the GPUs of a replica, and options agree."""
+        model = self.model
+        if not self.data_parallel_attention and model.heads % self.tensor_parallel:
             raise ScenarioError(
                 "cluster.tensor_parallel",
-                f"{self.tensor_parallel} does not divide the {self.model.heads} attention heads "
-                f"of {self.model.name}",
+                f"{self.tensor_parallel} does not divide the {model.heads} attention heads "
+                f"of {model.name}",
             )
+        if self.pipeline_parallel > model.layers:
+            raise ScenarioError(
+                "cluster.pipeline_parallel",
+                f"{self.pipeline_parallel} stages are more than the {model.layers} layers of "
+                f"{model.name}",
+            )
+        self._speculation_agrees()
         mechanism = self.sync.mechanism if self.sync else None
         if mechanism == "adapter" and self.trainer_of.weights != "lora":
             raise self.refuse(
@@ -101,6 +142,23 @@ class RooflineCost(RooflineOptions):
                 "give another mechanism, such as nccl_broadcast",
             )
 
+    def _speculation_agrees(self) -> None:
+        said = self.speculative
+        if said is None:
+            return
+        if self.pipeline_parallel > 1:
+            raise self.refuse(
+                "speculative", "is not modelled over stages; set cluster.pipeline_parallel to 1"
+            )
+        draft = said.draft_of(self.model)
+        heads = draft.heads if draft is not None and said.method == "draft_model" else 0
+        if heads % self.tensor_parallel:
+            raise self.refuse(
+                "speculative.draft_model",
+                f"its {heads} attention heads are not divided by cluster.tensor_parallel, "
+                f"{self.tensor_parallel}",
+            )
+
     @classmethod
     def from_options(
         cls,
@@ -109,6 +167,7 @@ class RooflineCost(RooflineOptions):
         options: RooflineSection | None = None,
         *,
         tensor_parallel: int = 1,
+        pipeline_parallel: int = 1,
         replicas: int = 1,
         trainer_gpus: int = 1,
         placement: Placement = "colocated",
@@ -123,6 +182,7 @@ class RooflineCost(RooflineOptions):
             replicas,
             trainer_gpus,
             placement,
+            pipeline_parallel=pipeline_parallel,
             **{**given(options), "trainer": trainer},
         )
 
@@ -134,6 +194,7 @@ class RooflineCost(RooflineOptions):
     @property
     def kv_pool_tokens(self) -> int:
         """Tokens of KV that one replica holds (:func:`kv_pool_tokens`)."""
+        said = self.speculative
         return kv_pool_tokens(
             self.model,
             self.gpu,
@@ -142,75 +203,73 @@ class RooflineCost(RooflineOptions):
             self.reserve_bytes,
             self.kv_rollout_tokens,
             self.data_parallel_attention,
+            self.pipeline_parallel,
+            said.draft_of(self.model) if said else None,
+            said.draft_weight_bytes(self.model) if said else 0.0,
         )
 
-    # --- parts of an iteration, in seconds on one GPU of the replica ---
+    @property
+    def engine_gpus(self) -> int:
+        """GPUs of one replica."""
+        return self.tensor_parallel * self.pipeline_parallel
 
-    @cached_property
-    def _products(self) -> Products:
-        return Products(
-            self.model,
-            self.gpu,
+    # --- an iteration ---
+
+    def _pass_of(self, model: Model, queries: int = 1) -> ForwardPass:
+        layout = EngineLayout(
             self.tensor_parallel,
+            self.pipeline_parallel,
             self.expert_parallel,
             self.data_parallel_attention,
+            self.gpus_per_node,
+            self.network_bytes_per_s,
         )
+        launch_s = 0.0 if self.cuda_graphs else model.layers * self.launch_s_per_layer
+        return ForwardPass(model, self.gpu, layout, queries, launch_s)
 
     @cached_property
-    def _attention(self) -> Attention:
-        return Attention(self.model, self.gpu, self.tensor_parallel, self.data_parallel_attention)
+    def _pass(self) -> ForwardPass:
+        return self._pass_of(self.model)
 
-    def _all_reduce_s(self, tokens: int) -> float:
-        """Two ring all-reduces a layer of the hidden states: 2 (n - 1) / n of their bytes each."""
-        n, gpu, model = self.tensor_parallel, self.gpu, self.model
-        if n == 1:
-            return 0.0
-        sent_bytes = 2 * (n - 1) / n * 2 * model.hidden * tokens
-        rate = gpu.link_bytes_per_s(n) * gpu.interconnect_efficiency
-        return 2 * model.layers * (gpu.all_reduce_floor_s + sent_bytes / rate)
+    @cached_property
+    def _speculation(self) -> Speculation | None:
+        said = self.speculative
+        if said is None:
+            return None
+        draft = said.draft_of(self.model)
+        verify = self._pass_of(self.model, said.tokens + 1)
+        return Speculation(said, verify, None if draft is None else self._pass_of(draft))
 
-    def _base_s(self, tokens: int, rollouts: int) -> float:
-        """The GPU's part but for attention: ``tokens`` computed, ``rollouts`` sampled."""
-        model = self.model
-        return (
-            self._products.layers_s(tokens)
-            + self._products.head_s(rollouts)
-            + model.layers * self.gpu.layer_floor_s
-            + self._all_reduce_s(tokens)
-            + rollouts * self._attention.state_s
-        )
+    def _speculates(self, rollouts: int) -> Speculation | None:
+        """How, in an iteration of ``rollouts``; None where nothing is drafted."""
+        found = self._speculation
+        if found is None:
+            return None
+        most = found.said.off_above_rollouts
+        return found if most is None or rollouts <= most else None
 
     def _host_s(self, rollouts: int) -> float:
         return self.host_s + self.host_per_rollout_s * rollouts
 
-    @cached_property
-    def _launch_s(self) -> float:
-        """What launching the kernels of an iteration takes at least."""
-        return 0.0 if self.cuda_graphs else self.model.layers * self.launch_s_per_layer
-
     def iteration_s(self, work: Iteration) -> float:
-        """Seconds of any iteration; the decode curves are this formula in closed form."""
-        attention, decoding = self._attention, work.rollouts - work.prefill_rollouts
-        decode_context = work.context_tokens - work.prefill_context_tokens
-        seconds = self._base_s(decoding + work.prefill_tokens, work.rollouts)
-        seconds += attention.decode_s(decode_context, decoding)
-        if work.prefill_tokens:
-            seconds += attention.prefill_s(work)
-        return max(seconds, self._launch_s) + self._host_s(work.rollouts)
+        """Seconds of any iteration; the decode curves are this in closed form."""
+        how = None if self.speculative is None else self._speculates(work.rollouts)
+        if how is None:
+            return self._pass.seconds(work) + self._host_s(work.rollouts)
+        return how.seconds(work, Host(self.host_s, self.host_per_rollout_s))
 
     # --- the CostModel protocol ---
 
     def decode_curve(self, rollouts: int) -> Curve:
-        """Piecewise linear in the context: attention reads its KV, all else is fixed by
-        ``rollouts``. Where launching takes longer, flat up to the context at which it no longer
-        does; where layers have a window, less steep from a window a rollout on."""
+        """Piecewise linear in the context (:meth:`ForwardPass.pieces`)."""
         curve = self._curves.get(rollouts)
         if curve is None:
-            base_s, host_s = self._base_s(rollouts, rollouts), self._host_s(rollouts)
-            pieces = self._attention.pieces(base_s, rollouts)
-            pieces = at_least(pieces, self._launch_s)
-            curve = Curve([(start, seconds + host_s, slope) for start, seconds, slope in pieces])
-            self._curves[rollouts] = curve
+            how = self._speculates(rollouts)
+            if how is None:
+                pieces = scaled(self._pass.pieces(rollouts), 1.0, self._host_s(rollouts))
+            else:
+                pieces = how.pieces(rollouts, Host(self.host_s, self.host_per_rollout_s))
+            curve = self._curves[rollouts] = Curve(pieces)
         return curve
 
     def mixed_iteration_s(self, work: Iteration) -> float:
@@ -235,37 +294,46 @@ class RooflineCost(RooflineOptions):
         engines run side by side. With adapters too: they are merged first.
         """
         if self.sync is not None:
-            engine_gpus = self.replicas * self.tensor_parallel
+            engine_gpus = self.replicas * self.engine_gpus
             link = self.gpu.interconnect_bytes_per_s
             return self.sync.seconds(self.model, self.trainer_gpus, engine_gpus, link)
         rate = min(self.sync_bytes_per_s, self.gpu.interconnect_bytes_per_s)
         return self.sync_fixed_s + self.model.weight_bytes / rate
 
-    def _switch_s(self) -> float:
+    def _switch_s(self, back: bool) -> float:
         if self.placement != "colocated":
             return 0.0
-        moved = self.trainer_of.trained_bytes_per_gpu if self.offload_optimizer else 0.0
-        return self.switch_fixed_s + moved / self.gpu.host_link_bytes_per_s
+        moved_s = 0.0
+        if self.offload_optimizer:
+            moved_s = self.trainer_of.copies_s(self.offload_bytes_per_s)[back]
+        return self.switch_fixed_s + moved_s
 
     @property
     def switch_to_train_s(self) -> float:
         """Colocated: free the KV pool (fixed) and load the trained states from the host."""
-        return self._switch_s()
+        return self._switch_s(back=True)
 
     @property
     def switch_to_rollout_s(self) -> float:
         """Colocated: move the trained states to the host and map the KV pool (fixed)."""
-        return self._switch_s()
+        return self._switch_s(back=False)
 
     def drawn(self, rng: np.random.Generator) -> RooflineCost:
         """The costs with every uncertain figure drawn anew: `simulator.costs.roofline_draws`."""
-        gpu, trainer = drawn_gpu(self.gpu, rng), self.trainer_of
-        changed = {n: f * getattr(trainer, n) for n, f in factors(TRAINER_SPREADS, rng).items()}
-        spreads = cost_spreads(self.engine, self.engine_sleep)
-        own = {n: f * getattr(self, n) for n, f in factors(spreads, rng).items()}
+        trainer = self.trainer_of
+        gpu = drawn_gpu(trainer.gpu, rng)  # the engine's, but for the trainer's attention
+        known = trainer_spreads(trainer.kernels)
+        changed = {n: f * getattr(trainer, n) for n, f in factors(known, rng).items()}
+        spreads = cost_spreads(self.engine, self.engine_sleep, self.stack)
+        own: dict[str, Any] = {n: f * getattr(self, n) for n, f in factors(spreads, rng).items()}
         sync = self.sync
         if sync is not None:
             sync = sync.slowed(factor(sync.preset.low, sync.preset.high, rng))
+        if self.engine_gpus > self.gpus_per_node:
+            own.update(
+                (n, f * getattr(self, n)) for n, f in factors((NETWORK_SPREAD,), rng).items()
+            )
+        own["speculative"] = drawn_speculative(self.speculative, rng)
         trainer = replace(trainer, gpu=gpu, **changed)
         return replace(self, gpu=gpu, trainer=trainer, sync=sync, **own)
 
@@ -273,32 +341,45 @@ class RooflineCost(RooflineOptions):
         """Ranges that the run left, and figures that nobody measured."""
         said = []
         gpu = self.gpu
-        for names, use in ((EFFICIENCIES, "engine"), (TRAINER_EFFICIENCIES, "trainer")):
-            if not gpu.kinds(names) & {"measured", "fitted"}:
+        trainer = self.trainer_of
+        for names, use, its in (
+            (EFFICIENCIES, "engine", gpu),
+            (TRAINER_EFFICIENCIES, "trainer", trainer.gpu),
+        ):
+            if not its.kinds(names) & {"measured", "fitted"}:
                 said.append(
                     f"{gpu.name}: {use} efficiencies are assumed; no kernel or step of this GPU "
                     "was measured"
                 )
+        drafted = self.speculative.tokens if self.speculative else 0
         limits = (
             (extremes.rollouts, FITTED_ROLLOUTS, "rollouts running on a replica"),
             (extremes.rollout_tokens, FITTED_TOKENS_PER_ROLLOUT, "tokens in a rollout"),
             (extremes.prefill_tokens, FITTED_PREFILL_TOKENS, "tokens prefilled in an iteration"),
             (self.tensor_parallel, FITTED_TENSOR_PARALLEL, "GPUs in a replica"),
+            (drafted, FITTED_DRAFTED, "tokens drafted at once"),
         )
         for reached, limit, what in limits:
             if reached > limit:
                 said.append(f"{reached:,} {what}: the efficiencies were fitted up to {limit:,}")
         model = self.model
-        if model.four_bit_floats:
+        if "mxfp4" in model.formats or ("nvfp4" in model.formats and not gpu.fp4_flop_per_s):
+            four = ", ".join(sorted(model.formats & {"mxfp4", "nvfp4"}))
             said.append(
-                f"{model.name}: products of {model.four_bit_floats} weights are taken at the 16 "
-                "bit peak, as where a GPU has no cores for them; those that have are faster"
+                f"{model.name}: products of {four} weights are taken at the 16 bit peak, as with "
+                "16 bit activations; kernels that multiply 4 bit floats are faster"
             )
-        unseen = extremes.rollout_tokens > model.window_tokens and extremes.train_tokens
-        if model.windowed_layers and unseen:
+        if self.pipeline_parallel > 1:
             said.append(
-                f"{model.name}: the trainer's attention is priced as if no layer had a window of "
-                f"{model.window_tokens:,} tokens"
+                "stages of a pipeline are taken to be even and their messages to hide nothing; no "
+                "engine with stages was measured"
+            )
+        moved = self.placement == "colocated" and self.offload_optimizer
+        if moved and trainer.state_copies == "pageable" and isinstance(self.switch_fixed_s, Unsaid):
+            said.append(
+                f"switches: the default switch_fixed_s of {self.switch_fixed_s:g} s was fitted to "
+                "stacks whose states go to pageable memory, and has those copies in it; set "
+                "engine_sleep or switch_fixed_s beside state_copies"
             )
         if self.tensor_parallel > 1 and gpu.interconnect_bytes_per_s <= PCIE_BYTES_PER_S:
             how = (

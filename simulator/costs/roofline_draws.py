@@ -15,7 +15,29 @@ import numpy as np
 
 from simulator.costs.engines import ENGINES, Engine
 from simulator.costs.hardware import Gpu
-from simulator.costs.sleep import HIGH, LOW, SLEEP_SOURCE, Sleep
+from simulator.costs.sleep import (
+    HIGH,
+    LOW,
+    SLEEP_SOURCE,
+    SWITCH_HIGH,
+    SWITCH_LOW,
+    SWITCH_SOURCE,
+    Sleep,
+)
+from simulator.costs.speculative import (
+    DRAFT_HIGH,
+    DRAFT_LOW,
+    DRAFT_SOURCE,
+    VERIFY_HIGH,
+    VERIFY_LOW,
+    VERIFY_SOURCE,
+    Speculative,
+)
+from simulator.costs.stacks import STACKS, Stack
+from simulator.costs.state_copies import HIGH as COPIES_HIGH
+from simulator.costs.state_copies import LOW as COPIES_LOW
+from simulator.costs.state_copies import PAGEABLE_SOURCE
+from simulator.costs.trainer_options import Kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +67,47 @@ GPU_SPREADS = (
 ASSUMED_GPU_SPREADS = (
     Spread(0.78, 1.28, _BANDWIDTH, _LIKE),
     Spread(0.6, 1.8, _FLOP, _LIKE),
-    Spread(0.5, 2.0, _TRAINER, "fits to four GPUs: 0.12 to 0.74"),
+    Spread(0.5, 2.0, _TRAINER, "kernels of one GPU, 0.13 to 0.48, and fits to four, 0.12 to 0.74"),
 )
 COST_SPREADS = (
     Spread(0.5, 2.0, ("host_s", "host_per_rollout_s"), "kernel tables alone to vLLM of mid-2024"),
     Spread(0.6, 2.0, ("launch_s_per_layer",), "0.26 to 0.8 ms a layer in published eager runs"),
     Spread(0.5, 2.0, ("sync_fixed_s",), "weight updates published for several mechanisms"),
-    Spread(0.2, 4.0, ("switch_fixed_s",), "an engine alone, 1 to 2 s, to NeMo-RL and verl, 30 s"),
+    Spread(SWITCH_LOW, SWITCH_HIGH, ("switch_fixed_s",), SWITCH_SOURCE.source),
+    Spread(0.25, 2.5, ("offload_bytes_per_s",), "refits of NeMo-RL; pageable and pinned memory"),
+    Spread(1.0, 1.0, ("rest_s",), "given, or none"),
 )
+_FUSED = "FUSED_SHARE: 0.15 to 0.3 by training steps of Llama, 0.7 by NeMo-RL's whole steps"
+_MIXTURES = "training steps of mixtures, held-out ones too: 28 % in the root mean square of the log"
 _STEPS = "trainer baselines of GPUs that were not fitted (RTX A6000, B200)"
 TRAINER_SPREADS = (
     Spread(0.45, 1.6, ("traffic_per_activation_byte", "traffic_per_logit"),
            "the trainer of NeMo-RL, whose kernels are fused, to prime-rl's; and " + _STEPS),
-    Spread(0.5, 5.0, ("traffic_per_adapted_byte",), _STEPS + ", with adapters and without"),
+    Spread(0.3, 2.5, ("traffic_per_adapted_byte",), _STEPS + ", with adapters and without"),
     Spread(0.6, 1.7, ("kernel_bytes_per_s",), _STEPS),
     Spread(0.4, 3.0, ("expert_launch_s",), "0.4 to 0.8 ms in the mixtures of B200, by model"),
     Spread(0.4, 2.5, ("launch_s_per_layer",), "eager engines, 0.4 ms, to TRL with adapters, 3 ms"),
+    Spread(0.6, 1.7, ("expert_share",), _MIXTURES),
+    Spread(0.6, 2.5, ("network_bytes_per_s",), _MIXTURES + "; links of 400 and 800 Gb/s, overlap"),
+    Spread(COPIES_LOW, COPIES_HIGH, ("copies_scale",), PAGEABLE_SOURCE.source),
 )  # fmt: skip
+
+SPECULATIVE_SPREADS = (
+    Spread(DRAFT_LOW, DRAFT_HIGH, ("draft_host_s",), DRAFT_SOURCE.source),
+    Spread(VERIFY_LOW, VERIFY_HIGH, ("verify_host_s",), VERIFY_SOURCE.source),
+)
+NETWORK_SPREAD = Spread(
+    0.8, 1.15, ("network_bytes_per_s",),
+    "DeepEP's tables between nodes are met within 9 %; its bandwidths differ by 35 % among them",
+)  # fmt: skip
+
+
+def trainer_spreads(kernels: Kernels) -> tuple[Spread, ...]:
+    """The spreads of a trainer's own figures: what fused kernels move is known less well."""
+    traffic, *others = TRAINER_SPREADS
+    if kernels == "fused":
+        traffic = Spread(0.4, 2.5, traffic.names, _FUSED)
+    return (traffic, *others)
 
 
 def gpu_spreads(gpu: Gpu) -> tuple[Spread, ...]:
@@ -72,16 +118,32 @@ def gpu_spreads(gpu: Gpu) -> tuple[Spread, ...]:
     )
 
 
-def cost_spreads(engine: Engine | None, sleep: Sleep | None = None) -> tuple[Spread, ...]:
+def cost_spreads(
+    engine: Engine | None, sleep: Sleep | None = None, stack: Stack | None = None
+) -> tuple[Spread, ...]:
     """The spreads of a cost model's own figures: its host's by ``engine`` where one is named, its
-    switches' narrower where the engine's ``sleep`` is."""
-    host, launch, sync, switch = COST_SPREADS
+    switches' narrower where the engine's ``sleep`` is, and by ``stack`` where that has figures of
+    its own."""
+    host, launch, sync, switch, offload, rest = COST_SPREADS
     if engine is not None:
         found = ENGINES[engine]
         host = Spread(found.low, found.high, host.names, found.provenance.source)
     if sleep is not None:
         switch = Spread(LOW, HIGH, switch.names, SLEEP_SOURCE.source)
-    return (host, launch, sync, switch)
+    if stack is not None:
+        preset = STACKS[stack]
+        rest = Spread(*preset.rest_spread, rest.names, preset.rest.source)
+        if preset.host is not None and engine == preset.engine:
+            host = Spread(*preset.host_spread, host.names, preset.host.source)
+    return (host, launch, sync, switch, offload, rest)
+
+
+def drawn_speculative(said: Speculative | None, rng: np.random.Generator) -> Speculative | None:
+    """Speculation with its host's times drawn anew; nothing is drawn where there is none."""
+    if said is None:
+        return None
+    found = factors(SPECULATIVE_SPREADS, rng)
+    return replace(said, **{name: f * getattr(said, name) for name, f in found.items()})
 
 
 def drawn_gpu(gpu: Gpu, rng: np.random.Generator) -> Gpu:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, get_args
 
+from simulator.costs.engine_layout import NETWORK_BYTES_PER_S, NODE_GPUS
 from simulator.costs.engines import Engine, Unsaid, host_of
 from simulator.costs.engines import listed as listed_engines
 from simulator.costs.hardware import Provenance
-from simulator.costs.sleep import SLEEP_SOURCE, Sleep
+from simulator.costs.sleep import SLEEP_SOURCE, SWITCH_S, SWITCH_SOURCE, Sleep
+from simulator.costs.speculative import Speculative
+from simulator.costs.stacks import STACKS, Stack, StackPreset
+from simulator.costs.stacks import listed as listed_stacks
 from simulator.costs.sync import WeightSync
 from simulator.costs.sync import listed as listed_syncs
 from simulator.costs.trainer_options import TrainerOptions
@@ -25,21 +29,21 @@ FITTED_TENSOR_PARALLEL = 8
 FIELD = "cost.roofline"
 _SYNC = "checkpoint-engine's published weight updates on 8 and 16 GPUs; those on 256 held out"
 _HOST = (
-    "between kernel tables alone (0) and vLLM of mid-2024 (1.2 to 2.5 ms, and 64 to 126 us a "
-    "rollout, fitted to LLM-Inference-Bench)"
+    "as vLLM 0.19, fitted to half of a run's requests on an RTX PRO 6000 (see engine); kernel "
+    "tables alone have none, vLLM of mid-2024 1.6 ms and 77 us a rollout, NeMo-RL's loop 3 ms and "
+    "53 us (see stack)"
 )
-_SWITCH = (
-    "the on-policy steps of NeMo-RL v0.4 on H100 fit 7.5 to 10 s a switch, those of v0.5 and GB200 "
-    "held out; verl's generation spends 22 and 37 s a switch outside the engine. An engine alone "
-    "sleeps and wakes in a second or two; errors of engine and trainer are in these figures too"
+_OFFLOAD = (
+    "refit in NeMo-RL v0.3's table of phases (H100), Llama-3.1-8B in 5 s and Qwen3-32B in 7 s; "
+    "held out: Llama-3.1-70B and Qwen3-30B-A3B. Pageable memory is moved at 0.75e9, pinned at 23e9"
 )
 _LAUNCH = (
     "eager vLLM: Qwen2.5-Omni-7B 22 ms a token on A800 (vllm-omni issue 7960), 0.8 ms a layer; "
     "Qwen3-0.6B 10 ms (torchtitan pull request 2373), 0.36 ms"
 )
 _REST = (
-    "none; verl's one-step-off recipe holds 54 s (FSDP2) and 29 s (Megatron) a step beside "
-    "generation, log-probabilities and update"
+    "none; published steps hold 0.3 to 55 s beside their phases, by what computes the rewards: see "
+    "cost.roofline.stack"
 )
 ROOFLINE_SOURCES = {
     "host_s": Provenance("assumed", _HOST),
@@ -49,9 +53,11 @@ ROOFLINE_SOURCES = {
     "rest_s": Provenance("assumed", _REST),
     "sync_bytes_per_s": Provenance("fitted", _SYNC),
     "sync_fixed_s": Provenance("fitted", _SYNC),
-    "switch_fixed_s": Provenance("fitted", _SWITCH),
+    "switch_fixed_s": SWITCH_SOURCE,
+    "offload_bytes_per_s": Provenance("fitted", _OFFLOAD),
     "reserve_bytes": Provenance("assumed", "activations, captured graphs and the CUDA context"),
     "kv_memory_utilization": Provenance("assumed", "default of vLLM"),
+    "network_bytes_per_s": Provenance("assumed", "one 400 Gb/s link a GPU"),
     "kv_rollout_tokens": Provenance("assumed", "a response of a reasoning model"),
 }
 
@@ -66,6 +72,11 @@ class RooflineOptions(Options):
 
     FIELD = FIELD
 
+    stack: Annotated[
+        Stack | None,
+        Doc("sets engine, host_s, host_per_rollout_s, cuda_graphs, sync, engine_sleep and rest_s "
+            "where they are not given", source=listed_stacks()),
+    ] = None  # fmt: skip
     engine: Annotated[
         Engine | None, Doc("sets host_s and host_per_rollout_s where they are not given",
                            source=listed_engines())
@@ -77,14 +88,16 @@ class RooflineOptions(Options):
     host_s: Annotated[
         float, SECONDS, Doc("an iteration on the engine's host, beside its GPUs",
                             source=_source("host_s"))
-    ] = Unsaid(1.0e-3)  # fmt: skip
+    ] = Unsaid(5.4e-4)  # fmt: skip
     host_per_rollout_s: Annotated[
         float, SECONDS, Doc("each running rollout on the engine's host, an iteration",
                             source=_source("host_per_rollout_s"))
-    ] = Unsaid(1.0e-5)  # fmt: skip
+    ] = Unsaid(3.7e-5)  # fmt: skip
     cuda_graphs: Annotated[
-        bool, Doc("whether the engine replays captured graphs; false is vLLM's enforce_eager")
-    ] = True
+        bool | None,
+        Doc("whether the engine replays captured graphs; false is vLLM's enforce_eager; null is as "
+            "the stack does, or true"),
+    ] = None  # fmt: skip
     launch_s_per_layer: Annotated[
         float,
         SECONDS,
@@ -106,6 +119,10 @@ class RooflineOptions(Options):
     offload_optimizer: Annotated[
         bool, Doc("whether colocated GPUs move the trainer's states to host memory for rollouts")
     ] = True
+    offload_bytes_per_s: Annotated[
+        float, Above(0, 1e30), Doc("at which each GPU's states move, at most its host link's",
+                                   source=_source("offload_bytes_per_s"))
+    ] = 14e9  # fmt: skip
     engine_sleep: Annotated[
         Sleep | None,
         Doc("what a colocated engine does with its weights while it sleeps; sets switch_fixed_s to "
@@ -114,11 +131,11 @@ class RooflineOptions(Options):
     switch_fixed_s: Annotated[
         float, SECONDS, Doc("a switch between rollout and training on shared GPUs, beside that",
                             source=_source("switch_fixed_s"))
-    ] = Unsaid(7.5)  # fmt: skip
+    ] = Unsaid(SWITCH_S)  # fmt: skip
     rest_s: Annotated[
         float, SECONDS, Doc("a step outside every other phase (rewards, data, validation), after "
                             "the update", source=_source("rest_s"))
-    ] = 0.0  # fmt: skip
+    ] = Unsaid(0.0)  # fmt: skip
     kv_memory_utilization: Annotated[
         float, Above(0, 1), Doc("share of a GPU's memory that the engine may use", unit="share",
                                 source=_source("kv_memory_utilization"))
@@ -139,9 +156,26 @@ class RooflineOptions(Options):
     data_parallel_attention: Annotated[
         bool, Doc("whether each GPU of a replica holds all of attention and its own rollouts' KV")
     ] = False
+    gpus_per_node: Annotated[
+        int, Between(1, 1024),
+        Doc("of an engine, joined by the interconnect; a larger stage crosses the network",
+            unit="GPUs")
+    ] = NODE_GPUS  # fmt: skip
+    network_bytes_per_s: Annotated[
+        float, Above(0, 1e30), Doc("between the nodes of an engine, a GPU, one direction",
+                                   source=_source("network_bytes_per_s"))
+    ] = NETWORK_BYTES_PER_S  # fmt: skip
+    speculative: Annotated[
+        Speculative | None, Doc("speculative decoding; null is none")
+    ] = None  # fmt: skip
 
     def __post_init__(self) -> None:
         number(self.host_factor, f"{FIELD}.host_factor", Above(0, 1000))
+        if self.stack is not None:
+            choice(self.stack, f"{FIELD}.stack", get_args(Stack))
+            self._take(STACKS[self.stack])
+        if self.cuda_graphs is None:
+            object.__setattr__(self, "cuda_graphs", True)
         if self.engine is not None:
             choice(self.engine, f"{FIELD}.engine", get_args(Engine))
         found = host_of(self.engine, self.host_s, self.host_per_rollout_s, self.host_factor)
@@ -151,6 +185,21 @@ class RooflineOptions(Options):
         super().__post_init__()
         if unsaid:  # a cost model, which knows the bytes, may still replace it
             object.__setattr__(self, "switch_fixed_s", Unsaid(self.switch_fixed_s))
+
+    def _take(self, stack: StackPreset) -> None:
+        """What the stack says, in place of what nobody gave. Its host figures go with its engine:
+        another one named has its own."""
+        if self.engine is None:
+            object.__setattr__(self, "engine", stack.engine)
+            for name in ("host_s", "host_per_rollout_s"):
+                own = getattr(stack, name)
+                if own is not None and isinstance(getattr(self, name), Unsaid):
+                    object.__setattr__(self, name, self.host_factor * own)
+        for name in ("cuda_graphs", "engine_sleep"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, getattr(stack, name))
+        if isinstance(self.rest_s, Unsaid):
+            object.__setattr__(self, "rest_s", stack.rest_s)
 
 
 @dataclass(frozen=True, kw_only=True)

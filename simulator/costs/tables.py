@@ -151,6 +151,15 @@ class TablesCost:
                 raise ScenarioError(
                     f"cost.tables.{name}", "give two or more whole numbers from 1 that rise"
                 )
+        if self.roofline.pipeline_parallel > 1:
+            raise ScenarioError(
+                "cluster.pipeline_parallel", "tables price one stage; give 1, or cost: roofline"
+            )
+        if self.roofline.speculative is not None:
+            raise ScenarioError(
+                "cost.tables.roofline.speculative",
+                "tables price one token a rollout and iteration; leave it out, or cost: roofline",
+            )
 
     def _host_s(self, rollouts: int) -> float:
         return self.roofline.host_s + self.roofline.host_per_rollout_s * rollouts

@@ -9,25 +9,28 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from simulator.costs.attention_kernels import with_kernel
 from simulator.costs.base import TrainCost, TrainLoad
 from simulator.costs.hardware import Gpu
 from simulator.costs.memory import (
-    ACTIVATION_BYTES,
     activation_bytes_per_token,
-    layer_activation_bytes,
-    shared_kv_bytes_per_token,
+    kept_bytes_per_token,
+    layer_bytes,
+    shared_kv_bytes,
 )
-from simulator.costs.models import Model
+from simulator.costs.models import Model, load_model
 from simulator.costs.packing import Work, dense_work, pack, pad, prefix_work, suffix_work
-from simulator.costs.parallel import GRADIENT_BYTES, Layout
+from simulator.costs.parallel import GRADIENT_BYTES, Layout, Talk
+from simulator.costs.roles import ALONE, JUDGES, Role, beside, roles_apart
+from simulator.costs.state_copies import copy_bytes_per_s
 from simulator.costs.trainer_options import (
     COMPUTE_BYTES,
-    EXPERT_SHARE,
     FIELD,
+    FUSED_SHARE,
     LOGIT_BYTES,
     STEP_BYTES_PER_PARAMETER,
     STREAM_EFFICIENCY,
@@ -41,7 +44,9 @@ MOMENT_BYTES = 8  # Adam's two, in fp32
 
 class Each(NamedTuple):
     """Seconds of a forward for one token, position of the LM head, expert read or launched, and
-    query-key pair; and of reading the weights that every token uses."""
+    query-key pair (in layers that see all, and within the window of the others); and of reading
+    the weights that every token uses. A token's share of attention: of its products, of moving
+    what it keeps."""
 
     token: float
     head_token: float
@@ -51,6 +56,10 @@ class Each(NamedTuple):
     moved_head_token: float
     launched_expert: float
     pair: float
+    near_pair: float
+    attention_token: float
+    attention_product_share: float
+    attention_moved_share: float
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,8 @@ class RooflineTrainer(TrainerOptions):
     """A trainer of ``model`` on ``gpus`` GPUs.
 
     A forward takes 2 flop per active weight and token (at ``gpu.gemm_flop_efficiency``),
-    attention's 4 x heads x head_dim x layers flop per query-key pair, and the elementwise kernels
+    attention's 4 x heads x head_dim flop per query-key pair and layer (pairs within the window, in
+    layers that have one; what linear layers do to a token), and the elementwise kernels
     between them: ``traffic_per_activation_byte`` bytes per activation byte kept (norms, rotations,
     gates; adapters add ``traffic_per_adapted_byte``) and ``traffic_per_logit`` bytes per logit (a
     chunked fp32 log-softmax). A byte takes 1 / bandwidth + 1 / ``kernel_bytes_per_s``: published
@@ -66,11 +76,12 @@ class RooflineTrainer(TrainerOptions):
     0 leaves them out. ``expert_launch_s`` is what a routed
     expert's kernels take beside their flop, in each layer of each microbatch's forward, where
     experts run one by one; grouped kernels take nothing. A backward takes twice that, and
-    ``recompute="full"`` one more forward. ``weights="lora"`` saves states, gradient exchange and
-    optimiser, but no time in the passes: in prime-rl's published steps adapters take back more than
-    frozen weights save. ``log_prob_passes`` forwards over the whole batch run first (the old
-    policy's; a reference model adds one). Then come ``minibatches`` optimiser steps, each over its
-    share of the groups. The LM head runs on response tokens.
+    ``recompute="full"`` one more forward; ``attention`` or ``mlp`` that part of one, in
+    ``recompute_layers`` layers. ``weights="lora"`` saves states, gradient exchange, optimiser, and
+    of a backward the products that would give gradients of frozen weights; adapters' own kernels
+    take about as much back in prime-rl's published steps. ``log_prob_passes`` forwards over the
+    whole batch run first (the old policy's; a reference model adds one). Then come ``minibatches``
+    optimiser steps, each over its share of the groups. The LM head runs on response tokens.
 
     ``shard`` spreads states over the GPUs and gathers weights for each pass of each microbatch
     (fully sharded data parallel); otherwise each GPU holds them all. Gradients are exchanged in
@@ -83,49 +94,125 @@ class RooflineTrainer(TrainerOptions):
     the model (:class:`simulator.costs.parallel.Layout`); what is said of a GPU's microbatches then
     holds for the GPUs that share a copy of the model. A pipeline of p stages idles (p - 1) / v of a
     microbatch's time each step. ``batching`` says how sequences become microbatches.
+
+    A critic and reward models of the policy's size on its GPUs are split as it is. A reference, a
+    critic or reward models that are of another model, or have GPUs of their own, are trainers of
+    theirs, fully sharded (:mod:`simulator.costs.roles`). On GPUs of their own they work beside the
+    policy: forwards beside its log-probabilities, the critic's update beside its update.
+
+    ``attention`` is resolved into ``gpu``. logits: whether the LM head runs.
+    copies_scale: by which pageable copies are faster than `simulator.costs.state_copies` has them.
     """
 
     model: Model
     gpu: Gpu
     gpus: int = 1
-    FIXED = ("model", "gpu", "gpus")
+    logits: bool = True
+    copies_scale: float = 1.0
+    FIXED = ("model", "gpu", "gpus", "logits", "copies_scale")
 
     def __post_init__(self) -> None:
         whole(self.gpus, "cluster.trainer_gpus", AtLeast(1))
         super().__post_init__()
+        if self.attention is not None:  # once: a draw changes the figure afterwards
+            gpu = with_kernel(self.gpu, self.attention, f"{FIELD}.attention")
+            object.__setattr__(self, "gpu", gpu)
+            object.__setattr__(self, "attention", None)
+        if (self.recompute_layers or 0) > self.model.layers:
+            raise ScenarioError(
+                f"{FIELD}.recompute_layers", f"more than the {self.model.layers} layers"
+            )
         if self.precision == "fp8" and not self.gpu.fp8_flop_per_s:
             raise ScenarioError(f"{FIELD}.precision", f"{self.gpu.name} has no fp8; give bf16")
-        _ = self.layout  # refuses a split that does not divide
+        _ = self.layout, self.others  # refuse a split that does not divide, an unknown model
 
     @cached_property
     def layout(self) -> Layout:
         """The model split over the GPUs."""
         return Layout(self.model, self.gpu, self.gpus, self)
 
+    @cached_property
+    def others(self) -> tuple[tuple[Role, RooflineTrainer], ...]:
+        """The models beside the policy that are priced on their own, each with its trainer."""
+        found = []
+        for role in roles_apart(self):
+            model = load_model(role.model, f"{FIELD}.{role.name}_model") if role.model else None
+            options = ALONE if role.trained else {**ALONE, **JUDGES, "log_prob_passes": role.passes}
+            trainer = replace(
+                self,
+                model=model or self.model,
+                gpus=role.gpus or self.gpus,
+                logits=role.name == "reference",
+                **options,
+            )
+            found.append((role, trainer))
+        return tuple(found)
+
+    @property
+    def other_gpus(self) -> int:
+        """GPUs of their own that those have."""
+        return sum(role.gpus for role, _ in self.others)
+
+    def _shares(self, name: str) -> bool:
+        """Whether that role is of the policy's model, on the policy's GPUs."""
+        return name not in [role.name for role, _ in self.others]
+
     # --- memory of one GPU ---
 
     @cached_property
-    def state_bytes_per_gpu(self) -> float:
-        """Bytes of weights, gradients and optimiser states that one GPU keeps between steps."""
+    def _policy_bytes(self) -> float:
+        """Weights, gradients and optimiser states of the policy."""
         full = self.weights == "full"
         each = self.state_bytes_per_parameter if full else self.frozen_bytes_per_parameter
         if full and self.optimizer_on_host:  # the fp32 weight stays, the moments do not
             each = max(each - MOMENT_BYTES, COMPUTE_BYTES)
-        held = self.layout.state_bytes(each, trained=full)
-        if full and not self.reduce_every_microbatch and self.kept in ("fsdp", "hybrid"):
-            whole = sum(weights for weights, _ in self.layout.parts)
-            held += GRADIENT_BYTES * (whole - self.layout.owned_parameters)
-        if self.critic:
-            held *= 2
-        if self.reward_passes:
-            held += self.layout.state_bytes(COMPUTE_BYTES, trained=False)
-        return held
+        return self.layout.state_bytes(each, trained=full) + self._unreduced_bytes
+
+    @cached_property
+    def _unreduced_bytes(self) -> float:
+        """What whole gradients take beyond sharded ones."""
+        sharded = self.kept in ("fsdp", "hybrid")
+        if self.weights != "full" or self.reduce_every_microbatch or not sharded:
+            return 0.0
+        return GRADIENT_BYTES * (self._whole_parameters - self.layout.owned_parameters)
 
     @property
+    def _whole_parameters(self) -> float:
+        return sum(weights for weights, _ in self.layout.parts)
+
+    @cached_property
+    def state_bytes_per_gpu(self) -> float:
+        """Bytes of weights, gradients and optimiser states that one GPU keeps between steps."""
+        held = self._policy_bytes
+        if self.critic and self._shares("critic"):
+            held *= 2
+        if self.reward_passes and self._shares("reward"):
+            held += self.layout.state_bytes(COMPUTE_BYTES, trained=False)
+        here = (trainer for role, trainer in self.others if not role.gpus)
+        return held + sum(trainer.state_bytes_per_gpu for trainer in here)
+
+    @cached_property
     def trained_bytes_per_gpu(self) -> float:
-        """Those of :attr:`state_bytes_per_gpu` that an update changes: all of them, or with
-        adapters none, whose own states are small beside the frozen weights and not counted."""
-        return self.state_bytes_per_gpu if self.weights == "full" else 0.0
+        """Those of :attr:`state_bytes_per_gpu` that last from one update to the next and change in
+        it: all but gradients and the weights of reference and reward models. With adapters none:
+        their own states are small beside the frozen weights, and not counted."""
+        if self.weights != "full":
+            return 0.0
+        sharded = self.kept in ("fsdp", "hybrid") and not self._unreduced_bytes
+        gradients = self.layout.owned_parameters if sharded else self._whole_parameters
+        own = max(0.0, self._policy_bytes - GRADIENT_BYTES * gradients)
+        if self.critic and self._shares("critic"):
+            own *= 2
+        here = (trainer for role, trainer in self.others if not role.gpus)
+        return own + sum(trainer.trained_bytes_per_gpu for trainer in here)
+
+    def copies_s(self, pinned_bytes_per_s: float = math.inf) -> tuple[float, float]:
+        """Seconds in which those reach host memory, and come back (``state_copies``).
+        pinned_bytes_per_s: the most that copies to pinned memory reach."""
+        down, up = copy_bytes_per_s(self.state_copies, self.gpu, pinned_bytes_per_s)
+        scale = self.copies_scale if self.state_copies == "pageable" else 1.0
+        moved = self.trained_bytes_per_gpu
+        return moved / (down * scale), moved / (up * scale)
 
     @cached_property
     def _gathered_bytes(self) -> float:
@@ -152,11 +239,11 @@ class RooflineTrainer(TrainerOptions):
     def peak_bytes(self, microbatch_tokens: int, prefix_tokens: int = 0) -> int:
         """Peak memory of one GPU at a microbatch of that many tokens, with the K/V and gK/gV of a
         shared prefix (and its recomputation's checkpoints) beside it."""
-        per_token, share = self._activation_bytes, self.layout.share
-        held = shared_kv_bytes_per_token(self.model) / share + self._kept_bytes
-        activations = per_token * microbatch_tokens + held * prefix_tokens
+        per_token = self._activation_bytes
+        shared = shared_kv_bytes(self.model, prefix_tokens) / self.layout.share
+        activations = per_token * microbatch_tokens + shared + self._kept_bytes * prefix_tokens
         # Phases A and C: the prefix as a microbatch (K/V among its activations) with gK/gV.
-        alone = (per_token + shared_kv_bytes_per_token(self.model) / 2 / share) * prefix_tokens
+        alone = per_token * prefix_tokens + shared / 2
         return math.ceil(self._fixed_bytes + max(activations, alone))
 
     @cached_property
@@ -164,9 +251,7 @@ class RooflineTrainer(TrainerOptions):
         """What a backward needs of one token of a microbatch, on one GPU. A pipeline's first stage
         holds as many microbatches as there are stages, each of its share of the layers, and
         (p - 1) / (p v) more where they are interleaved (arXiv 2104.04473, section 2.2)."""
-        kept = self.model.layers * layer_activation_bytes(self.model)
-        if self.recompute == "full":
-            kept = self.model.layers * self.model.hidden * ACTIVATION_BYTES
+        kept = kept_bytes_per_token(self.model, self.recompute, self.recompute_layers)
         if self.virtual_stages > 1:
             stages = self.pipeline_parallel
             kept *= 1 + (stages - 1) / (stages * self.virtual_stages)
@@ -176,11 +261,11 @@ class RooflineTrainer(TrainerOptions):
     def _activation_bytes(self) -> float:
         """Peak of one token of a microbatch on one GPU: what is kept, and the layer at work; where
         activations wait in host memory, of what is kept two layers (one on its way)."""
-        whole = activation_bytes_per_token(self.model, self.recompute) / self.layout.share
+        said = self.recompute, self.recompute_layers
+        whole = activation_bytes_per_token(self.model, *said) / self.layout.share
         at_work = whole - self._kept_bytes
         if self.virtual_stages > 1:
-            layer = layer_activation_bytes(self.model) / self.layout.share
-            at_work = layer * (2 if self.recompute == "full" else 1)
+            at_work = whole - kept_bytes_per_token(self.model, *said) / self.layout.share
         if self.offload_activations:
             return at_work + min(1.0, 2 / self.model.layers) * self._kept_bytes
         return at_work + self._kept_bytes if self.virtual_stages > 1 else whole
@@ -238,20 +323,27 @@ class RooflineTrainer(TrainerOptions):
         products = layout.share * gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency
         attention = layout.share * gpu.bf16_flop_per_s * gpu.trainer_attention_flop_efficiency
         read = gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency / COMPUTE_BYTES
-        traffic = self.traffic_per_activation_byte
+        fused = FUSED_SHARE if self.kernels == "fused" else 1.0
+        traffic = fused * self.traffic_per_activation_byte
         if self.weights == "lora" and traffic:  # 0 is fused: adapters' kernels too
             traffic += self.traffic_per_adapted_byte
         moved = self._moved_s_per_byte / layout.share
-        kept_bytes = model.layers * layer_activation_bytes(model)
+        kept = layer_bytes(model)
+        kept_bytes = model.layers * kept.whole
+        layer_pair_s = model.attention_flop_per_layer / attention
         return Each(
-            token=(dense_flop + routed_flop / EXPERT_SHARE) / self._precision_gain / products,
+            token=(dense_flop + routed_flop / self.expert_share) / self._precision_gain / products,
             head_token=model.head_flop_per_token / products,
             weights=(model.parameters - model.routed_parameters) / self.tensor_parallel / read,
             expert=expert_weights / read,
             moved_token=traffic * kept_bytes * moved,
             moved_head_token=self.traffic_per_logit * model.vocab * moved,
             launched_expert=model.sparse_layers * self.expert_launch_s,
-            pair=model.attention_flop_per_pair / attention,
+            pair=model.full_layers * layer_pair_s,
+            near_pair=model.windowed_layers * layer_pair_s,
+            attention_token=model.linear_attention_flop_per_token / attention,
+            attention_product_share=2 * model.attention_parameters / model.linear_flop_per_token,
+            attention_moved_share=(kept.stream / 2 + kept.attention) / kept.whole,
         )
 
     def _forward_s(self, work: Work) -> tuple[float, float]:
@@ -263,7 +355,12 @@ class RooflineTrainer(TrainerOptions):
         read_s = each.weights + touched * each.expert
         moved_s = work.tokens * each.moved_token + work.head_tokens * each.moved_head_token
         others_s = moved_s + touched * each.launched_expert
-        return max(products_s, read_s) + others_s, work.pairs * each.pair
+        return max(products_s, read_s) + others_s, self._attention_s(work)
+
+    def _attention_s(self, work: Work) -> float:
+        each = self._each_s
+        far_s = work.pairs * each.pair + work.tokens * each.attention_token
+        return far_s + work.near_pairs * each.near_pair
 
     @cached_property
     def _precision_gain(self) -> float:
@@ -289,17 +386,45 @@ class RooflineTrainer(TrainerOptions):
         if self.pipeline_parallel > 1:
             head_s = self._head_s(work)
             whole_s = self.layout.stage_s(max(0.0, whole_s - head_s), head_s)
-        return max(whole_s, self.model.layers / self.pipeline_parallel * self.launch_s_per_layer)
+        return max(whole_s, self._launch_s)
+
+    @property
+    def _launch_s(self) -> float:
+        """The least that a stage's forward takes."""
+        return self.model.layers / self.pipeline_parallel * self.launch_s_per_layer
+
+    def _frozen_s(self, work: Work, whole_s: float) -> float:
+        """What a backward saves where no gradient of the weights is wanted: of its two products for
+        each of the forward's, one; no more than launching its kernels leaves."""
+        each = self._each_s
+        products_s = work.tokens * each.token + work.head_tokens * each.head_token
+        return min(products_s / self.pipeline_parallel, 2 * (whole_s - self._launch_s))
+
+    def _part_s(self, work: Work, whole_s: float, talk: Talk) -> float:
+        """What a backward computes again, of a microbatch whose forward takes ``whole_s``, of
+        attention or of MLPs."""
+        each = self._each_s
+        products_s = each.token * each.attention_product_share
+        moved_s = each.moved_token * each.attention_moved_share
+        part_s, told_s = work.tokens * (products_s + moved_s), talk.attention
+        if self.recompute == "mlp":
+            part_s, told_s = work.tokens * (each.token + each.moved_token) - part_s, talk.mlp
+        else:
+            part_s += self._attention_s(work)
+        return min(part_s / self.pipeline_parallel, whole_s) + told_s
 
     def _phases_s(self, microbatches: Sequence[Work]) -> dict[str, float]:
-        """The policy's phases, with those of a critic and of reward models, which have no logits:
-        their forwards before the update count as ``log_prob``."""
-        phases = self._pass_s(microbatches, self.log_prob_passes)
-        if self.critic or self.reward_passes:
-            bare = [Work(work.tokens, 0, work.pairs) for work in microbatches]
-            valued = self._pass_s(bare, 1)
-            phases["log_prob"] += (self.reward_passes + self.critic) * valued.pop("log_prob")
-            if self.critic:
+        """The policy's phases, with those of a critic and of reward models of its size, which have
+        no logits: their forwards before the update count as ``log_prob``."""
+        phases = self._pass_s(
+            microbatches if self.logits else _bare(microbatches), self.log_prob_passes
+        )
+        critic = self.critic and self._shares("critic")
+        rewards = self.reward_passes if self._shares("reward") else 0
+        if critic or rewards:
+            valued = self._pass_s(_bare(microbatches), 1)
+            phases["log_prob"] += (rewards + critic) * valued.pop("log_prob")
+            if critic:
                 for name, seconds in valued.items():
                     phases[name] += seconds
         return phases
@@ -307,15 +432,20 @@ class RooflineTrainer(TrainerOptions):
     def _pass_s(self, microbatches: Sequence[Work], passes: int) -> dict[str, float]:
         """Phases of one model, with ``passes`` forwards before the update."""
         count, layout = len(microbatches), self.layout
-        again = self.recompute == "full"
-        forward = talk = between = offload = 0.0
+        forward = talk = between = offload = again = saved = 0.0
+        adapted, part = self.weights == "lora", self.recompute in ("attention", "mlp")
+        told = Talk(0.0, 0.0, 0.0)
         split = self.gpus > layout.data_parallel or self.expert_parallel > 1
         for work in microbatches:
             stage_s = self._stage_s(work)
             forward += stage_s
             if split:
-                layers_s, stages_s = layout.talk_s(work.tokens)
-                talk, between = talk + layers_s, between + stages_s
+                told = layout.talk_s(work.tokens)
+                talk, between = talk + told.attention + told.mlp, between + told.between
+            if adapted:
+                saved += self._frozen_s(work, stage_s)
+            if part:
+                again += self._part_s(work, stage_s, told)
             if self.offload_activations:
                 kept_bytes = work.tokens * self._kept_bytes / self.pipeline_parallel
                 moved_s = kept_bytes / self.gpu.host_link_bytes_per_s
@@ -324,10 +454,11 @@ class RooflineTrainer(TrainerOptions):
         gather, exchange = layout.gather_s * count, 0.0
         if self.weights == "full":
             exchange = layout.exchange_s(count)
+        if self.recompute == "full":
+            again = forward + talk
+        again *= (self.recompute_layers or self.model.layers) / self.model.layers
         ahead = (forward + talk + between) * idle
-        behind = (2 * forward + talk + between) * idle
-        if again:
-            behind += (forward + talk) * idle
+        behind = (2 * forward + talk + between + again - saved) * idle
         gathered_again = gather if self.reshard_after_forward else 0.0
         hidden = self.overlap
         return {
@@ -347,18 +478,18 @@ class RooflineTrainer(TrainerOptions):
         first (Graham's longest processing time rule).
         """
         jobs: list[tuple[int, list[list[Work]]]] = []
-        longest, prefix = 1, 0
+        longest, prefix, window = 1, 0, self._window
         for prompt, responses in load.groups:
             if not responses:
                 continue
             if load.shared_prefix:
-                suffixes = [suffix_work(prompt, s) for s in responses]
-                parts = [[prefix_work(prompt)], suffixes] if prompt else [suffixes]
+                suffixes = [suffix_work(prompt, s, window) for s in responses]
+                parts = [[prefix_work(prompt, window)], suffixes] if prompt else [suffixes]
                 jobs.append((sum(w.tokens for p in parts for w in p), parts))
                 longest, prefix = max(longest, *responses), max(prefix, prompt)
             else:
                 for response in responses:
-                    work = dense_work(prompt, response)
+                    work = dense_work(prompt, response, window)
                     jobs.append((work.tokens, [[work]]))
                     longest = max(longest, work.tokens)
         if self.batching.startswith("padded"):
@@ -371,13 +502,14 @@ class RooflineTrainer(TrainerOptions):
             longest = max(longest, sum(self._widest(load)) if jobs else 0)
         self._check_fits(longest, prefix)
         budget = self._budget_tokens(longest)
-        order = sorted(range(len(jobs)), key=lambda job: -jobs[job][0])
+        sizes = [tokens for tokens, _ in jobs]
+        order = sorted(range(len(jobs)), key=sizes.__getitem__, reverse=True)
         heap = [(0, gpu) for gpu in range(min(self.layout.data_parallel, max(1, len(jobs))))]
         assigned: list[list[int]] = [[] for _ in heap]
         for job in order:
             held, gpu = heapq.heappop(heap)
             assigned[gpu].append(job)
-            heapq.heappush(heap, (held + jobs[job][0], gpu))
+            heapq.heappush(heap, (held + sizes[job], gpu))
         if self.batching.startswith("padded"):
             rows = [[jobs[job][1][0][0] for job in sorted(mine)] for mine in assigned]
             return [self._padded(mine, budget, load) for mine in rows], 0
@@ -391,7 +523,11 @@ class RooflineTrainer(TrainerOptions):
     def _padded(self, rows: list[Work], budget: int, load: TrainLoad) -> list[Work]:
         """Rows in the order that they came in, not sorted by length."""
         least = self._widest(load) if self.batching == "padded_to_batch" else (0, 0)
-        return pad(rows, budget, self.microbatch_rollouts or len(rows), least)
+        return pad(rows, budget, self.microbatch_rollouts or len(rows), least, self._window)
+
+    @property
+    def _window(self) -> int:
+        return self.model.window_tokens if self.model.windowed_layers else 0
 
     @staticmethod
     def _widest(load: TrainLoad) -> tuple[int, int]:
@@ -432,6 +568,9 @@ class RooflineTrainer(TrainerOptions):
         if self.minibatches > 1:
             updates, count, largest = self._updates(load)
             phases = {"log_prob": phases["log_prob"], **updates}
+        if self.others:
+            found = [(role, dict(t.train(load).phases_s)) for role, t in self.others]
+            phases = beside(phases, found)
         known = tuple((name, s) for name, s in phases.items() if s > 0)
         return TrainCost(known, self.peak_bytes(largest, prefix), count)
 
@@ -453,6 +592,11 @@ class RooflineTrainer(TrainerOptions):
             count += max(len(m) for m in per_gpu)
             largest = max(largest, *(w.tokens for m in per_gpu for w in m))
         return total, count, largest
+
+
+def _bare(microbatches: Sequence[Work]) -> list[Work]:
+    """Without logits."""
+    return [work._replace(head_tokens=0) for work in microbatches]
 
 
 def _seen(seconds: float, hidden: float, behind_s: float) -> float:

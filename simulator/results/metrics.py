@@ -382,8 +382,8 @@ def summarise(run: Run) -> dict[str, Any]:
         **_utilisation(run),
         **_learning(run, stays),
         "group_sizes": _group_sizes(run),
-        "gpus": run.shape.gpus,
-        "gpu_hours": run.shape.gpus * run.makespan_s / 3600,
+        "gpus": run.shape.held_gpus,
+        "gpu_hours": run.shape.held_gpus * run.makespan_s / 3600,
     }
 
 

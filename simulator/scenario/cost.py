@@ -35,16 +35,22 @@ def build_model(spec: str | Model, folder: Path) -> Model:
 
 
 def build_cost(
-    section: CostSection, network: Model | None, gpu: Gpu | None, shape: ClusterShape, folder: Path
+    section: CostSection,
+    network: Model | None,
+    gpu: Gpu | None,
+    shape: ClusterShape,
+    folder: Path,
+    *,
+    stages: int = 1,
 ) -> ScenarioCost:
     """The costs that the section asks for. folder: the scenario's, where a path starts from.
-    Raises ScenarioError."""
+    stages: of a replica, a divisor of its GPUs. Raises ScenarioError."""
     if section.linear is not None:
         cost: ScenarioCost = section.linear
     elif section.file is not None:
         cost = _from_file(section.file, folder)
     else:
-        cost = _from_model(section, network, gpu, shape)
+        cost = _from_model(section, network, gpu, shape, stages)
     if section.scale is not None:
         from simulator.costs.scaled import ScaledCost
 
@@ -55,7 +61,7 @@ def build_cost(
 
 
 def _from_model(
-    section: CostSection, network: Model | None, gpu: Gpu | None, shape: ClusterShape
+    section: CostSection, network: Model | None, gpu: Gpu | None, shape: ClusterShape, stages: int
 ) -> ScenarioCost:
     from simulator.costs.roofline import RooflineCost
 
@@ -67,7 +73,8 @@ def _from_model(
         network,
         gpu,
         section.roofline if section.tables is None else section.tables.roofline,
-        tensor_parallel=shape.gpus_per_replica,
+        tensor_parallel=shape.gpus_per_replica // stages,
+        pipeline_parallel=stages,
         replicas=shape.replicas,
         trainer_gpus=shape.trainer_gpus,
         placement="colocated" if shape.colocated else "disaggregated",

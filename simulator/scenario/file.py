@@ -205,6 +205,8 @@ def _put(place: dict[str, Any], path: Sequence[str], value: Any, key: str) -> No
         return
     if isinstance(below, str) and part in ("model", "gpu"):
         below = place[part] = {"preset": below}
+    elif isinstance(below, str) and part == "cost" and rest[0] == "scale":
+        below = place[part] = {below: {}}  # factors on the source that is named
     elif below is None or (isinstance(below, str) and part == "cost"):
         below = place[part] = {}
     if not isinstance(below, dict):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.cluster.replica import EngineSpec
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs.base import ScenarioCost
+from simulator.costs.section import CostSection
 from simulator.errors import ScenarioError
 from simulator.plan import Batch, Prompts, StepPlan
 from simulator.policies import (
@@ -101,12 +102,12 @@ def build_scenario(raw: RawScenario) -> Scenario:
 def _build(raw: RawScenario) -> Scenario:
     model = validate(raw.data)
     cluster, counts = model.cluster, model.workload
-    shape = _shape(cluster)
+    shape = replace(_shape(cluster), other_gpus=_other_gpus(model.cost))
     gpu = model.gpu
     network = None if model.model is None else build_model(model.model, raw.folder)
-    cost = build_cost(model.cost, network, gpu, shape, raw.folder)
+    cost = build_cost(model.cost, network, gpu, shape, raw.folder, stages=cluster.pipeline_parallel)
     workload = build_workload(counts, model.seed, raw.folder)
-    engine = _engine(model.engine, cost, network, gpu, cluster.tensor_parallel)
+    engine = _engine(model.engine, cost, network, gpu, cluster)
     batch = Batch(counts.batch_groups, counts.group_size)
     _check_sizes(batch, workload, engine, shape, cluster.routing)
     plan = StepPlan(batch, prompts=Prompts(dataset=counts.prompts))
@@ -162,15 +163,27 @@ def overlapping(policy: Chain, plan: StepPlan) -> str | None:
 
 def _shape(cluster: ClusterSection) -> ClusterShape:
     colocated = cluster.placement == "colocated"
-    rollout_gpus = cluster.replicas * cluster.tensor_parallel
+    replica_gpus = cluster.tensor_parallel * cluster.pipeline_parallel
+    rollout_gpus = cluster.replicas * replica_gpus
     trainer_gpus = cluster.trainer_gpus or rollout_gpus
     if colocated and trainer_gpus > rollout_gpus:
         raise ScenarioError(
             "cluster.trainer_gpus",
             f"is {trainer_gpus}, but colocated replicas hold only {rollout_gpus} GPUs "
-            "(replicas x tensor_parallel); raise replicas, or use placement: disaggregated",
+            "(replicas x tensor_parallel x pipeline_parallel); raise replicas, or use placement: "
+            "disaggregated",
         )
-    return ClusterShape(cluster.replicas, cluster.tensor_parallel, trainer_gpus, colocated)
+    return ClusterShape(cluster.replicas, replica_gpus, trainer_gpus, colocated)
+
+
+def _other_gpus(section: CostSection) -> int:
+    """GPUs of reference, critic and reward models."""
+    roofline = section.tables.roofline if section.tables else section.roofline
+    if roofline is None:
+        return 0
+    from simulator.costs.roles import roles_apart
+
+    return sum(role.gpus for role in roles_apart(roofline.trainer))
 
 
 def _engine(
@@ -178,7 +191,7 @@ def _engine(
     cost: ScenarioCost,
     network: Model | None,
     gpu: Gpu | None,
-    tensor_parallel: int,
+    cluster: ClusterSection,
 ) -> EngineSpec:
     """The engine's limits; a KV pool that is not given follows from model and GPU memory."""
     kv_tokens = section.kv_tokens
@@ -191,7 +204,9 @@ def _engine(
             )
         from simulator.costs.capacity import kv_pool_tokens
 
-        kv_tokens = kv_pool_tokens(network, gpu, tensor_parallel)
+        kv_tokens = kv_pool_tokens(
+            network, gpu, cluster.tensor_parallel, pipeline_parallel=cluster.pipeline_parallel
+        )
     return EngineSpec(
         section.max_seqs,
         section.max_batched_tokens,

@@ -35,7 +35,12 @@ class ClusterSection(Options):
     replicas: Annotated[
         int, Between(1, MAX_GPUS), Doc("inference engines side by side", unit="replicas")
     ] = 1
-    tensor_parallel: Annotated[int, Between(1, 1024), Doc("GPUs of one replica", unit="GPUs")] = 1
+    tensor_parallel: Annotated[
+        int, Between(1, 1024), Doc("GPUs of one replica, or of one stage of it", unit="GPUs")
+    ] = 1
+    pipeline_parallel: Annotated[
+        int, Between(1, 1024), Doc("stages of one replica, one after another", unit="stages")
+    ] = 1
     trainer_gpus: Annotated[
         int | None,
         Between(1, MAX_GPUS),

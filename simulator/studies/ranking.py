@@ -9,31 +9,26 @@ far the roofline is off published measurements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.scenario.file import override
 from simulator.scenario.scenario import Scenario
 from simulator.spans import StepRecord
 from simulator.studies.bootstrap import BLOCK_STEPS, block_rows
-from simulator.studies.simulate import Result, from_raw, simulate
+from simulator.studies.redrawn import LEVEL, redrawn
+from simulator.studies.simulate import Result, simulate
 
-LEVEL = 0.9
 SURE = 0.95
 """A ranking that holds in a smaller share of the draws is not called sure."""
 
 LEAST_STEPS = 4 * BLOCK_STEPS
 """Runs with fewer steps say nothing about their own spread."""
 
-LEAST_DRAWS = 10
-"""Fewer say nothing about the ends of a 90 % interval."""
-
 BOOTSTRAP_DRAWS = 2000
-_SEED_STRIDE = 1009
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +93,15 @@ def redraw(
     draws: int,
     on_step: Callable[[StepRecord], None] | None = None,
 ) -> Ranking:
-    """The ranking of finished runs, with ``draws`` further runs of each: other lengths and rewards,
-    and other costs where a fit or the roofline says how far they may be off; the same for all
-    policies in each draw.
+    """The ranking of finished runs, with ``draws`` further runs of each (`redrawn`), drawn alike
+    for all policies in each draw.
 
     Raises ScenarioError or RunError where one of them cannot be run.
     """
     scenarios = [result.scenario for result in results.values()]
-    drawn = [[_mean_step(s, on_step) for s in _drawn(scenarios, d + 1)] for d in range(draws)]
+    drawn = [[_mean_step(redrawn(s, d + 1), on_step) for s in scenarios] for d in range(draws)]
     step_s = np.array([result.summary["step_s"] for result in results.values()])
     return Ranking(tuple(results), step_s, np.array(drawn), "redrawn")
-
-
-def _drawn(scenarios: Sequence[Scenario], draw: int) -> list[Scenario]:
-    first = scenarios[0]
-    seed = first.seed + _SEED_STRIDE * draw
-    workload = from_raw(override(first.raw, (), seed)).workload
-    cost = first.cost.drawn(np.random.default_rng(seed))
-    return [replace(scenario, workload=workload, cost=cost) for scenario in scenarios]
 
 
 def _mean_step(scenario: Scenario, on_step: Callable[[StepRecord], None] | None) -> float:

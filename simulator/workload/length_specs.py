@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from simulator.options import SHARE, Above, Between, Doc, Options, nearest, take
 from simulator.workload.lengths import (
@@ -16,6 +16,9 @@ from simulator.workload.lengths import (
     Component,
     LengthModel,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FIELD = "workload.lengths"
 PRESETS_FILE = Path(__file__).parent / "presets" / "lengths.yaml"
@@ -150,6 +153,21 @@ class PresetLengths(Options):
         if changed:
             model = replace(model, components=(replace(model.components[0], **changed),))
         return replace(model, **self._given(*_OF_ALL))
+
+    def drawn(self, rng: np.random.Generator) -> PresetLengths:
+        """The lengths with what the preset was fitted to drawn anew, by its standard errors; what
+        is given in its place stays. One normal a parameter; lengths on the log scale."""
+        preset = length_presets()[self.preset]
+        changed: dict[str, Any] = {}
+        for key, error in preset.details.get("standard_errors", {}).items():
+            z = float(rng.standard_normal())
+            if getattr(self, key) is None:
+                value = float(preset.lengths[key])
+                drawn = value * math.exp(z * error / value) if value else 0.0
+                changed[key] = min(drawn, LARGEST_SD) if key.endswith("_sd") else drawn
+        if "runaway" in changed:
+            changed["runaway"] = min(changed["runaway"], 1.0)
+        return replace(self, **changed)
 
     def _given(self, *keys: str) -> dict[str, Any]:
         return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}

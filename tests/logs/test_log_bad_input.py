@@ -45,6 +45,9 @@ def test_logs_of_another_kind(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text('{"question": 1}\n' * 30)
     _refused(path, said=r"data\.jsonl, line 30: the file ends without a single step")
+    path = tmp_path / "other_rl.jsonl"
+    path.write_text('{"step": 1, "reward": 0.5, "loss": 0.1, "temperature": 1}\n' * 3)
+    _refused(path, said=r"other_rl\.jsonl, line 3: the file ends without a single step")
     path = tmp_path / "data.csv"
     path.write_text("a,b\n1,2\n")
     _refused(path, said=r"data\.csv, line 2: the file ends without a single step")

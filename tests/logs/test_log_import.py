@@ -171,6 +171,19 @@ def test_models_by_the_last_part_of_their_path(
     assert ("model" in [part.key for part in missing(parts)]) == (preset is None)
 
 
+@pytest.mark.parametrize("strange", ["auto", "-1", "0", "1.5", "true", "[8]", "{a: 1}", "1e400"])
+def test_settings_that_no_scenario_can_hold_are_left_out(tmp_path: Path, strange: str) -> None:
+    written.verl_file(tmp_path / "a.jsonl", written.run())
+    rollout = "actor_rollout_ref: {rollout: {n: X, tensor_model_parallel_size: X, max_num_seqs: X, "
+    (tmp_path / "config.yaml").write_text((
+        rollout + "enable_prefix_caching: X}}\ndata: {train_batch_size: X, "
+        "max_response_length: X}\ntrainer: {nnodes: X, n_gpus_per_node: X}\n"
+    ).replace("X", strange))  # fmt: skip
+    parts = draft(read_log([tmp_path]), given("qwen3-0.6b", "h100-sxm"))
+    (tmp_path / "scenario.yaml").write_text(to_yaml(parts))
+    load(tmp_path / "scenario.yaml")
+
+
 def test_parts_are_replaced_by_what_is_fitted(verl: Path) -> None:
     parts = draft(read_log([verl]), given(gpu="h100-sxm"))
     fitted = Part("workload.lengths", {"file": "fitted.json"}, "fitted")
@@ -213,3 +226,15 @@ def test_the_policy_that_the_run_itself_had(
     log = read_log([written.verl_file(tmp_path / "a.jsonl", written.run(), **more)])
     [part] = [part for part in draft(log) if part.key == "policy"]
     assert part.value == policy
+
+
+def test_dumps_alone_do_not_say_that_anything_overlapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(written.nemo_dump(tmp_path / "mine", written.run()))
+    log = read_log([Path()])
+    assert log.name == "mine"
+    assert not log.overlapped
+    parts = {part.key: part.value for part in draft(log)}
+    assert parts["policy"] == []
+    assert parts["cluster.placement"] == "colocated"

@@ -141,6 +141,7 @@ def test_verl_validation_is_inside_the_old_trainers_step_only(tmp_path: Path) ->
     log = read_log([written.verl_file(tmp_path / "v1.jsonl", truth, **off)])
     assert log.steps["validation_inside"].tolist() == [0] * 5
     assert log.steps["rest_s"].tolist() == pytest.approx([0.25] * 5)
+    assert set(log.steps["generation_grain_s"]) == {2.0}  # V1 polls
 
 
 def test_verl_clip_ratio_counts_the_longest_of_the_batch(tmp_path: Path) -> None:
@@ -194,6 +195,15 @@ def test_trl_windows_and_a_console_that_counts(tmp_path: Path) -> None:
     alone = read_log([tmp_path / "console.log"])
     assert alone.steps["step"].tolist() == [1, 2, 3, 4, 5]
     assert alone.steps["step_s"].tolist() == [t.step_s for t in truth]
+
+
+def test_the_console_of_an_older_trl(tmp_path: Path) -> None:
+    lines = [f"{{'loss': 0.0, 'grad_norm': 0.3, 'completion_length': {90.5 + s}, 'reward': 0.5}}"
+             for s in range(4)]  # fmt: skip
+    log = read_log([_console(tmp_path / "a.log", lines)])
+    assert (log.stack, log.level) == ("trl", 0)
+    assert log.steps["mean_new_tokens"].tolist() == [90.5, 91.5, 92.5, 93.5]
+    assert log.gaps[0].column == "step_s"
 
 
 def test_trackio_phases_are_taken_apart_and_belong_to_the_next_update(tmp_path: Path) -> None:
@@ -464,3 +474,35 @@ def test_checkpoints_beside_a_log_are_left_alone(
     monkeypatch.setattr(LogFile.content, "__defaults__", (2**10,))
     log = read_log([tmp_path])
     assert "larger than 0 MiB" in next(e.why for t in log.tallies for e in t.examples)
+
+
+def test_lines_of_other_processes_within_a_block(tmp_path: Path) -> None:
+    truth = written.run()
+    for block in (written.nemo_console, written.areal_console, written.skyrl_console):
+        lines = [line for t in truth for line in block(t).splitlines()]
+        path = _console(tmp_path / "plain.log", lines)
+        noisy = [x for line in lines for x in (line, "(Worker pid=5) {'a': 1} │ a │ 1.0 │")]
+        other = _console(tmp_path / "noisy.log", noisy)
+        columns = ["file", "line"]
+        pd.testing.assert_frame_equal(
+            read_log([path]).steps.drop(columns=columns),
+            read_log([other]).steps.drop(columns=columns),
+        )
+
+
+def test_a_last_block_that_nothing_follows(tmp_path: Path) -> None:
+    truth = written.run()
+    text = "\n".join(map(written.nemo_console, truth))
+    text = text[: text.rindex("🔍")].rstrip() + "\n"
+    (tmp_path / "a.log").write_text(text)
+    assert len(read_log([tmp_path]).steps) == 5
+    (tmp_path / "a.log").write_text(text[:-9])  # cut off: phases would be missing
+    assert len(read_log([tmp_path]).steps) == 4
+
+
+def test_another_programs_metrics_beside_a_run(tmp_path: Path) -> None:
+    """Words that all share, such as reward, make no file a stack's."""
+    written.verl_file(tmp_path / "run.jsonl", written.run())
+    written.lines(tmp_path / "eval.jsonl", ({"step": s, "reward": 0.5} for s in range(9)))
+    log = read_log([tmp_path])
+    assert (log.stack, len(log.steps)) == ("verl", 5)

@@ -98,6 +98,11 @@ class _Tables:
         ended = self._values and ("╰" in text or "└" in text or not text.strip())
         return self._done() if ended else ()
 
+    def close(self) -> Iterable[Metrics]:
+        """A table without its end is none."""
+        self.open = False
+        return ()
+
     def _done(self) -> Iterable[Metrics]:
         values, self._values, self.open = self._values, {}, False
         return (Metrics(self._step, values, self._line),) if values else ()

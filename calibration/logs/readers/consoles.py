@@ -41,6 +41,11 @@ class DictConsole:
             self.open = False
         return ()
 
+    def close(self) -> Iterable[Metrics]:
+        """A mapping without its end is none."""
+        self.open = False
+        return ()
+
     def _done(self) -> Iterable[Metrics]:
         self.open = False
         values, complete = flat(" ".join(self._lines))

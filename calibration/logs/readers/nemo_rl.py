@@ -128,6 +128,10 @@ class _Blocks:
             return self._done()
         return ()
 
+    def close(self) -> Iterable[Metrics]:
+        """The last block."""
+        return self._done()
+
     def _done(self) -> Iterable[Metrics]:
         values, self._values = self._values, {}
         timed, self._timing = self._timing, False

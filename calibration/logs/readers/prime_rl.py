@@ -20,6 +20,7 @@ from typing import Any
 from calibration.logs.readers.stack import (
     Dump,
     Metrics,
+    OneLine,
     Origin,
     Raw,
     Record,
@@ -107,11 +108,9 @@ _PARTS = ((re.compile(r"Seq\. Length: ([\d.]+) tokens"), "seq_len/mean"),
           (re.compile(r"Truncation:? ([\d.]+)%"), "is_truncated/mean"))  # fmt: skip
 
 
-class _Lines:
+class _Lines(OneLine):
     """``Step 7 | 73.8s | Reward ... | Seq. Length: 5120 tokens/sample | ...``: of the trainer where
     it names a loss, else of the orchestrator."""
-
-    open = False
 
     def feed(self, line: int, text: str) -> Iterable[Metrics]:
         """The row of a line."""

@@ -15,6 +15,7 @@ from calibration.logs.formats.numbers import scalar
 from calibration.logs.readers.stack import (
     Dump,
     Metrics,
+    OneLine,
     Origin,
     Raw,
     Record,
@@ -75,10 +76,8 @@ _SETTINGS = {
 _TAG = re.compile(r"metrics_tag: (?=\{)")
 
 
-class _Lines:
+class _Lines(OneLine):
     """``metrics_tag: {"step": N, "metrics": {...}}``."""
-
-    open = False
 
     def feed(self, line: int, text: str) -> Iterable[Metrics]:
         """The row of a line."""

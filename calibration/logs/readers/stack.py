@@ -103,6 +103,20 @@ class Console(Protocol):
         """What is complete with this line. Raises RecordError for a row that cannot be read."""
         ...
 
+    def close(self) -> Iterable[Metrics]:
+        """What is complete once there are no more lines."""
+        ...
+
+
+class OneLine:
+    """A console whose rows have one line each."""
+
+    open = False
+
+    def close(self) -> Iterable[Metrics]:
+        """Nothing is left."""
+        return ()
+
 
 def _nothing(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
     return

@@ -21,6 +21,7 @@ from calibration.logs.formats.python_text import flat
 from calibration.logs.readers.stack import (
     Dump,
     Metrics,
+    OneLine,
     Origin,
     Raw,
     Record,
@@ -78,14 +79,13 @@ _SETTINGS = {
     "run.steps": ("max_steps",),
 }
 
-_ROW = re.compile(r"\{'loss': .*'step_time': ")
+_ROW = re.compile(r"\{'loss': ")
 
 
-class _Lines:
-    """``{'loss': ..., 'step_time': ...}``, which name no step: the updates are counted."""
+class _Lines(OneLine):
+    """``{'loss': ..., 'reward': ...}``, which name no step: the rows are counted."""
 
     def __init__(self) -> None:
-        self.open = False
         self._step = 0
 
     def feed(self, line: int, text: str) -> Iterable[Metrics]:

@@ -1,0 +1,37 @@
+"""How the GPUs of a replica share a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NODE_GPUS = 8
+NETWORK_BYTES_PER_S = 50e9  # one 400 Gb/s link a GPU
+
+
+@dataclass(frozen=True)
+class EngineLayout:
+    """``pipeline_parallel`` stages, each of ``tensor_parallel`` GPUs.
+
+    expert_parallel: each GPU of a stage holds whole experts rather than a slice of each.
+    data_parallel_attention: each holds all of attention, and the KV of its own rollouts.
+    gpus_per_node: up to as many GPUs the interconnect joins them, and beyond it the network, at
+    ``network_bytes_per_s`` a GPU in one direction.
+    """
+
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    expert_parallel: bool = False
+    data_parallel_attention: bool = False
+    gpus_per_node: int = NODE_GPUS
+    network_bytes_per_s: float = NETWORK_BYTES_PER_S
+
+    @property
+    def gpus(self) -> int:
+        """Of the replica."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def stage_nodes_share(self) -> float:
+        """Of the other GPUs of a stage, those that are on other nodes."""
+        gpus = self.tensor_parallel
+        return max(0, gpus - self.gpus_per_node) / max(1, gpus - 1)

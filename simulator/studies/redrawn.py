@@ -1,0 +1,69 @@
+"""A scenario drawn anew from what is not known of it, and how far that moves its run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from simulator.options import read
+from simulator.scenario.file import RawScenario, override
+from simulator.scenario.scenario import Scenario
+from simulator.spans import StepRecord
+from simulator.studies.simulate import Result, from_raw, simulate
+from simulator.workload.length_specs import PresetLengths
+
+LEVEL = 0.9
+LEAST_DRAWS = 10
+"""Fewer say nothing about the ends of a 90 % interval."""
+
+UNCERTAIN = (
+    "step_s",
+    "rollout_s",
+    "train_s",
+    "sync_s",
+    "switch_s",
+    "rollout_tokens_per_s",
+    "makespan_s",
+    "gpu_hours",
+    "cost_usd",
+)
+_SEED_STRIDE = 1009
+
+
+def redrawn(scenario: Scenario, draw: int) -> Scenario:
+    """The scenario with other lengths and rewards, its length preset drawn by its standard errors,
+    and other costs where a fit, a scale or the roofline says how far they may be off. draw: from 1;
+    scenarios that differ in their policy alone meet the same in the same draw."""
+    seed = scenario.seed + _SEED_STRIDE * draw
+    rng = np.random.default_rng(seed)
+    raw = _lengths_drawn(override(scenario.raw, (), seed), rng)
+    return replace(scenario, workload=from_raw(raw).workload, cost=scenario.cost.drawn(rng))
+
+
+def _lengths_drawn(raw: RawScenario, rng: np.random.Generator) -> RawScenario:
+    lengths = raw.data["workload"]["lengths"]
+    if not isinstance(lengths, dict) or "preset" not in lengths:
+        return raw
+    drawn = read(PresetLengths, lengths, PresetLengths.FIELD).drawn(rng)
+    keys = ("median_tokens", "between_sd", "within_sd", "runaway")
+    found = {key: getattr(drawn, key) for key in keys if getattr(drawn, key) is not None}
+    settings = [f"workload.lengths.{key}={value!r}" for key, value in found.items()]
+    return override(raw, settings)
+
+
+def intervals(
+    result: Result, draws: int, on_step: Callable[[StepRecord], None] | None = None
+) -> dict[str, list[float]]:
+    """The 90 % intervals of a finished run's figures (`UNCERTAIN`, those that it has), by ``draws``
+    further runs. Raises ScenarioError or RunError where one of them cannot be run."""
+    found = [simulate(redrawn(result.scenario, d + 1), on_step).summary for d in range(draws)]
+    tail = (1.0 - LEVEL) / 2.0
+    return {
+        key: np.quantile(
+            [summary[key] for summary in found], [tail, 1.0 - tail], method="weibull"
+        ).tolist()
+        for key in UNCERTAIN
+        if key in result.summary
+    }

@@ -155,6 +155,15 @@ def import_log(
             "--stack", metavar="NAME", help="Which trainer wrote it, where two could have."
         ),
     ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--tokenizer",
+            metavar="PATH_OR_NAME",
+            help="Counts the tokens of dumped text: a tokenizer.json, its folder, or a name on the "
+            "Hugging Face Hub.",
+        ),
+    ] = None,
     drift: Annotated[
         str,
         typer.Option(
@@ -181,6 +190,7 @@ def import_log(
     """
     from calibration.imported import fitted, outcome, page
     from calibration.imported.show import show_outcome
+    from calibration.imported.tokenizer import token_counter
     from calibration.logs import show, write
     from calibration.logs.draft import draft, given
     from calibration.logs.gather import read_log
@@ -190,7 +200,7 @@ def import_log(
         write.check_target(out, force)
     said = given(model, gpu)
     towards = outcome.drift_of(drift)
-    log = read_log(logs, stack)
+    log = read_log(logs, stack, None if tokenizer is None else token_counter(tokenizer))
     found = outcome.outcome(log, draft(log, said), towards, advise)
     content = fitted.to_json(log, found)
     if out is not None:

@@ -69,6 +69,8 @@ def outcome(
     if rollouts is not None and rollouts.tokens_from == own_rollouts.FROM_CHARACTERS:
         notes.append("tokens of the dumped text are its characters, scaled to each step's logged "
                      "mean; --tokenizer counts them")  # fmt: skip
+    if rollouts is not None and rollouts.tokens_from == own_rollouts.FROM_TOKENIZER:
+        notes.append(_counted(log, rollouts, used))
     try:
         known = fits.fit(log, used, tuple(parts), rollouts)
         if log.overlapped:
@@ -84,6 +86,16 @@ def outcome(
     if advised and able:
         advice = what_if.advise(known, log, used, log.advice, drift)
     return Outcome(whole, known, judged, changed, used, drift, advice, tuple(notes))
+
+
+def _counted(log: RunLog, rollouts: own_rollouts.Rollouts, used: Steps) -> str:
+    """How the tokenizer's counts compare with the log's own means."""
+    means = rollouts.table.groupby("step")["new_tokens"].mean().reindex(used.number)
+    ratio = float((means.to_numpy() / used.column("mean_new_tokens")).mean())
+    said = "tokens of the dumped text are counted with the given tokenizer"
+    if not math.isfinite(ratio):
+        return f"{said}; the log has no means to hold them against"
+    return f"{said}: {ratio:.3f} times the logged means"
 
 
 def _resized(used: Steps, parts: Sequence[Part]) -> list[Part]:

@@ -45,6 +45,8 @@ def rollouts_of(log: RunLog, steps: Steps, cap: int) -> Rollouts | None:
     table = table[table["trained"] != 0]
     known = table["new_tokens"].notna()
     if len(table) and known.all():
+        if log.tokenized and table["characters"].notna().all():
+            return _whole(_ended(table, log, cap), FROM_TOKENIZER)
         return _whole(table, FROM_LOG)
     if table.empty or not (known | table["characters"].notna()).all():
         return None
@@ -57,6 +59,16 @@ def rollouts_of(log: RunLog, steps: Steps, cap: int) -> Rollouts | None:
     scaled = table["characters"] * table["step"].map(ratio)
     tokens = table["new_tokens"].where(known, scaled.clip(upper=cap))
     return _whole(table.assign(new_tokens=tokens), FROM_CHARACTERS)
+
+
+def _ended(table: pd.DataFrame, log: RunLog, cap: int) -> pd.DataFrame:
+    """With the token that ends a response, which dumps leave out: where the logged means hold
+    it."""
+    logged = log.steps.set_index("step")["mean_new_tokens"]
+    means = table.groupby("step")["new_tokens"].mean()
+    off = (logged.reindex(means.index) - means).median()
+    with_end = (table["new_tokens"] + 1).clip(upper=cap)
+    return table.assign(new_tokens=with_end) if off > 0.5 else table
 
 
 def _whole(table: pd.DataFrame, tokens_from: str) -> Rollouts | None:

@@ -68,6 +68,41 @@ def test_without_advice_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "advice" not in content["imported"]
 
 
+def test_text_is_counted_with_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logged lengths hold the token that ends each, which a dump leaves out."""
+    from calibration.imported.outcome import outcome
+    from tests.imported import truth
+
+    folder = truth.write("verl", tmp_path, monkeypatch)
+    bare = read_log([folder])
+    assert bare.rollouts["new_tokens"].isna().all()
+    log = read_log([folder], tokens=lambda text: len(text) - 1)
+    assert log.tokenized
+    found = outcome(log, draft(log), "freeze", advised=False)
+    assert found.fit is not None
+    assert found.fit.tokens_from == "tokenizer"
+    assert "1.000 times the logged means" in " ".join(found.notes)
+    assert found.fit.rollouts is not None
+    lengths = sorted(n for t in truth.run() for group in t.lengths for n in group)
+    kept = sorted(n for group in found.fit.rollouts.groups.new_tokens for n in group)
+    assert kept == pytest.approx(lengths, abs=1)
+    off = outcome(read_log([folder], tokens=lambda text: len(text) // 2), draft(log), "freeze",
+                  advised=False)  # fmt: skip
+    assert "0.50" in " ".join(off.notes)
+
+
+@pytest.mark.parametrize("said", ["nowhere/tokenizer.json", "run.csv"])
+def test_a_tokenizer_that_is_none_is_refused(
+    said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "run.csv"
+    written.table(log, _rows(10))
+    assert _call("import", log, "--tokenizer", tmp_path / said) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: --tokenizer: ")
+    assert error.count("\n") == 1
+
+
 def test_a_drift_that_is_none_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

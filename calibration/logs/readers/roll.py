@@ -126,6 +126,7 @@ def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
             prompt,
             prompt=prompt,
             columns={"characters": float(len(text)), "reward": real(score), "trained": 1.0},
+            text=text,
         )
 
 

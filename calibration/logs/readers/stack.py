@@ -55,6 +55,7 @@ class Request:
 class Rollout:
     """A rollout out of a dump. group: what its prompt's rollouts share; None where only their order
     tells. prompt: of the prompt's text. identity: the same for one rollout that is dumped twice.
+    text: of the response, where its tokens are not in the dump.
     """
 
     step: int
@@ -64,6 +65,7 @@ class Rollout:
     identity: Hashable | None = None
     requests: tuple[Request, ...] = ()
     columns: Mapping[str, float | None] = field(default_factory=dict)
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
         "reward": sum(known) if known else None,
         "trained": 1.0,
     }
-    yield Rollout(whole(record["step"], "step"), prompt=digest(asked), columns=columns)
+    yield Rollout(whole(record["step"], "step"), prompt=digest(asked), columns=columns, text=text)
 
 
 _ADVICE = {

@@ -219,6 +219,7 @@ def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
         int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() and len(parts[1]) < 9 else None,
         digest(asked),
         columns=columns,
+        text=text,
     )
 
 

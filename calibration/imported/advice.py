@@ -20,8 +20,8 @@ from simulator.errors import RunError, ScenarioError
 
 LEVEL = 0.9
 DRAWS = 10
-_POINT_STEPS, _DRAWN_STEPS = 8, 3
-_BUDGET = 45_000  # rollouts of all runs together
+_POINT_STEPS, _DRAWN_STEPS = 20, 3
+_BUDGET = 50_000  # rollouts of all runs together
 _APRIL = "APRIL: launch 1.5 times the batch, train on the first to end, resume the rest"
 _TAIL = "tail batching: launch more than the batch, drop what ends last, ask it again together"
 _SEER = "hand out group by group as slots come free, the longest expected first"
@@ -172,7 +172,6 @@ def advise(known: Fit, log: RunLog, steps: Steps, words: Mapping[str, str], drif
         except (ScenarioError, RunError) as error:
             failed[each.key] = str(error)
     answers = []
-    weights = np.array([point, *[length] * draws], dtype=float)
     first = timed.get(asked[0].key)
     for each in asked:
         said = words.get(each.key, "")
@@ -181,17 +180,17 @@ def advise(known: Fit, log: RunLog, steps: Steps, words: Mapping[str, str], drif
             continue
         own = timed[each.key]
         ratios = np.array(first) / np.array(own)
-        low, high = (ends(ratios[1:], LEVEL) if len(ratios) > 1 else ratios[[0, 0]]).tolist()
-        middle = float(weights @ first / (weights @ own))
-        answers.append(Answer(each.key, each.said, said, middle, min(low, middle),
-                              max(high, middle), float(weights @ own / weights.sum())))  # fmt: skip
+        middle = float(ratios[0])
+        # the draws are short: they tell how far, and the long run where
+        low, high = middle * ends(ratios[1:] / np.median(ratios[1:]), LEVEL)
+        answers.append(Answer(each.key, each.said, said, middle, float(low), float(high), own[0]))
     return Advice(bottleneck(known, log, steps), tuple(answers), draws, base.divided)
 
 
 def _effort(rollouts: int, runs: int) -> tuple[int, int, int]:
     """Steps of the run as fitted, draws, and steps of each, as far as the budget allows."""
     able = _BUDGET // max(rollouts * runs, 1)
-    point = min(max(able // 5, 3), _POINT_STEPS)
+    point = min(max(3 * able // 10, 3), _POINT_STEPS)
     beside = WARM_STEPS + LAST_STEPS
     draws = min(max((able - point - beside) // (_DRAWN_STEPS + beside), 3), DRAWS)
     return point, draws, _DRAWN_STEPS

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibration.forecast import ends
 from calibration.imported import model as fits
@@ -37,7 +38,7 @@ class Judged:
     """
 
     mode: Mode
-    number: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    number: NDArray[np.int64]
     measured_s: FloatArray
     forecast_s: FloatArray
     low_s: FloatArray
@@ -109,7 +110,7 @@ def hold_out(
 def _judge(
     known: Fit,
     steps: Steps,
-    keep: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    keep: NDArray[np.int64],
     drift: Drift,
     own: list[Batch | None] | None,
 ) -> Judged:
@@ -119,10 +120,17 @@ def _judge(
         drift,
         None if own is None else [b for i in keep if (b := own[i]) is not None],
     )
+    return judged_by(draws, "predict" if own is None else "replay", steps, keep, known.steps)
+
+
+def judged_by(
+    draws: FloatArray, mode: Mode, steps: Steps, keep: NDArray[np.int64], fitted_on: int
+) -> Judged:
+    """Draws of the steps at places ``keep``, shape (draws, steps), against what they took."""
     low, high = ends(draws, LEVEL)
     total_low, total_high = ends(draws.sum(axis=1), LEVEL).tolist()
     return Judged(
-        "predict" if own is None else "replay",
+        mode,
         steps.number[keep],
         steps.whole_s[keep],
         np.median(draws, axis=0),
@@ -131,7 +139,7 @@ def _judge(
         float(np.median(draws.sum(axis=1))),
         total_low,
         total_high,
-        known.steps,
+        fitted_on,
     )
 
 

@@ -55,9 +55,9 @@ class FewFigures:
     cap: int
 
     @classmethod
-    def of(cls, steps: Steps, group_size: int, cap: int) -> FewFigures:
+    def of(cls, steps: Steps, group_size: int, cap: int, usual: int) -> FewFigures:
         """Of the steps that have a mean. A share that is not sure is left out; rows that are means
-        over several updates have no longest response."""
+        over several updates have no longest response. usual: rollouts of a step, where none says."""
         longest, shortest = steps.column("max_new_tokens"), steps.column("min_new_tokens")
         cut = steps.column("truncated_share")
         cut = np.where(steps.column("truncated_share_unsure") == 1, np.nan, cut)
@@ -70,7 +70,7 @@ class FewFigures:
             chosen = np.flatnonzero(kept)[few]
             kept = np.zeros(len(mean), dtype=bool)
             kept[chosen] = True
-        typical = np.nanmedian(rollouts) if np.isfinite(rollouts).any() else 8.0 * group_size
+        typical = np.nanmedian(rollouts) if np.isfinite(rollouts).any() else float(usual)
         return cls(
             np.flatnonzero(kept).astype(float),
             mean[kept],

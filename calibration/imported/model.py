@@ -201,7 +201,8 @@ def fit(
         found = own_rollouts.as_responses(rollouts, steps, counts.cap, counts.prompt_tokens)
         of_rollouts = own_rollouts.fit_rollouts(found, 60, graded_too)
     if of_rollouts is None:
-        few = fit_few(FewFigures.of(steps, counts.group_size, counts.cap))
+        usual = counts.batch_groups * counts.group_size
+        few = fit_few(FewFigures.of(steps, counts.group_size, counts.cap, usual))
     total_sd = math.exp(TOTAL_SD if few is None else float(few.values[1]))
     batches = batches_of(steps, rollouts, counts, total_sd)
     notes = list(() if of_rollouts is None else of_rollouts.notes)

@@ -12,7 +12,7 @@ from calibration.imported import responses as own_rollouts
 from calibration.imported.advice import Advice
 from calibration.imported.hold_out import Judged, hold_out
 from calibration.imported.model import Drift, Fit
-from calibration.imported.overlap import with_pace
+from calibration.imported.overlap import hold_out_overlapped, with_pace
 from calibration.imported.scenario import setting
 from calibration.imported.steps import LEAST_STEPS, Change, Steps, changes, steps_of
 from calibration.logs.draft import Part, replaced
@@ -75,7 +75,8 @@ def outcome(
         known = fits.fit(log, used, tuple(parts), rollouts)
         if log.overlapped:
             known = with_pace(known, used, drift)
-        judged = () if log.overlapped else hold_out(log, used, tuple(parts), rollouts, drift)
+        judge = hold_out_overlapped if log.overlapped else hold_out
+        judged = judge(log, used, tuple(parts), rollouts, drift)
     except ScenarioError as error:
         notes.append(f"the log's settings make no scenario ({error}): nothing was fitted")
         return Outcome(tuple(parts), None, (), changed, used, drift, None, tuple(notes))

@@ -12,14 +12,22 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from calibration.imported import model as fits
+from calibration.imported import responses as own_rollouts
+from calibration.imported.hold_out import Judged, judged_by, split
 from calibration.imported.levels import PRIOR_SD
 from calibration.imported.model import Drift, Fit
 from calibration.imported.runs import SmallRun
 from calibration.imported.steps import Steps
+from calibration.logs.draft import Part
+from calibration.logs.run_log import RunLog
 from simulator.errors import RunError, ScenarioError
 
 _WAITS = 0.05
 _STEPS, _ROUNDS = 6, 7
+DRAWS, _MOODS, _MOST_SIMULATED = 10, 20, 12
 _SD = 0.15
 """Of the log of a factor that was found so: a mean of a few simulated steps, and whatever the
 policy of the log does that ours does not."""
@@ -65,6 +73,38 @@ def with_pace(known: Fit, steps: Steps, drift: Drift) -> Fit:
                      factors={**known.levels.factors, "decode": cost["scale"]["decode"]},
                      spreads={**known.levels.spreads, "decode": _SD})  # fmt: skip
     return replace(known, cost=cost, levels=levels, notes=(*known.notes, note))
+
+
+def hold_out_overlapped(
+    log: RunLog,
+    steps: Steps,
+    parts: tuple[Part, ...],
+    rollouts: own_rollouts.Rollouts | None,
+    drift: Drift,
+) -> tuple[Judged, ...]:
+    """A forecast of the last third from the first two, by simulated runs under the log's policy.
+    None where there are too few steps, or nothing prices them. Raises ScenarioError as
+    `calibration.imported.model.fit` does."""
+    halves = split(steps)
+    if halves is None:
+        return ()
+    first, rest = halves
+    known = with_pace(fits.fit(log, first, parts, rollouts, graded_too=False), first, drift)
+    keep = np.flatnonzero(np.isfinite(rest.whole_s) & ~(rest.column("first") == 1))
+    if known.shape == "none" or not len(keep) or (known.few is None and known.rollouts is None):
+        return ()
+    length = min(len(keep), _MOST_SIMULATED)
+    try:
+        run = SmallRun.of(known, (), known.cost, drift)
+        drawn = [run.steps_s(draw, length) for draw in range(1, DRAWS + 1)]
+    except (ScenarioError, RunError):
+        return ()
+    times = np.array(drawn)  # every step is alike: those of all draws are what one may take
+    rng = np.random.default_rng(0)
+    draws = np.array([
+        rng.choice(row, size=len(keep)) for row in times for _ in range(_MOODS)
+    ])  # fmt: skip
+    return (judged_by(draws, "predict", rest, keep, known.steps),)
 
 
 def scaled(known: Fit, factor: float, sd: float) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def page(log: RunLog, found: Outcome) -> str:
         "<h2>What was read</h2>",
         _list(_read(log)),
         "<h2>How well it forecasts its own last third</h2>",
-        _list([text.judged(each) for each in found.judged] or [_unjudged(log, found)]),
+        _list([text.judged(each) for each in found.judged] or [_unjudged(found)]),
     ]
     if found.judged:
         image = base64.b64encode(draw(found)).decode("ascii")
@@ -87,10 +87,7 @@ def _read(log: RunLog) -> list[str]:
     return found
 
 
-def _unjudged(log: RunLog, found: Outcome) -> str:
-    if log.overlapped:
-        return ("not judged: rollouts were made beside the training, and their pace was fitted to "
-                "the steps themselves")  # fmt: skip
+def _unjudged(found: Outcome) -> str:
     return f"not judged: {len(found.used)} steps are too few, or their times are not known"
 
 

@@ -18,6 +18,7 @@ from calibration.imported.model import Drift, Fit
 from calibration.imported.quick import QuickCost
 from calibration.imported.scenario import built, setting
 from calibration.logs.draft import Part, replaced
+from calibration.robust import FloatArray
 from simulator.costs.scaled import ScaledCost
 from simulator.scenario.scenario import Scenario
 from simulator.studies.simulate import simulate
@@ -91,10 +92,15 @@ class SmallRun:
     def _pool(self) -> int:
         return int(self.cost.kv_pool_tokens or 1 << 40)
 
-    def mean_step_s(self, draw: int, steps: int) -> float:
-        """Mean seconds of a step once it has warmed up. Raises ScenarioError or RunError."""
+    def steps_s(self, draw: int, steps: int) -> FloatArray:
+        """Seconds of each step once the run has warmed up, shape (steps,). Raises ScenarioError or
+        RunError."""
         found = simulate(self.scenario(draw, steps + WARM_STEPS + LAST_STEPS)).run.steps
-        return float(np.mean([each.step_s for each in found[WARM_STEPS:-LAST_STEPS]]))
+        return np.array([each.step_s for each in found[WARM_STEPS:-LAST_STEPS]])
+
+    def mean_step_s(self, draw: int, steps: int) -> float:
+        """Their mean."""
+        return float(np.mean(self.steps_s(draw, steps)))
 
 
 def _divisor(parts: Sequence[Part]) -> int:

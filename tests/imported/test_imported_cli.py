@@ -163,6 +163,25 @@ def test_a_figure_less_is_a_fit_less(gone: str, tmp_path: Path) -> None:
         assert content["imported"]["shape"] == "none"
 
 
+def test_a_batch_that_nobody_says_is_one_batch_throughout(tmp_path: Path) -> None:
+    """Lengths are fitted for as many rollouts as forecasts draw, so that the longest is right."""
+    from calibration.imported.outcome import outcome
+
+    rng = np.random.default_rng(0)
+    rows = []
+    for row in _rows(40):
+        tokens = rng.lognormal(np.log(300), 0.6, 64)
+        made = tokens.max() / 40
+        rows.append({**row, "mean_new_tokens": tokens.mean(), "max_new_tokens": tokens.max(),
+                     "generation_s": made, "step_s": made + row["update_s"] + 1})  # fmt: skip
+        del rows[-1]["rollouts"]
+    written.table(tmp_path / "run.csv", rows)
+    log = read_log([tmp_path / "run.csv"])
+    found = outcome(log, draft(log), "freeze", advised=False)
+    [judged] = found.judged
+    assert abs(judged.total_error) < 0.15
+
+
 def test_a_run_that_changed_is_told_apart(tmp_path: Path) -> None:
     rows = _rows(40)
     for row in rows[20:]:

@@ -57,7 +57,8 @@ class FewFigures:
     @classmethod
     def of(cls, steps: Steps, group_size: int, cap: int, usual: int) -> FewFigures:
         """Of the steps that have a mean. A share that is not sure is left out; rows that are means
-        over several updates have no longest response. usual: rollouts of a step, where none says."""
+        over several updates have no longest response. usual: rollouts of a step that does not
+        say."""
         longest, shortest = steps.column("max_new_tokens"), steps.column("min_new_tokens")
         cut = steps.column("truncated_share")
         cut = np.where(steps.column("truncated_share_unsure") == 1, np.nan, cut)

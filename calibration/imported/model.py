@@ -142,7 +142,8 @@ class Fit:
     ) -> Callable[[int, float], Batch]:
         counts = self.counts
         if self.rollouts is not None:
-            groups = self.rollouts.groups.drawn(rng) if sampled else self.rollouts.groups
+            some = self.rollouts.some
+            groups = some.drawn(rng) if sampled else some
             workload = ResampledWorkload(groups, counts.cap, int(rng.integers(1 << 30)))
             slope = self.rollouts.lengths["lengths"]["drift_per_step"]
             back = math.exp(self._back(slope, drift))
@@ -257,11 +258,14 @@ def batches_of(
     steps: Steps, rollouts: own_rollouts.Rollouts | None, counts: Counts, total_sd: float
 ) -> list[Batch | None]:
     """Of each step: its own rollouts where the log holds them, else lengths with its figures."""
+    if rollouts is not None:
+        own = own_rollouts.batches_of(rollouts, steps, counts.prompt_tokens)
+        if all(own):
+            return own
     usual = counts.batch_groups * counts.group_size
     made = from_figures(steps, counts.group_size, usual, counts.cap, counts.prompt_tokens, total_sd)
     if rollouts is None:
         return made
-    own = own_rollouts.batches_of(rollouts, steps, counts.prompt_tokens)
     return [each or other for each, other in zip(own, made, strict=True)]
 
 

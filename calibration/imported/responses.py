@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FROM_LOG, FROM_TOKENIZER, FROM_CHARACTERS = "log", "tokenizer", "characters"
 _GROUPS_PER_STEP = 256
+_SOME = 768
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,21 @@ def _whole(table: pd.DataFrame, tokens_from: str) -> Rollouts | None:
 
 def batches_of(found: Rollouts, steps: Steps, usual_prompt: int) -> list[Batch | None]:
     """The batch of each step; None for a step without rollouts."""
+    table = found.table
+    step, group = (table[name].to_numpy(dtype=np.int64) for name in ("step", "group"))
+    order = np.lexsort((group, step))  # stable: within a group, as they were launched
+    step, group = step[order], group[order]
+    tokens = table["new_tokens"].to_numpy(dtype=np.int64)[order]
+    prompts = table["prompt_tokens"].fillna(usual_prompt).to_numpy(dtype=float)[order]
+    new_step = np.flatnonzero(np.diff(step, prepend=step[0] - 1))
+    new_group = np.flatnonzero(np.diff(step, prepend=step[0] - 1) | np.diff(group, prepend=0))
+    new_group = np.union1d(new_group, new_step)
     by: dict[int, Batch] = {}
-    prompts = found.table["prompt_tokens"].fillna(usual_prompt)
-    for step, rows in found.table.groupby(found.table["step"].astype(int), sort=True):
-        groups = rows.groupby("group")["new_tokens"].agg(tuple)
-        asked = float(prompts.loc[rows.index].mean())
-        by[int(str(step))] = Batch(max(round(asked), 1), tuple(groups))
+    for start, end in zip(new_step, [*new_step[1:], len(step)], strict=True):
+        cuts = new_group[(new_group > start) & (new_group < end)] - start
+        groups = tuple(tuple(part.tolist()) for part in np.split(tokens[start:end], cuts))
+        asked = max(round(float(prompts[start:end].mean())), 1)
+        by[int(step[start])] = Batch(asked, groups)
     return [by.get(int(number)) for number in steps.number]
 
 
@@ -120,6 +130,21 @@ class Fitted:
     rewards: dict[str, Any] | None
     groups: MeasuredGroups
     notes: tuple[str, ...]
+
+    @property
+    def some(self) -> MeasuredGroups:
+        """A few of the groups, evenly over them, for draws by the dozen."""
+        groups = self.groups
+        if len(groups) <= _SOME:
+            return groups
+        rows = np.linspace(0, len(groups) - 1, _SOME).round().astype(int).tolist()
+        return MeasuredGroups(
+            tuple(groups.version[i] for i in rows),
+            tuple(groups.prompt_tokens[i] for i in rows),
+            tuple(groups.new_tokens[i] for i in rows),
+            tuple(groups.rewards[i] for i in rows),
+            groups.max_new_tokens,
+        )
 
 
 def fit_rollouts(

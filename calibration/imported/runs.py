@@ -84,7 +84,7 @@ class SmallRun:
         assert isinstance(cost, ScaledCost)
         found = replace(found, cost=cost)
         if known.rollouts is not None:
-            groups = known.rollouts.groups.drawn(rng) if draw else known.rollouts.groups
+            groups = known.rollouts.some.drawn(rng) if draw else known.rollouts.some
             workload = ResampledWorkload(groups, known.counts.cap, _SEED_STRIDE * draw)
             found = replace(found, workload=workload)
         return found

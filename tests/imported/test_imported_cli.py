@@ -179,7 +179,8 @@ def test_a_batch_that_nobody_says_is_one_batch_throughout(tmp_path: Path) -> Non
     log = read_log([tmp_path / "run.csv"])
     found = outcome(log, draft(log), "freeze", advised=False)
     [judged] = found.judged
-    assert abs(judged.total_error) < 0.15
+    assert judged.total_low_s < judged.measured_s.sum() * 1.1
+    assert abs(judged.total_error) < 0.25  # 0.45 where one batch was fitted and another drawn
 
 
 def test_a_run_that_changed_is_told_apart(tmp_path: Path) -> None:

@@ -73,9 +73,11 @@ def outcome(
         notes.append(_counted(log, rollouts, used))
     try:
         known = fits.fit(log, used, tuple(parts), rollouts)
-        if log.overlapped:
+        # under a policy that resumes rollouts, what a step generates is not what it trains on
+        several = log.overlapped or bool(setting(parts, "policy"))
+        if several:
             known = with_pace(known, used, drift)
-        judge = hold_out_overlapped if log.overlapped else hold_out
+        judge = hold_out_overlapped if several else hold_out
         judged = judge(log, used, tuple(parts), rollouts, drift)
     except ScenarioError as error:
         notes.append(f"the log's settings make no scenario ({error}): nothing was fitted")

@@ -28,6 +28,7 @@ from simulator.errors import RunError, ScenarioError
 _WAITS = 0.05
 _STEPS, _ROUNDS = 6, 7
 DRAWS, _MOODS, _MOST_SIMULATED = 10, 20, 12
+_WHY = {True: "rollouts were made beside the training", False: "rollouts go on over several steps"}
 _SD = 0.15
 """Of the log of a factor that was found so: a mean of a few simulated steps, and whatever the
 policy of the log does that ours does not."""
@@ -41,7 +42,8 @@ def with_pace(known: Fit, steps: Steps, drift: Drift) -> Fit:
     measured = steps.median_s
     if not math.isfinite(measured):
         return known
-    waits = math.isfinite(wait) and wait > _WAITS * whole
+    overlapped = bool((steps.column("overlapped") == 1).any())
+    waits = not overlapped or (math.isfinite(wait) and wait > _WAITS * whole)
 
     def simulated(factor: float) -> float:
         return SmallRun.of(known, (), scaled(known, factor, PRIOR_SD["decode"]), drift).mean_step_s(
@@ -66,10 +68,10 @@ def with_pace(known: Fit, steps: Steps, drift: Drift) -> Fit:
     except (ScenarioError, RunError) as error:
         return replace(known, notes=(*known.notes, f"the run cannot be simulated ({error})"))
     factor = math.exp((low + high) / 2)
-    note = ("rollouts were made beside the training: their pace is the one at which a simulated "
-            "run has the measured steps")  # fmt: skip
+    note = (f"{_WHY[overlapped]}: the pace of decoding is the one at which a simulated run under "
+            "the same policy has the measured steps")  # fmt: skip
     cost = scaled(known, factor, _SD)
-    levels = replace(known.levels, seen={**known.levels.seen, "decode": "step_s, while it waits"},
+    levels = replace(known.levels, seen={**known.levels.seen, "decode": "step_s, simulated"},
                      factors={**known.levels.factors, "decode": cost["scale"]["decode"]},
                      spreads={**known.levels.spreads, "decode": _SD})  # fmt: skip
     return replace(known, cost=cost, levels=levels, notes=(*known.notes, note))

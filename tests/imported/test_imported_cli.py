@@ -214,3 +214,15 @@ def test_validation_and_checkpoints_are_no_part_of_a_step(tmp_path: Path) -> Non
     assert steps.whole_s.max() < 60
     assert not steps.quiet[[0, 5, 11, 17, 23]].any()
     assert steps.quiet.sum() == 19
+
+
+def test_a_wait_is_not_taken_for_generation(tmp_path: Path) -> None:
+    from calibration.imported.levels import figures
+
+    rows = _rows(20, overlapped=1.0, wait_s=3.0)
+    written.table(tmp_path / "run.csv", rows)
+    log = read_log([tmp_path / "run.csv"])
+    assert log.overlapped
+    timed = figures(steps_of(log), log.overlapped)
+    assert "update" in {phase for figure in timed for phase in figure.phases}
+    assert not any("decode" in figure.phases for figure in timed)

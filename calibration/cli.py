@@ -155,15 +155,42 @@ def import_log(
             "--stack", metavar="NAME", help="Which trainer wrote it, where two could have."
         ),
     ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--tokenizer",
+            metavar="PATH_OR_NAME",
+            help="Counts the tokens of dumped text: a tokenizer.json, its folder, or a name on the "
+            "Hugging Face Hub.",
+        ),
+    ] = None,
+    drift: Annotated[
+        str,
+        typer.Option(
+            "--drift",
+            metavar="freeze|extrapolate",
+            help="Whether lengths stay as they were at the log's end, or go on as they changed.",
+        ),
+    ] = "freeze",
+    advise: Annotated[
+        bool,
+        typer.Option(
+            "--advise/--no-advise", help="Simulate what would change the run: some seconds."
+        ),
+    ] = True,
     force: Annotated[bool, typer.Option("--force", help="Replace what --out holds.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Read what another trainer logged into a scenario.
 
     The trainer is recognised (verl, trl, slime, nemo_rl, prime_rl, areal, skyrl, openrlhf, roll, or
-    a table of our own columns). With --out: scenario.yaml, each value with its source, import.json,
-    and tables of steps, rollouts and requests.
+    a table of our own columns), costs and lengths are fitted, and judged on the run's own last
+    third. With --out: scenario.yaml, each value with its source, fitted.json, report.html, and the
+    run's tables.
     """
+    from calibration.imported import fitted, outcome, page
+    from calibration.imported.show import show_outcome
+    from calibration.imported.tokenizer import token_counter
     from calibration.logs import show, write
     from calibration.logs.draft import draft, given
     from calibration.logs.gather import read_log
@@ -172,13 +199,17 @@ def import_log(
     if out is not None:
         write.check_target(out, force)
     said = given(model, gpu)
-    log = read_log(logs, stack)
-    parts = draft(log, said)
+    towards = outcome.drift_of(drift)
+    log = read_log(logs, stack, None if tokenizer is None else token_counter(tokenizer))
+    found = outcome.outcome(log, draft(log, said), towards, advise)
+    content = fitted.to_json(log, found)
     if out is not None:
-        write.write(out, log, parts, force)
+        write.write(out, log, found.parts, force, content, page.page(log, found))
     if as_json:
-        print(json.dumps(plain(write.to_json(log, parts)), indent=1))
+        told = {**write.to_json(log, found.parts), "imported": content["imported"]}
+        print(json.dumps(plain(told), indent=1))
     else:
-        show.show(log, parts)
+        show.show(log, found.parts)
+        show_outcome(log, found)
     if out is not None:
         print(f"wrote {out}/", file=sys.stderr)

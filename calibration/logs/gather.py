@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,13 +32,15 @@ _WANTED = ("step_s", "generation_s", "update_s", "mean_new_tokens", "max_new_tok
            "sync_s")  # fmt: skip
 
 
-def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
+def read_log(
+    paths: Sequence[Path], stack: str | None = None, tokens: Callable[[str], int] | None = None
+) -> RunLog:
     """Reads the log of one run.
 
     paths: files and folders that the trainer left. stack: its name, where two could have written
-    them. Raises LogError, with file and line, where there is no step and no rollout of a known
-    stack, where the files are of two runs or two stacks, and where seconds are negative or no
-    number.
+    them. tokens: counts those of a response whose text alone was dumped. Raises LogError, with file
+    and line, where there is no step and no rollout of a known stack, where the files are of two
+    runs or two stacks, and where seconds are negative or no number.
     """
     wanted = _named(stack)
     dumps: dict[str, Rollouts] = {}
@@ -46,7 +48,7 @@ def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
     def take(of: Stack, each: Rollout | Session, file: LogFile) -> None:
         if wanted is None or of is wanted:
             if of.name not in dumps:
-                dumps[of.name] = Rollouts(of)
+                dumps[of.name] = Rollouts(of, tokens)
             dumps[of.name].take(each, file)
 
     files = find(paths)
@@ -95,7 +97,20 @@ def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
         tuple(s.tally for s in mattered),
         tuple(notes),
         len(scanned) - len(mattered),
+        _words(one, rows),
+        one.advice,
+        tokens is not None,
     )
+
+
+def _words(stack: Stack, rows: Sequence[tuple[Row, Raw]]) -> dict[str, str]:
+    """The stack's own key for each of our columns, as far as its rows have one."""
+    seen = {key for _, raw in rows for key in raw}
+    return {
+        column: next(key for key in keys if key in seen)
+        for column, keys in stack.metrics.items()
+        if not seen.isdisjoint(keys)
+    }
 
 
 def _named(stack: str | None) -> Stack | None:

@@ -172,8 +172,18 @@ def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
         "reward": sum(known) if known else None,
         "trained": 1.0,
     }
-    yield Rollout(whole(record["step"], "step"), prompt=digest(asked), columns=columns)
+    yield Rollout(whole(record["step"], "step"), prompt=digest(asked), columns=columns, text=text)
 
+
+_ADVICE = {
+    "one_step_off": (
+        'the experimental AsyncGRPOTrainer, with vllm_mode="server" on GPUs of its own'
+    ),
+    "april": "no setting; AsyncGRPOTrainer takes a rollout_worker of your own",
+    "over_sampling": "no setting; AsyncGRPOTrainer takes a rollout_worker of your own",
+    "by_group": "no setting; AsyncGRPOTrainer takes a rollout_worker of your own",
+}  # fmt: skip
+"""Our what-ifs in settings of theirs."""
 
 STACK = Stack(
     "trl",
@@ -191,6 +201,7 @@ STACK = Stack(
     follow=_follow,
     console_counts=True,
     dumps_again=True,
+    advice=_ADVICE,
     how={
         1: "step_time is logged by TRL 0.26 and later; report_to=['trackio'] adds the phases",
         2: "log_completions=True with logging_steps=1 writes completions/*.parquet",

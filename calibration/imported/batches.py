@@ -31,6 +31,11 @@ class Batch:
         return self.rollouts * self.prompt_tokens + sum(map(sum, self.groups))
 
     @property
+    def padded_tokens(self) -> int:
+        """The same where each is padded to the longest of the batch."""
+        return self.load.padded_tokens
+
+    @property
     def load(self) -> TrainLoad:
         """As the trainer is asked for its price."""
         return TrainLoad([(self.prompt_tokens, group) for group in self.groups])

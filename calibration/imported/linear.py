@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,12 +44,15 @@ def fit_linear(
     batches: Sequence[Batch],
     timed: Sequence[Figure],
     quiet: Flags,
+    padded: bool = False,
 ) -> LinearFit | None:
-    """None where nothing was timed that an iteration could be priced from."""
+    """None where nothing was timed that an iteration could be priced from. padded: whether updates
+    pad each rollout to the longest of the batch."""
     rows = np.arange(len(batches))
     by = {phase: figure for figure in timed for phase in figure.phases}
     rollouts = np.array([batch.rollouts for batch in batches], dtype=float)
-    tokens = np.array([batch.tokens for batch in batches], dtype=float)
+    tokens = np.array([batch.padded_tokens if padded else batch.tokens for batch in batches],
+                      dtype=float)  # fmt: skip
     generation, update, grade = by.get("decode"), by.get("update"), by.get("log_prob")
     if generation is None and update is None:
         return None
@@ -134,7 +138,11 @@ def _fitted(
 
 def _counted(engines: Engines, batches: Sequence[Batch]) -> tuple[FloatArray, FloatArray]:
     """Iterations of the replica that ends last, and rollouts running in them, by step."""
-    unit = {"per_context_token_s": 0.0, "per_prefill_token_s": 0.0, "train_per_token_s": 0.0}
+    unit: dict[str, Any] = {
+        "per_context_token_s": 0.0,
+        "per_prefill_token_s": 0.0,
+        "train_per_token_s": 0.0,
+    }
     counts = []
     for iteration_s, per_rollout_s in ((1e-3, 0.0), (0.0, 1e-3)):
         cost = LinearCost(iteration_s=iteration_s, per_rollout_s=per_rollout_s, **unit)

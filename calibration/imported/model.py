@@ -337,13 +337,14 @@ def _costs(
         return "none", {}, Levels.prior(), {}, []
     engines = engines_of(built(replaced(parts, further), {"linear": _UNIT}))
     colocated = setting(parts, "cluster.placement") != "disaggregated"
-    linear = fit_linear(engines, colocated, chosen, timed, quiet)
+    linear = fit_linear(engines, colocated, chosen, timed, quiet, log.pads)
     if linear is None:
         notes.append("neither generation nor update nor whole steps are timed: nothing is priced")
         return "none", {}, Levels.prior(), {}, []
     notes.extend(linear.assumed)
     levels = Levels(dict.fromkeys(linear.spreads, 1.0), linear.spreads, linear.seen)
-    cost = {"linear": linear.coefficients, "scale": _scale(levels)}
+    layout = {"padded": True} if log.pads else {}
+    cost = {"linear": {**linear.coefficients, **layout}, "scale": _scale(levels)}
     return "linear", cost, levels, linear.coefficients, further
 
 

@@ -151,6 +151,8 @@ def _cost_parts(known: Fit, over: str) -> list[Part]:
     for name in known.coefficients:
         linear = known.cost["linear"][name]
         found.append(Part(f"cost.linear.{name}", linear, _linear_source(name, known, over)))
+    if known.cost.get("linear", {}).get("padded"):
+        found.append(Part("cost.linear.padded", True, "the trainer's code: it pads its batches"))
     if known.shape == "roofline" and not any(p.key.startswith("cost.") for p in known.parts):
         found.append(Part("cost.roofline", {}, "shape of the named model and GPU"))
     for key, value in known.cost.get("scale", {}).items():

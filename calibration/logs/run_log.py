@@ -43,6 +43,7 @@ class RunLog:
     of responses hold what tools wrote. tallies: what was read of each file that mattered. notes:
     sentences for the user. ignored: files that were none of a log. name: of the files together.
     words: the stack's key for each of our columns; advice: its settings for a change of the run.
+    pads: whether its updates pad every rollout to the longest of the batch.
     tokenized: whether text was counted with a tokenizer.
     """
 
@@ -63,6 +64,7 @@ class RunLog:
     words: Mapping[str, str] = field(default_factory=dict)
     advice: Mapping[str, str] = field(default_factory=dict)
     tokenized: bool = False
+    pads: bool = False
 
     @property
     def unread(self) -> int:

@@ -151,6 +151,7 @@ class Stack:
     in order. outside: phases that their step's time leaves out. how: what to switch on for a level.
     console_counts: whether their console names no step, so that its rows are only counted.
     dumps_again: whether an update on the same rollouts dumps them again.
+    pads: whether updates pad every rollout to the longest of the batch.
     tool_tokens_inside: whether their length of a response holds what tools wrote. advice: their
     settings for a change of a run, by the change's name in `calibration.imported.advice`.
     """
@@ -172,6 +173,7 @@ class Stack:
     how: Mapping[int, str] = field(default_factory=dict)
     console_counts: bool = False
     dumps_again: bool = False
+    pads: bool = False
     tool_tokens_inside: bool = False
     advice: Mapping[str, str] = field(default_factory=dict)
 

@@ -8,6 +8,8 @@ Keys: trl/trainer/grpo_trainer.py and trl/extras/profiling.py (0.15 to 1.16), tr
 - with several updates a generation, those that do not generate have no lengths;
 - with ``logging_steps`` above 1, a row is the mean of a window (a mean of maxima);
 - ``num_tokens`` is cumulative: prompts follow from its differences (`calibration.logs.gather`);
+- an update is padded to the longest completion of the generation batch
+  (``_generate_and_score_completions``);
 - the same completions are written again for each update on them;
 - profiling rows carry the number of updates done before.
 """
@@ -201,6 +203,7 @@ STACK = Stack(
     follow=_follow,
     console_counts=True,
     dumps_again=True,
+    pads=True,
     advice=_ADVICE,
     how={
         1: "step_time is logged by TRL 0.26 and later; report_to=['trackio'] adds the phases",

@@ -178,6 +178,39 @@ def import_log(
             "--advise/--no-advise", help="Simulate what would change the run: some seconds."
         ),
     ] = True,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            help="While the run goes on: its progress, its end, and what changed. With --out the "
+            "import follows the end.",
+        ),
+    ] = False,
+    run_steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            help="With --follow: updates of the run, where its settings do not say.",
+        ),
+    ] = None,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            "--every",
+            metavar="SECONDS",
+            help="With --follow: between two looks at the files.  [default: 2]",
+        ),
+    ] = None,
+    patience: Annotated[
+        float | None,
+        typer.Option(
+            "--patience",
+            metavar="SECONDS",
+            help="With --follow: without a change in the files, after which the run counts as "
+            "over.  [default: ten times the longest step, and 600 at least]",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what --out holds.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -200,6 +233,8 @@ def import_log(
         write.check_target(out, force)
     said = given(model, gpu)
     towards = outcome.drift_of(drift)
+    if _followed(follow, logs, stack, run_steps, every, patience, as_json) and out is None:
+        return
     log = read_log(logs, stack, None if tokenizer is None else token_counter(tokenizer))
     found = outcome.outcome(log, draft(log, said), towards, advise)
     content = fitted.to_json(log, found)
@@ -213,3 +248,31 @@ def import_log(
         show_outcome(log, found)
     if out is not None:
         print(f"wrote {out}/", file=sys.stderr)
+
+
+def _followed(
+    wanted: bool,
+    logs: list[Path],
+    stack: str | None,
+    steps: int | None,
+    every_s: float | None,
+    patience_s: float | None,
+    as_json: bool,
+) -> bool:
+    """Watches the run to its end, if that is wanted; whether it was."""
+    from simulator.errors import ScenarioError
+
+    if not wanted:
+        for name, value in (("--steps", steps), ("--every", every_s), ("--patience", patience_s)):
+            if value is not None:
+                raise ScenarioError(name, "belongs to --follow")
+        return False
+    from calibration.live.follow import EVERY_S, Asked, follow
+    from calibration.live.show import shown
+
+    every_s = EVERY_S if every_s is None else every_s
+    asked = Asked(tuple(logs), stack, steps, every_s, patience_s)
+    with shown(as_json) as tell:
+        for seen in follow(asked):
+            tell(seen)
+    return True

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibration.logs import columns, overlay, recognise
-from calibration.logs.errors import LogError
+from calibration.logs.errors import LogError, NoStepsError
 from calibration.logs.opened import LogFile, find
 from calibration.logs.readers import STACKS
 from calibration.logs.readers.stack import Raw, Rollout, Row, Session, Stack
@@ -100,6 +100,7 @@ def read_log(
         _words(one, rows),
         one.advice,
         tokens is not None,
+        pads=one.pads,
     )
 
 
@@ -147,22 +148,24 @@ def _stack(scanned: Sequence[Scanned], wanted: Stack | None) -> Stack:
     return found
 
 
-def _nothing(scanned: Sequence[Scanned], stack: Stack | None) -> LogError:
+def _nothing(scanned: Sequence[Scanned], stack: Stack | None) -> NoStepsError:
     """Why there is no step."""
     for each in scanned:
         if each.tally.examples:
             first = each.tally.examples[0]
             rest = f" ({each.tally.unread} such)" if each.tally.unread > 1 else ""
-            return LogError(f"{first.place}: {first.why}{rest}; no step could be read")
+            return NoStepsError(f"{first.place}: {first.why}{rest}; no step could be read")
     looked = [each for each in scanned if each.looked_at and each.tally.lines]
     if not looked:
-        return LogError(f"{scanned[0].file.name} is no log: neither text nor a kind of file that a "
-                        "trainer writes")  # fmt: skip
+        name = scanned[0].file.name
+        return NoStepsError(
+            f"{name} is no log: neither text nor a kind of file that a trainer writes"
+        )
     known = stack.name if stack else ", ".join(each.name for each in STACKS)
     last = looked[0]
     others = f", nor any of {len(scanned) - 1} files beside it" if len(scanned) > 1 else ""
-    return LogError(f"{Place(last.file.name, last.tally.lines)}: the file ends without a single "
-                    f"step of {known}{others}")  # fmt: skip
+    place = Place(last.file.name, last.tally.lines)
+    return NoStepsError(f"{place}: the file ends without a single step of {known}{others}")
 
 
 # Settings

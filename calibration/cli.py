@@ -155,15 +155,75 @@ def import_log(
             "--stack", metavar="NAME", help="Which trainer wrote it, where two could have."
         ),
     ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--tokenizer",
+            metavar="PATH_OR_NAME",
+            help="Counts the tokens of dumped text: a tokenizer.json, its folder, or a name on the "
+            "Hugging Face Hub.",
+        ),
+    ] = None,
+    drift: Annotated[
+        str,
+        typer.Option(
+            "--drift",
+            metavar="freeze|extrapolate",
+            help="Whether lengths stay as they were at the log's end, or go on as they changed.",
+        ),
+    ] = "freeze",
+    advise: Annotated[
+        bool,
+        typer.Option(
+            "--advise/--no-advise", help="Simulate what would change the run: some seconds."
+        ),
+    ] = True,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            help="While the run goes on: its progress, its end, and what changed. With --out the "
+            "import follows the end.",
+        ),
+    ] = False,
+    run_steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            help="With --follow: updates of the run, where its settings do not say.",
+        ),
+    ] = None,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            "--every",
+            metavar="SECONDS",
+            help="With --follow: between two looks at the files.  [default: 2]",
+        ),
+    ] = None,
+    patience: Annotated[
+        float | None,
+        typer.Option(
+            "--patience",
+            metavar="SECONDS",
+            help="With --follow: without a change in the files, after which the run counts as "
+            "over.  [default: ten times the longest step, and 600 at least]",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what --out holds.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Read what another trainer logged into a scenario.
 
     The trainer is recognised (verl, trl, slime, nemo_rl, prime_rl, areal, skyrl, openrlhf, roll, or
-    a table of our own columns). With --out: scenario.yaml, each value with its source, import.json,
-    and tables of steps, rollouts and requests.
+    a table of our own columns), costs and lengths are fitted, and judged on the run's own last
+    third. With --out: scenario.yaml, each value with its source, fitted.json, report.html, and the
+    run's tables.
     """
+    from calibration.imported import fitted, outcome, page
+    from calibration.imported.show import show_outcome
+    from calibration.imported.tokenizer import token_counter
     from calibration.logs import show, write
     from calibration.logs.draft import draft, given
     from calibration.logs.gather import read_log
@@ -172,13 +232,47 @@ def import_log(
     if out is not None:
         write.check_target(out, force)
     said = given(model, gpu)
-    log = read_log(logs, stack)
-    parts = draft(log, said)
+    towards = outcome.drift_of(drift)
+    if _followed(follow, logs, stack, run_steps, every, patience, as_json) and out is None:
+        return
+    log = read_log(logs, stack, None if tokenizer is None else token_counter(tokenizer))
+    found = outcome.outcome(log, draft(log, said), towards, advise)
+    content = fitted.to_json(log, found)
     if out is not None:
-        write.write(out, log, parts, force)
+        write.write(out, log, found.parts, force, content, page.page(log, found))
     if as_json:
-        print(json.dumps(plain(write.to_json(log, parts)), indent=1))
+        told = {**write.to_json(log, found.parts), "imported": content["imported"]}
+        print(json.dumps(plain(told), indent=1))
     else:
-        show.show(log, parts)
+        show.show(log, found.parts)
+        show_outcome(log, found)
     if out is not None:
         print(f"wrote {out}/", file=sys.stderr)
+
+
+def _followed(
+    wanted: bool,
+    logs: list[Path],
+    stack: str | None,
+    steps: int | None,
+    every_s: float | None,
+    patience_s: float | None,
+    as_json: bool,
+) -> bool:
+    """Watches the run to its end, if that is wanted; whether it was."""
+    from simulator.errors import ScenarioError
+
+    if not wanted:
+        for name, value in (("--steps", steps), ("--every", every_s), ("--patience", patience_s)):
+            if value is not None:
+                raise ScenarioError(name, "belongs to --follow")
+        return False
+    from calibration.live.follow import EVERY_S, Asked, follow
+    from calibration.live.show import shown
+
+    every_s = EVERY_S if every_s is None else every_s
+    asked = Asked(tuple(logs), stack, steps, every_s, patience_s)
+    with shown(as_json) as tell:
+        for seen in follow(asked):
+            tell(seen)
+    return True

@@ -36,6 +36,12 @@ def test_train_counts_tokens_of_the_layout() -> None:
     assert cost.train(TrainLoad(groups)).phases_s == (("train", 0.5 + 285e-5 + 0.3),)
     shared = cost.train(TrainLoad(groups, shared_prefix=True))
     assert shared.total_s == pytest.approx(0.5 + 185e-5 + 0.3)
+    padded = LinearCost(**{**DESIGN, "padded": True, "log_prob_per_token_s": 1.0})
+    each = 100 + 20  # the longest prompt and the longest response, for three rollouts
+    assert padded.train(TrainLoad([*groups, (900, [])])).phases_s == (
+        ("log_prob", 3.0 * each), ("train", pytest.approx(3e-5 * each)),
+    )  # fmt: skip
+    assert padded.train(TrainLoad([])).total_s == 0
     both = LinearCost(**{**DESIGN, "log_prob_per_token_s": 1.0}).train(TrainLoad(groups))
     assert both.phases_s == (("log_prob", 285.0), ("train", 285e-5))
 

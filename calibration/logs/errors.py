@@ -16,3 +16,7 @@ class LogError(ScenarioError):
 
 class TooLargeError(LogError):
     """A file of a kind that has to be read whole, and is too large for that."""
+
+
+class NoStepsError(LogError):
+    """A log without a single step, to which one may yet be added."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibration.logs import columns, overlay, recognise
-from calibration.logs.errors import LogError
+from calibration.logs.errors import LogError, NoStepsError
 from calibration.logs.opened import LogFile, find
 from calibration.logs.readers import STACKS
 from calibration.logs.readers.stack import Raw, Rollout, Row, Session, Stack
@@ -32,13 +32,15 @@ _WANTED = ("step_s", "generation_s", "update_s", "mean_new_tokens", "max_new_tok
            "sync_s")  # fmt: skip
 
 
-def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
+def read_log(
+    paths: Sequence[Path], stack: str | None = None, tokens: Callable[[str], int] | None = None
+) -> RunLog:
     """Reads the log of one run.
 
     paths: files and folders that the trainer left. stack: its name, where two could have written
-    them. Raises LogError, with file and line, where there is no step and no rollout of a known
-    stack, where the files are of two runs or two stacks, and where seconds are negative or no
-    number.
+    them. tokens: counts those of a response whose text alone was dumped. Raises LogError, with file
+    and line, where there is no step and no rollout of a known stack, where the files are of two
+    runs or two stacks, and where seconds are negative or no number.
     """
     wanted = _named(stack)
     dumps: dict[str, Rollouts] = {}
@@ -46,7 +48,7 @@ def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
     def take(of: Stack, each: Rollout | Session, file: LogFile) -> None:
         if wanted is None or of is wanted:
             if of.name not in dumps:
-                dumps[of.name] = Rollouts(of)
+                dumps[of.name] = Rollouts(of, tokens)
             dumps[of.name].take(each, file)
 
     files = find(paths)
@@ -95,7 +97,21 @@ def read_log(paths: Sequence[Path], stack: str | None = None) -> RunLog:
         tuple(s.tally for s in mattered),
         tuple(notes),
         len(scanned) - len(mattered),
+        _words(one, rows),
+        one.advice,
+        tokens is not None,
+        pads=one.pads,
     )
+
+
+def _words(stack: Stack, rows: Sequence[tuple[Row, Raw]]) -> dict[str, str]:
+    """The stack's own key for each of our columns, as far as its rows have one."""
+    seen = {key for _, raw in rows for key in raw}
+    return {
+        column: next(key for key in keys if key in seen)
+        for column, keys in stack.metrics.items()
+        if not seen.isdisjoint(keys)
+    }
 
 
 def _named(stack: str | None) -> Stack | None:
@@ -132,22 +148,24 @@ def _stack(scanned: Sequence[Scanned], wanted: Stack | None) -> Stack:
     return found
 
 
-def _nothing(scanned: Sequence[Scanned], stack: Stack | None) -> LogError:
+def _nothing(scanned: Sequence[Scanned], stack: Stack | None) -> NoStepsError:
     """Why there is no step."""
     for each in scanned:
         if each.tally.examples:
             first = each.tally.examples[0]
             rest = f" ({each.tally.unread} such)" if each.tally.unread > 1 else ""
-            return LogError(f"{first.place}: {first.why}{rest}; no step could be read")
+            return NoStepsError(f"{first.place}: {first.why}{rest}; no step could be read")
     looked = [each for each in scanned if each.looked_at and each.tally.lines]
     if not looked:
-        return LogError(f"{scanned[0].file.name} is no log: neither text nor a kind of file that a "
-                        "trainer writes")  # fmt: skip
+        name = scanned[0].file.name
+        return NoStepsError(
+            f"{name} is no log: neither text nor a kind of file that a trainer writes"
+        )
     known = stack.name if stack else ", ".join(each.name for each in STACKS)
     last = looked[0]
     others = f", nor any of {len(scanned) - 1} files beside it" if len(scanned) > 1 else ""
-    return LogError(f"{Place(last.file.name, last.tally.lines)}: the file ends without a single "
-                    f"step of {known}{others}")  # fmt: skip
+    place = Place(last.file.name, last.tally.lines)
+    return NoStepsError(f"{place}: the file ends without a single step of {known}{others}")
 
 
 # Settings

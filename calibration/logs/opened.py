@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from calibration.logs.errors import LogError, TooLargeError
+from calibration.logs.errors import LogError, NoStepsError, TooLargeError
 from calibration.logs.tally import Tally
 
 MOST_FILES = 50_000
@@ -242,7 +242,7 @@ def find(paths: Sequence[Path]) -> list[LogFile]:
                     f"{path} holds more than {MOST_FILES:,} files; name those of one run"
                 )
     if not found:
-        raise LogError(f"{paths[0]} is an empty folder")
+        raise NoStepsError(f"{paths[0]} is an empty folder")
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from calibration.logs import columns
@@ -23,10 +23,11 @@ MOST_ROLLOUTS = 20_000_000
 
 
 class Rollouts:
-    """Rollouts of one stack. Groups are numbered in the order in which they first appear."""
+    """Rollouts of one stack. Groups are numbered in the order in which they first appear. tokens:
+    counts those of a response whose text alone was dumped."""
 
-    def __init__(self, stack: Stack) -> None:
-        self._stack = stack
+    def __init__(self, stack: Stack, tokens: Callable[[str], int] | None = None) -> None:
+        self._stack, self._tokens = stack, tokens
         self._keys = {name: array("q") for name in _KEYS}
         self._numbers = {name: array("d") for name in _NUMBERS}
         self._prompts = array("q")
@@ -80,6 +81,8 @@ class Rollouts:
         self._prompts.append(0 if each.prompt is None else each.prompt)
         self._by_prompt.append(each.group is not None and each.group == each.prompt)
         given = each.columns
+        if self._tokens and each.text is not None and given.get("new_tokens") is None:
+            given = {**given, "new_tokens": float(self._tokens(each.text))}
         for name, column in self._numbers.items():
             found = given.get(name)
             column.append(_NAN if found is None else found)

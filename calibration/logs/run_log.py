@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from calibration.logs.settings import Settings
@@ -42,6 +42,9 @@ class RunLog:
     phases that ``step_s`` leaves out in this stack. tool_tokens_inside: whether the steps' lengths
     of responses hold what tools wrote. tallies: what was read of each file that mattered. notes:
     sentences for the user. ignored: files that were none of a log. name: of the files together.
+    words: the stack's key for each of our columns; advice: its settings for a change of the run.
+    pads: whether its updates pad every rollout to the longest of the batch.
+    tokenized: whether text was counted with a tokenizer.
     """
 
     stack: str
@@ -58,6 +61,10 @@ class RunLog:
     tallies: tuple[Tally, ...]
     notes: tuple[str, ...] = ()
     ignored: int = 0
+    words: Mapping[str, str] = field(default_factory=dict)
+    advice: Mapping[str, str] = field(default_factory=dict)
+    tokenized: bool = False
+    pads: bool = False
 
     @property
     def unread(self) -> int:

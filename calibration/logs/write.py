@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
 SCENARIO = "scenario.yaml"
 SAID = "import.json"
-FILES = (SCENARIO, SAID, draft.LENGTHS_FILE, *(table.name for table in columns.TABLES))
+FITTED, REPORT = "fitted.json", "report.html"
+FILES = (
+    SCENARIO,
+    SAID,
+    draft.LENGTHS_FILE,
+    FITTED,
+    REPORT,
+    *(table.name for table in columns.TABLES),
+)
 WHAT = "import"
 
 
@@ -41,9 +49,16 @@ def holds_import(folder: Path) -> bool:
     return isinstance(content, dict) and content.get("schema") == columns.LOG_SCHEMA
 
 
-def write(folder: Path, log: RunLog, parts: Sequence[draft.Part], force: bool = False) -> None:
-    """Writes tables, settings, and a draft of the scenario into ``folder``. Raises ScenarioError as
-    `check_target` does, and where the disk refuses."""
+def write(
+    folder: Path,
+    log: RunLog,
+    parts: Sequence[draft.Part],
+    force: bool = False,
+    fitted: Mapping[str, Any] | None = None,
+    report: str | None = None,
+) -> None:
+    """Writes tables, settings, the scenario, and what was fitted into ``folder``. Raises
+    ScenarioError as `check_target` does, and where the disk refuses."""
 
     def fill(work: Path) -> None:
         _table(work / columns.STEPS.name, log.steps)
@@ -53,9 +68,13 @@ def write(folder: Path, log: RunLog, parts: Sequence[draft.Part], force: bool = 
         lengths = draft.lengths_table(log)
         if lengths is not None:
             _table(work / draft.LENGTHS_FILE, lengths)
-        head = f"Drafted by rollcast import from {log.name} ({log.stack}); what is assumed says so."
+        head = f"Made by rollcast import from {log.name} ({log.stack}); what is assumed says so."
         (work / SCENARIO).write_text(draft.to_yaml(parts, head), encoding="utf-8")
         write_json(work / SAID, to_json(log, parts))
+        if fitted is not None:
+            write_json(work / FITTED, fitted)
+        if report is not None:
+            (work / REPORT).write_text(report, encoding="utf-8")
 
     write_folder(folder, fill, force, holds_import, WHAT)
 

@@ -139,6 +139,16 @@ class TrainLoad:
             total += prompt * copies + sum(responses)
         return total
 
+    @property
+    def padded_tokens(self) -> int:
+        """Tokens of a pass that pads every rollout to the longest prompt and the longest response
+        of the batch, whatever the layout."""
+        full = [(prompt, responses) for prompt, responses in self.groups if responses]
+        if not full:
+            return 0
+        longest = max(prompt for prompt, _ in full) + max(max(each) for _, each in full)
+        return self.rollouts * longest
+
 
 @dataclass(frozen=True, slots=True)
 class TrainCost:

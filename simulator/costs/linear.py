@@ -29,7 +29,8 @@ class LinearCost(Options):
     count every rollout scheduled in it, decoding or prefilling. A trainer pass takes
     ``train_fixed_s + train_per_token_s * tokens + train_per_rollout_s * rollouts``, and
     ``log_prob_per_token_s * tokens`` before it, where tokens follow the layout
-    (:attr:`TrainLoad.tokens`).
+    (:attr:`TrainLoad.tokens`), or with ``padded`` count each rollout as the longest of the batch
+    (:attr:`TrainLoad.padded_tokens`).
 
     Raises ScenarioError(``cost.linear.<name>``) for a coefficient out of range, and where an
     iteration would take no time.
@@ -58,6 +59,9 @@ class LinearCost(Options):
     log_prob_per_token_s: Annotated[
         float, COST, Doc("each token of a pass for log-probabilities before the update")
     ] = 0.0
+    padded: Annotated[
+        bool, Doc("whether the trainer pads each rollout to the longest of the batch, as TRL does")
+    ] = False
 
     def agree(self) -> None:
         """Time goes on."""
@@ -84,14 +88,15 @@ class LinearCost(Options):
 
     def train(self, load: TrainLoad) -> TrainCost:
         """One ``train`` phase, after a ``log_prob`` phase where that has a cost."""
+        tokens = load.padded_tokens if self.padded else load.tokens
         update_s = (
             self.train_fixed_s
-            + self.train_per_token_s * load.tokens
+            + self.train_per_token_s * tokens
             + self.train_per_rollout_s * load.rollouts
         )
         phases: tuple[tuple[str, float], ...] = (("train", update_s),)
         if self.log_prob_per_token_s > 0:
-            phases = (("log_prob", self.log_prob_per_token_s * load.tokens), *phases)
+            phases = (("log_prob", self.log_prob_per_token_s * tokens), *phases)
         return TrainCost(phases_s=phases)
 
     @property

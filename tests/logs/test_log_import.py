@@ -44,7 +44,8 @@ def test_a_run_becomes_a_scenario(
     assert "trainer.rollout_data_dir" in said.out  # how the next level is had
     assert "could not read" in said.out
     assert f"wrote {out}/" in said.err
-    assert sorted(p.name for p in out.iterdir()) == ["import.json", "scenario.yaml", "steps.csv"]
+    names = ["fitted.json", "import.json", "report.html", "scenario.yaml", "steps.csv"]
+    assert sorted(p.name for p in out.iterdir()) == names
     text = (out / "scenario.yaml").read_text()
     for line in text.splitlines():
         assert line.endswith(":") or "#" in line, line  # every value says where it is from

@@ -180,6 +180,12 @@ def _session(record: Record, origin: Origin) -> Iterable[Session]:
     )
 
 
+_ADVICE = {
+    "sync": "rollout.max_head_offpolicyness=0",
+    "one_step_off": "rollout.max_head_offpolicyness=1",
+}  # fmt: skip
+"""Our what-ifs in settings of theirs."""
+
 STACK = Stack(
     "areal",
     _METRICS,
@@ -192,6 +198,7 @@ STACK = Stack(
     dumps=(Dump(_fits, _rollouts), Dump(_is_session, _session)),
     overlapped=_overlapped,
     derive=_derive,
+    advice=_ADVICE,
     how={
         1: "the console's tables, or stats_logger.tensorboard, hold timeperf/*",
         2: "rollout.dump_to_file=true dumps the rollouts",

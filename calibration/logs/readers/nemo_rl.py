@@ -216,6 +216,18 @@ def _entry(record: Record, key: str, at: int) -> Any:
     return found[at] if at < len(found) else None
 
 
+_ADVICE = {
+    "sync": "grpo.async_grpo.enabled=false",
+    "one_step_off": (
+        "grpo.async_grpo.enabled=true with grpo.async_grpo.max_trajectory_age_steps=1 and "
+        "policy.generation.colocated.enabled=false"
+    ),
+    "split_more": "policy.generation.colocated.resources.gpus_per_node up",
+    "split_fewer": "policy.generation.colocated.resources.gpus_per_node down",
+    "packing": "policy.sequence_packing.enabled=true",
+}  # fmt: skip
+"""Our what-ifs in settings of theirs."""
+
 STACK = Stack(
     "nemo_rl",
     _METRICS,
@@ -228,6 +240,7 @@ STACK = Stack(
     dumps=(Dump(_fits, _rollouts, one_file_a_step=True),),
     overlapped=_overlapped,
     derive=_derive,
+    advice=_ADVICE,
     how={
         1: "logger.tensorboard_enabled=true, or the console, holds the phases",
         2: "train_data_step*.jsonl lies in the log folder, with token_loss_mask from 0.6 on",

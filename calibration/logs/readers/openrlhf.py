@@ -70,6 +70,13 @@ def _derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
             row["rollouts"] = float(size[0] * size[1])
 
 
+_ADVICE = {
+    "sync": "without --async_train",
+    "one_step_off": "--async_train, without --colocate_all_models",
+    "split_fewer": "--actor_num_gpus_per_node up",
+}  # fmt: skip
+"""Our what-ifs in settings of theirs."""
+
 STACK = Stack(
     "openrlhf",
     _METRICS,
@@ -80,6 +87,7 @@ STACK = Stack(
     console=lambda: DictConsole(r"\bGlobal step (?P<step>\d{1,12}): ?(?=\{)"),
     overlapped=_overlapped,
     derive=_derive,
+    advice=_ADVICE,
     how={
         1: "the console holds 'Global step N: {...}' with timing/* since April 2026",
         2: "OpenRLHF dumps no rollouts",

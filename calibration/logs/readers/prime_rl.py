@@ -260,6 +260,14 @@ def _requests(calls: object) -> Iterable[Request]:
     return sorted(found, key=lambda request: request.start_s)
 
 
+_ADVICE = {
+    "sync": "orchestrator.max_off_policy_steps=0",
+    "one_step_off": "orchestrator.max_off_policy_steps=1",
+    "split_more": "deployment.num_infer_gpus up, deployment.num_train_gpus down",
+    "split_fewer": "deployment.num_infer_gpus down, deployment.num_train_gpus up",
+}  # fmt: skip
+"""Our what-ifs in settings of theirs."""
+
 STACK = Stack(
     "prime_rl",
     _METRICS,
@@ -274,6 +282,7 @@ STACK = Stack(
     named=apart,
     overlapped=_always,
     derive=_derive,
+    advice=_ADVICE,
     how={
         1: "metrics.jsonl lies in the run's folder (monitor.file, on by default since August 2026)",
         2: "rollouts/step_N/train/*/traces.jsonl lies in the run's folder",

@@ -126,8 +126,15 @@ def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
             prompt,
             prompt=prompt,
             columns={"characters": float(len(text)), "reward": real(score), "trained": 1.0},
+            text=text,
         )
 
+
+_ADVICE = {
+    "sync": "async_generation_ratio: 0",
+    "one_step_off": "async_generation_ratio: 1",
+}  # fmt: skip
+"""Our what-ifs in settings of theirs."""
 
 STACK = Stack(
     "roll",
@@ -140,6 +147,7 @@ STACK = Stack(
     dumps=(Dump(_fits, _rollouts),),
     overlapped=_overlapped,
     derive=_derive,
+    advice=_ADVICE,
     how={
         1: "track_with: stdout or tensorboard holds time/*",
         2: "rollout_dump_dir dumps the rollouts",

@@ -79,6 +79,15 @@ def _derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
             row[f"{flag}_inside"] = 0.0
 
 
+_ADVICE = {
+    "one_step_off": (
+        "trainer.placement.colocate_all=false, with the fully asynchronous trainer and "
+        "trainer.fully_async.max_staleness_steps"
+    ),
+    "split_fewer": "trainer.placement.policy_num_gpus_per_node up",
+}  # fmt: skip
+"""Our what-ifs in settings of theirs."""
+
 STACK = Stack(
     "skyrl",
     _METRICS,
@@ -90,6 +99,7 @@ STACK = Stack(
     console=lambda: DictConsole(r"\bStep (?P<step>\d{1,12}): ?(?=$|\{)"),
     overlapped=_overlapped,
     derive=_derive,
+    advice=_ADVICE,
     how={
         1: "the console, or trainer.logger=tensorboard, holds timing/*",
         2: "SkyRL dumps rollouts as pickles only, which are not loaded",

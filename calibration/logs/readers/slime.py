@@ -179,6 +179,23 @@ def _requests(trace: object) -> Iterable[Request]:
             )
 
 
+_ADVICE = {
+    "april": (
+        "--partial-rollout with --over-sampling-batch-size at 1.5 times --rollout-batch- "
+        "size"
+    ),
+    "over_sampling": (
+        "--over-sampling-batch-size at 1.25 times --rollout-batch-size, without "
+        "--partial-rollout"
+    ),
+    "by_group": "a --rollout-function-path of your own",
+    "one_step_off": "train_async.py in the place of train.py, without --colocate",
+    "split_more": "--rollout-num-gpus up, --actor-num-gpus-per-node down",
+    "split_fewer": "--rollout-num-gpus down, --actor-num-gpus-per-node up",
+    "packing": "--use-dynamic-batch-size with --max-tokens-per-gpu",
+}  # fmt: skip
+"""Our what-ifs in settings of theirs."""
+
 STACK = Stack(
     "slime",
     _METRICS,
@@ -193,6 +210,7 @@ STACK = Stack(
     overlapped=_overlapped,
     derive=_derive,
     outside=frozenset({"sync_s", "switch_s"}),
+    advice=_ADVICE,
     how={
         1: "the console, or --use-tensorboard, holds 'perf N: {...}' of rollout and trainer",
         2: "--save-debug-rollout-data FOLDER/{rollout_id}.pt dumps the rollouts",

@@ -55,6 +55,7 @@ class Request:
 class Rollout:
     """A rollout out of a dump. group: what its prompt's rollouts share; None where only their order
     tells. prompt: of the prompt's text. identity: the same for one rollout that is dumped twice.
+    text: of the response, where its tokens are not in the dump.
     """
 
     step: int
@@ -64,6 +65,7 @@ class Rollout:
     identity: Hashable | None = None
     requests: tuple[Request, ...] = ()
     columns: Mapping[str, float | None] = field(default_factory=dict)
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,9 @@ class Stack:
     in order. outside: phases that their step's time leaves out. how: what to switch on for a level.
     console_counts: whether their console names no step, so that its rows are only counted.
     dumps_again: whether an update on the same rollouts dumps them again.
-    tool_tokens_inside: whether their length of a response holds what tools wrote.
+    pads: whether updates pad every rollout to the longest of the batch.
+    tool_tokens_inside: whether their length of a response holds what tools wrote. advice: their
+    settings for a change of a run, by the change's name in `calibration.imported.advice`.
     """
 
     name: str
@@ -169,7 +173,9 @@ class Stack:
     how: Mapping[int, str] = field(default_factory=dict)
     console_counts: bool = False
     dumps_again: bool = False
+    pads: bool = False
     tool_tokens_inside: bool = False
+    advice: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def keys(self) -> frozenset[str]:

@@ -8,6 +8,8 @@ Keys: trl/trainer/grpo_trainer.py and trl/extras/profiling.py (0.15 to 1.16), tr
 - with several updates a generation, those that do not generate have no lengths;
 - with ``logging_steps`` above 1, a row is the mean of a window (a mean of maxima);
 - ``num_tokens`` is cumulative: prompts follow from its differences (`calibration.logs.gather`);
+- an update is padded to the longest completion of the generation batch
+  (``_generate_and_score_completions``);
 - the same completions are written again for each update on them;
 - profiling rows carry the number of updates done before.
 """
@@ -172,8 +174,18 @@ def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
         "reward": sum(known) if known else None,
         "trained": 1.0,
     }
-    yield Rollout(whole(record["step"], "step"), prompt=digest(asked), columns=columns)
+    yield Rollout(whole(record["step"], "step"), prompt=digest(asked), columns=columns, text=text)
 
+
+_ADVICE = {
+    "one_step_off": (
+        'the experimental AsyncGRPOTrainer, with vllm_mode="server" on GPUs of its own'
+    ),
+    "april": "no setting; AsyncGRPOTrainer takes a rollout_worker of your own",
+    "over_sampling": "no setting; AsyncGRPOTrainer takes a rollout_worker of your own",
+    "by_group": "no setting; AsyncGRPOTrainer takes a rollout_worker of your own",
+}  # fmt: skip
+"""Our what-ifs in settings of theirs."""
 
 STACK = Stack(
     "trl",
@@ -191,6 +203,8 @@ STACK = Stack(
     follow=_follow,
     console_counts=True,
     dumps_again=True,
+    pads=True,
+    advice=_ADVICE,
     how={
         1: "step_time is logged by TRL 0.26 and later; report_to=['trackio'] adds the phases",
         2: "log_completions=True with logging_steps=1 writes completions/*.parquet",

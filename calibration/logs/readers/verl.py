@@ -219,8 +219,33 @@ def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
         int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() and len(parts[1]) < 9 else None,
         digest(asked),
         columns=columns,
+        text=text,
     )
 
+
+_ADVICE = {
+    "sync": "trainer.v1.trainer_mode=sync",
+    "april": (
+        "trainer.v1.trainer_mode=colocate_async resumes what is unfinished; APRIL itself "
+        "takes a trainer.v1.sampler.custom_sampler"
+    ),
+    "over_sampling": (
+        "a trainer.v1.sampler.custom_sampler that launches more prompts than "
+        "data.train_batch_size"
+    ),
+    "by_group": "a trainer.v1.sampler.custom_sampler that launches in that order",
+    "one_step_off": (
+        "trainer.v1.trainer_mode=separate_async, with GPUs of its own under "
+        "actor_rollout_ref.rollout.nnodes and n_gpus_per_node"
+    ),
+    "split_more": "actor_rollout_ref.rollout.n_gpus_per_node up, trainer.n_gpus_per_node down",
+    "split_fewer": "actor_rollout_ref.rollout.n_gpus_per_node down, trainer.n_gpus_per_node up",
+    "packing": (
+        "actor_rollout_ref.actor.use_dynamic_bsz=True with "
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    ),
+}  # fmt: skip
+"""Our what-ifs in settings of theirs."""
 
 STACK = Stack(
     "verl",
@@ -235,6 +260,7 @@ STACK = Stack(
     dumps=(Dump(_fits, _rollouts, one_file_a_step=True),),
     overlapped=_overlapped,
     derive=_derive,
+    advice=_ADVICE,
     how={
         1: "trainer.logger=['console','file'] writes the phases of each step",
         2: "trainer.rollout_data_dir=FOLDER dumps the rollouts",

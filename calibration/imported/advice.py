@@ -1,0 +1,251 @@
+"""What would change a run: a small set of what-ifs on its fitted scenario, and its bottleneck."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibration.forecast import ends
+from calibration.imported.model import Drift, Fit
+from calibration.imported.runs import LAST_STEPS, WARM_STEPS, SmallRun
+from calibration.imported.scenario import setting
+from calibration.imported.steps import Steps
+from calibration.logs.draft import Part
+from calibration.logs.run_log import RunLog
+from simulator.errors import RunError, ScenarioError
+
+LEVEL = 0.9
+DRAWS = 10
+_POINT_STEPS, _DRAWN_STEPS = 20, 3
+_BUDGET = 50_000  # rollouts of all runs together
+_APRIL = "APRIL: launch 1.5 times the batch, train on the first to end, resume the rest"
+_TAIL = "tail batching: launch more than the batch, drop what ends last, ask it again together"
+_SEER = "hand out group by group as slots come free, the longest expected first"
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A change. key: under which a stack's reader keeps its words for it. parts: of the scenario
+    that are different; cost: keys of ``cost.roofline.trainer``."""
+
+    key: str
+    said: str
+    parts: tuple[Part, ...] = ()
+    trainer: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a change does. speedup: the run's mean step over this one's, with its 90 % interval.
+    words: how to have it in this stack. why_not: where it cannot be simulated."""
+
+    key: str
+    said: str
+    words: str
+    speedup: float = float("nan")
+    low: float = float("nan")
+    high: float = float("nan")
+    step_s: float = float("nan")
+    why_not: str = ""
+
+    @property
+    def sure(self) -> str:
+        """faster, slower, or undecided."""
+        if self.low > 1.0:
+            return "faster"
+        return "slower" if self.high < 1.0 else "undecided"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """bottleneck: sentences on where the run's time goes. answers: the what-ifs, the run itself
+    first. draws: of lengths and costs behind the intervals. divided: by which the runs simulated
+    are smaller than the run."""
+
+    bottleneck: tuple[str, ...]
+    answers: tuple[Answer, ...]
+    draws: int
+    divided: int
+
+
+def what_ifs(known: Fit, log: RunLog) -> list[WhatIf]:
+    """The changes that this run could make."""
+    parts = known.parts
+    own = setting(parts, "policy") or []
+    apart = setting(parts, "cluster.placement") == "disaggregated"
+    found = [WhatIf("as_run", "as it ran")]
+    if own:
+        found.append(_policy("sync", "rollouts and training take turns, all on-policy", []))
+    if not _named(own, "april"):
+        found.append(_policy("april", _APRIL, [{"april": {"over_sampling": 1.5}}]))
+    found.append(_policy("over_sampling", _TAIL, ["tail_batching"]))
+    found.append(_policy("by_group", _SEER, ["seer"]))
+    if apart and not _named(own, "one_step_off"):
+        found.append(_policy("one_step_off", "make the next rollouts while this batch trains",
+                             ["one_step_off"]))  # fmt: skip
+    if apart:
+        found.extend(_splits(parts))
+    elif known.shape == "roofline":
+        split = _half(parts)
+        if split is not None:
+            found.append(split)
+    trainer = known.cost.get("roofline", {}).get("trainer", {})
+    if known.shape == "roofline" and str(trainer.get("batching", "")).startswith("padded"):
+        without = {k: v for k, v in trainer.items() if k != "microbatch_rollouts"}
+        found.append(WhatIf("packing", "pack responses into passes of equal tokens",
+                            trainer={**without, "batching": "packed"}))  # fmt: skip
+    return found
+
+
+def _named(policy: Sequence[Any], name: str) -> bool:
+    return any(each == name or (isinstance(each, Mapping) and name in each) for each in policy)
+
+
+def _policy(key: str, said: str, spelt: list[Any]) -> WhatIf:
+    return WhatIf(key, said, (Part("policy", spelt, ""),))
+
+
+def _splits(parts: Sequence[Part]) -> list[WhatIf]:
+    """A quarter of the smaller side's GPUs to the other, either way."""
+    tensor = int(setting(parts, "cluster.tensor_parallel") or 1)
+    replicas = int(setting(parts, "cluster.replicas") or 1)
+    trainer = setting(parts, "cluster.trainer_gpus")
+    if not trainer:
+        return []
+    found = []
+    moved = max(min(replicas, int(trainer) // tensor) // 4, 1)
+    for sign, word in ((1, "more"), (-1, "fewer")):
+        to, left = replicas + sign * moved, int(trainer) - sign * moved * tensor
+        if to < 1 or left < 1:
+            continue
+        found.append(WhatIf(
+            f"split_{word}", f"{to * tensor} GPUs for rollouts and {left} for training "
+            f"({replicas * tensor} and {trainer} as it ran)",
+            (Part("cluster.replicas", to, ""), Part("cluster.trainer_gpus", left, "")),
+        ))  # fmt: skip
+    return found
+
+
+def _half(parts: Sequence[Part]) -> WhatIf | None:
+    """The shared GPUs dealt to rollouts and training, one step off."""
+    tensor = int(setting(parts, "cluster.tensor_parallel") or 1)
+    replicas = int(setting(parts, "cluster.replicas") or 1)
+    if replicas < 2:
+        return None
+    to = replicas // 2
+    left = (replicas - to) * tensor
+    return WhatIf(
+        "one_step_off",
+        f"one step off: {to * tensor} GPUs for rollouts and {left} for training, side by side",
+        (Part("policy", ["one_step_off"], ""), Part("cluster.placement", "disaggregated", ""),
+         Part("cluster.replicas", to, ""), Part("cluster.trainer_gpus", left, "")),
+    )  # fmt: skip
+
+
+def advise(known: Fit, log: RunLog, steps: Steps, words: Mapping[str, str], drift: Drift) -> Advice:
+    """Simulates the what-ifs, each with the same draws of lengths and costs as the run itself."""
+    asked = what_ifs(known, log)
+    runs: list[tuple[WhatIf, SmallRun | None, str]] = []
+    for each in asked:
+        try:
+            runs.append((each, SmallRun.of(known, each.parts, _cost(known, each), drift), ""))
+        except ScenarioError as error:
+            runs.append((each, None, str(error)))
+    base = runs[0][1]
+    if base is None:
+        return Advice(bottleneck(known, log, steps), (), 0, 1)
+    rollouts = max(known.counts.batch_groups * known.counts.group_size // base.divided, 1)
+    point, draws, length = _effort(rollouts, len(runs))
+    timed: dict[str, list[float]] = {}
+    failed = {each.key: why for each, _, why in runs if why}
+    for each, run, _ in runs:
+        if run is None:
+            continue
+        try:
+            timed[each.key] = [
+                run.mean_step_s(draw, length if draw else point) for draw in range(draws + 1)
+            ]
+        except (ScenarioError, RunError) as error:
+            failed[each.key] = str(error)
+    answers = []
+    first = timed.get(asked[0].key)
+    for each in asked:
+        said = words.get(each.key, "")
+        if first is None or each.key not in timed:
+            answers.append(Answer(each.key, each.said, said, why_not=failed.get(each.key, "")))
+            continue
+        own = timed[each.key]
+        ratios = np.array(first) / np.array(own)
+        middle = float(ratios[0])
+        # the draws are short: they tell how far, and the long run where
+        low, high = middle * ends(ratios[1:] / np.median(ratios[1:]), LEVEL)
+        answers.append(Answer(each.key, each.said, said, middle, float(low), float(high), own[0]))
+    return Advice(bottleneck(known, log, steps), tuple(answers), draws, base.divided)
+
+
+def _effort(rollouts: int, runs: int) -> tuple[int, int, int]:
+    """Steps of the run as fitted, draws, and steps of each, as far as the budget allows."""
+    able = _BUDGET // max(rollouts * runs, 1)
+    point = min(max(3 * able // 10, 3), _POINT_STEPS)
+    beside = WARM_STEPS + LAST_STEPS
+    draws = min(max((able - point - beside) // (_DRAWN_STEPS + beside), 3), DRAWS)
+    return point, draws, _DRAWN_STEPS
+
+
+def _cost(known: Fit, each: WhatIf) -> dict[str, Any]:
+    if each.trainer is None:
+        return known.cost
+    return {**known.cost, "roofline": {**known.cost["roofline"], "trainer": dict(each.trainer)}}
+
+
+_WORDS = {
+    "generation_s": "generation",
+    "wait_s": "the trainer's wait for rollouts",
+    "log_prob_s": "log-probabilities",
+    "reference_s": "the reference model",
+    "values_s": "the critic's values",
+    "update_s": "the update",
+    "critic_update_s": "the critic's update",
+    "reward_s": "rewards",
+    "sync_s": "the weights' way to the engine",
+    "switch_s": "switches between rollout and training",
+    "data_s": "preparing batches",
+}
+
+
+def bottleneck(known: Fit, log: RunLog, steps: Steps) -> tuple[str, ...]:
+    """Where a step's time goes, with the log's own names of it."""
+    whole = steps.median_s
+    timed = {name: steps.median(name) for name in _WORDS}
+    timed = {name: s for name, s in timed.items() if math.isfinite(s) and s > 0}
+    found: list[str] = []
+    if timed and math.isfinite(whole) and whole > 0:
+        order = sorted(timed, key=lambda name: -timed[name])
+        first = order[0]
+        share = timed[first] / whole
+        found.append(f"{_WORDS[first]} ({named(log, first)}) is {100 * share:.0f} % of a step: "
+                     "the bottleneck")  # fmt: skip
+        rest = [f"{_WORDS[name]} ({named(log, name)}) {100 * timed[name] / whole:.0f} %"
+                for name in order[1:4] if timed[name] > 0.02 * whole]  # fmt: skip
+        if rest:
+            found.append("then " + ", ".join(rest))
+    mean, longest = steps.median("mean_new_tokens"), steps.median("max_new_tokens")
+    if math.isfinite(mean) and math.isfinite(longest) and mean > 0 and longest > 2 * mean:
+        found.append(f"the longest response of a step ({named(log, 'max_new_tokens')}) is "
+                     f"{longest / mean:.1f} times the mean ({named(log, 'mean_new_tokens')}): "
+                     "replicas end their phase with few responses running")  # fmt: skip
+    size = log.settings.get("workload.group_size")
+    batch = log.settings.get("workload.batch_groups") or log.settings.get("run.batch_rollouts")
+    said = [f"{s.theirs} = {s.value}" for s in (batch, size) if s is not None]
+    if said:
+        found.append("the batch is " + ", ".join(said))
+    return tuple(found)
+
+
+def named(log: RunLog, column: str) -> str:
+    """A column by the name that the log's own stack has for it."""
+    return log.words.get(column, column)

@@ -1,0 +1,204 @@
+"""Factors on costs by phase from what a log timed: a prior, and what the steps say against it.
+
+Each figure that a log timed is the sum of some phases times their factors. What is held against the
+forecast is the median over the steps of the log of measured over forecast, with its standard error;
+the factors' priors are log-normal about 1. Where one figure holds one phase this is the mean of the
+two, weighted by precision; where it holds several, the priors say which of them is to blame.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibration.imported.phases import Phases
+from calibration.imported.steps import Flags, Steps
+from calibration.robust import FloatArray, fit, median_error, needed
+from simulator.costs.scaled import PHASES
+
+PRIOR_SD = {
+    "decode": 0.35,
+    "prefill": 0.35,
+    "log_prob": 0.5,
+    "update": 0.5,
+    "sync": 1.0,
+    "switch": 0.9,
+    "rest": 0.5,
+}
+"""How far presets are off, standard deviation of the log. Decode and prefill: 5 to 10 % on the
+engine's own tables, and a host from 0.5 to 2 times the assumed; trainers: 0.45 to 1.7 between
+kernels; syncs and switches: a tenth to several times (calibration/data/jury/jury.md,
+simulator/costs/roofline_draws.py)."""
+FLOOR = 0.02
+"""What the shape of a phase is off by however many steps are seen: lengths made from a mean and a
+maximum, phases one after another. Standard deviation of the log."""
+_LEAST_LINE, _LEAST_RANGE = 10, 0.1
+_LEAST_SLOPE = 0.6
+"""Of an update's level, what grows with tokens as the forecast does: where a machine slows down
+while responses get shorter, steps alone would say less."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Something that a log timed. names: its columns. phases: what it holds. seconds: (steps,), NaN
+    where it has none."""
+
+    name: str
+    phases: tuple[str, ...]
+    seconds: FloatArray
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Factors by phase, the standard deviation of their logs, and the phases that the log says
+    something of."""
+
+    factors: dict[str, float]
+    spreads: dict[str, float]
+    seen: dict[str, str]
+
+    def less_sure(self, phases: tuple[str, ...], sd: float) -> Levels:
+        """With more spread of these phases."""
+        wider = {p: math.hypot(s, sd) if p in phases else s for p, s in self.spreads.items()}
+        return Levels(self.factors, wider, self.seen)
+
+    @classmethod
+    def prior(cls) -> Levels:
+        """Nothing was timed."""
+        return cls(dict.fromkeys(PHASES, 1.0), dict(PRIOR_SD), {})
+
+
+def figures(steps: Steps, overlapped: bool) -> tuple[Figure, ...]:
+    """What the log timed, and which phases lie in it.
+
+    Where syncs and switches are not timed apart, they lie in what surrounds the engine's own time,
+    in the generation that the stack says holds them, or in what remains of the step.
+    """
+    generation, engine = steps.column("generation_s"), steps.column("engine_s")
+    found: list[Figure] = []
+    made = ["decode", "prefill"]
+    moved: list[str] = []
+    remaining: list[str] = []
+    timed = not overlapped and steps.has("generation_s")
+    sync_inside = bool((steps.column("sync_inside_generation") == 1).any())
+    around = timed and steps.has("engine_s")
+    for phase in ("sync", "switch"):
+        if steps.has(f"{phase}_s"):
+            found.append(Figure(f"{phase}_s", (phase,), steps.column(f"{phase}_s")))
+        elif around:
+            moved.append(phase)
+        elif phase == "switch" and steps.has("sync_s"):
+            found[0] = Figure("sync_s", ("sync", "switch"), found[0].seconds)
+        elif timed and sync_inside:
+            made.append(phase)
+        else:
+            remaining.append(phase)
+    if around:
+        found.append(Figure("engine_s", tuple(made), engine))
+        if moved:
+            found.append(Figure("generation_s - engine_s", tuple(moved), generation - engine))
+    elif timed:
+        found.append(Figure("generation_s", tuple(made), generation))
+    grade = _sum(steps, ("log_prob_s", "reference_s", "values_s"))
+    if np.isfinite(grade).any():
+        found.append(Figure("log_prob_s", ("log_prob",), grade))
+    update = _sum(steps, ("update_s", "critic_update_s"))
+    if np.isfinite(update).any():
+        found.append(Figure("update_s", ("update",), update))
+    return tuple(_trusted(each) for each in found) + _rest(steps, overlapped, found, remaining)
+
+
+def _sum(steps: Steps, names: tuple[str, ...]) -> FloatArray:
+    columns = [steps.column(name) for name in names if steps.has(name)]
+    if not columns:
+        return np.full(len(steps), np.nan)
+    return np.asarray(np.sum(columns, axis=0))
+
+
+def _trusted(figure: Figure) -> Figure:
+    with np.errstate(invalid="ignore"):
+        return Figure(figure.name, figure.phases,
+                      np.where(figure.seconds > 0, figure.seconds, np.nan))  # fmt: skip
+
+
+def _rest(
+    steps: Steps, overlapped: bool, found: list[Figure], remaining: list[str]
+) -> tuple[Figure, ...]:
+    """What a step holds beside them, or all of it where nothing else was timed."""
+    told = {phase for figure in found for phase in figure.phases}
+    if not np.isfinite(steps.whole_s).any() or (overlapped and not steps.has("wait_s")):
+        return ()
+    left = steps.whole_s - np.sum([np.nan_to_num(f.seconds) for f in found], axis=0)
+    if overlapped:
+        left = left - np.nan_to_num(steps.column("wait_s"))
+        return (Figure("rest_s", ("rest",), np.maximum(left, 0.0)),) if "update" in told else ()
+    missing = [phase for phase in ("decode", "prefill", "log_prob", "update") if phase not in told]
+    if "log_prob" in missing and {"decode", "update"} <= told:
+        missing.remove("log_prob")  # a trainer without a pass of its own
+    inside = (*missing, *remaining)
+    if missing:
+        return (_trusted(Figure("step_s" if not told else "rest of step_s", inside, left)),)
+    if remaining:
+        return (_trusted(Figure("rest of step_s", tuple(remaining), left)),)
+    return (Figure("rest_s", ("rest",), np.maximum(left, 0.0)),)
+
+
+def fit_levels(forecast: Phases, timed: tuple[Figure, ...], quiet: Flags) -> Levels:
+    """The factors that are likely. forecast: of the same steps, at factors of 1."""
+    from scipy.optimize import least_squares
+
+    rows = []
+    for figure in timed:
+        phases = [p for p in figure.phases if p != "rest" and forecast[p].max() > 0]
+        kept = quiet & np.isfinite(figure.seconds) & (figure.seconds > 0)
+        if figure.phases[-1] == "rest" or not phases or not kept.any():
+            continue
+        parts = np.array([forecast[p][kept] for p in phases])
+        rows.append((phases, np.log(figure.seconds[kept]), parts, figure.name))
+    free = sorted({phase for phases, *_ in rows for phase in phases}, key=PHASES.index)
+    if not free:
+        return Levels.prior()
+    errors = [max(_error(logs - np.log(parts.sum(axis=0))), FLOOR) for _, logs, parts, _ in rows]
+
+    def residuals(theta: FloatArray) -> FloatArray:
+        by = dict(zip(free, theta, strict=True))
+        found = [by[phase] / PRIOR_SD[phase] for phase in free]
+        for (phases, logs, parts, _), error in zip(rows, errors, strict=True):
+            factors = np.exp([by[phase] for phase in phases])
+            found.append(float(np.median(logs - np.log(factors @ parts))) / error)
+        return np.array(found)
+
+    best = least_squares(residuals, np.zeros(len(free)), bounds=(-6.5, 6.5), x_scale=0.1)
+    covariance = np.linalg.inv(best.jac.T @ best.jac)
+    spreads = dict(PRIOR_SD)
+    spreads.update({p: math.sqrt(covariance[i, i]) for i, p in enumerate(free)})
+    factors = dict.fromkeys(PHASES, 1.0)
+    factors.update({p: math.exp(best.x[i]) for i, p in enumerate(free)})
+    seen = {phase: name for phases, _, _, name in rows for phase in phases}
+    return Levels(factors, spreads, seen)
+
+
+def fixed_update_s(forecast: Phases, timed: tuple[Figure, ...], quiet: Flags) -> float:
+    """Seconds of an update that do not grow with its tokens, beyond those that the forecast has, at
+    the forecast's own level; 0 where the steps do not ask for any."""
+    for figure in timed:
+        if figure.phases != ("update",):
+            continue
+        kept = quiet & np.isfinite(figure.seconds) & (figure.seconds > 0)
+        own = forecast["update"][kept]
+        if kept.sum() < _LEAST_LINE or np.ptp(own) < _LEAST_RANGE * np.median(own):
+            return 0.0
+        terms = {"forecast": own, "fixed": np.ones(len(own))}
+        if "fixed" not in needed(terms, figure.seconds[kept], ["fixed"]):
+            return 0.0
+        found = fit(terms, figure.seconds[kept], np.arange(len(own)))
+        level = float(np.median(figure.seconds[kept] / own))
+        slope = max(found["forecast"], _LEAST_SLOPE * level)
+        return max(float(np.median(figure.seconds[kept] - slope * own)), 0.0) / slope
+    return 0.0
+
+
+def _error(logs: FloatArray) -> float:
+    return math.hypot(median_error(logs), FLOOR)

@@ -1,0 +1,285 @@
+"""Looking at a log while it grows: the edge that waits, reads, and tells what it sees.
+
+Files are looked at (name, size, time, and their first bytes where those changed), and read when
+something has changed; readers go over a file from its beginning, so that the pause after a reading
+is `REST` times what it took: a log of any size costs a tenth of one core at most. A line that is
+being written is not counted before its end is there. What a file that was truncated, rotated or
+replaced held before is kept, unless its steps begin anew.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from calibration.live.monitor import State, late, state
+from calibration.logs.errors import LogError, NoStepsError
+from calibration.logs.gather import read_log
+from calibration.logs.run_log import RunLog
+from simulator.errors import ScenarioError
+
+EVERY_S = 2.0
+REST = 9.0
+LEAST_EVERY_S = 0.05
+_PATIENCE_S, _PATIENCE_STEPS = 600.0, 10.0
+_HEAD = 256
+_WHOLE_ANEW = (".json",)
+"""Files that their trainer writes anew each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a file looks like without reading it; head: its first bytes; ended: whether its last
+    byte ends a line."""
+
+    inode: int
+    size: int
+    changed_ns: int
+    head: bytes
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What there is to tell. new: whether anything is. state: None until a step could be read.
+    now_s: by the clock. waited_s: since the files last changed. late: that no step came for long.
+    notices: what happened to the files. waiting: why there is no step yet. over: why this is the
+    last."""
+
+    now_s: float
+    state: State | None = None
+    waited_s: float = 0.0
+    late: str | None = None
+    notices: tuple[str, ...] = ()
+    waiting: str = ""
+    over: str = ""
+    new: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Seconds since the epoch, and a wait of some."""
+
+    now: Callable[[], float] = time.time
+    wait: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """paths, stack: as of `read_log`. steps: updates of the run, where its settings do not say.
+    every_s: between two looks at the files. patience_s: without a change in any, after which it is
+    over; None: ten times the longest step, and ten minutes at least."""
+
+    paths: tuple[Path, ...]
+    stack: str | None = None
+    steps: int | None = None
+    every_s: float = EVERY_S
+    patience_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ScenarioError for what makes no sense."""
+        if self.steps is not None and self.steps < 1:
+            raise ScenarioError("--steps", f"must be 1 or more, got {self.steps}")
+        if not LEAST_EVERY_S <= self.every_s <= 86_400:
+            raise ScenarioError("--every", f"must be {LEAST_EVERY_S:g} to 86400 seconds, got "
+                                f"{self.every_s:g}")  # fmt: skip
+        if self.patience_s is not None and not 0 < self.patience_s <= 1e7:
+            raise ScenarioError("--patience", "must be seconds above 0 and at most 1e7, got "
+                                f"{self.patience_s:g}")  # fmt: skip
+        for path in self.paths:
+            if not path.exists():
+                raise LogError(f"{path} does not exist")
+
+
+def follow(asked: Asked, clock: Clock | None = None) -> Iterator[Seen]:
+    """What is to be seen at each look; the last says why it is over.
+
+    Raises LogError as `read_log` does, where the log is not one that more lines could mend.
+    """
+    import pandas  # noqa: F401 - what only the first reading waits for is no part of its time
+    import scipy.stats  # noqa: F401
+
+    clock = clock or Clock()
+    told = _Told()
+    files: Mapping[str, Stamp] = {}
+    changed_s, steady = clock.now(), False
+    pending = True
+    while True:
+        began = time.perf_counter()
+        now = clock.now()
+        found = look(asked.paths, files)
+        if found != files:
+            told.lost = told.lost or _damage(files, found)
+            files, changed_s, pending, steady = found, now, True, False
+        elif not steady and not pending and told.unfinished:
+            pending = steady = True  # its writer is not coming back to that line
+        seen: Seen | None = None
+        gone = any(not path.exists() for path in asked.paths)  # to be written anew, perhaps
+        if pending and not gone:
+            pending = False
+            seen = told.read(asked, files, steady, now)
+        waited = now - changed_s
+        over = told.over(asked, waited, pending and not gone)
+        stalled = late(told.state, waited) if told.state is not None else None
+        new = bool(over) or seen is not None or (bool(stalled) and not told.stalled)
+        told.stalled = bool(stalled)
+        base = seen or Seen(now, told.state, waiting=told.why)
+        yield replace(base, waited_s=waited, late=stalled, over=over, new=new)
+        if over:
+            return
+        clock.wait(max(asked.every_s, REST * (time.perf_counter() - began)))
+
+
+@dataclass
+class _Told:
+    """What was read so far."""
+
+    log: RunLog | None = None
+    state: State | None = None
+    why: str = ""
+    lost: str = ""
+    stalled: bool = False
+    unfinished: bool = False
+    error: LogError | None = field(default=None)
+
+    def read(
+        self, asked: Asked, files: Mapping[str, Stamp], steady: bool, now: float
+    ) -> Seen | None:
+        """Reads the log anew; None where nothing new came of it."""
+        try:
+            log = read_log(asked.paths, asked.stack)
+        except NoStepsError as error:
+            was, self.why = self.why, error.message
+            notices = self._noticed(None)
+            same = was == self.why and not notices
+            return None if same else Seen(now, self.state, notices=notices, waiting=self.why)
+        except LogError as error:
+            # a file that is being replaced may be read by halves: the second time it is meant so
+            if self.error is not None and self.error.message == error.message:
+                raise
+            self.error, self.unfinished = error, True
+            return None
+        self.error, self.why = None, ""
+        log, self.unfinished = _without_unfinished(log, {} if steady else files)
+        if log.steps.empty:
+            return None
+        notices = self._noticed(log)
+        log = joined(self.log, log)
+        found = state(log, asked.steps)
+        if found.seen_s is None:  # the log has no times: a step was logged when the file changed
+            last = max((stamp.changed_ns for stamp in files.values()), default=0) / 1e9
+            had = self.state
+            seen_s = had.seen_s if had is not None and had.step == found.step else last or now
+            found = replace(found, seen_s=seen_s)
+        new = self.state is None or found != self.state
+        self.log, self.state = log, found
+        return Seen(now, found, notices=notices) if new or notices else None
+
+    def _noticed(self, log: RunLog | None) -> tuple[str, ...]:
+        """What was lost with a file, said once."""
+        if not self.lost or self.log is None:
+            self.lost = ""
+            return ()
+        said, before = self.lost, self.log.steps["step"]
+        if log is None:
+            self.lost = ""
+            return (f"{said}; it holds no step yet",)
+        now = log.steps["step"]
+        self.lost = ""
+        gone = before[~before.isin(now)]
+        if gone.empty:
+            return (said,)
+        kept = "are kept" if gone.max() < now.min() else "are forgotten: it begins anew"
+        return (f"{said}: steps {gone.min()} to {gone.max()}, which it no longer holds, {kept}",)
+
+    def over(self, asked: Asked, waited: float, pending: bool) -> str:
+        """Why it is; nothing where it is not."""
+        if self.state is not None and self.state.finished:
+            return "all steps are logged"
+        patience = asked.patience_s
+        if patience is None:
+            longest = self.state.longest_s if self.state is not None else 0.0
+            longest = longest if longest == longest else 0.0
+            patience = max(_PATIENCE_S, _PATIENCE_STEPS * longest)
+        if waited < patience or pending:
+            return ""
+        if self.state is None:
+            raise LogError(self.why or f"{asked.paths[0]} holds no step")
+        return f"the log has not grown for {waited:.0f} s"
+
+
+def joined(before: RunLog | None, now: RunLog) -> RunLog:
+    """The log with the steps before its first that an earlier reading had, and settings that it no
+    longer has. Steps that begin anew are another run's."""
+    if before is None or before.stack != now.stack:
+        return now
+    import pandas as pd
+
+    first = now.steps["step"].min()
+    earlier = before.steps[before.steps["step"] < first]
+    if earlier.empty:
+        return now
+    steps = pd.concat([earlier, now.steps.astype(earlier.dtypes.to_dict())], ignore_index=True)
+    return replace(now, steps=steps, settings={**before.settings, **now.settings})
+
+
+def _without_unfinished(log: RunLog, files: Mapping[str, Stamp]) -> tuple[RunLog, bool]:
+    """Without rows of tables whose last line has no end: its last figure may be cut."""
+    cut = {name for name, stamp in files.items()
+           if not stamp.ended and name.endswith((".csv", ".tsv"))}  # fmt: skip
+    if not cut:
+        return log, False
+    last = {t.file: t.lines for t in log.tallies if t.file in cut}
+    rows = [not (file in last and line >= last[file])
+            for file, line in zip(log.steps["file"], log.steps["line"], strict=True)]  # fmt: skip
+    return replace(log, steps=log.steps[rows]), not all(rows)
+
+
+def look(paths: Sequence[Path], before: Mapping[str, Stamp]) -> dict[str, Stamp]:
+    """The files and what they look like now. A file that goes while it is looked at is left out."""
+    found: dict[str, Stamp] = {}
+    for path in paths:
+        names = [path] if not path.is_dir() else [
+            Path(folder, name) for folder, _, names in os.walk(path) for name in names
+        ]  # fmt: skip
+        for each in names:
+            try:
+                had = before.get(str(each))
+                status = each.stat()
+                same = had is not None and (had.inode, had.size, had.changed_ns) == (
+                    status.st_ino, status.st_size, status.st_mtime_ns)  # fmt: skip
+                found[str(each)] = had if had is not None and same else _stamp(each, status)
+            except OSError:
+                continue
+    return found
+
+
+def _stamp(path: Path, status: os.stat_result) -> Stamp:
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+        ended = True
+        if status.st_size:
+            file.seek(max(status.st_size - 1, 0))
+            ended = file.read(1) in (b"\n", b"")
+    return Stamp(status.st_ino, status.st_size, status.st_mtime_ns, head, ended)
+
+
+def _damage(before: Mapping[str, Stamp], now: Mapping[str, Stamp]) -> str:
+    """What happened to a file that was not merely written on."""
+    for name, had in before.items():
+        if name.endswith(_WHOLE_ANEW):
+            continue
+        new = now.get(name)
+        if new is None:
+            return f"{name} is gone"
+        if new.inode != had.inode:
+            return f"{name} was replaced"
+        if new.size < had.size:
+            return f"{name} was truncated"
+        shorter = min(len(had.head), len(new.head))
+        if new.head[:shorter] != had.head[:shorter]:
+            return f"{name} was written anew"
+    return ""

@@ -1,0 +1,206 @@
+"""What a run's log so far says of where it is: progress, its end, and what has changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibration.imported.steps import Steps, steps_of
+from calibration.live import ahead
+from calibration.live.shifts import BEFORE, shifts
+from calibration.logs import columns
+from calibration.logs.run_log import RunLog
+from calibration.logs.settings import whole
+from calibration.robust import FloatArray
+
+MOST_STEPS = 2_000
+"""Of a longer run, the last ones are looked at."""
+SLOWER, LONGER = 1.1, 1.15
+"""Of a phase and of responses, the least change that is told."""
+_LEAST_SHARE = 0.02
+"""Of a step, that a phase takes at least to be looked at."""
+_TOLD = 0.8
+"""Share of the steps that have to have a column."""
+_LATE = 3.0
+"""Times the longest step so far, without a new one, that are told."""
+_ALONE = ("sync_s", "switch_s")
+"""Phases that do not depend on lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A column that left its forecast. key: the stack's own name of it. ratio: of its level since
+    ``since`` to the one before, at equal tokens where it is a time. noticed: at which step."""
+
+    column: str
+    key: str
+    meaning: str
+    ratio: float
+    since: int
+    noticed: int
+
+    @property
+    def text(self) -> str:
+        """In a sentence."""
+        named = self.meaning if self.key == self.column else f"{self.meaning} ({self.key})"
+        if self.column == "mean_new_tokens":
+            return f"responses ({self.key}) are {self.ratio:.2f} times as long since step " \
+                   f"{self.since}, noticed at step {self.noticed}"  # fmt: skip
+        equal = "" if self.column in _ALONE else " at equal tokens"
+        return (f"{named} takes {self.ratio:.2f} times as long{equal} since step {self.since}, "
+                f"noticed at step {self.noticed}")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """done: updates so far, of ``planned`` (None where nobody says). step: the last one's own
+    number. step_s: of the median step at the present level; longest_s: of the longest. seen_s: when
+    the last step was logged, since the epoch (None where the log does not say). left: from there to
+    the end. paced: whether steps are timed by when they were logged, with all that lies between."""
+
+    stack: str
+    done: int
+    planned: int | None
+    step: int
+    step_s: float
+    longest_s: float
+    seen_s: float | None
+    left: ahead.Left | None
+    paced: bool
+    warnings: tuple[Warned, ...]
+    unread: int
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last planned step is logged."""
+        return self.planned is not None and self.done >= self.planned
+
+
+def state(log: RunLog, planned: int | None = None) -> State:
+    """Of a log so far. planned: updates of the whole run, where the settings do not say."""
+    steps = steps_of(log)
+    steps = steps.rows(max(len(steps) - MOST_STEPS, 0), len(steps))
+    numbers = log.steps["step"].to_numpy(dtype=np.int64)
+    last = int(numbers[-1])
+    done = last + (1 if int(numbers[0]) == 0 else 0)
+    planned = planned or whole(log.settings, "run.steps")
+    warned = _warnings(log, steps)
+    seconds, paced, kept = _seconds(steps)
+    moved = _moved(warned, steps.number[kept])
+    span = float(np.median(np.diff(steps.number))) if len(steps) > 1 else 1.0
+    left = None
+    if planned is not None:
+        left = ahead.left(seconds, (planned - done) / max(span, 1.0), moved)
+    logged = steps.column("logged_s")
+    recent = seconds[moved[-1] :] if moved else seconds
+    return State(
+        log.stack,
+        done,
+        planned,
+        last,
+        float(np.median(recent)) if len(recent) else math.nan,
+        float(np.max(seconds)) if len(seconds) else math.nan,
+        float(logged[-1]) if len(logged) and math.isfinite(logged[-1]) else None,
+        left,
+        paced,
+        warned,
+        log.unread,
+    )  # fmt: skip
+
+
+def late(seen: State, waited_s: float) -> str | None:
+    """What to say when no step came for so many seconds; None while that is nothing unusual."""
+    if not waited_s > _LATE * seen.longest_s:
+        return None
+    return f"no step for {waited_s:.0f} s; the longest so far took {seen.longest_s:.0f} s"
+
+
+def _seconds(steps: Steps) -> tuple[FloatArray, bool, np.ndarray]:
+    """Seconds of each row of the log, whether by the clock, and which rows; the steps that warm up
+    are left out, validations and checkpoints are not."""
+    warm = steps.column("first") == 1
+    logged = steps.column("logged_s")
+    between = np.diff(logged, prepend=np.nan)
+    known = np.isfinite(between) & (between > 0) & ~warm
+    if known.sum() >= max(_TOLD * (~warm).sum(), ahead.LEAST):
+        return between[known], True, np.flatnonzero(known)
+    rows = np.nan_to_num(steps.column("logged_steps"), nan=1.0).clip(1)
+    seconds = steps.whole_s * rows
+    for name in ("validation_s", "checkpoint_s"):
+        seconds = seconds + np.nan_to_num(steps.column(name))
+    known = np.isfinite(seconds) & (seconds > 0) & ~warm
+    return seconds[known], False, np.flatnonzero(known)
+
+
+def _moved(warned: tuple[Warned, ...], numbers: np.ndarray) -> list[int]:
+    """Places in the seconds at which a change was."""
+    return sorted({int(np.searchsorted(numbers, each.since)) for each in warned})
+
+
+def _warnings(log: RunLog, steps: Steps) -> tuple[Warned, ...]:
+    table = _series(log, steps)
+    found = []
+    for name, (rows, logs, covariates, noise) in table.items():
+        least = LONGER if name == "mean_new_tokens" else SLOWER
+        for each in shifts(logs, covariates, least, len(table), noise):
+            number = steps.number[rows]
+            found.append(Warned(name, log.words.get(name, name), _meaning(name), each.ratio,
+                                int(number[each.place]), int(number[each.noticed])))  # fmt: skip
+    return tuple(sorted(found, key=lambda each: (each.noticed, each.since)))
+
+
+_Series = tuple[np.ndarray, FloatArray, FloatArray, float]
+
+
+def _series(log: RunLog, steps: Steps) -> Mapping[str, _Series]:
+    """Rows, logs, covariates and least noise of each column that is looked at."""
+    quiet = steps.quiet & ~(steps.column("first") == 1)
+    whole_s = float(np.nanmedian(steps.whole_s[quiet])) if quiet.any() else math.nan
+    timed = [name for name in columns.PHASES if name not in ("wait_s", "generation_s")]
+    generation = "generation_s" if not log.overlapped and _told(steps, quiet, "generation_s") \
+        else "step_s"  # fmt: skip
+    found: dict[str, _Series] = {}
+    for name in ("mean_new_tokens", generation, *timed):
+        values = steps.whole_s if name == "step_s" else steps.column(name)
+        known = quiet & np.isfinite(values) & (values > 0)
+        if known.sum() < max(_TOLD * quiet.sum(), BEFORE):
+            continue
+        middle = float(np.median(values[known]))
+        if name != "mean_new_tokens" and middle < _LEAST_SHARE * whole_s:
+            continue
+        covariates = _tokens(steps) if name not in ("mean_new_tokens", *_ALONE) else []
+        usable = [each for each in covariates if np.isfinite(each[known]).all()]
+        beside = np.column_stack(usable)[known] if usable else np.zeros((int(known.sum()), 0))
+        noise = 0.01
+        if name == "generation_s":
+            grain = steps.median("generation_grain_s")
+            noise = max(noise, grain / math.sqrt(12) / middle) if grain > 0 else noise
+        found[name] = (np.flatnonzero(known), np.log(values[known]), beside, noise)
+    return found
+
+
+def _told(steps: Steps, quiet: np.ndarray, name: str) -> bool:
+    values = steps.column(name)[quiet]
+    return bool(len(values)) and bool(np.mean(values > 0) >= _TOLD)
+
+
+def _tokens(steps: Steps) -> list[FloatArray]:
+    """What a phase's time follows: all tokens of a step, and its longest response; logs."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        counts = np.nan_to_num(steps.column("rollouts"), nan=1.0)
+        total = np.log(steps.column("mean_new_tokens") * counts)
+        longest = np.log(steps.column("max_new_tokens"))
+    return [total, longest]
+
+
+def _meaning(name: str) -> str:
+    said = {"step_s": "a step", "generation_s": "generation", "update_s": "the update",
+            "log_prob_s": "log-probabilities", "reference_s": "the reference model",
+            "values_s": "the critic's values", "critic_update_s": "the critic's update",
+            "reward_s": "judging", "advantage_s": "advantages", "data_s": "preparing batches",
+            "sync_s": "the weights' way to the engine",
+            "switch_s": "switching between rollout and training"}  # fmt: skip
+    return said.get(name, name)

@@ -1,0 +1,174 @@
+"""A run that goes on, on a terminal, as lines in a pipe, and as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from calibration.live.ahead import Left
+from calibration.live.follow import Seen
+from calibration.live.monitor import State
+from simulator.cli.console import seconds
+from simulator.results.write import plain
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Tell = Callable[[Seen], None]
+
+
+@contextmanager
+def shown(as_json: bool) -> Iterator[Tell]:
+    """Yields what tells each sight: JSON lines if wanted, a table that stays in its place on a
+    terminal, else lines."""
+    if as_json:
+        yield lambda seen: _line(json.dumps(to_json(seen))) if seen.new else None
+    elif sys.stdout.isatty():
+        from rich.live import Live
+
+        from simulator.cli.console import console
+
+        screen = console()
+        with Live(console=screen, auto_refresh=False) as live:
+            said = _Said()
+
+            def tell(seen: Seen) -> None:
+                for text in said.new(seen):
+                    screen.print(text, markup=False)
+                live.update(table(seen), refresh=True)
+
+            yield tell
+    else:
+        said = _Said()
+
+        def lines(seen: Seen) -> None:
+            if not seen.new:
+                return
+            _line(f"{_clock(seen.now_s, seen.now_s)}  {progress(seen)}")
+            for text in said.new(seen):
+                _line(text)
+
+        yield lines
+
+
+def _line(text: str) -> None:
+    print(text, flush=True)  # in a pipe, when it is new and not when the pipe is full
+
+
+class _Said:
+    """Sentences that are told once each."""
+
+    def __init__(self) -> None:
+        self._before: set[str] = set()
+        self._late = False
+
+    def new(self, seen: Seen) -> list[str]:
+        """Those of a sight that were not told yet."""
+        found = [f"note: {text}" for text in seen.notices]
+        told = [each.text for each in seen.state.warnings] if seen.state is not None else []
+        found.extend(f"warning: {text}" for text in told if text not in self._before)
+        self._before.update(told)
+        if seen.late and not self._late:
+            found.append(f"warning: {seen.late}")
+        self._late = bool(seen.late)
+        return found
+
+
+def warnings(seen: Seen) -> list[str]:
+    """All that are in force, in sentences."""
+    found = [each.text for each in seen.state.warnings] if seen.state is not None else []
+    return found + ([seen.late] if seen.late else [])
+
+
+def progress(seen: Seen) -> str:
+    """Where the run is, in a line."""
+    known = seen.state
+    if known is None:
+        return seen.over or f"waiting for the first step ({seen.waiting})"
+    of = f" of {known.planned} ({100 * known.done / known.planned:.0f} %)" if known.planned else ""
+    parts = [f"step {known.done}{of}", f"{seconds(known.step_s)} a step"]
+    if not seen.over:
+        parts.append(end(known, seen.now_s))
+    if seen.over:
+        parts.append(f"over: {seen.over}")
+    return ", ".join(parts)
+
+
+def end(known: State, now_s: float) -> str:
+    """When the run ends, with its 90 % interval: how long from now, and at what time."""
+    if known.planned is None:
+        return "no end known: the settings do not say how many steps; --steps does"
+    if known.left is None:
+        return "too few steps to forecast its end"
+    left = from_now(known.left, known.seen_s or now_s, now_s)
+    three = (left.seconds, left.low, left.high)
+    unit, size = ("h", 3600.0) if left.high >= 600 else ("s", 1.0)
+    long = [f"{each / size:.3g} {unit}" for each in three]
+    at = [_clock(now_s + each, now_s) for each in three]
+    return (f"ends in {long[0]} (90 %: {long[1]} to {long[2]}), at {at[0]} "
+            f"({at[1]} to {at[2]})")  # fmt: skip
+
+
+def from_now(left: Left, seen_s: float, now_s: float) -> Left:
+    """What is left from now on, of what was left when the last step was logged."""
+    past = max(now_s - seen_s, 0.0)
+    return Left(*(max(each - past, 0.0) for each in (left.seconds, left.low, left.high)))
+
+
+def _clock(at_s: float, now_s: float) -> str:
+    """Local time, with the date where it is another day."""
+    at, now = datetime.fromtimestamp(at_s), datetime.fromtimestamp(now_s)
+    return at.strftime("%H:%M:%S" if at.date() == now.date() else "%Y-%m-%d %H:%M")
+
+
+def table(seen: Seen) -> RenderableType:
+    """The same for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(show_header=False, expand=False)
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    known = seen.state
+    grid.add_row("seen", Text(_clock(seen.now_s, seen.now_s)))
+    if known is None:
+        grid.add_row("waiting", Text(seen.waiting or "for the first step"))
+    else:
+        grid.add_row("run", Text(known.stack))
+        share = known.done / known.planned if known.planned else None
+        bar = "" if share is None else f"  {'#' * round(30 * share):.<30} {100 * share:.0f} %"
+        of = f" of {known.planned}" if known.planned else ""
+        grid.add_row("step", Text(f"{known.done}{of}{bar}"))
+        grid.add_row("a step", Text(f"{seconds(known.step_s)}, the longest "
+                                    f"{seconds(known.longest_s)}"))  # fmt: skip
+        grid.add_row("end", Text(seen.over or end(known, seen.now_s)))
+        if known.unread:
+            grid.add_row("could not read", Text(f"{known.unread} lines or records"))
+    for text in warnings(seen):
+        grid.add_row("warning", Text(text, style="yellow"))
+    return grid
+
+
+def to_json(seen: Seen) -> dict[str, Any]:
+    """A sight as one JSON object: seconds and steps, times since the epoch."""
+    known = seen.state
+    found: dict[str, Any] = {"now_s": seen.now_s, "waited_s": seen.waited_s,
+                             "notices": list(seen.notices)}  # fmt: skip
+    if seen.waiting:
+        found["waiting"] = seen.waiting
+    if known is not None:
+        found["state"] = asdict(known)
+        if known.left is not None:
+            left = from_now(known.left, known.seen_s or seen.now_s, seen.now_s)
+            found["left_s"] = [left.seconds, left.low, left.high]
+            found["end_s"] = [seen.now_s + each for each in found["left_s"]]
+    found["warnings"] = warnings(seen)
+    if seen.over:
+        found["over"] = seen.over
+    cleaned: dict[str, Any] = plain(found)
+    return cleaned

@@ -1,0 +1,228 @@
+"""``rollcast import`` with its fits: what it prints, writes, escapes and refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibration.imported.steps import changes, steps_of
+from calibration.logs.draft import draft
+from calibration.logs.gather import read_log
+from simulator.cli.app import main
+from tests.logs import written
+
+
+def _call(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(a) for a in arguments])
+    return int(caught.value.code or 0)
+
+
+def _rows(steps: int, **columns: float) -> list[dict[str, float]]:
+    rng = np.random.default_rng(0)
+    found = []
+    for step in range(1, steps + 1):
+        mean = 300 * float(np.exp(0.1 * rng.standard_normal()))
+        made, update = mean / 20, mean / 30
+        found.append({"step": step, "step_s": made + update + 1, "generation_s": made,
+                      "update_s": update, "mean_new_tokens": mean, "max_new_tokens": 4 * mean,
+                      "truncated_share": 0.0, "mean_prompt_tokens": 50.0, "rollouts": 64.0,
+                      **columns})  # fmt: skip
+    return found
+
+
+def test_the_whole_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, out = tmp_path / "<b>run</b>.csv", tmp_path / "mine"
+    written.table(log, _rows(30))
+    assert _call("import", log, "--out", out) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "forecast of steps 21 to 30, predicted" in said
+    assert "what would change it" in said
+    assert "generation (generation_s) is" in said
+    content = json.loads((out / "fitted.json").read_text())
+    assert content["schema"] == "rollcast-fitted/1"
+    assert content["lengths"]["lengths"]["median_tokens"] > 100
+    assert content["imported"]["hold_out"][0]["steps"] == list(range(21, 31))
+    assert content["imported"]["hold_out"][0]["median_error"] < 0.2
+    text = (out / "report.html").read_text()
+    assert "<b>run</b>" not in text
+    assert "&lt;b&gt;run&lt;/b&gt;" in text
+    assert not re.search(r"(src|href)=['\"](?!data:)", text)  # nothing from elsewhere
+    assert "<script" not in text
+    assert _call("simulate", out / "scenario.yaml") == 0
+    assert _call("compare", out / "scenario.yaml", "--policy", "sync", "--policy", "april") == 0
+
+
+def test_without_advice_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "run.csv"
+    written.table(log, _rows(20))
+    assert _call("import", log, "--no-advise") == 0
+    assert "what would change it" not in capsys.readouterr().out
+    assert _call("import", log, "--no-advise", "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["imported"]["shape"] == "linear"
+    assert "advice" not in content["imported"]
+
+
+def test_text_is_counted_with_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logged lengths hold the token that ends each, which a dump leaves out."""
+    from calibration.imported.outcome import outcome
+    from tests.imported import truth
+
+    folder = truth.write("verl", tmp_path, monkeypatch)
+    bare = read_log([folder])
+    assert bare.rollouts["new_tokens"].isna().all()
+    log = read_log([folder], tokens=lambda text: len(text) - 1)
+    assert log.tokenized
+    found = outcome(log, draft(log), "freeze", advised=False)
+    assert found.fit is not None
+    assert found.fit.tokens_from == "tokenizer"
+    assert "1.000 times the logged means" in " ".join(found.notes)
+    assert found.fit.rollouts is not None
+    lengths = sorted(n for t in truth.run() for group in t.lengths for n in group)
+    kept = sorted(n for group in found.fit.rollouts.groups.new_tokens for n in group)
+    assert kept == pytest.approx(lengths, abs=1)
+    off = outcome(read_log([folder], tokens=lambda text: len(text) // 2), draft(log), "freeze",
+                  advised=False)  # fmt: skip
+    assert "0.50" in " ".join(off.notes)
+
+
+@pytest.mark.parametrize("said", ["nowhere/tokenizer.json", "run.csv"])
+def test_a_tokenizer_that_is_none_is_refused(
+    said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "run.csv"
+    written.table(log, _rows(10))
+    assert _call("import", log, "--tokenizer", tmp_path / said) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: --tokenizer: ")
+    assert error.count("\n") == 1
+
+
+def test_a_drift_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "run.csv"
+    written.table(log, _rows(10))
+    assert _call("import", log, "--drift", "sideways", "--out", tmp_path / "mine") == 2
+    said = capsys.readouterr().err
+    assert said == "error: --drift: must be freeze or extrapolate, got 'sideways'\n"
+    assert not (tmp_path / "mine").exists()
+
+
+def test_drift_is_frozen_or_goes_on(tmp_path: Path) -> None:
+    from calibration.imported.outcome import outcome
+
+    rows = _rows(40)
+    for row in rows:
+        for name in ("mean_new_tokens", "max_new_tokens"):
+            row[name] *= float(np.exp(0.02 * row["step"]))
+    written.table(tmp_path / "run.csv", rows)
+    log = read_log([tmp_path / "run.csv"])
+    frozen = outcome(log, draft(log), "freeze", advised=False)
+    going = outcome(log, draft(log), "extrapolate", advised=False)
+    values = [{p.key: p.value for p in each.parts} for each in (frozen, going)]
+    key = "workload.lengths.drift_per_step"
+    assert values[0][key] == 0.0
+    assert values[1][key] == pytest.approx(0.02, abs=0.005)
+    assert (
+        values[0]["workload.lengths.median_tokens"] < (values[1]["workload.lengths.median_tokens"])
+    )  # frozen is the last quarter, and lengths rise
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5])
+def test_few_steps_are_not_fitted_but_read(
+    steps: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, out = tmp_path / "run.csv", tmp_path / "mine"
+    written.table(log, _rows(steps))
+    assert _call("import", log, "--out", out) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("too few" in said) == (steps < 4)
+    assert (out / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    "gone", ["generation_s", "update_s", "step_s", "mean_new_tokens", "max_new_tokens",
+             "mean_prompt_tokens", "rollouts", "truncated_share"]
+)  # fmt: skip
+def test_a_figure_less_is_a_fit_less(gone: str, tmp_path: Path) -> None:
+    rows = [{k: v for k, v in row.items() if k != gone} for row in _rows(20)]
+    written.table(tmp_path / "run.csv", rows)
+    out = tmp_path / "mine"
+    assert _call("import", tmp_path / "run.csv", "--out", out, "--no-advise") == 0
+    content = json.loads((out / "fitted.json").read_text())
+    if gone != "mean_new_tokens":  # without it no step's work is known
+        assert content["lengths"]["lengths"]["median_tokens"] > 100
+        assert content["imported"]["shape"] == "linear"
+    else:
+        assert content["imported"]["shape"] == "none"
+
+
+def test_a_batch_that_nobody_says_is_one_batch_throughout(tmp_path: Path) -> None:
+    """Lengths are fitted for as many rollouts as forecasts draw, so that the longest is right."""
+    from calibration.imported.outcome import outcome
+
+    rng = np.random.default_rng(0)
+    rows = []
+    for row in _rows(40):
+        tokens = rng.lognormal(np.log(300), 0.6, 64)
+        made = tokens.max() / 40
+        rows.append({**row, "mean_new_tokens": tokens.mean(), "max_new_tokens": tokens.max(),
+                     "generation_s": made, "step_s": made + row["update_s"] + 1})  # fmt: skip
+        del rows[-1]["rollouts"]
+    written.table(tmp_path / "run.csv", rows)
+    log = read_log([tmp_path / "run.csv"])
+    found = outcome(log, draft(log), "freeze", advised=False)
+    [judged] = found.judged
+    assert judged.total_low_s < judged.measured_s.sum() * 1.1
+    assert abs(judged.total_error) < 0.25  # 0.45 where one batch was fitted and another drawn
+
+
+def test_a_run_that_changed_is_told_apart(tmp_path: Path) -> None:
+    rows = _rows(40)
+    for row in rows[20:]:
+        row["rollouts"] = 128.0
+        row["step_s"] += row["generation_s"]
+    written.table(tmp_path / "run.csv", rows)
+    [change] = changes(steps_of(read_log([tmp_path / "run.csv"])))
+    assert (change.step, change.what) == (21, "a step trains on 128 rollouts, 64 before")
+    slower = _rows(40)
+    for row in slower[15:]:
+        for name in ("step_s", "generation_s", "update_s"):
+            row[name] *= 1.6
+    written.table(tmp_path / "slower.csv", slower)
+    [change] = changes(steps_of(read_log([tmp_path / "slower.csv"])))
+    assert abs(change.step - 16) <= 1
+    assert "times as long as before at equal tokens" in change.what
+    written.table(tmp_path / "steady.csv", _rows(40))
+    assert changes(steps_of(read_log([tmp_path / "steady.csv"]))) == ()
+
+
+def test_validation_and_checkpoints_are_no_part_of_a_step(tmp_path: Path) -> None:
+    rows = _rows(24)
+    for row in rows:
+        busy = row["step"] % 6 == 0
+        row["validation_s"], row["validation_inside"] = (100.0 if busy else 0.0), 1.0
+        row["step_s"] += row["validation_s"]
+    written.table(tmp_path / "run.csv", rows)
+    steps = steps_of(read_log([tmp_path / "run.csv"]))
+    assert steps.whole_s.max() < 60
+    assert not steps.quiet[[0, 5, 11, 17, 23]].any()
+    assert steps.quiet.sum() == 19
+
+
+def test_a_wait_is_not_taken_for_generation(tmp_path: Path) -> None:
+    from calibration.imported.levels import figures
+
+    rows = _rows(20, overlapped=1.0, wait_s=3.0)
+    written.table(tmp_path / "run.csv", rows)
+    log = read_log([tmp_path / "run.csv"])
+    assert log.overlapped
+    timed = figures(steps_of(log), log.overlapped)
+    assert "update" in {phase for figure in timed for phase in figure.phases}
+    assert not any("decode" in figure.phases for figure in timed)

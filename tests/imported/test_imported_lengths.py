@@ -1,0 +1,111 @@
+"""Lengths out of few figures a step: the truth comes back inside its interval."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibration.imported.lengths import FewFigures, fit_few, lengths_like
+
+
+def _figures(
+    steps: int, groups: int, size: int, cap: int, truth: dict[str, float], seed: int
+) -> FewFigures:
+    rng = np.random.default_rng(seed)
+    rows = []
+    for step in range(steps):
+        logs = math.log(truth["median_tokens"]) + truth["drift_per_step"] * (step - steps + 1)
+        logs = logs + truth["between_sd"] * rng.standard_normal((groups, 1))
+        logs = logs + truth["within_sd"] * rng.standard_normal((groups, size))
+        tokens = np.clip(np.ceil(np.exp(logs)), 1, cap)
+        tokens[rng.random((groups, size)) < truth["runaway"]] = cap
+        rows.append((tokens.mean(), tokens.max(), tokens.min(), (tokens >= cap).mean()))
+    mean, longest, shortest, cut = np.array(rows).T
+    return FewFigures(np.arange(steps, dtype=float), mean, longest, shortest, cut,
+                      np.full(steps, float(groups * size)), size, cap)  # fmt: skip
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    median=st.sampled_from([150.0, 600.0, 2000.0]),
+    between=st.sampled_from([0.4, 0.6, 0.8]),
+    within=st.sampled_from([0.25, 0.4]),
+    runaway=st.sampled_from([0.0, 0.005]),
+    drift=st.sampled_from([0.0, 0.01]),
+    seed=st.integers(0, 10_000),
+)
+def test_the_truth_lies_near_what_is_fitted(
+    median: float, between: float, within: float, runaway: float, drift: float, seed: int
+) -> None:
+    truth = {"median_tokens": median, "between_sd": between, "within_sd": within,
+             "runaway": runaway, "drift_per_step": drift}  # fmt: skip
+    found = fit_few(_figures(40, 32, 8, 8192, truth, seed))
+    assert found is not None
+    errors = found.errors()
+    got = dict(zip(("drift_per_step",), (float(found.values[4]),), strict=True))
+    got = {**found.lengths(), **got}
+    for key in ("median_tokens", "between_sd", "within_sd", "drift_per_step"):
+        off = abs(got[key] - truth[key])
+        # four standard errors, of an interval that eight examples of four figures must all hold
+        assert off < 4 * errors[key] + 0.03 * abs(truth[key]), (key, got[key], errors[key])
+    total = math.hypot(got["between_sd"], got["within_sd"])
+    assert total == pytest.approx(math.hypot(between, within), rel=0.2)
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    truth = {"median_tokens": 500.0, "between_sd": 0.6, "within_sd": 0.3, "runaway": 0.0,
+             "drift_per_step": 0.0}  # fmt: skip
+    inside = []
+    for seed in range(12):
+        found = fit_few(_figures(30, 16, 8, 8192, truth, seed))
+        assert found is not None
+        off = abs(math.log(found.lengths()["median_tokens"] / 500.0))
+        inside.append(off < 1.645 * math.sqrt(found.covariance[0, 0]))
+    assert sum(inside) >= 8  # of 12 at 90 %: fewer than 8 happen once in 230
+
+
+def test_cut_at_the_cap_is_not_taken_for_short() -> None:
+    truth = {"median_tokens": 700.0, "between_sd": 0.5, "within_sd": 0.3, "runaway": 0.0,
+             "drift_per_step": 0.0}  # fmt: skip
+    figures = _figures(40, 32, 8, 1000, truth, 3)
+    assert figures.cut.mean() > 0.2
+    found = fit_few(figures)
+    assert found is not None
+    assert found.lengths()["median_tokens"] == pytest.approx(700, rel=0.15)
+
+
+def test_a_split_that_nothing_tells_stays_wide() -> None:
+    truth = {"median_tokens": 700.0, "between_sd": 0.6, "within_sd": 0.3, "runaway": 0.0,
+             "drift_per_step": 0.0}  # fmt: skip
+    few = fit_few(_figures(4, 8, 8, 8192, truth, 1))
+    many = fit_few(_figures(60, 8, 8, 8192, truth, 1))
+    assert few is not None
+    assert many is not None
+    assert few.covariance[2, 2] > many.covariance[2, 2]
+    assert math.sqrt(few.covariance[2, 2]) > 0.4
+    assert fit_few(_figures(1, 8, 8, 8192, truth, 1)) is None
+
+
+@given(
+    count=st.integers(2, 600),
+    mean=st.floats(20, 3000),
+    ratio=st.floats(1.2, 8),
+    cut=st.floats(0, 0.2),
+    spread=st.floats(0.1, 1.2),
+)
+def test_lengths_made_alike_have_the_mean_and_the_longest(
+    count: int, mean: float, ratio: float, cut: float, spread: float
+) -> None:
+    cap = 4096
+    longest = min(mean * ratio, cap, mean * count)
+    made = lengths_like(count, mean, longest, cut, cap, spread, np.random.default_rng(0))
+    assert made.shape == (count,)
+    assert made.min() >= 1
+    assert made.max() <= cap
+    if round(cut * count) * longest < mean * count:  # else the figures contradict each other
+        assert made.max() == pytest.approx(longest, abs=1.5)
+        assert made.mean() == pytest.approx(mean, rel=0.05, abs=2 + longest / count)

@@ -1,0 +1,62 @@
+"""TRL pads its updates to the longest completion: fitted so, another cap is forecast as it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibration.imported.steps import steps_of
+from calibration.logs.gather import read_log
+from simulator.cli.app import main
+from tests.logs import genuine
+
+
+def _call(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(a) for a in arguments])
+    return int(caught.value.code or 0)
+
+
+def _forecast(
+    source: Path, target: Path, out: Path, sets: list[str], capsys: pytest.CaptureFixture[str]
+) -> tuple[dict[str, Any], float]:
+    """What the scenario of one log says of another's run, and what that took, in seconds."""
+    assert _call("import", source, "--out", out, "--no-advise", "--json") == 0
+    steps = steps_of(read_log([target]))
+    quiet = steps.quiet
+    overrides = [word for each in (f"steps={quiet.sum()}", *sets) for word in ("--set", each)]
+    capsys.readouterr()
+    assert _call("simulate", out / "scenario.yaml", *overrides, "--draws", 10, "--json") == 0
+    return json.loads(capsys.readouterr().out), float(np.nansum(steps.whole_s[quiet]))
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "sets", "within"),
+    [
+        ("vllm_g8", "vllm_cap96", ["workload.max_new_tokens=96"], 0.15),
+        ("vllm_groups16", "vllm_cap96",
+         ["workload.batch_groups=8", "workload.max_new_tokens=96"], 0.15),
+        ("vllm_groups16", "vllm_g8", ["workload.batch_groups=8"], 0.15),
+        # the second run had a machine that was three times as busy (load 2-3 and 7-10)
+        ("vllm_g8", "vllm_groups16", ["workload.batch_groups=16"], 0.40),
+    ],
+)  # fmt: skip
+def test_another_setting_of_trl(
+    name: str, other: str, sets: list[str], within: float, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    root = genuine.log("trl_grpo_cpu")
+    said, took = _forecast(root / name, root / other, tmp_path / "mine", sets, capsys)
+    assert abs(said["makespan_s"] / took - 1) <= within
+
+
+def test_another_group_size_of_verl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """V1 sees the end of a generation every two seconds, half of what a step takes here."""
+    root = genuine.log("verl_files")
+    said, took = _forecast(root / "sync_g8", root / "sync_n16", tmp_path / "mine",
+                           ["workload.group_size=16"], capsys)  # fmt: skip
+    assert abs(said["makespan_s"] / took - 1) <= 0.25

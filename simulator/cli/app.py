@@ -203,6 +203,7 @@ def plan(
     seed: Seed = None,
     force: Force = False,
     as_json: Json = False,
+    draws: Draws = 0,
 ) -> None:
     """Run one scenario over a grid of settings, and see what pays.
 
@@ -218,11 +219,12 @@ def plan(
     if out is not None:
         check_target(out, force)
     capacity.check_aim(by)
+    _check_draws(draws)
     raw = override(read_scenario(scenario), settings or (), seed)
     grid = capacity.parse_vary(vary or ())
     chains = policy or [from_raw(raw).policy_name]
     with _progress("choices", capacity.combinations(grid, chains)) as advance:
-        found = capacity.explore(raw, grid, chains, partial(advance, None), _keep_on)
+        found = capacity.explore(raw, grid, chains, partial(advance, None), _keep_on, draws)
         choices = capacity.ranked(found, by)
     if out is not None:
         write_folder(out, partial(capacity.write_plan, choices=choices), force)

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_BEST, _USD = "best", "$ a\nstep"
-_COLUMNS = (_BEST, "GPUs", "step\ntime", "GPU-s\na step", _USD, "rollout\ntokens/s", "bubble",
-            "stale-\nness")  # fmt: skip
+_BEST, _USD, _INTERVAL = "best", "$ a\nstep", "90 %"
+_COLUMNS = (_BEST, "GPUs", "step\ntime", _INTERVAL, "GPU-s\na step", _USD, "rollout\ntokens/s",
+            "bubble", "stale-\nness")  # fmt: skip
 _FIRST_TO_GO = ("stale-\nness", "rollout\ntokens/s", "bubble")
 _MOST_NAMED = 6
 
@@ -29,7 +29,9 @@ def show_plan(choices: Sequence[Choice], as_json: bool = False) -> None:
     screen = console()
     run = [choice for choice in choices if choice.figures]
     priced = any(choice.figures["usd_per_step"] is not None for choice in run)
-    columns = [name for name in _COLUMNS if priced or name != _USD]
+    drawn = any(choice.figures["step_s_low"] is not None for choice in run)
+    shown = {_USD: priced, _INTERVAL: drawn}
+    columns = [name for name in _COLUMNS if shown.get(name, True)]
 
     def build(kept: Sequence[str]) -> Table:
         return _table(run, kept, screen.width)
@@ -69,6 +71,7 @@ def _cells(choice: Choice) -> dict[str, str]:
         "*" if choice.best else "",
         str(f["gpus"]),
         seconds(f["step_s"]),
+        _interval(f["step_s_low"], f["step_s_high"]),
         count(f["gpu_s_per_step"]),
         f"{f['usd_per_step']:.3g}" if f["usd_per_step"] is not None else "-",
         count(f["rollout_tokens_per_s"]),
@@ -76,6 +79,10 @@ def _cells(choice: Choice) -> dict[str, str]:
         f"{f['staleness_mean']:.2f}",
     )
     return dict(zip(_COLUMNS, values, strict=True))
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "-" if low is None or high is None else f"{seconds(low)} to {seconds(high)}"
 
 
 def _say_why(screen: Console, alike: Sequence[Choice]) -> None:

@@ -25,12 +25,14 @@ from simulator.results.write import write_rows
 from simulator.scenario.file import RawScenario, override
 from simulator.scenario.scenario import Scenario
 from simulator.spans import StepRecord
+from simulator.studies.redrawn import intervals
 from simulator.studies.simulate import from_raw, simulate
 
 Aim = Literal["step_s", "gpu_s", "usd"]
 MOST_CHOICES = 10_000
-COLUMNS = ("gpus", "step_s", "gpu_s_per_step", "usd_per_step", "rollout_tokens_per_s",
-           "trained_tokens_per_gpu_s", "bubble_fraction", "staleness_mean")  # fmt: skip
+COLUMNS = ("gpus", "step_s", "step_s_low", "step_s_high", "gpu_s_per_step", "usd_per_step",
+           "rollout_tokens_per_s", "trained_tokens_per_gpu_s", "bubble_fraction",
+           "staleness_mean")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,17 +93,19 @@ def explore(
     policies: Sequence[str | Policy],
     on_choice: Callable[[], None] | None = None,
     on_step: Callable[[StepRecord], None] | None = None,
+    draws: int = 0,
 ) -> list[Choice]:
     """Simulates every combination of settings and policies, in order.
 
-    policies: chains, as objects or as on the command line. Raises ScenarioError or RunError where
-    none of them can be run: the reason of the first.
+    policies: chains, as objects or as on the command line. draws: further runs of each, drawn alike
+    for all, for the 90 % interval of its step time (`simulator.studies.redrawn`). Raises
+    ScenarioError or RunError where none of them can be run: the reason of the first.
     """
     found: list[Choice] = []
     first: RollcastError | None = None
     for settings, policy in _grid(vary, policies):
         try:
-            found.append(_choice(raw, settings, policy, on_step))
+            found.append(_choice(raw, settings, policy, on_step, draws))
         except RollcastError as error:
             first = first or error
             name = policy if isinstance(policy, str) else label(policy)
@@ -126,16 +130,21 @@ def _choice(
     settings: Mapping[str, Any],
     policy: str | Policy,
     on_step: Callable[[StepRecord], None] | None,
+    draws: int,
 ) -> Choice:
     texts = [f"{key}={json.dumps(value, default=str)}"
              for keys, value in settings.items() for key in keys.split("=")]  # fmt: skip
     scenario = from_raw(override(raw, texts, option="--vary")).with_policy(policy)
-    summary = simulate(scenario, on_step).summary
+    result = simulate(scenario, on_step)
+    summary = result.summary
+    low, high = intervals(result, draws, on_step)["step_s"] if draws else (None, None)
     steps, gpus = max(summary["steps"], 1), summary["gpus"]
     gpu_s = gpus * summary["makespan_s"] / steps
     figures = {
         "gpus": gpus,
         "step_s": summary["step_s"],
+        "step_s_low": low,
+        "step_s_high": high,
         "gpu_s_per_step": gpu_s,
         "usd_per_step": summary["cost_usd"] / steps if "cost_usd" in summary else None,
         "rollout_tokens_per_s": summary["rollout_tokens_per_s"],

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +17,10 @@ import pytest
 from engine.export.write import STACKS, export
 from engine.stacks.exported import PLAN_FILE, read_exported
 from engine.stacks.limits import SLIME, VERL
-from simulator.cli.app import main
 from simulator.errors import RunError, ScenarioError
 from simulator.plan import Batch, Launch, StepPlan
 from simulator.policies import POLICIES
+from tests.conftest import Cli
 from tests.export.scenarios import scenario
 
 ROOT = Path(__file__).parent.parent.parent
@@ -51,21 +50,6 @@ TABLE = {
 }
 GIVEN = {"pods": "pods(keep=2)"}
 APART = ("one_step_off", "fully_async", "pipeline_rl", "streaming")
-
-Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def call(*argv: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main([str(arg) for arg in argv])
-        said = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, said.out, said.err
-
-    return call
 
 
 def placed(name: str) -> dict[str, object]:

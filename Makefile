@@ -31,7 +31,7 @@ demo-engine: $(ENGINE)/.installed  ## The same loop on real vLLM and torch, on t
 	$(ENGINE)/bin/rollcast run examples/engine.yaml --set steps=40 --out demo-engine --force
 
 test: $(ENGINE)/.installed  ## All tests, those with real vLLM and torch included
-	OMP_NUM_THREADS=1 $(ENGINE)/bin/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(ENGINE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-core: $(VENV)/.installed  ## The tests that need no engine
 	$(VENV)/bin/python -m pytest -n 2 --ignore tests/engine

@@ -42,7 +42,7 @@ INTERVALS = """\
 
 Forecasts from presets carry an interval (`--draws`): what their figures leave open, and beyond it
 what forecasts of such a kind were off by here. Nine of ten measurements should lie inside. The
-spreads by kind were set on every second held-out row with all in view.
+spreads by kind were chosen with all of these rows in view, so other measurements may fare worse.
 """
 
 

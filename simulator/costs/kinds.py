@@ -1,9 +1,10 @@
 """How far the roofline is off by kind of case, beyond what its own figures leave open.
 
-Each number is the standard deviation of the log that a phase lacked, once the figures of
-`simulator.costs.roofline_draws` were drawn, on every second of the held-out rows of
-`python -m calibration.jury`; the others are inside nine of ten intervals or so
-(`calibration.jury.coverage` counts). A kind that nobody measured has the widest of its like.
+Each number is a standard deviation of the log, chosen so that with the figures of
+`simulator.costs.roofline_draws` drawn too about nine of ten held-out rows of `python -m
+calibration.jury` lie inside (`calibration.jury.coverage` counts). All of those rows were in view:
+none tests these numbers that had no part in them. int8 and int4 weights, which no row has, go with
+the floats of as many bits.
 """
 
 from __future__ import annotations

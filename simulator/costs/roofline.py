@@ -395,9 +395,10 @@ class RooflineCost(RooflineOptions):
         moved = self.placement == "colocated" and self.offload_optimizer
         if moved and trainer.state_copies == "pageable" and isinstance(self.switch_fixed_s, Unsaid):
             said.append(
-                f"switches: the default switch_fixed_s of {self.switch_fixed_s:g} s was fitted to "
-                "stacks whose states go to pageable memory, and has those copies in it; set "
-                "engine_sleep or switch_fixed_s beside state_copies"
+                f"switches: the default switch_fixed_s, {self.switch_fixed_s:g} s, is of an engine "
+                "in TRL's loop; stacks that copy states to pageable memory, such as NeMo-RL, keep "
+                "the engine's weights there too, which takes longer; set engine_sleep or "
+                "switch_fixed_s beside state_copies"
             )
         if self.tensor_parallel > 1 and gpu.interconnect_bytes_per_s <= PCIE_BYTES_PER_S:
             how = (

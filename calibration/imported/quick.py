@@ -12,15 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibration.imported.batches import Batch
-from simulator.costs.base import Curve, Extremes, Iteration, ScenarioCost, TrainCost, TrainLoad
+from simulator.costs.around import Around
+from simulator.costs.base import ScenarioCost, TrainCost, TrainLoad
 
 
 @dataclass(frozen=True)
-class QuickCost:
-    """``inner`` with an update's phases as seconds a rollout and a token. times: by which a batch
-    is smaller than the run's, whose seconds are meant."""
+class QuickCost(Around):
+    """``inner`` with an update's phases as seconds a rollout and a token; its draws are the inner
+    model's, of whole updates. times: by which a batch is smaller than the run's, whose seconds are
+    meant."""
 
-    inner: ScenarioCost
     phases: tuple[tuple[str, float, float], ...]
     times: float = 1.0
 
@@ -49,39 +50,3 @@ class QuickCost:
             (name, self.times * (each * load.rollouts + slope * load.tokens))
             for name, each, slope in self.phases
         ))  # fmt: skip
-
-    def decode_curve(self, rollouts: int) -> Curve:
-        """The inner model's."""
-        return self.inner.decode_curve(rollouts)
-
-    def mixed_iteration_s(self, work: Iteration) -> float:
-        """The inner model's."""
-        return self.inner.mixed_iteration_s(work)
-
-    @property
-    def sync_s(self) -> float:
-        """The inner model's."""
-        return self.inner.sync_s
-
-    @property
-    def switch_to_train_s(self) -> float:
-        """The inner model's."""
-        return self.inner.switch_to_train_s
-
-    @property
-    def switch_to_rollout_s(self) -> float:
-        """The inner model's."""
-        return self.inner.switch_to_rollout_s
-
-    @property
-    def kv_pool_tokens(self) -> int | None:
-        """The inner model's."""
-        return self.inner.kv_pool_tokens
-
-    def warnings(self, extremes: Extremes) -> list[str]:
-        """The inner model's."""
-        return self.inner.warnings(extremes)
-
-    def drawn(self, rng: np.random.Generator) -> ScenarioCost:
-        """The inner model's, for whole updates."""
-        return self.inner.drawn(rng)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +114,11 @@ class Offline:
     rollouts: int
 
 
+def _running(row: Row, cost: RooflineCost) -> int:
+    """Requests that run at a time: those that the pool holds to their last token."""
+    return max(1, min(MAX_BATCH, cost.kv_pool_tokens // (row.input_tokens + row.output_tokens)))
+
+
 def offline(row: Row) -> Offline:
     """All requests of a row at once, through one simulated replica.
 
@@ -122,8 +127,7 @@ def offline(row: Row) -> Offline:
     host's work can be added afterwards.
     """
     bare = _cost(row.model, row.gpu, row.precision, row.tensor_parallel)
-    prompt, output = row.input_tokens, row.output_tokens
-    running = max(1, min(MAX_BATCH, bare.kv_pool_tokens // (prompt + output)))
+    prompt, output, running = row.input_tokens, row.output_tokens, _running(row, bare)
     blocks = -(-(prompt + output) // BLOCK_TOKENS) + 1
     pool = running * blocks * BLOCK_TOKENS
     engine = EngineSpec(running, MAX_BATCHED_TOKENS, pool, BLOCK_TOKENS, False)
@@ -139,9 +143,14 @@ def offline(row: Row) -> Offline:
 def _drawn(row: Row) -> tuple[tuple[CostModel, ...], CostModel, Callable[[CostModel], float]]:
     """Costs drawn anew, those they are held against, and what of them a run's time grows with."""
     key = (row.model, row.gpu, row.precision, row.tensor_parallel)
-    prompt, output = row.input_tokens, row.output_tokens
-    running = max(1, min(MAX_BATCH, _cost(*key).kv_pool_tokens // (prompt + output)))
-    return _draws(*key), _cost(*key), lambda cost: token_s(cost, running, prompt, output)
+    base = _cost(*key)
+    served = partial(
+        token_s,
+        running=_running(row, base),
+        prompt=row.input_tokens,
+        output=row.output_tokens,
+    )
+    return _draws(*key), base, served
 
 
 @cache

@@ -13,7 +13,8 @@ from typing import Annotated
 
 import numpy as np
 
-from simulator.costs.base import Curve, Extremes, Iteration, ScenarioCost, TrainCost, TrainLoad
+from simulator.costs.around import Around
+from simulator.costs.base import Curve, Iteration, ScenarioCost, TrainCost, TrainLoad
 from simulator.options import Above, Between, Doc, Options
 
 _FACTOR = Above(0, 1000)
@@ -70,11 +71,10 @@ _TRAINER = {"log_prob": "log_prob", "reference": "log_prob", "rest": "rest"}
 
 
 @dataclass(frozen=True)
-class ScaledCost:
+class ScaledCost(Around):
     """``inner`` times factors by phase; see `Scale`. spreads: the standard deviation of the log of
     the factors, in place of what ``inner`` says of its own uncertainty; of those left out, none."""
 
-    inner: ScenarioCost
     factors: Mapping[str, float]
     spreads: Mapping[str, float] = field(default_factory=dict)
     _curves: dict[int, Curve] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -120,15 +120,6 @@ class ScaledCost:
     def switch_to_rollout_s(self) -> float:
         """Seconds from synced weights to the first rollout on shared GPUs."""
         return self.inner.switch_to_rollout_s * self.factors["switch"]
-
-    @property
-    def kv_pool_tokens(self) -> int | None:
-        """The inner model's."""
-        return self.inner.kv_pool_tokens
-
-    def warnings(self, extremes: Extremes) -> list[str]:
-        """The inner model's."""
-        return self.inner.warnings(extremes)
 
     def drawn(self, rng: np.random.Generator) -> ScenarioCost:
         """Where factors say how sure they are, those drawn anew, on costs as they are; else these

@@ -71,6 +71,11 @@ class CostSection(Options):
         """The source of that name, with nothing else said of it. Raises ScenarioError."""
         return cls.from_mapping({choice(kind, field, SOURCES): None}, field)
 
+    @property
+    def of_the_roofline(self) -> RooflineSection | None:
+        """What prices updates, syncs and switches; None where coefficients or a file do."""
+        return self.roofline if self.tables is None else self.tables.roofline
+
     def agree(self) -> None:
         """It is one of them."""
         if sum(getattr(self, kind) is not None for kind in SOURCES) != 1:

@@ -72,7 +72,7 @@ def _from_model(
     roofline = RooflineCost.from_options(
         network,
         gpu,
-        section.roofline if section.tables is None else section.tables.roofline,
+        section.of_the_roofline,
         tensor_parallel=shape.gpus_per_replica // stages,
         pipeline_parallel=stages,
         replicas=shape.replicas,

@@ -178,7 +178,7 @@ def _shape(cluster: ClusterSection) -> ClusterShape:
 
 def _other_gpus(section: CostSection) -> int:
     """GPUs of reference, critic and reward models."""
-    roofline = section.tables.roofline if section.tables else section.roofline
+    roofline = section.of_the_roofline
     if roofline is None:
         return 0
     from simulator.costs.roles import roles_apart

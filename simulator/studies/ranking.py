@@ -10,7 +10,7 @@ far the roofline is off published measurements.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -99,7 +99,15 @@ def redraw(
     Raises ScenarioError or RunError where one of them cannot be run.
     """
     scenarios = [result.scenario for result in results.values()]
-    drawn = [[_mean_step(redrawn(s, d + 1), on_step) for s in scenarios] for d in range(draws)]
+    drawn = []
+    for draw in range(1, draws + 1):
+        alike = redrawn(scenarios[0], draw)
+        drawn.append(
+            [
+                _mean_step(replace(each, workload=alike.workload, cost=alike.cost), on_step)
+                for each in scenarios
+            ]
+        )
     step_s = np.array([result.summary["step_s"] for result in results.values()])
     return Ranking(tuple(results), step_s, np.array(drawn), "redrawn")
 

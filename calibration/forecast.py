@@ -31,6 +31,7 @@ from simulator.scenario.file import RawScenario
 from simulator.scenario.scenario import Scenario, build_scenario
 from simulator.spans import Run
 from simulator.studies.bootstrap import block_rows
+from simulator.studies.interval import ends
 from simulator.workload.build import Workload
 from simulator.workload.draws import GroupDraw
 from simulator.workload.measured import ResampledWorkload
@@ -71,13 +72,6 @@ class Forecast:
     def total_interval(self, level: float = 0.9) -> FloatArray:
         """Lower and upper end of the run time, shape (2,)."""
         return ends(self.total_s, level)
-
-
-def ends(draws: FloatArray, level: float) -> FloatArray:
-    """The interval, over the first axis, that holds one more draw with probability ``level``: the
-    order statistics of rank (n + 1) p, as far as n draws go."""
-    tail = (1.0 - level) / 2.0
-    return np.asarray(np.quantile(draws, [tail, 1.0 - tail], axis=0, method="weibull"))
 
 
 class MeasuredWorkload:

@@ -16,8 +16,8 @@ from calibration.forecast import DRAWS, METRICS, Forecast, Mode, forecast, measu
 from calibration.robust import FloatArray
 from calibration.tempo import by_phase
 from simulator.errors import ScenarioError
+from simulator.studies.interval import LEVEL
 from simulator.studies.ranking import SURE
-from simulator.studies.redrawn import LEVEL
 
 _NO_SETTING = ("policy", "seed", "steps", "name", "cost", "workload.lengths", "workload.rewards")
 _ABSOLUTE = ("bubble", "staleness")  # may be 0: errors are differences, not shares

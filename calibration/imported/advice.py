@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from calibration.forecast import ends
 from calibration.imported.model import Drift, Fit
 from calibration.imported.runs import LAST_STEPS, WARM_STEPS, SmallRun
 from calibration.imported.scenario import setting
@@ -17,8 +16,8 @@ from calibration.imported.steps import Steps
 from calibration.logs.draft import Part
 from calibration.logs.run_log import RunLog
 from simulator.errors import RunError, ScenarioError
+from simulator.studies.interval import LEVEL, ends
 
-LEVEL = 0.9
 DRAWS = 10
 _POINT_STEPS, _DRAWN_STEPS = 20, 3
 _BUDGET = 50_000  # rollouts of all runs together

@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.forecast import ends
 from calibration.imported import model as fits
 from calibration.imported import responses as own_rollouts
 from calibration.imported.batches import Batch
@@ -19,9 +18,9 @@ from calibration.logs.run_log import RunLog
 from calibration.robust import FloatArray
 from simulator.costs.scaled import PHASES
 from simulator.studies.bootstrap import block_rows
+from simulator.studies.interval import LEVEL, ends
 
 Mode = Literal["predict", "replay"]
-LEVEL = 0.9
 _MOST_DRAWN = 150_000  # rollouts
 _FEWEST, _MOST = 2, 40  # draws of lengths
 _NOISE = 20  # draws of factors and moods for each

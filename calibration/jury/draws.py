@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from simulator.costs import CostModel, Iteration, ScenarioCost
+from simulator.studies.interval import ends
 
 DRAWS = 40
-SHARE = 0.9
 
 
 def drawn(cost: ScenarioCost, draws: int = DRAWS) -> tuple[ScenarioCost, ...]:
@@ -27,15 +27,8 @@ def interval(
     ``costs`` over what it is by ``base``. For a forecast that is the seconds themselves, or one
     that grows with them."""
     ratios = [seconds(cost) / seconds(base) for cost in costs]
-    low, high = ends(ratios)
+    low, high = ends(ratios).tolist()
     return forecast * low, forecast * high
-
-
-def ends(values: Sequence[float]) -> tuple[float, float]:
-    """The ends of the middle 90 %."""
-    tail = (1.0 - SHARE) / 2.0
-    low, high = np.quantile(values, [tail, 1.0 - tail], method="weibull").tolist()
-    return low, high
 
 
 def iteration_s(cost: CostModel, work: Iteration) -> float:

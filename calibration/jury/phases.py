@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from calibration.jury.draws import ends
 from calibration.jury.files import PUBLISHED, number, one_of, read_rows, whole
 from calibration.jury.rl_steps import (
     DRAWS,
@@ -39,6 +38,7 @@ from calibration.jury.verdict import (
 )
 from simulator.scenario.file import RawScenario
 from simulator.scenario.scenario import Scenario
+from simulator.studies.interval import ends
 from simulator.studies.simulate import from_raw, simulate
 
 FILE = "rl_phases.csv"
@@ -152,11 +152,11 @@ def judge(steps: list[Step]) -> tuple[list[Case], dict[str, dict[str, Any]]]:
         drawn = [drawn_s(small, draw) for draw in range(DRAWS)]
         for phase, measured_s in step.phases_s.items():
             role = step.log_prob_role if phase == "log_prob" else step.run.role
+            low, high = ends([guess[phase] * each[phase] / base[phase] for each in drawn]).tolist()
             cases.append(
                 Case(
                     phase, step.run.name, "s", measured_s, guess[phase],
-                    role, *ends([guess[phase] * each[phase] / base[phase] for each in drawn]),
-                    step.run.name,
+                    role, low, high, step.run.name,
                 )
             )  # fmt: skip
     return cases, scenarios

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from calibration.jury.draws import ends
 from calibration.jury.files import PUBLISHED, number, one_of, read_rows, whole
 from calibration.jury.verdict import Case, Check, Kind, Role, Source, explain, mape, mape_checks
 from simulator.costs import RooflineTrainer
@@ -18,6 +17,7 @@ from simulator.costs.stacks import Stack
 from simulator.errors import ScenarioError
 from simulator.scenario.file import RawScenario
 from simulator.scenario.scenario import Scenario
+from simulator.studies.interval import ends
 from simulator.studies.simulate import from_raw, simulate
 
 FILE = "rl_steps.csv"
@@ -281,21 +281,22 @@ def judge(runs: list[RlRun]) -> tuple[list[Case], dict[str, dict[str, Any]]]:
         drawn[run.name] = [level * drawn_s(small, draw) for draw in range(DRAWS)]
     cases, known = [], {run.name: run.step_s for run in runs}
     for run in runs:
+        low, high = ends(drawn[run.name]).tolist()
         cases.append(
             Case(
                 f"{FRAMEWORKS[run.framework]} step", run.name, "s", run.step_s, guesses[run.name],
-                run.role, *ends(drawn[run.name]), run.name,
+                run.role, low, high, run.name,
             )
         )  # fmt: skip
     for run in runs:
         if run.against:
-            ratios = np.divide(drawn[run.name], drawn[run.against]).tolist()
+            low, high = ends(np.divide(drawn[run.name], drawn[run.against])).tolist()
             cases.append(
                 Case(
                     f"{FRAMEWORKS[run.framework]} ratio, one-step-off over on-policy", run.name, "",
                     run.step_s / known[run.against], guesses[run.name] / guesses[run.against],
                     run.role if run.framework == "nemo" else "held out",
-                    *ends(ratios), run.name,
+                    low, high, run.name,
                 )
             )  # fmt: skip
     return cases, scenarios

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.forecast import ends
 from calibration.imported.wander import Wander
 from calibration.robust import FloatArray
 from simulator.studies.bootstrap import block_rows
+from simulator.studies.interval import LEVEL, ends
 
-LEVEL = 0.9
 LEAST = 3
 """Steps without which nothing is forecast."""
 _DRAWS = 400

@@ -148,8 +148,8 @@ def show_comparison(
 
 def _sureness(ranking: Ranking | None) -> str:
     """What the intervals are, and which policies may change places."""
+    from simulator.studies.interval import LEVEL
     from simulator.studies.ranking import LEAST_STEPS, SURE
-    from simulator.studies.redrawn import LEVEL
 
     if ranking is None:
         return f"Fewer than {LEAST_STEPS} steps: no interval. Give more, or --draws N."

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from simulator.scenario.scenario import Scenario
 from simulator.spans import StepRecord
 from simulator.studies.bootstrap import BLOCK_STEPS, block_rows
-from simulator.studies.redrawn import LEVEL, redrawn
+from simulator.studies.interval import ends
+from simulator.studies.redrawn import redrawn
 from simulator.studies.simulate import Result, simulate
 
 SURE = 0.95
@@ -53,8 +54,7 @@ class Ranking:
     def speedup(self, name: str) -> tuple[float, float]:
         """The 90 % interval of the first policy's mean step time over this one's."""
         ratios = self.draws[:, 0] / self.draws[:, self.names.index(name)]
-        tail = (1.0 - LEVEL) / 2.0
-        low, high = np.quantile(ratios, [tail, 1.0 - tail], method="weibull").tolist()
+        low, high = ends(ratios).tolist()
         return low, high
 
     def sure(self, faster: str, slower: str) -> float:

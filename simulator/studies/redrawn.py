@@ -11,10 +11,10 @@ from simulator.options import read
 from simulator.scenario.file import RawScenario, override
 from simulator.scenario.scenario import Scenario
 from simulator.spans import StepRecord
+from simulator.studies.interval import ends
 from simulator.studies.simulate import Result, from_raw, simulate
 from simulator.workload.length_specs import PresetLengths
 
-LEVEL = 0.9
 LEAST_DRAWS = 10
 """Fewer say nothing about the ends of a 90 % interval."""
 
@@ -59,11 +59,8 @@ def intervals(
     """The 90 % intervals of a finished run's figures (`UNCERTAIN`, those that it has), by ``draws``
     further runs. Raises ScenarioError or RunError where one of them cannot be run."""
     found = [simulate(redrawn(result.scenario, d + 1), on_step).summary for d in range(draws)]
-    tail = (1.0 - LEVEL) / 2.0
     return {
-        key: np.quantile(
-            [summary[key] for summary in found], [tail, 1.0 - tail], method="weibull"
-        ).tolist()
+        key: ends([summary[key] for summary in found]).tolist()
         for key in UNCERTAIN
         if key in result.summary
     }

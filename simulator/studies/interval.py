@@ -1,0 +1,18 @@
+"""The interval of what was drawn many times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEVEL = 0.9
+"""Of the intervals that are shown."""
+
+
+def ends(draws: Sequence[float] | NDArray[np.float64], level: float = LEVEL) -> NDArray[np.float64]:
+    """Lower and upper end, over the first axis, of the interval that holds one more draw with
+    probability ``level``: the order statistics of rank (n + 1) p, as far as n draws go."""
+    tail = (1.0 - level) / 2.0
+    return np.asarray(np.quantile(draws, [tail, 1.0 - tail], axis=0, method="weibull"))

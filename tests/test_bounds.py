@@ -1,4 +1,4 @@
-"""A bound on staleness is one: nothing older is trained on, nothing is lost, and the run goes on."""
+"""A bound on staleness is one: nothing older is trained on, nothing is lost, and runs go on."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ from simulator.cluster.simulated import SimulatedCluster
 from simulator.errors import ScenarioError
 from simulator.loop import run
 from simulator.loop.deadlines import Due, due
-from simulator.plan import AllDone, Batch, EnoughGroups, Launch, Staleness, StepPlan
+from simulator.plan import AllDone, Batch, Launch, Staleness, StepPlan
 from simulator.policies import check_policy, parse_policy
 from simulator.policy import Policy
-from simulator.spans import DROPPED, TRAINED, Run
-from simulator.testing import Trial, bound_holds, conserves, never_on_two_replicas, try_on
+from simulator.spans import DROPPED
+from simulator.testing import Trial, bound_holds, conserves, never_on_two_replicas
 from simulator.testing.listed import ListedWorkload
 from simulator.testing.strategies import (
     Cycle,
     Scenario,
-    TableCost,
-    TableWorkload,
     clusters,
     run_scenario,
     scenarios,
@@ -191,10 +189,10 @@ def _world(lengths: Any) -> tuple[Any, ...]:
 def test_rare_syncs_and_running_ahead_beyond_a_bound_are_refused(exceeded: Any) -> None:
     bound = StepPlan(Batch(2, 2), staleness=Staleness(1, exceeded))
     replace(bound, sync_every=2).check()
-    with pytest.raises(ScenarioError, match="up to 2 versions old, beyond the bound .* of 1"):
+    with pytest.raises(ScenarioError, match=r"up to 2 versions old, beyond the bound .* of 1"):
         replace(bound, sync_every=3).check()
     check_policy(parse_policy("one_step_off"), bound)
-    with pytest.raises(ScenarioError, match="up to 2 updates ahead .* beyond the bound .* of 1"):
+    with pytest.raises(ScenarioError, match=r"up to 2 updates ahead .* beyond the bound .* of 1"):
         check_policy(parse_policy("one_step_off(steps=2)"), bound)
     with pytest.raises(ScenarioError, match="at least 0, not -1"):
         replace(bound, staleness=Staleness(-1, exceeded)).check()

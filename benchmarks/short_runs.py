@@ -2,9 +2,9 @@
 
 For every policy the steady step time (``step_s``) of a short and of a long run of one scenario, and
 how far they are apart: as they are, and by token. The first ten steps of a run have other lengths
-than the 500; that is chance and no start-up, and all policies have it alike. By token each step time
-is divided by the mean of the tokens trained on in the steps that it is the mean of. Beside them the
-plain mean of the ten steps, start-up and all, which `step_s` used to be.
+than the 500; that is chance and no start-up, and all policies have it alike. By token each step
+time is divided by the mean of the tokens trained on in the steps that it is the mean of. Beside
+them the plain mean of the ten steps, start-up and all, which `step_s` used to be.
 """
 
 from __future__ import annotations

@@ -370,9 +370,10 @@ def summarise(run: Run) -> dict[str, Any]:
     step_s_p50 and step_s_p95 of its steps, which are ``steady_steps[0]`` to ``steady_steps[1]``
     (left out; `simulator.results.steady`); fill_s, what the start-up took beyond so many steady
     steps, and drain_s the steps after the last rollouts (below 0 where they are short), so that
-    makespan_s is steps * step_s + fill_s + drain_s; the totals of rollout_s, train_s, sync_s, switch_s; queue_s_mean, of a stay, from submit to first
-    computed. Tokens: the ledger; rollout_tokens_per_s is generated tokens over rollout time, the
-    wait for aborted rollouts included; trained_tokens_per_s is over the makespan.
+    makespan_s is steps * step_s + fill_s + drain_s; the totals of rollout_s, train_s, sync_s,
+    switch_s; queue_s_mean, of a stay, from submit to first computed. Tokens: the ledger;
+    rollout_tokens_per_s is generated tokens over rollout time, the wait for aborted rollouts
+    included; trained_tokens_per_s is over the makespan.
 
     bubble_fraction is idle over held GPU-seconds, and bubble_by_cause splits it (`gpu_lanes`);
     underfilled_fraction is the tail, as a share of rollout time. straggler_rate: share of complete

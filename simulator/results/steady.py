@@ -58,9 +58,10 @@ def steady_state(
     carries: whether anything goes over from one step to the next; where nothing does, every step is
     steady, and a run of one is long enough.
 
-    The start-up ends by the time when each state is within the range that it has in the run's later
-    half, or a while later (step times lag behind); the step times decide where, by the least
-    variance of the mean of those that are left (MSER; White, Simulation 69, 1997). Of what is left,
+    The start-up ends once each state is within the range that it has in the run's later half, or a
+    while later, as step times lag behind, at most as long again; the step times decide where, by
+    the least variance of the mean of those that are left (MSER; White, Simulation 69, 1997): alone
+    they could not, where lengths make them differ by more than the start-up does. Of what is left,
     so much is taken that it begins and ends with as much work left over, lest part of a cycle of
     long and short steps be counted.
     """
@@ -71,7 +72,7 @@ def steady_state(
     stop = max(count - drain, 1)
     last = stop // 2
     settles = max((_settled(np.asarray(state, dtype=float)[:stop]) for state in states), default=0)
-    start = _least_variance(times[:stop], min(2 * settles, last))
+    start = _least_variance(times[:stop], min(settles, last), min(2 * settles, last))
     level = np.concatenate(([0.0], np.asarray(waiting, dtype=float)[:stop]))
     if len(level) == stop + 1:
         start = _as_at_the_end(level, start, max(start, stop - LEAST_STEPS), same)
@@ -122,10 +123,11 @@ def _settled(state: FloatArray) -> int:
     return int(np.argmax(inside))
 
 
-def _least_variance(times: FloatArray, most: int) -> int:
-    """How many of the first steps to leave out, at most ``most``."""
-    scores = [float(times[start:].var()) / (len(times) - start) for start in range(most + 1)]
-    return int(np.argmin(scores))
+def _least_variance(times: FloatArray, least: int, most: int) -> int:
+    """How many of the first steps to leave out, from ``least`` to ``most``."""
+    starts = range(least, most + 1)
+    scores = [float(times[start:].var()) / (len(times) - start) for start in starts]
+    return starts[int(np.argmin(scores))]
 
 
 def _as_at_the_end(level: FloatArray, first: int, most: int, same: float) -> int:

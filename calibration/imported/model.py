@@ -252,7 +252,7 @@ def _length(
     elif few is not None:
         slope = few.lengths()["drift_per_step"]
     else:
-        return Wander()
+        return Wander.still()
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.log(steps.column("mean_new_tokens"))
     return Wander.of(logs - slope * np.arange(len(logs)))

@@ -350,10 +350,11 @@ def test_a_resumed_run_in_a_file_of_its_own(tmp_path: Path) -> None:
 
 def test_slimes_two_writers_in_any_order(tmp_path: Path) -> None:
     truth = written.run()
-    made, trained = zip(*map(written.slime_lines, truth), strict=True)
+    made, trained, share = zip(*map(written.slime_lines, truth), strict=True)
     order = [made[0], made[1], trained[0], made[2], trained[1], made[3], trained[2], made[4],
-             trained[3], trained[4]]  # fmt: skip
+             trained[3], share[0], share[1], share[3], share[2], trained[4], share[4]]  # fmt: skip
     log = read_log([_console(tmp_path / "a.log", order)])
+    assert log.steps["mean_prompt_tokens"].tolist() == pytest.approx([written.PROMPT] * 5)
     assert log.steps["update_s"].tolist() == [t.update_s for t in truth]
     assert log.steps["generation_s"].tolist() == [t.generation_s for t in truth]
     assert log.first_steps == [1]

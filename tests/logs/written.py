@@ -247,7 +247,8 @@ def trl_trackio(path: Path, truth: list[Truth], config: Mapping[str, Any]) -> Pa
 
 
 def slime_lines(t: Truth) -> list[str]:
-    """observability/rollout_metrics.py and train_metric_utils.py: two lines a step."""
+    """observability/rollout_metrics.py and train_metric_utils.py and log_utils.py: three lines a
+    step."""
     made = (
         f"{{'rollout/response_len/mean': np.float64({t.mean}), "
         f"'rollout/response_len/median': 50.0, "
@@ -269,11 +270,15 @@ def slime_lines(t: Truth) -> list[str]:
         ),
         "perf/step_time": t.generation_s + 0.25 + t.log_prob_s + t.update_s,
     }
+    share = {"rollout/response_lengths": t.mean, "rollout/total_lengths": t.mean + PROMPT,
+             "rollout/truncated": t.cut, "rollout/raw_reward": 0.123}  # fmt: skip
     return [
         f"\x1b[36m(RolloutManager pid=7, ip=10.0.0.3)\x1b[0m [2026-08-01 10:00:00] "
         f"rollout_metrics.py:268 - perf {t.step}: {made}",
         f"\x1b[36m(MegatronTrainRayActor pid=9)\x1b[0m [2026-08-01 10:00:09] "
         f"train_metric_utils.py:401 - perf {t.step}: {trained}",
+        f"\x1b[36m(MegatronTrainRayActor pid=9)\x1b[0m [2026-08-01 10:00:09] log_utils.py:54 - "
+        f"rollout {t.step}: {share}",
     ]
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.chance import Drawn
 from simulator.studies.bootstrap import BLOCK_STEPS, block_rows
 from simulator.studies.compare import compare, table
 from simulator.studies.ranking import LEAST_STEPS, Ranking, from_steps, redraw
@@ -102,7 +103,7 @@ def test_roofline_costs_are_drawn_too() -> None:
     cost = scenario.cost
     assert isinstance(cost, RooflineCost)
     rng = np.random.default_rng(0)
-    drawn = [cost.with_figures_drawn(rng) for _ in range(200)]
+    drawn = [cost.with_figures_drawn(Drawn(rng)) for _ in range(200)]
     for name in ("host_s", "switch_fixed_s", "sync_fixed_s"):
         factors = np.array([getattr(each, name) / getattr(cost, name) for each in drawn])
         assert 0.2 <= factors.min() < factors.max() <= 7.0

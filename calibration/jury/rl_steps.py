@@ -12,6 +12,7 @@ import numpy as np
 
 from calibration.jury.files import PUBLISHED, number, one_of, read_rows, whole
 from calibration.jury.verdict import Case, Check, Kind, Role, Source, explain, mape, mape_checks
+from simulator.chance import Drawn
 from simulator.costs import RooflineTrainer
 from simulator.costs.stacks import Stack
 from simulator.errors import ScenarioError
@@ -267,7 +268,7 @@ def drawn_s(run: RlRun, draw: int) -> float:
 def costs_drawn(keys: Mapping[str, Any], draw: int) -> Scenario:
     """The scenario with its costs drawn anew."""
     built = from_raw(RawScenario(dict(keys)))
-    return replace(built, cost=built.cost.drawn(np.random.default_rng(draw)))
+    return replace(built, cost=built.cost.drawn(Drawn(np.random.default_rng(draw))))
 
 
 def judge(runs: list[RlRun]) -> tuple[list[Case], dict[str, dict[str, Any]]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from simulator.chance import Drawn
 from simulator.options import read
 from simulator.scenario.file import RawScenario, override
 from simulator.scenario.scenario import Scenario
@@ -39,14 +40,14 @@ def redrawn(scenario: Scenario, draw: int) -> Scenario:
     seed = scenario.seed + _SEED_STRIDE * draw
     rng = np.random.default_rng(seed)
     raw = _lengths_drawn(override(scenario.raw, (), seed), rng)
-    return replace(scenario, workload=from_raw(raw).workload, cost=scenario.cost.drawn(rng))
+    return replace(scenario, workload=from_raw(raw).workload, cost=scenario.cost.drawn(Drawn(rng)))
 
 
 def _lengths_drawn(raw: RawScenario, rng: np.random.Generator) -> RawScenario:
     lengths = raw.data["workload"]["lengths"]
     if not isinstance(lengths, dict) or "preset" not in lengths:
         return raw
-    drawn = read(PresetLengths, lengths, PresetLengths.FIELD).drawn(rng)
+    drawn = read(PresetLengths, lengths, PresetLengths.FIELD).drawn(Drawn(rng))
     keys = ("median_tokens", "between_sd", "within_sd", "runaway")
     found = {key: getattr(drawn, key) for key in keys if getattr(drawn, key) is not None}
     settings = [f"workload.lengths.{key}={value!r}" for key, value in found.items()]

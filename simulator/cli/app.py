@@ -44,12 +44,22 @@ Force = Annotated[bool, typer.Option("--force", help="Replace a run that --out h
 NoPlot = Annotated[bool, typer.Option("--no-plot", help="Leave out the picture.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Draws = Annotated[
+    int | None,
+    typer.Option(
+        "--draws",
+        metavar="N",
+        show_default=False,
+        help="Run all of it N times more for the 90 % intervals, with other lengths, rewards and "
+        "costs, as far as they are uncertain; left out, a few short runs do; 0: no intervals.",
+    ),
+]
+PlanDraws = Annotated[
     int,
     typer.Option(
         "--draws",
         metavar="N",
-        help="Run all of it N times more, with other lengths, rewards and costs, as far as they "
-        "are uncertain, for 90 % intervals; a comparison without it has those of its own steps.",
+        help="Run each choice N times more, with other lengths, rewards and costs, as far as they "
+        "are uncertain, for 90 % intervals.",
     ),
 ]
 
@@ -89,7 +99,7 @@ def simulate(
     force: Force = False,
     no_plot: NoPlot = False,
     as_json: Json = False,
-    draws: Draws = 0,
+    draws: Draws = None,
 ) -> None:
     """Run one scenario and show what came of it.
 
@@ -106,13 +116,12 @@ def simulate(
     if out is not None:
         check_target(out, force)
     checked = load(scenario, *(settings or ()), seed=seed)
-    with _progress(checked.policy_name, checked.steps * (1 + draws)) as advance:
+    with _progress(checked.policy_name, checked.steps * (1 + (draws or 0))) as advance:
         result = run_scenario(checked, advance)
-        if draws:
-            from simulator.studies.redrawn import intervals
+        if draws != 0:
+            from simulator.studies.uncertainty import add_intervals
 
-            result.summary["draws"] = draws
-            result.summary["intervals"] = intervals(result, draws, advance)
+            add_intervals(result, draws, advance, _keep_on)
     if out is not None:
         description = {"name": checked.name, **_resolved(checked)}
         write_folder(
@@ -144,7 +153,7 @@ def compare(
     force: Force = False,
     no_plot: NoPlot = False,
     as_json: Json = False,
-    draws: Draws = 0,
+    draws: Draws = None,
 ) -> None:
     """Run one scenario under several policies, side by side.
 
@@ -166,9 +175,13 @@ def compare(
     if len(names) == 1 and names[0] != "sync":
         names = ["sync", *names]
     variants = [checked.with_policy(name) for name in names]
-    with _progress("", checked.steps * len(variants) * (1 + draws)) as advance:
+    with _progress("", checked.steps * len(variants) * (1 + (draws or 0))) as advance:
         results = run_all(variants, advance)
-        sure = ranking.redraw(results, draws, advance) if draws else ranking.from_steps(results)
+        sure = None
+        if draws is None:
+            sure = ranking.from_short_runs(results, _keep_on)
+        elif draws:
+            sure = ranking.redraw(results, draws, advance)
     if out is not None:
         write = partial(write_comparison, results=results, ranking=sure, plot=not no_plot)
         write_folder(out, write, force)
@@ -203,7 +216,7 @@ def plan(
     seed: Seed = None,
     force: Force = False,
     as_json: Json = False,
-    draws: Draws = 0,
+    draws: PlanDraws = 0,
 ) -> None:
     """Run one scenario over a grid of settings, and see what pays.
 
@@ -285,13 +298,13 @@ def init(
     show(name)
 
 
-def _check_draws(draws: int) -> None:
+def _check_draws(draws: int | None) -> None:
     if not draws:
         return
     from simulator.studies.redrawn import LEAST_DRAWS
 
     if draws < LEAST_DRAWS:
-        raise ScenarioError("--draws", f"is {draws}; give at least {LEAST_DRAWS}, or none")
+        raise ScenarioError("--draws", f"is {draws}; give at least {LEAST_DRAWS}, or 0 for none")
 
 
 def _resolved(scenario: Any) -> dict[str, Any]:

@@ -55,27 +55,30 @@ class Levels:
     """The named inputs at so many standard deviations of a normal, or at that quantile of what is
     not normal; all others as they are taken to be.
 
-    names: those that were asked for, in order, and have some spread.
+    names: those that were asked for and have some spread, in order, with the value that they got in
+    words.
     """
 
     def __init__(self, levels: Mapping[str, float] | None = None) -> None:
         self._levels = levels or {}
-        self.names: dict[str, None] = {}
+        self.names: dict[str, str] = {}
 
     def normal(self, name: str) -> float:
         """See `Chance.normal`."""
-        self.names[name] = None
-        return self._levels.get(name, 0.0)
+        z = self._levels.get(name, 0.0)
+        self.names[name] = f"{z:+.2g} sd"
+        return z
 
     def factor(self, name: str, low: float, high: float) -> float:
         """See `Chance.factor`."""
         if low == high:
             return low
-        self.names[name] = None
-        if name not in self._levels:
-            return 1.0
-        quantile = 0.5 * math.erfc(-self._levels[name] / math.sqrt(2.0))
-        return float(low * (high / low) ** quantile)
+        found = 1.0
+        if name in self._levels:
+            quantile = 0.5 * math.erfc(-self._levels[name] / math.sqrt(2.0))
+            found = float(low * (high / low) ** quantile)
+        self.names[name] = f"{found:.2f}x"
+        return found
 
     def normals(self, name: str, covariance: NDArray[np.float64]) -> NDArray[np.float64]:
         """See `Chance.normals`: one input for each principal direction, ``name 1`` the widest."""

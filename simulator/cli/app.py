@@ -11,11 +11,15 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from simulator.errors import RollcastError, ScenarioError
+
+if TYPE_CHECKING:
+    from simulator.scenario.scenario import Scenario
+    from simulator.studies.tornado import Asked, Bar
 
 app = typer.Typer(
     name="rollcast",
@@ -100,11 +104,25 @@ def simulate(
     no_plot: NoPlot = False,
     as_json: Json = False,
     draws: Draws = None,
+    tornado: Annotated[
+        bool,
+        typer.Option("--tornado", help="Show what moves a step most: each uncertain input alone."),
+    ] = False,
+    tornado_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tornado-key",
+            metavar="key=20%",
+            help="A key of the scenario to vary too, by a share of it or as key=LOW,HIGH; with "
+            "--tornado. Repeat it.",
+        ),
+    ] = None,
 ) -> None:
-    """Run one scenario and show what came of it.
+    """Run one scenario and show what came of it, with 90 % intervals.
 
     With --out: spans.csv, steps.csv, rollouts.csv, decisions.jsonl, summary.json, scenario.json,
-    trace.json.gz (opens in ui.perfetto.dev) and timeline.png.
+    trace.json.gz (opens in ui.perfetto.dev), timeline.png, and tornado.csv and tornado.png of a
+    tornado.
     """
     from simulator.cli import tables
     from simulator.results.folder import check_target, write_folder
@@ -116,22 +134,30 @@ def simulate(
     if out is not None:
         check_target(out, force)
     checked = load(scenario, *(settings or ()), seed=seed)
+    asked = _tornado_keys(checked, tornado, tornado_key or ())
+    bars: list[Bar] = []
     with _progress(checked.policy_name, checked.steps * (1 + (draws or 0))) as advance:
         result = run_scenario(checked, advance)
         if draws != 0:
             from simulator.studies.uncertainty import add_intervals
 
             add_intervals(result, draws, advance, _keep_on)
+        if tornado:
+            from simulator.studies.tornado import tornado as study
+
+            bars = study(checked, asked, result=result, on_step=_keep_on)
     if out is not None:
         description = {"name": checked.name, **_resolved(checked)}
-        write_folder(
-            out,
-            lambda folder: write_run(
-                folder, result.run, result.summary, description, plot=not no_plot
-            ),
-            force,
-        )
-    tables.show_summary(result.summary, as_json)
+
+        def fill(folder: Path) -> None:
+            write_run(folder, result.run, result.summary, description, plot=not no_plot)
+            if bars:
+                from simulator.studies.tornado import write_tornado
+
+                write_tornado(folder, bars, plot=not no_plot)
+
+        write_folder(out, fill, force)
+    tables.show_summary(result.summary, as_json, bars if tornado else None)
     _say_where(out)
 
 
@@ -296,6 +322,17 @@ def init(
     from simulator.cli.init import show
 
     show(name)
+
+
+def _tornado_keys(scenario: Scenario, tornado: bool, keys: Sequence[str]) -> list[Asked]:
+    """What ``--tornado-key`` asks for. Raises ScenarioError for keys without ``--tornado``."""
+    if not keys:
+        return []
+    if not tornado:
+        raise ScenarioError("--tornado-key", "goes with --tornado; add that, or leave this out")
+    from simulator.studies.tornado import parse_keys
+
+    return parse_keys(scenario, keys)
 
 
 def _check_draws(draws: int | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from simulator.cli.console import console, count, fitted, named_column, one_line, seconds, share
@@ -14,12 +15,16 @@ if TYPE_CHECKING:
 
     from simulator.studies.ranking import Ranking
     from simulator.studies.simulate import Result
+    from simulator.studies.tornado import Bar
 
 
-def show_summary(summary: Mapping[str, Any], as_json: bool = False) -> None:
-    """Prints one run."""
+def show_summary(
+    summary: Mapping[str, Any], as_json: bool = False, bars: Sequence[Bar] | None = None
+) -> None:
+    """Prints one run. bars: of its tornado, where one was made."""
     if as_json:
-        print(json.dumps(plain(dict(summary)), indent=1))
+        more = {} if bars is None else {"tornado": [asdict(bar) for bar in bars]}
+        print(json.dumps(plain({**summary, **more}), indent=1))
         return
     from rich.table import Table
     from rich.text import Text
@@ -67,6 +72,10 @@ def show_summary(summary: Mapping[str, Any], as_json: bool = False) -> None:
     screen.print(grid)
     for line in _intervals(s):
         screen.print(line, markup=False, highlight=False)
+    if bars is not None:
+        from simulator.cli.tornado_table import show_tornado
+
+        show_tornado(bars)
     _warn(screen, s["warnings"])
 
 

@@ -329,11 +329,11 @@ class RooflineCost(RooflineOptions):
             several_gpus=self.engine_gpus > 1,
         )
         drawn = {
-            phase: math.exp(sd * chance.normal(f"{SOURCES[phase]}/of the kind, {phase}"))
+            phase: math.exp(sd * chance.normal(f"{SOURCES[phase]}/{phase}, model error"))
             for phase, sd in spreads.items()
         }
         for phase in ("decode", "update"):
-            apart = math.exp(APART * chance.normal(f"{SOURCES[phase]}/of GPUs apart, {phase}"))
+            apart = math.exp(APART * chance.normal(f"{SOURCES[phase]}/{phase}, GPUs apart"))
             drawn[phase] *= apart if self.placement == "disaggregated" else 1.0
         return ScaledCost(inner, {**dict.fromkeys(PHASES, 1.0), **drawn})
 

@@ -18,7 +18,7 @@ from simulator.spans import StepRecord
 from simulator.studies.interval import ends
 from simulator.studies.redrawn import redrawn
 from simulator.studies.simulate import Result, simulate
-from simulator.studies.uncertainty import cost_draws, uncertainty
+from simulator.studies.uncertainty import add_intervals, cost_draws
 
 SURE = 0.95
 """A ranking that holds in a smaller share of the draws is not called sure."""
@@ -71,10 +71,14 @@ def from_short_runs(
     results: Mapping[str, Result], on_step: Callable[[StepRecord], None] | None = None
 ) -> Ranking:
     """The ranking of finished runs, with the draws of `simulator.studies.uncertainty`: the same
-    costs, lengths and, of runs with as many steps, the same luck for all policies in each draw."""
+    costs, lengths and, of runs with as many steps, the same luck for all policies in each draw. The
+    runs' summaries get their own intervals (`add_intervals`)."""
     found = list(results.values())
     costs = cost_draws(found[0].scenario)
-    drawn = [uncertainty(result, on_step, costs).draws["step_s"] for result in found]
+    drawn = [
+        add_intervals(result, on_short_step=on_step, costs=costs).draws["step_s"]
+        for result in found
+    ]
     step_s = np.array([result.summary["step_s"] for result in found])
     return Ranking(tuple(results), step_s, np.column_stack(drawn), "short runs")
 

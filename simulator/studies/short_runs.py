@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.chance import Levels
-from simulator.costs.scaled import PHASES, ScaledCost
 from simulator.errors import RollcastError
 from simulator.loop import run
 from simulator.scenario.scenario import Scenario
@@ -29,13 +28,10 @@ OnStep = Callable[[StepRecord], None] | None
 LEVEL = 1.5
 """At which an input of the lengths is tried, in standard deviations, above and below."""
 
-TRAINER = (0.5, 0.75, 1.4, 2.0)
-"""Factors at which a trainer that works beside the rollouts is tried."""
-
 Kind = Literal["alone", "carried", "beside"]
 """Of steps: each by itself; each with what the ones before it left; or one beside the next."""
 
-LEAST_STEPS: Mapping[Kind, int] = {"alone": 1, "carried": 4, "beside": 7}
+LEAST_STEPS: Mapping[Kind, int] = {"alone": 1, "carried": 4, "beside": 5}
 """Of a short run: fewer say more of how it begins than of how it goes on."""
 
 _SETTLES = 2  # the first steps of a run that carries or overlaps, which are unlike the others
@@ -147,27 +143,10 @@ class Quadratic:
 
 @dataclass(frozen=True, slots=True)
 class Responses:
-    """What short runs say. lengths: by input. trainer: of a run whose trainer works beside its
-    rollouts, the ratios at each factor on the trainer's time, rising; else none. left_out: inputs
-    that could not be tried."""
+    """What is found of a run. lengths: by input. left_out: inputs that could not be tried."""
 
     lengths: Mapping[str, Quadratic]
-    trainer: Sequence[tuple[float, Sums]] = ()
     left_out: tuple[str, ...] = ()
-
-    def beside(self, figure: str, factor: FloatArray) -> FloatArray:
-        """The ratio of a figure where the trainer takes ``factor`` times as long and nothing else
-        does; beyond what was tried, on as straight a line in logs, but neither falling nor steeper
-        than the trainer's own time."""
-        if not self.trainer:
-            return np.ones_like(factor)
-        x = np.log([at for at, _ in self.trainer])
-        y = np.log([getattr(found, figure) for _, found in self.trainer])
-        at = np.log(factor)
-        ends = [np.clip((y[i] - y[j]) / (x[i] - x[j]), 0.0, 1.0) for i, j in ((1, 0), (-1, -2))]
-        inside = np.interp(at, x, y)
-        beyond = ends[0] * np.minimum(at - x[0], 0.0) + ends[1] * np.maximum(at - x[-1], 0.0)
-        return np.asarray(np.exp(inside + beyond))
 
 
 def respond(
@@ -180,13 +159,12 @@ def respond(
     """
     inputs = length_inputs(scenario)
     kind = kind_of(records)
-    factors: tuple[float, ...] = TRAINER if kind == "beside" else ()
     each = max(rollouts_of(records), 1)
     levels: tuple[float, ...] = (-LEVEL, LEVEL)
     least = LEAST_STEPS[kind]
-    if each * least * (2 * len(inputs) + len(factors)) > rollouts:
-        levels, factors = (LEVEL,), factors[2:3]
-    tries = len(levels) * len(inputs) + len(factors)
+    if each * least * 2 * len(inputs) > rollouts:
+        levels = (LEVEL,)
+    tries = len(levels) * len(inputs)
     if not tries:
         return Responses({})
     steps = max(min(rollouts // (each * tries), len(records)), least)
@@ -205,17 +183,11 @@ def respond(
     lengths = {}
     for name in inputs:
         low, high = (
-            tried(name, partial(_longer, scenario, name, z)) if z in levels else None
+            tried(name, partial(longer, scenario, name, z)) if z in levels else None
             for z in (-LEVEL, LEVEL)
         )
         lengths[name] = Quadratic.through(low, high)
-    trainer = [(1.0, base.over(base))]
-    for factor in factors:
-        found = tried("trainer", partial(_slower_trainer, scenario, factor))
-        if found is not None:
-            trainer.append((factor, found))
-    beside_found = tuple(sorted(trainer, key=lambda pair: pair[0])) if len(trainer) > 1 else ()
-    return Responses(lengths, beside_found, tuple(dict.fromkeys(left_out)))
+    return Responses(lengths, tuple(dict.fromkeys(left_out)))
 
 
 def rollouts_of(records: Sequence[StepRecord]) -> int:
@@ -226,7 +198,7 @@ def rollouts_of(records: Sequence[StepRecord]) -> int:
     return round(count / max(len(records), 1))
 
 
-def _longer(scenario: Scenario, name: str, z: float) -> Scenario:
+def longer(scenario: Scenario, name: str, z: float) -> Scenario:
     """With an input of the lengths at a level; a drift, which a few steps do not show, as what it
     adds to the lengths of the whole run on average."""
     raw = lengths_drawn(scenario.raw, Levels({name: z}))
@@ -236,9 +208,3 @@ def _longer(scenario: Scenario, name: str, z: float) -> Scenario:
         factor = float(np.mean(np.exp(further * np.arange(scenario.steps))))
         return replace(scenario, workload=workload.scaled(factor))
     return replace(scenario, workload=from_raw(raw).workload)
-
-
-def _slower_trainer(scenario: Scenario, factor: float) -> Scenario:
-    phases = {"log_prob": factor, "update": factor, "rest": factor}
-    cost = ScaledCost(scenario.cost, {**dict.fromkeys(PHASES, 1.0), **phases})
-    return replace(scenario, cost=cost)

@@ -25,6 +25,7 @@ from simulator.errors import RollcastError
 from simulator.scenario.scenario import Scenario
 from simulator.spans import StepRecord
 from simulator.studies.bootstrap import BLOCK_STEPS, block_rows
+from simulator.studies.flowing import Sides, by_tokens, refills
 from simulator.studies.interval import ends
 from simulator.studies.redrawn import UNCERTAIN, intervals, reseeded
 from simulator.studies.short_runs import (
@@ -33,6 +34,7 @@ from simulator.studies.short_runs import (
     Responses,
     in_turns,
     kind_of,
+    length_inputs,
     respond,
     rollouts_of,
     settled,
@@ -102,9 +104,16 @@ def uncertainty(
     drawn = cost_draws(scenario) if costs is None else costs
     work = Work(scenario, result.run)
     allowed = max(rollouts_of(records) * len(records), LEAST_ROLLOUTS)
-    responses = respond(scenario, records, allowed, on_step)
+    kind = kind_of(records)
+    flows = kind == "beside" and refills(scenario)
+    if flows or kind == "carried":
+        responses = by_tokens(scenario, work, length_inputs(scenario))
+    else:
+        responses = respond(scenario, records, allowed, on_step)
+    shape = result.run.shape
+    sides = Sides.of(result.summary, shape.replicas * shape.gpus_per_replica, flows)
     luck = _luck(scenario, records, on_step)
-    run = _Surrogate(records, responses)
+    run = _Surrogate(records, responses, sides, flows)
     levels = _levels(responses, scenario.seed)
     cycle = np.arange(DRAWS) % max(len(drawn), 1)
     prices = _table([work.prices(cost) for cost in drawn] or [Prices()])[:, cycle]
@@ -128,15 +137,17 @@ def add_intervals(
     draws: int | None = None,
     on_step: OnStep = None,
     on_short_step: OnStep = None,
-) -> None:
+    costs: Sequence[ScenarioCost] | None = None,
+) -> Uncertainty:
     """Puts into a run's summary its 90 % ``intervals``, what they are of (``intervals_from``),
     ``interval_shares`` by source and a line about them, ``interval_note``.
 
     draws: whole runs to take the intervals from, or None for short ones; the shares are of short
-    ones. on_step, on_short_step: called after each step of a whole run, of a short one. Raises
-    ScenarioError or RunError where a whole run cannot be made.
+    ones. on_step, on_short_step: called after each step of a whole run, of a short one. costs: as
+    of `uncertainty`, which is returned. Raises ScenarioError or RunError where a whole run cannot
+    be made.
     """
-    summary, quick = result.summary, uncertainty(result, on_short_step)
+    summary, quick = result.summary, uncertainty(result, on_short_step, costs)
     summary["intervals_from"] = "whole runs" if draws else "short runs"
     if draws:
         summary["draws"] = draws
@@ -147,6 +158,7 @@ def add_intervals(
         summary["warnings"].append(
             f"intervals: {', '.join(quick.left_out)} could not be varied; they leave that out"
         )
+    return quick
 
 
 def source_name(source: str, scenario: Scenario) -> str:
@@ -249,8 +261,10 @@ def _rows(records: Sequence[StepRecord]) -> FloatArray:
 class _Surrogate:
     """A run's figures as functions of prices, of levels of the lengths and of luck."""
 
-    def __init__(self, records: Sequence[StepRecord], responses: Responses) -> None:
-        self._responses = responses
+    def __init__(
+        self, records: Sequence[StepRecord], responses: Responses, sides: Sides, flows: bool
+    ) -> None:
+        self._responses, self._sides, self._flows = responses, sides, flows
         self.in_turns = in_turns(records)
         steps = len(records)
         mean = {
@@ -288,17 +302,20 @@ class _Surrogate:
             scale = base["step_s"] / own if own > 0 else 1.0
             found["step_s"] = parts * scale
             return found
-        # Beside each other: times go with prices, so that only the trainer's over the rollouts'
-        # tells how much longer than its rollouts a step is.
+        # A step that is one side's as a whole answers to lengths as such; else each side does.
+        flows = self._flows
+        longer = moved["step_s"] if not flows else luck[:, 0]
+        sides = [moved[f"{side}_s"] / luck[:, k] if flows else 1.0
+                 for side, k in (("rollout", 1), ("train", 2))]  # fmt: skip
+        grown = self._sides.step(rollout * sides[0], train * sides[1])
         between = base["sync_s"] + base["switch_s"]
-        share = min(between / base["step_s"], 0.9) if base["step_s"] > 0 else 0.0
+        share = min(between / base["step_s"], 0.9)
         waited = base["sync_s"] * sync + base["switch_s"] * switch
         waits = waited / between if between > 0 else np.ones_like(waited)
-        for figure in ("step_s", "rollout_s"):
-            other = share if figure == "step_s" else 0.0
-            beside = self._responses.beside(figure, train / rollout)
-            own_part = np.maximum(beside - other, 1e-3)
-            found[figure] = base[figure] * (rollout * own_part + other * waits) * moved[figure]
+        found["step_s"] = base["step_s"] * longer * ((1.0 - share) * grown + share * waits)
+        found["rollout_s"] = base["rollout_s"] * (
+            grown * luck[:, 1] if flows else rollout * moved["rollout_s"]
+        )
         return found
 
     def _longer(self, figure: str, levels: Mapping[str, FloatArray], draws: int) -> FloatArray:

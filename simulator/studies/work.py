@@ -85,9 +85,14 @@ class Work:
             ),
         )
 
-    def _decoding_s(self, cost: CostModel) -> float:
+    def at_context(self, factor: float) -> float:
+        """The time of an iteration where contexts are ``factor`` times as long, as a ratio."""
+        return _ratio(self._decoding_s(self._cost, factor), self._decode_s)
+
+    def _decoding_s(self, cost: CostModel, factor: float = 1.0) -> float:
         return sum(
-            point.iterations * cost.decode_curve(point.rollouts).seconds(point.context_tokens)
+            point.iterations
+            * cost.decode_curve(point.rollouts).seconds(round(factor * point.context_tokens))
             for point in self._points
         )
 

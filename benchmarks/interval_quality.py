@@ -43,8 +43,10 @@ CASES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("linear costs", "engine", (), ()),
     ("a trace", "trace", (), ()),
     ("dapo", "dapo", (), ()),
-    ("sync and april", "april", ("steps=10",), ("sync", "april")),
-    ("sync and one step off", "one_step_off", (), ("sync", "one_step_off")),
+    ("colocate async", "colocate_async", (), ()),
+    ("pipeline rl", "pipeline_rl", (), ()),
+    ("sync and april", "april", ("steps=5",), ("sync", "april")),
+    ("sync and one step off", "one_step_off", ("steps=5",), ("sync", "one_step_off")),
 )
 TARGET = 0.15
 

@@ -27,7 +27,7 @@ from simulator.spans import StepRecord
 from simulator.studies.bootstrap import BLOCK_STEPS, block_rows
 from simulator.studies.flowing import Sides, by_tokens, refills
 from simulator.studies.interval import ends
-from simulator.studies.redrawn import UNCERTAIN, intervals, reseeded
+from simulator.studies.redrawn import UNCERTAIN, drift_of, intervals, reseeded
 from simulator.studies.short_runs import (
     FIGURES,
     Kind,
@@ -63,7 +63,7 @@ LUCK_STEPS = 8
 """Of which luck is told; a run of fewer is followed by some with other seeds."""
 
 _GAUSS = 3.0**0.5  # nodes of Gauss-Hermite of three points: 0 and these, at 2/3 and 1/6 each
-_PRICES = ("rollout", "train", "sync", "switch")
+_NOTHING = 1e-9  # of a variance: rounding
 
 
 @dataclass(frozen=True)
@@ -223,6 +223,9 @@ def _luck(scenario: Scenario, records: Sequence[StepRecord], on_step: OnStep) ->
         most = max(LEAST_ROLLOUTS // max(rollouts_of(records), 1), steps)
         mine = np.concatenate([mine, _others(scenario, min(missing, most), kind, on_step)])
     count = len(mine)
+    if count > 2 and drift_of(scenario.raw):  # which is no luck
+        place = np.arange(count) - (count - 1) / 2
+        mine = mine - np.outer(place, place @ mine / (place @ place))
     if count < 2:
         return np.ones((DRAWS, len(FIGURES)))
     rng = np.random.default_rng(scenario.seed)
@@ -364,7 +367,9 @@ def _shares(
     total = max(float(np.var(np.log(step_s))), sum(variances.values()))
     if total <= 1e-18:
         return {}
-    found = {source: value / total for source, value in variances.items() if value > 0}
+    found = {
+        source: value / total for source, value in variances.items() if value > _NOTHING * total
+    }
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
 

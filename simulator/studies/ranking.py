@@ -17,6 +17,7 @@ from simulator.scenario.scenario import Scenario
 from simulator.spans import StepRecord
 from simulator.studies.interval import ends
 from simulator.studies.redrawn import redrawn
+from simulator.studies.short_runs import kind_of, widest
 from simulator.studies.simulate import Result, simulate
 from simulator.studies.uncertainty import add_intervals, cost_draws
 
@@ -75,8 +76,9 @@ def from_short_runs(
     runs' summaries get their own intervals (`add_intervals`)."""
     found = list(results.values())
     costs = cost_draws(found[0].scenario)
+    alike = widest(kind_of(result.run.steps) for result in found)
     drawn = [
-        add_intervals(result, on_short_step=on_step, costs=costs).draws["step_s"]
+        add_intervals(result, on_short_step=on_step, costs=costs, alike=alike).draws["step_s"]
         for result in found
     ]
     step_s = np.array([result.summary["step_s"] for result in found])

@@ -5,7 +5,7 @@ input changes), so that a few steps say what many would.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Literal
@@ -90,6 +90,11 @@ def kind_of(records: Sequence[StepRecord]) -> Kind:
     return "carried" if carried else "alone"
 
 
+def widest(kinds: Iterable[Kind]) -> Kind:
+    """The kind of which the fewest steps count, for runs that are to be drawn alike."""
+    return max(kinds, key=list(LEAST_STEPS).index)
+
+
 def in_turns(records: Sequence[StepRecord]) -> bool:
     """Whether rollouts, updates, syncs and switches follow one another, nothing beside anything."""
     whole = sum(record.step_s for record in records)
@@ -150,15 +155,20 @@ class Responses:
 
 
 def respond(
-    scenario: Scenario, records: Sequence[StepRecord], rollouts: int, on_step: OnStep = None
+    scenario: Scenario,
+    records: Sequence[StepRecord],
+    rollouts: int,
+    on_step: OnStep = None,
+    alike: Kind | None = None,
 ) -> Responses:
     """Tries what a run's figures hang on.
 
     records: of the run's own steps, the first of which are what the short runs are held against.
-    rollouts: that the short runs may take together, about. What cannot be run is left out.
+    rollouts: that the short runs may take together, about. alike: the kind of run whose steps
+    count, its own where None. What cannot be run is left out.
     """
     inputs = length_inputs(scenario)
-    kind = kind_of(records)
+    kind = alike or kind_of(records)
     each = max(rollouts_of(records), 1)
     levels: tuple[float, ...] = (-LEVEL, LEVEL)
     least = LEAST_STEPS[kind]

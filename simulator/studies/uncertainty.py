@@ -92,11 +92,15 @@ class Uncertainty:
 
 
 def uncertainty(
-    result: Result, on_step: OnStep = None, costs: Sequence[ScenarioCost] | None = None
+    result: Result,
+    on_step: OnStep = None,
+    costs: Sequence[ScenarioCost] | None = None,
+    alike: Kind | None = None,
 ) -> Uncertainty:
     """Of a finished run.
 
-    costs: draws of them (`cost_draws`), for runs to be drawn alike; its own where None.
+    For runs to be drawn alike, costs: draws of them (`cost_draws`), and alike: the kind of run of
+    which steps are taken (`widest`); its own where None.
     """
     scenario, records = result.scenario, result.run.steps
     if not records:
@@ -109,10 +113,10 @@ def uncertainty(
     if flows or kind == "carried":
         responses = by_tokens(scenario, work, length_inputs(scenario))
     else:
-        responses = respond(scenario, records, allowed, on_step)
+        responses = respond(scenario, records, allowed, on_step, alike)
     shape = result.run.shape
     sides = Sides.of(result.summary, shape.replicas * shape.gpus_per_replica, flows)
-    luck = _luck(scenario, records, on_step)
+    luck = _luck(scenario, records, alike or kind, on_step)
     run = _Surrogate(records, responses, sides, flows)
     levels = _levels(responses, scenario.seed)
     cycle = np.arange(DRAWS) % max(len(drawn), 1)
@@ -138,16 +142,17 @@ def add_intervals(
     on_step: OnStep = None,
     on_short_step: OnStep = None,
     costs: Sequence[ScenarioCost] | None = None,
+    alike: Kind | None = None,
 ) -> Uncertainty:
     """Puts into a run's summary its 90 % ``intervals``, what they are of (``intervals_from``),
     ``interval_shares`` by source and a line about them, ``interval_note``.
 
     draws: whole runs to take the intervals from, or None for short ones; the shares are of short
-    ones. on_step, on_short_step: called after each step of a whole run, of a short one. costs: as
-    of `uncertainty`, which is returned. Raises ScenarioError or RunError where a whole run cannot
-    be made.
+    ones. on_step, on_short_step: called after each step of a whole run, of a short one. costs,
+    alike: as of `uncertainty`, which is returned. Raises ScenarioError or RunError where a whole
+    run cannot be made.
     """
-    summary, quick = result.summary, uncertainty(result, on_short_step, costs)
+    summary, quick = result.summary, uncertainty(result, on_short_step, costs, alike)
     summary["intervals_from"] = "whole runs" if draws else "short runs"
     if draws:
         summary["draws"] = draws
@@ -211,10 +216,11 @@ def _table(prices: Sequence[Prices]) -> FloatArray:
 # Luck
 
 
-def _luck(scenario: Scenario, records: Sequence[StepRecord], on_step: OnStep) -> FloatArray:
+def _luck(
+    scenario: Scenario, records: Sequence[StepRecord], kind: Kind, on_step: OnStep
+) -> FloatArray:
     """What other lengths and rewards of the same kind would have made of the run: ratios by draw,
     shape (draws, figures)."""
-    kind = kind_of(records)
     steps = len(records)
     long = kind == "alone" and steps > 2 * LUCK_STEPS  # leaves out as many as others, for pairs
     mine = _rows(settled(records, "carried" if long else kind))

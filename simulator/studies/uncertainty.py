@@ -312,10 +312,15 @@ class _Surrogate:
             found["step_s"] = parts * scale
             return found
         # A step that is one side's as a whole answers to lengths as such; else each side does.
+        # Luck is of either side too, which is what policies of a comparison have in common; where
+        # rollouts flow from step to step it is of the steps.
         flows = self._flows
-        longer = moved["step_s"] if not flows else luck[:, 0]
-        sides = [moved[f"{side}_s"] / luck[:, k] if flows else 1.0
-                 for side, k in (("rollout", 1), ("train", 2))]  # fmt: skip
+        if flows:
+            longer = luck[:, 0]
+            sides = [moved["rollout_s"] / luck[:, 1], moved["train_s"] / luck[:, 2]]
+        else:
+            longer = moved["step_s"] / luck[:, 0]
+            sides = [luck[:, 1], luck[:, 2]]
         grown = self._sides.step(rollout * sides[0], train * sides[1])
         between = base["sync_s"] + base["switch_s"]
         share = min(between / base["step_s"], 0.9)

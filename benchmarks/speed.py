@@ -4,7 +4,8 @@ Each row runs in a process of its own, so that peak memory is its own. Wall-cloc
 best peer's figures (measured by others on a 2-core machine, on the same 512 lengths) stand beside
 what was measured here. The peer workload's lengths are read from a file if ``--peer-workload``
 names one (JSON: ``{"prompt": 512, "out": [...]}``); otherwise lengths of the same distribution
-are drawn (lognormal, median 3,000, sd of the log 1.0, cap 16,384), which the table then says. Commands are timed without intervals, which no peer gives.
+are drawn (lognormal, median 3,000, sd of the log 1.0, cap 16,384), which the table then says.
+Commands are timed without intervals, which no peer gives.
 """
 
 from __future__ import annotations

@@ -149,7 +149,8 @@ def compare(
     """Run one scenario under several policies, side by side.
 
     Every policy meets the same prompts, lengths and rewards. The first is what the others are held
-    against; a policy given alone is held against sync. "LABEL = CHAIN" gives a chain a label.
+    against; a policy given alone is held against sync. "LABEL = CHAIN" gives a chain a label. With
+    --out: a table, a picture, report.html, which needs no other file, and a run's folder a policy.
     """
     from simulator.cli import tables
     from simulator.results.folder import check_target, write_folder
@@ -170,7 +171,12 @@ def compare(
         results = run_all(variants, advance)
         sure = ranking.redraw(results, draws, advance) if draws else ranking.from_steps(results)
     if out is not None:
-        write = partial(write_comparison, results=results, ranking=sure, plot=not no_plot)
+        from simulator.report.comparison_page import comparison_page
+
+        report = comparison_page(results, sure, draws)
+        write = partial(
+            write_comparison, results=results, ranking=sure, plot=not no_plot, report=report
+        )
         write_folder(out, write, force)
     tables.show_comparison(results, sure, as_json)
     _say_where(out)

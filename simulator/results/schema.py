@@ -311,12 +311,13 @@ RUN: tuple[File, ...] = (
 COMPARISON_JSON = File("comparison.json", "one entry a policy: metrics, speed-up, its interval")
 COMPARISON_CSV = File("comparison.csv", "the same as a table")
 COMPARISON_PICTURE = File("comparison.png", "the policies' time lines", optional=True)
-COMPARISON: tuple[File, ...] = (COMPARISON_JSON, COMPARISON_CSV, COMPARISON_PICTURE)
+REPORT = File("report.html", "all of it as one page that needs no other file", optional=True)
+COMPARISON: tuple[File, ...] = (COMPARISON_JSON, COMPARISON_CSV, COMPARISON_PICTURE, REPORT)
 """A comparison's own files, beside a run's folder for each policy."""
 
 PLAN_JSON = File("plan.json", "one entry a cluster")
 PLAN_CSV = File("plan.csv", "the same as a table")
-PLAN: tuple[File, ...] = (PLAN_JSON, PLAN_CSV)
+PLAN: tuple[File, ...] = (PLAN_JSON, PLAN_CSV, REPORT)
 """A plan's files."""
 
 # A probe of trainer and engine (``rollcast probe``) is one file of its own.

@@ -31,6 +31,7 @@ from simulator.scenario.sections import (
     validate,
 )
 from simulator.workload.build import Workload, build_workload
+from simulator.visible import visible
 from simulator.workload.section import MAX_ROLLOUTS
 from simulator.world import ClusterShape
 
@@ -85,7 +86,7 @@ class Scenario:
 
     def _under(self, policy: Chain, name: str) -> Scenario:
         said = _check_policy(policy, self.plan, self.shape)
-        return replace(self, policy=policy, policy_name=name, warnings=tuple(said))
+        return replace(self, policy=policy, policy_name=visible(name), warnings=tuple(said))
 
 
 def build_scenario(raw: RawScenario) -> Scenario:
@@ -114,7 +115,7 @@ def _build(raw: RawScenario) -> Scenario:
     policy = build_policies(model.policy, model.seed, raw.modules)
     said = _check_policy(policy, plan, shape)
     return Scenario(
-        model.name or raw.name.removesuffix(".yaml").removesuffix(".yml"),
+        visible(model.name or raw.name.removesuffix(".yaml").removesuffix(".yml")),
         shape,
         engine,
         cost,

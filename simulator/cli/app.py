@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -236,6 +236,31 @@ def plan(
         write_folder(out, partial(capacity.write_plan, choices=choices), force)
     show_plan(choices, as_json)
     _say_where(out)
+
+
+@app.command()
+def explore(
+    scenario: ScenarioPath,
+    settings: Settings = None,
+    seed: Seed = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", metavar="N", help="Where the page is; a free one, left out."),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
+    ] = True,
+) -> None:
+    """Move a scenario's settings on a local page, and see what comes of it.
+
+    Sliders for GPUs and their split, over-sampling, staleness, group size, lengths and prices; the
+    table, the timeline and hours against cost follow. Needs rollcast[explore].
+    """
+    from simulator.explore.start import explore as show_page
+    from simulator.studies.simulate import load
+
+    with suppress(_Stopped):  # Ctrl-C is how it ends
+        show_page(load(scenario, *(settings or ()), seed=seed), port, browser)
 
 
 @app.command()

@@ -22,7 +22,7 @@ from simulator.report.ledger import (
 )
 from simulator.report.markup import Content, Markup, tag
 from simulator.report.page import page
-from simulator.report.parts import Column, Row, code, headline, notes, section, table, tiles
+from simulator.report.parts import Column, Row, breakable, code, headline, notes, section, table, tiles
 from simulator.report.timeline import timeline_of, timelines
 from simulator.report.words import bias, sureness, time_spent
 from simulator.results.figures import count, seconds, share, usd
@@ -174,7 +174,7 @@ def _row(told: Told, best: bool, first: bool) -> Row:
     interval = f"{row['speedup_low']:.2f} to {row['speedup_high']:.2f}" if (
         "speedup_low" in row and not first) else ""  # fmt: skip
     cells: Sequence[Content] = (
-        told.name,
+        breakable(told.name),
         seconds(row["step_s"]),
         f"{row['speedup']:.2f}x",
         interval,
@@ -236,7 +236,7 @@ def _ledger(told: Sequence[Told]) -> Markup:
     )
     keys = ("generated_tokens", "trained_tokens", "masked_tokens", "dropped_tokens",
             "carried_tokens", "reprefilled_tokens", "preemptions")  # fmt: skip
-    rows = [Row((each.name, *(count(each.summary[key]) for key in keys))) for each in told]
+    rows = [Row((breakable(each.name), *(count(each.summary[key]) for key in keys))) for each in told]
     return table(columns, rows, "Tokens by what became of them")
 
 

@@ -128,7 +128,7 @@ def _dots(
     def kind(i: int) -> str:
         return "chosen" if points[i].chosen else "best" if i in best else "other"
 
-    order = sorted(range(len(points)), key=lambda i: (points[i].x, points[i].y))
+    order = sorted(range(len(points)), key=lambda i: (points[i].chosen, places[i]))
     return [
         tag(
             "circle",

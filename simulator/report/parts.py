@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,11 @@ class Row:
     cells: Sequence[Content]
     chosen: bool = False
     apart: bool = False
+
+
+def breakable(name: str) -> Markup:
+    """A name that may be broken where its parts are joined."""
+    return Markup("<wbr/>".join(joined(part) for part in re.split(r"(?<=[(+,_])(?=.)", name)))
 
 
 def section(heading: str, *content: Content, about: str = "") -> Markup:

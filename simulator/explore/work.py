@@ -1,0 +1,100 @@
+"""One choice simulated: what a worker process does. Plain data in, plain data out."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.errors import RollcastError
+from simulator.report.ledger import gpu_use
+from simulator.report.timeline import Timeline, timeline_of
+from simulator.scenario.file import RawScenario, override
+from simulator.studies.simulate import from_raw, simulate
+
+ROLLOUTS = 1600
+"""What a simulation for the page may launch, or `LEAST_STEPS`: a tenth of a second on one core."""
+
+LEAST_STEPS, MOST_STEPS = 4, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to simulate: a scenario under a chain of policies."""
+
+    raw: RawScenario
+    chain: str
+
+    @property
+    def key(self) -> str:
+        """Equal where the results are."""
+        return json.dumps([self.raw.data, self.chain], sort_keys=True, default=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a choice. problem: why it cannot be run, else ''; then the rest holds nothing.
+
+    step_s: mean of a step. fill_s: what the start-up took beyond steady steps. gpus: all that are
+    held. use: as `simulator.report.ledger.gpu_use` has it. steps: how many were simulated.
+    """
+
+    chain: str
+    problem: str = ""
+    step_s: float = 0.0
+    fill_s: float = 0.0
+    gpus: int = 0
+    trained_rollouts: float = 0.0
+    staleness: float = 0.0
+    length_bias: float | None = None
+    dropped: float = 0.0
+    idle: float = 0.0
+    steps: int = 0
+    use: dict[str, float] | None = None
+    timeline: Timeline | None = None
+
+    def hours(self, steps: int) -> float:
+        """Of a run of so many steps."""
+        return (self.fill_s + steps * self.step_s) / 3600
+
+
+def prepare() -> None:
+    """Makes a fresh worker: it stops with the page, not by a key of its own, and has imported what
+    a simulation needs."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def steps_for(data: dict[str, Any]) -> int:
+    """How many steps are simulated for the page."""
+    workload = data["workload"]
+    rollouts = workload["batch_groups"] * workload["group_size"]
+    return min(max(ROLLOUTS // max(rollouts, 1), LEAST_STEPS), MOST_STEPS)
+
+
+def outcome(choice: Choice) -> Outcome:
+    """Simulates a few steps of a choice; never raises for what a user may set."""
+    try:
+        steps = steps_for(choice.raw.data)
+        scenario = from_raw(override(choice.raw, [f"steps={steps}"]))
+        result = simulate(scenario.with_policy(choice.chain))
+    except RollcastError as error:
+        return Outcome(choice.chain, problem=str(error))
+    s = result.summary
+    return Outcome(
+        choice.chain,
+        step_s=s["step_s"],
+        fill_s=s.get("fill_s") or 0.0,
+        gpus=s["gpus"],
+        trained_rollouts=sum(step.trained_rollouts for step in result.run.steps) / steps,
+        staleness=s["staleness_mean"] or 0.0,
+        length_bias=s["length_bias"],
+        dropped=s["dropped_tokens"] / max(s["generated_tokens"], 1),
+        idle=s["bubble_fraction"],
+        steps=steps,
+        use=gpu_use(result.run),
+        timeline=timeline_of(result.run, choice.chain, s["step_s"], s["bubble_fraction"]),
+    )

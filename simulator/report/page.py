@@ -29,7 +29,7 @@ def page(title: str, *content: Content, subtitle: str = "") -> str:
     )
     foot = tag("footer", tag("p", "A forecast by rollcast. Every figure is simulated, "
                              "unless it says measured."))  # fmt: skip
-    body = tag("body", tag("main", heading, content, foot), Markup(f"<script>{script()}</script>"))
+    body = tag("body", tag("main", heading, content, foot, class_="page"), Markup(f"<script>{script()}</script>"))
     return f'<!doctype html>\n<html lang="en">{joined([head, body])}</html>\n'
 
 

@@ -32,7 +32,7 @@ class Row:
 
 def breakable(name: str) -> Markup:
     """A name that may be broken where its parts are joined."""
-    return Markup("<wbr/>".join(joined(part) for part in re.split(r"(?<=[(+,_])(?=.)", name)))
+    return Markup("<wbr/>".join(joined(part) for part in re.split(r"(?<=[(+,])(?=.)", name)))
 
 
 def section(heading: str, *content: Content, about: str = "") -> Markup:

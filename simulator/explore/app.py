@@ -25,8 +25,10 @@ from simulator.explore.knobs import (
 )
 from simulator.explore.view import SYNCHRONOUS, Asked, placed, sentence, view
 from simulator.explore.work import Choice
+from simulator.planner.whole_run import work_of
 from simulator.report.markup import Markup, joined
 from simulator.report.page import script, style
+from simulator.scenario.plan_section import RunSection
 from simulator.scenario.scenario import Scenario
 from simulator.studies.simulate import from_raw
 
@@ -179,7 +181,9 @@ class Page:
             waves.append([Choice(elsewhere, name) for name in (*first, *others)])
         gpu = values.get("gpu") or (self._scenario.gpu.name if self._scenario.gpu else "")
         price = values.get("usd_per_hour", 0.0)
-        asked = Asked(chain, values["steps"], price, described(shape), gpu)
+        rollouts = self._scenario.plan.batch.groups * values["workload.group_size"]
+        work = work_of(RunSection(steps=values["steps"]), rollouts)
+        asked = Asked(chain, work, price, described(shape), gpu)
         self._answers.classes("busy")
         order = list(names.values())
         try:

@@ -16,7 +16,6 @@ from simulator.errors import ScenarioError
 from simulator.options import declared
 from simulator.policies import registry
 from simulator.policies.spelling import read_terms, spell_term
-from simulator.results.figures import usd
 from simulator.scenario.file import RawScenario, override
 from simulator.scenario.scenario import Scenario
 from simulator.workload.length_specs import DrawnLengths, PresetLengths, length_presets
@@ -149,7 +148,7 @@ def _run(scenario: Scenario) -> list[Knob]:
         found.append(
             Knob("usd_per_hour", "Price of a GPU", "The run", "slider",
                  _with([*(i / 4 for i in range(41)), *presets], price), price,
-                 lambda value: f"{usd(value)} an hour" if value else "none")
+                 lambda value: f"${value:.2f} an hour" if value else "none")
         )  # fmt: skip
     return found
 

@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.explore.work import Outcome
+from simulator.planner.measure import Measured
+from simulator.planner.whole_run import Bill, Work, bill
+from simulator.planner.words import hours, usd
 from simulator.report.front import Axis, Point, front
 from simulator.report.ledger import bars, time_key, time_parts
 from simulator.report.markup import Content, Markup, joined, tag
 from simulator.report.parts import Column, Row, breakable, headline, listed, section, table
 from simulator.report.timeline import timelines
 from simulator.report.words import bias, time_spent
-from simulator.results.figures import seconds, share, usd
+from simulator.results.figures import seconds, share
 
 SYNCHRONOUS = "sync"
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the page shows. chain: the one that it is about; steps: of the whole run; usd_per_hour:
-    of a GPU, 0 where there is no price; split: the GPUs in words; gpu: what they are called."""
+    """What the page shows. chain: the one that it is about. work: the whole run. usd_per_hour: of a
+    GPU, 0 where there is no price. split: the GPUs in words; gpu: what they are called."""
 
     chain: str
-    steps: int
+    work: Work
     usd_per_hour: float
     split: str
     gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """An outcome of a choice that can be run, and what the whole run takes."""
+
+    chain: str
+    gpus: int
+    figures: Measured
+    bill: Bill
+    outcome: Outcome
+
+    @property
+    def cost(self) -> str:
+        """Dollars, or GPU-hours where there is no price."""
+        if self.bill.usd is None:
+            return f"{self.bill.gpu_hours:,.4g} GPU-hours"
+        return usd(self.bill.usd)
 
 
 def view(
@@ -34,22 +55,21 @@ def view(
 ) -> tuple[Markup, Markup]:
     """The answer in sentences, and the table and pictures. here: outcomes on these GPUs, those
     known so far; elsewhere: on half and twice as many."""
-    run = [each for each in here if not each.problem]
+    run = _ran(asked, here)
     sync = next((each for each in run if each.chain == SYNCHRONOUS), None)
     chosen = next((each for each in run if each.chain == asked.chain), None)
-    shown = list(dict.fromkeys(each.chain for each in (sync, chosen) if each is not None))
-    drawn = [each.timeline for name in shown for each in run if each.chain == name]
-    used = {each.chain: each.use for each in run if each.chain in shown and each.use}
-    return _headline(asked, chosen, sync, here), joined([
+    drawn = list({each.chain: each for each in (sync, chosen) if each is not None}.values())
+    said = _headline(asked, chosen, sync, here)
+    return said, joined([
         _table(asked, run, chosen, sync),
         _impossible(here),
         section(
             "Where the time goes",
-            timelines(drawn),
-            bars([(name, time_parts(use)) for name, use in used.items()]),
-            time_key(list(used.values())),
+            timelines([each.outcome.timeline for each in drawn]),
+            bars([(each.chain, time_parts(each.outcome.use)) for each in drawn]),
+            time_key([each.outcome.use for each in drawn]),
         ) if drawn else None,
-        _front(asked, run, elsewhere),
+        _front(asked, run, _ran(asked, elsewhere)),
     ])  # fmt: skip
 
 
@@ -58,57 +78,81 @@ def sentence(message: str) -> Markup:
     return tag("aside", tag("p", message), class_="notes", role="alert")
 
 
+def placed(found: Mapping[tuple[int, int], Outcome], waves: Collection[int]) -> list[Outcome]:
+    """The outcomes of these waves, in order."""
+    return [each for (wave, _), each in sorted(found.items()) if wave in waves]
+
+
+def _ran(asked: Asked, outcomes: Sequence[Outcome]) -> list[Ran]:
+    found = []
+    for each in outcomes:
+        figures = each.figures
+        if figures is None:
+            continue
+        whole = bill(
+            asked.work,
+            step_s=figures.step_s,
+            fill_s=figures.fill_s,
+            taken=figures.taken,
+            used=figures.used,
+            trained=figures.trained,
+            gpus=each.gpus,
+            usd_per_gpu_hour=asked.usd_per_hour or None,
+        )
+        found.append(Ran(each.chain, each.gpus, figures, whole, each))
+    return found
+
+
 def _headline(
-    asked: Asked, chosen: Outcome | None, sync: Outcome | None, here: Sequence[Outcome]
+    asked: Asked, chosen: Ran | None, sync: Ran | None, here: Sequence[Outcome]
 ) -> Markup:
     if chosen is None:
         why = next((each.problem for each in here if each.chain == asked.chain), "")
-        return sentence(f"{asked.chain} cannot run here. {_reason(why)}")
-    hours = chosen.hours(asked.steps)
-    lead = f"{asked.steps:,} steps of {chosen.chain} take {_hours(hours)}"
-    lead += f" and {_cost(asked, chosen, hours)}"
+        return sentence(f"{asked.chain} cannot run here: {_reason(why)}")
+    lead = f"{asked.work.said} under {chosen.chain} take {hours(chosen.bill.hours)}"
+    lead += f" and {chosen.cost}"
     if sync is not None and sync is not chosen:
-        lead += f": {sync.step_s / chosen.step_s:.2f} times as fast as {SYNCHRONOUS}"
-    gpus = f"{chosen.gpus} {asked.gpu or 'GPUs'}: {asked.split}."
-    trained = bias(chosen.staleness, chosen.length_bias)
-    return headline(f"{lead}.", f"{gpus} {trained}", chosen.use and time_spent(chosen.use))
+        lead += f": {sync.bill.hours / chosen.bill.hours:.2f} times as fast as {SYNCHRONOUS}"
+    figures = chosen.figures
+    return headline(
+        f"{lead}.",
+        f"{chosen.gpus} {asked.gpu or 'GPUs'}: {asked.split}. What bounds it is the "
+        f"{figures.bound_by}. {bias(figures.staleness_mean, figures.length_bias)}",
+        time_spent(chosen.outcome.use),
+    )
 
 
 def _table(
-    asked: Asked, run: Sequence[Outcome], chosen: Outcome | None, sync: Outcome | None
+    asked: Asked, run: Sequence[Ran], chosen: Ran | None, sync: Ran | None
 ) -> Markup:
     columns = (
         Column("policy", text=True),
-        Column("whole run", f"{asked.steps:,} steps"),
+        Column("whole run", asked.work.said),
         Column("cost", "of the whole run"),
-        Column("step time", "mean of the steps simulated"),
-        Column("speed-up", "step time of sync over this one's"),
-        Column("per 1,000 rollouts", "time per thousand rollouts that were trained on"),
+        Column("against sync", "hours of sync over this one's"),
+        Column("step time", "mean of a steady step"),
+        Column("bound by", "what its steps wait for most"),
         Column("idle", "share of the GPUs' time that nothing used"),
         Column("staleness", "versions behind, mean over the tokens trained on"),
-        Column("dropped", "share of the tokens generated", narrow=False),
-    )
+        Column("length bias", "mean length of what is trained over what was launched",
+               narrow=False),
+    )  # fmt: skip
     rows = []
     for each in run:
-        hours = each.hours(asked.steps)
-        per = each.trained_rollouts
-        rows.append(
-            Row(
-                (
-                    breakable(each.chain),
-                    _hours(hours),
-                    _cost(asked, each, hours),
-                    seconds(each.step_s),
-                    "" if sync is None else f"{sync.step_s / each.step_s:.2f}x",
-                    seconds(1000 * each.step_s / per) if per else "-",
-                    share(each.idle),
-                    f"{each.staleness:.2f}",
-                    share(each.dropped),
-                ),
-                chosen=each is chosen,
-            )
+        s = each.figures
+        cells: Sequence[Content] = (
+            breakable(each.chain),
+            hours(each.bill.hours),
+            each.cost,
+            "" if sync is None else f"{sync.bill.hours / each.bill.hours:.2f}x",
+            seconds(s.step_s),
+            s.bound_by,
+            share(s.bubble_fraction),
+            f"{s.staleness_mean:.2f}",
+            "-" if s.length_bias is None else f"{s.length_bias:.2f}",
         )
-    about = f"From {run[0].steps} simulated steps each." if run else ""
+        rows.append(Row(cells, chosen=each is chosen))
+    about = f"From {run[0].figures.steps} simulated steps each." if run else ""
     return section("Policies on these GPUs", table(columns, rows, "Policies"), about=about)
 
 
@@ -130,36 +174,21 @@ def _reason(problem: str) -> str:
     return rest if colon and field.startswith("policy.") else problem
 
 
-def _front(asked: Asked, run: Sequence[Outcome], elsewhere: Sequence[Outcome]) -> Markup:
-    priced = asked.usd_per_hour > 0
-    points = []
-    for each in (*run, *(other for other in elsewhere if not other.problem)):
-        hours = each.hours(asked.steps)
-        cost = hours * each.gpus * (asked.usd_per_hour if priced else 1.0)
-        lines = (f"{each.chain} on {each.gpus} GPUs", _hours(hours), _cost(asked, each, hours))
-        here = each.chain == asked.chain and each in run
-        points.append(Point(f"{each.chain}, {each.gpus}", hours, cost, "\n".join(lines),
-                            chosen=here))  # fmt: skip
+def _front(asked: Asked, run: Sequence[Ran], elsewhere: Sequence[Ran]) -> Markup:
+    points = [
+        Point(
+            f"{each.chain}, {each.gpus}",
+            each.bill.hours,
+            each.bill.cost,
+            f"{each.chain} on {each.gpus} GPUs\n{hours(each.bill.hours)}\n{each.cost}",
+            chosen=place < len(run) and each.chain == asked.chain,
+        )
+        for place, each in enumerate((*run, *elsewhere))
+    ]
+    unit = "$" if asked.usd_per_hour else "GPU-hours"
     return section(
         "Hours against cost",
-        front(points, Axis("hours of the whole run", lambda value: f"{value:g}"),
-              Axis("$ of the whole run" if priced else "GPU-hours of the whole run",
-                   lambda value: f"{value:,g}"), "shown above"),
+        front(points, Axis("hours of the whole run", lambda value: f"{value:,g}"),
+              Axis(f"{unit} of the whole run", lambda value: f"{value:,g}"), "shown above"),
         about="These policies on these GPUs, on half and on twice as many.",
     )  # fmt: skip
-
-
-def _cost(asked: Asked, each: Outcome, hours: float) -> str:
-    gpu_hours = hours * each.gpus
-    if asked.usd_per_hour > 0:
-        return usd(gpu_hours * asked.usd_per_hour)
-    return f"{gpu_hours:,.4g} GPU-hours"
-
-
-def _hours(hours: float) -> str:
-    return f"{hours / 24:.3g} days" if hours >= 72 else f"{hours:.3g} h"
-
-
-def placed(found: Mapping[tuple[int, int], Outcome], waves: Sequence[int]) -> list[Outcome]:
-    """The outcomes of these waves, in order."""
-    return [each for (wave, _), each in sorted(found.items()) if wave in waves]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from simulator.errors import RollcastError
+from simulator.planner.measure import Measured, measured
 from simulator.report.ledger import gpu_use
 from simulator.report.timeline import Timeline, timeline_of
 from simulator.scenario.file import RawScenario, override
@@ -36,27 +38,15 @@ class Choice:
 class Outcome:
     """What came of a choice. problem: why it cannot be run, else ''; then the rest holds nothing.
 
-    step_s: mean of a step. fill_s: what the start-up took beyond steady steps. gpus: all that are
-    held. use: as `simulator.report.ledger.gpu_use` has it. steps: how many were simulated.
+    gpus: all that are held. use: as `simulator.report.ledger.gpu_use` has it.
     """
 
     chain: str
     problem: str = ""
-    step_s: float = 0.0
-    fill_s: float = 0.0
     gpus: int = 0
-    trained_rollouts: float = 0.0
-    staleness: float = 0.0
-    length_bias: float | None = None
-    dropped: float = 0.0
-    idle: float = 0.0
-    steps: int = 0
-    use: dict[str, float] | None = None
+    figures: Measured | None = None
+    use: Mapping[str, float] = field(default_factory=dict)
     timeline: Timeline | None = None
-
-    def hours(self, steps: int) -> float:
-        """Of a run of so many steps."""
-        return (self.fill_s + steps * self.step_s) / 3600
 
 
 def prepare() -> None:
@@ -86,15 +76,8 @@ def outcome(choice: Choice) -> Outcome:
     s = result.summary
     return Outcome(
         choice.chain,
-        step_s=s["step_s"],
-        fill_s=s.get("fill_s") or 0.0,
         gpus=s["gpus"],
-        trained_rollouts=sum(step.trained_rollouts for step in result.run.steps) / steps,
-        staleness=s["staleness_mean"] or 0.0,
-        length_bias=s["length_bias"],
-        dropped=s["dropped_tokens"] / max(s["generated_tokens"], 1),
-        idle=s["bubble_fraction"],
-        steps=steps,
+        figures=measured(result),
         use=gpu_use(result.run),
         timeline=timeline_of(result.run, choice.chain, s["step_s"], s["bubble_fraction"]),
     )

@@ -25,7 +25,9 @@ from simulator.report.page import page
 from simulator.report.parts import Column, Row, breakable, code, headline, notes, section, table, tiles
 from simulator.report.timeline import timeline_of, timelines
 from simulator.report.words import bias, sureness, time_spent
-from simulator.results.figures import count, seconds, share, usd
+from simulator.planner.measure import bound_by
+from simulator.planner.words import usd
+from simulator.results.figures import count, seconds, share
 from simulator.results.write import plain
 from simulator.scenario.scenario import Scenario
 from simulator.studies.compare import table as table_of
@@ -43,10 +45,10 @@ COLUMNS = (
     Column("per 1,000 rollouts", "time per thousand rollouts that were trained on"),
     Column("rollout", "its phase, mean of a step", narrow=False),
     Column("train", "its phase, mean of a step", narrow=False),
+    Column("bound by", "what its steps wait for most", narrow=False),
     Column("idle", "share of the GPUs' time that nothing used"),
     Column("staleness", "versions behind, mean over the tokens trained on"),
     Column("length bias", "mean length of what is trained over what was launched", narrow=False),
-    Column("at cap", "responses cut at max_new_tokens", narrow=False),
     Column("dropped", "share of the tokens generated", narrow=False),
 )
 
@@ -59,6 +61,7 @@ class Told:
     row: Mapping[str, Any]
     summary: Mapping[str, Any]
     rollouts: int
+    bound_by: str
 
     @property
     def per_thousand_s(self) -> float | None:
@@ -80,7 +83,8 @@ def comparison_page(
 ) -> str:
     """The whole page. draws: how many the ranking was asked for."""
     told = [
-        Told(name, row, result.summary, sum(s.trained_rollouts for s in result.run.steps))
+        Told(name, row, result.summary, sum(s.trained_rollouts for s in result.run.steps),
+             bound_by(result.summary, result.run.steps))
         for (name, result), row in zip(
             results.items(), table_of(results, ranking), strict=True
         )
@@ -150,7 +154,7 @@ def _headline(
     trained = bias(best.summary["staleness_mean"], best.summary["length_bias"])
     return headline(
         lead,
-        time_spent(use),
+        f"What bounds it is the {best.bound_by}. {time_spent(use)}",
         f"{trained} Whether it learns as well is not part of a simulation." if trained else None,
     )
 
@@ -181,10 +185,10 @@ def _row(told: Told, best: bool, first: bool) -> Row:
         "-" if per is None else seconds(per),
         seconds(row["rollout_s"] / steps),
         seconds(row["train_s"] / steps),
+        told.bound_by,
         share(row["bubble_fraction"]),
         f"{row['staleness_mean'] or 0:.2f}",
         "-" if row["length_bias"] is None else f"{row['length_bias']:.2f}",
-        share(row["truncated_share"]),
         share(row["dropped_tokens"] / max(row["generated_tokens"], 1)),
     )
     return Row(cells, chosen=best)

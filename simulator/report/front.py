@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
+from simulator.planner.frontier import on_front
 from simulator.report.markup import Markup, tag
 from simulator.report.parts import figure, key
 from simulator.report.scale import around, marks
@@ -37,16 +40,6 @@ class Axis:
     write: Callable[[float], str]
 
 
-def unbeaten(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Numbers of those that no other is as good as in both and better than in one (the Pareto
-    front), by x."""
-
-    def beaten(a: tuple[float, float]) -> bool:
-        return any(b[0] <= a[0] and b[1] <= a[1] and b != a for b in points)
-
-    return sorted((i for i, a in enumerate(points) if not beaten(a)), key=lambda i: points[i])
-
-
 def front(points: Sequence[Point], x: Axis, y: Axis, chosen: str = "the choice") -> Markup:
     """The scatter, each choice to be pointed at or tabbed to; nothing where there is no choice.
 
@@ -54,7 +47,8 @@ def front(points: Sequence[Point], x: Axis, y: Axis, chosen: str = "the choice")
     """
     if not points:
         return Markup()
-    best = unbeaten([(point.x, point.y) for point in points])
+    ahead = on_front([point.x for point in points], [point.y for point in points])
+    best = sorted(np.flatnonzero(ahead).tolist(), key=lambda i: points[i].x)
     wide = [end for p in points for end in (p.x, p.low, p.high) if end is not None]
     across, up = around(wide), around([point.y for point in points])
 

@@ -23,8 +23,3 @@ def count(value: float) -> str:
 def share(value: float | None) -> str:
     """A share in per cent."""
     return "-" if value is None or value != value else f"{100 * value:.1f} %"
-
-
-def usd(value: float) -> str:
-    """An amount of US dollars: whole ones from a hundred on."""
-    return f"${value:,.0f}" if abs(value) >= 100 else f"${value:,.2f}"

@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["PIPE_WIDTH", "console", "count", "fitted", "named_column", "one_line", "seconds", "share"]
+__all__ = [
+    "PIPE_WIDTH",
+    "console",
+    "count",
+    "fitted",
+    "named_column",
+    "one_line",
+    "seconds",
+    "share",
+]
 
 PIPE_WIDTH = 120
 

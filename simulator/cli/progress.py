@@ -39,7 +39,9 @@ def progress_bar(
         TimeRemainingColumn,
     )
 
-    columns: list[ProgressColumn] = [TextColumn("{task.description}", markup=False)] if label else []
+    columns: list[ProgressColumn] = (
+        [TextColumn("{task.description}", markup=False)] if label else []
+    )
     columns += [BarColumn(), MofNCompleteColumn()]
     columns += [TimeElapsedColumn()] if elapsed else []
     columns += [TimeRemainingColumn()] if left else []

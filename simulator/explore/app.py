@@ -27,49 +27,13 @@ from simulator.explore.view import SYNCHRONOUS, Asked, placed, sentence, view
 from simulator.explore.work import Choice
 from simulator.planner.whole_run import work_of
 from simulator.report.markup import Markup, joined
-from simulator.report.page import script, style
+from simulator.report.page import resource, script, style
 from simulator.scenario.plan_section import RunSection
 from simulator.scenario.scenario import Scenario
 from simulator.studies.simulate import from_raw
 
 HOST = "127.0.0.1"
 _ELSEWHERE = (0.5, 2.0)
-_STYLE = """
-.q-page, .nicegui-content { padding: 0; }
-.explore { display: grid; grid-template-columns: 290px minmax(0, 1fr); gap: 0 44px;
-  grid-template-rows: auto 1fr; max-width: 1400px; margin: 0 auto; padding: 28px 28px 60px;
-  width: 100%; }
-.said { grid-column: 2; grid-row: 1; min-width: 0; }
-.said .headline { margin-top: 0; }
-.explore h1 { margin-bottom: 12px; }
-.knobs { grid-column: 1; grid-row: 1 / 3; position: sticky; top: 20px; align-self: start; max-height: calc(100vh - 40px);
-  overflow-y: auto; padding-right: 6px; }
-.knobs h2 { margin: 16px 0 6px; font-size: 0.95rem; border-top: 1px solid var(--line);
-  padding-top: 12px; }
-.knob { display: grid; grid-template-columns: 1fr auto; column-gap: 8px; margin-bottom: 7px;
-  font-size: 0.86rem; align-items: baseline; }
-.knob .value { font-variant-numeric: tabular-nums; font-weight: 600; }
-.knob .control { grid-column: 1 / -1; }
-.knob[data-tip] .label { text-decoration: underline dotted var(--idle); cursor: help;
-  text-underline-offset: 3px; }
-.knob input { width: 100%; margin: 2px 0 0; height: 20px; accent-color: var(--accent);
-  cursor: pointer; }
-.knob input:disabled { cursor: default; opacity: 0.45; }
-.knob .q-btn { min-height: 28px; padding: 1px 10px; font-size: 0.8rem; }
-.knob .q-btn-group { flex-wrap: wrap; box-shadow: none; border: 1px solid var(--line); }
-.knob .q-field { font-size: 0.86rem; }
-.answers { grid-column: 2; min-width: 0; }
-.answers section { margin-top: 32px; }
-.answers.busy { opacity: 0.72; transition: opacity 0.2s 0.25s; }
-@media (max-width: 900px) {
-  .explore { display: block; padding: 0 16px 40px; }
-  .said { position: sticky; top: 0; z-index: 3; background: var(--ground); padding: 10px 0 6px;
-    border-bottom: 1px solid var(--line); }
-  .said .headline p:not(.lead) { display: none; }
-  .said .lead { font-size: 1rem; margin: 0; }
-  .knobs { position: static; max-height: none; padding: 16px 0 0; }
-}
-"""
 
 
 class Page:
@@ -209,7 +173,8 @@ def serve(scenario: Scenario, pool: Executor, port: int, show: bool) -> None:
     """Shows the page on this machine alone until it is stopped. pool: what simulates; show: whether
     a browser is opened."""
     memory = Memory()
-    ui.add_head_html(f"<style>{style()}{_STYLE}</style>", shared=True)
+    own = resource("simulator.explore", "explore.css")
+    ui.add_head_html(f"<style>{style()}\n{own}</style>", shared=True)
     ui.add_body_html(f"<script>{script()}</script>", shared=True)
 
     def index() -> None:

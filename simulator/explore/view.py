@@ -122,9 +122,7 @@ def _headline(
     )
 
 
-def _table(
-    asked: Asked, run: Sequence[Ran], chosen: Ran | None, sync: Ran | None
-) -> Markup:
+def _table(asked: Asked, run: Sequence[Ran], chosen: Ran | None, sync: Ran | None) -> Markup:
     columns = (
         Column("policy", text=True),
         Column("whole run", asked.work.said),

@@ -61,7 +61,7 @@ def prepare() -> None:
 def steps_for(data: dict[str, Any]) -> int:
     """How many steps are simulated for the page."""
     workload = data["workload"]
-    rollouts = workload["batch_groups"] * workload["group_size"]
+    rollouts = int(workload["batch_groups"]) * int(workload["group_size"])
     return min(max(ROLLOUTS // max(rollouts, 1), LEAST_STEPS), MOST_STEPS)
 
 

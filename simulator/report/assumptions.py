@@ -69,7 +69,7 @@ def of_defaults(scenario: Scenario) -> list[Assumption]:
 
     said = {key for key, _ in flat(scenario.raw.data)}
     cost = scenario.raw.data.get("cost", "roofline")
-    of_the_roofline = cost == "roofline" or isinstance(cost, Mapping) and "roofline" in cost
+    of_the_roofline = cost == "roofline" or (isinstance(cost, Mapping) and "roofline" in cost)
     prefixes = ("engine.", *(("cost.roofline.",) if of_the_roofline else ()))
     return [
         Assumption(entry.key, entry.default, *_split(entry.source))

@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from simulator.planner.measure import bound_by
+from simulator.planner.words import usd
 from simulator.policies import label
 from simulator.report.assumptions import assumptions
 from simulator.report.front import Axis, Point, front
@@ -22,11 +24,19 @@ from simulator.report.ledger import (
 )
 from simulator.report.markup import Content, Markup, tag
 from simulator.report.page import page
-from simulator.report.parts import Column, Row, breakable, code, headline, notes, section, table, tiles
+from simulator.report.parts import (
+    Column,
+    Row,
+    breakable,
+    code,
+    headline,
+    notes,
+    section,
+    table,
+    tiles,
+)
 from simulator.report.timeline import timeline_of, timelines
 from simulator.report.words import bias, sureness, time_spent
-from simulator.planner.measure import bound_by
-from simulator.planner.words import usd
 from simulator.results.figures import count, seconds, share
 from simulator.results.write import plain
 from simulator.scenario.scenario import Scenario
@@ -78,16 +88,17 @@ class Told:
         return self.summary["gpu_hours"] / tokens, "gpu_hours"
 
 
-def comparison_page(
-    results: Mapping[str, Result], ranking: Ranking | None, draws: int = 0
-) -> str:
+def comparison_page(results: Mapping[str, Result], ranking: Ranking | None, draws: int = 0) -> str:
     """The whole page. draws: how many the ranking was asked for."""
     told = [
-        Told(name, row, result.summary, sum(s.trained_rollouts for s in result.run.steps),
-             bound_by(result.summary, result.run.steps))
-        for (name, result), row in zip(
-            results.items(), table_of(results, ranking), strict=True
+        Told(
+            name,
+            row,
+            result.summary,
+            sum(s.trained_rollouts for s in result.run.steps),
+            bound_by(result.summary, result.run.steps),
         )
+        for (name, result), row in zip(results.items(), table_of(results, ranking), strict=True)
     ]
     first = told[0]
     best = min(told, key=lambda each: each.summary["step_s"])
@@ -214,9 +225,12 @@ def _front(told: Sequence[Told], best: Told) -> Markup:
     unit = "$" if priced else "GPU-hours"
     return section(
         "Time against cost",
-        front(points, Axis("step time, s", lambda value: f"{value:g}"),
-              Axis(f"{unit} per million trained tokens", lambda value: f"{value:g}"),
-              "the fastest"),  # fmt: skip
+        front(
+            points,
+            Axis("step time, s", lambda value: f"{value:g}"),
+            Axis(f"{unit} per million trained tokens", lambda value: f"{value:g}"),
+            "the fastest",
+        ),
         about="Less is better in both. The line joins what no other policy beats.",
     )
 
@@ -240,7 +254,9 @@ def _ledger(told: Sequence[Told]) -> Markup:
     )
     keys = ("generated_tokens", "trained_tokens", "masked_tokens", "dropped_tokens",
             "carried_tokens", "reprefilled_tokens", "preemptions")  # fmt: skip
-    rows = [Row((breakable(each.name), *(count(each.summary[key]) for key in keys))) for each in told]
+    rows = [
+        Row((breakable(each.name), *(count(each.summary[key]) for key in keys))) for each in told
+    ]
     return table(columns, rows, "Tokens by what became of them")
 
 

@@ -8,9 +8,7 @@ from importlib import resources
 from simulator.report.markup import Content, Markup, joined, tag
 
 # Nothing may be fetched and nothing sent, whatever a page says.
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-)
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def page(title: str, *content: Content, subtitle: str = "") -> str:
@@ -29,24 +27,29 @@ def page(title: str, *content: Content, subtitle: str = "") -> str:
     )
     foot = tag("footer", tag("p", "A forecast by rollcast. Every figure is simulated, "
                              "unless it says measured."))  # fmt: skip
-    body = tag("body", tag("main", heading, content, foot, class_="page"), Markup(f"<script>{script()}</script>"))
+    body = tag(
+        "body",
+        tag("main", heading, content, foot, class_="page"),
+        Markup(f"<script>{script()}</script>"),
+    )
     return f'<!doctype html>\n<html lang="en">{joined([head, body])}</html>\n'
 
 
 @cache
 def style() -> str:
     """The style sheet of all pages."""
-    return _own("page.css")
+    return resource(__package__, "page.css")
 
 
 @cache
 def script() -> str:
     """What makes pages answer: tooltips by pointer and keyboard, and copying."""
-    return _own("page.js")
+    return resource(__package__, "page.js")
 
 
-def _own(name: str) -> str:
-    text = resources.files("simulator.report").joinpath(name).read_text("utf-8")
+def resource(package: str, name: str) -> str:
+    """A style sheet or script of ours, to be put into a page."""
+    text = resources.files(package).joinpath(name).read_text("utf-8")
     if "</" in text:
         raise RuntimeError(f"{name} would end the element that it stands in")
     return text.strip()

@@ -79,9 +79,7 @@ def table(columns: Sequence[Column], rows: Iterable[Row], caption: str = "") -> 
 
 def _cell(name: str, column: Column, content: Content, scope: str | None = None) -> Markup:
     kind = " ".join(
-        word
-        for word, holds in (("text", column.text), ("wide", not column.narrow))
-        if holds
+        word for word, holds in (("text", column.text), ("wide", not column.narrow)) if holds
     )
     tip = column.meaning if scope == "col" and column.meaning else None
     return tag(

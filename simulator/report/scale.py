@@ -17,7 +17,9 @@ def marks(low: float, high: float, most: int = 6) -> list[float]:
         for factor in (1, 2, 5, 10, 20)
         if math.floor(high / (factor * power)) - math.ceil(low / (factor * power)) + 1 <= most
     )
-    return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return [
+        i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    ]
 
 
 def around(values: list[float]) -> tuple[float, float]:

@@ -107,9 +107,7 @@ def _lanes(run: Run, edges: FloatArray) -> Iterator[Lane]:
         by_replica.setdefault(lane.replica, lane)
     replicas = [number for number in by_replica if number >= 0]
     together = -(-len(replicas) // MOST_LANES)
-    running = {
-        number: mean_running(running_over_time(run, number), edges) for number in replicas
-    }
+    running = {number: mean_running(running_over_time(run, number), edges) for number in replicas}
     peak = max((float(level.max(initial=0.0)) for level in running.values()), default=0.0)
     for first in range(0, len(replicas), together):
         members = replicas[first : first + together]
@@ -160,7 +158,7 @@ def _run(run: Timeline, longest_s: float, last: bool) -> Markup:
     height_px = max(rows * (9 if rows > 8 else 13), 18)
     what = {"role": "group", "viewBox": f"0 0 {BINS} 100", "preserveAspectRatio": "none"}
     area = tag("svg", _area(run), _boundaries(run), **what,
-               aria_label=f"{run.name}: rollouts running over time, at most {run.peak}")  # fmt: skip
+               aria_label=f"{run.name}: rollouts running, at most {run.peak}")  # fmt: skip
     lanes = tag("svg", _cells(run), _boundaries(run), _hits(run), **what,
                 aria_label=f"{run.name}: what the GPUs do in each step")  # fmt: skip
     names = _names(run.lanes)

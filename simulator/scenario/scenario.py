@@ -30,8 +30,8 @@ from simulator.scenario.sections import (
     ScenarioModel,
     validate,
 )
-from simulator.workload.build import Workload, build_workload
 from simulator.visible import visible
+from simulator.workload.build import Workload, build_workload
 from simulator.workload.section import MAX_ROLLOUTS
 from simulator.world import ClusterShape
 

@@ -287,7 +287,15 @@ def plan(
         except ScenarioError as error:
             raise raw.locate(error) from None
     if out is not None:
-        write = partial(write_plan, planned=found, source=raw.folder, target=out)
+        from simulator.report.plan_page import plan_page, shown
+        from simulator.results.schema import REPORT
+
+        report = plan_page(found, shown(found, raw), raw, policy or ())
+
+        def write(folder: Path) -> None:
+            write_plan(folder, found, raw.folder, out)
+            (folder / REPORT.name).write_text(report, encoding="utf-8")
+
         write_folder(out, write, force)
         planner.forget(out)
     show_plan(found, as_json)

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from simulator.planner.measure import bound_by
 from simulator.planner.words import usd
 from simulator.policies import label
@@ -28,17 +26,16 @@ from simulator.report.parts import (
     Column,
     Row,
     breakable,
-    code,
     headline,
     notes,
     section,
     table,
     tiles,
 )
+from simulator.report.reproduced import reproduced
 from simulator.report.timeline import timeline_of, timelines
 from simulator.report.words import bias, sureness, time_spent
 from simulator.results.figures import count, seconds, share
-from simulator.results.write import plain
 from simulator.scenario.scenario import Scenario
 from simulator.studies.compare import table as table_of
 from simulator.studies.ranking import Ranking
@@ -135,7 +132,7 @@ def comparison_page(results: Mapping[str, Result], ranking: Ranking | None, draw
             about="All of the GPUs' time, then every token generated, by what became of it.",
         ),
         assumptions(scenario),
-        reproduced(scenario, _command([r.scenario for r in results.values()], draws)),
+        reproduced(scenario.raw.data, _command([r.scenario for r in results.values()], draws)),
         subtitle=_subtitle(scenario, best),
     )  # fmt: skip
 
@@ -258,18 +255,6 @@ def _ledger(told: Sequence[Told]) -> Markup:
         Row((breakable(each.name), *(count(each.summary[key]) for key in keys))) for each in told
     ]
     return table(columns, rows, "Tokens by what became of them")
-
-
-def reproduced(scenario: Scenario, command: str) -> Markup:
-    """The part of a page that says how to make it again. command: on the file that it shows."""
-    text = yaml.safe_dump(plain(scenario.raw.data), sort_keys=False, allow_unicode=True, width=90)
-    return section(
-        "How to make it again",
-        code(command, "the command"),
-        code(text, "the scenario"),
-        about="Save the scenario, with every setting applied, as scenario.yaml; paths in it start "
-        "from its folder. The same version of rollcast gives the same figures.",
-    )
 
 
 def _command(scenarios: Sequence[Scenario], draws: int) -> str:

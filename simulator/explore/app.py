@@ -73,12 +73,13 @@ class Page:
     def _slider(self, knob: Knob, said: Any) -> None:
         slider = ui.element("input").props("type=range min=0 step=1")
         slider.props["max"] = len(knob.values) - 1
+        # Its value is the browser's: one that we sent back would be late, and undo the next move.
+        slider.props["defaultValue"] = knob.position
         slider.props["aria-label"] = knob.label
 
         def show(position: int) -> None:
             text = knob.write(knob.values[position])
             said.set_content(joined(text))
-            slider.props["value"] = position
             slider.props["aria-valuetext"] = text
 
         def moved(event: GenericEventArguments) -> None:
@@ -111,9 +112,16 @@ class Page:
         self._follow()
         if name == "gpu" and "usd_per_hour" in self._sliders:
             price = next(knob for knob in self._knobs if knob.name == "usd_per_hour")
-            self._values[price.name] = price_of(value)
-            self._shown_at[price.name](price.values.index(price_of(value)))
+            self._put(price, price_of(value))
         self._refresh()
+
+    def _put(self, knob: Knob, value: Any) -> None:
+        """Moves a slider without a hand on it."""
+        self._values[knob.name] = value
+        position = knob.values.index(value)
+        self._shown_at[knob.name](position)
+        slider = self._sliders[knob.name]
+        ui.run_javascript(f"getHtmlElement({slider.id}).value = {position}")
 
     def _follow(self) -> None:
         """What has no say as things are cannot be moved."""
@@ -148,12 +156,14 @@ class Page:
         rollouts = self._scenario.plan.batch.groups * values["workload.group_size"]
         work = work_of(RunSection(steps=values["steps"]), rollouts)
         asked = Asked(chain, work, price, described(shape), gpu)
-        self._answers.classes("busy")
+        self._answers.classes("busy").props("aria-busy=true")
         order = list(names.values())
         try:
             async for found in self._desk.ask(waves):
                 here = sorted(placed(found, (0, 1)), key=lambda each: order.index(each.chain))
                 self._show(*view(asked, here, placed(found, range(2, len(waves)))))
+                if len(found) == sum(map(len, waves)):
+                    self._answers.props("aria-busy=false")
         except BrokenProcessPool:
             why = "A simulation was stopped from outside; start rollcast explore again."
             self._show(sentence(why), joined(None))

@@ -39,14 +39,20 @@
 
   document.addEventListener("pointermove", point);
   document.addEventListener("pointerdown", point);
-  document.addEventListener("focusin", (event) => {
-    const target = asked(event);
-    if (!target) return hide();
+  function above(target) {
     const box = target.getBoundingClientRect();
     show(target, box.left + box.width / 2, box.top);
+  }
+
+  document.addEventListener("focusin", (event) => {
+    const target = asked(event);
+    if (target) above(target);
+    else hide();
   });
   document.addEventListener("focusout", hide);
-  document.addEventListener("scroll", hide, { capture: true, passive: true });
+  // What is tabbed to is scrolled into view: its tooltip goes with it.
+  const scrolled = () => (shown && shown.matches(":focus") ? above(shown) : hide());
+  document.addEventListener("scroll", scrolled, { capture: true, passive: true });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") hide();
   });

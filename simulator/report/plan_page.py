@@ -34,7 +34,7 @@ from simulator.results.figures import seconds, share
 from simulator.scenario.file import RawScenario, override
 from simulator.studies.simulate import Result, simulate
 
-MOST_ROWS, MOST_POINTS, MOST_NAMED = 40, 300, 12
+BEST_ROWS, MOST_ROWS, MOST_POINTS, MOST_NAMED = 6, 200, 300, 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +160,33 @@ def _choices(planned: Planned) -> Markup:
                narrow=False),
         Column("idle", "share of the GPUs' time", narrow=False),
     )  # fmt: skip
-    kept = list(planned.rows[:MOST_ROWS])
-    kept += [row for row in (planned.baseline, *planned.front) if row and row not in kept]
+    kept = _worth_showing(planned)
+    chosen = planned.chosen
     about = "Best first; ~ is of a short simulation, and pale is beyond the limits."
-    if len(kept) < len(planned.rows):
-        about += f" {len(planned.rows) - len(kept):,} more are in plan.csv."
-    lines = [_line(row, row is planned.chosen) for row in kept]
-    return section("Choices", table(columns, lines, "Choices"), about=about)
+    rows = [_line(row, row is chosen) for row in kept]
+    more = [_line(row, row is chosen) for row in planned.rows[:MOST_ROWS]]
+    rest = len(planned.rows) - len(more)
+    every = f"The first {len(more)}, and {rest:,} more in plan.csv" if rest else f"All {len(more)}"
+    return section(
+        "Choices",
+        table(columns, rows, "Choices"),
+        folded(every, table(columns, more, every)) if len(more) > len(rows) else None,
+        about=about,
+    )
+
+
+def _worth_showing(planned: Planned) -> list[Row]:
+    """The best, those that no other beats, the best of each policy, and what they are held
+    against."""
+    held = None if planned.baseline is None else planned.baseline.choice.said
+    kept: list[Row] = []
+    policies: set[str] = set()
+    for place, row in enumerate(planned.rows):
+        new = row.choice.policy not in policies
+        if place < BEST_ROWS or row.on_front or new or row.choice.said == held:
+            kept.append(row)
+            policies.add(row.choice.policy)
+    return kept
 
 
 def _line(row: Row, chosen: bool) -> Line:

@@ -15,7 +15,7 @@ from simulator.report.timeline import Timeline, timeline_of
 from simulator.scenario.file import RawScenario, override
 from simulator.studies.simulate import from_raw, simulate
 
-ROLLOUTS = 1600
+ROLLOUTS = 1100
 """What a simulation for the page may launch, or `LEAST_STEPS`: a tenth of a second on one core."""
 
 LEAST_STEPS, MOST_STEPS = 4, 8

@@ -37,11 +37,14 @@ def given(scenario: Scenario) -> list[Assumption]:
 
 
 def of_presets(scenario: Scenario) -> list[Assumption]:
-    """The figures of the presets that it names."""
+    """The figures of the presets that it names, but for those that it gives itself."""
     found = []
     data = scenario.raw.data
+    said = {key for key, _ in flat(data)}
     if scenario.gpu is not None:
         for figure, about in scenario.gpu.provenance.items():
+            if f"gpu.{figure}" in said:
+                continue
             value = f"{getattr(scenario.gpu, figure):.4g}"
             found.append(Assumption(f"gpu.{figure}", value, about.kind, about.source))
     if isinstance(data.get("model"), str):
@@ -57,8 +60,10 @@ def of_presets(scenario: Scenario) -> list[Assumption]:
         source = preset.source + (f", {prompts} prompts" if prompts else "")
         errors = preset.details.get("standard_errors", {})
         for key, value in preset.lengths.items():
+            if key in lengths:
+                continue
             off = f" ± {errors[key]:g}" if key in errors else ""
-            text = f"{_said(lengths.get(key, value))}{off}"
+            text = f"{_said(value)}{off}"
             found.append(Assumption(f"workload.lengths.{key}", text, preset.kind, source))
     return found
 

@@ -106,7 +106,9 @@ def test_gpus_are_halved_and_doubled() -> None:
 
 
 def test_sliders_set_the_policies_parameters() -> None:
-    scenario = load(ROOT / "examples" / "april.yaml", "policy=april(over_sampling=1.5)+pods(keep=4)")
+    scenario = load(
+        ROOT / "examples" / "april.yaml", "policy=april(over_sampling=1.5)+pods(keep=4)"
+    )
     values = starts(knobs(scenario))
     assert values["over_sampling"] == 1.5
     found = tried(scenario, {**values, "over_sampling": 1.2, "max_staleness": 3})
@@ -346,9 +348,7 @@ def test_a_wrong_port_is_said(
     assert err.count("\n") == 1
 
 
-def test_a_port_in_use_is_said(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_port_in_use_is_said(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tiny.yaml").write_text(TINY)
     monkeypatch.setattr(start, "find_spec", lambda name: True)
     with socket.socket() as taken:

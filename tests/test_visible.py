@@ -110,5 +110,3 @@ def test_pages_hold_no_escape(named: Path, cli: Cli, tmp_path: Path) -> None:
     assert "<script>x" not in page
     assert "<i>" not in page
     assert not set(page) & set(map(chr, (*range(9), *range(11, 32), *range(0x7F, 0xA0))))
-
-

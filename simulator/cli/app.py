@@ -237,6 +237,15 @@ def plan(
         int | None,
         typer.Option("--workers", metavar="N", help="Processes; one a core where left out."),
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="[ADDRESS]",
+            help="On a Ray cluster: HOST:PORT of its head, auto, or one that is started here "
+            "(needs rollcast[ray]).",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -281,9 +290,14 @@ def plan(
         asked = planner.question(raw, None, policy or (), drawn)
     except ScenarioError as error:
         raise raw.locate(error) from None
+    crew: Any = workers
+    if ray is not None:
+        from simulator.planner.on_ray import OnRay
+
+        crew = OnRay(planner.work_for(asked), ray, workers)
     with _stages() as on_progress:
         try:
-            found = planner.answer(asked, workers, out=out, on_progress=on_progress)
+            found = planner.answer(asked, crew, out=out, on_progress=on_progress)
         except ScenarioError as error:
             raise raw.locate(error) from None
     if out is not None:
@@ -456,7 +470,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run(argv: Sequence[str] | None) -> int:
     """The exit code."""
     _prepare_streams()
-    arguments = sys.argv[1:] if argv is None else list(argv)
+    arguments = _with_addresses(sys.argv[1:] if argv is None else argv)
     try:
         _add_commands(arguments)
         code = app(arguments, prog_name="rollcast", standalone_mode=False)
@@ -479,6 +493,17 @@ def _run(argv: Sequence[str] | None) -> int:
     except _Stopped as stop:
         print("interrupted; no output folder was written", file=sys.stderr)
         return 128 + stop.number
+
+
+def _with_addresses(arguments: Sequence[str]) -> list[str]:
+    """A ``--ray`` without an address, which may be left out, is one that is started here."""
+    found: list[str] = []
+    for place, argument in enumerate(arguments):
+        found.append(argument)
+        following = arguments[place + 1] if place + 1 < len(arguments) else ""
+        if argument == "--ray" and not (following in ("auto", "local") or ":" in following):
+            found.append("local")
+    return found
 
 
 def _prepare_streams() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from simulator.costs.section import CostSection
 from simulator.errors import RollcastError
 from simulator.planner.choices import Choice, Cluster, enumerated
 from simulator.planner.estimate import estimate
@@ -14,8 +13,7 @@ from simulator.planner.measure import Failure
 from simulator.policies import check_policy, decisions, name_of, parse_policy, spell
 from simulator.policy import chain
 from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import Scenario
-from simulator.scenario.sections import validate
+from simulator.scenario.scenario import Outline
 
 MOST_GPUS = 4096
 TIMES_THE_LEAST = 8
@@ -26,13 +24,12 @@ _SCHEDULING = ("launch", "stop", "interrupt", "unfinished", "staleness", "surplu
                "budget_tokens", "dispatch", "sync_every", "stream_groups")  # fmt: skip
 
 
-def choose(scenario: Scenario, cluster: Cluster, most_gpus: int | None) -> dict[str, Sequence[Any]]:
+def choose(found: Outline, cluster: Cluster, most_gpus: int | None) -> dict[str, Sequence[Any]]:
     """What to choose of the cluster: GPUs at powers of two from the least that fits to
     `TIMES_THE_LEAST` times that (and what the scenario has, if that is more), both placements,
     tensor parallelism up to a node. Nothing where costs do not follow from the GPUs: fitted or
     linear ones hold for the cluster that they were fitted to."""
-    section: CostSection = validate(scenario.raw.data).cost
-    if section.of_the_roofline is None or scenario.gpu is None:
+    if found.sections.cost.of_the_roofline is None or found.sections.gpu is None:
         return {}
     widths = [n for n in (1, 2, 4, 8, 16, 32) if n <= cluster.gpus_per_node]
     if cluster.tensor_parallel not in widths:
@@ -41,7 +38,7 @@ def choose(scenario: Scenario, cluster: Cluster, most_gpus: int | None) -> dict[
         "placement": ["colocated", "disaggregated"],
         "tensor_parallel": widths,
     }
-    least = _least(scenario.raw, cluster, axes)
+    least = _least(found.raw, cluster, axes)
     if least is None:
         return {"gpus": [cluster.gpus], **axes}
     most = min(max(TIMES_THE_LEAST * least, cluster.gpus), most_gpus or MOST_GPUS, MOST_GPUS)
@@ -60,10 +57,10 @@ def _least(raw: RawScenario, cluster: Cluster, axes: dict[str, Sequence[Any]]) -
     return None
 
 
-def policies(scenario: Scenario, staleness: float | None) -> list[str]:
+def policies(found: Outline, staleness: float | None) -> list[str]:
     """The scenario's own chain, and `SCHEDULES` with what of it does not schedule: selection,
     filters, group sizes, the layout. staleness: its limit; 0 leaves synchronous schedules."""
-    plan, own = scenario.plan, scenario.policy
+    plan, own = found.plan, found.policy
     names = [name_of(member) for member in own.policies]
     kept = [
         member
@@ -71,16 +68,16 @@ def policies(scenario: Scenario, staleness: float | None) -> list[str]:
         if not any(path.split(".")[0] in _SCHEDULING for path in made.claim.decides)
     ]
     rest = spell(chain(*kept)) if kept else ""
-    found: list[str] = []
+    listed: list[str] = []
     for schedule in SCHEDULES:
         if staleness == 0 and schedule.startswith(("one_step_off", "fully_async")):
             continue
         for text in _joined(schedule, rest):
-            if _works(scenario, text):
-                found.append(text)
+            if _works(found, text):
+                listed.append(text)
                 break
-    mine = scenario.policy_name
-    return [mine, *(text for text in found if text != mine)] if mine not in found else found
+    mine = found.policy_name
+    return listed if mine in listed else [mine, *listed]
 
 
 def _joined(schedule: str, rest: str) -> list[str]:
@@ -91,10 +88,10 @@ def _joined(schedule: str, rest: str) -> list[str]:
     return [f"{schedule}+{rest}", f"{rest}+{schedule}"]
 
 
-def _works(scenario: Scenario, text: str) -> bool:
+def _works(found: Outline, text: str) -> bool:
     """Whether the policies go together; where they run is another question."""
     try:
-        check_policy(parse_policy(text, folder=scenario.raw.modules), scenario.plan)
+        check_policy(parse_policy(text, folder=found.raw.modules), found.plan)
     except RollcastError:
         return False
     return True

@@ -96,7 +96,7 @@ def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
 def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[Row]) -> list[str]:
     """Whether the finalists change places where lengths spread less, or more."""
     others = [row for row in finalists if row.choice.said != best.choice.said]
-    if not others:
+    if not others or not asked.draws:
         return []
     found = []
     for factor in SPREADS:

@@ -11,7 +11,7 @@ from typing import Any
 from simulator.errors import ScenarioError
 from simulator.scenario.file import RawScenario, override
 from simulator.scenario.plan_section import CLUSTER_KEYS
-from simulator.scenario.scenario import Scenario, build_scenario
+from simulator.scenario.scenario import Outline, Scenario, build_scenario
 
 MOST_CHOICES = 20_000
 MOST_SPLITS = 32
@@ -63,10 +63,9 @@ class Cluster:
     gpus_per_node: int
 
 
-def cluster_of(scenario: Scenario, gpus_per_node: int) -> Cluster:
+def cluster_of(found: Outline, gpus_per_node: int) -> Cluster:
     """The cluster that a scenario has."""
-    section, shape = scenario.raw.data.get("cluster") or {}, scenario.shape
-    stages = int(section.get("pipeline_parallel") or 1)
+    shape, stages = found.shape, found.sections.cluster.pipeline_parallel
     return Cluster(
         shape.held_gpus,
         "colocated" if shape.colocated else "disaggregated",

@@ -28,9 +28,9 @@ from simulator.planner.whole_run import Bill, Work, bill, quality_of, work_of
 from simulator.planner.workers import Died, Workers, local
 from simulator.policies import label, parse_labelled, spell
 from simulator.policy import Policy
-from simulator.scenario.file import RawScenario
+from simulator.scenario.file import RawScenario, read_scenario
 from simulator.scenario.plan_section import CLUSTER_KEYS, PlanSection, check_cluster_choice
-from simulator.scenario.scenario import Scenario, build_scenario, overlapping
+from simulator.scenario.scenario import Outline, Scenario, outline, overlapping
 from simulator.scenario.sections import ScenarioModel, validate
 from simulator.studies.interval import ends
 
@@ -96,13 +96,12 @@ def question(
 
     policies: instead of those that it lists. Raises ScenarioError for what makes no sense.
     """
-    model = validate(raw.data)
-    asked = section or model.plan or PlanSection()
+    asked = section or validate(raw.data).plan or PlanSection()
     plain = RawScenario(
         {key: value for key, value in raw.data.items() if key != "plan"},
         raw.lines, raw.name, raw.folder, raw.overridden, raw.modules,
     )  # fmt: skip
-    scenario = build_scenario(plain)
+    scenario = outline(plain)
     limits = asked.limits
     cluster = cluster_of(scenario, asked.gpus_per_node)
     choose: dict[str, Any] = dict(asked.choose or {})
@@ -127,11 +126,11 @@ def question(
     )  # fmt: skip
 
 
-def _overlaps(scenario: Scenario, text: str) -> bool:
+def _overlaps(scenario: Outline, text: str) -> bool:
     """Whether a policy lets training overlap with rollout. Raises ScenarioError for one that there
     is not."""
     try:
-        chain = parse_labelled(text, seed=scenario.seed, folder=scenario.raw.modules)[1]
+        chain = parse_labelled(text, seed=scenario.sections.seed, folder=scenario.raw.modules)[1]
         return overlapping(chain, scenario.plan) is not None
     except ScenarioError as error:
         raise scenario.raw.locate(error) from None
@@ -165,7 +164,7 @@ def _check_quality(name: str, listed: Sequence[str]) -> None:
 
 
 def plan(
-    scenario: Scenario,
+    scenario: Scenario | str | Path,
     section: PlanSection | Mapping[str, Any] | None = None,
     policies: Sequence[str | Policy] = (),
     *,
@@ -175,7 +174,8 @@ def plan(
 ) -> Planned:
     """Which GPUs, split how, under which policy, for a whole run of a scenario.
 
-    section: the question, in place of the scenario's ``plan``: a mapping of the same keys will do.
+    scenario: or its file, of which nothing need fit the GPUs that it names. section: the question,
+    in place of the scenario's ``plan``: a mapping of the same keys will do.
     policies: to choose among. workers: how many processes; None is one a core. draws: for the
     intervals; 0 for none.
 
@@ -184,7 +184,8 @@ def plan(
     if isinstance(section, Mapping):
         section = read(PlanSection, section, PlanSection.FIELD)
     texts = [each if isinstance(each, str) else label(each) for each in policies]
-    return answer(question(scenario.raw, section, texts, draws), workers, on_progress=on_progress)
+    raw = scenario.raw if isinstance(scenario, Scenario) else read_scenario(Path(scenario))
+    return answer(question(raw, section, texts, draws), workers, on_progress=on_progress)
 
 
 def answer(

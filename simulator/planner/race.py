@@ -27,27 +27,28 @@ Simulate = Callable[[Sequence[tuple[int, int]]], Sequence[Measured | Failure]]
 
 @dataclass(frozen=True, slots=True)
 class Rungs:
-    """How long simulations are, and the shares of the budget that each rung may have."""
+    """How long simulations are, and how many there may be on each rung (`places`)."""
 
     first: int = 6
     second: int = 16
     last: int = 40
-    shares: tuple[float, float, float] = (0.4, 0.3, 0.3)
     most: tuple[int, int, int] = (300, 48, 12)
     of_brute_force: float = 0.1
 
     def places(self, entrants: int) -> tuple[int, int, int]:
         """How many may run on each rung: together no more than the budget, a share of the steps
-        that brute force would take, but two on the last rung in any case."""
-        budget = self.of_brute_force * entrants * self.last
-        steps = (self.first, self.second, self.last)
-        wanted = [
-            min(most, int(share * budget / each))
-            for share, each, most in zip(self.shares, steps, self.most, strict=True)
-        ]
-        least = (6, 3, 2)
-        first, second, last = (min(entrants, max(a, b)) for a, b in zip(wanted, least, strict=True))
-        return first, second, last
+        that brute force would take, less one long run (the best synchronous choice's, which others
+        are held against); but six, three and two in any case."""
+        budget = (self.of_brute_force * entrants - 1) * self.last
+        last = _within(0.3 * budget / self.last, 2, self.most[2])
+        left = budget - last * self.last
+        second = _within(0.45 * left / self.second, 3, self.most[1])
+        first = _within((left - second * self.second) / self.first, 6, self.most[0])
+        return min(first, entrants), min(second, entrants), min(last, entrants)
+
+
+def _within(wanted: float, least: int, most: int) -> int:
+    return max(least, min(int(wanted), most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +210,8 @@ def _nearness(
 def _off_best(
     entrants: Sequence[Entrant], bills: Sequence[Bill], goal: Goal, standing: Standing
 ) -> NDArray[np.float64]:
-    excess = np.array(
-        [
-            max(1.0, goal.excess(bill), goal.barred(entrant.gpus, standing.measured.get(i)))
-            for i, (entrant, bill) in enumerate(zip(entrants, bills, strict=True))
-        ]
-    )
+    barred = _barred(entrants, goal, standing)
+    excess = np.maximum(np.maximum(1.0, barred), [goal.excess(bill) for bill in bills])
     value = np.array([goal.value(bill) for bill in bills])
     done = np.array(sorted(standing.measured), dtype=int)
     allowed = done[excess[done] <= 1.0] if len(done) else done
@@ -231,10 +228,25 @@ def _off_front(
     """Of hours against cost, among those that are not barred."""
     hours = np.array([bill.hours for bill in bills])
     cost = np.array([bill.cost for bill in bills])
-    for i, entrant in enumerate(entrants):
-        if goal.barred(entrant.gpus, standing.measured.get(i)) > 1.0:
-            hours[i] = cost[i] = np.inf
+    out = _barred(entrants, goal, standing) > 1.0
+    hours[out] = cost[out] = np.inf
     return behind_front(hours, cost)
+
+
+def _barred(entrants: Sequence[Entrant], goal: Goal, standing: Standing) -> NDArray[np.float64]:
+    """By which factor each is beyond what bars it. Of those that were not simulated it is the least
+    that their kind showed, where two did: policies have staleness in them, whatever the GPUs."""
+    seen: dict[str, list[float]] = {}
+    for i, result in standing.measured.items():
+        seen.setdefault(entrants[i].kind, []).append(goal.barred(0, result))
+    found = []
+    for i, entrant in enumerate(entrants):
+        own = goal.barred(entrant.gpus, standing.measured.get(i))
+        kind = seen.get(entrant.kind, [])
+        if i not in standing.measured and len(kind) > 1:
+            own = max(own, min(kind))
+        found.append(own)
+    return np.array(found)
 
 
 def _survivors(

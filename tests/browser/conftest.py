@@ -69,9 +69,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Opened]]:
     contexts = []
 
     def call(url: str, width: int = LAPTOP, scheme: str = "light") -> Opened:
-        context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme
-        )
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         contexts.append(context)
         opened = Opened(context.new_page())
 

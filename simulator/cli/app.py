@@ -331,7 +331,7 @@ def explore(
         bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
     ] = True,
 ) -> None:
-    """Move a scenario's settings on a local page, and see what comes of it.
+    """Move a scenario's settings on a local page.
 
     Sliders for GPUs and their split, over-sampling, staleness, group size, lengths and prices; the
     table, the timeline and hours against cost follow. Needs rollcast[explore].

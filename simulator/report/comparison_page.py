@@ -56,7 +56,6 @@ COLUMNS = (
     Column("idle", "share of the GPUs' time that nothing used"),
     Column("staleness", "versions behind, mean over the tokens trained on"),
     Column("length bias", "mean length of what is trained over what was launched", narrow=False),
-    Column("dropped", "share of the tokens generated", narrow=False),
 )
 
 
@@ -197,7 +196,6 @@ def _row(told: Told, best: bool, first: bool) -> Row:
         share(row["bubble_fraction"]),
         f"{row['staleness_mean'] or 0:.2f}",
         "-" if row["length_bias"] is None else f"{row['length_bias']:.2f}",
-        share(row["dropped_tokens"] / max(row["generated_tokens"], 1)),
     )
     return Row(cells, chosen=best)
 

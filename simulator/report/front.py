@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +17,7 @@ from simulator.report.scale import around, marks
 _HEIGHT_PX = 320
 _LABEL_PX = 15
 _LONGEST_LABEL = 34
+_UPON_EACH_OTHER = 1.5  # per cent of the picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +144,15 @@ def _dots(
 def _labels(
     points: Sequence[Point], places: Sequence[tuple[float, float]], best: set[int]
 ) -> list[Markup]:
-    """Names of the choice and the front, moved down where they would meet."""
+    """Names of the choice and the front, moved down where they would meet; of dots that lie upon
+    each other, one has its name."""
     found = []
     taken: list[tuple[float, float]] = []
-    named = [i for i in range(len(points)) if i in best or points[i].chosen]
+    named: list[int] = []
+    for i in sorted(best | {i for i, point in enumerate(points) if point.chosen},
+                    key=lambda i: not points[i].chosen):  # fmt: skip
+        if not any(math.dist(places[i], places[other]) < _UPON_EACH_OTHER for other in named):
+            named.append(i)
     for i in sorted(named, key=lambda i: places[i][1]):
         left, top = places[i]
         y_px = top / 100 * _HEIGHT_PX

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,10 +72,9 @@ def test_commands_show_names_as_text(named: Path, cli: Cli, asked: tuple[str, ..
         assert SHOWN_LABEL in out
 
 
-def test_a_terminal_is_sent_our_own_colours_alone(named: Path) -> None:
-    """On a terminal there are escapes, those of rich, and none that the scenario wrote."""
+def on_a_terminal(command: list[str]) -> bytes:
+    """What a command sends to the terminal that it runs on."""
     master, slave = pty.openpty()
-    command = [*ROLLCAST, "compare", str(named), "--policy", "sync", "--policy", LABEL]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
     running = subprocess.Popen(command, stdout=slave, stderr=slave, env=environment)
     os.close(slave)
@@ -82,17 +82,34 @@ def test_a_terminal_is_sent_our_own_colours_alone(named: Path) -> None:
     while True:
         try:
             part = os.read(master, 65536)
-        except OSError:
+        except OSError:  # the other end is closed
             break
         if not part:
             break
         said += part
     os.close(master)
     assert running.wait(60) == 0, said
+    return said
+
+
+def test_a_terminal_is_sent_our_own_colours_alone(named: Path) -> None:
+    """On a terminal there are escapes, those of rich, and none that the scenario wrote."""
+    said = on_a_terminal([*ROLLCAST, "compare", str(named), "--policy", "sync", "--policy", LABEL])
     assert b"\x1b[" in said
     for harm in (b"\x1b[31m\x1b]", b"\x1b]0;", b"\x07", b"\x1bc", "\x9b".encode(), b"\xe2\x80\xae"):
         assert harm not in said
     assert rb"\x1b]0;owned" in said
+
+
+def test_a_progress_bar_shows_its_label_as_text() -> None:
+    code = (
+        "from simulator.cli.progress import progress_bar\n"
+        "with progress_bar('[/red]{x}[b]', 2, said='[/i]', transient=False) as update:\n"
+        "    update(advance=2)"
+    )
+    said = on_a_terminal([sys.executable, "-c", code])
+    assert b"[/red]{x}[b]" in said
+    assert b"[/i]" in said
 
 
 def test_the_console_is_safe_for_all_that_is_printed(

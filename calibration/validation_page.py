@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from simulator.report.parts import (
     Column,
     Row,
     breakable,
+    code,
     folded,
     headline,
     listed,
@@ -97,9 +99,18 @@ def page(content: Mapping[str, Any]) -> str:
             "Calibrated on",
             folded(f"Runs ({len(trained)})", _table(trained, "Runs calibrated on")),
             folded("Versions and machine", listed(made_on)),
+            code(_command(content), "the command"),
         ),
         subtitle=f"{len(rows)} real runs against their forecasts",
     )  # fmt: skip
+
+
+def _command(content: Mapping[str, Any]) -> str:
+    """What made this, from the folder of the runs."""
+    runs = [run["name"] for run in content["runs"]]
+    return shlex.join(
+        ["rollcast", "validate", "fitted.json", *runs, "--mode", content["mode"], "--out", "report"]
+    )
 
 
 def _lead(content: Mapping[str, Any]) -> str:

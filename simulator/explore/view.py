@@ -12,7 +12,7 @@ from simulator.planner.words import hours, usd
 from simulator.report.front import Axis, Point, front
 from simulator.report.ledger import bars, time_key, time_parts
 from simulator.report.markup import Content, Markup, joined, tag
-from simulator.report.parts import Column, Row, breakable, headline, listed, section, table
+from simulator.report.parts import Column, Row, breakable, headline, listed, notes, section, table
 from simulator.report.timeline import timelines
 from simulator.report.words import bias, time_spent
 from simulator.results.figures import seconds, share
@@ -63,6 +63,7 @@ def view(
     return said, joined([
         _table(asked, run, chosen, sync),
         _impossible(here),
+        notes([] if chosen is None else chosen.figures.warnings),
         section(
             "Where the time goes",
             timelines([each.outcome.timeline for each in drawn]),

@@ -168,7 +168,7 @@ def _labels(
                 x=_percent(left),
                 y=y_px,
                 dx="-12" if end else "12",
-                dy="4",
+                dy="4" if end else "-7",  # above the line that goes on to the right
                 text_anchor="end" if end else None,
                 class_="label chosen" if points[i].chosen else "label",
                 aria_hidden="true",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-from simulator.visible import visible, visible_lines
+from simulator.visible import visible_lines
 
 Value = str | float | bool | None
 
@@ -60,5 +60,5 @@ def _attribute(key: str, value: Value) -> str:
     name = key.removesuffix("_").replace("_", "-")
     if value is True:
         return f" {name}"
-    said = number(value) if isinstance(value, float) else visible(str(value))
+    said = number(value) if isinstance(value, float) else visible_lines(str(value))
     return f' {name}="{html.escape(said)}"'

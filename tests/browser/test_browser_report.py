@@ -83,7 +83,7 @@ def test_the_front_answers_pointer_and_keyboard(
     assert tip(page) == ""
     dots.first.scroll_into_view_if_needed()
     dots.first.hover()
-    assert re.search(r"a step \(.*\)", tip(page))
+    assert re.search(r"\n.* a step \(.*\)\n", tip(page))
     assert tip(page) == dots.first.get_attribute("data-tip")
     box = page.locator("#tip").bounding_box()
     assert box["x"] >= 0
@@ -103,7 +103,7 @@ def test_the_timeline_answers(reports: dict[str, str], visit: Visit) -> None:
     step = runs.first.locator(".hit").nth(1)
     step.focus()
     assert tip(page).startswith("Step 1: ")
-    assert "rollout" in tip(page)
+    assert "\nrollout" in tip(page)
 
 
 def test_the_ledger_sums_to_all(reports: dict[str, str], visit: Visit) -> None:

@@ -64,11 +64,11 @@ def results() -> dict[str, Result]:
 
 
 def test_a_comparison_is_one_page(results: dict[str, Result]) -> None:
-    page = comparison_page(results, ranking.from_steps(results))
+    page = comparison_page(results, ranking.from_short_runs(results))
     seen = read(page)
     assert seen["script"] == 1
     assert seen["circle"] == 3
-    assert page == comparison_page(results, ranking.from_steps(results))
+    assert page == comparison_page(results, ranking.from_short_runs(results))
     assert "rollcast compare scenario.yaml --policy sync --policy april" in page
     best = min(results, key=lambda name: results[name].summary["step_s"])
     assert re.search(rf'class="lead">{re.escape(best)} is the fastest of these', page)
@@ -77,7 +77,7 @@ def test_a_comparison_is_one_page(results: dict[str, Result]) -> None:
 def test_few_steps_and_one_policy_make_a_page(results: dict[str, Result]) -> None:
     alone = {"sync": results["sync"]}
     page = comparison_page(alone, None)
-    assert "no interval" in page
+    assert "No intervals were asked for." in page
     assert read(page)["circle"] == 0
 
 
@@ -123,7 +123,7 @@ def test_a_large_run_is_a_small_picture() -> None:
     scenario = from_raw(parse_scenario(TINY), "steps=60", "cluster.replicas=96",
                         "workload.batch_groups=96")  # fmt: skip
     found = compare([scenario.with_policy(p) for p in ("sync", "april")])
-    page = comparison_page(found, ranking.from_steps(found))
+    page = comparison_page(found, ranking.from_short_runs(found))
     assert len(page.encode()) < 300_000
     drawn = timeline_of(found["sync"].run, "sync", 1.0, 0.0, 60)
     assert drawn is not None
@@ -217,7 +217,7 @@ def test_a_plan_without_an_answer_is_a_page_too(cli: Cli, tmp_path: Path) -> Non
     scenario.write_text(TINY)
     out = tmp_path / "plan"
     asked = ("--choose", "workload.group_size=2,4", "--policy", "sync", "--policy", "april",
-             "--run", "steps=20", "--draws", "0", "--workers", "1")  # fmt: skip
+             "--run", "steps=20", "--no-intervals", "--workers", "1")  # fmt: skip
     code, _, err = cli("plan", scenario, *asked, "--limit", "hours=0.0001", "--objective", "hours",
                        "--out", out)  # fmt: skip
     assert code == 3, err
@@ -232,7 +232,7 @@ def test_a_plan_says_how_to_ask_it_again(cli: Cli, tmp_path: Path) -> None:
     scenario.write_text(TINY)
     out = tmp_path / "plan"
     asked = ("--choose", "workload.group_size=2,4", "--policy", "sync", "--policy", "april",
-             "--run", "steps=20", "--draws", "0", "--workers", "1")  # fmt: skip
+             "--run", "steps=20", "--no-intervals", "--workers", "1")  # fmt: skip
     assert cli("plan", scenario, *asked, "--out", out)[0] == 0
     page = (out / "report.html").read_text("utf-8")
     read(page)

@@ -57,7 +57,7 @@ def named(tmp_path: Path) -> Path:
         ("simulate",),
         ("compare", "--policy", "sync", "--policy", LABEL),
         ("plan", "--choose", "workload.group_size=2", "--policy", "sync", "--policy", "april",
-         "--run", "steps=5", "--draws", "0", "--workers", "1"),
+         "--run", "steps=5", "--no-intervals", "--workers", "1"),
     ],
     ids=lambda asked: asked[0],
 )  # fmt: skip

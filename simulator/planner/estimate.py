@@ -53,7 +53,7 @@ def estimated(scenario: Scenario) -> Estimate:
     """The estimate of a scenario's steps. Raises ScenarioError for what does not fit."""
     plan = scenario.policy.plan(scenario.plan, scenario.policy.init())
     plan.check()
-    scenario.world()
+    scenario.check_memory()
     batch, cost = plan.batch, scenario.cost
     prompts, lengths = _sample(scenario, batch.group_size)
     selected = plan.select[-1].keep if plan.select else batch.group_size

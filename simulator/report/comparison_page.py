@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,8 +84,10 @@ class Told:
         return self.summary["gpu_hours"] / tokens, "gpu_hours"
 
 
-def comparison_page(results: Mapping[str, Result], ranking: Ranking | None, draws: int = 0) -> str:
-    """The whole page. draws: how many the ranking was asked for."""
+def comparison_page(
+    results: Mapping[str, Result], ranking: Ranking | None, draws: int | None = None
+) -> str:
+    """The whole page. draws: how many the ranking was asked for, None for its own."""
     told = [
         Told(
             name,
@@ -158,23 +160,38 @@ def _headline(
             low, high = best.row["speedup_low"], best.row["speedup_high"]
             lead += f" (90 % interval {low:.2f} to {high:.2f})"
         lead += "."
+    note = best.summary.get("interval_note")
     trained = bias(best.summary["staleness_mean"], best.summary["length_bias"])
     return headline(
         lead,
         f"What bounds it is the {best.bound_by}. {time_spent(use)}",
+        f"The interval of its step: {note}." if note else None,
         f"{trained} Whether it learns as well is not part of a simulation." if trained else None,
     )
 
 
 def _tiles(best: Told, first: Told) -> Markup:
     s = best.summary
-    figures = [("step time", seconds(s["step_s"]), f"p95 {seconds(s['step_s_p95'])}")]
+    known = s.get("intervals", {})
+
+    def within(key: str, write: Callable[[float], str], otherwise: str) -> str:
+        low, high = known.get(key, (None, None))
+        return otherwise if low is None else f"90 %: {write(low)} to {write(high)}"
+
+    said = within("step_s", seconds, f"p95 {seconds(s['step_s_p95'])}")
+    figures = [("step time", seconds(s["step_s"]), said)]
     if best is not first:
         figures.append(("speed-up", f"{best.row['speedup']:.2f}x", f"against {first.name}"))
-    figures.append(("whole run", seconds(s["makespan_s"]), f"{s['steps']} steps"))
+    figures.append(
+        (
+            "whole run",
+            seconds(s["makespan_s"]),
+            within("makespan_s", seconds, f"{s['steps']} steps"),
+        )
+    )
     figures.append(("GPU-hours", f"{s['gpu_hours']:.3g}", f"{s['gpus']} GPUs held"))
     if "cost_usd" in s:
-        figures.append(("cost", usd(s["cost_usd"]), "at the price assumed"))
+        figures.append(("cost", usd(s["cost_usd"]), within("cost_usd", usd, "")))
     figures.append(("idle", share(s["bubble_fraction"]), "of the GPUs' time"))
     return tiles(figures)
 
@@ -255,11 +272,11 @@ def _ledger(told: Sequence[Told]) -> Markup:
     return table(columns, rows, "Tokens by what became of them")
 
 
-def _command(scenarios: Sequence[Scenario], draws: int) -> str:
+def _command(scenarios: Sequence[Scenario], draws: int | None) -> str:
     words = ["rollcast", "compare", "scenario.yaml"]
     for scenario in scenarios:
         spelt = label(scenario.policy)
         name = scenario.policy_name
         words += ["--policy", name if name == spelt else f"{name} = {spelt}"]
-    words += ["--draws", str(draws)] if draws else []
+    words += [] if draws is None else ["--draws", str(draws)]
     return shlex.join([*words, "--out", "comparison"])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from simulator.results.figures import share
 from simulator.studies.interval import LEVEL
-from simulator.studies.ranking import LEAST_STEPS, SURE, Ranking
+from simulator.studies.ranking import SURE, Ranking
 
 _MOST_PAIRS = 6
 _WAITS = {"stragglers": "stragglers", "trainer": "the trainer", "rollouts": "rollouts"}
@@ -15,10 +15,10 @@ _WAITS = {"stragglers": "stragglers", "trainer": "the trainer", "rollouts": "rol
 def sureness(ranking: Ranking | None) -> str:
     """What the intervals are, and which policies may change places."""
     if ranking is None:
-        return f"Fewer than {LEAST_STEPS} steps: no interval. Give more, or --draws N."
+        return "No intervals were asked for."
     said = f"{100 * LEVEL:.0f} % intervals "
-    if ranking.source == "steps":
-        said += "for other lengths and rewards, from the steps of this run; costs taken as exact."
+    if ranking.source == "short runs":
+        said += "by short runs with other lengths, rewards and, but for linear, costs."
     else:
         said += f"from {len(ranking.draws)} draws of lengths, rewards and, but for linear, costs."
     open_pairs = ranking.may_flip()

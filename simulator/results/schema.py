@@ -302,9 +302,15 @@ PROVENANCE = Document(
     shape=Keys({"versions": Named(Text())}, may={"date": Text()}),
 )
 
+TORNADO_CSV = File(
+    "tornado.csv", "one row an uncertain input: what a step, the run and its cost are at its ends",
+    optional=True,
+)  # fmt: skip
+TORNADO_PICTURE = File("tornado.png", "the same as bars", optional=True)
+
 RUN: tuple[File, ...] = (
     SPANS, STEPS, ROLLOUTS, DECISIONS, SCENARIO, SUMMARY, TRACE, TIMELINE,
-    ITERATIONS, PULSES, UPDATES, PROVENANCE,
+    TORNADO_CSV, TORNADO_PICTURE, ITERATIONS, PULSES, UPDATES, PROVENANCE,
 )  # fmt: skip
 """A run's files. The summary is there once the run is."""
 

@@ -30,7 +30,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     asked = {
         "compare": ["--policy", "sync", "--policy", LABEL, "--policy", "pods(keep=2)"],
         "plan": ["--choose", "workload.group_size=2,4", "--policy", "sync", "--policy", "april",
-                 "--run", "steps=20", "--draws", "0", "--workers", "1"],
+                 "--run", "steps=20", "--no-intervals", "--workers", "1"],
     }  # fmt: skip
     for command, more in asked.items():
         with pytest.raises(SystemExit) as stop:

@@ -25,10 +25,10 @@ _SCHEDULING = ("launch", "stop", "interrupt", "unfinished", "staleness", "surplu
 
 
 def choose(found: Outline, cluster: Cluster, most_gpus: int | None) -> dict[str, Sequence[Any]]:
-    """What to choose of the cluster: GPUs at powers of two from the least that fits to
-    `TIMES_THE_LEAST` times that (and what the scenario has, if that is more), both placements,
-    tensor parallelism up to a node. Nothing where costs do not follow from the GPUs: fitted or
-    linear ones hold for the cluster that they were fitted to."""
+    """What to choose of the cluster: GPUs at powers of two from the least that fits to their limit
+    (without one to `TIMES_THE_LEAST` times the least, or twice what the scenario has, if that is
+    more), both placements, tensor parallelism up to a node. Nothing where costs do not follow from
+    the GPUs: fitted or linear ones hold for the cluster that they were fitted to."""
     if found.sections.cost.of_the_roofline is None or found.sections.gpu is None:
         return {}
     widths = [n for n in (1, 2, 4, 8, 16, 32) if n <= cluster.gpus_per_node]
@@ -41,7 +41,7 @@ def choose(found: Outline, cluster: Cluster, most_gpus: int | None) -> dict[str,
     least = _least(found.raw, cluster, axes)
     if least is None:
         return {"gpus": [cluster.gpus], **axes}
-    most = min(max(TIMES_THE_LEAST * least, cluster.gpus), most_gpus or MOST_GPUS, MOST_GPUS)
+    most = min(most_gpus or max(TIMES_THE_LEAST * least, 2 * cluster.gpus), MOST_GPUS)
     listed = [n for n in (2**i for i in range(13)) if least <= n <= most] or [least]
     return {"gpus": listed, **axes}
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from simulator.errors import RollcastError
 from simulator.planner.choices import Choice
+from simulator.results.steady import steady_of
 from simulator.scenario.file import RawScenario
 from simulator.scenario.scenario import Scenario
 from simulator.spans import StepRecord
@@ -47,8 +48,9 @@ class Measured:
     step_s, fill_s: seconds of a steady step, and of the start-up beyond it. taken, used, trained:
     rollouts that a mean update took in, prompts it used up, rollouts it trained on. series_s:
     seconds of each step. staleness_max: versions, of the oldest token trained on. length_bias: None
-    where nothing says. factors: what the step time of the whole run may be, over step_s, by draw;
-    choices with the same seed are drawn alike.
+    where nothing says. settled: whether the run was long enough to tell its start-up from its
+    steady state. factors: what the step time of the whole run may be, over step_s, by draw; choices
+    with the same seed are drawn alike.
     """
 
     steps: int
@@ -65,6 +67,7 @@ class Measured:
     staleness_max: int
     length_bias: float | None
     warnings: tuple[str, ...]
+    settled: bool = True
     factors: tuple[float, ...] = ()
 
     def plain(self) -> dict[str, Any]:
@@ -119,6 +122,7 @@ def measured(result: Result, whole: int | None = None) -> Measured:
         max(map(int, summary["staleness"]), default=0),
         summary["length_bias"],
         tuple(summary["warnings"]),
+        steady_of(result.run).known,
         factors,
     )
 

@@ -11,6 +11,7 @@ the last rung simulates is exact: what `simulate` says of that many steps.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -107,6 +108,12 @@ CLOSE = 0.03
 DOUBT = 2.0
 """Standard errors of a difference that are not trusted."""
 
+HOPE = 0.85
+"""Where few of a kind were simulated, the factor on what may be hoped for."""
+
+UNSETTLED = 0.25
+"""What a simulation too short for its pipeline to fill may be off by, as a share."""
+
 _KNOWN = 3
 """So many of a kind say how far its estimates are off."""
 
@@ -153,23 +160,26 @@ def _look(
     batch: int,
     standing: Standing,
 ) -> None:
-    """The first rung: in order of promise, until none that is left could win."""
+    """The first rung: one of each kind, then in order of promise, a few at a time, for what they
+    teach of their kinds, until none that is left could win."""
     kinds = sorted({entrant.kind for entrant in entrants})
+    at_once = max(2, min(batch, places // 4))
     left = set(range(len(entrants)))
-    while left and len(standing.measured) + len(standing.failed) < places:
-        hopes = _hopes(entrants, standing, kinds)
-        near = _nearness(entrants, goal, standing, hopes)
-        known = dict.fromkeys(kinds, 0)
-        for i in standing.measured:
-            known[entrants[i].kind] += 1
+    while left and (room := places - len(entrants) + len(left)) > 0:
+        near = _nearness(entrants, goal, standing, _hopes(entrants, standing, kinds))
         order = sorted(left, key=lambda i: (near[i], i))
-        chosen = [i for i in order if near[i] <= 1.0 + CLOSE]
-        for kind in kinds:  # each kind is tried, lest an estimate condemn it
-            if known[kind] < min(2, places // max(len(kinds), 1)):
-                chosen = [i for i in order if entrants[i].kind == kind][:1] + chosen
-        chosen = list(dict.fromkeys(chosen))
-        room = places - len(standing.measured) - len(standing.failed)
-        chosen = chosen[: min(batch, room)]
+        tried = Counter(entrant.kind for i, entrant in enumerate(entrants) if i not in left)
+        untried = [
+            next(i for i in order if entrants[i].kind == kind)
+            for kind in kinds
+            if tried[kind] < min(2, places // len(kinds))
+            and any(entrants[i].kind == kind for i in left)
+        ]  # each is tried, lest an estimate condemn it
+        if standing.measured:
+            promising = [i for i in order if near[i] <= 1.0 + CLOSE]
+            chosen = list(dict.fromkeys([*untried, *promising]))[: min(at_once, room)]
+        else:
+            chosen = untried[:room] or order[:room]
         if not chosen:
             return
         _simulate(simulate, chosen, steps, standing)
@@ -189,7 +199,7 @@ def _hopes(
         ]
         factors = [factor for factor in told if factor is not None]
         if len(factors) < _KNOWN:
-            found[kind] = min([0.9, *factors])
+            found[kind] = HOPE * (float(np.mean(factors)) if factors else 1.0)
         else:
             found[kind] = float(np.mean(factors) - 1.5 * np.std(factors, ddof=1))
     return found
@@ -282,7 +292,10 @@ def _survivors(
     close = [
         n
         for n in order
-        if off[n] <= 1.0 + mistrust + DOUBT * _error_of_ratio(found.measured[n], best)
+        if off[n]
+        <= 1.0
+        + (mistrust if found.measured[n].settled else UNSETTLED)
+        + DOUBT * _error_of_ratio(found.measured[n], best)
     ]
     front = [n for n in order if behind[n] <= 1.0 + mistrust]
     half = close[: max(2, -(-places // 2))]

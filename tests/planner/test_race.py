@@ -91,7 +91,7 @@ def test_it_finds_the_best_or_one_as_good_for_a_tenth_of_the_work(seed: int, cou
     world = World(seed, count)
     standing = race(world.entrants(), Least(), world.simulate, RUNGS)
     best = min(standing.final, key=lambda i: standing.measured[i].step_s)
-    assert world.exact()[best] <= 1.05 * world.exact().min()
+    assert world.exact()[best] <= 1.1 * world.exact().min()
     assert standing.steps == sum(n for _, n in world.asked)
     allowed = max(0.1 * count * RUNGS.last, 6 * 6 + 3 * 16 + 2 * 40)
     assert standing.steps <= allowed

@@ -115,23 +115,24 @@ def _observe(
 ) -> _Observed:
     if cap < 2:
         raise ValueError(f"a cap of {cap} tokens leaves no length to fit")
-    rows = []
-    for group in groups:
-        lengths = np.asarray(group, dtype=np.float64)
-        if not np.all(lengths >= 1.0):
-            raise ValueError("a response has at least one token")
-        # N = n stands for X in (n - 1, n]: its middle keeps short lengths from a bias.
-        logs = np.log(lengths[lengths < cap] - 0.5)
-        mean = float(logs.mean()) if len(logs) else 0.0
-        squares = float(((logs - mean) ** 2).sum())
-        rows.append((len(logs), mean, squares, len(lengths) - len(logs)))
-    if len(rows) < 2 or max(row[0] for row in rows) < 2:
+    owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    lengths = np.array([tokens for group in groups for tokens in group], dtype=np.float64)
+    if not np.all(lengths >= 1.0):
+        raise ValueError("a response has at least one token")
+    below = lengths < cap
+    count = np.bincount(owner[below], minlength=len(groups)).astype(np.float64)
+    if len(groups) < 2 or count.max() < 2:
         raise ValueError(
             "two groups or more are needed, one of them with two responses below the cap"
         )
-    count, mean, squares, capped = np.array(rows, dtype=np.float64).T
-    owner, reached = _cut_off(unfinished or [], len(groups))
-    return _Observed(count, mean, squares, capped, math.log(cap - 1.0), owner, reached)
+    # N = n stands for X in (n - 1, n]: its middle keeps short lengths from a bias.
+    logs, own = np.log(lengths[below] - 0.5), owner[below]
+    mean = np.bincount(own, logs, minlength=len(groups)) / np.maximum(count, 1.0)
+    around = (logs - mean[own]) ** 2
+    squares = np.bincount(own, around, minlength=len(groups)).astype(np.float64)
+    capped = np.bincount(owner[~below], minlength=len(groups)).astype(np.float64)
+    stopped, reached = _cut_off(unfinished or [], len(groups))
+    return _Observed(count, mean, squares, capped, math.log(cap - 1.0), stopped, reached)
 
 
 def _cut_off(

@@ -38,13 +38,15 @@ def measured(found: Responses) -> MeasuredGroups:
     owners = np.flatnonzero(np.isfinite(means))
     if len(owners) > MOST_GROUPS:
         owners = owners[np.linspace(0, len(owners) - 1, MOST_GROUPS).round().astype(int)]
-    rows = [np.flatnonzero(found.group == owner) for owner in owners]
+    order = np.argsort(found.group, kind="stable")
+    starts = np.searchsorted(found.group[order], np.arange(found.groups + 1))
+    rows = [order[starts[owner] : starts[owner + 1]] for owner in owners.tolist()]
     rows.sort(key=lambda row: found.launched[row[0]])
     return MeasuredGroups(
         tuple(int(found.launched[row].min()) for row in rows),
         tuple(int(found.prompt_tokens[row[0]]) for row in rows),
-        tuple(tuple(int(n) for n in tokens[row]) for row in rows),
-        tuple(tuple(float(r) for r in rewards[row]) for row in rows),
+        tuple(tuple(tokens[row].astype(np.int64).tolist()) for row in rows),
+        tuple(tuple(rewards[row].tolist()) for row in rows),
         found.cap,
     )
 

@@ -36,23 +36,33 @@ def generation_s(
 
     groups: lengths of each prompt's responses, in order of launch.
     """
-    shares: list[list[int]] = [[] for _ in range(engines.replicas)]
-    owners: list[set[int]] = [set() for _ in range(engines.replicas)]
-    at = 0
-    for number, group in enumerate(groups):
-        for tokens in group:
-            shares[at % engines.replicas].append(tokens)
-            owners[at % engines.replicas].add(number)
-            at += 1
     best = (0.0, 0.0)
-    for share, own in zip(shares, owners, strict=True):
-        if not share:
-            continue
-        asked = len(own) if engines.prefix_caching else len(share)
+    for share, prompts in _shares(engines, groups):
+        asked = prompts if engines.prefix_caching else len(share)
         found = (_decode_s(cost, engines, prompt_tokens, share),
                  _prefill_s(cost, engines, prompt_tokens, asked))  # fmt: skip
         best = max(best, found, key=sum)
     return best
+
+
+def iterations_and_running(
+    engines: Engines, prompt_tokens: int, groups: Sequence[Sequence[int]]
+) -> tuple[int, int]:
+    """Iterations of decoding until the last response is there, and the rollouts running in them
+    summed, each of the replica that has most of it."""
+    counted = [
+        _decoded(engines, prompt_tokens, share, None)[:2] for share, _ in _shares(engines, groups)
+    ]
+    return max(each[0] for each in counted), max(each[1] for each in counted)
+
+
+def _shares(engines: Engines, groups: Sequence[Sequence[int]]) -> list[tuple[list[int], int]]:
+    """Lengths that each replica with any has, dealt in turn, and from how many prompts."""
+    whole = [tokens for group in groups for tokens in group]
+    owner = [number for number, group in enumerate(groups) for _ in group]
+    count = min(engines.replicas, len(whole))
+    return [(whole[i :: engines.replicas], len(set(owner[i :: engines.replicas])))
+            for i in range(count)]  # fmt: skip
 
 
 def _slots(engines: Engines, prompt_tokens: int, share: Sequence[int]) -> int:
@@ -63,16 +73,26 @@ def _slots(engines: Engines, prompt_tokens: int, share: Sequence[int]) -> int:
 
 
 def _decode_s(cost: CostModel, engines: Engines, prompt_tokens: int, share: Sequence[int]) -> float:
+    return to_seconds(_decoded(engines, prompt_tokens, share, cost)[2])
+
+
+def _decoded(
+    engines: Engines, prompt_tokens: int, share: Sequence[int], cost: CostModel | None
+) -> tuple[int, int, int]:
+    """Iterations, rollouts running in them summed, and ticks where there is a cost."""
     slots = _slots(engines, prompt_tokens, share)
     running = sorted(share[:slots])
     waiting = iter(share[slots:])
     heapq.heapify(running)
-    done = ticks = 0
+    done = ticks = summed = 0
     context = prompt_tokens * len(running)
     while running:
         count, until = len(running), running[0]
         if until > done:
-            ticks += cost.decode_curve(count).total_ticks(context + count, count, until - done)
+            if cost is not None:
+                curve = cost.decode_curve(count)
+                ticks += curve.total_ticks(context + count, count, until - done)
+            summed += count * (until - done)
             context += count * (until - done)
             done = until
         while running and running[0] == done:
@@ -85,7 +105,7 @@ def _decode_s(cost: CostModel, engines: Engines, prompt_tokens: int, share: Sequ
                 heapq.heappush(running, done + ended)
                 context += prompt_tokens
                 count += 1
-    return to_seconds(ticks)
+    return done, summed, ticks
 
 
 def _prefill_s(cost: CostModel, engines: Engines, prompt_tokens: int, prompts: int) -> float:

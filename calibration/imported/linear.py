@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibration.imported.batches import Batch
-from calibration.imported.generation import Engines, generation_s
+from calibration.imported.generation import Engines, iterations_and_running
 from calibration.imported.levels import FLOOR, PRIOR_SD, Figure
 from calibration.imported.steps import Flags
 from calibration.robust import FloatArray, fit, median_error, needed
-from simulator.costs.linear import LinearCost
 
 _SPLIT = 0.5
 """Of a step whose phases were not timed apart, what is taken to be generation."""
@@ -138,16 +136,8 @@ def _fitted(
 
 def _counted(engines: Engines, batches: Sequence[Batch]) -> tuple[FloatArray, FloatArray]:
     """Iterations of the replica that ends last, and rollouts running in them, by step."""
-    unit: dict[str, Any] = {
-        "per_context_token_s": 0.0,
-        "per_prefill_token_s": 0.0,
-        "train_per_token_s": 0.0,
-    }
-    counts = []
-    for iteration_s, per_rollout_s in ((1e-3, 0.0), (0.0, 1e-3)):
-        cost = LinearCost(iteration_s=iteration_s, per_rollout_s=per_rollout_s, **unit)
-        counts.append([
-            1e3 * generation_s(cost, engines, batch.prompt_tokens, batch.groups)[0]
-            for batch in batches
-        ])  # fmt: skip
-    return np.array(counts[0]), np.array(counts[1])
+    counted = [
+        iterations_and_running(engines, batch.prompt_tokens, batch.groups) for batch in batches
+    ]
+    iterations, running = np.array(counted, dtype=float).T
+    return iterations, running

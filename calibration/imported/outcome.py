@@ -10,6 +10,7 @@ from calibration.imported import advice as what_if
 from calibration.imported import model as fits
 from calibration.imported import responses as own_rollouts
 from calibration.imported.advice import Advice
+from calibration.imported.beside import beside
 from calibration.imported.hold_out import Judged, hold_out
 from calibration.imported.model import Drift, Fit
 from calibration.imported.overlap import hold_out_overlapped, with_pace
@@ -77,17 +78,17 @@ def outcome(
         several = log.overlapped or bool(setting(parts, "policy"))
         if several:
             known = with_pace(known, used, drift)
+        able = known.shape != "none" and (known.few is not None or known.rollouts is not None)
         judge = hold_out_overlapped if several else hold_out
-        judged = judge(log, used, tuple(parts), rollouts, drift)
+        with beside(lambda: what_if.advise(known, log, used, log.advice, drift),
+                    advised and able) as advice_of:  # fmt: skip
+            judged = judge(log, used, tuple(parts), rollouts, drift)
+            advice = advice_of() if advised and able else None
     except ScenarioError as error:
         notes.append(f"the log's settings make no scenario ({error}): nothing was fitted")
         return Outcome(tuple(parts), None, (), changed, used, drift, None, tuple(notes))
     notes.extend(known.notes)
     whole = scenario_parts(known, drift)
-    advice = None
-    able = known.shape != "none" and (known.few is not None or known.rollouts is not None)
-    if advised and able:
-        advice = what_if.advise(known, log, used, log.advice, drift)
     return Outcome(whole, known, judged, changed, used, drift, advice, tuple(notes))
 
 

@@ -315,8 +315,12 @@ def _policy(log: RunLog) -> Part:
     bound = whole(known, "run.max_staleness")
     if bound is not None and bound > 1:
         setting = known["run.max_staleness"]
-        return Part("policy", [{"fully_async": {"max_staleness": bound}}],
-                    f"{setting.theirs} in {setting.place}")  # fmt: skip
+        options: dict[str, Any] = {"max_staleness": bound, "exceeded": log.exceeded}
+        syncs = whole(known, "run.sync_every")
+        if syncs is not None and 1 < syncs <= bound + 1:
+            options["sync_every"] = syncs
+        said = f"{setting.theirs} in {setting.place}; exceeded as {log.stack} does"
+        return Part("policy", [{"fully_async": options}], said)
     return Part("policy", ["one_step_off"],
                 "assumed: rollouts were made beside the training", True)  # fmt: skip
 

@@ -101,6 +101,7 @@ def read_log(
         one.advice,
         tokens is not None,
         pads=one.pads,
+        exceeded=one.exceeded,
     )
 
 

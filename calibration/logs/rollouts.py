@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Hashable, Mapping
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from calibration.logs import columns
@@ -29,7 +30,7 @@ class Rollouts:
     def __init__(self, stack: Stack, tokens: Callable[[str], int] | None = None) -> None:
         self._stack, self._tokens = stack, tokens
         self._keys = {name: array("q") for name in _KEYS}
-        self._numbers = {name: array("d") for name in _NUMBERS}
+        self._given = {name: array("d") for name in _NUMBERS}  # up to the last row that has one
         self._prompts = array("q")
         self._by_prompt = array("b")
         self._requests: dict[int, tuple[Request, ...]] = {}
@@ -39,7 +40,7 @@ class Rollouts:
             Hashable, dict[str, tuple[tuple[Request, ...], Mapping[str, float | None]]]
         ] = {}
         self._known: dict[Hashable, int] = {}
-        self._files: dict[int, str] = {}
+        self._files: dict[int, LogFile] = {}
         self._one_file = any(dump.one_file_a_step for dump in stack.dumps)
         self.some_unnamed = False
 
@@ -55,16 +56,18 @@ class Rollouts:
                 (*before, *each.requests), {**numbers, **each.columns}
             )  # fmt: skip
             return
-        if self._one_file and self._files.setdefault(each.step, file.name) != file.name:
-            raise LogError(
-                f"{file.name} and {self._files[each.step]} both hold the rollouts of "
-                f"step {each.step}: two runs are mixed; import one at a time"
-            )
+        if self._one_file:
+            held = self._files.setdefault(each.step, file)
+            if held is not file and held.name != file.name:
+                raise LogError(
+                    f"{file.name} and {held.name} both hold the rollouts of "
+                    f"step {each.step}: two runs are mixed; import one at a time"
+                )
         if each.identity is not None:
             row = self._known.setdefault((each.step, each.identity), len(self))
             if row < len(self):
                 if each.columns.get("trained") == 1:
-                    self._numbers["trained"][row] = 1.0
+                    self._column("trained")[row] = 1.0
                 return
         row = len(self)
         if row >= MOST_ROLLOUTS:
@@ -83,11 +86,20 @@ class Rollouts:
         given = each.columns
         if self._tokens and each.text is not None and given.get("new_tokens") is None:
             given = {**given, "new_tokens": float(self._tokens(each.text))}
-        for name, column in self._numbers.items():
-            found = given.get(name)
-            column.append(_NAN if found is None else found)
+        for name, found in given.items():
+            column = self._given.get(name)
+            if found is not None and column is not None:
+                if len(column) < row:
+                    column.extend(repeat(_NAN, row - len(column)))
+                column.append(found)
         if each.requests:
             self._requests[row] = each.requests
+
+    def _column(self, name: str) -> array[float]:
+        """Of all rows, NaN where none was given."""
+        column = self._given[name]
+        column.extend(repeat(_NAN, len(self) - len(column)))
+        return column
 
     def tables(self, group_size: int | None) -> tuple[pd.DataFrame, pd.DataFrame, int]:
         """rollouts.csv and requests.csv, and the number of steps left out because their rollouts
@@ -101,11 +113,11 @@ class Rollouts:
         start = min((r.start_s for each in self._requests.values() for r in each), default=0.0)
         for row, each in self._requests.items():
             first, last = each[0].start_s - start, max(r.end_s for r in each) - start
-            self._numbers["start_s"][row], self._numbers["end_s"][row] = first, last
+            self._column("start_s")[row], self._column("end_s")[row] = first, last
         data: dict[str, object] = {
             name: np.array(found, dtype=np.int64) for name, found in self._keys.items()
         }
-        data.update({name: np.array(found, dtype=float) for name, found in self._numbers.items()})
+        data.update({name: np.array(self._column(name), dtype=float) for name in _NUMBERS})
         table = pd.DataFrame(data)
         table["row"] = np.arange(len(table))
         table["prompt"] = np.array(self._prompts, dtype=np.int64)
@@ -148,7 +160,7 @@ class Rollouts:
                     self._requests[row] = requests
                 for name, found in numbers.items():
                     if found is not None:
-                        self._numbers[name][row] = found
+                        self._column(name)[row] = found
 
     def _name_groups(self, group_size: int | None) -> None:
         """Rollouts without a group: those of one prompt that follow each other are one, cut at the

@@ -43,7 +43,8 @@ class RunLog:
     of responses hold what tools wrote. tallies: what was read of each file that mattered. notes:
     sentences for the user. ignored: files that were none of a log. name: of the files together.
     words: the stack's key for each of our columns; advice: its settings for a change of the run.
-    pads: whether its updates pad every rollout to the longest of the batch.
+    pads: whether its updates pad every rollout to the longest of the batch. exceeded: what becomes
+    of groups beyond its bound on staleness, as `fully_async` calls it.
     tokenized: whether text was counted with a tokenizer.
     """
 
@@ -65,6 +66,7 @@ class RunLog:
     advice: Mapping[str, str] = field(default_factory=dict)
     tokenized: bool = False
     pads: bool = False
+    exceeded: str = "wait"
 
     @property
     def unread(self) -> int:

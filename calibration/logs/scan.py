@@ -290,16 +290,17 @@ class _Dumped:
         self._found, self._take = found, take
         self._folders = found.file.parts[:-1]
         self._name = found.file.inner
-        self._kinds: dict[tuple[str, ...], Any] = {}
+        self._kinds: dict[tuple[Any, ...], Any] = {}
 
     def take(self, record: Mapping[str, Any], line: int) -> bool:
         """Whether a record is one of a dump; counts it then."""
-        signature = tuple(map(str, record))
-        if signature not in self._kinds:
+        signature = tuple(record)
+        try:
+            kind = self._kinds[signature]
+        except KeyError:
             if len(self._kinds) > 256:
                 self._kinds.clear()
-            self._kinds[signature] = recognise.by_record(record)
-        kind = self._kinds[signature]
+            kind = self._kinds[signature] = recognise.by_record(record)
         if kind is None:
             return False
         stack, dump = kind

@@ -54,6 +54,8 @@ MEANINGS: Mapping[str, str] = {
     "run.over_sampling_groups": "prompts launched to get a batch",
     "run.partial_rollout": "whether what is unfinished is resumed",
     "run.max_staleness": "in versions, as the stack bounds it",
+    "run.staleness_share": "rollouts that may be started ahead, of those of a synchronisation",
+    "run.sync_every": "updates after which the weights go to the engine",
     "run.max_turns": "of a rollout",
     "run.reference": "whether there is a reference model",
     "run.temperature": "of sampling",

@@ -9,6 +9,7 @@ made a block at a time, which spreads NumPy's cost per call over a thousand roll
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -83,7 +84,7 @@ def keyed_uniforms(
     """
     counter = np.array([0, block, lane, attempt], dtype=np.uint64)
     key = np.array([seed, stream], dtype=np.uint64)
-    bits = np.random.Philox(counter=counter, key=key).random_raw(int(np.prod(shape)))
+    bits = np.random.Philox(counter=counter, key=key).random_raw(math.prod(shape))
     # 52 bits and a half: never 0 and never 1, where a quantile function is infinite.
     uniforms = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     return uniforms.reshape(shape)

@@ -139,10 +139,8 @@ class ResampledWorkload:
         lane = 0
         while len(tokens) < size:
             donor = int(near[_beside(place, lane, len(near))])
-            lengths = np.array(self.groups.new_tokens[donor], dtype=float)
-            lengths *= np.exp(self._mean[source] - self._mean[donor])
-            whole_lengths = np.clip(np.rint(lengths), 1, self.max_new_tokens).astype(int).tolist()
-            order = self._permutation(group, len(lengths), attempt, lane)
+            whole_lengths = self._brought(donor, source)
+            order = self._permutation(group, len(whole_lengths), attempt, lane)
             tokens += [whole_lengths[i] for i in order]
             rewards += [self.groups.rewards[donor][i] for i in order]
             lane += 1
@@ -154,6 +152,15 @@ class ResampledWorkload:
         count = min(NEAR_GROUPS, len(self.groups))
         nearest = np.argsort(np.abs(self._version - step), kind="stable")[:count]
         return np.asarray(nearest[np.argsort(self._mean[nearest], kind="stable")])
+
+    def _brought(self, donor: int, source: int) -> list[int]:
+        """Lengths of a measured group, at the mean of another."""
+        own = self.groups.new_tokens[donor]
+        if donor == source:
+            return [min(tokens, self.max_new_tokens) for tokens in own]
+        lengths = np.array(own, dtype=float) * np.exp(self._mean[source] - self._mean[donor])
+        found: list[int] = np.clip(np.rint(lengths), 1, self.max_new_tokens).astype(int).tolist()
+        return found
 
     def _block(self, block: int) -> NDArray[np.float64]:
         return keyed_uniforms(self._seed, _GROUPS, (GROUPS_PER_BLOCK,), block=block)

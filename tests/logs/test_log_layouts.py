@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from calibration.logs import recognise
 from calibration.logs.draft import draft
 from calibration.logs.gather import read_log
+from simulator.policies.fully_async import FullyAsync
 from tests.logs import written
 
 Layout = tuple[str, int, int, int]
@@ -87,3 +90,48 @@ def test_a_mapping_of_devices_is_never_run(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(json.dumps(_roll(code, code)))
     own = {part.key: part for part in draft(read_log([tmp_path]))}
     assert own["cluster.replicas"].assumed
+
+
+_SYNCS = "async_training.trigger_parameter_sync_step"
+_SHARE = "async_training.staleness_threshold"
+
+
+@pytest.mark.parametrize(
+    ("stack", "settings", "options"),
+    [
+        ("areal", {"rollout.max_head_offpolicyness": 4},
+         {"max_staleness": 4, "exceeded": "capacity"}),
+        ("skyrl", {"trainer.fully_async.max_staleness_steps": 4},
+         {"max_staleness": 4, "exceeded": "capacity"}),
+        ("prime_rl", {"orchestrator.max_off_policy_steps": 8},
+         {"max_staleness": 8, "exceeded": "drop"}),
+        ("trl", {"max_staleness": 4}, {"max_staleness": 4, "exceeded": "drop"}),
+        ("nemo_rl", {"grpo.async_grpo.max_trajectory_age_steps": 2},
+         {"max_staleness": 2, "exceeded": "wait"}),
+        # verl's bound is a share of the rollouts of a synchronisation, here of 10 and of 4 updates
+        ("verl", {_SHARE: 0.1, _SYNCS: 10},
+         {"max_staleness": 10, "exceeded": "capacity", "sync_every": 10}),
+        ("verl", {_SHARE: 0.5, _SYNCS: 4},
+         {"max_staleness": 5, "exceeded": "capacity", "sync_every": 4}),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_the_too_old_is_the_rule_of_the_stack(
+    stack: str, settings: dict[str, Any], options: dict[str, Any], tmp_path: Path
+) -> None:
+    values = {"areal": written.areal_values, "skyrl": written.skyrl_values,
+              "trl": written.trl_entry, "nemo_rl": written.nemo_values,
+              "verl": written.verl_values}  # fmt: skip
+    if stack == "prime_rl":
+        written.prime_metrics(tmp_path / "metrics.jsonl", written.run())
+    else:
+        rows = ({"_step": t.step, **values[stack](t)} for t in written.run())
+        written.lines(tmp_path / "h.jsonl", rows)
+    keys = recognise.named(stack).settings  # type: ignore[union-attr]
+    usual = ("workload.group_size", "workload.max_new_tokens", "run.steps", "run.temperature")
+    beside = {keys[each][0]: 1 for each in usual if each in keys}
+    (tmp_path / "config.yaml").write_text(json.dumps({**beside, **settings}))
+    log = replace(read_log([tmp_path], stack), overlapped=True)
+    [part] = [each for each in draft(log) if each.key == "policy"]
+    assert part.value == [{"fully_async": options}]
+    assert not part.assumed
+    FullyAsync(**options)  # which refuses options that contradict each other

@@ -226,6 +226,7 @@ STACK = Stack(
     implied=_implied,
     derive=_derive,
     advice=_ADVICE,
+    exceeded="capacity",
     how={
         1: "the console's tables, or stats_logger.tensorboard, hold timeperf/*",
         2: "rollout.dump_to_file=true dumps the rollouts",

@@ -283,6 +283,7 @@ STACK = Stack(
     overlapped=_always,
     derive=_derive,
     advice=_ADVICE,
+    exceeded="drop",
     how={
         1: "metrics.jsonl lies in the run's folder (monitor.file, on by default since August 2026)",
         2: "rollouts/step_N/train/*/traces.jsonl lies in the run's folder",

@@ -100,6 +100,7 @@ STACK = Stack(
     overlapped=_overlapped,
     derive=_derive,
     advice=_ADVICE,
+    exceeded="capacity",
     how={
         1: "the console, or trainer.logger=tensorboard, holds timing/*",
         2: "SkyRL dumps rollouts as pickles only, which are not loaded",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Protocol, cast
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, Protocol, cast
 
 from calibration.logs.settings import Setting, Settings
 
@@ -28,8 +28,7 @@ class Metrics:
     logged_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a record of a dump stands. folders: those that its file lies in. name: the file's,
     without what packing added."""
 
@@ -51,7 +50,7 @@ class Request:
     version: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen ones take three times as long to make, and logs have millions
 class Rollout:
     """A rollout out of a dump. group: what its prompt's rollouts share; None where only their order
     tells. prompt: of the prompt's text. identity: the same for one rollout that is dumped twice.
@@ -157,6 +156,7 @@ class Stack:
     their console names no step, so that its rows are only counted.
     dumps_again: whether an update on the same rollouts dumps them again.
     pads: whether updates pad every rollout to the longest of the batch.
+    exceeded: what becomes of groups beyond their bound on staleness, as `fully_async` calls it.
     tool_tokens_inside: whether their length of a response holds what tools wrote. advice: their
     settings for a change of a run, by the change's name in `calibration.imported.advice`.
     """
@@ -180,6 +180,7 @@ class Stack:
     console_counts: bool = False
     dumps_again: bool = False
     pads: bool = False
+    exceeded: str = "wait"
     tool_tokens_inside: bool = False
     advice: Mapping[str, str] = field(default_factory=dict)
 
@@ -215,7 +216,12 @@ class Stack:
 
 def digest(text: object) -> int:
     """A number for a text, the same in every process."""
-    data = text if isinstance(text, bytes) else str(text).encode("utf-8", "replace")
+    return _digest(text if isinstance(text, bytes) else str(text))
+
+
+@lru_cache(maxsize=4)  # the rollouts of a group follow each other
+def _digest(text: bytes | str) -> int:
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
     return int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "big")
 
 
@@ -267,11 +273,14 @@ def real(value: object) -> float | None:
     return found if abs(found) < 1e15 else None
 
 
+_VALIDATED = ("val", "eval")
+
+
 def of_validation(origin: Origin) -> bool:
     """Whether a dump is of a validation, which stacks put into the same form: by its name, or that
     of its folder."""
     last = origin.folders[-1] if origin.folders else ""
-    return last.lower().startswith(("val", "eval")) or origin.name.startswith(("val", "eval"))
+    return last[:4].lower().startswith(_VALIDATED) or origin.name.startswith(_VALIDATED)
 
 
 def number_in(name: str) -> int | None:

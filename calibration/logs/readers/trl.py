@@ -79,6 +79,8 @@ _SETTINGS = {
     "run.gpu_memory_share": ("vllm_gpu_memory_utilization",),
     "run.temperature": ("temperature",),
     "run.logging_steps": ("logging_steps",),
+    "run.max_staleness": ("max_staleness",),
+    "run.sync_every": ("weight_sync_steps",),
     "run.steps": ("max_steps",),
 }
 
@@ -230,6 +232,7 @@ STACK = Stack(
     dumps_again=True,
     pads=True,
     advice=_ADVICE,
+    exceeded="drop",
     how={
         1: "step_time is logged by TRL 0.26 and later; report_to=['trackio'] adds the phases",
         2: "log_completions=True with logging_steps=1 writes completions/*.parquet",

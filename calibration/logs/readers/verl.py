@@ -14,6 +14,7 @@ experimental/fully_async_policy/detach_utils.py (releases 0.2 to 0.9.1, mid-2026
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 
@@ -35,7 +36,7 @@ from calibration.logs.readers.stack import (
     real,
     whole,
 )  # fmt: skip
-from calibration.logs.settings import Settings, value
+from calibration.logs.settings import Setting, Settings, value
 from calibration.logs.settings import whole as setting
 
 _OFF = "training/off_policy/"
@@ -121,7 +122,8 @@ _SETTINGS = {
     "run.algorithm": ("algorithm.adv_estimator",),
     "run.filter_groups": ("algorithm.filter_groups.enable",),
     "run.over_sampling_groups": ("data.gen_batch_size",),
-    "run.max_staleness": ("async_training.staleness_threshold",),
+    "run.staleness_share": ("async_training.staleness_threshold",),
+    "run.sync_every": ("async_training.trigger_parameter_sync_step",),
     "run.max_turns": (f"{_ROLLOUT}.multi_turn.max_assistant_turns",),
     "run.reference": (f"{_ACTOR}.use_kl_loss",),
     "run.temperature": (f"{_ROLLOUT}.temperature",),
@@ -152,6 +154,16 @@ class _Lines(OneLine):
         if wrong in STACK.keys:
             raise RecordError(f"{wrong} is no number")
         return (Metrics(int(found[1]), values, line),) if values else ()
+
+
+def _implied(settings: Settings) -> Iterable[Setting]:
+    """The bound on staleness in updates: ``staleness_threshold`` is how many more rollouts than
+    one synchronisation's updates train on may be started between two of them (fully_async_policy,
+    ``max_required_samples``)."""
+    share, every = value(settings, "run.staleness_share"), setting(settings, "run.sync_every")
+    if isinstance(share, int | float) and share >= 0 and every:
+        bound = math.ceil((1 + share) * every - 1e-9) - 1
+        yield settings["run.staleness_share"].implies("run.max_staleness", bound)
 
 
 def _overlapped(rows: Iterable[Raw], settings: Settings) -> bool:
@@ -212,12 +224,13 @@ def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
     uid = record.get("uid")
     at = record["step"] if record["step"] is not None else number_in(origin.name)
     parts = uid.rsplit("_", 2) if isinstance(uid, str) else []
+    prompt = digest(asked)
     columns = {"characters": float(len(text)), "reward": real(record["score"]), "trained": 1.0}
     yield Rollout(
         whole(at, "step"),
-        parts[0] if len(parts) == 3 else digest(asked),
+        parts[0] if len(parts) == 3 else prompt,
         int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() and len(parts[1]) < 9 else None,
-        digest(asked),
+        prompt,
         columns=columns,
         text=text,
     )
@@ -267,4 +280,6 @@ STACK = Stack(
         3: "verl writes no times of single requests",
     },
     tool_tokens_inside=True,
+    implied=_implied,
+    exceeded="capacity",
 )  # fmt: skip

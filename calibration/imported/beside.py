@@ -1,0 +1,62 @@
+"""Work done in a process beside this one, where the machine has a core for it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def cores() -> int:
+    """That this process may use."""
+    able = getattr(os, "sched_getaffinity", None)
+    return len(able(0)) if able is not None else 1
+
+
+@contextmanager
+def beside(work: Callable[[], T], wanted: bool = True) -> Iterator[Callable[[], T]]:
+    """Yields what waits for the result of ``work``, which goes on meanwhile in a forked process.
+    Where that fails, ``work`` is done anew here, and raises here. Without a second core, or where
+    processes cannot be forked, it is done when its result is asked for. What nobody asked for is
+    stopped."""
+    if not wanted or cores() < 2 or "fork" not in multiprocessing.get_all_start_methods():
+        yield work
+        return
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_do, args=(work, there), daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of BLAS, which are idle
+        child.start()
+    there.close()
+
+    def result() -> T:
+        try:
+            found: list[T] = here.recv()
+        except EOFError:  # killed, for its memory perhaps
+            found = []
+        return found[0] if found else work()
+
+    try:
+        yield result
+    finally:
+        here.close()
+        child.terminate()
+        child.join()
+
+
+def _do(work: Callable[[], object], there: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the process that waits
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        found = [work()]
+    except Exception:  # raised where it is asked for: not every error can be sent
+        found = []
+    there.send(found)

@@ -1,0 +1,58 @@
+"""Work done in a process beside this one."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from calibration.imported import beside
+from simulator.errors import ScenarioError
+
+
+@pytest.fixture(params=[1, 2], ids=["one core", "two cores"])
+def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(beside, "cores", lambda: request.param)
+    return int(request.param)
+
+
+def test_the_result_is_that_of_the_work_where_ever_it_is_done(cores: int) -> None:
+    with beside.beside(lambda: (os.getpid(), 3)) as result:
+        process, value = result()
+    assert value == 3
+    assert (process == os.getpid()) is (cores == 1)
+
+
+def test_work_that_is_not_wanted_is_done_only_if_asked_for() -> None:
+    with beside.beside(os.getpid, wanted=False) as result:
+        assert result() == os.getpid()
+
+
+def test_what_the_work_raises_is_raised_where_its_result_is_asked_for(cores: int) -> None:
+    def fails() -> None:
+        raise ScenarioError("steps", "too few")
+
+    with beside.beside(fails) as result, pytest.raises(ScenarioError, match="too few"):
+        result()
+
+
+def test_work_whose_process_was_killed_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "cores", lambda: 2)
+    here = os.getpid()
+
+    def killed_elsewhere() -> int:
+        if os.getpid() != here:
+            os._exit(9)
+        return 5
+
+    with beside.beside(killed_elsewhere) as result:
+        assert result() == 5
+
+
+def test_what_nobody_asked_for_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "cores", lambda: 2)
+    start = time.perf_counter()
+    with beside.beside(lambda: time.sleep(60)):
+        pass
+    assert time.perf_counter() - start < 30

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from engine import checkpoint
 from engine.edges import TrainerState
 from engine.log import EngineLog, LogJournal, replay_log
-from engine.world import EngineWorld, Tokens, WorldState
+from engine.responses import Tokens
+from engine.world import EngineWorld, WorldState
 from simulator.errors import ScenarioError
 from simulator.loop import Loop
 from simulator.loop.journal import Journal, replay

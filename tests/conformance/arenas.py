@@ -19,7 +19,7 @@ from simulator.world import ClusterShape, World
 
 if TYPE_CHECKING:
     from engine.vllm.replica import VllmReplica
-    from engine.world import Tokens
+    from engine.responses import Tokens
 
 MAX_SEQS, BUDGET, BLOCK = 8, 64, 32
 KV_TOKENS = 4096

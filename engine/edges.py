@@ -328,11 +328,13 @@ class Trainer(Protocol):
         shared_prefix: bool,
         version: int,
         mask_before_version: int | None = None,
+        final: bool = True,
     ) -> TrainMetrics:
         """Trains on ``groups`` with the weights of ``version``.
 
         shared_prefix: the layout; the update is the same. mask_before_version: tokens of earlier
-        versions are left out of the loss. Raises RunError, RuntimeError or ValueError with the
+        versions are left out of the loss. final: False for a part of the batch, whose gradients are
+        kept until the part that is. Raises RunError, RuntimeError or ValueError with the
         weights, the optimiser and every random state as they were.
         """
         ...

@@ -265,6 +265,7 @@ ITERATIONS = Table(
         _count("waiting", "rollouts left waiting"),
         _count("kv_blocks", "held"),
         _count("preemptions", "of rollouts"),
+        _count("replica", "that it was of"),
     ),
 )  # fmt: skip
 BEAT = Number(1e-9, most=1e6)

@@ -1,0 +1,146 @@
+"""Actors on Ray: on this machine by itself, or on a cluster. The only module that knows Ray."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from engine.actors.transport import Actor, ActorLostError, Lane, Need, Ref
+from engine.errors import EngineError, sentence
+
+OLDEST_RAY = (2, 40)
+_LOCAL = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # else actors starve beside anything else
+    "RAY_memory_monitor_refresh_ms": "0",  # it ends actors for what others of the machine use
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+_STORE_BYTES = 512 << 20
+_SLOTS = 64  # actors say where they run by themselves; Ray only counts
+
+
+class RayTransport:
+    """address: of a cluster that runs, ``auto`` for the one that this machine belongs to, None for
+    one that is started here and ends with the run. gpus: what a local one has.
+
+    Raises EngineError where Ray is missing, or the cluster cannot be reached.
+    """
+
+    def __init__(self, address: str | None = None, *, gpus: int = 0) -> None:
+        self.local = address is None
+        for name, value in _LOCAL.items():
+            os.environ.setdefault(name, value)
+        try:
+            import ray
+        except ImportError:
+            raise EngineError(
+                "Ray is not installed, which replicas and a trainer in processes of their own need:"
+                " pip install 'rollcast[ray]'"
+            ) from None
+        self._ray: Any = ray
+        self._folder: str | None = None
+        if ray.is_initialized():
+            raise EngineError("Ray runs in this process already; end it first (ray.shutdown())")
+        quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+        try:
+            if address is None:
+                self._folder = _short_folder()
+                ray.init(
+                    address="local",
+                    num_cpus=_SLOTS,
+                    num_gpus=gpus,
+                    include_dashboard=False,
+                    object_store_memory=_STORE_BYTES,
+                    _temp_dir=self._folder,
+                    **quiet,
+                )
+            else:
+                ray.init(address=address, **quiet)
+        except Exception as error:  # of many kinds
+            where = "on this machine" if address is None else f"at {address}"
+            raise EngineError(f"Ray cannot be had {where}: {sentence(error)}") from None
+        self._handles: list[Any] = []
+
+    def require(self, needs: Sequence[Need]) -> None:
+        """Raises EngineError where the cluster has not what these actors need all together."""
+        have = self._ray.cluster_resources()
+        for name, asked in (("GPU", sum(n.gpus for n in needs)), ("CPU", sum(n.cpus for n in needs))):
+            if asked > have.get(name, 0):
+                raise EngineError(
+                    f"the scenario asks for {asked} {name}s, but Ray has {have.get(name, 0):g}"
+                )
+
+    def start(self, kind: type, arguments: Sequence[Any], need: Need, name: str) -> Actor:
+        """An actor; it waits for its turn where others have what it needs."""
+        remote = self._ray.remote(kind).options(
+            num_cpus=need.cpus,
+            num_gpus=need.gpus,
+            max_restarts=0,
+            concurrency_groups={"work": 1, "watch": 1},
+            runtime_env={"env_vars": dict(need.environment)} if need.environment else None,
+        )
+        handle = remote.remote(*arguments)
+        self._handles.append(handle)
+        return _RayActor(handle)
+
+    def wait(self, refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
+        """Those that are there, or have failed."""
+        if not refs:
+            return []
+        ready, rest = self._ray.wait(
+            list(refs), num_returns=1, timeout=max(timeout_s, 0.0), fetch_local=False
+        )
+        if ready and rest:
+            more, _ = self._ray.wait(rest, num_returns=len(rest), timeout=0, fetch_local=False)
+            ready = [*ready, *more]
+        return list(ready)
+
+    def get(self, ref: Ref) -> Any:
+        """Its value."""
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(ref)
+        except errors.RayTaskError as error:
+            if isinstance(error.cause, errors.RayError):
+                raise ActorLostError(sentence(error.cause)) from None
+            raise error.cause from None
+        except errors.RayError as error:  # of an actor, its machine, or what it owned
+            raise ActorLostError(sentence(error)) from None
+
+    def put(self, value: Any) -> Ref:
+        """A value in the object store."""
+        return self._ray.put(value)
+
+    def kill(self, actor: Actor) -> None:
+        """Ends an actor."""
+        assert isinstance(actor, _RayActor)
+        if actor.handle in self._handles:
+            self._handles.remove(actor.handle)
+        self._ray.kill(actor.handle, no_restart=True)
+
+    def close(self) -> None:
+        """Ends the actors, and a local Ray."""
+        for handle in self._handles:
+            self._ray.kill(handle, no_restart=True)
+        self._handles = []
+        self._ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _RayActor:
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    def call(self, method: str, *arguments: Any, lane: Lane = "work", results: int = 1) -> Any:
+        remote = getattr(self.handle, method)
+        return remote.options(concurrency_group=lane, num_returns=results).remote(*arguments)
+
+
+def _short_folder() -> str:
+    """Ray's sockets have paths of which the system allows little more than 100 bytes."""
+    return tempfile.mkdtemp(prefix="ray-", dir="/tmp" if os.path.isdir("/tmp") else None)

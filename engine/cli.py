@@ -47,10 +47,18 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Replace a run that --out holds.")] = False,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Leave out the picture.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray", metavar="ADDRESS", help="Of the Ray cluster for the actors; else this machine."
+        ),
+    ] = None,
 ) -> None:
     """Run one scenario on real vLLM and torch.
 
-    The policies are the same objects that simulate runs. With --out: the files of simulate
+    The policies are the same objects that simulate runs. One replica that takes turns with the
+    trainer (cluster.placement: colocated) runs in this process; anything else has processes of its
+    own for the replicas and the trainer, on Ray. With --out: the files of simulate
     (steps.csv with the accuracy too), iterations.csv, pulses.csv, updates.jsonl and
     provenance.json. Until it is finished, the run is saved after every step in DIR.running, from
     where --resume goes on.
@@ -69,7 +77,7 @@ def run(
     spec = build_run(raw)
     with _notes_shown(), _progress(spec.steps) as advance:
         real = run_scenario(
-            spec, out, resume=resume, force=force, plot=not no_plot, on_step=advance
+            spec, out, resume=resume, force=force, plot=not no_plot, on_step=advance, ray=ray
         )
     tables.show_summary(real.summary, as_json)
     if not as_json:

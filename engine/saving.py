@@ -140,8 +140,8 @@ def unpack(arrays: Arrays) -> dict[tuple[int, int], Tokens]:
     return found
 
 
-def require_prompts(resumed: Resumed, out: Path, prompts: str | None) -> None:
+def require_prompts(saved: checkpoint.Saved, out: Path, prompts: str | None) -> None:
     """Raises ScenarioError (``--resume``) where the prompts are others by now."""
-    if resumed.saved.state.get("prompts") != prompts:
+    if saved.state.get("prompts") != prompts:
         message = f"the prompts have changed since the unfinished run beside {out} was saved"
         raise ScenarioError("--resume", message)

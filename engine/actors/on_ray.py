@@ -11,7 +11,6 @@ from typing import Any
 from engine.actors.transport import Actor, ActorLostError, Lane, Need, Ref
 from engine.errors import EngineError, sentence
 
-OLDEST_RAY = (2, 40)
 _LOCAL = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # else actors starve beside anything else
@@ -76,13 +75,16 @@ class RayTransport:
 
     def start(self, kind: type, arguments: Sequence[Any], need: Need, name: str) -> Actor:
         """An actor; it waits for its turn where others have what it needs."""
-        remote = self._ray.remote(kind).options(
+        environment: dict[str, Any] = {}
+        if need.environment:
+            environment = {"runtime_env": {"env_vars": dict(need.environment)}}
+        remote = self._ray.remote(
             num_cpus=need.cpus,
             num_gpus=need.gpus,
             max_restarts=0,
             concurrency_groups={"work": 1, "watch": 1},
-            runtime_env={"env_vars": dict(need.environment)} if need.environment else None,
-        )
+            **environment,
+        )(kind)
         handle = remote.remote(*arguments)
         self._handles.append(handle)
         return _RayActor(handle)

@@ -11,7 +11,7 @@ from engine.actors.machine import machine_name, pin, versions
 from engine.actors.weights import ByStore, Channel, unpack
 from engine.edges import Beat, SampledGroup, Trainer, TrainerState, TrainMetrics
 from engine.errors import EngineError, sentence
-from simulator.errors import RunError
+from simulator.errors import RunError, ScenarioError
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,9 @@ class TrainerActor:
             pin(self._cores)
         try:
             self._trainer = self._start()
-        except EngineError:
-            raise
         except Exception as error:
-            raise EngineError(f"the trainer cannot start: {sentence(error)}") from None
+            said = str(error) if isinstance(error, RunError | ScenarioError) else sentence(error)
+            raise EngineError(f"the trainer cannot start: {said}") from None
         return TrainerReady(self._trainer.context_tokens, machine_name(), versions())
 
     def step(self, part: Part) -> tuple[Updated, Any]:

@@ -109,6 +109,11 @@ class Updates:
         return self._part is not None
 
     @property
+    def version(self) -> int:
+        """Updates that its weights have had, as far as it has told."""
+        return 0 if self.latest is None else self.latest.version
+
+    @property
     def refs(self) -> list[Ref]:
         """What to wait for."""
         if self._starting:
@@ -229,11 +234,20 @@ class Updates:
             raise RunError(f"the trainer was lost while the run was saved: {error}") from None
         return unpack_state(packed)
 
-    def load_state(self, state: TrainerState) -> None:
-        """Goes on from a `state`. Raises ValueError for one of another model."""
+    def load_state(self, state: TrainerState, updates: int) -> None:
+        """Goes on from a `state`, after that many updates. Raises ValueError for one of another
+        model."""
         ref = self._transport.put(pack_state(state))
         self._transport.get(self._actor.call("load_state", ref))
         self._states = [_Saved(ref)]
+        if updates:
+            self.latest = Weights(updates, self.weights(), [], [])
+
+    def redo(self, part: Part) -> None:
+        """Has the trainer train once more on a part that is not the final one, before anything
+        else."""
+        self._states[-1].since.append(part)
+        self._repairs.append(self._actor.call("step", part, results=2)[0])
 
     def weights(self) -> Any:
         """The weights as they are; a `Ref`."""

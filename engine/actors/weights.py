@@ -81,7 +81,8 @@ def unpack(packed: Any) -> Mapping[str, Tensor]:
     if isinstance(packed, InFile):
         from safetensors.torch import load_file
 
-        return load_file(packed.path)
+        tensors: Mapping[str, Tensor] = load_file(packed.path)
+        return tensors
     return {name: _unpacked(one) for name, one in packed.items()}
 
 

@@ -8,20 +8,20 @@ or `ActorWorld.abort` hands it out, so that the loop's decisions follow from wha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import TYPE_CHECKING
 
 from engine.actors.fleet import Fleet, Loss, Recipe, Replica
 from engine.actors.messages import Abort, Aborted, Iterated, Loaded, Notice, Ready, Submit
 from engine.actors.trainer import Part, Updated
-from engine.actors.transport import ActorLostError, Ref, Transport
+from engine.actors.transport import ActorLostError, Transport
 from engine.actors.updates import Updates, Weights
-from engine.actors.weights import Channel
+from engine.actors.weights import ByStore, Channel, unpack
 from engine.desk import Landed, Order
 from engine.edges import TrainerState
-from engine.errors import EngineError
 from engine.log import EngineLog, Fault
 from engine.responses import Responses, Tokens
 from engine.sync_check import require_close
@@ -29,6 +29,7 @@ from engine.tasks.base import Task
 from engine.world import phases
 from simulator.cluster.routing import ROUTINGS, Balance, Router
 from simulator.errors import RunError
+from simulator.loop.recorded import UnderWay
 from simulator.plan import Layout, Placement
 from simulator.rollout import Key, Rollout, Stay
 from simulator.world import (
@@ -40,6 +41,9 @@ from simulator.world import (
     TrainBatch,
     Trained,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class ActorState:
     asked: Mapping[int, int]
     tokens: Mapping[Key, Tokens]
     trainer: TrainerState
+    weights: Mapping[str, Tensor] | None
 
 
 @dataclass(eq=False, slots=True)
@@ -266,17 +271,18 @@ class ActorWorld:
     def train(self, batch: TrainBatch, layout: Layout) -> None:
         """Sends an update, or a part of one, to the trainer."""
         self._require_free("train")
+        self._updates.begin(self._part(batch, layout))
+
+    def _part(self, batch: TrainBatch, layout: Layout) -> Part:
         longest = self._fleet.limits.max_model_len - 1  # the check samples one token more
         sample = self._responses.sample(batch, longest) if batch.final else []
-        self._updates.begin(
-            Part(
-                tuple(self._responses.sampled(group) for group in batch.groups),
-                layout == "shared_prefix",
-                batch.step,
-                batch.mask_before_version,
-                batch.final,
-                tuple(tuple(tokens) for tokens in sample),
-            )
+        return Part(
+            tuple(self._responses.sampled(group) for group in batch.groups),
+            layout == "shared_prefix",
+            batch.step,
+            batch.mask_before_version,
+            batch.final,
+            tuple(tuple(tokens) for tokens in sample),
         )
 
     def sync_weights(self) -> None:
@@ -433,7 +439,54 @@ class ActorWorld:
 
     def keep_only(self, groups: Collection[int]) -> None:
         """Forgets prompts and tokens of every other group: they are trained, or dropped."""
-        self._responses.keep_only(groups)
+        self._responses.keep_only({*groups, *(key[0] for key in self._flights)})
+
+    # Saving and going on
+
+    def state(self) -> ActorState:
+        """Where it stands, as far as the loop has been told. Raises RunError where the trainer is
+        lost just then."""
+        serving, kept = self._serving, self._responses
+        version = 0 if serving is None else serving.version
+        weights = None
+        if serving is not None and version != self._updates.version:
+            weights = unpack(self._transport.get(serving.ref))
+        tokens = {key: replace(tokens) for key, tokens in kept.tokens.items()}
+        return ActorState(
+            self.now_s,
+            version,
+            self._updates.version,
+            dict(kept.asked),
+            tokens,
+            self._updates.state(),
+            weights,
+        )
+
+    def load_state(self, state: ActorState, log: EngineLog) -> None:
+        """Goes on from a `state` and its log; `go_on` then has what was under way be under way
+        again. Raises ValueError for the state of another trainer."""
+        self._updates.load_state(state.trainer, state.updates)
+        self._responses.load(state.asked, state.tokens)
+        if state.version:
+            ref = self._updates.weights()
+            if state.weights is not None:
+                ref = self._transport.put(ByStore().pack(state.weights))
+            self._serving = Weights(state.version, ref, [], [])
+            for home in self._fleet.live:
+                self._load(home, 0)
+        self.log = log
+        self._zero = time.perf_counter() - state.clock_s
+
+    def go_on(self, under_way: UnderWay) -> None:
+        """Has all this be under way."""
+        for rollout, placement in under_way.rollouts:
+            self.submit([rollout], placement)
+        for batch, layout in under_way.parts:
+            self._updates.redo(self._part(batch, layout))
+        if under_way.update is not None:
+            self.train(*under_way.update)
+        if under_way.sync:
+            self.sync_weights()
 
     def close(self) -> None:
         """Ends the actors."""

@@ -7,7 +7,7 @@ came to their ends, and how far those had got that were stopped.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,34 +54,26 @@ class Entry:
             *(Synced(phases) for phases in self.synced),
         ]
 
-    def to_plain(self) -> list[Any]:
-        """As JSON holds it, without what is empty at its end."""
-        fields = [
-            self.verb,
-            self.at_s,
-            to_plain(self.asked),
-            to_plain(self.stays),
-            to_plain(self.trained),
-            to_plain(self.synced),
-        ]
-        while len(fields) > 2 and not fields[-1]:
-            fields.pop()
-        return fields
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON holds it, without what is empty."""
+        fields = {"asked": self.asked, "stays": self.stays}
+        fields |= {"trained": self.trained, "synced": self.synced}
+        named = {name: to_plain(value) for name, value in fields.items() if value}
+        return {"verb": self.verb, "at_s": self.at_s, **named}
 
 
 def read_entry(data: Any, where: str) -> Entry:
     """What `Entry.to_plain` made. Raises ValueError for anything else."""
-    fields = from_plain(data, list[Any], where)
-    if not 2 <= len(fields) <= 6 or fields[0] not in VERBS:
+    fields = from_plain(data, dict[str, Any], where)
+    if fields.get("verb") not in VERBS or not fields.keys() <= set(Entry.__dataclass_fields__):
         raise ValueError(f"{where} is no entry of a record")
-    fields += [[]] * (6 - len(fields))
     return Entry(
-        fields[0],
-        from_plain(fields[1], float, where),
-        _tuples(fields[2]),
-        from_plain(fields[3], tuple[Stay, ...], where),
-        from_plain(fields[4], tuple[tuple[int, tuple[Phase, ...]], ...], where),
-        from_plain(fields[5], tuple[tuple[Phase, ...], ...], where),
+        fields["verb"],
+        from_plain(fields.get("at_s"), float, where),
+        _tuples(fields.get("asked", [])),
+        from_plain(fields.get("stays", []), tuple[Stay, ...], where),
+        from_plain(fields.get("trained", []), tuple[tuple[int, tuple[Phase, ...]], ...], where),
+        from_plain(fields.get("synced", []), tuple[tuple[Phase, ...], ...], where),
     )
 
 
@@ -105,7 +97,8 @@ class RecordedWorld:
     """A `simulator.world.World` that answers from a record, and then from another world.
 
     entries: the record, to which everything that the other world answers is added. world: None ends
-    with the record. Between two verbs its clock stands still, so that the loop's figures are the
+    with the record. go_on: is told what is under way when the record has come to its end and the
+    other world is asked for the first time. Between two verbs its clock stands still, so that the loop's figures are the
     record's as well.
 
     Raises RunError where a verb is not the recorded one, or the record has come to its end.
@@ -117,11 +110,13 @@ class RecordedWorld:
         world: World | None,
         shape: ClusterShape,
         name: str,
+        go_on: Callable[[UnderWay], None] | None = None,
     ) -> None:
         self.entries = entries
         self.shape = shape
         self.name = name
         self._world = world
+        self._go_on = go_on if entries else None
         self._next = 0
         self._now_s = 0.0
         self._flying: dict[Key, tuple[Rollout, Placement]] = {}
@@ -218,6 +213,9 @@ class RecordedWorld:
     def _live(self) -> World:
         if self._world is None:
             raise RunError("the record ends here, and the loop would go on")
+        if self._go_on is not None:
+            go_on, self._go_on = self._go_on, None
+            go_on(self.under_way)
         return self._world
 
     def _note(self, entry: Entry) -> Entry:

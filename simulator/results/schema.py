@@ -303,9 +303,29 @@ PROVENANCE = Document(
     shape=Keys({"versions": Named(Text())}, may={"date": Text()}),
 )
 
+EVENTS = Lines(
+    "events.jsonl",
+    "one line a verb of the loop: what the world was asked, when and what it answered",
+    real=True,
+    optional=True,
+    shape=Keys({"verb": Text(), "at_s": Number()}),
+)
+FAULTS = Table(
+    "faults.csv",
+    "one row an actor that was lost and replaced while the run went on",
+    real=True,
+    optional=True,
+    columns=(
+        _seconds("at_s", "when that was noticed", needed=True),
+        Column("actor", Text(), "replica 0, or trainer", needed=True),
+        Column("cause", Text(), "why"),
+        _count("rollouts", "in flight there, which began again", needed=True),
+    ),
+)
+
 RUN: tuple[File, ...] = (
     SPANS, STEPS, ROLLOUTS, DECISIONS, SCENARIO, SUMMARY, TRACE, TIMELINE,
-    ITERATIONS, PULSES, UPDATES, PROVENANCE,
+    ITERATIONS, PULSES, UPDATES, PROVENANCE, EVENTS, FAULTS,
 )  # fmt: skip
 """A run's files. The summary is there once the run is."""
 

@@ -107,6 +107,11 @@ class EngineSection(Options):
         Above(0, 1),
         Doc("share of the GPU's memory that vLLM takes; the real engine's", unit="share"),
     ] = 0.3
+    heartbeat_s: Annotated[
+        float,
+        Between(1, 86_400),
+        Doc("without a sign of life after which an actor is replaced; the real engine's"),
+    ] = 120.0
 
 
 @dataclass(frozen=True, slots=True)

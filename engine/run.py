@@ -188,7 +188,8 @@ def _write(folder: Path, spec: RunSpec, real: RealRun, plot: bool) -> None:
     started = schema.ITERATIONS.names.index("start_s")
     rows = sorted(log.iterations.rows(), key=lambda row: float(row[started]))
     write_table(folder, schema.ITERATIONS, rows)  # of several replicas they come as they are told
-    write_table(folder, schema.PULSES, pulses)
+    if len(log.pulses) == len(real.run.steps) + 1:  # with overlap there is no moment for them
+        write_table(folder, schema.PULSES, pulses)
     write_lines(folder, schema.UPDATES, updates)
     write_json(folder / schema.PROVENANCE.name, provenance(spec.engine.device))
     if real.entries:

@@ -240,8 +240,7 @@ class Updates:
         ref = self._transport.put(pack_state(state))
         self._transport.get(self._actor.call("load_state", ref))
         self._states = [_Saved(ref)]
-        if updates:
-            self.latest = Weights(updates, self.weights(), [], [])
+        self.latest = Weights(updates, self.weights(), [], []) if updates else None
 
     def redo(self, part: Part) -> None:
         """Has the trainer train once more on a part that is not the final one, before anything

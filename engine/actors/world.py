@@ -31,7 +31,7 @@ from simulator.cluster.routing import ROUTINGS, Balance, Router
 from simulator.errors import RunError
 from simulator.loop.recorded import UnderWay
 from simulator.plan import Layout, Placement
-from simulator.rollout import Key, Rollout, Stay
+from simulator.rollout import UNSHARED, Key, Rollout, Stay
 from simulator.world import (
     ClusterShape,
     Ended,
@@ -147,7 +147,7 @@ class ActorWorld:
         self._sync: _Sync | None = None
         self._serving: Weights | None = None  # what the replicas have; None is how they started
         self._zero = time.perf_counter()
-        self._stopped_s = 0.0
+        self._told: dict[tuple[int, int, int], int] = {}  # tokens, by version, group and index
         self._updates = Updates(transport, recipes.trainer, recipes.channel, heartbeat_s)
         self._fleet = Fleet(transport, recipes.replicas, heartbeat_s)
         self._require_started()
@@ -254,7 +254,24 @@ class ActorWorld:
         number = 0 if flight.replica is None else flight.replica.number
         if flight.landed is None:
             return self._responses.never_ran(rollout, number, self.now_s)
-        return self._responses.land(rollout, flight.landed, number, flight.zero_s + self._zero)
+        stay = self._responses.land(rollout, flight.landed, number, flight.zero_s + self._zero)
+        return self._shared_with_told(stay)
+
+    def _shared_with_told(self, stay: Stay) -> Stay:
+        """The stay with what its tokens have in common with one of its version of which the loop
+        was told before; a replica compares with whatever ended there before it."""
+        version = stay.segments[0].version if stay.segments else self._version
+        shared = stay.shared
+        if self._told.get((version, shared.group, shared.index), 0) < shared.tokens:
+            stay = stay._replace(shared=UNSHARED)
+        ids = self._responses.tokens[stay.key].ids
+        self._told[version, stay.group, stay.index] = stay.prompt_tokens + len(ids)
+        return stay
+
+    @property
+    def _version(self) -> int:
+        """Of the replicas' weights."""
+        return 0 if self._serving is None else self._serving.version
 
     def _landed(self, home: Replica, landed: Iterable[Landed], mail: bool) -> None:
         """Notes what left a replica; ``mail``: as an event to come."""
@@ -439,15 +456,20 @@ class ActorWorld:
 
     def keep_only(self, groups: Collection[int]) -> None:
         """Forgets prompts and tokens of every other group: they are trained, or dropped."""
-        self._responses.keep_only({*groups, *(key[0] for key in self._flights)})
+        kept = {*groups, *(key[0] for key in self._flights)}
+        self._responses.keep_only(kept)
+        self._told = {
+            key: tokens
+            for key, tokens in self._told.items()
+            if key[1] in kept or key[0] == self._version
+        }
 
     # Saving and going on
 
     def state(self) -> ActorState:
         """Where it stands, as far as the loop has been told. Raises RunError where the trainer is
         lost just then."""
-        serving, kept = self._serving, self._responses
-        version = 0 if serving is None else serving.version
+        serving, kept, version = self._serving, self._responses, self._version
         weights = None
         if serving is not None and version != self._updates.version:
             weights = unpack(self._transport.get(serving.ref))
@@ -467,13 +489,13 @@ class ActorWorld:
         again. Raises ValueError for the state of another trainer."""
         self._updates.load_state(state.trainer, state.updates)
         self._responses.load(state.asked, state.tokens)
-        if state.version:
-            ref = self._updates.weights()
-            if state.weights is not None:
-                ref = self._transport.put(ByStore().pack(state.weights))
-            self._serving = Weights(state.version, ref, [], [])
-            for home in self._fleet.live:
-                self._load(home, 0)
+        ref = self._updates.weights()
+        if state.weights is not None:
+            ref = self._transport.put(ByStore().pack(state.weights))
+        self._serving = Weights(state.version, ref, [], [])
+        self._told = {}
+        for home in self._fleet.live:
+            self._load(home, 0)
         self.log = log
         self._zero = time.perf_counter() - state.clock_s
 

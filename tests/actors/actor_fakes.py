@@ -100,8 +100,9 @@ class FakeEngine:
         if not self._live:
             return []
         self._iterations += 1
-        if self._trouble is not None and self._trouble.strikes(self._iterations):
-            if self._trouble.kind == "hang":
+        trouble = self._trouble
+        if trouble is not None and trouble.kind != "load" and trouble.strikes(self._iterations):
+            if trouble.kind == "hang":
                 time.sleep(3600)
             raise EngineError("vLLM failed in an iteration: RuntimeError: on fire")
         began = time.perf_counter()
@@ -187,8 +188,11 @@ class FakeTrainer:
     vocab_size = VOCABULARY
     context_tokens = CONTEXT
 
-    def __init__(self, token_s: float = 0.0, trouble: Trouble | None = None) -> None:
+    def __init__(
+        self, token_s: float = 0.0, trouble: Trouble | None = None, tensors: bool = False
+    ) -> None:
         self._token_s = token_s
+        self._tensors = tensors
         self._trouble = trouble
         self._steps = 0
         self._weight = 0
@@ -222,7 +226,15 @@ class FakeTrainer:
         )  # fmt: skip
 
     def weights(self) -> Mapping[str, Any]:
-        return {"w": np.array([float(self._weight)])}
+        return {"w": self._tensor(float(self._weight))}
+
+    def _tensor(self, value: float) -> Any:
+        """An array, or a tensor of torch, of one number."""
+        if not self._tensors:
+            return np.array([value])
+        import torch
+
+        return torch.tensor([value], dtype=torch.float64)
 
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         return fake_log_probs(float(self._weight), sequences)
@@ -231,7 +243,7 @@ class FakeTrainer:
         return Beat(1e-3, 1e-2)
 
     def state(self) -> TrainerState:
-        return TrainerState({"w": np.array([self._weight])}, {"steps": self._steps})
+        return TrainerState({"w": self._tensor(self._weight)}, {"steps": self._steps})
 
     def load_state(self, state: TrainerState) -> None:
         self._weight = int(state.tensors["w"][0])
@@ -256,9 +268,10 @@ class StartTrainer:
 
     token_s: float = 0.0
     trouble: Trouble | None = None
+    tensors: bool = False
 
     def __call__(self) -> FakeTrainer:
-        return FakeTrainer(self.token_s, self.trouble)
+        return FakeTrainer(self.token_s, self.trouble, self.tensors)
 
 
 @dataclass

@@ -124,11 +124,15 @@ class RayTransport:
             self._handles.remove(actor.handle)
         self._ray.kill(actor.handle, no_restart=True)
 
-    def close(self) -> None:
-        """Ends the actors, and a local Ray."""
+    def end_actors(self) -> None:
+        """Ends the actors; others may be started after that."""
         for handle in self._handles:
             self._ray.kill(handle, no_restart=True)
         self._handles = []
+
+    def close(self) -> None:
+        """Ends the actors, and a local Ray."""
+        self.end_actors()
         self._ray.shutdown()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -7,6 +7,7 @@ weight is a digest of everything that it was trained on, in order.
 
 from __future__ import annotations
 
+import os
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -252,13 +253,15 @@ class FakeTrainer:
 
 @dataclass(frozen=True)
 class StartEngine:
-    """A recipe that crosses to another process."""
+    """A recipe that crosses to another process. processes: a folder for a file named after it."""
 
     max_seqs: int = 8
     iteration_s: float = 0.0
     trouble: Trouble | None = None
+    processes: Path | None = None
 
     def __call__(self) -> FakeEngine:
+        sign(self.processes, "replica")
         return FakeEngine(self.max_seqs, self.iteration_s, self.trouble)
 
 
@@ -269,9 +272,17 @@ class StartTrainer:
     token_s: float = 0.0
     trouble: Trouble | None = None
     tensors: bool = False
+    processes: Path | None = None
 
     def __call__(self) -> FakeTrainer:
+        sign(self.processes, "trainer")
         return FakeTrainer(self.token_s, self.trouble, self.tensors)
+
+
+def sign(processes: Path | None, name: str) -> None:
+    """Leaves a file that says which process this is."""
+    if processes is not None:
+        (processes / f"{name}-{os.getpid()}").touch()
 
 
 @dataclass

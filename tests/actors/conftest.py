@@ -1,0 +1,48 @@
+"""One Ray for all the tests that need it, on this machine, with this folder on its path."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HAVE_RAY = importlib.util.find_spec("ray") is not None
+FOLDERS = (Path(__file__).parents[2], Path(__file__).parent, Path(__file__).parents[1] / "engine")
+
+
+class Lent:
+    """A transport that outlives the worlds that are given it."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        self._transport.end_actors()
+
+
+@pytest.fixture(scope="session")
+def ray_transport() -> Iterator[Any]:
+    if not HAVE_RAY:
+        pytest.skip("Ray is not installed (rollcast[ray])")
+    from engine.actors.on_ray import RayTransport
+
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        paths = [*map(str, FOLDERS), *filter(None, [os.environ.get("PYTHONPATH")])]
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        transport = RayTransport()
+        yield transport
+        transport.close()
+
+
+@pytest.fixture
+def lent(ray_transport: Any) -> Lent:
+    return Lent(ray_transport)

@@ -45,7 +45,7 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
     """
     from engine.actors.fleet import Recipe
     from engine.actors.machine import cores_here, shares
-    from engine.actors.on_ray import RayTransport
+    from engine.actors.on_ray import LOCAL, RayTransport
     from engine.actors.transport import Need
     from engine.actors.world import ActorWorld, Recipes
 
@@ -55,10 +55,11 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
     except ScenarioError as error:
         raise spec.raw.locate(error) from None
     shape, gpus = spec.shape, int(spec.engine.device == "cuda")
+    here = address in (None, LOCAL)
     # On a GPU the cores are for whoever needs them; elsewhere they are another machine's.
     actors = shape.replicas + (not shape.colocated)
-    mine = shares(cores_here(), actors) if address is None and not gpus else [()] * actors
-    model = spec.model if isinstance(spec.model, str) and address is not None else path
+    mine = shares(cores_here(), actors) if here and not gpus else [()] * actors
+    model = spec.model if isinstance(spec.model, str) and not here else path
     start = EngineStart(model, spec.engine, spec.sampling, spec.seed)
     replicas = [Recipe(start, Need(1, gpus, cores)) for cores in mine[: shape.replicas]]
     own_cores = () if shape.colocated else mine[-1]

@@ -18,19 +18,20 @@ _LOCAL = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+LOCAL = "local"
 _STORE_BYTES = 512 << 20
 _SLOTS = 64  # actors say where they run by themselves; Ray only counts
 
 
 class RayTransport:
-    """address: of a cluster that runs, ``auto`` for the one that this machine belongs to, None for
-    one that is started here and ends with the run. gpus: what a local one has.
+    """address: of a cluster that runs, ``auto`` for the one that this machine belongs to, `LOCAL` or
+    None for one that is started here and ends with the run. gpus: what a local one has.
 
     Raises EngineError where Ray is missing, or the cluster cannot be reached.
     """
 
     def __init__(self, address: str | None = None, *, gpus: int = 0) -> None:
-        self.local = address is None
+        address = None if address == LOCAL else address
         for name, value in _LOCAL.items():
             os.environ.setdefault(name, value)
         try:

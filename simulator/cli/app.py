@@ -53,6 +53,9 @@ Draws = Annotated[
     ),
 ]
 
+NOTHING_MEETS = 3
+"""Exit code of a plan whose limits nothing meets."""
+
 _STOPS = tuple(  # those that this system has
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
@@ -179,12 +182,22 @@ def compare(
 @app.command()
 def plan(
     scenario: ScenarioPath,
-    vary: Annotated[
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            metavar="steps=N",
+            help="How much is trained: steps=500; prompts=40000,epochs=2; trained_rollouts=250000.",
+        ),
+    ] = None,
+    choose: Annotated[
         list[str] | None,
         typer.Option(
+            "--choose",
             "--vary",
             metavar="key=VALUE,VALUE",
-            help="A key and its values: workload.group_size=8,16. Keys that go together: "
+            help="What there is to choose: gpus=16,32,64 (their split is found), gpu, placement, "
+            "tensor_parallel, or any key: workload.group_size=8,16. Keys that go together: "
             "cluster.replicas=cluster.trainer_gpus=4,8. Repeat it.",
         ),
     ] = None,
@@ -192,44 +205,103 @@ def plan(
         list[str] | None,
         typer.Option("--policy", metavar="CHAIN", help="As for compare. Repeat it."),
     ] = None,
-    by: Annotated[
-        str,
-        typer.Option("--by", metavar="step_s|gpu_s|usd", help="What to rank by, per step."),
-    ] = "step_s",
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit", metavar="key=VALUE", help="hours, usd, gpus or staleness. Repeat it."
+        ),
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            "--objective",
+            metavar="usd|hours|gpu_hours|balanced",
+            help="What to make least; balanced is hours x cost.",
+        ),
+    ] = None,
+    quality: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--quality",
+            metavar="policy=FACTOR",
+            help="Updates to the target against synchronous ones, as measured: april=1.05.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", help="Processes; one a core where left out."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="[ADDRESS]",
+            help="On a Ray cluster: HOST:PORT of its head, auto, or one that is started here "
+            "(needs rollcast[ray]).",
+        ),
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write plan.csv and plan.json here.")
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Write plan.json, plan.csv, recommended.yaml and report.html here; a plan that "
+            "was interrupted goes on.",
+        ),
     ] = None,
     settings: Settings = None,
     seed: Seed = None,
     force: Force = False,
     as_json: Json = False,
-    draws: Draws = 0,
+    draws: Annotated[
+        int | None,
+        typer.Option(
+            "--draws", metavar="N", help="For the 90 % intervals of the best; 0 for none."
+        ),
+    ] = None,
 ) -> None:
-    """Run one scenario over a grid of settings, and see what pays.
+    """Which GPUs, how many, split how, under which policy: for the whole run.
 
-    Every combination of the values is simulated. A star marks what no other choice beats in both
-    time and GPU time of a step; what cannot be run says why.
+    The section plan of the scenario asks, and these flags; what they leave open is chosen sensibly.
+    Exits with 3 where nothing meets the limits, and names what comes nearest.
     """
+    from simulator.cli.plan_question import with_flags
     from simulator.cli.plan_table import show_plan
+    from simulator.planner import planner
+    from simulator.planner.write import write_plan
     from simulator.results.folder import check_target, write_folder
     from simulator.scenario.file import override, read_scenario
-    from simulator.studies import capacity
-    from simulator.studies.simulate import from_raw
 
     if out is not None:
         check_target(out, force)
-    capacity.check_aim(by)
-    _check_draws(draws)
     raw = override(read_scenario(scenario), settings or (), seed)
-    grid = capacity.parse_vary(vary or ())
-    chains = policy or [from_raw(raw).policy_name]
-    with _progress("choices", capacity.combinations(grid, chains)) as advance:
-        found = capacity.explore(raw, grid, chains, partial(advance, None), _keep_on, draws)
-        choices = capacity.ranked(found, by)
+    raw = with_flags(raw, run, choose or (), limit or (), objective, quality or ())
+    if workers is not None and workers < 1:
+        raise ScenarioError("--workers", f"is {workers}; give at least 1")
+    drawn = planner.DRAWS if draws is None else draws
+    _check_draws(drawn)
+    try:
+        asked = planner.question(raw, None, policy or (), drawn)
+    except ScenarioError as error:
+        raise raw.locate(error) from None
+    crew: Any = workers
+    if ray is not None:
+        from simulator.planner.on_ray import OnRay
+
+        crew = OnRay(planner.work_for(asked), ray, workers)
+    with _stages() as on_progress:
+        try:
+            found = planner.answer(asked, crew, out=out, on_progress=on_progress)
+        except ScenarioError as error:
+            raise raw.locate(error) from None
     if out is not None:
-        write_folder(out, partial(capacity.write_plan, choices=choices), force)
-    show_plan(choices, as_json)
+        write = partial(write_plan, planned=found, source=raw.folder, target=out)
+        write_folder(out, write, force)
+        planner.forget(out)
+    show_plan(found, as_json)
     _say_where(out)
+    if found.recommended is None:
+        raise typer.Exit(NOTHING_MEETS)
 
 
 @app.command()
@@ -319,6 +391,22 @@ def _progress(label: str, steps: int) -> Iterator[Any]:
         yield advance
 
 
+@contextmanager
+def _stages() -> Iterator[Any]:
+    """Progress of work in stages: on a terminal, with the time left; nothing in a pipe. To be
+    called with the stage, what of it is done, and of how many."""
+    from simulator.cli.progress import progress_bar
+
+    with progress_bar("", None, left=True, said="") as update:
+
+        def on_progress(what: str, done: int, of: int) -> None:
+            _keep_on(None)
+            if update is not None:
+                update(completed=done, total=of, said=what)
+
+        yield on_progress
+
+
 def _add_commands(argv: list[str]) -> None:
     """Adds the commands of the other packages (``run``, ...), which the simulator does not know:
     they register by entry point. Looked up only where it may be one of theirs that is asked for."""
@@ -343,7 +431,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run(argv: Sequence[str] | None) -> int:
     """The exit code."""
     _prepare_streams()
-    arguments = sys.argv[1:] if argv is None else list(argv)
+    arguments = _with_addresses(sys.argv[1:] if argv is None else argv)
     try:
         _add_commands(arguments)
         code = app(arguments, prog_name="rollcast", standalone_mode=False)
@@ -366,6 +454,17 @@ def _run(argv: Sequence[str] | None) -> int:
     except _Stopped as stop:
         print("interrupted; no output folder was written", file=sys.stderr)
         return 128 + stop.number
+
+
+def _with_addresses(arguments: Sequence[str]) -> list[str]:
+    """A ``--ray`` without an address, which may be left out, is one that is started here."""
+    found: list[str] = []
+    for place, argument in enumerate(arguments):
+        found.append(argument)
+        following = arguments[place + 1] if place + 1 < len(arguments) else ""
+        if argument == "--ray" and not (following in ("auto", "local") or ":" in following):
+            found.append("local")
+    return found
 
 
 def _prepare_streams() -> None:

@@ -1,4 +1,4 @@
-"""One Ray for all the tests that need it, on this machine, with this folder on its path."""
+"""One Ray for the tests of a file that need it, on this machine, with this folder on its path."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Lent:
         self._transport.end_actors()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_transport() -> Iterator[Any]:
     if not HAVE_RAY:
         pytest.skip("Ray is not installed (rollcast[ray])")

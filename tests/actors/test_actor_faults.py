@@ -1,6 +1,6 @@
 """Actors that are lost: the run goes on, nothing is lost silently, nothing counted twice.
 
-Here actors are threads that are killed by being forgotten; `test_on_ray` does it to processes.
+Here actors are threads that are killed by being forgotten; `test_actors_on_ray` does it to processes.
 """
 
 from __future__ import annotations

@@ -304,3 +304,8 @@ class FakeTask:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return " ".join(map(str, token_ids))
+
+
+def even(prompt: str, response: str, answer: Any) -> float:
+    """The reward of a scenario's own task."""
+    return float(len(response) % 2 == 0)

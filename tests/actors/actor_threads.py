@@ -125,3 +125,16 @@ class ThreadTransport:
     def close(self) -> None:
         for _, actor in self.actors:
             actor.kill()
+
+
+class Lent:
+    """A transport that outlives the worlds that are given it."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        self._transport.end_actors()

@@ -10,22 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from actor_threads import Lent
 
+HAVE_VLLM = importlib.util.find_spec("vllm") is not None
 HAVE_RAY = importlib.util.find_spec("ray") is not None
 FOLDERS = (Path(__file__).parents[2], Path(__file__).parent, Path(__file__).parents[1] / "engine")
 
+if HAVE_VLLM:
+    from engine.vllm.environment import prepare
 
-class Lent:
-    """A transport that outlives the worlds that are given it."""
-
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def close(self) -> None:
-        self._transport.end_actors()
+    prepare()
 
 
 @pytest.fixture(scope="module")

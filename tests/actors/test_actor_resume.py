@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
+if find_spec("vllm") is None:
+    pytest.skip("vLLM is not installed (engine/engine-cpu.lock)", allow_module_level=True)
 
 from actor_fakes import FakeTrainer
 from running_actors import Home, make

@@ -80,6 +80,7 @@ def _build(raw: RawScenario) -> RunSpec:
     plan = StepPlan(batch, prompts=Prompts(dataset=counts.prompts))
     policy = build_policies(model.policy, model.seed, raw.modules)
     said = check_policy(policy, plan)
+    sampling = _sampling(engine.sampling)
     colocated = model.cluster.placement == "colocated"
     if colocated and (name := overlapping(policy, plan)) is not None:
         raise ScenarioError(
@@ -87,6 +88,8 @@ def _build(raw: RawScenario) -> RunSpec:
             "overlaps training with rollout, which needs replica and trainer on devices of their "
             "own: cluster.placement: disaggregated",
         )
+    trainer = trainer_config(engine.trainer, model.seed, sampling)
+    _check_streaming(policy.plan(plan, policy.init()), trainer)
     _check_engine(engine, counts.max_new_tokens)
     _check_devices(model.cluster, engine)
     task = read(TaskSpec, engine.task or {}, TaskSpec.FIELD)
@@ -94,7 +97,6 @@ def _build(raw: RawScenario) -> RunSpec:
         task = replace(task, prompts=raw.folder / task.prompts)
     if engine.model is None and task.prompts is not None:
         raise ScenarioError("engine.model", "missing; a task of your own needs a model's folder")
-    sampling = _sampling(engine.sampling)
     return RunSpec(
         model.name or raw.name.removesuffix(".yaml").removesuffix(".yml"),
         policy,
@@ -109,7 +111,7 @@ def _build(raw: RawScenario) -> RunSpec:
         engine,
         _model(engine.model, raw.folder),
         task,
-        trainer_config(engine.trainer, model.seed, sampling),
+        trainer,
         sampling,
         raw,
         tuple(said),
@@ -142,6 +144,19 @@ def _check_cluster(cluster: ClusterSection) -> None:
             "cluster.trainer_gpus",
             f"is {trainer}; the real trainer is one process on one device, so make it 1",
         )
+
+
+def _check_streaming(plan: StepPlan, trainer: TrainerConfig) -> None:
+    """A batch that comes in parts is trained on in one update."""
+    if plan.stream_groups is None:
+        return
+    for key in ("minibatches", "epochs"):
+        if (count := getattr(trainer, key)) > 1:
+            raise trainer.refuse(
+                key,
+                f"is {count}, but a policy that streams groups to the trainer makes one update of "
+                "them as they come; make it 1",
+            )
 
 
 def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:

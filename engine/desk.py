@@ -157,4 +157,3 @@ class Desk:
 def request_name(key: Key) -> str:
     """What an engine calls a rollout."""
     return f"{key[0]}/{key[1]}"
-

@@ -136,4 +136,3 @@ class OnActors:
         """Saves the run, whatever is under way."""
         if self._saver is not None:
             self._saver.save(len(self.loop.result.steps))
-

@@ -207,9 +207,7 @@ class EngineWorld:
         if self._updates != self._replica.version:
             raise RunError("a run can only be saved once its newest weights are in the engine")
         kept = self._responses
-        return WorldState(
-            self.now_s, self._updates, kept.asked, kept.tokens, self._trainer.state()
-        )
+        return WorldState(self.now_s, self._updates, kept.asked, kept.tokens, self._trainer.state())
 
     def load_state(self, state: WorldState, log: EngineLog) -> None:
         """Goes on from a `state`, weights in the engine included, and from its log. Raises

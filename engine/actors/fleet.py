@@ -1,9 +1,9 @@
 """The replicas as the driver sees them: what is in flight on each, its news, and what becomes of it
 when it is lost.
 
-A replica is lost when its process ends, when its engine fails, and when it shows no sign of life for
-too long. Another takes its place under the same number; what was in flight there is the world's to
-place anew.
+A replica is lost when its process ends, when its engine fails, and when it shows no sign of life
+for too long. Another takes its place under the same number; what was in flight there is the world's
+to place anew.
 """
 
 from __future__ import annotations
@@ -199,4 +199,3 @@ def clock_offset(transport: Transport, actor: Actor) -> float:
 
 def _said(found: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{name} {version}" for name, version in found) or "none"
-

@@ -24,8 +24,8 @@ _SLOTS = 64  # actors say where they run by themselves; Ray only counts
 
 
 class RayTransport:
-    """address: of a cluster that runs, ``auto`` for the one that this machine belongs to, `LOCAL` or
-    None for one that is started here and ends with the run. gpus: what a local one has.
+    """address: of a cluster that runs, ``auto`` for the one that this machine belongs to, `LOCAL`
+    or None for one that is started here and ends with the run. gpus: what a local one has.
 
     Raises EngineError where Ray is missing, or the cluster cannot be reached.
     """
@@ -68,7 +68,10 @@ class RayTransport:
     def require(self, needs: Sequence[Need]) -> None:
         """Raises EngineError where the cluster has not what these actors need all together."""
         have = self._ray.cluster_resources()
-        for name, asked in (("GPU", sum(n.gpus for n in needs)), ("CPU", sum(n.cpus for n in needs))):
+        for name, asked in (
+            ("GPU", sum(n.gpus for n in needs)),
+            ("CPU", sum(n.cpus for n in needs)),
+        ):
             if asked > have.get(name, 0):
                 raise EngineError(
                     f"the scenario asks for {asked} {name}s, but Ray has {have.get(name, 0):g}"

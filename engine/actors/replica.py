@@ -159,4 +159,3 @@ class _Outbox:
         while self._notices:
             taken.append(self._notices.popleft())
         return tuple(taken)
-

@@ -145,4 +145,3 @@ def unpack_state(state: PackedState) -> TrainerState:
 def _own(tensor: Any) -> Any:
     """A copy that may be written to: an optimiser goes on in what it is given."""
     return tensor.clone() if hasattr(tensor, "clone") else tensor.copy()
-

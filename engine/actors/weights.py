@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """One tensor as an array that numpy has (its bytes where numpy lacks the type), and torch's name
-    of its type; None for one that was an array before."""
+    """One tensor as an array that numpy has (its bytes where numpy lacks the type), and torch's
+    name of its type; None for one that was an array before."""
 
     array: np.ndarray[Any, Any]
     dtype: str | None = None
@@ -66,8 +66,10 @@ class ByFiles:
 
         path = self.folder / f"weights-{uuid.uuid4().hex}.safetensors"
         draft = path.with_suffix(".new")
-        apart = {name: tensor.detach().clone(memory_format=torch.contiguous_format)
-                 for name, tensor in tensors.items()}  # the format has no tied weights
+        apart = {
+            name: tensor.detach().clone(memory_format=torch.contiguous_format)
+            for name, tensor in tensors.items()
+        }  # the format has no tied weights
         save_file(apart, draft)
         draft.replace(path)
         written = sorted(self.folder.glob("weights-*.safetensors"), key=lambda p: p.stat().st_mtime)

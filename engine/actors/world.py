@@ -93,6 +93,7 @@ class _Sync:
     start_s: float
     waiting: set[int]
     done: int = 0
+    end_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -399,6 +400,7 @@ class ActorWorld:
             self.log.sync_check_s.append(loaded.end_s - loaded.loaded_s)
         sync.waiting.discard(home.number)
         sync.done += 1
+        sync.end_s = max(sync.end_s, loaded.end_s - home.zero_s)
         self._end_sync()
 
     def _end_sync(self) -> None:
@@ -406,9 +408,8 @@ class ActorWorld:
         if sync is None or sync.waiting or not sync.done:
             return
         self._sync = None
-        end_s = time.perf_counter()
-        phase = Phase("sync", sync.start_s - self._zero, end_s - self._zero)
-        self._mail.others.append((end_s, Synced((phase,))))
+        phase = Phase("sync", sync.start_s - self._zero, sync.end_s - self._zero)
+        self._mail.others.append((sync.end_s, Synced((phase,))))
 
     # Losing a replica, and going on
 

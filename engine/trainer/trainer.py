@@ -6,7 +6,7 @@ import copy
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -49,7 +49,7 @@ class _Sums:
 class _Begun:
     """A batch of which parts have come: their totals, and the sum of their losses."""
 
-    totals: LossTotals = LossTotals(0, 0)
+    totals: LossTotals = field(default_factory=lambda: LossTotals(0, 0))
     loss: float = 0.0
 
 

@@ -96,10 +96,10 @@ class UnderWay:
 class RecordedWorld:
     """A `simulator.world.World` that answers from a record, and then from another world.
 
-    entries: the record, to which everything that the other world answers is added. world: None ends
-    with the record. go_on: is told what is under way when the record has come to its end and the
-    other world is asked for the first time. Between two verbs its clock stands still, so that the loop's figures are the
-    record's as well.
+    entries: the record, to which everything that the other world answers is added. world: None
+    ends with the record. go_on: is told what is under way when the record has come to its end and
+    the other world is asked for the first time. Between two verbs its clock stands still, so that
+    the loop's figures are the record's as well.
 
     Raises RunError where a verb is not the recorded one, or the record has come to its end.
     """
@@ -240,5 +240,3 @@ class RecordedWorld:
 def _shown(asked: Any) -> str:
     text = repr(asked)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-

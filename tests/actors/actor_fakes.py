@@ -1,8 +1,8 @@
 """An engine and a trainer of no size, which keep the promises of `engine.edges`.
 
 What the engine samples hangs on a rollout's seed and place alone, so that a rollout is the same
-whichever replica makes it, how often it is stopped, and whether it has to begin again. The trainer's
-weight is a digest of everything that it was trained on, in order.
+whichever replica makes it, how often it is stopped, and whether it has to begin again. The
+trainer's weight is a digest of everything that it was trained on, in order.
 """
 
 from __future__ import annotations
@@ -85,9 +85,7 @@ class FakeEngine:
         if request_id in self._live:
             raise EngineError(f"Rollout {request_id} is already running.")
         partial = tuple(partial_token_ids)
-        self.limits.check(
-            request_id, prompt_token_ids, partial, partial_log_probs, max_new_tokens
-        )
+        self.limits.check(request_id, prompt_token_ids, partial, partial_log_probs, max_new_tokens)
         flight = InFlight(request_id, partial, tuple(partial_log_probs), [(self.version, 0)])
         to_prefill = len(prompt_token_ids) + len(partial)
         self._live[request_id] = _Live(flight, seed, max_new_tokens, to_prefill)
@@ -131,9 +129,9 @@ class FakeEngine:
         return done
 
     def load_weights(self, weights: Mapping[str, Any], version: int | None = None) -> None:
-        if self._trouble is not None and self._trouble.kind == "load":
-            if self._trouble.strikes(self._trouble.iteration):
-                raise EngineError("vLLM failed in loading weights: RuntimeError: torn")
+        trouble = self._trouble
+        if trouble is not None and trouble.kind == "load" and trouble.strikes(trouble.iteration):
+            raise EngineError("vLLM failed in loading weights: RuntimeError: torn")
         self._weight = float(weights["w"][0])
         self.version = self.version + 1 if version is None else version
         for live in self._live.values():

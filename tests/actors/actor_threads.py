@@ -64,7 +64,9 @@ class ThreadActor:
             if self.lost:
                 return
             try:
-                given = [self._transport.get(a) if isinstance(a, ThreadRef) else a for a in arguments]
+                given = [
+                    self._transport.get(a) if isinstance(a, ThreadRef) else a for a in arguments
+                ]
                 given = pickle.loads(pickle.dumps(given))
                 found = getattr(self.target, method)(*given)
                 values = list(found) if len(refs) > 1 else [found]

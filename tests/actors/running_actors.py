@@ -14,7 +14,6 @@ from simulator.loop import Loop
 from simulator.loop.recorded import Entry, RecordedWorld
 from simulator.plan import Batch, Prompts, StepPlan
 from simulator.policies import POLICIES, parse_policy
-
 from simulator.spans import Run
 from simulator.world import ClusterShape
 
@@ -29,7 +28,10 @@ _PARAMETERS = {
     "token_budget": "token_budget(tokens=8)",
 }
 EVERY = [
-    *(_PARAMETERS.get(name, name) for name in {kind: name for name, kind in POLICIES.items()}.values()),
+    *(
+        _PARAMETERS.get(name, name)
+        for name in {kind: name for name, kind in POLICIES.items()}.values()
+    ),
     "sync",
     "one_step_off(steps=3)",
     "fully_async(max_staleness=1)",

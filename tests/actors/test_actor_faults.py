@@ -1,6 +1,7 @@
 """Actors that are lost: the run goes on, nothing is lost silently, nothing counted twice.
 
-Here actors are threads that are killed by being forgotten; `test_actors_on_ray` does it to processes.
+Here actors are threads that are killed by being forgotten; `test_actors_on_ray` does it to
+processes.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any
 
 import pytest
 from actor_fakes import FakeTrainer, Trouble
+from actor_threads import ThreadTransport
 from running_actors import CAP, PLAN, STEPS, Home, drive, make
 
-from engine.actors.fleet import MOST_LOSSES
+from engine.actors.fleet import MOST_LOSSES, Fleet, Recipe
 from engine.actors.trainer import Part
 from engine.errors import EngineError
 from simulator.errors import RunError
@@ -98,9 +100,7 @@ def weight_of(home: Home) -> float:
 def made(result: Run) -> list[tuple[Any, ...]]:
     columns = ("group", "index", "attempt", "total_tokens", "reward", "trained_step")
     finished = result.stays["finished"].astype(bool)
-    return sorted(
-        zip(*(result.stays[name][finished].tolist() for name in columns), strict=True)
-    )
+    return sorted(zip(*(result.stays[name][finished].tolist() for name in columns), strict=True))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -206,14 +206,11 @@ def test_an_update_that_the_trainer_refuses_ends_the_run(tmp_path: Path) -> None
 
 
 def test_an_engine_that_cannot_start_says_why() -> None:
-    from engine.actors.fleet import Fleet, Recipe
-    from tests.actors.actor_threads import ThreadTransport
-
-    fleet = Fleet(ThreadTransport(), [Recipe(_refuse)])
+    transport = ThreadTransport()
+    fleet = Fleet(transport, [Recipe(_refuse)])
+    transport.wait(fleet.polls, 10.0)
     with pytest.raises(EngineError, match="no room"):
-        while not fleet.live:
-            for _ in fleet.receive(fleet.polls):
-                pass
+        list(fleet.receive(fleet.polls))
 
 
 def _refuse() -> Any:

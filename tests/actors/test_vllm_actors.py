@@ -21,8 +21,6 @@ if find_spec("ray") is None:
 
 from actor_threads import Lent
 
-from tests.engine.conftest import build_tiny
-
 from engine.actors.world import ActorState, ActorWorld
 from engine.config import build_run
 from engine.log import EngineLog
@@ -38,6 +36,7 @@ from simulator.policies import parse_policy
 from simulator.scenario.file import parse_scenario
 from simulator.spans import Run
 from simulator.workload.recorded import RecordedWorkload
+from tests.engine.conftest import build_tiny
 
 CAP, STEPS = 24, 4
 PLAN = StepPlan(Batch(4, 4))

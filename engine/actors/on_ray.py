@@ -45,7 +45,7 @@ class RayTransport:
         self._folder: str | None = None
         if ray.is_initialized():
             raise EngineError("Ray runs in this process already; end it first (ray.shutdown())")
-        quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+        quiet: dict[str, Any] = {"logging_level": "CRITICAL", "log_to_driver": False}
         try:
             if address is None:
                 self._folder = _short_folder()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import checkpoint
+from engine.actors.transport import ActorLostError
 from engine.actors.world import ActorState, ActorWorld
 from engine.edges import TrainerState
 from engine.log import EngineLog, LogJournal, replay_log
@@ -40,9 +41,12 @@ class ActorSaver:
         self._log = LogJournal(world.log)
 
     def save(self, steps: int) -> None:
-        """Saves it as it is now, with so many steps done. Raises RunError where that cannot be
-        done."""
-        world = self._world.state()
+        """Saves it as it is now, with so many steps done; not where the trainer is lost just then,
+        which the run gets over by itself. Raises RunError where the disk refuses."""
+        try:
+            world = self._world.state()
+        except ActorLostError:
+            return
         entries = self._record.entries
         state = {
             **self._known,

@@ -220,18 +220,13 @@ class Updates:
 
     def state(self) -> TrainerState:
         """What the trainer is after all the updates that it has told of, without any part of the
-        next one. Raises RunError where it is lost just then."""
+        next one. Raises ActorLostError where it is lost just then."""
         last = self._states[-1]
         if last.since and last.since[-1].final and self._part is None:
             self._states.append(_Saved(self._actor.call("state")))
             last = self._states[-1]
-        try:
-            if last.ref is None:
-                packed: PackedState = self._transport.get(self._actor.call("state"))
-            else:
-                packed = self._transport.get(last.ref)
-        except ActorLostError as error:
-            raise RunError(f"the trainer was lost while the run was saved: {error}") from None
+        ref = self._actor.call("state") if last.ref is None else last.ref
+        packed: PackedState = self._transport.get(ref)
         return unpack_state(packed)
 
     def load_state(self, state: TrainerState, updates: int) -> None:

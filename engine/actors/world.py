@@ -468,8 +468,8 @@ class ActorWorld:
     # Saving and going on
 
     def state(self) -> ActorState:
-        """Where it stands, as far as the loop has been told. Raises RunError where the trainer is
-        lost just then."""
+        """Where it stands, as far as the loop has been told. Raises ActorLostError where the
+        trainer is lost just then."""
         serving, kept, version = self._serving, self._responses, self._version
         weights = None
         if serving is not None and version != self._updates.version:

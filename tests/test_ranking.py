@@ -22,7 +22,10 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "engine.yaml"
 def runs(**step_s: Any) -> dict[str, Any]:
     """Finished runs with these step times."""
     return {
-        name: SimpleNamespace(run=SimpleNamespace(steps=[SimpleNamespace(step_s=t) for t in times]))
+        name: SimpleNamespace(
+            run=SimpleNamespace(steps=[SimpleNamespace(step_s=t) for t in times]),
+            summary={"steady_steps": [0, len(times)]},
+        )
         for name, times in step_s.items()
     }
 

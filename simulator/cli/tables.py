@@ -34,7 +34,7 @@ def show_summary(summary: Mapping[str, Any], as_json: bool = False) -> None:
         (
             "step time",
             seconds(s["step_s"]),
-            f"mean of {s['steps']}, p95 {seconds(s['step_s_p95'])}" + _interval(s, "step_s"),
+            f"mean of {_steady(s)}, p95 {seconds(s['step_s_p95'])}" + _interval(s, "step_s"),
         ),
         ("rollout / train", f"{seconds(s['rollout_s'])} / {seconds(s['train_s'])}", "in total"),
         ("sync / switch", f"{seconds(s['sync_s'])} / {seconds(s['switch_s'])}", "in total"),
@@ -66,6 +66,14 @@ def show_summary(summary: Mapping[str, Any], as_json: bool = False) -> None:
     screen = console()
     screen.print(grid)
     _warn(screen, s["warnings"])
+
+
+def _steady(s: Mapping[str, Any]) -> str:
+    """How many steps the mean is of, and what the start-up took beside."""
+    start, stop = s["steady_steps"]
+    if (start, stop) == (0, s["steps"]):
+        return f"{s['steps']}"
+    return f"{stop - start} steady, {seconds(s['fill_s'])} to fill"
 
 
 def _interval(summary: Mapping[str, Any], key: str) -> str:

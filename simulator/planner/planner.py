@@ -265,20 +265,22 @@ class _Search:
             self.impossible.append((problem, self.choices[i].said))
         if not standing.measured:
             raise self._nothing()
-        self._run_baseline(standing)
+        self._run_baseline(entrants, standing)
         return self._answer(standing)
 
-    def _run_baseline(self, standing: Standing) -> None:
-        """The best synchronous choice is held against the others exactly, wherever it dropped out
-        of the race."""
+    def _run_baseline(self, entrants: Sequence[Entrant], standing: Standing) -> None:
+        """The best synchronous choice is held against the others exactly, even where it dropped out
+        of the race; where it was never in it, by its estimate, which synchronous ones keep to."""
         aim = self.asked.aim
-        listed = [
-            (max(aim.excess(made), aim.barred(self.estimates[i].setup.gpus, m), 1.0),
-             aim.value(made), i)
-            for i, m in standing.measured.items()
-            if self.choices[i].policy == "sync"
-            for made in [self._bill_of(i, m)]
-        ]  # fmt: skip
+
+        def far(i: int) -> tuple[float, float, int]:
+            m = standing.measured.get(i)
+            made = entrants[i].estimate if m is None else entrants[i].bill(m)
+            beyond = max(1.0, aim.excess(made), aim.barred(entrants[i].gpus, m))
+            return beyond, aim.value(made), i
+
+        listed = [far(i) for i, choice in enumerate(self.choices)
+                  if choice.policy == "sync" and i not in standing.failed]  # fmt: skip
         if not listed:
             return
         i = min(listed)[-1]

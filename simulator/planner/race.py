@@ -210,12 +210,8 @@ def _nearness(
 def _off_best(
     entrants: Sequence[Entrant], bills: Sequence[Bill], goal: Goal, standing: Standing
 ) -> NDArray[np.float64]:
-    excess = np.array(
-        [
-            max(1.0, goal.excess(bill), goal.barred(entrant.gpus, standing.measured.get(i)))
-            for i, (entrant, bill) in enumerate(zip(entrants, bills, strict=True))
-        ]
-    )
+    barred = _barred(entrants, goal, standing)
+    excess = np.maximum(np.maximum(1.0, barred), [goal.excess(bill) for bill in bills])
     value = np.array([goal.value(bill) for bill in bills])
     done = np.array(sorted(standing.measured), dtype=int)
     allowed = done[excess[done] <= 1.0] if len(done) else done
@@ -232,10 +228,25 @@ def _off_front(
     """Of hours against cost, among those that are not barred."""
     hours = np.array([bill.hours for bill in bills])
     cost = np.array([bill.cost for bill in bills])
-    for i, entrant in enumerate(entrants):
-        if goal.barred(entrant.gpus, standing.measured.get(i)) > 1.0:
-            hours[i] = cost[i] = np.inf
+    out = _barred(entrants, goal, standing) > 1.0
+    hours[out] = cost[out] = np.inf
     return behind_front(hours, cost)
+
+
+def _barred(entrants: Sequence[Entrant], goal: Goal, standing: Standing) -> NDArray[np.float64]:
+    """By which factor each is beyond what bars it. Of those that were not simulated it is the least
+    that their kind showed, where two did: policies have staleness in them, whatever the GPUs."""
+    seen: dict[str, list[float]] = {}
+    for i, result in standing.measured.items():
+        seen.setdefault(entrants[i].kind, []).append(goal.barred(0, result))
+    found = []
+    for i, entrant in enumerate(entrants):
+        own = goal.barred(entrant.gpus, standing.measured.get(i))
+        kind = seen.get(entrant.kind, [])
+        if i not in standing.measured and len(kind) > 1:
+            own = max(own, min(kind))
+        found.append(own)
+    return np.array(found)
 
 
 def _survivors(

@@ -24,6 +24,7 @@ from simulator.policies import (
 from simulator.policy import Chain, Policy, chain
 from simulator.scenario.cost import build_cost, build_model
 from simulator.scenario.file import RawScenario
+from simulator.scenario.memory import check_memory
 from simulator.scenario.sections import (
     ClusterSection,
     EngineSection,
@@ -68,8 +69,20 @@ class Scenario:
     policy_name: str
     warnings: tuple[str, ...] = ()
 
+    def check_memory(self) -> None:
+        """Raises ScenarioError where the longest rollout that there may be, with the longest prompt
+        and a response at the cap, does not fit into a replica's KV pool or the trainer's GPUs. The
+        same for every number of steps; costs next to nothing."""
+        layout = self.policy.plan(self.plan, self.policy.init()).layout
+        try:
+            check_memory(self.engine, self.cost, self.workload, layout)
+        except ScenarioError as error:
+            raise self.raw.locate(error) from None
+
     def world(self) -> SimulatedCluster:
-        """A fresh cluster at time 0. Raises ScenarioError where a rollout could never fit."""
+        """A fresh cluster at time 0. Raises ScenarioError where a rollout could never fit
+        (`check_memory`)."""
+        self.check_memory()
         try:
             return SimulatedCluster(self.shape, self.engine, self.cost, self.workload, self.routing)
         except ScenarioError as error:

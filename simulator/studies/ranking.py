@@ -76,13 +76,16 @@ class Ranking:
 
 
 def from_steps(results: Mapping[str, Result], seed: int = 0) -> Ranking | None:
-    """The ranking of finished runs, with draws from their own steps; None where they have too few,
-    or not equally many."""
+    """The ranking of finished runs, with draws from those of their steps that are steady in all of
+    them; None where they have too few, or not equally many."""
     steps = [np.array([record.step_s for record in r.run.steps]) for r in results.values()]
-    count = len(steps[0])
-    if count < LEAST_STEPS or any(len(each) != count for each in steps):
+    if any(len(each) != len(steps[0]) for each in steps):
         return None
-    times = np.column_stack(steps)
+    spans = [result.summary["steady_steps"] for result in results.values()]
+    times = np.column_stack(steps)[max(a for a, _ in spans) : min(b for _, b in spans)]
+    count = len(times)
+    if count < LEAST_STEPS:
+        return None
     rows = block_rows(count, count, BOOTSTRAP_DRAWS, np.random.default_rng(seed))
     draws = times[rows].mean(axis=1)
     return Ranking(tuple(results), times.mean(axis=0), draws, "steps")

@@ -83,7 +83,7 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch, trouble: Exception) -> 
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(ScenarioError, match="--ray: no Ray cluster answers at 10.0.0.1:6379"):
+    with pytest.raises(ScenarioError, match=r"--ray: no Ray cluster answers at 10\.0\.0\.1:6379"):
         OnRay(abs, "10.0.0.1:6379").__enter__()
 
 

@@ -131,6 +131,18 @@ def test_staleness_is_known_only_by_simulation() -> None:
     assert world.exact()[best] <= 1.1 * world.exact()[world.stale <= 1].min()
 
 
+def test_a_kind_that_is_too_stale_is_left_alone() -> None:
+    world = World(6, 200)
+    world.estimate[world.kind == 1] /= 3
+    world.true[world.kind == 1] /= 3
+    world.steps[world.kind == 1] /= 3
+    world.stale[world.kind == 1] = 4
+    standing = race(world.entrants(), Least(staleness=1), world.simulate, RUNGS)
+    assert sum(world.kind[i] == 1 for i in standing.measured) < 12
+    best = min(standing.final, key=lambda i: standing.measured[i].step_s)
+    assert world.exact()[best] <= 1.05 * world.exact()[world.stale == 0].min()
+
+
 def test_nothing_within_the_limits_leaves_the_nearest() -> None:
     world = World(4, 80)
     standing = race(world.entrants(), Least(hours=0.01), world.simulate, RUNGS)

@@ -17,6 +17,7 @@ import typer
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command()(run)
+    app.command()(replay)
     app.command()(probe)
     app.command()(export)
 
@@ -85,6 +86,30 @@ def run(
         print(f"accuracy: {first:.3f} in the first tenth of the steps, {last:.3f} in the last")
     if out is not None:
         print(f"wrote {out}/", file=sys.stderr)
+
+
+def replay(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_DIR", show_default=False, help="A run of several processes, with --out."
+        ),
+    ],
+) -> None:
+    """Take a run's decisions again, from its record.
+
+    The loop and the policies are told what the run's world told them (events.jsonl), and nothing
+    else: no engine, no cost. Exit code 1 where a decision differs.
+    """
+    from simulator.studies.replayed import replay as replayed
+
+    found = replayed(folder)
+    steps = len(found.run.steps)
+    if found.differs is None:
+        print(f"{steps} steps: the same decisions, and {found.run.ledger.balance} tokens astray")
+        return
+    print(f"step {found.differs} of {steps}: another decision than the one in decisions.jsonl")
+    raise typer.Exit(1)
 
 
 def probe(

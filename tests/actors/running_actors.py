@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from simulator.loop.recorded import Entry, RecordedWorld
 from simulator.plan import Batch, Prompts, StepPlan
 from simulator.policies import POLICIES, parse_policy
 from simulator.spans import Run
+from simulator.testing import bound_holds
+from simulator.testing.laws import promises
 from simulator.world import ClusterShape
 
 STEPS = 5
@@ -78,6 +81,12 @@ def drive(home: Home, policy: str, steps: int = STEPS) -> tuple[Run, list[Entry]
     finally:
         world.close()
     return result, record.entries
+
+
+def keeps_its_bound(trial: Any) -> None:
+    """Nothing trained on is older than the policy promises, where it does."""
+    if any(promises(decision["plan"]) < math.inf for decision in trial.decisions):
+        bound_holds(trial)
 
 
 def rows(result: Run) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from running_actors import CAP, EVERY, OVERLAPPING, PLAN, STEPS, drive, make, rows
+from running_actors import CAP, EVERY, OVERLAPPING, PLAN, STEPS, drive, keeps_its_bound, make, rows
 
 from simulator.cluster.following import FollowingWorld
 from simulator.cluster.replica import EngineSpec
@@ -57,6 +57,7 @@ def test_the_laws_hold_and_the_record_answers_as_the_world_did(policy: str) -> N
     assert len(result.steps) == STEPS
     conserves(trial)
     never_on_two_replicas(trial)
+    keeps_its_bound(trial)
     assert set(result.stays["replica"].tolist()) == {0, 1}
     assert home.world.log.updates[-1][0] == STEPS - 1
     assert not home.world.log.faults

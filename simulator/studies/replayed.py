@@ -1,4 +1,4 @@
-"""A run of actors again, from its record alone: whether loop and policies take the same decisions."""
+"""A run of actors again, from its record alone: whether the decisions are the same."""
 
 from __future__ import annotations
 

@@ -7,10 +7,14 @@ import pickle
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 from engine.actors.transport import ActorLostError, Lane, Need
+
+FOLDERS = (Path(__file__).parents[2], Path(__file__).parent, Path(__file__).parents[1] / "engine")
+"""What other processes have to find."""
 
 
 class ThreadRef:

@@ -6,15 +6,13 @@ import importlib.util
 import os
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from actor_threads import Lent
+from actor_threads import FOLDERS, Lent
 
 HAVE_VLLM = importlib.util.find_spec("vllm") is not None
 HAVE_RAY = importlib.util.find_spec("ray") is not None
-FOLDERS = (Path(__file__).parents[2], Path(__file__).parent, Path(__file__).parents[1] / "engine")
 
 if HAVE_VLLM:
     from engine.vllm.environment import prepare

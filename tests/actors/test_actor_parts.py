@@ -1,4 +1,4 @@
-"""What actors are made of: weights on their way, cores, and what Ray says where it cannot be had."""
+"""What actors are made of: weights on their way, cores, and what is said where Ray is not there."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_another_version_on_a_node_is_refused(monkeypatch: pytest.MonkeyPatch) -
     transport = ThreadTransport()
     replicas = Fleet(transport, [Recipe(StartEngine())])
     transport.wait(replicas.polls, 10.0)
-    with pytest.raises(EngineError, match=r"other versions than this process: .*and not rollcast 9"):
+    with pytest.raises(EngineError, match=r"other versions than this process: .*not rollcast 9"):
         list(replicas.receive(replicas.polls))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
@@ -79,7 +80,7 @@ def run_scenario(
     world = stage.world
     try:
         result = _run(spec, stage, out, resumed)
-        result.warnings.extend(spec.warnings)
+        result.warnings.extend((*spec.warnings, *_losses(world.log)))
         real = RealRun(result, world.log, _summary(spec, result, world.log), stage.entries)
         if out is not None:
             write_folder(out, lambda folder: _write(folder, spec, real, plot), force)
@@ -142,6 +143,15 @@ def _run(
             checkpoint.discard(out)  # of an unfinished run, with --force
         between_steps(stage.loop)
     return stage.loop.run(spec.steps, after_step=between_steps)
+
+
+def _losses(log: EngineLog) -> list[str]:
+    """A sentence on the actors that were lost, if any were."""
+    if not log.faults:
+        return []
+    lost = Counter(fault.actor for fault in log.faults)
+    said = ", ".join(f"{actor} {count}x" for actor, count in sorted(lost.items()))
+    return [f"actors were lost and replaced: {said}; {schema.FAULTS.name} says when and why"]
 
 
 def _prompts_digest(spec: RunSpec) -> str | None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from engine.actors.transport import Actor, ActorLostError, Lane, Need, Ref
@@ -63,6 +64,7 @@ class RayTransport:
         except Exception as error:  # of many kinds
             where = "on this machine" if address is None else f"at {address}"
             raise EngineError(f"Ray cannot be had {where}: {sentence(error)}") from None
+        _silence()
         self._handles: list[Any] = []
 
     def require(self, needs: Sequence[Need]) -> None:
@@ -149,6 +151,14 @@ class _RayActor:
     def call(self, method: str, *arguments: Any, lane: Lane = "work", results: int = 1) -> Any:
         remote = getattr(self.handle, method)
         return remote.options(concurrency_group=lane, num_returns=results).remote(*arguments)
+
+
+def _silence() -> None:
+    """Keeps Ray from printing a page about each process that ends; the run says it in a line."""
+    with suppress(Exception):  # it has no public switch for it
+        from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
+
+        dispatcher.remove_handler("ray_print_logs")
 
 
 def _short_folder() -> str:

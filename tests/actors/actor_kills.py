@@ -1,8 +1,8 @@
 """Actors killed by SIGKILL at random moments, until there were enough: how many runs ended right.
 
-``python tests/actors/actor_kills.py [KILLS]``: each run is of a policy in turn, on two replicas and a
-trainer in processes of Ray, of no model. A run is right if it ends, its books balance, its record
-gives the same decisions, and its trainer was given each batch once.
+``python tests/actors/actor_kills.py [KILLS]``: each run is of a policy in turn, on two replicas
+and a trainer in processes of Ray, of no model. A run is right if it ends, its books balance, its
+record gives the same decisions, and its trainer was given each batch once.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-OURS = ROOT / "tests" / "actors"
-sys.path.insert(0, str(OURS))
-POLICIES = (
-    "sync",
-    "april(over_sampling=2)",
-    "one_step_off",
-    "fully_async",
-    "pipeline_rl",
-    "streaming",
-)
+from actor_fakes import FakeTask, StartEngine, StartTrainer
+from actor_threads import FOLDERS, Lent
+from running_actors import CAP, PLAN
+from test_actor_faults import POLICIES, trained_on
+
+from engine.actors.fleet import Recipe
+from engine.actors.on_ray import RayTransport
+from engine.actors.world import ActorWorld, Recipes
+from simulator.loop import run
+from simulator.loop.recorded import RecordedWorld
+from simulator.policies import parse_policy
+from simulator.world import ClusterShape
+
 STEPS = 12
 
 

@@ -237,12 +237,6 @@ class Updates:
         self._states = [_Saved(ref)]
         self.latest = Weights(updates, self.weights(), [], []) if updates else None
 
-    def redo(self, part: Part) -> None:
-        """Has the trainer train once more on a part that is not the final one, before anything
-        else."""
-        self._states[-1].since.append(part)
-        self._repairs.append(self._actor.call("step", part, results=2)[0])
-
     def weights(self) -> Any:
         """The weights as they are; a `Ref`."""
         return self._actor.call("weights")

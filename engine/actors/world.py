@@ -457,7 +457,7 @@ class ActorWorld:
 
     def keep_only(self, groups: Collection[int]) -> None:
         """Forgets prompts and tokens of every other group: they are trained, or dropped."""
-        kept = {*groups, *(key[0] for key in self._flights)}
+        kept = set(groups)
         self._responses.keep_only(kept)
         self._told = {
             key: tokens
@@ -504,8 +504,6 @@ class ActorWorld:
         """Has all this be under way."""
         for rollout, placement in under_way.rollouts:
             self.submit([rollout], placement)
-        for batch, layout in under_way.parts:
-            self._updates.redo(self._part(batch, layout))
         if under_way.update is not None:
             self.train(*under_way.update)
         if under_way.sync:

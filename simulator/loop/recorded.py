@@ -84,11 +84,9 @@ def _tuples(data: Any) -> Any:
 @dataclass(frozen=True, slots=True)
 class UnderWay:
     """What was under way at a record's end: rollouts, in the order in which they were submitted,
-    and how they were to be placed; the update (or part) and the parts of it before that were done;
-    whether a sync was."""
+    and how they were to be placed; the update; whether a sync was."""
 
     rollouts: tuple[tuple[Rollout, Placement], ...]
-    parts: tuple[tuple[TrainBatch, Layout], ...]
     update: tuple[TrainBatch, Layout] | None
     sync: bool
 
@@ -121,7 +119,6 @@ class RecordedWorld:
         self._now_s = 0.0
         self._flying: dict[Key, tuple[Rollout, Placement]] = {}
         self._update: tuple[TrainBatch, Layout] | None = None
-        self._parts: list[tuple[TrainBatch, Layout]] = []
         self._syncing = False
 
     @property
@@ -138,7 +135,7 @@ class RecordedWorld:
     def under_way(self) -> UnderWay:
         """What has been asked for and has not come to its end."""
         rollouts = tuple(self._flying.values())
-        return UnderWay(rollouts, tuple(self._parts), self._update, self._syncing)
+        return UnderWay(rollouts, self._update, self._syncing)
 
     def foresee(self, rollout: Rollout) -> int | None:
         """Nothing, by the record."""
@@ -198,16 +195,10 @@ class RecordedWorld:
         for stay in entry.stays:
             self._flying.pop(stay.key, None)
         if entry.trained:
-            self._part_done()
+            self._update = None
         if entry.synced:
             self._syncing = False
         return entry.events
-
-    def _part_done(self) -> None:
-        if self._update is None:
-            return
-        done, self._update = self._update, None
-        self._parts = [] if done[0].final else [*self._parts, done]
 
     @property
     def _live(self) -> World:

@@ -76,17 +76,16 @@ def homes(monkeypatch: pytest.MonkeyPatch) -> list[Home]:
 def parts(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[Part]]:
     """What the trainer was last given, by version."""
     given: dict[int, list[Part]] = {}
-    begin, redo = Updates.begin, Updates.redo
+    begin = Updates.begin
 
-    def noted(self: Updates, part: Part, call: Any) -> None:
+    def noted(self: Updates, part: Part) -> None:
         begun = given.get(part.version, [])
         if not begun or begun[-1].final or part in begun:
             begun = []
         given[part.version] = [*begun, part]
-        call(self, part)
+        begin(self, part)
 
-    monkeypatch.setattr(Updates, "begin", lambda self, part: noted(self, part, begin))
-    monkeypatch.setattr(Updates, "redo", lambda self, part: noted(self, part, redo))
+    monkeypatch.setattr(Updates, "begin", noted)
     return given
 
 

@@ -72,6 +72,8 @@ def test_the_laws_hold_and_the_record_answers_as_the_world_did(policy: str) -> N
     for column in ("step", "group", "index", "attempt", "new_tokens", "versions", "fate"):
         assert followed.stays[column].tolist() == result.stays[column].tolist(), column
     assert followed.makespan_s > 0
+    assert (followed.stays["start_s"] >= followed.stays["submitted_s"] - 1e-9).all()
+    assert len(home.world._updates._states) <= 2  # states of the trainer do not pile up
 
 
 @pytest.mark.parametrize("policy", ["one_step_off", "fully_async", "pipeline_rl", "streaming"])

@@ -117,8 +117,9 @@ class Desk:
         return turn, self._land(responses)
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Replaces the engine's weights, and forgets what it had cached under the old ones."""
-        self.engine.load_weights(weights, version)
+        """Replaces the engine's weights, and forgets what it had cached under the old ones. What
+        is in flight goes on with the keys and values that it has."""
+        self.engine.load_weights(weights, version, keep_keys=True)
         self._common = CommonTokens()
 
     def _land(self, responses: Iterable[Response]) -> list[Landed]:

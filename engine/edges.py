@@ -188,12 +188,19 @@ class Engine(Protocol):
         nothing."""
         ...
 
-    def load_weights(self, weights: Mapping[str, Tensor], version: int | None = None) -> None:
+    def load_weights(
+        self,
+        weights: Mapping[str, Tensor],
+        version: int | None = None,
+        *,
+        keep_keys: bool = False,
+    ) -> None:
         """Replaces the weights, named as Hugging Face does, and forgets what it cached under the
         old ones.
 
-        version: of the new weights; None is one more than before. Rollouts in flight stay, and no
-        token of theirs attends to keys of an older version.
+        version: of the new weights; None is one more than before. Rollouts in flight stay.
+        keep_keys: they go on with the keys and values that they have; else these are computed
+        again, so that no token attends to ones of an older version.
         """
         ...
 

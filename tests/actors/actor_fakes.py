@@ -128,7 +128,9 @@ class FakeEngine:
         )
         return done
 
-    def load_weights(self, weights: Mapping[str, Any], version: int | None = None) -> None:
+    def load_weights(
+        self, weights: Mapping[str, Any], version: int | None = None, *, keep_keys: bool = False
+    ) -> None:
         trouble = self._trouble
         if trouble is not None and trouble.kind == "load" and trouble.strikes(trouble.iteration):
             raise EngineError("vLLM failed in loading weights: RuntimeError: torn")

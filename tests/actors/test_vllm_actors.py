@@ -143,4 +143,5 @@ def test_weights_come_in_while_rollouts_run(started: tuple[ActorWorld, ActorStat
     stays = [stay for entry in record.entries for stay in entry.stays]
     mixed = [stay for stay in stays if len({s.version for s in stay.segments}) > 1]
     assert mixed
+    assert all(stay.prefill_tokens == stay.prompt_tokens for stay in mixed)  # nothing computed anew
     assert result.ledger.balance == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,6 +48,7 @@ class RunSpec:
     trainer: TrainerConfig
     sampling: Sampling
     raw: RawScenario
+    weights_folder: Path | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -114,6 +116,7 @@ def _build(raw: RawScenario) -> RunSpec:
         trainer,
         sampling,
         raw,
+        _weights_folder(engine.weights_folder, raw.folder),
         tuple(said),
     )
 
@@ -131,6 +134,17 @@ def _model(model: str | None, folder: Path) -> Path | str | None:
             "Qwen/Qwen3-0.6B",
         )
     return folder / model
+
+
+def _weights_folder(named: str | None, folder: Path) -> Path | None:
+    if named is None:
+        return None
+    place = folder / named
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise ScenarioError(
+            "engine.weights_folder", f"{named} is no folder that can be written to; make it first"
+        )
+    return place.resolve()
 
 
 def _check_cluster(cluster: ClusterSection) -> None:

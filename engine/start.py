@@ -47,6 +47,7 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
     from engine.actors.machine import cores_here, shares
     from engine.actors.on_ray import LOCAL, RayTransport
     from engine.actors.transport import Need
+    from engine.actors.weights import ByFiles
     from engine.actors.world import ActorWorld, Recipes
 
     prepare(local_files=not isinstance(spec.model, str))
@@ -67,12 +68,13 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
         TrainerStart(model, spec.engine, spec.trainer, spec.seed), Need(1, gpus, own_cores)
     )
     needs = [recipe.need for recipe in (*replicas, trainer)]
-    transport = RayTransport(address, gpus=sum(need.gpus for need in needs))
+    channel = None if spec.weights_folder is None else ByFiles(spec.weights_folder)
+    transport = RayTransport(address, gpus=_gpus_here() if gpus else 0)
     try:
         transport.require(needs)
         return ActorWorld(
             transport,
-            Recipes(replicas, trainer),
+            Recipes(replicas, trainer, channel),
             shape,
             task,
             spec.seed,
@@ -184,6 +186,12 @@ class EngineStart:
             device=section.device,
             memory_fraction=section.gpu_memory_utilization,
         )
+
+
+def _gpus_here() -> int:
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def _folder(model: Path | str) -> Path:

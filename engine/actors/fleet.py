@@ -24,6 +24,9 @@ from simulator.rollout import Key
 MOST_LOSSES = 3
 """Times in a row that a replica, or the trainer, may be lost without having achieved anything."""
 
+START_S = 1800.0
+"""That an actor may take to start: a model may have to be fetched, and kernels compiled."""
+
 POLL_S = 1.0
 END_S = 5.0
 _PINGS = 20
@@ -132,8 +135,9 @@ class Fleet:
                 replica.poll = replica.actor.call("poll", self._poll_s, lane="watch")
         now_s = time.perf_counter()
         for replica in self.replicas:
-            if replica.live and now_s - replica.signed_s > self._heartbeat_s:
-                yield replica, Loss(replica, f"no sign of life for {self._heartbeat_s:g} s")
+            patience_s = self._heartbeat_s if replica.live else max(START_S, self._heartbeat_s)
+            if now_s - replica.signed_s > patience_s:
+                yield replica, Loss(replica, f"no sign of life for {patience_s:g} s")
 
     def replace(self, lost: Replica, cause: str) -> set[Key]:
         """Ends a replica and starts another in its place; what was in flight there. Raises

@@ -70,6 +70,7 @@ class ReplicaActor:
         return time.perf_counter()
 
     def _run(self, start: Callable[[], Engine]) -> None:
+        self._since_s = time.perf_counter()
         try:
             if self._cores:
                 pin(self._cores)
@@ -78,6 +79,7 @@ class ReplicaActor:
             message = str(error) if isinstance(error, EngineError) else sentence(error)
             self._outbox.put(Failed(message, theirs=True))
             return
+        self._since_s = None
         limits, tolerance = engine.limits, engine.log_prob_tolerance
         self._outbox.put(Ready(limits, tolerance, machine_name(), versions()))
         try:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.actors.fleet import MOST_LOSSES, Recipe, clock_offset
+from engine.actors.fleet import MOST_LOSSES, START_S, Recipe, clock_offset
 from engine.actors.machine import machine_name, versions
 from engine.actors.trainer import (
     PackedState,
@@ -71,7 +71,7 @@ class Updates:
         self._done: Ref = None
         self._weights: Ref = None
         self._beat: Ref = None
-        self._signed_s = 0.0
+        self._asked_s = 0.0  # the beat, or the start
         self._starting = True
         self._repairs: list[Ref] = []
         self._actor = self._start()
@@ -85,7 +85,7 @@ class Updates:
             ready: TrainerReady = self._transport.get(self._ready)
         except ActorLostError as error:
             raise EngineError(f"the trainer was lost while it started: {error}") from None
-        self._starting, self._signed_s, self._repairs = False, time.perf_counter(), []
+        self._starting, self._repairs = False, []
         if ready.versions != versions():
             raise EngineError("the trainer has other versions of its packages than this process")
         self.zero_s = 0.0
@@ -99,6 +99,7 @@ class Updates:
         actor = self._transport.start(TrainerActor, arguments, recipe.need, "trainer")
         self._ready = actor.call("begin")
         self._repairs, self._starting, self._beat = [self._ready], True, None
+        self._asked_s = time.perf_counter()
         return actor
 
     # Updates
@@ -119,7 +120,7 @@ class Updates:
         if self._starting:
             return [self._ready]
         if self._beat is None:
-            self._beat = self._actor.call("clock", lane="watch")
+            self._beat, self._asked_s = self._actor.call("clock", lane="watch"), time.perf_counter()
         return [self._beat] if self._done is None else [self._done, self._beat]
 
     def begin(self, part: Part) -> None:
@@ -147,7 +148,9 @@ class Updates:
             if self._starting:
                 if self._ready in there:
                     self._transport.get(self._ready)
-                    self._starting, self._signed_s = False, time.perf_counter()
+                    self._starting = False
+                elif time.perf_counter() - self._asked_s > max(START_S, self._heartbeat_s):
+                    return f"did not start within {max(START_S, self._heartbeat_s):g} s"
                 return None
             if self._part is not None and self._done in there:
                 for repair in self._repairs:
@@ -156,12 +159,12 @@ class Updates:
                 return self._finished(self._transport.get(self._done))
             if self._beat in there:
                 self._transport.get(self._beat)
-                self._signed_s, self._beat = time.perf_counter(), None
+                self._beat = None
         except ActorLostError as error:
             return str(error)
         except ValueError as error:
             raise RunError(f"the trainer cannot go on from its own state: {error}") from None
-        if time.perf_counter() - self._signed_s > self._heartbeat_s:
+        if self._beat is not None and time.perf_counter() - self._asked_s > self._heartbeat_s:
             return f"no sign of life for {self._heartbeat_s:g} s"
         return None
 

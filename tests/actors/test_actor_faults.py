@@ -227,3 +227,27 @@ def test_a_loop_goes_on_while_a_replica_starts_again() -> None:
     home.world.close()
     assert result.ledger.balance == 0
     assert home.world.log.faults[0].actor == "replica 1"
+
+
+def test_a_driver_that_was_busy_for_long_suspects_nobody() -> None:
+    home = make(2, heartbeat_s=0.5)
+    world = home.world
+    for _ in range(3):
+        time.sleep(0.8)
+        world._receive(0.0)
+    result, _ = drive(home, "sync", steps=1)
+    assert result.ledger.balance == 0
+    assert not world.log.faults
+
+
+def test_a_trainer_that_hangs_is_noticed() -> None:
+    """Whatever it is busy with, a trainer that lives answers."""
+    home = make(1, heartbeat_s=1.0)
+    (trainer,) = home.transport.alive("trainer")
+    trainer.target.clock = lambda: time.sleep(3600)
+    while not home.world.log.faults:
+        home.world._receive(0.1)
+    (fault,) = home.world.log.faults
+    assert (fault.actor, fault.cause) == ("trainer", "no sign of life for 1 s")
+    result, _ = drive(home, "fully_async", steps=3)
+    assert result.ledger.balance == 0

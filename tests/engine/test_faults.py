@@ -311,6 +311,7 @@ def test_a_kv_pool_too_small_for_one_rollout(
         (["cluster.trainer_gpus=2"], "cluster.trainer_gpus", "is 2.*make it 1"),
         (["policy=[one_step_off]"], "policy.one_step_off", "placement: disaggregated"),
         (["engine.heartbeat_s=0"], "engine.heartbeat_s", "1"),
+        (["engine.weights_folder=nowhere"], "engine.weights_folder", "make it first"),
         (
             ["policy=[streaming]", "cluster.placement=disaggregated", "engine.trainer.epochs=2"],
             "engine.trainer.minibatches",

@@ -11,11 +11,15 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from simulator.errors import RollcastError, ScenarioError
+
+if TYPE_CHECKING:
+    from simulator.scenario.scenario import Scenario
+    from simulator.studies.tornado import Asked, Bar
 
 app = typer.Typer(
     name="rollcast",
@@ -44,15 +48,15 @@ Force = Annotated[bool, typer.Option("--force", help="Replace a run that --out h
 NoPlot = Annotated[bool, typer.Option("--no-plot", help="Leave out the picture.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Draws = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--draws",
         metavar="N",
-        help="Run all of it N times more, with other lengths, rewards and costs, as far as they "
-        "are uncertain, for 90 % intervals; a comparison without it has those of its own steps.",
+        show_default=False,
+        help="Run all of it N times more for the 90 % intervals, with other lengths, rewards and "
+        "costs, as far as they are uncertain; left out, a few short runs do; 0: no intervals.",
     ),
 ]
-
 NOTHING_MEETS = 3
 """Exit code of a plan whose limits nothing meets."""
 
@@ -92,12 +96,26 @@ def simulate(
     force: Force = False,
     no_plot: NoPlot = False,
     as_json: Json = False,
-    draws: Draws = 0,
+    draws: Draws = None,
+    tornado: Annotated[
+        bool,
+        typer.Option("--tornado", help="Show what moves a step most: each uncertain input alone."),
+    ] = False,
+    tornado_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tornado-key",
+            metavar="key=20%",
+            help="A key of the scenario to vary too, by a share of it or as key=LOW,HIGH; with "
+            "--tornado. Repeat it.",
+        ),
+    ] = None,
 ) -> None:
-    """Run one scenario and show what came of it.
+    """Run one scenario and show what came of it, with 90 % intervals.
 
     With --out: spans.csv, steps.csv, rollouts.csv, decisions.jsonl, summary.json, scenario.json,
-    trace.json.gz (opens in ui.perfetto.dev) and timeline.png.
+    trace.json.gz (opens in ui.perfetto.dev), timeline.png, and tornado.csv and tornado.png of a
+    tornado.
     """
     from simulator.cli import tables
     from simulator.results.folder import check_target, write_folder
@@ -109,23 +127,30 @@ def simulate(
     if out is not None:
         check_target(out, force)
     checked = load(scenario, *(settings or ()), seed=seed)
-    with _progress(checked.policy_name, checked.steps * (1 + draws)) as advance:
+    asked = _tornado_keys(checked, tornado, tornado_key or ())
+    bars: list[Bar] = []
+    with _progress(checked.policy_name, checked.steps * (1 + (draws or 0))) as advance:
         result = run_scenario(checked, advance)
-        if draws:
-            from simulator.studies.redrawn import intervals
+        if draws != 0:
+            from simulator.studies.uncertainty import add_intervals
 
-            result.summary["draws"] = draws
-            result.summary["intervals"] = intervals(result, draws, advance)
+            add_intervals(result, draws, advance, _keep_on)
+        if tornado:
+            from simulator.studies.tornado import tornado as study
+
+            bars = study(checked, asked, result=result, on_step=_keep_on)
     if out is not None:
         description = {"name": checked.name, **_resolved(checked)}
-        write_folder(
-            out,
-            lambda folder: write_run(
-                folder, result.run, result.summary, description, plot=not no_plot
-            ),
-            force,
-        )
-    tables.show_summary(result.summary, as_json)
+
+        def fill(folder: Path) -> None:
+            write_run(folder, result.run, result.summary, description, plot=not no_plot)
+            if bars:
+                from simulator.studies.tornado import write_tornado
+
+                write_tornado(folder, bars, plot=not no_plot)
+
+        write_folder(out, fill, force)
+    tables.show_summary(result.summary, as_json, bars if tornado else None)
     _say_where(out)
 
 
@@ -147,7 +172,7 @@ def compare(
     force: Force = False,
     no_plot: NoPlot = False,
     as_json: Json = False,
-    draws: Draws = 0,
+    draws: Draws = None,
 ) -> None:
     """Run one scenario under several policies, side by side.
 
@@ -169,9 +194,13 @@ def compare(
     if len(names) == 1 and names[0] != "sync":
         names = ["sync", *names]
     variants = [checked.with_policy(name) for name in names]
-    with _progress("", checked.steps * len(variants) * (1 + draws)) as advance:
+    with _progress("", checked.steps * len(variants) * (1 + (draws or 0))) as advance:
         results = run_all(variants, advance)
-        sure = ranking.redraw(results, draws, advance) if draws else ranking.from_steps(results)
+        sure = None
+        if draws is None:
+            sure = ranking.from_short_runs(results, _keep_on)
+        elif draws:
+            sure = ranking.redraw(results, draws, advance)
     if out is not None:
         write = partial(write_comparison, results=results, ranking=sure, plot=not no_plot)
         write_folder(out, write, force)
@@ -253,14 +282,11 @@ def plan(
     seed: Seed = None,
     force: Force = False,
     as_json: Json = False,
-    draws: Annotated[
-        int | None,
-        typer.Option(
-            "--draws", metavar="N", help="For the 90 % intervals of the best; 0 for none."
-        ),
-    ] = None,
+    intervals: Annotated[
+        bool, typer.Option("--intervals/--no-intervals", help="90 % intervals of the best.")
+    ] = True,
 ) -> None:
-    """Which GPUs, how many, split how, under which policy: for the whole run.
+    """Which GPUs, split how, under which policy, for the whole run.
 
     The section plan of the scenario asks, and these flags; what they leave open is chosen sensibly.
     Exits with 3 where nothing meets the limits, and names what comes nearest.
@@ -278,10 +304,8 @@ def plan(
     raw = with_flags(raw, run, choose or (), limit or (), objective, quality or ())
     if workers is not None and workers < 1:
         raise ScenarioError("--workers", f"is {workers}; give at least 1")
-    drawn = planner.DRAWS if draws is None else draws
-    _check_draws(drawn)
     try:
-        asked = planner.question(raw, None, policy or (), drawn)
+        asked = planner.question(raw, None, policy or (), intervals)
     except ScenarioError as error:
         raise raw.locate(error) from None
     crew: Any = workers
@@ -357,13 +381,24 @@ def init(
     show(name)
 
 
-def _check_draws(draws: int) -> None:
+def _tornado_keys(scenario: Scenario, tornado: bool, keys: Sequence[str]) -> list[Asked]:
+    """What ``--tornado-key`` asks for. Raises ScenarioError for keys without ``--tornado``."""
+    if not keys:
+        return []
+    if not tornado:
+        raise ScenarioError("--tornado-key", "goes with --tornado; add that, or leave this out")
+    from simulator.studies.tornado import parse_keys
+
+    return parse_keys(scenario, keys)
+
+
+def _check_draws(draws: int | None) -> None:
     if not draws:
         return
     from simulator.studies.redrawn import LEAST_DRAWS
 
     if draws < LEAST_DRAWS:
-        raise ScenarioError("--draws", f"is {draws}; give at least {LEAST_DRAWS}, or none")
+        raise ScenarioError("--draws", f"is {draws}; give at least {LEAST_DRAWS}, or 0 for none")
 
 
 def _resolved(scenario: Any) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
 def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[Row]) -> list[str]:
     """Whether the finalists change places where lengths spread less, or more."""
     others = [row for row in finalists if row.choice.said != best.choice.said]
-    if not others or not asked.draws:
+    if not others or not asked.intervals:
         return []
     found = []
     for factor in SPREADS:
@@ -104,7 +104,7 @@ def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[R
         if more is None:
             return []
         those = [best, *others]
-        tasks = [Task(row.choice, asked.rungs.second, 0, more) for row in those]
+        tasks = [Task(row.choice, asked.rungs.second, more) for row in those]
         values = []
         for row, result in zip(those, search.simulate("other lengths", tasks), strict=True):
             if isinstance(result, Failure):

@@ -11,8 +11,11 @@ from simulator.planner.choices import Choice
 from simulator.scenario.file import RawScenario
 from simulator.scenario.scenario import Scenario
 from simulator.spans import StepRecord
-from simulator.studies.redrawn import redrawn
 from simulator.studies.simulate import Result, simulate
+from simulator.studies.uncertainty import uncertainty
+
+DRAWS = 512
+"""Of what is not known of a scenario."""
 
 BoundBy = Literal["rollout tail", "rollout throughput", "trainer", "sync"]
 
@@ -44,7 +47,8 @@ class Measured:
     step_s, fill_s: seconds of a steady step, and of the start-up beyond it. taken, used, trained:
     rollouts that a mean update took in, prompts it used up, rollouts it trained on. series_s:
     seconds of each step. staleness_max: versions, of the oldest token trained on. length_bias: None
-    where nothing says.
+    where nothing says. factors: what the step time of the whole run may be, over step_s, by draw;
+    choices with the same seed are drawn alike.
     """
 
     steps: int
@@ -61,6 +65,7 @@ class Measured:
     staleness_max: int
     length_bias: float | None
     warnings: tuple[str, ...]
+    factors: tuple[float, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """As JSON types."""
@@ -69,7 +74,7 @@ class Measured:
     @classmethod
     def from_plain(cls, found: Mapping[str, Any]) -> Measured:
         """Back from `plain`."""
-        lists = {key: tuple(found[key]) for key in ("series_s", "warnings")}
+        lists = {key: tuple(found[key]) for key in ("series_s", "warnings", "factors")}
         return cls(**{**found, **lists})
 
 
@@ -90,8 +95,13 @@ def setup_of(scenario: Scenario) -> Setup:
     )
 
 
-def measured(result: Result) -> Measured:
-    """What a finished run says."""
+def measured(result: Result, whole: int | None = None) -> Measured:
+    """What a finished run says; of ``whole`` updates, how sure it is."""
+    factors = ()
+    if whole is not None:
+        draws = uncertainty(result, steps=whole).draws.get("step_s")
+        if draws is not None:
+            factors = tuple((draws[:DRAWS] / result.summary["step_s"]).tolist())
     summary, records = result.summary, result.run.steps
     count = max(len(records), 1)
     return Measured(
@@ -109,6 +119,7 @@ def measured(result: Result) -> Measured:
         max(map(int, summary["staleness"]), default=0),
         summary["length_bias"],
         tuple(summary["warnings"]),
+        factors,
     )
 
 
@@ -136,13 +147,14 @@ def bound_by(summary: Mapping[str, Any], records: Sequence[StepRecord]) -> Bound
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One simulation to make: which choice, for how many steps; ``draw`` 0 is the scenario as it
-    is, from 1 drawn anew (`simulator.studies.redrawn`). more: further settings of the scenario."""
+    """One simulation to make: which choice, for how many steps. more: further settings of the
+    scenario. whole: how many updates the whole run has, where it is to be said how sure its hours
+    are (`Measured.factors`)."""
 
     choice: Choice
     steps: int
-    draw: int = 0
     more: Mapping[str, Any] | None = None
+    whole: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +170,8 @@ def run_task(raw: RawScenario, task: Task) -> Measured | Failure:
     try:
         settings = {**choice.settings, "steps": task.steps, **(task.more or {})}
         scenario = Choice(choice.chosen, settings, choice.policy).scenario(raw)
-        if task.draw:
-            policy, name = scenario.policy, scenario.policy_name
-            scenario = redrawn(scenario, task.draw)
-            assert (policy, name) == (scenario.policy, scenario.policy_name)
-        return measured(simulate(scenario))
+        result = simulate(scenario)
+        return measured(result, task.whole)
     except RollcastError as error:
         return Failure(str(error))
 

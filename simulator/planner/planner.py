@@ -34,9 +34,6 @@ from simulator.scenario.scenario import Outline, Scenario, outline, overlapping
 from simulator.scenario.sections import ScenarioModel, validate
 from simulator.studies.interval import ends
 
-DRAWS = 24
-"""Of what is not known of a scenario, for the intervals of those that may win."""
-
 FINALISTS = 5
 """How many of the best are drawn anew, the best synchronous one beside them."""
 
@@ -52,8 +49,8 @@ class Question:
     """What is asked: a scenario, how much is trained, what there is to choose, limits, objective.
 
     apart: of the policies, those whose trainer needs GPUs of its own. quality: updates to the
-    target by policy, as a multiple of synchronous ones. draws: for the
-    intervals, 0 for none.
+    target by policy, as a multiple of synchronous ones. intervals: whether
+    it is said how sure that is.
     """
 
     raw: RawScenario
@@ -66,7 +63,7 @@ class Question:
     apart: frozenset[str] = frozenset()
     quality: Mapping[str, float] = field(default_factory=dict)
     rungs: Rungs = field(default_factory=Rungs)
-    draws: int = DRAWS
+    intervals: bool = True
 
     def plain(self) -> dict[str, Any]:
         """As plain data, from which a digest is made."""
@@ -80,7 +77,7 @@ class Question:
             "limits": asdict(self.aim.limits),
             "quality": dict(self.quality),
             "rungs": asdict(self.rungs),
-            "draws": self.draws,
+            "intervals": self.intervals,
             "cluster": asdict(self.cluster),
         }
 
@@ -89,7 +86,7 @@ def question(
     raw: RawScenario,
     section: PlanSection | None = None,
     policies: Sequence[str] = (),
-    draws: int = DRAWS,
+    intervals: bool = True,
 ) -> Question:
     """The question of a scenario's ``plan`` section, or of another; what it leaves open is chosen
     sensibly (`simulator.planner.auto`).
@@ -122,7 +119,7 @@ def question(
     aim = Aim(objective_of(asked.objective, limits), limits)
     return Question(
         plain, scenario.name, work_of(asked.run, batch.groups * batch.group_size), choose, listed,
-        aim, cluster, apart, quality, Rungs(), draws,
+        aim, cluster, apart, quality, Rungs(), intervals,
     )  # fmt: skip
 
 
@@ -169,15 +166,15 @@ def plan(
     policies: Sequence[str | Policy] = (),
     *,
     workers: int | Workers | None = None,
-    draws: int = DRAWS,
+    intervals: bool = True,
     on_progress: OnProgress | None = None,
 ) -> Planned:
     """Which GPUs, split how, under which policy, for a whole run of a scenario.
 
     scenario: or its file, of which nothing need fit the GPUs that it names. section: the question,
     in place of the scenario's ``plan``: a mapping of the same keys will do.
-    policies: to choose among. workers: how many processes; None is one a core. draws: for the
-    intervals; 0 for none.
+    policies: to choose among. workers: how many processes; None is one a core. intervals: whether
+    it is said how sure that is.
 
     Raises ScenarioError for a question that makes no sense, and where no choice can be run.
     """
@@ -185,7 +182,7 @@ def plan(
         section = read(PlanSection, section, PlanSection.FIELD)
     texts = [each if isinstance(each, str) else label(each) for each in policies]
     raw = scenario.raw if isinstance(scenario, Scenario) else read_scenario(Path(scenario))
-    return answer(question(raw, section, texts, draws), workers, on_progress=on_progress)
+    return answer(question(raw, section, texts, intervals), workers, on_progress=on_progress)
 
 
 def answer(
@@ -253,10 +250,10 @@ class _Search:
         if not self.choices:
             raise self._nothing()
         entrants = [self._entrant(i) for i in range(len(self.choices))]
-        asked.aim.value(entrants[0].estimate)  # a price that is missing is said at once
-        for entrant in entrants:
-            asked.aim.value(entrant.estimate)
-        if asked.aim.limits.usd is not None and any(e.estimate.usd is None for e in entrants):
+        bills = [entrant.estimate(1.0) for entrant in entrants]
+        for made in bills:
+            asked.aim.value(made)  # a price that is missing is said before the work
+        if asked.aim.limits.usd is not None and any(made.usd is None for made in bills):
             raise ScenarioError(
                 "plan.limits.usd", "needs the price of every GPU; give gpu.usd_per_hour"
             )
@@ -275,7 +272,7 @@ class _Search:
 
         def far(i: int) -> tuple[float, float, int]:
             m = standing.measured.get(i)
-            made = entrants[i].estimate if m is None else entrants[i].bill(m)
+            made = entrants[i].estimate(1.0) if m is None else entrants[i].bill(m)
             beyond = max(1.0, aim.excess(made), aim.barred(entrants[i].gpus, m))
             return beyond, aim.value(made), i
 
@@ -318,8 +315,17 @@ class _Search:
 
     def _entrant(self, i: int) -> Entrant:
         found = self.estimates[i]
-        bill = self._bill(i, found.step_s, 0.0, found.taken, found.used, found.trained)
-        return Entrant(self.choices[i].policy, found.setup.gpus, bill, partial(self._bill_of, i))
+
+        def estimate_at(factor: float) -> Bill:
+            return self._bill(i, found.step_s(factor), 0.0, found.taken, found.used, found.trained)
+
+        return Entrant(
+            self.choices[i].policy,
+            found.setup.gpus,
+            estimate_at,
+            lambda measured: found.factor(measured.step_s),
+            partial(self._bill_of, i),
+        )
 
     def _bill_of(self, i: int, m: Measured) -> Bill:
         return self._bill(i, m.step_s, m.fill_s, m.taken, m.used, m.trained)
@@ -401,7 +407,7 @@ class _Search:
         changes = what_would_change(self, asked, top, final, rows) if best is not None else ()
         simulated = {row.choice.said for row in rows}
         unrun = [
-            Unrun(choice, self.estimates[i].setup, self._entrant(i).estimate)
+            Unrun(choice, self.estimates[i].setup, self._entrant(i).estimate(1.0))
             for i, choice in enumerate(self.choices)
             if choice.said not in simulated and i not in standing.failed
         ]
@@ -463,20 +469,18 @@ class _Search:
         asked = self.asked
         those = list({row.choice.said: row for row in (top, *final, *([baseline] if baseline else
                                                                       []))}.values())  # fmt: skip
-        if not asked.draws:
+        if not asked.intervals:
             return _Drawn({}, {})
-        steps = asked.rungs.first
-        tasks = [Task(row.choice, steps, draw) for row in those for draw in range(asked.draws + 1)]
-        results = self.simulate("draws", tasks)
-        factors: dict[str, list[float]] = {}
-        index = {choice.said: i for i, choice in enumerate(self.choices)}
-        for row, at in zip(those, range(0, len(tasks), asked.draws + 1), strict=True):
-            here = results[at : at + asked.draws + 1]
-            if any(isinstance(each, Failure) for each in here):
-                continue
-            i = index[row.choice.said]
-            made = [self._bill_of(i, each).hours for each in here if isinstance(each, Measured)]
-            factors[row.choice.said] = [hours / made[0] for hours in made[1:]]
+        tasks = [
+            Task(row.choice, row.measured.steps, whole=max(1, round(row.bill.updates)))
+            for row in those
+            if np.isfinite(row.bill.updates)
+        ]
+        factors = {
+            task.choice.said: result.factors
+            for task, result in zip(tasks, self.simulate("intervals", tasks), strict=True)
+            if isinstance(result, Measured) and result.factors
+        }
         rows, wins = {}, {}
         for row in those:
             ratios = factors.get(row.choice.said)
@@ -525,7 +529,7 @@ def _resolved(asked: Question, row: Row) -> dict[str, Any]:
 
 def _key(task: Task) -> str:
     return digest(
-        [dict(task.choice.settings), task.choice.policy, task.steps, task.draw, task.more]
+        [dict(task.choice.settings), task.choice.policy, task.steps, task.more, task.whole]
     )
 
 

@@ -322,10 +322,15 @@ FAULTS = Table(
         _count("rollouts", "in flight there, which began again", needed=True),
     ),
 )
+TORNADO_CSV = File(
+    "tornado.csv", "one row an uncertain input: what a step, the run and its cost are at its ends",
+    optional=True,
+)  # fmt: skip
+TORNADO_PICTURE = File("tornado.png", "the same as bars", optional=True)
 
 RUN: tuple[File, ...] = (
     SPANS, STEPS, ROLLOUTS, DECISIONS, SCENARIO, SUMMARY, TRACE, TIMELINE,
-    ITERATIONS, PULSES, UPDATES, PROVENANCE, EVENTS, FAULTS,
+    TORNADO_CSV, TORNADO_PICTURE, ITERATIONS, PULSES, UPDATES, PROVENANCE, EVENTS, FAULTS,
 )  # fmt: skip
 """A run's files. The summary is there once the run is."""
 

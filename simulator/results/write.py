@@ -62,11 +62,15 @@ def write_lines(folder: Path, lines: schema.Lines, rows: Iterable[Mapping[str, A
 
 
 def write_rows(
-    folder: Path, table: schema.File, document: schema.File, rows: Sequence[Mapping[str, Any]]
+    folder: Path,
+    table: schema.File,
+    document: schema.File | None,
+    rows: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Writes rows of the same keys, at least one, as a table and as JSON."""
+    """Writes rows of the same keys, at least one, as a table and, with ``document``, as JSON."""
     write_rows_as_table(folder / table.name, list(rows[0]), rows)
-    write_json(folder / document.name, rows)
+    if document is not None:
+        write_json(folder / document.name, rows)
 
 
 def write_rows_as_table(

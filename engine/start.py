@@ -51,36 +51,36 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
     from engine.actors.world import ActorWorld, Recipes
 
     prepare(local_files=not isinstance(spec.model, str))
-    try:
-        task, path = start_task(spec)
-    except ScenarioError as error:
-        raise spec.raw.locate(error) from None
     shape, gpus = spec.shape, int(spec.engine.device == "cuda")
     here = address in (None, LOCAL)
     # On a GPU the cores are for whoever needs them; elsewhere they are another machine's.
     actors = shape.replicas + (not shape.colocated)
     mine = shares(cores_here(), actors) if here and not gpus else [()] * actors
-    model = spec.model if isinstance(spec.model, str) and not here else path
-    start = EngineStart(model, spec.engine, spec.sampling, spec.seed)
-    replicas = [Recipe(start, Need(1, gpus, cores)) for cores in mine[: shape.replicas]]
-    own_cores = () if shape.colocated else mine[-1]
-    trainer = Recipe(
-        TrainerStart(model, spec.engine, spec.trainer, spec.seed), Need(1, gpus, own_cores)
-    )
-    needs = [recipe.need for recipe in (*replicas, trainer)]
-    channel = None if spec.weights_folder is None else ByFiles(spec.weights_folder)
+    needs = [Need(1, gpus, cores) for cores in mine[: shape.replicas]]
+    needs.append(Need(1, gpus, () if shape.colocated else mine[-1]))
     transport = RayTransport(address, gpus=_gpus_here() if gpus else 0)
     try:
         transport.require(needs)
+        task, path = start_task(spec)
+        model = spec.model if isinstance(spec.model, str) and not here else path
+        engine = EngineStart(model, spec.engine, spec.sampling, spec.seed)
+        trainer = TrainerStart(model, spec.engine, spec.trainer, spec.seed)
+        channel = None if spec.weights_folder is None else ByFiles(spec.weights_folder)
+        recipes = Recipes(
+            [Recipe(engine, need) for need in needs[:-1]], Recipe(trainer, needs[-1]), channel
+        )
         return ActorWorld(
             transport,
-            Recipes(replicas, trainer, channel),
+            recipes,
             shape,
             task,
             spec.seed,
             spec.cluster.routing,
             spec.engine.heartbeat_s,
         )
+    except ScenarioError as error:
+        transport.close()
+        raise spec.raw.locate(error) from None
     except BaseException:
         transport.close()
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ _LOCAL = {
 }
 LOCAL = "local"
 _STORE_BYTES = 512 << 20
+_ANSWER_S = 10.0
 _SLOTS = 64  # actors say where they run by themselves; Ray only counts
 
 
@@ -33,6 +35,8 @@ class RayTransport:
 
     def __init__(self, address: str | None = None, *, gpus: int = 0) -> None:
         address = None if address == LOCAL else address
+        if address not in (None, "auto"):
+            _require_answer(address)
         for name, value in _LOCAL.items():
             os.environ.setdefault(name, value)
         try:
@@ -151,6 +155,17 @@ class _RayActor:
     def call(self, method: str, *arguments: Any, lane: Lane = "work", results: int = 1) -> Any:
         remote = getattr(self.handle, method)
         return remote.options(concurrency_group=lane, num_returns=results).remote(*arguments)
+
+
+def _require_answer(address: str) -> None:
+    """Raises EngineError where nothing listens there: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise EngineError(f"{address!r} is no address of Ray: give host:port, auto or {LOCAL}")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise EngineError(f"no Ray cluster answers at {address}: {sentence(error)}") from None
 
 
 def _silence() -> None:

@@ -88,13 +88,27 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
         RayTransport()
 
 
-def test_an_address_where_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:999999"])
+def test_an_address_where_nothing_answers(address: str) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed (rollcast[ray])")
+    with pytest.raises(EngineError, match=f"no Ray cluster answers at {address}: ") as caught:
+        RayTransport(address)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "", "host:", ":6379", "host:port"])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(EngineError, match="give host:port, auto or local"):
+        RayTransport(address)
+
+
+def test_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed (rollcast[ray])")
 
     def refuse(**options: Any) -> None:
-        raise ConnectionError(f"nothing at {options['address']}\nand much more about it")
+        raise RuntimeError("no room\nand much more about it")
 
     monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(EngineError, match=r"Ray cannot be had at 10\.0\.0\.1:6379: Conn") as caught:
-        RayTransport("10.0.0.1:6379")
+    with pytest.raises(EngineError, match="Ray cannot be had on this machine: Run") as caught:
+        RayTransport()
     assert "\n" not in str(caught.value)

@@ -13,9 +13,11 @@ import numpy as np
 from calibration.calibrate import Fitted
 from calibration.folder import RunFolder
 from calibration.forecast import DRAWS, METRICS, Forecast, Mode, forecast, measured_by_step
+from calibration.quality import qualities
 from calibration.robust import FloatArray
 from calibration.tempo import by_phase
 from simulator.errors import ScenarioError
+from simulator.policies.registry import SYNCHRONOUS
 from simulator.studies.interval import LEVEL
 from simulator.studies.ranking import SURE
 
@@ -140,6 +142,7 @@ class Validation:
             "noise_floor": noise_floor(self.checks),
             "noise_floor_at_pulse": noise_floor(self.checks, at_pulse=True),
             "machine_noise": machine_noise(self.fitted),
+            "quality": quality(self.checks),
             "held_out": {
                 "step_s": _median([c.error_of("step_s") for c in held]),
                 "step_s_at_own_level": _median([c.error_at_own_level for c in held]),
@@ -324,6 +327,24 @@ def noise_floor(checks: Sequence[Check], at_pulse: bool = False) -> dict[str, An
 
 def _step_s(check: Check, at_pulse: bool) -> FloatArray:
     return check.step_s_at_calibrations_pulse if at_pulse else check.measured["step_s"]
+
+
+def quality(checks: Sequence[Check]) -> dict[str, dict[str, float]]:
+    """Updates to target of each policy as a multiple of synchronous ones
+    (`calibration.quality.updates_to_target`), from the accuracy of real runs of one setting and
+    number of steps: that in which synchronous ones and most others ran. Those of which nothing can
+    be said are left out."""
+    alike: dict[tuple[str, int], dict[str, list[FloatArray]]] = {}
+    for check in checks:
+        curves = alike.setdefault((check.setting, check.steps), {})
+        accuracy = check.run.steps.get("accuracy")
+        if accuracy is not None:
+            curves.setdefault(check.run.policy, []).append(np.asarray(accuracy, dtype=float))
+    known = [curves for curves in alike.values() if SYNCHRONOUS in curves]
+    if not known:
+        return {}
+    found = qualities(max(known, key=len), SYNCHRONOUS)
+    return {name: each.plain() for name, each in found.items()}
 
 
 def machine_noise(fitted: Fitted) -> dict[str, float]:

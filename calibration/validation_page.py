@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-import base64
-import html
 import io
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from calibration.validation_text import SETTING, name_of_set, sentences, table_rows, warnings
-from simulator.cli.console import seconds
+from simulator.report.markup import Content, Markup, tag
+from simulator.report.page import page as whole_page
+from simulator.report.parts import (
+    Column,
+    Row,
+    breakable,
+    code,
+    folded,
+    headline,
+    listed,
+    notes,
+    section,
+    table,
+    tiles,
+)
+from simulator.report.series import Series, series
+from simulator.results.figures import seconds, share
 
 
 def draw(content: dict[str, Any]) -> bytes:
@@ -56,46 +71,77 @@ def _short(policy: str) -> str:
     return policy if len(policy) <= 18 else policy[:17] + "…"
 
 
-# What is wider than the screen scrolls in a box of its own: the page never does.
-_STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em;
-overflow-wrap:anywhere}
-table{border-collapse:collapse;font-size:13px;overflow-wrap:normal}
-td,th{padding:.25em .6em;text-align:right;white-space:nowrap;border-bottom:1px solid #ddd}
-.name{text-align:left;white-space:normal;min-width:6em;max-width:14em}
-td:first-child,th:first-child{position:sticky;left:0;background:#fff}
-.box{overflow-x:auto;margin:1em 0}.box img{width:100%;min-width:640px}
-.warnings{border-left:4px solid #d55e00;padding-left:1em}
-@media(max-width:600px){body{margin:1em auto}h1{font-size:1.4em}ul{padding-left:1.2em}}"""
+_WORDS = ("policy", "run", SETTING, "run is", "pair", "forecast faster")
 
 
-def page(content: dict[str, Any], picture: bytes) -> str:
+def page(content: Mapping[str, Any]) -> str:
     """The whole report as one page that needs no other file, readable on a telephone."""
-    image = base64.b64encode(picture).decode("ascii")
-    rows = table_rows(content)
+    mode = content["mode"]
+    rows = table_rows(dict(content))
     trained = [
-        [run["name"], run["policy"], str(run["seed"]), str(run["steps"])]
+        {"run": run["name"], "policy": run["policy"], "seed": str(run["seed"]),
+         "steps": str(run["steps"])}
         for run in content["calibrated_on"]
-    ]
+    ]  # fmt: skip
     made_on = [f"{key}: {_plain(value)}" for key, value in content["provenance"].items()]
-    parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
-        f"<title>Validation: {content['mode']}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>Validation: {content['mode']}</h1>",
-        _list(sentences(content)),
-        "<h2>Warnings</h2>",
-        f"<div class='warnings'>{_list(warnings(content) or ['none'])}</div>",
-        "<h2>Runs</h2><p>Median absolute errors by step; bubble and staleness as differences.</p>",
-        _html_table(list(rows[0]), [list(row.values()) for row in rows]),
-        "<div class='box'><img alt='measured and forecast step times' "
-        f"src='data:image/png;base64,{image}'></div>",
-        *_ranking(content["ranking"]),
-        "<h2>Calibrated on</h2>",
-        _html_table(("run", "policy", "seed", "steps"), trained),
-        _list(made_on),
-        "</body></html>",
-    ]
-    return "\n".join(parts) + "\n"
+    return whole_page(
+        f"Validation: {mode}",
+        headline(_lead(content)),
+        _tiles(content),
+        notes(warnings(dict(content))),
+        section("What it says", listed(sentences(dict(content)))),
+        section("Runs", _table(rows, "Runs, measured and forecast"),
+                about="Median absolute errors by step; bubble and staleness as differences."),
+        section("Step by step", series([_series(run) for run in content["runs"]]),
+                about="Seconds of each step."),
+        _ranking(content["ranking"]),
+        section(
+            "Calibrated on",
+            folded(f"Runs ({len(trained)})", _table(trained, "Runs calibrated on")),
+            folded("Versions and machine", listed(made_on)),
+            code(_command(content), "the command"),
+        ),
+        subtitle=f"{len(rows)} real runs against their forecasts",
+    )  # fmt: skip
+
+
+def _command(content: Mapping[str, Any]) -> str:
+    """What made this, from the folder of the runs."""
+    runs = [run["name"] for run in content["runs"]]
+    return shlex.join(
+        ["rollcast", "validate", "fitted.json", *runs, "--mode", content["mode"], "--out", "report"]
+    )
+
+
+def _lead(content: Mapping[str, Any]) -> str:
+    errors = content["held_out"]
+    if errors["step_s"] is None:
+        return "No run here was held out: each was calibrated on."
+    off, by_step = share(errors["run_time"]), share(errors["step_s"])
+    return f"Held-out runs were forecast {off} off in run time and {by_step} off a step (medians)."
+
+
+def _tiles(content: Mapping[str, Any]) -> Markup:
+    held, order = content["coverage"]["held_out"], content["ranking"]
+    figures = []
+    for what, key in (("run time off by", "run_time"), ("a step off by", "step_s")):
+        if content["held_out"][key] is not None:
+            figures.append((what, share(content["held_out"][key]), "median, held out"))
+    if held["step_count"]:
+        figures.append(("steps inside", share(held["steps"]), "of 90 % intervals"))
+    if order["clear_pairs"]:
+        right = f"{order['clear_pairs_right']} of {order['clear_pairs']}"
+        figures.append(("clear pairs in order", right, "of policies"))
+    return tiles(figures) if figures else Markup()
+
+
+def _series(run: Mapping[str, Any]) -> Series:
+    steps, at = run["by_step"], list(range(run["steps"]))
+    return Series(
+        f"{run['policy']}, seed {run['seed']}",
+        list(zip(at, steps["measured_s"], strict=True)),
+        at, steps["forecast_s"], steps["low_s"], steps["high_s"],
+    )  # fmt: skip
 
 
 def _plain(value: object) -> str:
@@ -104,44 +150,41 @@ def _plain(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def _ranking(order: dict[str, Any]) -> list[str]:
+def _ranking(order: Mapping[str, Any]) -> Content:
     """The policies of each set of runs that are alike, fastest first, and its pairs."""
     if not order["sets"]:
-        return []
-    parts = ["<h2>Ranking</h2><p>Only runs of one setting and number of steps are ranked together: "
-             "mean step times, fastest first as measured.</p>"]  # fmt: skip
-    for number, alike in enumerate(order["sets"]):
+        return None
+    parts: list[Content] = []
+    for place, alike in enumerate(order["sets"]):
         times = (alike["step_s_measured"], alike["step_s_forecast"])
         ranked = [
-            [policy, seconds(times[0][policy]), seconds(times[1][policy]),
-             str(alike["forecast"].index(policy) + 1)]
+            {"policy": policy, "measured": seconds(times[0][policy]),
+             "forecast": seconds(times[1][policy]),
+             "place by forecast": str(alike["forecast"].index(policy) + 1)}
             for policy in alike["measured"]
         ]  # fmt: skip
         pairs = [
-            [" / ".join(pair["policies"]), f"{100 * pair['real_difference']:.1f} %",
-             f"{100 * pair['noise']:.1f} %", "yes" if pair["right"] else "no", pair["faster"],
-             f"{100 * pair['sure']:.0f} %"]
-            for pair in order["pairs"] if pair["set"] == number
+            {"pair": " / ".join(pair["policies"]),
+             "real difference": f"{100 * pair['real_difference']:.1f} %",
+             "noise": f"{100 * pair['noise']:.1f} %",
+             "right order": "yes" if pair["right"] else "no", "forecast faster": pair["faster"],
+             "sure": f"{100 * pair['sure']:.0f} %"}
+            for pair in order["pairs"] if pair["set"] == place
         ]  # fmt: skip
-        parts.append(f"<h3>{html.escape(name_of_set(alike))}</h3>")
-        parts.append(_html_table(("policy", "measured", "forecast", "place by forecast"), ranked))
-        parts.append(_html_table(("pair", "real difference", "noise", "right order",
-                                  "forecast faster", "sure"), pairs))  # fmt: skip
-    return parts
+        name = name_of_set(alike)
+        parts += [tag("h3", name), _table(ranked, f"Ranking, {name}"), _table(pairs, "Pairs")]
+    about = ("Only runs of one setting and number of steps are ranked together: mean step times, "
+             "fastest first as measured.")  # fmt: skip
+    return section("Ranking", parts, about=about)
 
 
-def _list(items: Iterable[str]) -> str:
-    return "<ul>" + "".join(f"<li>{html.escape(item)}</li>" for item in items) + "</ul>"
+def _table(rows: list[dict[str, str]], caption: str) -> Markup:
+    """A table of the rows' keys; what names a row stands to the left and may be broken."""
+    if not rows:
+        return Markup()
+    columns = [Column(name, text=name in _WORDS or not i) for i, name in enumerate(rows[0])]
+    return table(columns, [_row(list(row.values())) for row in rows], caption)
 
 
-def _html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in a box; what names a row stands to the left and may be broken."""
-    marks = [" class='name'" if i == 0 or c == SETTING else "" for i, c in enumerate(columns)]
-
-    def line(tag: str, cells: Sequence[str]) -> str:
-        found = zip(marks, cells, strict=True)
-        inside = "".join(f"<{tag}{mark}>{html.escape(cell)}</{tag}>" for mark, cell in found)
-        return f"<tr>{inside}</tr>"
-
-    body = "".join(line("td", row) for row in rows)
-    return f"<div class='box'><table>{line('th', columns)}{body}</table></div>"
+def _row(cells: list[str]) -> Row:
+    return Row([breakable(cells[0]), *cells[1:]])

@@ -84,7 +84,7 @@ def write(folder: Path, validation: Validation, force: bool = False) -> None:
             work = Path(name)
             write_json(work / "validation.json", content)
             (work / "validation.png").write_bytes(picture)
-            (work / "report.html").write_text(page(content, picture), encoding="utf-8")
+            (work / "report.html").write_text(page(content), encoding="utf-8")
             for file in FILES:
                 (work / file).replace(folder / file)
     except OSError as error:

@@ -99,6 +99,7 @@ def sentences(content: dict[str, Any]) -> list[str]:
             f"nominal 90 % intervals hold {100 * held['steps']:.0f} % of {held['step_count']} "
             f"held-out steps and {100 * held['runs']:.0f} % of {held['run_count']} run times"
         )
+    said += quality_sentences(content.get("quality", {}))
     order = content["ranking"]
     if order["pairs"]:
         for alike in order["sets"]:
@@ -119,6 +120,21 @@ def sentences(content: dict[str, Any]) -> list[str]:
                     "within the interval they change places"
                 )
     return said
+
+
+def quality_sentences(found: dict[str, dict[str, float]]) -> list[str]:
+    """What the learning curves say of updates to target, and how a plan takes it."""
+    if not found:
+        return []
+    each = ", ".join(
+        f"{name} {one['factor']:.2f} ({one['low']:.2f} to {one['high']:.2f})"
+        for name, one in found.items()
+    )
+    asked = ", ".join(f"{name!r}: {one['factor']:.2f}" for name, one in found.items())
+    return [
+        f"updates to the same accuracy, against synchronous ones: {each}",
+        f"for rollcast plan: quality: {{{asked}}}",
+    ]
 
 
 def short_setting(setting: str) -> str:

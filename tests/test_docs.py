@@ -81,6 +81,16 @@ def test_the_policy_of_ones_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     del sys.modules["my_policies"]
 
 
+def test_a_page_is_made_from_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (code,) = blocks("python", (ROOT / "docs" / "pages.md").read_text("utf-8"))
+    monkeypatch.chdir(ROOT)
+    made: dict[str, object] = {}
+    exec(code, made)
+    assert str(made["page"]).startswith("<!doctype html>")
+
+
 def test_every_policy_is_listed() -> None:
     named = set(re.findall(r"^\| `(\w+)` \|", POLICY_PAGE, re.MULTILINE))
     assert named == set(POLICIES) - {"dapo_filter"}

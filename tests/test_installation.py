@@ -83,6 +83,12 @@ def test_a_wheel_is_small_and_has_what_it_needs(wheel: Path) -> None:
     examples = {f.name for f in (ROOT / "examples").iterdir() if f.suffix in (".yaml", ".csv")}
     assert {f"rollcast/examples/{name}" for name in examples} <= names
     assert {f"{p}/py.typed" for p in (*DECOYS, "rollcast")} | {"rollcast/__init__.pyi"} <= names
+    pages = {
+        "simulator/report/page.css",
+        "simulator/report/page.js",
+        "simulator/explore/explore.css",
+    }
+    assert pages <= names
     assert not [name for name in names if name.startswith(("calibration/data", "tests", "bench"))]
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     for line in ("License-Expression: Apache-2.0", "Classifier: Private :: Do Not Upload",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import html
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,63 +10,94 @@ from calibration.imported import text
 from calibration.imported.outcome import Outcome
 from calibration.logs.draft import missing
 from calibration.logs.run_log import RunLog
-
-_STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em;
-overflow-wrap:anywhere}
-table{border-collapse:collapse;font-size:13px}
-td,th{padding:.25em .6em;text-align:left;vertical-align:top;border-bottom:1px solid #ddd}
-.box{overflow-x:auto;margin:1em 0}.box img{width:100%;min-width:560px}
-.notes{border-left:4px solid #d55e00;padding-left:1em}"""
+from simulator.report.markup import Content, Markup
+from simulator.report.page import page as whole_page
+from simulator.report.parts import (
+    Column,
+    Row,
+    folded,
+    headline,
+    listed,
+    notes,
+    paragraphs,
+    section,
+    table,
+)
+from simulator.report.series import Series, series
 
 
 def page(log: RunLog, found: Outcome) -> str:
     """The page; everything that a log said is escaped."""
-    known = found.fit
-    parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
-        f"<title>{_safe(log.name)}: imported</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{_safe(log.name)}, a run of {_safe(log.stack)}</h1>",
-        "<h2>What was read</h2>",
-        _list(_read(log)),
-        "<h2>How well it forecasts its own last third</h2>",
-        _list([text.judged(each) for each in found.judged] or [_unjudged(found)]),
-    ]
-    if found.judged:
-        image = base64.b64encode(draw(found)).decode("ascii")
-        parts.append("<div class='box'><img alt='measured and forecast step times' "
-                     f"src='data:image/png;base64,{image}'></div>")  # fmt: skip
-    parts.append("<h2>What would change it</h2>")
-    if found.advice is not None:
-        parts.append(_list(found.advice.bottleneck))
-        parts.append(_table(("change", "speed-up", "90 % interval", "how, in this stack"),
-                            text.advice_rows(found)))  # fmt: skip
-        parts.append(f"<p>{_safe(_caveat(found))}</p>")
-    else:
-        parts.append("<p>Not asked for, or nothing to simulate.</p>")
-    parts.append("<h2>What was fitted</h2>")
-    if known is None:
-        parts.append("<p>Nothing.</p>")
-    else:
-        parts.append(f"<p>Costs: {_safe(text.shape(known))}.</p>")
-        parts.append(_table(("phase", "factor", "90 % interval", "from"), text.factors(known)))
-        if known.coefficients:
-            rows = [(name, f"{value:.4g}") for name, value in known.cost["linear"].items()]
-            parts.append(_table(("coefficient", "seconds"), rows))
-        parts.append(_table(("lengths", "value", "standard error"), text.lengths(known, found)))
-    parts.append("<h2>The scenario, and where each value is from</h2>")
-    parts.append(_table(
-        ("key", "value", "from"),
-        [(p.key, str(p.value), p.source) for p in found.parts if p.value is not None],
-    ))  # fmt: skip
-    parts.append("<h2>What was assumed</h2>")
-    parts.append(_list([f"{p.key}: {p.value} ({p.source})" for p in found.parts
-                        if p.assumed and p.key != "seed"] or ["nothing"]))  # fmt: skip
-    parts.append("<h2>What to beware of</h2>")
+    judged = [text.judged(each) for each in found.judged] or [_unjudged(found)]
     warnings = [*text.notes(found, log), *(f"{p.key}: {p.source}" for p in missing(found.parts))]
-    parts.append(f"<div class='notes'>{_list(warnings or ['nothing'])}</div>")
-    parts.append("</body></html>")
-    return "\n".join(parts) + "\n"
+    assumed = [f"{p.key}: {p.value} ({p.source})" for p in found.parts
+               if p.assumed and p.key != "seed"]  # fmt: skip
+    sources = [(p.key, str(p.value), p.source) for p in found.parts if p.value is not None]
+    return whole_page(
+        f"{log.name}: imported",
+        headline(judged[0], *judged[1:]),
+        notes(warnings),
+        section(
+            "How well it forecasts its own last third",
+            series([_series(found, at) for at in range(len(found.judged))]),
+            about="Seconds of each step: what the log has, and what the first two thirds say of the"
+            " rest.",
+        )
+        if found.judged
+        else None,
+        section("What would change it", _advice(found)),
+        section("What was fitted", _fitted(found)),
+        section(
+            "What it rests on",
+            folded(f"The scenario, and where each value is from ({len(sources)})",
+                   _table(("key", "value", "from"), sources)),
+            folded(f"What was assumed ({len(assumed)})", listed(assumed or ["nothing"])),
+            folded("What was read", listed(_read(log))),
+        ),
+        subtitle=f"A run of {log.stack}, read from its logs",
+    )  # fmt: skip
+
+
+def _advice(found: Outcome) -> Content:
+    if found.advice is None:
+        return paragraphs(["Not asked for, or nothing to simulate."])
+    heads = ("change", "speed-up", "90 % interval", "how, in this stack")
+    rows = text.advice_rows(found)
+    return [listed(found.advice.bottleneck), _table(heads, rows), paragraphs([_caveat(found)])]
+
+
+def _fitted(found: Outcome) -> Content:
+    known = found.fit
+    if known is None:
+        return paragraphs(["Nothing."])
+    parts: list[Content] = [
+        paragraphs([f"Costs: {text.shape(known)}."]),
+        _table(("phase", "factor", "90 % interval", "from"), text.factors(known)),
+    ]
+    if known.coefficients:
+        rows = [(name, f"{value:.4g}") for name, value in known.cost["linear"].items()]
+        parts.append(_table(("coefficient", "seconds"), rows))
+    parts.append(_table(("lengths", "value", "standard error"), text.lengths(known, found)))
+    return parts
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+    """A table of words."""
+    columns = [Column(head, text=True) for head in heads]
+    return table(columns, [Row(list(row)) for row in rows], heads[0])
+
+
+def _series(found: Outcome, at: int) -> Series:
+    judged, used = found.judged[at], found.used
+    steps = zip(used.number.tolist(), used.whole_s.tolist(), strict=True)
+    return Series(
+        judged.mode,
+        [(step, value) for step, value in steps if np.isfinite(value)],
+        judged.number.tolist(),
+        judged.forecast_s.tolist(),
+        judged.low_s.tolist(),
+        judged.high_s.tolist(),
+    )
 
 
 def _read(log: RunLog) -> list[str]:
@@ -99,43 +127,3 @@ def _caveat(found: Outcome) -> str:
         said += (f" To take seconds, a step had {found.advice.divided} times fewer replicas and "
                  "prompts, its updates priced as the whole batch's.")  # fmt: skip
     return said
-
-
-def draw(found: Outcome) -> bytes:
-    """Held-out step times in their intervals (png)."""
-    from matplotlib.figure import Figure
-
-    count = len(found.judged)
-    figure = Figure(figsize=(8, 2.8 * count), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(count, 1))
-    for panel, each in zip(panels, found.judged, strict=True):
-        steps = found.used
-        panel.plot(steps.number, steps.whole_s, ".", color="#888888", ms=4, label="measured")
-        panel.fill_between(each.number, each.low_s, each.high_s, color="#bcd4e6", lw=0,
-                           label="90 % interval")  # fmt: skip
-        panel.plot(each.number, each.forecast_s, color="#0072b2", lw=1.3, label="forecast")
-        panel.plot(each.number, each.measured_s, ".", color="#222222", ms=4)
-        panel.set_title(each.mode, fontsize=9)
-        panel.set(xlabel="step", ylabel="step time, s")
-        panel.set_ylim(0, None)
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[0].legend(frameon=False, fontsize=8)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=100, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def _safe(said: object) -> str:
-    return html.escape(str(said))
-
-
-def _list(items: Iterable[str]) -> str:
-    return "<ul>" + "".join(f"<li>{_safe(item)}</li>" for item in items) + "</ul>"
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{_safe(name)}</th>" for name in columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_safe(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return f"<div class='box'><table><tr>{head}</tr>{body}</table></div>"

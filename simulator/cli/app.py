@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -177,7 +177,8 @@ def compare(
     """Run one scenario under several policies, side by side.
 
     Every policy meets the same prompts, lengths and rewards. The first is what the others are held
-    against; a policy given alone is held against sync. "LABEL = CHAIN" gives a chain a label.
+    against; a policy given alone is held against sync. "LABEL = CHAIN" gives a chain a label. With
+    --out: a table, a picture, report.html, which needs no other file, and a run's folder a policy.
     """
     from simulator.cli import tables
     from simulator.results.folder import check_target, write_folder
@@ -202,7 +203,12 @@ def compare(
         elif draws:
             sure = ranking.redraw(results, draws, advance)
     if out is not None:
-        write = partial(write_comparison, results=results, ranking=sure, plot=not no_plot)
+        from simulator.report.comparison_page import comparison_page
+
+        report = comparison_page(results, sure, draws)
+        write = partial(
+            write_comparison, results=results, ranking=sure, plot=not no_plot, report=report
+        )
         write_folder(out, write, force)
     tables.show_comparison(results, sure, as_json)
     _say_where(out)
@@ -319,13 +325,46 @@ def plan(
         except ScenarioError as error:
             raise raw.locate(error) from None
     if out is not None:
-        write = partial(write_plan, planned=found, source=raw.folder, target=out)
+        from simulator.report.plan_page import plan_page, shown
+        from simulator.results.schema import REPORT
+
+        report = plan_page(found, shown(found, raw), raw, policy or ())
+
+        def write(folder: Path) -> None:
+            write_plan(folder, found, raw.folder, out)
+            (folder / REPORT.name).write_text(report, encoding="utf-8")
+
         write_folder(out, write, force)
         planner.forget(out)
     show_plan(found, as_json)
     _say_where(out)
     if found.recommended is None:
         raise typer.Exit(NOTHING_MEETS)
+
+
+@app.command()
+def explore(
+    scenario: ScenarioPath,
+    settings: Settings = None,
+    seed: Seed = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", metavar="N", help="Where the page is; a free one, left out."),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
+    ] = True,
+) -> None:
+    """Move a scenario's settings on a local page.
+
+    Sliders for GPUs and their split, over-sampling, staleness, group size, lengths and prices; the
+    table, the timeline and hours against cost follow. Needs rollcast[explore].
+    """
+    from simulator.explore.start import explore as show_page
+    from simulator.studies.simulate import load
+
+    with suppress(_Stopped):  # Ctrl-C is how it ends
+        show_page(load(scenario, *(settings or ()), seed=seed), port, browser)
 
 
 @app.command()

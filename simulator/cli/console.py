@@ -1,47 +1,59 @@
-"""Where tables go, how figures are written for people, and tables that fit a terminal's width."""
+"""Where tables go, and tables that fit a terminal's width; nothing in them steers a terminal."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from simulator.results.figures import count, seconds, share
+from simulator.visible import visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+__all__ = [
+    "PIPE_WIDTH",
+    "console",
+    "count",
+    "fitted",
+    "named_column",
+    "one_line",
+    "seconds",
+    "share",
+]
+
 PIPE_WIDTH = 120
 
 
 def console() -> Console:
-    """The terminal, or a pipe, which is `PIPE_WIDTH` wide where COLUMNS does not say."""
-    from rich.console import Console
-
+    """The terminal, or a pipe, which is `PIPE_WIDTH` wide where COLUMNS does not say. Control
+    characters in what is printed are shown, and not obeyed."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    return Console(width=width, highlight=False, soft_wrap=False)
+    return _harmless()(width=width, highlight=False, soft_wrap=False)
 
 
-def seconds(value: float) -> str:
-    """A duration for people."""
-    if value >= 7200:
-        return f"{value / 3600:.2f} h"
-    if value >= 600:
-        return f"{value / 60:.1f} min"
-    return f"{value:.3g} s" if value < 100 else f"{value:.1f} s"
+@cache
+def _harmless() -> type[Console]:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
+    class Harmless(Console):
+        """Whose text is text: rich writes its own styles and cursor moves apart from it."""
 
-def count(value: float) -> str:
-    """A count for people."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
-        if abs(value) >= size:
-            return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"
-    return f"{value:,.0f}"
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                if segment.control or segment.text.isprintable():
+                    yield segment
+                else:
+                    yield Segment(visible_lines(segment.text), segment.style)
 
-
-def share(value: float | None) -> str:
-    """A share in per cent."""
-    return "-" if value is None or value != value else f"{100 * value:.1f} %"
+    return Harmless
 
 
 def one_line(heading: str) -> str:

@@ -39,11 +39,13 @@ def progress_bar(
         TimeRemainingColumn,
     )
 
-    columns: list[ProgressColumn] = [TextColumn(label)] if label else []
+    columns: list[ProgressColumn] = (
+        [TextColumn("{task.description}", markup=False)] if label else []
+    )
     columns += [BarColumn(), MofNCompleteColumn()]
     columns += [TimeElapsedColumn()] if elapsed else []
     columns += [TimeRemainingColumn()] if left else []
-    columns += [] if said is None else [TextColumn("{task.fields[said]}")]
+    columns += [] if said is None else [TextColumn("{task.fields[said]}", markup=False)]
     with Progress(*columns, console=Console(stderr=True), transient=transient) as bar:
         task = bar.add_task(label, total=total, said=said)
 

@@ -129,6 +129,7 @@ def show_comparison(
     results: Mapping[str, Result], ranking: Ranking | None = None, as_json: bool = False
 ) -> None:
     """Prints one row a policy, and how sure their ranking is."""
+    from simulator.report.words import sureness
     from simulator.studies.compare import table
 
     rows = table(results, ranking)
@@ -166,7 +167,7 @@ def show_comparison(
     if left_out:
         notes.append(f"For {', '.join(map(one_line, left_out))}, make the terminal wider.")
     screen.print(" ".join(notes), style="dim", markup=False)
-    screen.print(_sureness(ranking), style="dim", markup=False)
+    screen.print(sureness(ranking), style="dim", markup=False)
     for name, result in results.items():
         if len(result.summary["group_sizes"]) > 1:
             sizes, steps = _group_sizes(result.summary)
@@ -177,27 +178,6 @@ def show_comparison(
     _warn(screen, said)
 
 
-def _sureness(ranking: Ranking | None) -> str:
-    """What the intervals are, and which policies may change places."""
-    from simulator.studies.interval import LEVEL
-    from simulator.studies.ranking import SURE
-
-    if ranking is None:
-        return "No intervals were asked for."
-    said = f"{100 * LEVEL:.0f} % intervals "
-    if ranking.source == "short runs":
-        said += "by short runs with other lengths, rewards and, but for linear, costs."
-    else:
-        said += f"from {len(ranking.draws)} draws of lengths, rewards and, but for linear, costs."
-    open_pairs = ranking.may_flip()
-    if not open_pairs:
-        return f"{said} The ranking by step time holds in at least {100 * SURE:.0f} % of the draws."
-    pairs = [f"{a} before {b} ({100 * held:.0f} %)" for a, b, held in open_pairs[:_MOST_PAIRS]]
-    more = len(open_pairs) - len(pairs)
-    return f"{said} Not sure by step time: {', '.join(pairs)}{f', {more} more' if more else ''}."
-
-
-_MOST_PAIRS = 6
 _AT_CAP = "at\ncap"
 _INTERVAL = "90 %\ninterval"
 _COMPARED = (

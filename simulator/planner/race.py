@@ -47,6 +47,11 @@ class Rungs:
         first = _within((left - second * self.second) / self.first, 6, self.most[0])
         return min(first, entrants), min(second, entrants), min(last, entrants)
 
+    def steps(self, places: tuple[int, int, int]) -> int:
+        """Steps that so many places on each rung take."""
+        first, second, last = places
+        return first * self.first + second * self.second + last * self.last
+
 
 def _within(wanted: float, least: int, most: int) -> int:
     return max(least, min(int(wanted), most))
@@ -114,7 +119,12 @@ def race(
     standing = Standing()
     if not entrants:
         return standing
-    first, second, last = rungs.places(len(entrants))
+    allowed = rungs.places(len(entrants))
+    first, second, last = allowed
+    if rungs.steps(allowed) >= len(entrants) * rungs.last:  # so few that all of them are less work
+        _simulate(simulate, range(len(entrants)), rungs.last, standing)
+        standing.final = sorted(standing.measured)
+        return standing
     _look(entrants, goal, simulate, rungs.first, first, batch, standing)
     for steps, places, mistrust in ((rungs.second, second, 0.05), (rungs.last, last, 0.015)):
         chosen = _survivors(entrants, goal, standing, places, mistrust)

@@ -69,9 +69,9 @@ def save(figure: Figure, target: Target) -> None:
     figure.savefig(target, format=kind, dpi=_DPI, metadata=_METADATA.get(kind))
 
 
-def bin_edges(run: Run, end_s: float) -> FloatArray:
-    """Edges of the bins from a run's start to ``end_s``, shape (BINS + 1,), seconds."""
-    return np.linspace(run.start_s, end_s, BINS + 1)
+def bin_edges(run: Run, end_s: float, bins: int = BINS) -> FloatArray:
+    """Edges of the bins from a run's start to ``end_s``, shape (bins + 1,), seconds."""
+    return np.linspace(run.start_s, end_s, bins + 1)
 
 
 def covered(intervals: FloatArray, edges: FloatArray) -> FloatArray:

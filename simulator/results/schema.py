@@ -337,14 +337,14 @@ RUN: tuple[File, ...] = (
 COMPARISON_JSON = File("comparison.json", "one entry a policy: metrics, speed-up, its interval")
 COMPARISON_CSV = File("comparison.csv", "the same as a table")
 COMPARISON_PICTURE = File("comparison.png", "the policies' time lines", optional=True)
-COMPARISON: tuple[File, ...] = (COMPARISON_JSON, COMPARISON_CSV, COMPARISON_PICTURE)
+REPORT = File("report.html", "all of it as one page that needs no other file", optional=True)
+COMPARISON: tuple[File, ...] = (COMPARISON_JSON, COMPARISON_CSV, COMPARISON_PICTURE, REPORT)
 """A comparison's own files, beside a run's folder for each policy."""
 
 PLAN_SCHEMA = "rollcast-plan/1"
 PLAN_JSON = File("plan.json", "what is recommended, the runners-up, the front, what cannot be")
 PLAN_CSV = File("plan.csv", "one row a choice, best first")
 PLAN_SCENARIO = File("recommended.yaml", "the scenario of what is recommended")
-REPORT = File("report.html", "the same as a page")
 PLAN: tuple[File, ...] = (PLAN_JSON, PLAN_CSV, PLAN_SCENARIO, REPORT)
 """A plan's files."""
 

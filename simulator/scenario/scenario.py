@@ -31,6 +31,7 @@ from simulator.scenario.sections import (
     ScenarioModel,
     validate,
 )
+from simulator.visible import visible
 from simulator.workload.build import Workload, build_workload
 from simulator.workload.section import MAX_ROLLOUTS
 from simulator.world import ClusterShape
@@ -98,7 +99,7 @@ class Scenario:
 
     def _under(self, policy: Chain, name: str) -> Scenario:
         said = _check_policy(policy, self.plan, self.shape)
-        return replace(self, policy=policy, policy_name=name, warnings=tuple(said))
+        return replace(self, policy=policy, policy_name=visible(name), warnings=tuple(said))
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def _outline(raw: RawScenario) -> Outline:
     model = validate(raw.data)
     counts = model.workload
     return Outline(
-        model.name or raw.name.removesuffix(".yaml").removesuffix(".yml"),
+        visible(model.name or raw.name.removesuffix(".yaml").removesuffix(".yml")),
         model,
         replace(cluster_shape(model.cluster), other_gpus=_other_gpus(model.cost)),
         StepPlan(

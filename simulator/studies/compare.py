@@ -104,11 +104,18 @@ def folder_names(policies: Iterable[str]) -> dict[str, str]:
 
 
 def write_comparison(
-    folder: Path, results: Mapping[str, Result], ranking: Ranking | None, plot: bool
+    folder: Path,
+    results: Mapping[str, Result],
+    ranking: Ranking | None,
+    plot: bool,
+    report: str | None = None,
 ) -> None:
-    """Writes the table, the picture, and a folder a policy."""
+    """Writes the table, the picture, the page ``report`` where there is one, and a folder a
+    policy."""
     rows = table(results, ranking)
     write_rows(folder, schema.COMPARISON_CSV, schema.COMPARISON_JSON, rows)
+    if report is not None:
+        (folder / schema.REPORT.name).write_text(report, encoding="utf-8")
     folders = folder_names(results)
     for name, result in results.items():
         below = folder / folders[name]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from calibration.folder import RunFolder
 from calibration.quality import qualities, updates_to_target
+from calibration.validation_text import quality_sentences
 
 
 def curve(speed: float, updates: int = 120, noise: float = 0.03, seed: int = 0) -> np.ndarray:
@@ -49,3 +53,23 @@ def test_each_policy_against_the_reference() -> None:
     assert list(found) == ["april"]
     assert qualities(curves, "nobody") == {}
     assert set(found["april"].plain()) == {"factor", "low", "high"}
+
+
+def test_a_validation_says_it_as_a_plan_takes_it() -> None:
+    found = {"april": {"factor": 1.05, "low": 0.98, "high": 1.12}}
+    first, second = quality_sentences(found)
+    assert "april 1.05 (0.98 to 1.12)" in first
+    assert "quality: {'april': 1.05}" in second
+    assert quality_sentences({}) == []
+
+
+def test_real_runs_of_what_changes_no_gradient_need_as_many_updates() -> None:
+    """Prefix reuse computes the same update, so that its curve is synchronous training's."""
+    runs = Path(__file__).parents[2] / "calibration" / "data" / "real" / "runs"
+    curves = {
+        name: [np.asarray(RunFolder.open(runs / f"{name}-{i}").steps["accuracy"]) for i in range(3)]
+        for name in ("sync", "prefix")
+    }
+    found = qualities(curves, "sync")["prefix"]
+    assert found.low <= 1.0 <= found.high
+    assert found.factor == pytest.approx(1.0, abs=0.1)

@@ -202,7 +202,7 @@ def test_the_report_says_what_the_terminal_warns_of(
     shown = " ".join(capsys.readouterr().out.split())
     validation_report.write(tmp_path / "out", checked)
     page = (tmp_path / "out" / "report.html").read_text()
-    listed = page.partition("<h2>Warnings</h2>")[2].partition("<h2>")[0]
+    listed = page.partition("<h3>To beware of</h3>")[2].partition("</aside>")[0]
     found = validation_text.warnings(checked.to_json())
     assert any("the run itself warned: a <strange> thing [" in warning for warning in found)
     assert any("not among the calibrated policies" in warning for warning in found)
@@ -239,11 +239,12 @@ def test_settings_are_shown_without_their_sections() -> None:
 
 def test_the_page_does_not_overflow_a_telephone(replayed: Validation) -> None:
     """What may be wider than the screen scrolls in a box of its own."""
-    page = validation_page.page(replayed.to_json(), b"")
-    assert "<meta name='viewport' content='width=device-width, initial-scale=1'>" in page
-    assert re.search(r"\.box\{[^}]*overflow-x:auto", page)
-    for wide in re.finditer("<(table|img)", page):
-        assert page[: wide.start()].endswith("<div class='box'>")
+    page = validation_page.page(replayed.to_json())
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1"/>' in page
+    assert re.search(r"\.scroll \{[^}]*overflow-x: auto", page)
+    for wide in re.finditer("<table", page):
+        assert re.search(r'<div class="scroll"[^>]*>$', page[: wide.start()])
+    assert "<img" not in page
 
 
 @pytest.mark.parametrize("columns", [80, 120, 200])

@@ -167,6 +167,14 @@ def test_those_that_fail_are_left_behind() -> None:
     assert world.exact()[best] <= 1.05 * world.exact()[left].min()
 
 
+def test_a_few_are_all_run_to_the_end() -> None:
+    for count in (1, 2, 3):
+        world = World(1, count)
+        standing = race(world.entrants(), Least(), world.simulate, RUNGS)
+        assert standing.final == list(range(count))
+        assert standing.steps == count * RUNGS.last
+
+
 def test_nobody_comes() -> None:
     assert race([], Least(), lambda _: [], RUNGS) == Standing()
 

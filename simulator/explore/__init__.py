@@ -1,0 +1,5 @@
+"""``rollcast explore``: a local page on which the settings of a scenario are moved.
+
+`knobs` says what can be moved and what scenario that makes, `work` simulates one choice, `desk`
+decides what is simulated next, `view` draws, and `app` alone knows the library of the page.
+"""

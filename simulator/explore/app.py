@@ -1,0 +1,205 @@
+"""The page itself, on NiceGUI: sliders on the left, what `view` draws on the right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import groupby
+from typing import Any
+
+from nicegui import app, background_tasks, ui
+from nicegui.events import GenericEventArguments
+
+from simulator.errors import RollcastError
+from simulator.explore.desk import Desk, Memory
+from simulator.explore.knobs import (
+    APART,
+    Knob,
+    chosen,
+    described,
+    knobs,
+    price_of,
+    starts,
+    tried,
+)
+from simulator.explore.view import SYNCHRONOUS, Asked, placed, sentence, view
+from simulator.explore.work import Choice
+from simulator.planner.whole_run import work_of
+from simulator.report.markup import Markup, joined
+from simulator.report.page import resource, script, style
+from simulator.scenario.plan_section import RunSection
+from simulator.scenario.scenario import Scenario
+from simulator.studies.simulate import from_raw
+
+HOST = "127.0.0.1"
+_ELSEWHERE = (0.5, 2.0)
+
+
+class Page:
+    """One browser's page: its settings, its questions and what it shows."""
+
+    def __init__(self, scenario: Scenario, desk: Desk) -> None:
+        self._scenario, self._desk = scenario, desk
+        self._knobs = knobs(scenario)
+        self._values = starts(self._knobs)
+        self._sliders: dict[str, ui.element] = {}
+        self._shown_at: dict[str, Callable[[int], None]] = {}
+        with ui.element("div").classes("explore"):
+            self._said = _text("div", "").classes("said").props("aria-live=polite")
+            with ui.element("div").classes("knobs"):
+                _text("h1", scenario.name)
+                for part, members in groupby(self._knobs, key=lambda knob: knob.part):
+                    _text("h2", part)
+                    for knob in members:
+                        self._control(knob)
+            self._answers = _text("div", "").classes("answers")
+        self._follow()
+        self._refresh()
+
+    def _control(self, knob: Knob) -> None:
+        box = ui.element("div").classes("knob").props(f'data-knob="{knob.name}"')
+        if knob.meaning:
+            box.props["data-tip"] = knob.meaning
+        with box:
+            _text("span", knob.label).classes("label")
+            value = _text("span", knob.write(knob.start)).classes("value")
+            with ui.element("div").classes("control"):
+                if knob.form == "slider":
+                    self._slider(knob, value)
+                else:
+                    self._select(knob, value)
+
+    def _slider(self, knob: Knob, said: Any) -> None:
+        slider = ui.element("input").props("type=range min=0 step=1")
+        slider.props["max"] = len(knob.values) - 1
+        # Its value is the browser's: one that we sent back would be late, and undo the next move.
+        slider.props["defaultValue"] = knob.position
+        slider.props["aria-label"] = knob.label
+
+        def show(position: int) -> None:
+            text = knob.write(knob.values[position])
+            said.set_content(joined(text))
+            slider.props["aria-valuetext"] = text
+
+        def moved(event: GenericEventArguments) -> None:
+            position = min(max(int(event.args), 0), len(knob.values) - 1)
+            show(position)
+            self._set(knob.name, knob.values[position])
+
+        show(knob.position)
+        slider.on("input", moved, throttle=0.05, js_handler="(e) => emit(Number(e.target.value))")
+        self._sliders[knob.name] = slider
+        self._shown_at[knob.name] = show
+
+    def _select(self, knob: Knob, said: Any) -> None:
+        said.set_visibility(False)
+        options = {i: knob.write(value) for i, value in enumerate(knob.values)}
+
+        def moved(position: int) -> None:
+            self._set(knob.name, knob.values[position])
+
+        make: Callable[..., Any] = ui.toggle if knob.form == "toggle" else ui.select
+        control = make(options, value=knob.position, on_change=lambda event: moved(event.value))
+        control.props["aria-label"] = knob.label
+        if knob.form == "select":
+            control.props("dense outlined options-dense").classes("w-full")
+        else:
+            control.props("dense no-caps unelevated")
+
+    def _set(self, name: str, value: Any) -> None:
+        self._values[name] = value
+        self._follow()
+        if name == "gpu" and "usd_per_hour" in self._sliders:
+            price = next(knob for knob in self._knobs if knob.name == "usd_per_hour")
+            self._put(price, price_of(value))
+        self._refresh()
+
+    def _put(self, knob: Knob, value: Any) -> None:
+        """Moves a slider without a hand on it."""
+        self._values[knob.name] = value
+        position = knob.values.index(value)
+        self._shown_at[knob.name](position)
+        slider = self._sliders[knob.name]
+        ui.run_javascript(f"getHtmlElement({slider.id}).value = {position}")
+
+    def _follow(self) -> None:
+        """What has no say as things are cannot be moved."""
+        self._sliders["trainer_share"].props["disabled"] = self._values["placement"] != APART
+
+    def _refresh(self) -> None:
+        background_tasks.create(self._answer())
+
+    async def _answer(self) -> None:
+        """Asks, and shows what is known after each wave: first the chosen policy beside the
+        synchronous one, then the others, then other numbers of GPUs."""
+        values = dict(self._values)
+        try:
+            raw = chosen(self._scenario, values)
+            shape = from_raw(raw).shape
+            names = tried(self._scenario, values)
+        except RollcastError as error:
+            self._show(sentence(f"This cannot run. {error}"), joined(None))
+            return
+        chain = names[values["policy"]]
+        first = list(dict.fromkeys((SYNCHRONOUS, chain)))
+        others = [name for name in names.values() if name not in first]
+        waves = [[Choice(raw, name) for name in each] for each in (first, others)]
+        for scale in _ELSEWHERE:
+            try:
+                elsewhere = chosen(self._scenario, values, scale)
+            except RollcastError:
+                continue  # fewer GPUs than a replica has
+            waves.append([Choice(elsewhere, name) for name in (*first, *others)])
+        gpu = values.get("gpu") or (self._scenario.gpu.name if self._scenario.gpu else "")
+        price = values.get("usd_per_hour", 0.0)
+        rollouts = self._scenario.plan.batch.groups * values["workload.group_size"]
+        work = work_of(RunSection(steps=values["steps"]), rollouts)
+        asked = Asked(chain, work, price, described(shape), gpu)
+        self._answers.classes("busy").props("aria-busy=true")
+        order = list(names.values())
+        try:
+            async for found in self._desk.ask(waves):
+                here = sorted(placed(found, (0, 1)), key=lambda each: order.index(each.chain))
+                self._show(*view(asked, here, placed(found, range(2, len(waves)))))
+                if len(found) == sum(map(len, waves)):
+                    self._answers.props("aria-busy=false")
+        except BrokenProcessPool:
+            why = "A simulation was stopped from outside; start rollcast explore again."
+            self._show(sentence(why), joined(None))
+
+    def _show(self, said: Markup, answers: Markup) -> None:
+        self._answers.classes(remove="busy")
+        self._said.set_content(said)
+        self._answers.set_content(answers)
+
+
+def _text(tag: str, text: str) -> ui.html:
+    """An element that holds text, and never markup."""
+    return ui.html(joined(text), sanitize=False, tag=tag)
+
+
+def serve(scenario: Scenario, pool: Executor, port: int, show: bool) -> None:
+    """Shows the page on this machine alone until it is stopped. pool: what simulates; show: whether
+    a browser is opened."""
+    memory = Memory()
+    own = resource("simulator.explore", "explore.css")
+    ui.add_head_html(f"<style>{style()}\n{own}</style>", shared=True)
+    ui.add_body_html(f"<script>{script()}</script>", shared=True)
+
+    def index() -> None:
+        Page(scenario, Desk(pool, memory))
+
+    app.on_shutdown(lambda: pool.shutdown(wait=False, cancel_futures=True))
+    ui.run(
+        index,
+        host=HOST,
+        port=port,
+        title=f"{scenario.name} - rollcast",
+        dark=None,
+        show=show,
+        reload=False,
+        tailwind=False,
+        show_welcome_message=False,
+        favicon="\N{CHART WITH UPWARDS TREND}",
+    )

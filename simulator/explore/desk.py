@@ -1,0 +1,96 @@
+"""What is simulated next: the newest question first, nothing twice, and never on the page's own
+thread."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import sys
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+
+from simulator.explore.work import Choice, Outcome, outcome, prepare
+
+WORKERS = 2
+KEPT = 2000
+"""Outcomes that are remembered."""
+
+
+def workers(count: int = WORKERS) -> ProcessPoolExecutor:
+    """Processes that simulate. They start here and now where this system can fork: they have then
+    imported what we have, and nothing of the page."""
+    forks = "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
+    context = multiprocessing.get_context("fork" if forks else "spawn")
+    pool = ProcessPoolExecutor(count, context, initializer=prepare)
+    for started in [pool.submit(prepare) for _ in range(count)]:
+        started.result()
+    return pool
+
+
+class Memory:
+    """Outcomes by the key of their choice, the latest asked for kept longest."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._known: OrderedDict[str, Outcome] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: str) -> Outcome | None:
+        """What is known, if it is."""
+        found = self._known.get(key)
+        if found is not None:
+            self._known.move_to_end(key)
+        return found
+
+    def put(self, key: str, found: Outcome) -> None:
+        """Remembers, and forgets what nobody asked for longest."""
+        self._known[key] = found
+        while len(self._known) > self._kept:
+            self._known.popitem(last=False)
+
+
+class Desk:
+    """Answers the questions of one page. Several desks may share workers and memory."""
+
+    def __init__(
+        self,
+        pool: Executor,
+        memory: Memory,
+        simulate: Callable[[Choice], Outcome] = outcome,
+    ) -> None:
+        self._pool, self._memory, self._simulate = pool, memory, simulate
+        self._newest = 0
+        self._free = asyncio.Semaphore(WORKERS)
+
+    async def ask(
+        self, waves: Sequence[Sequence[Choice]]
+    ) -> AsyncIterator[dict[tuple[int, int], Outcome]]:
+        """All outcomes so far by (wave, place), once after each wave. Ends early, in silence, when
+        another question comes: that one is answered instead."""
+        self._newest += 1
+        mine = self._newest
+        found: dict[tuple[int, int], Outcome] = {}
+        for number, wave in enumerate(waves):
+            answers = await asyncio.gather(*(self._answer(choice, mine) for choice in wave))
+            if self._newest != mine:
+                return
+            found.update({(number, place): answer for place, answer in enumerate(answers)
+                          if answer is not None})  # fmt: skip
+            yield found
+
+    async def _answer(self, choice: Choice, mine: int) -> Outcome | None:
+        """None where the question is an old one by now."""
+        key = choice.key
+        known = self._memory.get(key)
+        if known is not None:
+            return known
+        async with self._free:
+            if self._newest != mine:
+                return None
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(self._pool, self._simulate, choice)
+        self._memory.put(key, found)
+        return found

@@ -1,0 +1,280 @@
+"""What can be moved on the page, and the scenario that comes of it.
+
+A knob's values are a finite list, in which the scenario's own always is: a slider moves from one to
+the next, and what was simulated once is known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from simulator.costs.hardware import gpu_presets
+from simulator.errors import ScenarioError
+from simulator.options import declared
+from simulator.policies import registry
+from simulator.policies.spelling import read_terms, spell_term
+from simulator.scenario.file import RawScenario, override
+from simulator.scenario.scenario import Scenario
+from simulator.workload.length_specs import DrawnLengths, PresetLengths, length_presets
+from simulator.world import ClusterShape
+
+Form = Literal["slider", "toggle", "select"]
+Values = Mapping[str, Any]
+
+OVER_SAMPLING, STALENESS = "over_sampling", "max_staleness"
+_FOLLOWED = (OVER_SAMPLING, STALENESS)
+STANDARD = ("sync", "april", "tail_batching", "one_step_off", "fully_async", "pipeline_rl",
+            "colocate_async")  # fmt: skip
+"""Policies that are tried beside the scenario's own, in the order of the table."""
+
+_POWERS = tuple(2**i for i in range(11))
+TOGETHER, APART = "colocated", "disaggregated"
+_EIGHTHS = 8
+_OF_THE_SPLIT = {"gpus", "placement", "tensor_parallel", "trainer_share"}
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One setting. values: what it may be, in order; start: the scenario's own; write: how a value
+    is shown; meaning: what it does."""
+
+    name: str
+    label: str
+    part: str
+    form: Form
+    values: tuple[Any, ...]
+    start: Any
+    write: Callable[[Any], str] = str
+    meaning: str = ""
+
+    @property
+    def position(self) -> int:
+        """Of the scenario's own value."""
+        return self.values.index(self.start)
+
+
+def knobs(scenario: Scenario) -> list[Knob]:
+    """What can be moved in a scenario, by the parts of the page."""
+    return [*_gpus(scenario), *_policy(scenario), *_workload(scenario), *_run(scenario)]
+
+
+def starts(found: Iterable[Knob]) -> dict[str, Any]:
+    """The scenario's own values."""
+    return {knob.name: knob.start for knob in found}
+
+
+def _gpus(scenario: Scenario) -> list[Knob]:
+    shape, data = scenario.shape, scenario.raw.data
+    tensor = (data.get("cluster") or {}).get("tensor_parallel") or 1
+    found = []
+    preset = _gpu_preset(data)
+    if preset is not None:
+        found.append(Knob("gpu", "GPU", "GPUs", "select", tuple(gpu_presets()), preset))
+    placement = TOGETHER if shape.colocated else APART
+    trainer = shape.trainer_gpus / shape.gpus
+    return [
+        *found,
+        Knob("gpus", "GPUs in all", "GPUs", "slider", _with(_POWERS, shape.gpus), shape.gpus),
+        Knob("placement", "Placement", "GPUs", "toggle", (TOGETHER, APART), placement,
+             meaning="whether replicas and trainer take turns on the same GPUs"),
+        Knob("tensor_parallel", "Tensor parallel", "GPUs", "toggle",
+             _with((1, 2, 4, 8), tensor), tensor, meaning="GPUs of one replica"),
+        Knob("trainer_share", "Trainer's share", "GPUs", "slider",
+             _with([i / _EIGHTHS for i in range(1, _EIGHTHS)], trainer if trainer < 1 else 0.5),
+             trainer if trainer < 1 else 0.5, lambda value: f"{100 * value:.3g} %",
+             "of the GPUs, where it has its own"),
+    ]  # fmt: skip
+
+
+def _policy(scenario: Scenario) -> list[Knob]:
+    own = _parameters(scenario.policy_name)
+    over, stale = own.get(OVER_SAMPLING, 2.0), own.get(STALENESS, 2)
+    chains = _chains(scenario.policy_name)
+    return [
+        Knob("policy", "Shown in the timeline", "Policy", "select", chains,
+             chains[0] if chains[0] != "sync" else chains[1]),
+        Knob(OVER_SAMPLING, "Over-sampling", "Policy", "slider",
+             _with([1 + i / 10 for i in range(21)], over), over, lambda value: f"{value:g}x",
+             "groups launched, over the batch: april, tail_batching"),
+        Knob(STALENESS, "Staleness allowed", "Policy", "slider",
+             _with((0, 1, 2, 3, 4, 6, 8), stale), stale, lambda value: f"{value:g} versions",
+             "fully_async, colocate_async"),
+    ]  # fmt: skip
+
+
+def _workload(scenario: Scenario) -> list[Knob]:
+    workload = scenario.raw.data["workload"]
+    batch, cap = scenario.plan.batch, workload["max_new_tokens"]
+    found = [
+        Knob("workload.group_size", "Group size", "Rollouts", "slider",
+             _with(_POWERS[:8], batch.group_size), batch.group_size,
+             meaning="rollouts of each prompt"),
+        Knob("workload.max_new_tokens", "Cap on a response", "Rollouts", "slider",
+             _with([2**i for i in range(8, 18)], cap), cap, lambda value: f"{value:,} tokens"),
+    ]  # fmt: skip
+    lengths = _one_kind(workload.get("lengths"))
+    if lengths is None:
+        return found
+    median = lengths["median_tokens"]
+    factors = (0.25, 0.35, 0.5, 0.7, 0.85, 1, 1.2, 1.4, 2, 2.8, 4)
+    spreads = [i / 20 for i in range(31)]
+    return [
+        *found,
+        Knob("workload.lengths.median_tokens", "Median length", "Rollouts", "slider",
+             tuple(median * factor for factor in factors), median,
+             lambda value: f"{value:,.0f} tokens"),
+        Knob("workload.lengths.between_sd", "Spread between prompts", "Rollouts", "slider",
+             _with(spreads, lengths["between_sd"]), lengths["between_sd"],
+             lambda value: f"{value:.3g}", "standard deviation of the log length"),
+        Knob("workload.lengths.within_sd", "Spread within a prompt", "Rollouts", "slider",
+             _with(spreads, lengths["within_sd"]), lengths["within_sd"],
+             lambda value: f"{value:.3g}", "standard deviation of the log length"),
+    ]  # fmt: skip
+
+
+def _run(scenario: Scenario) -> list[Knob]:
+    steps = max(scenario.steps, 1)
+    found = [
+        Knob("steps", "Steps of the whole run", "The run", "slider",
+             _with((20, 50, 100, 200, 500, 1000, 2000, 5000), steps), steps,
+             lambda value: f"{value:,}"),
+    ]  # fmt: skip
+    if scenario.gpu is not None:
+        price = scenario.gpu.usd_per_hour
+        presets = [gpu.usd_per_hour for gpu in gpu_presets().values()]
+        found.append(
+            Knob("usd_per_hour", "Price of a GPU", "The run", "slider",
+                 _with([*(i / 4 for i in range(41)), *presets], price), price,
+                 lambda value: f"${value:.2f} an hour" if value else "none")
+        )  # fmt: skip
+    return found
+
+
+def _with(values: Iterable[Any], own: Any) -> tuple[Any, ...]:
+    return tuple(sorted({*values, own}))
+
+
+def _gpu_preset(data: Mapping[str, Any]) -> str | None:
+    gpu = data.get("gpu")
+    name = gpu.get("preset") if isinstance(gpu, Mapping) else gpu
+    return name if isinstance(name, str) and name in gpu_presets() else None
+
+
+def price_of(preset: str) -> float:
+    """US dollars an hour of a GPU preset."""
+    return gpu_presets()[preset].usd_per_hour
+
+
+def _one_kind(spec: Any) -> dict[str, float] | None:
+    """Median and spreads of lengths that have one median, else None."""
+    if not isinstance(spec, Mapping):
+        return None
+    known: Mapping[str, Any] = spec
+    if "preset" in spec:
+        preset = length_presets()[spec["preset"]]
+        if len(preset.model.components) > 1:
+            return None
+        known = {**preset.lengths, **spec}
+    keys = ("median_tokens", "between_sd", "within_sd")
+    kinds = (*DrawnLengths.__dataclass_fields__, *PresetLengths.__dataclass_fields__)
+    if not set(spec) <= set(kinds) or any(known.get(key) is None for key in keys):
+        return None
+    return {key: float(known[key]) for key in keys}
+
+
+# Policies
+
+
+def _chains(own: str) -> tuple[str, ...]:
+    """The scenario's own policy, then the standard ones."""
+    terms = [term.name for term in read_terms(own)]
+    others = [name for name in STANDARD if terms != [name]]
+    return (own, *others)
+
+
+def _parameters(chain: str) -> dict[str, Any]:
+    """What a chain says of the parameters that have a slider."""
+    return {key: value for term in read_terms(chain) for key, value in term.given.items()
+            if key in _FOLLOWED}  # fmt: skip
+
+
+def tried(scenario: Scenario, values: Values) -> dict[str, str]:
+    """The chains to try, with over-sampling and staleness as they are set; by the name that the
+    select has."""
+    return {chain: _set(chain, values) for chain in _chains(scenario.policy_name)}
+
+
+def _set(chain: str, values: Values) -> str:
+    """The chain with the sliders' values for the parameters that its policies have."""
+    parts = []
+    for term in read_terms(chain):
+        if term.name == registry.SYNCHRONOUS:
+            parts.append(term.name)
+            continue
+        kind = registry.find(term.name, "policy")
+        known = {option.key: option.default for option in declared(kind)}
+        given = {**term.given, **{key: values[key] for key in _FOLLOWED if key in known}}
+        changed = [(key, value) for key, value in given.items() if known.get(key) != value]
+        parts.append(spell_term(term.name, changed))
+    return "+".join(parts)
+
+
+# The scenario
+
+
+def chosen(scenario: Scenario, values: Values, scale: float = 1.0) -> RawScenario:
+    """The scenario with what was moved, as far as a simulation depends on it. scale: of the number
+    of GPUs.
+
+    Raises ScenarioError for GPUs that cannot be split so.
+    """
+    own = starts(knobs(scenario))
+    moved = {key: value for key, value in values.items() if value != own[key]}
+    settings: list[tuple[str, Any]] = []
+    if scale != 1 or moved.keys() & _OF_THE_SPLIT:
+        settings += _split(scenario, values, scale)
+    if "gpu" in moved:
+        settings.append(("gpu", values["gpu"]))
+    settings += [(key, value) for key, value in moved.items() if key.startswith("workload.")]
+    texts = [f"{key}={json.dumps(value)}" for key, value in settings]
+    return override(scenario.raw, texts, option="the page's")
+
+
+def _split(scenario: Scenario, values: Values, scale: float) -> Sequence[tuple[str, Any]]:
+    gpus = int(values["gpus"] * scale)
+    stages = (scenario.raw.data.get("cluster") or {}).get("pipeline_parallel") or 1
+    tensor = values["tensor_parallel"]
+    replica = tensor * stages
+    if values["placement"] == TOGETHER:
+        replicas, left = divmod(gpus, replica)
+        if left or not replicas:
+            message = f"{gpus} GPUs cannot be divided into replicas of {replica}"
+            raise ScenarioError("cluster.tensor_parallel", message)
+        trainer = gpus
+        if scenario.shape.colocated:  # a trainer on some of the replicas' GPUs stays on that share
+            trainer = max(1, round(gpus * scenario.shape.trainer_gpus / scenario.shape.gpus))
+    else:
+        replicas = round((gpus - gpus * values["trainer_share"]) / replica)
+        replicas = min(max(replicas, 1), (gpus - 1) // replica)
+        trainer = gpus - replicas * replica
+        if replicas < 1:
+            message = f"{gpus} GPUs do not hold a replica of {replica} and a trainer beside it"
+            raise ScenarioError("cluster.placement", message)
+    return (
+        ("cluster.placement", values["placement"]),
+        ("cluster.replicas", replicas),
+        ("cluster.tensor_parallel", tensor),
+        ("cluster.trainer_gpus", trainer),
+    )
+
+
+def described(shape: ClusterShape) -> str:
+    """The split in words."""
+    several = "s" if shape.replicas > 1 else ""
+    said = f"{shape.replicas} replica{several} of {shape.gpus_per_replica} GPU"
+    said += "s" if shape.gpus_per_replica > 1 else ""
+    own = "on the same GPUs" if shape.colocated else f"on {shape.trainer_gpus} of its own"
+    return f"{said}, the trainer {own}"

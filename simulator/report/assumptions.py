@@ -1,0 +1,137 @@
+"""What a forecast rests on: every value of the scenario, and where it is from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.report.markup import Markup, tag
+from simulator.report.parts import Column, Row, folded, section, table
+from simulator.scenario.scenario import Scenario
+
+GIVEN = "given"
+_UNSAID = ("policy", "steps", "seed", "name", "plan")
+_PARTS_OF_THEIR_OWN = ("_model.", "speculative.", ".sync.")  # defaults that few runs have a use for
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """A value. kind: ``given`` in the scenario, or what a preset or a default is: ``measured``,
+    ``fitted``, ``published``, ``datasheet``, ``assumed``, or '' where it does not say."""
+
+    key: str
+    value: str
+    kind: str
+    source: str
+
+
+def given(scenario: Scenario) -> list[Assumption]:
+    """What the scenario says itself."""
+    where = scenario.raw.name
+    return [
+        Assumption(key, _said(value), GIVEN, scenario.raw.overridden.get(key, where))
+        for key, value in flat(scenario.raw.data)
+        if key.split(".")[0] not in _UNSAID
+    ]
+
+
+def of_presets(scenario: Scenario) -> list[Assumption]:
+    """The figures of the presets that it names, but for those that it gives itself."""
+    found = []
+    data = scenario.raw.data
+    said = {key for key, _ in flat(data)}
+    if scenario.gpu is not None:
+        for figure, about in scenario.gpu.provenance.items():
+            if f"gpu.{figure}" in said:
+                continue
+            value = f"{getattr(scenario.gpu, figure):.4g}"
+            found.append(Assumption(f"gpu.{figure}", value, about.kind, about.source))
+    if isinstance(data.get("model"), str):
+        model = getattr(scenario.cost, "model", None)
+        source = getattr(model, "source", "")
+        found.append(Assumption("model", data["model"], "published" if source else "", source))
+    lengths = data["workload"].get("lengths")
+    if isinstance(lengths, Mapping) and "preset" in lengths:
+        from simulator.workload.length_specs import length_presets
+
+        preset = length_presets()[lengths["preset"]]
+        prompts = preset.details.get("prompts")
+        source = preset.source + (f", {prompts} prompts" if prompts else "")
+        errors = preset.details.get("standard_errors", {})
+        for key, value in preset.lengths.items():
+            if key in lengths:
+                continue
+            off = f" ± {errors[key]:g}" if key in errors else ""
+            text = f"{_said(value)}{off}"
+            found.append(Assumption(f"workload.lengths.{key}", text, preset.kind, source))
+    return found
+
+
+def of_defaults(scenario: Scenario) -> list[Assumption]:
+    """The defaults that have a source, of sections that count here."""
+    from simulator.scenario.reference import reference
+
+    said = {key for key, _ in flat(scenario.raw.data)}
+    cost = scenario.raw.data.get("cost", "roofline")
+    of_the_roofline = cost == "roofline" or (isinstance(cost, Mapping) and "roofline" in cost)
+    prefixes = ("engine.", *(("cost.roofline.",) if of_the_roofline else ()))
+    return [
+        Assumption(entry.key, entry.default, *_split(entry.source))
+        for entry in reference()
+        if entry.key.startswith(prefixes)
+        if entry.source and entry.default not in ("", "null") and entry.key not in said
+        if not any(part in entry.key for part in _PARTS_OF_THEIR_OWN)
+    ]
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a mapping by dotted key."""
+    for name, value in values.items():
+        key = f"{above}.{name}" if above else str(name)
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, key)
+        else:
+            yield key, value
+
+
+def assumptions(scenario: Scenario) -> Markup:
+    """The part of a page that says what it rests on."""
+    parts = (
+        ("Given in the scenario", given(scenario)),
+        ("Figures of presets", of_presets(scenario)),
+        ("Defaults that have a source", of_defaults(scenario)),
+    )
+    return section(
+        "What it rests on",
+        [folded(f"{name} ({len(rows)})", _table(rows, name)) for name, rows in parts if rows],
+        about="Measured, fitted, published or of a datasheet, each figure with its source; what is "
+        "only assumed is marked.",
+    )
+
+
+def _table(rows: Iterable[Assumption], caption: str) -> Markup:
+    columns = (Column("key", text=True), Column("value", text=True), Column("it is", text=True),
+               Column("source", text=True))  # fmt: skip
+    return table(
+        columns,
+        [Row((row.key, row.value, _mark(row.kind), row.source)) for row in rows],
+        caption,
+    )
+
+
+def _mark(kind: str) -> Markup:
+    return tag("span", kind, class_=f"kind {kind}") if kind else Markup()
+
+
+def _split(source: str) -> tuple[str, str]:
+    """The kind that a default's source begins with, and the source."""
+    kind, colon, rest = source.partition(": ")
+    known = ("measured", "fitted", "assumed", "datasheet", "published")
+    return (kind, rest) if colon and kind in known else ("", source)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,181 @@
+"""What is gained against what it costs: a scatter, and the choices that no other beats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from simulator.planner.frontier import on_front
+from simulator.report.markup import Markup, tag
+from simulator.report.parts import figure, key
+from simulator.report.scale import around, marks
+
+_HEIGHT_PX = 320
+_LABEL_PX = 15
+_LONGEST_LABEL = 34
+_UPON_EACH_OTHER = 1.5  # per cent of the picture
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A choice. x, y: less is better. low, high: the ends of x's 90 % interval. tip: what is said
+    of it, in lines. chosen: whether it is the one that the page is about."""
+
+    name: str
+    x: float
+    y: float
+    tip: str
+    low: float | None = None
+    high: float | None = None
+    chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What an axis shows, and how a round value on it is written."""
+
+    label: str
+    write: Callable[[float], str]
+
+
+def front(points: Sequence[Point], x: Axis, y: Axis, chosen: str = "the choice") -> Markup:
+    """The scatter, each choice to be pointed at or tabbed to; nothing where there is no choice.
+
+    chosen: what the point is that the page is about.
+    """
+    if not points:
+        return Markup()
+    ahead = on_front([point.x for point in points], [point.y for point in points])
+    best = sorted(np.flatnonzero(ahead).tolist(), key=lambda i: points[i].x)
+    wide = [end for p in points for end in (p.x, p.low, p.high) if end is not None]
+    across, up = around(wide), around([point.y for point in points])
+
+    def at(point_x: float, point_y: float) -> tuple[float, float]:
+        return (
+            100 * (point_x - across[0]) / (across[1] - across[0]),
+            100 * (up[1] - point_y) / (up[1] - up[0]),
+        )
+
+    places = [at(point.x, point.y) for point in points]
+    picture = tag(
+        "svg",
+        _grid(across, up, x, y, at),
+        _staircase([places[i] for i in best]),
+        [_whisker(p, at) for p in points if p.low is not None and p.high is not None],
+        _dots(points, places, set(best)),
+        _labels(points, places, set(best)),
+        width="100%",
+        height=_HEIGHT_PX,
+        role="group",
+        aria_label=f"{x.label} against {y.label}, {len(points)} choices",
+    )
+    entries = [("dot-best", "no other is better in both"), ("dot-other", "another is")]
+    if any(point.chosen for point in points):
+        entries.insert(0, ("dot-chosen", chosen))
+    return figure(tag("div", picture, class_="plot"), "", key(entries))
+
+
+Place = Callable[[float, float], tuple[float, float]]
+
+
+def _grid(
+    across: tuple[float, float], up: tuple[float, float], x: Axis, y: Axis, at: Place
+) -> list[Markup]:
+    found = []
+    for value in marks(*up, 5):
+        top = _percent(at(across[0], value)[1])
+        found.append(tag("line", x1="0", x2="100%", y1=top, y2=top, class_="grid"))
+        found.append(tag("text", y.write(value), x="-8", y=top, dy="4", text_anchor="end"))
+    for value in marks(*across, 5):
+        left = _percent(at(value, up[0])[0])
+        found.append(tag("text", x.write(value), x=left, y="100%", dy="18", text_anchor="middle"))
+    found.append(tag("line", x1="0", x2="100%", y1="100%", y2="100%", class_="grid"))
+    found.append(tag("text", x.label, x="50%", y="100%", dy="40", text_anchor="middle",
+                     class_="axis"))  # fmt: skip
+    found.append(tag("text", y.label, x="-8", y="0", dy="-12", class_="axis"))
+    return found
+
+
+def _staircase(places: Sequence[tuple[float, float]]) -> list[Markup]:
+    """From each choice of the front to the right, and down to the next one."""
+    found = []
+    for (left, high), (right, low) in pairwise(places):
+        a, b, top, bottom = map(_percent, (left, right, high, low))
+        found.append(tag("line", x1=a, x2=b, y1=top, y2=top, class_="front"))
+        found.append(tag("line", x1=b, x2=b, y1=top, y2=bottom, class_="front"))
+    return found
+
+
+def _whisker(point: Point, at: Place) -> Markup:
+    assert point.low is not None
+    assert point.high is not None
+    (low, top), (high, _) = at(point.low, point.y), at(point.high, point.y)
+    ends = {"x1": _percent(low), "x2": _percent(high), "y1": _percent(top), "y2": _percent(top)}
+    return tag("line", **ends, class_="whisker")
+
+
+def _dots(
+    points: Sequence[Point], places: Sequence[tuple[float, float]], best: set[int]
+) -> list[Markup]:
+    def kind(i: int) -> str:
+        return "chosen" if points[i].chosen else "best" if i in best else "other"
+
+    order = sorted(range(len(points)), key=lambda i: (points[i].chosen, places[i]))
+    return [
+        tag(
+            "circle",
+            cx=_percent(places[i][0]),
+            cy=_percent(places[i][1]),
+            r="7" if points[i].chosen else "5.5",
+            class_=f"dot {kind(i)}",
+            tabindex=0,
+            role="img",
+            data_tip=points[i].tip,
+            aria_label=points[i].tip,
+        )
+        for i in order
+    ]
+
+
+def _labels(
+    points: Sequence[Point], places: Sequence[tuple[float, float]], best: set[int]
+) -> list[Markup]:
+    """Names of the choice and the front, moved down where they would meet; of dots that lie upon
+    each other, one has its name."""
+    found = []
+    taken: list[tuple[float, float]] = []
+    named: list[int] = []
+    for i in sorted(best | {i for i, point in enumerate(points) if point.chosen},
+                    key=lambda i: not points[i].chosen):  # fmt: skip
+        if not any(math.dist(places[i], places[other]) < _UPON_EACH_OTHER for other in named):
+            named.append(i)
+    for i in sorted(named, key=lambda i: places[i][1]):
+        left, top = places[i]
+        y_px = top / 100 * _HEIGHT_PX
+        while any(abs(left - a) < 45 and abs(y_px - b) < _LABEL_PX for a, b in taken):
+            y_px += _LABEL_PX
+        taken.append((left, y_px))
+        end = left > 60
+        name = points[i].name
+        found.append(
+            tag(
+                "text",
+                name if len(name) <= _LONGEST_LABEL else name[: _LONGEST_LABEL - 1] + "…",
+                x=_percent(left),
+                y=y_px,
+                dx="-12" if end else "12",
+                dy="4" if end else "-7",  # above the line that goes on to the right
+                text_anchor="end" if end else None,
+                class_="label chosen" if points[i].chosen else "label",
+                aria_hidden="true",
+            )
+        )
+    return found
+
+
+def _percent(value: float) -> str:
+    return f"{value:.2f}%"

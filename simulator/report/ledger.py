@@ -1,0 +1,109 @@
+"""Where the tokens went, and where the GPUs' time went: bars that sum to all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.report.markup import Content, Markup, joined, tag
+from simulator.report.parts import key
+from simulator.results.figures import count, share
+from simulator.results.metrics import (
+    CAUSES,
+    gpu_lanes,
+    intersection,
+    total_s,
+    underfilled_intervals,
+)
+from simulator.spans import Run
+
+USES = (
+    ("rollout", "rollout", "rollouts"),
+    ("tail", "tail", "their tail, a replica under a quarter of its peak"),
+    ("train", "train", "training"),
+    ("sync", "sync", "weight sync and switches"),
+    *((cause, "idle", f"idle, waiting for {said}") for cause, said in zip(
+        CAUSES, ("stragglers", "the trainer", "rollouts", "nothing"), strict=True)),
+)  # fmt: skip
+"""What GPUs do: (what, class of its colour, in words)."""
+
+FATES = (
+    ("trained_tokens", "rollout", "trained on"),
+    ("masked_tokens", "train", "masked in the loss"),
+    ("dropped_tokens", "lost", "dropped"),
+    ("carried_tokens", "idle", "carried, unfinished at the end"),
+)
+"""What became of the tokens generated: (figure of the summary, class of its colour, in words)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a bar. kind: the class of its colour; tip: what is said of it."""
+
+    kind: str
+    share: float
+    tip: str
+
+
+def gpu_use(run: Run) -> dict[str, float]:
+    """What the GPUs' time was spent on, as shares of it by `USES`; they sum to 1."""
+    held_s = run.shape.gpus * run.makespan_s
+    spent = {what: 0.0 for what, _, _ in USES}
+    underfilled = underfilled_intervals(run)
+    for lane in gpu_lanes(run):
+        for what, intervals in {**lane.busy, **lane.idle}.items():
+            spent[what] += lane.gpus * total_s(intervals)
+        if lane.replica >= 0:
+            few = intersection(lane.busy["rollout"], underfilled[lane.replica])
+            spent["tail"] += lane.gpus * total_s(few)
+            spent["rollout"] -= lane.gpus * total_s(few)
+    return {what: spent_s / held_s if held_s else 0.0 for what, spent_s in spent.items()}
+
+
+def time_parts(use: Mapping[str, float]) -> list[Part]:
+    """The bar of `gpu_use`."""
+    return [Part(kind, use[what], f"{said}: {share(use[what])} of GPU time")
+            for what, kind, said in USES]  # fmt: skip
+
+
+def token_parts(summary: Mapping[str, Any]) -> list[Part]:
+    """The bar of what became of a run's tokens."""
+    generated = max(summary["generated_tokens"], 1)
+    return [
+        Part(kind, summary[what] / generated,
+             f"{said}: {count(summary[what])} tokens, {share(summary[what] / generated)}")
+        for what, kind, said in FATES
+    ]  # fmt: skip
+
+
+def time_key(causes: Sequence[Mapping[str, float]]) -> Markup:
+    """The key to bars of time; causes: the `gpu_use` of each."""
+    shown = [(kind, said) for what, kind, said in USES
+             if kind != "idle" and any(use[what] > 0 for use in causes)]  # fmt: skip
+    return key([*shown, ("idle", "idle")])
+
+
+def token_key() -> Markup:
+    """The key to bars of tokens."""
+    return key([(kind, said) for _, kind, said in FATES])
+
+
+def bars(rows: Sequence[tuple[str, Sequence[Part]]]) -> Markup:
+    """Bars one below the other, each part to be pointed at or tabbed to."""
+    cells: list[Content] = []
+    for name, parts in rows:
+        shown = [part for part in parts if part.share > 0]
+        cells.append(tag("div", name))
+        cells.append(
+            tag(
+                "div",
+                [
+                    tag("span", class_=part.kind, style=f"flex:{part.share:.5f} 0 0", tabindex=0,
+                        role="img", data_tip=part.tip, aria_label=part.tip)
+                    for part in shown
+                ],
+                class_="bar",
+            )
+        )  # fmt: skip
+    return tag("div", joined(cells), class_="bars")

@@ -1,0 +1,64 @@
+"""HTML and SVG that is safe by its making: text is escaped, and only `Markup` is not.
+
+An attribute's name may end in an underscore, for Python's own words, and has hyphens for the
+others: ``class_``, ``data_tip``, ``aria_label``. None leaves it out, True writes it alone.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+
+from simulator.visible import visible_lines
+
+Value = str | float | bool | None
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+Content = str | float | Iterable["Content"] | None
+"""What may stand in an element: `Markup` as it is, other text and numbers escaped, nothing for
+None, and a list of them."""
+
+_EMPTY = frozenset({"meta", "br", "path", "line", "circle", "rect", "link", "input"})
+
+
+def tag(name: str, /, *content: Content, **attributes: Value) -> Markup:
+    """An element, ``content`` inside."""
+    given = "".join(_attribute(key, value) for key, value in attributes.items())
+    inside = joined(content)
+    if name in _EMPTY and not inside:
+        return Markup(f"<{name}{given}/>")
+    return Markup(f"<{name}{given}>{inside}</{name}>")
+
+
+def joined(content: Content) -> Markup:
+    """Content one after the other, escaped where it is no markup."""
+    if content is None:
+        return Markup()
+    if isinstance(content, Markup):
+        return content
+    if isinstance(content, str):
+        return Markup(html.escape(visible_lines(content)))
+    if isinstance(content, int | float):
+        return Markup(str(content))
+    return Markup("".join(joined(each) for each in content))
+
+
+def number(value: float) -> str:
+    """A coordinate: no more digits than a screen has."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _attribute(key: str, value: Value) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.removesuffix("_").replace("_", "-")
+    if value is True:
+        return f" {name}"
+    said = number(value) if isinstance(value, float) else visible_lines(str(value))
+    return f' {name}="{html.escape(said)}"'

@@ -1,0 +1,55 @@
+"""A page that holds all that it needs: style and script inside, nothing fetched."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+from simulator.report.markup import Content, Markup, joined, tag
+
+# Nothing may be fetched and nothing sent, whatever a page says.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+def page(title: str, *content: Content, subtitle: str = "") -> str:
+    """A whole document. title, subtitle: what it is about, at its head."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("title", title),
+        Markup(f"<style>{style()}</style>"),
+    )
+    heading = tag(
+        "header", tag("h1", title), tag("p", subtitle, class_="subtitle") if subtitle else None
+    )
+    foot = tag("footer", tag("p", "A forecast by rollcast. Every figure is simulated, "
+                             "unless it says measured."))  # fmt: skip
+    body = tag(
+        "body",
+        tag("main", heading, content, foot, class_="page"),
+        Markup(f"<script>{script()}</script>"),
+    )
+    return f'<!doctype html>\n<html lang="en">{joined([head, body])}</html>\n'
+
+
+@cache
+def style() -> str:
+    """The style sheet of all pages."""
+    return resource(__package__, "page.css")
+
+
+@cache
+def script() -> str:
+    """What makes pages answer: tooltips by pointer and keyboard, and copying."""
+    return resource(__package__, "page.js")
+
+
+def resource(package: str, name: str) -> str:
+    """A style sheet or script of ours, to be put into a page."""
+    text = resources.files(package).joinpath(name).read_text("utf-8")
+    if "</" in text:
+        raise RuntimeError(f"{name} would end the element that it stands in")
+    return text.strip()

@@ -1,0 +1,138 @@
+"""What pages are made of: figures at a glance, tables, lists, what can be unfolded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from simulator.report.markup import Content, Markup, joined, tag
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table. meaning: what its heading's tooltip says. text: whether it holds words,
+    which stand to the left and may be broken. narrow: whether a phone shows it too."""
+
+    heading: str
+    meaning: str = ""
+    text: bool = False
+    narrow: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table. chosen: the one that the page is about. apart: one that stands back, such
+    as a choice that cannot be run."""
+
+    cells: Sequence[Content]
+    chosen: bool = False
+    apart: bool = False
+
+
+def breakable(name: str) -> Markup:
+    """A name that may be broken where its parts are joined."""
+    return Markup("<wbr/>".join(joined(part) for part in re.split(r"(?<=[(+,])(?=.)", name)))
+
+
+def section(heading: str, *content: Content, about: str = "") -> Markup:
+    """A part of a page with a heading, and a sentence ``about`` it."""
+    lead = tag("p", about, class_="about") if about else None
+    return tag("section", tag("h2", heading), lead, content)
+
+
+def headline(lead: Content, *more: Content) -> Markup:
+    """The answer: one sentence large, the others below it."""
+    said = [tag("p", each) for each in more if each]
+    return tag("div", tag("p", lead, class_="lead"), said, class_="headline")
+
+
+def tiles(figures: Sequence[tuple[str, str, str]]) -> Markup:
+    """Figures at a glance: (what it is, the figure, what to know of it)."""
+    return tag(
+        "dl",
+        [
+            tag("div", tag("dt", what), tag("dd", figure, tag("small", note) if note else None))
+            for what, figure, note in figures
+        ],
+        class_="tiles",
+    )
+
+
+def table(columns: Sequence[Column], rows: Iterable[Row], caption: str = "") -> Markup:
+    """A table in a box that scrolls by itself, so that the page never does; the first column stays
+    in view. Columns that are not narrow are left out on a phone."""
+    head = [_cell("th", column, column.heading, scope="col") for column in columns]
+    body = [
+        tag(
+            "tr",
+            [_cell("td" if i else "th", column, cell, scope=None if i else "row")
+             for i, (column, cell) in enumerate(zip(columns, row.cells, strict=True))],
+            class_="chosen" if row.chosen else "apart" if row.apart else None,
+        )
+        for row in rows
+    ]  # fmt: skip
+    named = tag("caption", caption, class_="unseen") if caption else None
+    grid = tag("table", named, tag("thead", tag("tr", head)), tag("tbody", body))
+    return tag("div", grid, class_="scroll", tabindex=0, role="region", aria_label=caption or None)
+
+
+def _cell(name: str, column: Column, content: Content, scope: str | None = None) -> Markup:
+    kind = " ".join(
+        word for word, holds in (("text", column.text), ("wide", not column.narrow)) if holds
+    )
+    tip = column.meaning if scope == "col" and column.meaning else None
+    return tag(
+        name,
+        content,
+        class_=kind or None,
+        scope=scope,
+        data_tip=tip,
+        tabindex=0 if tip else None,
+    )
+
+
+def listed(items: Iterable[Content], class_: str | None = None) -> Markup:
+    """A list."""
+    return tag("ul", [tag("li", item) for item in items], class_=class_)
+
+
+def notes(warnings: Sequence[str]) -> Markup:
+    """What to beware of; nothing where there is nothing."""
+    if not warnings:
+        return Markup()
+    return tag("aside", tag("h3", "To beware of"), listed(warnings), class_="notes")
+
+
+def folded(summary: str, *content: Content, is_open: bool = False) -> Markup:
+    """What is unfolded by a click."""
+    return tag("details", tag("summary", summary), content, open=is_open)
+
+
+def code(text: str, what: str) -> Markup:
+    """Text to copy. what: how the button is called for those who do not see it."""
+    return tag(
+        "div",
+        tag("button", "Copy", type="button", data_copy=True, aria_label=f"Copy {what}"),
+        tag("pre", tag("code", text), tabindex=0),
+        class_="code",
+    )
+
+
+def key(entries: Iterable[tuple[str, str]]) -> Markup:
+    """The key to a picture: (class of the colour, what it means)."""
+    return tag(
+        "ul",
+        [tag("li", tag("i", class_=f"swatch {kind}"), said) for kind, said in entries],
+        class_="key",
+    )
+
+
+def figure(picture: Content, caption: str, *more: Content) -> Markup:
+    """A picture with what it shows."""
+    return tag("figure", picture, more, tag("figcaption", caption) if caption else None)
+
+
+def paragraphs(items: Iterable[str]) -> Markup:
+    """Sentences, each a paragraph."""
+    return joined([tag("p", item) for item in items])

@@ -1,0 +1,26 @@
+"""The part of a page that says how to make it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from simulator.report.markup import Markup
+from simulator.report.parts import code, section
+from simulator.results.write import plain
+
+_ABOUT = ("Save the scenario, with every setting applied, as scenario.yaml; paths in it start from "
+          "its folder. The same version of rollcast gives the same figures.")  # fmt: skip
+
+
+def reproduced(data: Mapping[str, Any], command: str, about: str = _ABOUT) -> Markup:
+    """The command, and the scenario that it is for. data: the scenario's mapping."""
+    text = yaml.safe_dump(plain(dict(data)), sort_keys=False, allow_unicode=True, width=90)
+    return section(
+        "How to make it again",
+        code(command, "the command"),
+        code(text, "the scenario"),
+        about=about,
+    )

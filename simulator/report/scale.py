@@ -1,0 +1,36 @@
+"""Axes of pictures: round marks, and where a value stands between two others."""
+
+from __future__ import annotations
+
+import math
+
+
+def marks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round values from ``low`` to ``high``, 1, 2 or 5 times a power of ten apart, ``most`` of them
+    or fewer."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / max(most, 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(
+        factor * power
+        for factor in (1, 2, 5, 10, 20)
+        if math.floor(high / (factor * power)) - math.ceil(low / (factor * power)) + 1 <= most
+    )
+    return [
+        i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    ]
+
+
+def around(values: list[float]) -> tuple[float, float]:
+    """Ends of an axis that holds the values with room beside them; from 0 where that is near."""
+    low, high = min(values), max(values)
+    room = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
+    return (0.0 if 0 <= low < 0.4 * high else low - room), high + room
+
+
+def time_unit(span_s: float) -> tuple[float, str]:
+    """Seconds of the unit that a span of time is best written in, and its name."""
+    if span_s < 300:
+        return 1.0, "seconds"
+    return (60.0, "minutes") if span_s < 4 * 3600 else (3600.0, "hours")

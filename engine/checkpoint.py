@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, np.ndarray[Any, Any]]
 
-SCHEMA = "rollcast-checkpoint/3"
+SCHEMA = "rollcast-checkpoint/4"
 _MANIFEST = "checkpoint.json"
 _OLD = "checkpoint.pkl"
 _JOURNAL = "journal.jsonl"

@@ -17,6 +17,7 @@ import typer
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command()(run)
+    app.command()(replay)
     app.command()(probe)
     app.command()(export)
 
@@ -47,10 +48,18 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Replace a run that --out holds.")] = False,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Leave out the picture.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray", metavar="ADDRESS", help="Of the Ray cluster for the actors; else this machine."
+        ),
+    ] = None,
 ) -> None:
     """Run one scenario on real vLLM and torch.
 
-    The policies are the same objects that simulate runs. With --out: the files of simulate
+    The policies are the same objects that simulate runs. One replica that takes turns with the
+    trainer (cluster.placement: colocated) runs in this process; anything else has processes of its
+    own for the replicas and the trainer, on Ray. With --out: the files of simulate
     (steps.csv with the accuracy too), iterations.csv, pulses.csv, updates.jsonl and
     provenance.json. Until it is finished, the run is saved after every step in DIR.running, from
     where --resume goes on.
@@ -69,7 +78,7 @@ def run(
     spec = build_run(raw)
     with _notes_shown(), _progress(spec.steps) as advance:
         real = run_scenario(
-            spec, out, resume=resume, force=force, plot=not no_plot, on_step=advance
+            spec, out, resume=resume, force=force, plot=not no_plot, on_step=advance, ray=ray
         )
     tables.show_summary(real.summary, as_json)
     if not as_json:
@@ -77,6 +86,30 @@ def run(
         print(f"accuracy: {first:.3f} in the first tenth of the steps, {last:.3f} in the last")
     if out is not None:
         print(f"wrote {out}/", file=sys.stderr)
+
+
+def replay(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_DIR", show_default=False, help="A run of several processes, with --out."
+        ),
+    ],
+) -> None:
+    """Take a run's decisions again, from its record.
+
+    The loop and the policies are told what the run's world told them (events.jsonl), and nothing
+    else: no engine, no cost. Exit code 1 where a decision differs.
+    """
+    from simulator.studies.replayed import replay as replayed
+
+    found = replayed(folder)
+    steps = len(found.run.steps)
+    if found.differs is None:
+        print(f"{steps} steps: the same decisions, and {found.run.ledger.balance} tokens astray")
+        return
+    print(f"step {found.differs} of {steps}: another decision than the one in decisions.jsonl")
+    raise typer.Exit(1)
 
 
 def probe(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from engine.edges import Sampling
 from engine.hub import is_hub_name
 from engine.options import TaskSpec, TrainerConfig
 from engine.vllm.environment import vllm_version
+from engine.world import SHAPE
 from simulator.errors import ScenarioError
 from simulator.options import read
 from simulator.plan import Batch, Prompts, StepPlan
@@ -19,6 +21,7 @@ from simulator.policy import Chain
 from simulator.scenario.file import RawScenario
 from simulator.scenario.scenario import EngineSection, build_policies, overlapping, validate
 from simulator.scenario.sections import ClusterSection
+from simulator.world import ClusterShape
 
 DTYPES = ("float32", "bfloat16")
 
@@ -38,13 +41,26 @@ class RunSpec:
     steps: int
     seed: int
     max_new_tokens: int
+    cluster: ClusterSection
     engine: EngineSection
     model: Path | str | None
     task: TaskSpec
     trainer: TrainerConfig
     sampling: Sampling
     raw: RawScenario
+    weights_folder: Path | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def in_process(self) -> bool:
+        """Whether it runs in one process: one replica, which takes turns with the trainer."""
+        return self.shape == SHAPE
+
+    @property
+    def shape(self) -> ClusterShape:
+        """Its replicas and trainer, of one device each."""
+        cluster = self.cluster
+        return ClusterShape(cluster.replicas, 1, 1, cluster.placement == "colocated")
 
 
 def build_run(raw: RawScenario) -> RunSpec:
@@ -66,15 +82,23 @@ def _build(raw: RawScenario) -> RunSpec:
     plan = StepPlan(batch, prompts=Prompts(dataset=counts.prompts))
     policy = build_policies(model.policy, model.seed, raw.modules)
     said = check_policy(policy, plan)
-    if (name := overlapping(policy, plan)) is not None:
-        raise ScenarioError(f"policy.{name}", "needs replica and trainer on GPUs of their own")
+    sampling = _sampling(engine.sampling)
+    colocated = model.cluster.placement == "colocated"
+    if colocated and (name := overlapping(policy, plan)) is not None:
+        raise ScenarioError(
+            f"policy.{name}",
+            "overlaps training with rollout, which needs replica and trainer on devices of their "
+            "own: cluster.placement: disaggregated",
+        )
+    trainer = trainer_config(engine.trainer, model.seed, sampling)
+    _check_streaming(policy.plan(plan, policy.init()), trainer)
     _check_engine(engine, counts.max_new_tokens)
+    _check_devices(model.cluster, engine)
     task = read(TaskSpec, engine.task or {}, TaskSpec.FIELD)
     if task.prompts is not None:
         task = replace(task, prompts=raw.folder / task.prompts)
     if engine.model is None and task.prompts is not None:
         raise ScenarioError("engine.model", "missing; a task of your own needs a model's folder")
-    sampling = _sampling(engine.sampling)
     return RunSpec(
         model.name or raw.name.removesuffix(".yaml").removesuffix(".yml"),
         policy,
@@ -85,12 +109,14 @@ def _build(raw: RawScenario) -> RunSpec:
         model.steps,
         model.seed,
         counts.max_new_tokens,
+        model.cluster,
         engine,
         _model(engine.model, raw.folder),
         task,
-        trainer_config(engine.trainer, model.seed, sampling),
+        trainer,
         sampling,
         raw,
+        _weights_folder(engine.weights_folder, raw.folder),
         tuple(said),
     )
 
@@ -110,14 +136,58 @@ def _model(model: str | None, folder: Path) -> Path | str | None:
     return folder / model
 
 
-def _check_cluster(cluster: ClusterSection) -> None:
-    for key in ("replicas", "tensor_parallel"):
-        if (count := getattr(cluster, key)) != 1:
-            message = f"is {count}; the real engine is one replica in this process, so make it 1"
-            raise ScenarioError(f"cluster.{key}", message)
-    if cluster.placement != "colocated":
+def _weights_folder(named: str | None, folder: Path) -> Path | None:
+    if named is None:
+        return None
+    place = folder / named
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         raise ScenarioError(
-            "cluster.placement", "replica and trainer share this process; make it colocated"
+            "engine.weights_folder", f"{named} is no folder that can be written to; make it first"
+        )
+    return place.resolve()
+
+
+def _check_cluster(cluster: ClusterSection) -> None:
+    for key in ("tensor_parallel", "pipeline_parallel"):
+        if (count := getattr(cluster, key)) != 1:
+            message = f"is {count}; a replica of the real engine is one device, so make it 1"
+            raise ScenarioError(f"cluster.{key}", message)
+    trainer = cluster.replicas if cluster.trainer_gpus is None else cluster.trainer_gpus
+    if trainer != 1:
+        raise ScenarioError(
+            "cluster.trainer_gpus",
+            f"is {trainer}; the real trainer is one process on one device, so make it 1",
+        )
+
+
+def _check_streaming(plan: StepPlan, trainer: TrainerConfig) -> None:
+    """A batch that comes in parts is trained on in one update."""
+    if plan.stream_groups is None:
+        return
+    for key in ("minibatches", "epochs"):
+        if (count := getattr(trainer, key)) > 1:
+            raise trainer.refuse(
+                key,
+                f"is {count}, but a policy that streams groups to the trainer makes one update of "
+                "them as they come; make it 1",
+            )
+
+
+def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
+    """Several actors have a GPU each."""
+    alone = cluster.replicas == 1 and cluster.placement == "colocated"
+    if alone or not engine.device.startswith("cuda"):
+        return
+    if engine.device != "cuda":
+        raise ScenarioError(
+            "engine.device",
+            f"is {engine.device}; replicas and trainer have a GPU each, so make it cuda",
+        )
+    if cluster.placement == "colocated":
+        raise ScenarioError(
+            "cluster.placement",
+            "several replicas that share their GPUs with the trainer are not supported; make it "
+            "disaggregated",
         )
 
 

@@ -188,12 +188,19 @@ class Engine(Protocol):
         nothing."""
         ...
 
-    def load_weights(self, weights: Mapping[str, Tensor], version: int | None = None) -> None:
+    def load_weights(
+        self,
+        weights: Mapping[str, Tensor],
+        version: int | None = None,
+        *,
+        keep_keys: bool = False,
+    ) -> None:
         """Replaces the weights, named as Hugging Face does, and forgets what it cached under the
         old ones.
 
-        version: of the new weights; None is one more than before. Rollouts in flight stay, and no
-        token of theirs attends to keys of an older version.
+        version: of the new weights; None is one more than before. Rollouts in flight stay.
+        keep_keys: they go on with the keys and values that they have; else these are computed
+        again, so that no token attends to ones of an older version.
         """
         ...
 
@@ -328,11 +335,13 @@ class Trainer(Protocol):
         shared_prefix: bool,
         version: int,
         mask_before_version: int | None = None,
+        final: bool = True,
     ) -> TrainMetrics:
         """Trains on ``groups`` with the weights of ``version``.
 
         shared_prefix: the layout; the update is the same. mask_before_version: tokens of earlier
-        versions are left out of the loss. Raises RunError, RuntimeError or ValueError with the
+        versions are left out of the loss. final: False for a part of the batch, whose gradients are
+        kept until the part that is. Raises RunError, RuntimeError or ValueError with the
         weights, the optimiser and every random state as they were.
         """
         ...

@@ -41,7 +41,9 @@ class Iterations:
         """The rows from ``first`` on, as tuples in the order of ``columns``."""
         return zip(*(column[first:] for column in self._data.values()), strict=True)
 
-    def add(self, version: int, start_s: float, measured: EngineIteration) -> None:
+    def add(
+        self, version: int, start_s: float, measured: EngineIteration, replica: int = 0
+    ) -> None:
         """Appends an iteration."""
         work = measured.work
         row = (
@@ -57,6 +59,7 @@ class Iterations:
             measured.waiting,
             measured.kv_blocks,
             measured.preemptions,
+            replica,
         )
         for column, value in zip(self._data.values(), row, strict=True):
             column.append(value)
@@ -73,18 +76,30 @@ class Iterations:
                 raise ValueError(f"iteration {len(self)}: {error}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An actor that was lost and replaced: when, which, why, and how many rollouts it had in
+    flight, which began again from the tokens that were known of them."""
+
+    at_s: float
+    actor: str
+    cause: str
+    rollouts: int
+
+
 @dataclass(slots=True)
 class EngineLog:
     """iterations: the engine's. updates: ``(step, what the trainer reports)``. sync_differences:
     the largest difference between the engine's and the trainer's log-probabilities after each
     weight sync; sync_check_s: what finding it cost. pulses: ``(steps done, the machine's pulse)``,
-    outside the run's clock."""
+    outside the run's clock. faults: actors lost, in order."""
 
     iterations: Iterations = field(default_factory=Iterations)
     updates: list[tuple[int, TrainMetrics]] = field(default_factory=list)
     sync_differences: list[float] = field(default_factory=list)
     sync_check_s: list[float] = field(default_factory=list)
     pulses: list[tuple[int, Beat]] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
 
 
 _LISTS: Mapping[str, Any] = {
@@ -92,6 +107,7 @@ _LISTS: Mapping[str, Any] = {
     "sync_differences": list[float],
     "sync_check_s": list[float],
     "pulses": list[tuple[int, Beat]],
+    "faults": list[Fault],
 }
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from engine import checkpoint
+from engine.actors.saving import ActorResumed
 from engine.config import RunSpec
 from engine.log import EngineLog
-from engine.saving import Resumed, Saver, read, require_prompts
-from engine.start import start_world
-from engine.world import SHAPE, EngineWorld
+from engine.saving import Resumed, require_prompts
+from engine.stages import InProcess, OnActors, Stage
 from simulator.errors import ScenarioError
 from simulator.loop import Loop
+from simulator.loop.recorded import Entry
 from simulator.results import schema
 from simulator.results.folder import check_target, write_folder
 from simulator.results.metrics import accuracy, run_summary
@@ -30,11 +32,13 @@ OnStep = Callable[[StepRecord, float], None]
 
 @dataclass(frozen=True)
 class RealRun:
-    """A finished real run: the loop's result, what the engine measured, and the summary."""
+    """A finished real run: the loop's result, what the engine measured, the summary, and, of
+    actors, the record of what the loop was told."""
 
     run: Run
     log: EngineLog
     summary: dict[str, Any]
+    entries: list[Entry] = field(default_factory=list)
 
 
 def run_scenario(
@@ -45,29 +49,43 @@ def run_scenario(
     force: bool = False,
     plot: bool = True,
     on_step: OnStep | None = None,
+    ray: str | None = None,
 ) -> RealRun:
     """Runs a scenario on the real engine and writes its folder.
 
     out: with it, the run is saved before the first step and after every one, beside ``out``; with
-    ``resume`` an unfinished one goes on from there. Raises ScenarioError, EngineError or RunError;
-    what was saved stays once a step is done, and a note on the error says so.
+    ``resume`` an unfinished one goes on from there. ray: the address of the Ray cluster that its
+    actors run on, None for this machine. Raises ScenarioError, EngineError or RunError; what was
+    saved stays once a step is done, and a note on the error says so.
     """
+    if ray is not None and spec.in_process:
+        raise ScenarioError(
+            "--ray",
+            "one replica that takes turns with the trainer runs in this process; leave it out, or "
+            "change cluster.placement or cluster.replicas",
+        )
     resumed = _check_out(spec, out, resume, force)
-    world = start_world(spec)
 
     def stepped(record: StepRecord) -> None:
         if on_step is not None:
-            on_step(record, accuracy(loop.result)[record.step])
+            on_step(record, accuracy(stage.loop.result)[record.step])
 
-    loop = Loop(world, spec.policy, spec.plan, stepped)
+    stage: Stage
+    if spec.in_process:
+        assert resumed is None or isinstance(resumed, Resumed)
+        stage = InProcess(spec, resumed, stepped)
+    else:
+        assert resumed is None or isinstance(resumed, ActorResumed)
+        stage = OnActors(spec, resumed, stepped, ray)
+    world = stage.world
     try:
-        result = _run(spec, world, loop, out, resumed)
-        result.warnings.extend(spec.warnings)
-        real = RealRun(result, world.log, _summary(spec, result, world.log))
+        result = _run(spec, stage, out, resumed)
+        result.warnings.extend((*spec.warnings, *_losses(world.log)))
+        real = RealRun(result, world.log, _summary(spec, result, world.log), stage.entries)
         if out is not None:
             write_folder(out, lambda folder: _write(folder, spec, real, plot), force)
     except BaseException as error:
-        if out is not None and not loop.result.steps:
+        if out is not None and not stage.loop.result.steps and resumed is None:
             checkpoint.discard(out)
         elif out is not None:
             error.add_note("add --resume to go on from the last step that was saved")
@@ -79,7 +97,9 @@ def run_scenario(
     return real
 
 
-def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> Resumed | None:
+def _check_out(
+    spec: RunSpec, out: Path | None, resume: bool, force: bool
+) -> Resumed | ActorResumed | None:
     """The run to go on from, if any; everything is checked before anything is started."""
     if out is None:
         if resume:
@@ -92,8 +112,8 @@ def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> Re
                 "--out", f"an unfinished run lies beside {out}; add --resume or --force"
             )
         return None
-    resumed = read(out, spec.raw.data, spec.policy, SHAPE)
-    require_prompts(resumed, out, _prompts_digest(spec))
+    resumed = (InProcess if spec.in_process else OnActors).read(spec, out)
+    require_prompts(resumed.saved, out, _prompts_digest(spec))
     if resumed.done > spec.steps:
         message = f"is {spec.steps}, but the unfinished run has done {resumed.done} already"
         raise spec.raw.locate(ScenarioError("steps", message))
@@ -101,30 +121,37 @@ def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> Re
 
 
 def _run(
-    spec: RunSpec, world: EngineWorld, loop: Loop, out: Path | None, resumed: Resumed | None
+    spec: RunSpec, stage: Stage, out: Path | None, resumed: Resumed | ActorResumed | None
 ) -> Run:
-    if resumed is not None:
-        resumed.put_back(loop, world)
-    saver = None
+    world = stage.world
+    stage.put_back()
     if out is not None:
         known = {"scenario": spec.raw.data, "prompts": _prompts_digest(spec)}
         writer = checkpoint.Writer(out) if resumed is None else resumed.saved.writer
-        saver = Saver(writer, known, loop, world)
+        stage.save_to(writer, known)
 
     def between_steps(loop: Loop) -> None:
+        if stage.replaying:
+            return
         with world.clock_stopped():
-            world.keep_only(
-                {group.group for group in (*loop.rollouts.buffer, *loop.rollouts.ready)}
-            )
+            world.keep_only(loop.outstanding)
             world.take_pulse(loop.next_step)
-            if saver is not None and loop.at_rest:
-                saver.save()
+            stage.save()
 
     if resumed is None:
         if out is not None:
             checkpoint.discard(out)  # of an unfinished run, with --force
-        between_steps(loop)
-    return loop.run(spec.steps, after_step=between_steps)
+        between_steps(stage.loop)
+    return stage.loop.run(spec.steps, after_step=between_steps)
+
+
+def _losses(log: EngineLog) -> list[str]:
+    """A sentence on the actors that were lost, if any were."""
+    if not log.faults:
+        return []
+    lost = Counter(fault.actor for fault in log.faults)
+    said = ", ".join(f"{actor} {count}x" for actor, count in sorted(lost.items()))
+    return [f"actors were lost and replaced: {said}; {schema.FAULTS.name} says when and why"]
 
 
 def _prompts_digest(spec: RunSpec) -> str | None:
@@ -151,6 +178,8 @@ def _summary(spec: RunSpec, run: Run, log: EngineLog) -> dict[str, Any]:
         sync_log_prob_difference=max(log.sync_differences, default=float("nan")),
         sync_check_s=sum(log.sync_check_s),
         iterations=len(log.iterations),
+        actors_lost=len(log.faults),
+        rollouts_begun_again=sum(fault.rollouts for fault in log.faults),
     )
 
 
@@ -166,7 +195,14 @@ def _write(folder: Path, spec: RunSpec, real: RealRun, plot: bool) -> None:
     log, reached = real.log, accuracy(real.run).tolist()
     pulses = ((step, beat.short_s, beat.long_s) for step, beat in log.pulses)
     updates = ({"step": n, "accuracy": reached[n], **asdict(metrics)} for n, metrics in log.updates)
-    write_table(folder, schema.ITERATIONS, log.iterations.rows())
-    write_table(folder, schema.PULSES, pulses)
+    started = schema.ITERATIONS.names.index("start_s")
+    rows = sorted(log.iterations.rows(), key=lambda row: float(row[started]))
+    write_table(folder, schema.ITERATIONS, rows)  # of several replicas they come as they are told
+    if len(log.pulses) == len(real.run.steps) + 1:  # with overlap there is no moment for them
+        write_table(folder, schema.PULSES, pulses)
     write_lines(folder, schema.UPDATES, updates)
     write_json(folder / schema.PROVENANCE.name, provenance(spec.engine.device))
+    if real.entries:
+        write_lines(folder, schema.EVENTS, (entry.to_plain() for entry in real.entries))
+    if log.faults:
+        write_table(folder, schema.FAULTS, (astuple(fault) for fault in log.faults))

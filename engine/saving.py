@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from engine import checkpoint
 from engine.edges import TrainerState
 from engine.log import EngineLog, LogJournal, replay_log
-from engine.world import EngineWorld, Tokens, WorldState
+from engine.responses import Tokens
+from engine.world import EngineWorld, WorldState
 from simulator.errors import ScenarioError
 from simulator.loop import Loop
 from simulator.loop.journal import Journal, replay
@@ -139,8 +140,8 @@ def unpack(arrays: Arrays) -> dict[tuple[int, int], Tokens]:
     return found
 
 
-def require_prompts(resumed: Resumed, out: Path, prompts: str | None) -> None:
+def require_prompts(saved: checkpoint.Saved, out: Path, prompts: str | None) -> None:
     """Raises ScenarioError (``--resume``) where the prompts are others by now."""
-    if resumed.saved.state.get("prompts") != prompts:
+    if saved.state.get("prompts") != prompts:
         message = f"the prompts have changed since the unfinished run beside {out} was saved"
         raise ScenarioError("--resume", message)

@@ -1,23 +1,30 @@
-"""Starting what a scenario needs: the task, the trainer with its model, and the engine."""
+"""Starting what a scenario needs: the task, the trainer with its model, and the engine, in this
+process or in ones of their own."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.config import RunSpec
-from engine.edges import Engine, Trainer
+from engine.edges import Engine, Sampling, Trainer
 from engine.errors import sentence
 from engine.hub import fetch
+from engine.options import TrainerConfig
 from engine.tasks.base import Task
 from engine.vllm.environment import prepare
 from engine.world import EngineWorld
 from simulator.errors import ScenarioError
+from simulator.scenario.sections import EngineSection
+
+if TYPE_CHECKING:
+    from engine.actors.world import ActorWorld
 
 
 def start_world(spec: RunSpec) -> EngineWorld:
-    """The world of a scenario; the built-in model is warm-started first. What starts fast starts
-    first, so that what is wrong with it is said soon.
+    """The world of a scenario in this process; the built-in model is warm-started first. What
+    starts fast starts first, so that what is wrong with it is said soon.
 
     Raises EngineError or ScenarioError where something cannot be had.
     """
@@ -28,6 +35,55 @@ def start_world(spec: RunSpec) -> EngineWorld:
     except ScenarioError as error:
         raise spec.raw.locate(error) from None
     return EngineWorld(start_replica(spec, path), trainer, task, spec.seed)
+
+
+def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
+    """The world of a scenario with its replicas and trainer in processes of their own, on Ray.
+
+    address: of a cluster; None is this machine, where each actor has cores of its own as far as
+    there are enough. Raises EngineError or ScenarioError where something cannot be had.
+    """
+    from engine.actors.fleet import Recipe
+    from engine.actors.machine import cores_here, shares
+    from engine.actors.on_ray import LOCAL, RayTransport
+    from engine.actors.transport import Need
+    from engine.actors.weights import ByFiles
+    from engine.actors.world import ActorWorld, Recipes
+
+    prepare(local_files=not isinstance(spec.model, str))
+    shape, gpus = spec.shape, int(spec.engine.device == "cuda")
+    here = address in (None, LOCAL)
+    # On a GPU the cores are for whoever needs them; elsewhere they are another machine's.
+    actors = shape.replicas + (not shape.colocated)
+    mine = shares(cores_here(), actors) if here and not gpus else [()] * actors
+    needs = [Need(1, gpus, cores) for cores in mine[: shape.replicas]]
+    needs.append(Need(1, gpus, () if shape.colocated else mine[-1]))
+    transport = RayTransport(address, gpus=_gpus_here() if gpus else 0)
+    try:
+        transport.require(needs)
+        task, path = start_task(spec)
+        model = spec.model if isinstance(spec.model, str) and not here else path
+        engine = EngineStart(model, spec.engine, spec.sampling, spec.seed)
+        trainer = TrainerStart(model, spec.engine, spec.trainer, spec.seed)
+        channel = None if spec.weights_folder is None else ByFiles(spec.weights_folder)
+        recipes = Recipes(
+            [Recipe(engine, need) for need in needs[:-1]], Recipe(trainer, needs[-1]), channel
+        )
+        return ActorWorld(
+            transport,
+            recipes,
+            shape,
+            task,
+            spec.seed,
+            spec.cluster.routing,
+            spec.engine.heartbeat_s,
+        )
+    except ScenarioError as error:
+        transport.close()
+        raise spec.raw.locate(error) from None
+    except BaseException:
+        transport.close()
+        raise
 
 
 def start_task(spec: RunSpec) -> tuple[Task, Path]:
@@ -57,44 +113,86 @@ def start_task(spec: RunSpec) -> tuple[Task, Path]:
 
 def start_trainer(spec: RunSpec, path: Path) -> Trainer:
     """The trainer, with the model in ``path`` on the scenario's device."""
-    import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging as transformers_logging
-
-    from engine.trainer.trainer import Trainer as TorchTrainer
-
-    torch.manual_seed(spec.seed)
-    model: Any  # transformers' own types of ``to`` are of no use
-    bars: Any = transformers_logging
-    shown = bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()
-    try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, spec.engine.dtype))
-        model.to(spec.engine.device)
-    except Exception as error:  # of several libraries, each with a base of its own
-        message = f"the model in {path.name} cannot be loaded: {sentence(error)}"
-        raise ScenarioError("engine.model", message) from error
-    finally:
-        if shown:
-            bars.enable_progress_bar()
-    return TorchTrainer(model, spec.trainer)
+    return TrainerStart(path, spec.engine, spec.trainer, spec.seed)()
 
 
 def start_replica(spec: RunSpec, path: Path) -> Engine:
     """The engine, with the model in ``path``."""
-    from engine.vllm.replica import VllmReplica
+    return EngineStart(path, spec.engine, spec.sampling, spec.seed)()
 
-    section = spec.engine
-    return VllmReplica(
-        path,
-        max_seqs=section.max_seqs,
-        max_batched_tokens=section.max_batched_tokens,
-        kv_tokens=section.kv_tokens,
-        block_tokens=section.block_tokens,
-        prefix_caching=section.prefix_caching,
-        dtype=section.dtype,
-        seed=spec.seed,
-        sampling=spec.sampling,
-        device=section.device,
-        memory_fraction=section.gpu_memory_utilization,
-    )
+
+@dataclass(frozen=True)
+class TrainerStart:
+    """What makes a trainer, in whatever process. model: its folder, or its name on the hub."""
+
+    model: Path | str
+    engine: EngineSection
+    trainer: TrainerConfig
+    seed: int
+
+    def __call__(self) -> Trainer:
+        """The trainer. Raises ScenarioError where its model cannot be loaded."""
+        prepare(local_files=not isinstance(self.model, str))
+        import torch
+        from transformers import AutoModelForCausalLM
+        from transformers.utils import logging as transformers_logging
+
+        from engine.trainer.trainer import Trainer as TorchTrainer
+
+        path = _folder(self.model)
+        torch.manual_seed(self.seed)
+        model: Any  # transformers' own types of ``to`` are of no use
+        bars: Any = transformers_logging
+        shown = bars.is_progress_bar_enabled()
+        bars.disable_progress_bar()
+        try:
+            dtype = getattr(torch, self.engine.dtype)
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+            model.to(self.engine.device)
+        except Exception as error:  # of several libraries, each with a base of its own
+            message = f"the model in {path.name} cannot be loaded: {sentence(error)}"
+            raise ScenarioError("engine.model", message) from error
+        finally:
+            if shown:
+                bars.enable_progress_bar()
+        return TorchTrainer(model, self.trainer)
+
+
+@dataclass(frozen=True)
+class EngineStart:
+    """What makes an engine, in whatever process. model: its folder, or its name on the hub."""
+
+    model: Path | str
+    engine: EngineSection
+    sampling: Sampling
+    seed: int
+
+    def __call__(self) -> Engine:
+        """The engine. Raises EngineError where it cannot start."""
+        prepare(local_files=not isinstance(self.model, str))
+        from engine.vllm.replica import VllmReplica
+
+        section = self.engine
+        return VllmReplica(
+            _folder(self.model),
+            max_seqs=section.max_seqs,
+            max_batched_tokens=section.max_batched_tokens,
+            kv_tokens=section.kv_tokens,
+            block_tokens=section.block_tokens,
+            prefix_caching=section.prefix_caching,
+            dtype=section.dtype,
+            seed=self.seed,
+            sampling=self.sampling,
+            device=section.device,
+            memory_fraction=section.gpu_memory_utilization,
+        )
+
+
+def _gpus_here() -> int:
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _folder(model: Path | str) -> Path:
+    return fetch(model) if isinstance(model, str) else model

@@ -15,11 +15,21 @@ def check_sync(engine: Engine, trainer: Trainer, sample: Sequence[Sequence[int]]
     sample: token ids of prompts with responses, each of at least two tokens. Raises EngineError
     above the engine's own tolerance.
     """
-    worst = largest_difference(engine.log_probs(sample), trainer.log_probs(sample))
-    if not worst <= engine.log_prob_tolerance:  # not a number is a failure too
+    return require_close(
+        engine.log_probs(sample), trainer.log_probs(sample), engine.log_prob_tolerance
+    )
+
+
+def require_close(
+    engine: Sequence[Sequence[float]], trainer: Sequence[Sequence[float]], tolerance: float
+) -> float:
+    """The largest difference between both sides' log-probabilities. Raises EngineError above
+    ``tolerance``."""
+    worst = largest_difference(engine, trainer)
+    if not worst <= tolerance:  # not a number is a failure too
         raise EngineError(
             f"The engine's log-probabilities differ from the trainer's by {worst:.2g} after a "
-            f"weight sync; at most {engine.log_prob_tolerance:.2g} is allowed."
+            f"weight sync; at most {tolerance:.2g} is allowed."
         )
     return worst
 

@@ -137,7 +137,8 @@ class World(Protocol):
 
     def sync_weights(self) -> None:
         """Starts to bring the weights of all updates so far to the replicas; `Synced` follows, and
-        tokens sampled after it are of the new version.
+        tokens sampled after it are of the new version. A replica that has them before the others
+        may go on before `Synced` does.
 
         Empties the prefix caches. Rollouts in flight, where the trainer has GPUs of its own, pause
         at their replica's next iteration boundary and go on with the keys and values they have."""

@@ -40,6 +40,19 @@ class LossTotals:
         """Totals of a batch."""
         return cls(len(examples), sum(example.trained_tokens for example in examples))
 
+    def __add__(self, other: LossTotals) -> LossTotals:
+        return LossTotals(
+            self.rollouts + other.rollouts, self.trained_tokens + other.trained_tokens
+        )
+
+    def divisor(self, config: LossConfig) -> int:
+        """What the loss with `ONE` for totals is divided by to be the loss with these."""
+        return max(1, self.trained_tokens if config.aggregation == "token_mean" else self.rollouts)
+
+
+ONE = LossTotals(1, 1)
+"""For a part of a batch whose totals are not known yet: its loss is a sum, not a mean."""
+
 
 @dataclass(frozen=True, slots=True)
 class LossParts:

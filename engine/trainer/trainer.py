@@ -6,7 +6,7 @@ import copy
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -19,7 +19,7 @@ from engine.trainer import saved
 from engine.trainer.batch import Example, make_examples
 from engine.trainer.clock import Clock
 from engine.trainer.errors import NonFiniteLoss
-from engine.trainer.losses import LossTotals, importance_weights, policy_loss
+from engine.trainer.losses import ONE, LossTotals, importance_weights, policy_loss
 from engine.trainer.microbatch import Packing, SharedGroup, plan_packing
 from engine.trainer.mode import in_mode
 from engine.trainer.model import Forward, LogProbModel
@@ -43,6 +43,14 @@ class _Sums:
     padding_tokens: int = 0
     microbatches: int = 0
     updates: int = 0
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A batch of which parts have come: their totals, and the sum of their losses."""
+
+    totals: LossTotals = field(default_factory=lambda: LossTotals(0, 0))
+    loss: float = 0.0
 
 
 class Trainer:
@@ -81,6 +89,7 @@ class Trainer:
             weight_decay=self.config.weight_decay,
         )
         self._shuffle = random.Random(self.config.seed)
+        self._begun: _Begun | None = None
 
     def step(
         self,
@@ -89,19 +98,25 @@ class Trainer:
         shared_prefix: bool,
         version: int,
         mask_before_version: int | None = None,
+        final: bool = True,
     ) -> TrainMetrics:
         """Train on ``groups`` with the weights of ``version``.
 
         shared_prefix: the layout; the update is the same.
         mask_before_version: leave tokens of earlier versions out of the loss.
+        final: False for a part of a batch, whose gradients are kept for the part that is; the
+            update is that of the whole batch at once. What fails drops all parts.
 
         Raises NonFiniteLoss with weights, optimiser and random state as they were; ValueError on
-        groups that cannot have been sampled; ScenarioError on a rollout beyond the model's context.
+        groups that cannot have been sampled, or a batch in parts where the configuration asks for
+        several updates of it; ScenarioError on a rollout beyond the model's context.
         """
         examples = self._examples(groups, version, mask_before_version)
         if self.config.loss.drop_zero_variance:
             varied = {e.group for e in examples if e.advantage != 0}
             examples = [e for e in examples if e.group in varied]
+        if self._begun is not None or not final:
+            return self._step_part(examples, shared_prefix, final)
         shuffled = self._shuffle.getstate()
         updates = self._order(examples)
         clock, sums = Clock(self.model.device), _Sums()
@@ -126,6 +141,45 @@ class Trainer:
         finally:
             self._optimizer.zero_grad(set_to_none=True)
         return self._metrics(examples, clock, sums)
+
+    def _step_part(
+        self, examples: Sequence[Example], shared_prefix: bool, final: bool
+    ) -> TrainMetrics:
+        """Gradients of a part of a batch, not yet divided by what the whole batch counts; the
+        update, if it is the final one."""
+        begun = self._begun or _Begun()
+        clock, sums = Clock(self.model.device), _Sums()
+        old: dict[Example, Tensor] = {}
+        done = False
+        try:
+            self._require_one_update()
+            with in_mode(self.model, training=True):
+                if examples and self.config.old_log_probs == "trainer":
+                    self._observe(examples, shared_prefix, clock, old)
+                self._accumulate(examples, shared_prefix, clock, sums, old, ONE, None)
+                begun.totals += LossTotals.of(examples)
+                begun.loss += sums.loss
+                divisor = begun.totals.divisor(self.config.loss)
+                sums.loss = begun.loss / divisor
+                if final and begun.totals.trained_tokens:
+                    for parameter in self._parameters:
+                        if parameter.grad is not None:
+                            parameter.grad.div_(divisor)
+                    self._apply(clock, sums)
+            done = not final
+        finally:
+            self._begun = begun if done else None
+            if not done:
+                self._optimizer.zero_grad(set_to_none=True)
+        return self._metrics(examples, clock, sums)
+
+    def _require_one_update(self) -> None:
+        config = self.config
+        if config.minibatches > 1 or config.epochs > 1 or self._runner.router is not None:
+            raise ValueError(
+                "a batch that comes in parts is trained on in one update: minibatches and epochs "
+                "of 1, and no router to balance"
+            )
 
     def weights(self) -> Mapping[str, Tensor]:
         """The weights, named as Hugging Face does; valid until the next `step`."""
@@ -163,7 +217,8 @@ class Trainer:
         return self._pulse.take()
 
     def state(self) -> TrainerState:
-        """Weights, optimiser and random states: what a resumed run needs."""
+        """Weights, optimiser and random states: what a resumed run needs. Gradients of parts are
+        left out."""
         tensors = {
             **saved.model_tensors(self.model),
             **saved.optimizer_tensors(self._optimizer),
@@ -180,6 +235,8 @@ class Trainer:
         saved.load_optimizer(self._optimizer, self._parameters, state.tensors)
         saved.load_random(state.tensors)
         saved.load_shuffle(self._shuffle, state.plain.get("shuffle"))
+        self._begun = None
+        self._optimizer.zero_grad(set_to_none=True)
 
     # -- one update -------------------------------------------------------------------------------
 
@@ -198,6 +255,20 @@ class Trainer:
         if self._runner.router is not None and balance is None:
             balance = self._observe(examples, shared_prefix, clock, None)
         self._optimizer.zero_grad(set_to_none=True)
+        self._accumulate(examples, shared_prefix, clock, sums, old, totals, balance)
+        self._apply(clock, sums)
+
+    def _accumulate(
+        self,
+        examples: Sequence[Example],
+        shared_prefix: bool,
+        clock: Clock,
+        sums: _Sums,
+        old: dict[Example, Tensor],
+        totals: LossTotals,
+        balance: RouterBalance | None,
+    ) -> None:
+        """Adds the gradients of these examples' share of the loss."""
         packing = self._pack(examples, shared_prefix)
         sums.computed_tokens += packing.tokens
         sums.padding_tokens += packing.padding_tokens
@@ -211,7 +282,6 @@ class Trainer:
                 train(batch, partial(self._runner.dense, batch))
         for group in packing.shared:
             self._train_shared(group, train, clock, sums, balance)
-        self._apply(clock, sums)
 
     def _train_shared(
         self,

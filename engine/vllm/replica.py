@@ -7,7 +7,8 @@ scheduling is off, so that one step is exactly one iteration: schedule, forward 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -196,12 +197,19 @@ class VllmReplica:
             self._forget(response.request_id)
         return finished
 
-    def load_weights(self, weights: Mapping[str, Tensor], version: int | None = None) -> None:
+    def load_weights(
+        self,
+        weights: Mapping[str, Tensor],
+        version: int | None = None,
+        *,
+        keep_keys: bool = False,
+    ) -> None:
         """Replace the weights (a Hugging Face state dict), empty the cache, set ``version``.
 
         version: None is one more than before. Rollouts in flight stay: they give up their KV blocks
         and are prefilled again with the new weights, so that no token attends to keys of an older
-        version. Raises EngineError when vLLM refuses the weights.
+        version. keep_keys: they go on with the keys that they have instead, which no other rollout
+        finds any more. Raises EngineError when vLLM refuses the weights.
         """
         self._check_alive()
         options = {"weights_iterator": iter(list(weights.items()))}
@@ -210,12 +218,28 @@ class VllmReplica:
                 lambda: self._engine.collective_rpc("reload_weights", kwargs=options),
                 "loading weights",
             )
-        self._swept.update(request.request_id for request in self._scheduler.running)
-        if not self._engine.reset_prefix_cache(reset_running_requests=bool(self._live)):
+        if keep_keys:
+            with self._taken_for_free():
+                emptied = self._engine.reset_prefix_cache()
+        else:
+            self._swept.update(request.request_id for request in self._scheduler.running)
+            emptied = self._engine.reset_prefix_cache(reset_running_requests=bool(self._live))
+        if not emptied:
             raise self._fail("vLLM could not empty its prefix cache after new weights came.")
         self.version = self.version + 1 if version is None else version
         for live in self._live.values():
             live.new_version(self.version, len(self._so_far(live).token_ids))
+
+    @contextmanager
+    def _taken_for_free(self) -> Iterator[None]:
+        """Has vLLM forget what its blocks hold though some are in use, which it refuses otherwise;
+        who uses them keeps them."""
+        blocks = self._blocks
+        blocks.get_num_free_blocks = lambda: blocks.num_gpu_blocks - 1  # all but the null block
+        try:
+            yield
+        finally:
+            del blocks.get_num_free_blocks
 
     @property
     def log_prob_tolerance(self) -> float:

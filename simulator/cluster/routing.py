@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Protocol
 
-from simulator.cluster.batching import Request
-from simulator.cluster.replica import Replica
 from simulator.rollout import Key, Rollout
 
-Queues = Sequence[Sequence[Request]]
+Queues = Sequence[Sized]
+
+
+class Loaded(Protocol):
+    """A replica, as far as a router looks at it; simulated or real."""
+
+    @property
+    def load(self) -> int:
+        """Rollouts running or waiting there."""
+        ...
 
 
 class Router(Protocol):
-    """Chooses replicas; ``queues`` are the requests routed in the submit under way, per replica."""
+    """Chooses replicas; ``queues`` are those routed in the submit under way, per replica."""
 
     def route(self, rollout: Rollout, queues: Queues) -> int:
         """The replica's number."""
@@ -24,7 +31,7 @@ class Router(Protocol):
 class RoundRobin:
     """The i-th rollout submitted goes to replica i modulo their number."""
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
+    def __init__(self, replicas: Sequence[Loaded]) -> None:
         self._replicas = len(replicas)
         self._next = 0
 
@@ -38,7 +45,7 @@ class RoundRobin:
 class LeastLoaded:
     """To the replica with the fewest running or waiting (the lowest number among equals)."""
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
+    def __init__(self, replicas: Sequence[Loaded]) -> None:
         self._replicas = replicas
 
     def route(self, rollout: Rollout, queues: Queues) -> int:
@@ -51,7 +58,7 @@ class GroupAffinity(LeastLoaded):
     """All rollouts of a group to one replica, the least loaded when the group is first seen, so
     that they share its prompt's blocks."""
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
+    def __init__(self, replicas: Sequence[Loaded]) -> None:
         super().__init__(replicas)
         self._homes: dict[int, int] = {}
 
@@ -98,7 +105,7 @@ class Balance:
             self._loads[number] -= weight
 
 
-ROUTINGS: dict[str, Callable[[Sequence[Replica]], Router]] = {
+ROUTINGS: dict[str, Callable[[Sequence[Loaded]], Router]] = {
     "round_robin": RoundRobin,
     "least_loaded": LeastLoaded,
     "group_affinity": GroupAffinity,

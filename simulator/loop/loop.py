@@ -298,6 +298,19 @@ class Loop:
         trainer = self.trainer
         return not self.rollouts.flying and trainer.quiet and trainer.updates == trainer.version
 
+    @property
+    def outstanding(self) -> set[int]:
+        """The groups that something may still be done with: in flight, put away, ready, or with the
+        trainer."""
+        rollouts, trainer = self.rollouts, self.trainer
+        kept = (*rollouts.buffer, *rollouts.ready, *rollouts.resting, *rollouts.groups.values())
+        numbers = {group.group for group in kept}
+        numbers |= {rollout.group for rollout in rollouts.flying.values()}
+        numbers |= {group.group for batch in trainer.batches for group in batch.groups}
+        if self.step is not None:
+            numbers |= {group.group for group in self.step.streamed}
+        return numbers
+
     def state_dict(self) -> dict[str, Any]:
         """What a loop on another world needs to go on from here. Raises RunError where it is not
         `at_rest`."""

@@ -42,6 +42,12 @@ class Trainer:
         """Whether nothing is under way or waits."""
         return self.idle and not self.queue
 
+    @property
+    def batches(self) -> list[TrainBatch]:
+        """Those that wait, and the one under way."""
+        waiting = [batch for _, batch in self.queue]
+        return waiting if self._training is None else [*waiting, self._training[1]]
+
     def in_step(self, plan: StepPlan) -> bool:
         """Whether the replicas' weights are no further behind than ``plan`` lets a step begin, and
         young enough for what they make to be trained on in it."""

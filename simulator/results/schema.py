@@ -265,6 +265,7 @@ ITERATIONS = Table(
         _count("waiting", "rollouts left waiting"),
         _count("kv_blocks", "held"),
         _count("preemptions", "of rollouts"),
+        _count("replica", "that it was of"),
     ),
 )  # fmt: skip
 BEAT = Number(1e-9, most=1e6)
@@ -302,6 +303,25 @@ PROVENANCE = Document(
     shape=Keys({"versions": Named(Text())}, may={"date": Text()}),
 )
 
+EVENTS = Lines(
+    "events.jsonl",
+    "one line a verb of the loop: what the world was asked, when and what it answered",
+    real=True,
+    optional=True,
+    shape=Keys({"verb": Text(), "at_s": Number()}),
+)
+FAULTS = Table(
+    "faults.csv",
+    "one row an actor that was lost and replaced while the run went on",
+    real=True,
+    optional=True,
+    columns=(
+        _seconds("at_s", "when that was noticed", needed=True),
+        Column("actor", Text(), "replica 0, or trainer", needed=True),
+        Column("cause", Text(), "why"),
+        _count("rollouts", "in flight there, which began again", needed=True),
+    ),
+)
 TORNADO_CSV = File(
     "tornado.csv", "one row an uncertain input: what a step, the run and its cost are at its ends",
     optional=True,
@@ -310,7 +330,7 @@ TORNADO_PICTURE = File("tornado.png", "the same as bars", optional=True)
 
 RUN: tuple[File, ...] = (
     SPANS, STEPS, ROLLOUTS, DECISIONS, SCENARIO, SUMMARY, TRACE, TIMELINE,
-    TORNADO_CSV, TORNADO_PICTURE, ITERATIONS, PULSES, UPDATES, PROVENANCE,
+    TORNADO_CSV, TORNADO_PICTURE, ITERATIONS, PULSES, UPDATES, PROVENANCE, EVENTS, FAULTS,
 )  # fmt: skip
 """A run's files. The summary is there once the run is."""
 

@@ -129,7 +129,7 @@ def _outline(raw: RawScenario) -> Outline:
     return Outline(
         visible(model.name or raw.name.removesuffix(".yaml").removesuffix(".yml")),
         model,
-        replace(_shape(model.cluster), other_gpus=_other_gpus(model.cost)),
+        replace(cluster_shape(model.cluster), other_gpus=_other_gpus(model.cost)),
         StepPlan(
             Batch(counts.batch_groups, counts.group_size), prompts=Prompts(dataset=counts.prompts)
         ),
@@ -208,7 +208,8 @@ def overlapping(policy: Chain, plan: StepPlan) -> str | None:
     return None
 
 
-def _shape(cluster: ClusterSection) -> ClusterShape:
+def cluster_shape(cluster: ClusterSection) -> ClusterShape:
+    """Its GPUs. Raises ScenarioError where the trainer has more than it shares."""
     colocated = cluster.placement == "colocated"
     replica_gpus = cluster.tensor_parallel * cluster.pipeline_parallel
     rollout_gpus = cluster.replicas * replica_gpus

@@ -108,6 +108,18 @@ class EngineSection(Options):
         Above(0, 1),
         Doc("share of the GPU's memory that vLLM takes; the real engine's", unit="share"),
     ] = 0.3
+    weights_folder: Annotated[
+        str | None,
+        Doc(
+            "that every machine sees, for weights to cross as files; null is Ray's object store; "
+            "the real engine's"
+        ),
+    ] = None
+    heartbeat_s: Annotated[
+        float,
+        Between(1, 86_400),
+        Doc("without a sign of life after which an actor is replaced; the real engine's"),
+    ] = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from simulator.testing.strategies import TableCost, TableWorkload
 from simulator.world import ClusterShape, World
 
 if TYPE_CHECKING:
+    from engine.responses import Tokens
     from engine.vllm.replica import VllmReplica
-    from engine.world import Tokens
 
 MAX_SEQS, BUDGET, BLOCK = 8, 64, 32
 KV_TOKENS = 4096

@@ -19,8 +19,9 @@ from hypothesis import strategies as st  # noqa: E402
 
 from engine import checkpoint  # noqa: E402
 from engine.log import EngineLog, LogJournal  # noqa: E402
+from engine.responses import Tokens  # noqa: E402
 from engine.saving import pack, read, unpack  # noqa: E402
-from engine.world import SHAPE, Tokens  # noqa: E402
+from engine.world import SHAPE  # noqa: E402
 from simulator.errors import RunError, ScenarioError  # noqa: E402
 from simulator.loop.journal import Journal  # noqa: E402
 from simulator.loop.loop import Loop  # noqa: E402

@@ -162,8 +162,8 @@ def in_update(home: Home, patch: pytest.MonkeyPatch) -> None:
 def in_sync(home: Home, patch: pytest.MonkeyPatch) -> None:
     load = home.replica.load_weights
 
-    def dying(weights: Any, version: int | None = None) -> None:
-        load(weights, version)
+    def dying(weights: Any, version: int | None = None, **options: Any) -> None:
+        load(weights, version, **options)
         if home.replica.version == 3:
             kill_myself()
 

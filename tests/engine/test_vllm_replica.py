@@ -385,6 +385,43 @@ def test_weights_are_copied_and_empty_the_prefix_cache(
     assert check_sync(replica, Trainer(tiny_model), [PROMPT]) < 1e-4
 
 
+def test_rollouts_in_flight_may_keep_their_keys(
+    make_replica: MakeReplica, tiny_model: Any, other_model: Any
+) -> None:
+    """What runs goes on without a prefill; what comes after finds nothing of the old weights."""
+    engine = make_replica(sampling=Sampling(temperature=0.0), max_seqs=4)
+    engine.load_weights(tiny_model.state_dict(), 0)
+    prompt = [3 + i % 80 for i in range(100)]
+    for name in "ab":
+        engine.submit(name, prompt, max_new_tokens=60, seed=0, ignore_eos=True)
+    steps(engine, 10)
+    assert engine.last_iteration is not None
+    assert engine.last_iteration.kv_blocks > 0
+    engine.load_weights(other_model.state_dict(), 7, keep_keys=True)
+    engine.step()
+    done = engine.last_iteration
+    assert (done.work.rollouts, done.work.prefill_tokens) == (2, 0)
+    engine.submit("c", prompt, max_new_tokens=20, seed=0, ignore_eos=True)
+    engine.step()
+    assert engine.last_iteration.work.prefill_tokens == 100
+    found = finish(engine)
+    for name in "ab":
+        assert [version for version, _ in found[name].segments] == [0, 7]
+        assert sum(tokens for _, tokens in found[name].segments) == 60
+    expected = log_probs_of(other_model, prompt, found["c"].token_ids)
+    assert found["c"].log_probs == pytest.approx(expected, abs=1e-4)
+    old = found["a"].segments[0][1]
+    expected = log_probs_of(tiny_model, prompt, found["a"].token_ids)[:old]
+    assert found["a"].log_probs[:old] == pytest.approx(expected, abs=1e-4)
+    # Its later tokens attend to keys of the old weights, so they are neither model's own.
+    mixed = log_probs_of(other_model, prompt, found["a"].token_ids)[old:]
+    assert found["a"].log_probs[old:] != pytest.approx(mixed, abs=1e-2)
+    engine.submit("d", prompt, max_new_tokens=2, seed=0, ignore_eos=True)
+    finish(engine)
+    engine.load_weights(tiny_model.state_dict())
+    assert engine._blocks.get_num_free_blocks() == engine.kv_blocks  # none is lost
+
+
 def test_rollouts_in_flight_go_on_with_the_new_weights(
     make_replica: MakeReplica, tiny_model: Any, other_model: Any
 ) -> None:

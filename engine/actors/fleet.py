@@ -1,0 +1,205 @@
+"""The replicas as the driver sees them: what is in flight on each, its news, and what becomes of it
+when it is lost.
+
+A replica is lost when its process ends, when its engine fails, and when it shows no sign of life
+for too long. Another takes its place under the same number; what was in flight there is the world's
+to place anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.actors.machine import machine_name, versions
+from engine.actors.messages import Command, End, Failed, Notice, Ready, Report
+from engine.actors.replica import ReplicaActor
+from engine.actors.transport import Actor, ActorLostError, Need, Ref, Transport
+from engine.edges import Limits
+from engine.errors import EngineError
+from simulator.rollout import Key
+
+MOST_LOSSES = 3
+"""Times in a row that a replica, or the trainer, may be lost without having achieved anything."""
+
+START_S = 1800.0
+"""That an actor may take to start: a model may have to be fetched, and kernels compiled."""
+
+POLL_S = 1.0
+END_S = 5.0
+_PINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How an actor is made, here or on another machine: ``start`` makes its engine or trainer
+    there."""
+
+    start: Callable[[], Any]
+    need: Need = field(default_factory=Need)
+
+
+@dataclass(eq=False, slots=True)
+class Replica:
+    """One replica. live: whether its engine has started. flying: keys in flight there. zero_s: what
+    its clock showed when the driver's stood at 0. losses: in a row, without a rollout that came to
+    its end. signed_s: when it last gave a sign of life, by the driver's clock."""
+
+    number: int
+    actor: Actor
+    poll: Ref
+    signed_s: float
+    live: bool = False
+    flying: set[Key] = field(default_factory=set)
+    zero_s: float = 0.0
+    losses: int = 0
+    processor_s: float = 0.0
+
+    @property
+    def load(self) -> int:
+        """Rollouts in flight there."""
+        return len(self.flying)
+
+    def post(self, *commands: Command) -> None:
+        """Has it carry these out before its next iteration."""
+        self.actor.call("post", *commands)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A replica that was lost, and why."""
+
+    replica: Replica
+    cause: str
+
+
+class Fleet:
+    """recipes: of each replica. heartbeat_s: without a sign of life after which one is lost.
+
+    Raises EngineError where an engine cannot start at all.
+    """
+
+    def __init__(
+        self, transport: Transport, recipes: Sequence[Recipe], heartbeat_s: float = 60.0
+    ) -> None:
+        self._transport = transport
+        self._recipes = recipes
+        self._heartbeat_s = heartbeat_s
+        self._poll_s = min(POLL_S, heartbeat_s / 4)
+        self._limits: Limits | None = None
+        self.tolerance = 0.0
+        self.replicas = [self._start(number) for number in range(len(recipes))]
+
+    @property
+    def limits(self) -> Limits:
+        """Of every engine; known once one has started."""
+        if self._limits is None:
+            raise EngineError("no engine has started")
+        return self._limits
+
+    @property
+    def live(self) -> list[Replica]:
+        """Those whose engine has started."""
+        return [replica for replica in self.replicas if replica.live]
+
+    @property
+    def polls(self) -> list[Ref]:
+        """What to wait for."""
+        return [replica.poll for replica in self.replicas]
+
+    def receive(self, ready: Sequence[Ref]) -> Iterator[tuple[Replica, Notice | Loss]]:
+        """The news in these, each in its replica's order; then what is lost, which is replaced
+        when the next one is asked for."""
+        there = set(ready)
+        for replica in self.replicas:
+            if replica.poll not in there:
+                continue
+            try:
+                report: Report = self._transport.get(replica.poll)
+            except ActorLostError as error:
+                yield replica, Loss(replica, str(error))
+                continue
+            self._signed(replica, report)
+            for notice in report.notices:
+                if isinstance(notice, Failed):
+                    if notice.theirs and (replica.live or not replica.losses):
+                        raise EngineError(notice.message)
+                    yield replica, Loss(replica, notice.message)
+                    break
+                if isinstance(notice, Ready):
+                    self._begin(replica, notice)
+                yield replica, notice
+            else:
+                replica.poll = replica.actor.call("poll", self._poll_s, lane="watch")
+        now_s = time.perf_counter()
+        for replica in self.replicas:
+            patience_s = self._heartbeat_s if replica.live else max(START_S, self._heartbeat_s)
+            if now_s - replica.signed_s > patience_s:
+                yield replica, Loss(replica, f"no sign of life for {patience_s:g} s")
+
+    def replace(self, lost: Replica, cause: str) -> set[Key]:
+        """Ends a replica and starts another in its place; what was in flight there. Raises
+        EngineError where that has been tried too often."""
+        self._transport.kill(lost.actor)
+        if lost.losses + 1 > MOST_LOSSES:
+            raise EngineError(
+                f"replica {lost.number} was lost {lost.losses + 1} times in a row: {cause}"
+            )
+        anew = self._start(lost.number)
+        lost.actor, lost.poll, lost.live = anew.actor, anew.poll, False
+        lost.signed_s, lost.losses = anew.signed_s, lost.losses + 1
+        flying, lost.flying = lost.flying, set()
+        return flying
+
+    def close(self) -> None:
+        """Has the engines end by themselves, those that do so soon."""
+        ends = [replica.actor.call("finish", END_S, lane="watch") for replica in self.live]
+        for replica in self.live:
+            replica.post(End())
+        deadline = time.perf_counter() + END_S
+        while ends and time.perf_counter() < deadline:
+            done = set(self._transport.wait(ends, deadline - time.perf_counter()))
+            ends = [end for end in ends if end not in done]
+
+    def _start(self, number: int) -> Replica:
+        recipe = self._recipes[number]
+        actor = self._transport.start(
+            ReplicaActor, (recipe.start, recipe.need.cores), recipe.need, f"replica {number}"
+        )
+        poll = actor.call("poll", self._poll_s, lane="watch")
+        return Replica(number, actor, poll, time.perf_counter())
+
+    def _signed(self, replica: Replica, report: Report) -> None:
+        """Notes a sign of life: of the process, but not of an engine that is stuck."""
+        replica.processor_s = report.processor_s
+        replica.signed_s = time.perf_counter() - report.working_s
+
+    def _begin(self, replica: Replica, ready: Ready) -> None:
+        if ready.versions != versions():
+            raise EngineError(
+                f"replica {replica.number} has other versions than this process: "
+                f"{_said(ready.versions)} and not {_said(versions())}"
+            )
+        replica.live, self._limits = True, ready.limits
+        self.tolerance = ready.log_prob_tolerance
+        replica.zero_s = 0.0
+        if ready.machine != machine_name():
+            replica.zero_s = clock_offset(self._transport, replica.actor)
+
+
+def clock_offset(transport: Transport, actor: Actor) -> float:
+    """What an actor's clock shows when the driver's stands at 0: at the fastest of some calls, good
+    to half its time."""
+    best = (float("inf"), 0.0)
+    for _ in range(_PINGS):
+        sent_s = time.perf_counter()
+        theirs_s: float = transport.get(actor.call("clock", lane="watch"))
+        took_s = time.perf_counter() - sent_s
+        best = min(best, (took_s, theirs_s - sent_s - took_s / 2))
+    return best[1]
+
+
+def _said(found: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in found) or "none"

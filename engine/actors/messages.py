@@ -1,0 +1,115 @@
+"""What passes between the driver and a replica's actor.
+
+Commands are carried out between two iterations, in order. Notices come back in one ordered stream,
+acknowledgements among them: whatever a replica did before a command stands before its answer.
+Times are of the actor's own clock, ``time.perf_counter`` of its machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.desk import Landed, Order, Turn
+from engine.edges import Limits
+from simulator.rollout import Key
+
+# Commands
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Queue these, all before the next iteration."""
+
+    orders: tuple[Order, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Stop those of these that are still in flight; `Aborted` answers."""
+
+    token: int
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Take these weights; `Loaded` answers. sample: sequences to compare engine and trainer on,
+    where the engine is idle."""
+
+    token: int
+    weights: Any
+    version: int
+    sample: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Shut the engine down."""
+
+
+Command = Submit | Abort | Load | End
+
+# Notices
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The engine has started. machine: tells machines apart. versions: of what has to be the same
+    everywhere."""
+
+    limits: Limits
+    log_prob_tolerance: float
+    machine: str
+    versions: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Iterated:
+    """One iteration, and what it finished."""
+
+    turn: Turn | None
+    landed: tuple[Landed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """What was in flight of those that were to stop."""
+
+    token: int
+    landed: tuple[Landed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The weights are in place. log_probs: the engine's, of the sample; None where it was not
+    idle. loaded_s: before they were computed."""
+
+    token: int
+    start_s: float
+    loaded_s: float
+    end_s: float
+    log_probs: list[list[float]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Nothing more comes. theirs: whether the command was wrong, and another engine would fail as
+    well."""
+
+    message: str
+    theirs: bool = False
+
+
+Notice = Ready | Iterated | Aborted | Loaded | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The notices since the last one. working_s: for how long the engine has been at what it is
+    doing now, 0 where it waits. processor_s: that the process has used so far."""
+
+    notices: tuple[Notice, ...]
+    working_s: float
+    processor_s: float = 0.0

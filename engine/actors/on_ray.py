@@ -1,0 +1,181 @@
+"""Actors on Ray: on this machine by itself, or on a cluster. The only module that knows Ray."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from engine.actors.transport import Actor, ActorLostError, Lane, Need, Ref
+from engine.errors import EngineError, sentence
+
+_LOCAL = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # else actors starve beside anything else
+    "RAY_memory_monitor_refresh_ms": "0",  # it ends actors for what others of the machine use
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+LOCAL = "local"
+_STORE_BYTES = 512 << 20
+_ANSWER_S = 10.0
+_SLOTS = 64  # actors say where they run by themselves; Ray only counts
+
+
+class RayTransport:
+    """address: of a cluster that runs, ``auto`` for the one that this machine belongs to, `LOCAL`
+    or None for one that is started here and ends with the run. gpus: what a local one has.
+
+    Raises EngineError where Ray is missing, or the cluster cannot be reached.
+    """
+
+    def __init__(self, address: str | None = None, *, gpus: int = 0) -> None:
+        address = None if address == LOCAL else address
+        if address not in (None, "auto"):
+            _require_answer(address)
+        for name, value in _LOCAL.items():
+            os.environ.setdefault(name, value)
+        try:
+            import ray
+        except ImportError:
+            raise EngineError(
+                "Ray is not installed, which replicas and a trainer in processes of their own need:"
+                " pip install 'rollcast[ray]'"
+            ) from None
+        self._ray: Any = ray
+        self._folder: str | None = None
+        if ray.is_initialized():
+            raise EngineError("Ray runs in this process already; end it first (ray.shutdown())")
+        quiet: dict[str, Any] = {"logging_level": "CRITICAL", "log_to_driver": False}
+        try:
+            if address is None:
+                self._folder = _short_folder()
+                ray.init(
+                    address="local",
+                    num_cpus=_SLOTS,
+                    num_gpus=gpus,
+                    include_dashboard=False,
+                    object_store_memory=_STORE_BYTES,
+                    _temp_dir=self._folder,
+                    **quiet,
+                )
+            else:
+                ray.init(address=address, **quiet)
+        except Exception as error:  # of many kinds
+            where = "on this machine" if address is None else f"at {address}"
+            raise EngineError(f"Ray cannot be had {where}: {sentence(error)}") from None
+        _silence()
+        self._handles: list[Any] = []
+
+    def require(self, needs: Sequence[Need]) -> None:
+        """Raises EngineError where the cluster has not what these actors need all together."""
+        have = self._ray.cluster_resources()
+        for name, asked in (
+            ("GPU", sum(n.gpus for n in needs)),
+            ("CPU", sum(n.cpus for n in needs)),
+        ):
+            if asked > have.get(name, 0):
+                raise EngineError(
+                    f"the scenario asks for {asked} {name}s, but Ray has {have.get(name, 0):g}"
+                )
+
+    def start(self, kind: type, arguments: Sequence[Any], need: Need, name: str) -> Actor:
+        """An actor; it waits for its turn where others have what it needs."""
+        environment: dict[str, Any] = {}
+        if need.environment:
+            environment = {"runtime_env": {"env_vars": dict(need.environment)}}
+        remote = self._ray.remote(
+            num_cpus=need.cpus,
+            num_gpus=need.gpus,
+            max_restarts=0,
+            concurrency_groups={"work": 1, "watch": 1},
+            **environment,
+        )(kind)
+        handle = remote.remote(*arguments)
+        self._handles.append(handle)
+        return _RayActor(handle)
+
+    def wait(self, refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
+        """Those that are there, or have failed."""
+        if not refs:
+            return []
+        ready, rest = self._ray.wait(
+            list(refs), num_returns=1, timeout=max(timeout_s, 0.0), fetch_local=False
+        )
+        if ready and rest:
+            more, _ = self._ray.wait(rest, num_returns=len(rest), timeout=0, fetch_local=False)
+            ready = [*ready, *more]
+        return list(ready)
+
+    def get(self, ref: Ref) -> Any:
+        """Its value."""
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(ref)
+        except errors.RayTaskError as error:
+            if isinstance(error.cause, errors.RayError):
+                raise ActorLostError(sentence(error.cause)) from None
+            raise error.cause from None
+        except errors.RayError as error:  # of an actor, its machine, or what it owned
+            raise ActorLostError(sentence(error)) from None
+
+    def put(self, value: Any) -> Ref:
+        """A value in the object store."""
+        return self._ray.put(value)
+
+    def kill(self, actor: Actor) -> None:
+        """Ends an actor."""
+        assert isinstance(actor, _RayActor)
+        if actor.handle in self._handles:
+            self._handles.remove(actor.handle)
+        self._ray.kill(actor.handle, no_restart=True)
+
+    def end_actors(self) -> None:
+        """Ends the actors; others may be started after that."""
+        for handle in self._handles:
+            self._ray.kill(handle, no_restart=True)
+        self._handles = []
+
+    def close(self) -> None:
+        """Ends the actors, and a local Ray."""
+        self.end_actors()
+        self._ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _RayActor:
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    def call(self, method: str, *arguments: Any, lane: Lane = "work", results: int = 1) -> Any:
+        remote = getattr(self.handle, method)
+        return remote.options(concurrency_group=lane, num_returns=results).remote(*arguments)
+
+
+def _require_answer(address: str) -> None:
+    """Raises EngineError where nothing listens there: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise EngineError(f"{address!r} is no address of Ray: give host:port, auto or {LOCAL}")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise EngineError(f"no Ray cluster answers at {address}: {sentence(error)}") from None
+
+
+def _silence() -> None:
+    """Keeps Ray from printing a page about each process that ends; the run says it in a line."""
+    with suppress(Exception):  # it has no public switch for it
+        from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
+
+        dispatcher.remove_handler("ray_print_logs")
+
+
+def _short_folder() -> str:
+    """Ray's sockets have paths of which the system allows little more than 100 bytes."""
+    return tempfile.mkdtemp(prefix="ray-", dir="/tmp" if os.path.isdir("/tmp") else None)

@@ -1,0 +1,147 @@
+"""The trainer in a process of its own: one call an update, weights among what it returns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from engine.actors.machine import machine_name, pin, versions
+from engine.actors.weights import ByStore, Channel, unpack
+from engine.edges import Beat, SampledGroup, Trainer, TrainerState, TrainMetrics
+from engine.errors import EngineError, sentence
+from simulator.errors import RunError, ScenarioError
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerReady:
+    """The trainer has started."""
+
+    context_tokens: int | None
+    machine: str
+    versions: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one call trains on: an update, or, where it is not ``final``, a part of it whose
+    gradients are kept. sample: sequences whose log-probabilities are wanted of the new weights."""
+
+    groups: tuple[SampledGroup, ...]
+    shared_prefix: bool
+    version: int
+    mask_before_version: int | None
+    final: bool
+    sample: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """A call's outcome; times of the actor's clock. Where the trainer refused, ``error`` says why,
+    and there are no metrics."""
+
+    start_s: float
+    end_s: float
+    metrics: TrainMetrics | None
+    log_probs: list[list[float]]
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedState:
+    """A `engine.edges.TrainerState` on its way."""
+
+    tensors: Any
+    plain: dict[str, Any]
+
+
+class TrainerActor:
+    """start: makes the trainer. cores: what its process is pinned to, if any. channel: how weights
+    leave it."""
+
+    def __init__(
+        self,
+        start: Callable[[], Trainer],
+        cores: tuple[int, ...] = (),
+        channel: Channel | None = None,
+    ) -> None:
+        self._start, self._cores = start, cores
+        self._channel = channel or ByStore()
+        self._trainer: Trainer | None = None
+
+    def begin(self) -> TrainerReady:
+        """Starts it, in the thread that its updates run in. Raises EngineError where that cannot
+        be."""
+        if self._cores:
+            pin(self._cores)
+        try:
+            self._trainer = self._start()
+        except Exception as error:
+            said = str(error) if isinstance(error, RunError | ScenarioError) else sentence(error)
+            raise EngineError(f"the trainer cannot start: {said}") from None
+        return TrainerReady(self._trainer.context_tokens, machine_name(), versions())
+
+    def step(self, part: Part) -> tuple[Updated, Any]:
+        """One `Part`; the new weights are the second result, None after a part that is not
+        final."""
+        trainer, start_s = self._mine, time.perf_counter()
+        try:
+            metrics = trainer.step(
+                part.groups,
+                shared_prefix=part.shared_prefix,
+                version=part.version,
+                mask_before_version=part.mask_before_version,
+                final=part.final,
+            )
+        except (RuntimeError, ValueError) as error:  # out of memory, or a token beyond the model's
+            said = str(error) if isinstance(error, RunError) else sentence(error)
+            return Updated(start_s, time.perf_counter(), None, [], said), None
+        end_s = time.perf_counter()
+        if not part.final:
+            return Updated(start_s, end_s, metrics, []), None
+        log_probs = trainer.log_probs(part.sample) if part.sample else []
+        return Updated(start_s, end_s, metrics, log_probs), self._channel.pack(trainer.weights())
+
+    def weights(self) -> Any:
+        """The weights as they are."""
+        return self._channel.pack(self._mine.weights())
+
+    def state(self) -> PackedState:
+        """All that another trainer needs to go on from here."""
+        state = self._mine.state()
+        return PackedState(ByStore().pack(state.tensors), dict(state.plain))
+
+    def load_state(self, state: PackedState) -> None:
+        """Goes on from a `state`. Raises ValueError for one of another model."""
+        tensors = {name: _own(tensor) for name, tensor in unpack(state.tensors).items()}
+        self._mine.load_state(TrainerState(tensors, state.plain))
+
+    def pulse(self) -> Beat:
+        """How fast its device is just now."""
+        return self._mine.pulse()
+
+    def clock(self) -> float:
+        """This process's clock, seconds."""
+        return time.perf_counter()
+
+    @property
+    def _mine(self) -> Trainer:
+        if self._trainer is None:
+            raise EngineError("the trainer has not started")
+        return self._trainer
+
+
+def pack_state(state: TrainerState) -> PackedState:
+    """A state that was read from a file, on its way to an actor."""
+    return PackedState(ByStore().pack(state.tensors), dict(state.plain))
+
+
+def unpack_state(state: PackedState) -> TrainerState:
+    """A state that came from an actor; its tensors may be read and not written."""
+    return TrainerState(unpack(state.tensors), state.plain)
+
+
+def _own(tensor: Any) -> Any:
+    """A copy that may be written to: an optimiser goes on in what it is given."""
+    return tensor.clone() if hasattr(tensor, "clone") else tensor.copy()

@@ -1,0 +1,68 @@
+"""What carries between the driver and its actors: the seam between the world and Ray.
+
+An actor is an object of a plain class in a process of its own. It has two lanes: calls of ``work``
+run one after another in the order in which they were made, and beside them those of ``watch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+Lane = Literal["work", "watch"]
+Ref = Any
+"""What a call will return, or what was put; it may be an argument of another call, which then
+begins once it is there and gets the value. Hashable."""
+
+
+class ActorLostError(Exception):
+    """The process of an actor has ended, or cannot be reached any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What an actor takes of a machine: CPUs and GPUs (all of one machine), cores that it is pinned
+    to (of the driver's machine; none for any), and environment variables."""
+
+    cpus: int = 1
+    gpus: int = 0
+    cores: tuple[int, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Actor(Protocol):
+    """A started actor, by which it is called."""
+
+    def call(self, method: str, *arguments: Any, lane: Lane = "work", results: int = 1) -> Any:
+        """Calls a method without waiting for it: a `Ref`, or as many as ``results`` in a list.
+        Never raises: what goes wrong is raised by `Transport.get`."""
+        ...
+
+
+class Transport(Protocol):
+    """Starts actors, and waits for what they return."""
+
+    def start(self, kind: type, arguments: Sequence[Any], need: Need, name: str) -> Actor:
+        """An actor of class ``kind``; returns before it is there."""
+        ...
+
+    def wait(self, refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
+        """Those that are there, or have failed; none where that takes longer."""
+        ...
+
+    def get(self, ref: Ref) -> Any:
+        """Its value. Raises ActorLostError, or what the method raised."""
+        ...
+
+    def put(self, value: Any) -> Ref:
+        """A value that many calls may have for an argument."""
+        ...
+
+    def kill(self, actor: Actor) -> None:
+        """Ends an actor at once, whatever it does; one that has ended already is left alone."""
+        ...
+
+    def close(self) -> None:
+        """Ends all actors, and what this transport started for them."""
+        ...

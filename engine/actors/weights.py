@@ -1,0 +1,113 @@
+"""Weights, and a trainer's state, as what crosses between processes.
+
+Packed, tensors are numpy arrays, which an object store hands to every process of a machine without
+a copy, or a file in a folder that all machines share.
+"""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One tensor as an array that numpy has (its bytes where numpy lacks the type), and torch's
+    name of its type; None for one that was an array before."""
+
+    array: np.ndarray[Any, Any]
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InFile:
+    """Tensors in a file."""
+
+    path: Path
+
+
+class Channel(Protocol):
+    """How tensors leave a process; `unpack` takes them in, whichever it was."""
+
+    def pack(self, tensors: Mapping[str, Tensor]) -> Any:
+        """What crosses in their place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ByStore:
+    """Through the transport's object store."""
+
+    def pack(self, tensors: Mapping[str, Tensor]) -> dict[str, Packed]:
+        """Copies, which later updates leave alone."""
+        return {name: _packed(tensor) for name, tensor in tensors.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ByFiles:
+    """Through a folder that every machine sees; the last ``keep`` files stay there."""
+
+    folder: Path
+    keep: int = 4
+
+    def pack(self, tensors: Mapping[str, Tensor]) -> InFile:
+        """A file of its own, which appears whole."""
+        import torch
+        from safetensors.torch import save_file
+
+        path = self.folder / f"weights-{uuid.uuid4().hex}.safetensors"
+        draft = path.with_suffix(".new")
+        apart = {
+            name: tensor.detach().clone(memory_format=torch.contiguous_format)
+            for name, tensor in tensors.items()
+        }  # the format has no tied weights
+        save_file(apart, draft)
+        draft.replace(path)
+        written = sorted(self.folder.glob("weights-*.safetensors"), key=lambda p: p.stat().st_mtime)
+        for old in written[: -self.keep]:
+            old.unlink(missing_ok=True)
+        return InFile(path)
+
+
+def unpack(packed: Any) -> Mapping[str, Tensor]:
+    """The tensors; they may be read and not written."""
+    if isinstance(packed, InFile):
+        from safetensors.torch import load_file
+
+        tensors: Mapping[str, Tensor] = load_file(packed.path)
+        return tensors
+    return {name: _unpacked(one) for name, one in packed.items()}
+
+
+def _packed(tensor: Any) -> Packed:
+    if isinstance(tensor, np.ndarray):
+        return Packed(tensor.copy())
+    import torch
+
+    own = tensor.detach().to("cpu", copy=True).contiguous()
+    dtype = str(own.dtype).removeprefix("torch.")
+    try:
+        return Packed(own.numpy(), dtype)
+    except TypeError:  # bfloat16, which numpy lacks
+        return Packed(own.view(torch.uint8).numpy(), dtype)
+
+
+def _unpacked(packed: Packed) -> Any:
+    if packed.dtype is None:
+        return packed.array
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the store's memory is not to be written to
+        tensor = torch.from_numpy(packed.array)
+    dtype = getattr(torch, packed.dtype)
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)

@@ -1,0 +1,517 @@
+"""The real world of several processes: rollout and training at the same time, under the one loop.
+
+Replicas iterate by themselves, and what happens there is news by the time it gets here. The loop
+sees none of it before a verb returns it: what a rollout became is taken in when `ActorWorld.wait`
+or `ActorWorld.abort` hands it out, so that the loop's decisions follow from what it was told alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+from engine.actors.fleet import Fleet, Loss, Recipe, Replica
+from engine.actors.messages import Abort, Aborted, Iterated, Loaded, Notice, Ready, Submit
+from engine.actors.trainer import Part, Updated
+from engine.actors.transport import ActorLostError, Transport
+from engine.actors.updates import Updates, Weights
+from engine.actors.weights import ByStore, Channel, unpack
+from engine.desk import Landed, Order
+from engine.edges import TrainerState
+from engine.log import EngineLog, Fault
+from engine.responses import Responses, Tokens
+from engine.sync_check import require_close
+from engine.tasks.base import Task
+from engine.world import phases
+from simulator.cluster.routing import ROUTINGS, Balance, Router
+from simulator.errors import RunError
+from simulator.loop.recorded import UnderWay
+from simulator.plan import Layout, Placement
+from simulator.rollout import UNSHARED, Key, Rollout, Stay
+from simulator.world import (
+    ClusterShape,
+    Ended,
+    Event,
+    Phase,
+    Synced,
+    TrainBatch,
+    Trained,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Recipes:
+    """How the actors are made. channel: how weights leave the trainer; None is the object store."""
+
+    replicas: Sequence[Recipe]
+    trainer: Recipe
+    channel: Channel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ActorState:
+    """All that another world needs to go on from here, but for the log and what is in flight.
+
+    clock_s: of this world's clock. version: of the replicas' weights; updates: that the trainer's
+    have had. asked: the prompt's number by group. tokens: by (group, index). trainer: after those
+    updates, without parts of the next one. weights: the replicas', where they are other ones.
+    """
+
+    clock_s: float
+    version: int
+    updates: int
+    asked: Mapping[int, int]
+    tokens: Mapping[Key, Tokens]
+    trainer: TrainerState
+    weights: Mapping[str, Tensor] | None
+
+
+@dataclass(eq=False, slots=True)
+class _Flight:
+    """A rollout that the loop thinks in flight. replica: where it is; None while there is none to
+    take it. landed: what became of it, once that is known here."""
+
+    rollout: Rollout
+    order: Order
+    placement: Placement
+    replica: Replica | None = None
+    landed: Landed | None = None
+    zero_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Sync:
+    token: int
+    weights: Weights
+    start_s: float
+    waiting: set[int]
+    done: int = 0
+    end_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Mail:
+    """Events that have not been handed out, by their instants."""
+
+    ended: list[tuple[float, _Flight]] = field(default_factory=list)
+    others: list[tuple[float, Event]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.ended or self.others)
+
+    @property
+    def first_s(self) -> float:
+        """The earliest instant."""
+        return min(at_s for at_s, _ in (*self.ended, *self.others))
+
+
+class ActorWorld:
+    """A `simulator.world.World` of replica actors and a trainer actor.
+
+    shape: how many, and whether trainer and replicas take turns. task, seed: see
+    `engine.responses.Responses`. routing: which replica a rollout goes to, by the simulator's own
+    rules (`simulator.cluster.routing`). heartbeat_s: without a sign of life after which an actor is
+    replaced.
+
+    Raises EngineError where an actor cannot start or is lost again and again, or a reward function
+    fails; RunError where the trainer refuses an update, or where a verb is called that the state of
+    the world forbids.
+    """
+
+    name = "engine"
+
+    def __init__(
+        self,
+        transport: Transport,
+        recipes: Recipes,
+        shape: ClusterShape,
+        task: Task,
+        seed: int,
+        routing: str = "least_loaded",
+        heartbeat_s: float = 60.0,
+    ) -> None:
+        self.log = EngineLog()
+        self._transport = transport
+        self._responses = Responses(task, seed)
+        self._mail = _Mail()
+        self._flights: dict[Key, _Flight] = {}
+        self._homeless: list[Key] = []  # with no replica to take them
+        self._stopping: dict[int, tuple[Replica, set[Key]]] = {}  # aborts under way, by token
+        self._tokens = count(1)
+        self._sync: _Sync | None = None
+        self._serving: Weights | None = None  # what the replicas have; None is how they started
+        self._zero = time.perf_counter()
+        self._told: dict[tuple[int, int, int], int] = {}  # tokens, by version, group and index
+        self._updates = Updates(transport, recipes.trainer, recipes.channel, heartbeat_s)
+        self._fleet = Fleet(transport, recipes.replicas, heartbeat_s)
+        self._require_started()
+        self._router: Router = ROUTINGS[routing](self._fleet.replicas)
+        self._balance = Balance(shape.replicas)
+        self.shape = replace(shape, slots=shape.replicas * self._fleet.limits.max_seqs)
+        self._zero = time.perf_counter()
+
+    def _require_started(self) -> None:
+        self._updates.require_started()
+        while len(self._fleet.live) < len(self._fleet.replicas):
+            self._receive(1.0)
+
+    # The clock
+
+    @property
+    def now_s(self) -> float:
+        """Wall-clock seconds since the run began; interruptions and saving at rest left out."""
+        return time.perf_counter() - self._zero
+
+    @contextmanager
+    def clock_stopped(self) -> Iterator[None]:
+        """The enclosed code takes no time of the run, where nothing is under way that does."""
+        began, quiet = time.perf_counter(), self.quiet
+        try:
+            yield
+        finally:
+            if quiet:
+                self._zero += time.perf_counter() - began
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is under way."""
+        return not (self._flights or self._updates.busy or self._sync or self._mail)
+
+    # Rollouts
+
+    def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
+        """Sends rollouts to their replicas, each of which sees all of its own at once."""
+        fresh = []
+        for rollout in rollouts:
+            if rollout.key in self._flights:
+                raise RunError(f"{rollout} is already in flight")
+            flight = _Flight(rollout, self._responses.order(rollout), placement)
+            self._flights[rollout.key] = flight
+            fresh.append(flight)
+        self._place(fresh)
+
+    def _place(self, flights: Iterable[_Flight]) -> None:
+        """Sends rollouts to replicas that live; where none does, they wait for one."""
+        replicas = self._fleet.replicas
+        queues: list[list[_Flight]] = [[] for _ in replicas]
+        live = self._fleet.live
+        for flight in flights:
+            if not live:
+                self._homeless.append(flight.rollout.key)
+                continue
+            if flight.placement == "balanced":
+                number = self._balance.place(flight.rollout)
+            else:
+                number = self._router.route(flight.rollout, queues)
+            if not replicas[number].live:
+                number = min(live, key=lambda one: one.load + len(queues[one.number])).number
+            queues[number].append(flight)
+        for home, queue in zip(replicas, queues, strict=True):
+            if queue:
+                for flight in queue:
+                    flight.replica = home
+                    home.flying.add(flight.rollout.key)
+                home.post(Submit(tuple(flight.order for flight in queue)))
+
+    def foresee(self, rollout: Rollout) -> None:
+        """Nobody knows here."""
+        return None
+
+    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
+        """Stops rollouts wherever they are, and waits for what each became: a replica answers
+        between two iterations."""
+        wanted = sorted(self._flights if keys is None else keys)
+        for key in wanted:
+            if key not in self._flights:
+                raise RunError(f"rollout {key} is not in flight and cannot be aborted")
+        by_replica: dict[int, list[Key]] = {}
+        for key in wanted:
+            flight = self._flights[key]
+            if flight.landed is None and flight.replica is not None:
+                by_replica.setdefault(flight.replica.number, []).append(key)
+        for number, there in by_replica.items():
+            home, token = self._fleet.replicas[number], next(self._tokens)
+            self._stopping[token] = home, set(there)
+            home.post(Abort(token, tuple(there)))
+        while self._stopping:
+            self._receive(1.0)
+        gone = set(wanted)
+        self._mail.ended = [(at, f) for at, f in self._mail.ended if f.rollout.key not in gone]
+        self._homeless = [key for key in self._homeless if key not in gone]
+        return [self._hand_out(self._flights[key]) for key in wanted]
+
+    def _hand_out(self, flight: _Flight) -> Stay:
+        """The stay of a rollout that the loop is told of now."""
+        rollout = flight.rollout
+        del self._flights[rollout.key]
+        self._balance.left(rollout.key)
+        number = 0 if flight.replica is None else flight.replica.number
+        if flight.landed is None:
+            return self._responses.never_ran(rollout, number, self.now_s)
+        stay = self._responses.land(rollout, flight.landed, number, flight.zero_s + self._zero)
+        return self._shared_with_told(stay)
+
+    def _shared_with_told(self, stay: Stay) -> Stay:
+        """The stay with what its tokens have in common with one of its version of which the loop
+        was told before; a replica compares with whatever ended there before it."""
+        version = stay.segments[0].version if stay.segments else self._version
+        shared = stay.shared
+        if self._told.get((version, shared.group, shared.index), 0) < shared.tokens:
+            stay = stay._replace(shared=UNSHARED)
+        ids = self._responses.tokens[stay.key].ids
+        self._told[version, stay.group, stay.index] = stay.prompt_tokens + len(ids)
+        return stay
+
+    @property
+    def _version(self) -> int:
+        """Of the replicas' weights."""
+        return 0 if self._serving is None else self._serving.version
+
+    def _landed(self, home: Replica, landed: Iterable[Landed], mail: bool) -> None:
+        """Notes what left a replica; ``mail``: as an event to come."""
+        for one in landed:
+            home.flying.discard(one.key)
+            home.losses = 0
+            flight = self._flights[one.key]
+            flight.landed, flight.zero_s = one, home.zero_s
+            if mail:
+                self._mail.ended.append((one.end_s - home.zero_s, flight))
+
+    # Updates
+
+    def train(self, batch: TrainBatch, layout: Layout) -> None:
+        """Sends an update, or a part of one, to the trainer."""
+        self._require_free("train")
+        self._updates.begin(self._part(batch, layout))
+
+    def _part(self, batch: TrainBatch, layout: Layout) -> Part:
+        longest = self._fleet.limits.max_model_len - 1  # the check samples one token more
+        sample = self._responses.sample(batch, longest) if batch.final else []
+        return Part(
+            tuple(self._responses.sampled(group) for group in batch.groups),
+            layout == "shared_prefix",
+            batch.step,
+            batch.mask_before_version,
+            batch.final,
+            tuple(tuple(tokens) for tokens in sample),
+        )
+
+    def sync_weights(self) -> None:
+        """Sends the newest weights to every replica, which takes them in between two iterations and
+        goes on with what is in flight."""
+        self._require_free("sync")
+        weights = self._updates.latest
+        if weights is None:
+            raise RunError("a sync was asked for before the first update")
+        live = {home.number for home in self._fleet.live}
+        self._sync = _Sync(next(self._tokens), weights, time.perf_counter(), live)
+        self._serving = weights
+        for home in self._fleet.live:
+            self._load(home, self._sync.token)
+
+    def _load(self, home: Replica, token: int) -> None:
+        weights = self._serving
+        if weights is not None:
+            home.actor.call("load", token, weights.ref, weights.version, weights.sample)
+
+    def _require_free(self, what: str) -> None:
+        busy = "an update" if self._updates.busy else "a sync" if self._sync else None
+        if busy is not None:
+            raise RunError(f"{what} asked for while {busy} is under way")
+        if self.shape.colocated and self._flights:
+            raise RunError(f"{what} asked for while rollouts are in flight")
+
+    # What happens
+
+    def wait(self, until_s: float | None = None) -> list[Event]:
+        """The events of the earliest instant that is known of; waits for one where none is."""
+        if self.quiet:
+            raise RunError("the loop waits, but no rollout, update or sync is under way")
+        while not self._mail:
+            left_s = 1.0 if until_s is None else min(1.0, until_s - self.now_s)
+            if left_s <= 0:
+                return []
+            self._receive(left_s)
+        instant = self._mail.first_s
+        ended = [flight for at_s, flight in self._mail.ended if at_s == instant]
+        others = [event for at_s, event in self._mail.others if at_s == instant]
+        self._mail.ended = [pair for pair in self._mail.ended if pair[0] != instant]
+        self._mail.others = [pair for pair in self._mail.others if pair[0] != instant]
+        ended.sort(key=lambda flight: flight.rollout.key)
+        others.sort(key=lambda event: isinstance(event, Synced))
+        return [*(Ended(self._hand_out(flight)) for flight in ended), *others]
+
+    def _receive(self, timeout_s: float) -> None:
+        """Takes in what the actors have to say, waiting for it for at most ``timeout_s``."""
+        ready = self._transport.wait([*self._fleet.polls, *self._updates.refs], timeout_s)
+        for home, notice in self._fleet.receive(ready):
+            self._notice(home, notice)
+        told = self._updates.receive(ready)
+        if isinstance(told, str):
+            began = time.perf_counter()
+            self._updates.replace(told)
+            self._fault("trainer", told, 0, began)
+        elif told is not None:
+            self._updated(*told)
+
+    def _notice(self, home: Replica, notice: Notice | Loss) -> None:
+        if isinstance(notice, Iterated):
+            if notice.turn is not None:
+                start_s = notice.turn.start_s - home.zero_s - self._zero
+                self.log.iterations.add(
+                    notice.turn.version, start_s, notice.turn.measured, home.number
+                )
+            self._landed(home, notice.landed, mail=True)
+        elif isinstance(notice, Aborted):
+            self._landed(home, notice.landed, mail=False)
+            del self._stopping[notice.token]
+        elif isinstance(notice, Loaded):
+            self._has_weights(home, notice)
+        elif isinstance(notice, Ready):
+            self._welcome(home)
+        elif isinstance(notice, Loss):
+            self._lose(home, notice.cause)
+
+    def _updated(self, part: Part, updated: Updated) -> None:
+        assert updated.metrics is not None
+        zero_s = self._updates.zero_s + self._zero
+        start_s, end_s = updated.start_s - zero_s, updated.end_s - zero_s
+        if part.final:
+            self.log.updates.append((part.version, updated.metrics))
+        event = Trained(part.version, phases(updated.metrics, start_s, end_s))
+        self._mail.others.append((updated.end_s - self._updates.zero_s, event))
+
+    def _has_weights(self, home: Replica, loaded: Loaded) -> None:
+        sync = self._sync
+        if sync is None or loaded.token != sync.token:
+            return
+        if loaded.log_probs is not None:
+            difference = require_close(
+                loaded.log_probs, sync.weights.log_probs, self._fleet.tolerance
+            )
+            self.log.sync_differences.append(difference)
+            self.log.sync_check_s.append(loaded.end_s - loaded.loaded_s)
+        sync.waiting.discard(home.number)
+        sync.done += 1
+        sync.end_s = max(sync.end_s, loaded.end_s - home.zero_s)
+        self._end_sync()
+
+    def _end_sync(self) -> None:
+        sync = self._sync
+        if sync is None or sync.waiting or not sync.done:
+            return
+        self._sync = None
+        phase = Phase("sync", sync.start_s - self._zero, sync.end_s - self._zero)
+        self._mail.others.append((sync.end_s, Synced((phase,))))
+
+    # Losing a replica, and going on
+
+    def _lose(self, home: Replica, cause: str) -> None:
+        """Replaces a replica. What was in flight there begins again from the tokens that are known
+        here: those that it had when it was submitted."""
+        began = time.perf_counter()
+        lost = self._fleet.replace(home, cause)
+        self._fault(f"replica {home.number}", cause, len(lost), began)
+        for token in [t for t, (there, _) in self._stopping.items() if there is home]:
+            _, keys = self._stopping.pop(token)
+            lost -= keys  # they were to stop anyhow, and have nothing to show
+        if self._sync is not None:
+            self._sync.waiting.discard(home.number)
+            self._end_sync()
+        flights = [self._flights[key] for key in sorted(lost)]
+        for flight in flights:
+            flight.replica = None
+        self._place(flights)
+
+    def _welcome(self, home: Replica) -> None:
+        """A replica has started: it gets the weights that the others have, then what waits."""
+        if self._serving is not None:
+            token = 0
+            if self._sync is not None:
+                token = self._sync.token
+                self._sync.waiting.add(home.number)
+            self._load(home, token)
+        waiting, self._homeless = self._homeless, []
+        self._place(self._flights[key] for key in waiting)
+
+    def _fault(self, actor: str, cause: str, rollouts: int, began: float) -> None:
+        self.log.faults.append(Fault(began - self._zero, actor, cause, rollouts))
+
+    # Between two steps
+
+    def take_pulse(self, step: int) -> None:
+        """Logs the machine's pulse after ``step`` steps, where nothing is under way that would
+        disturb it or be disturbed."""
+        if self.quiet:
+            try:
+                self.log.pulses.append((step, self._updates.pulse()))
+            except ActorLostError:
+                return  # the next update says so
+
+    def keep_only(self, groups: Collection[int]) -> None:
+        """Forgets prompts and tokens of every other group: they are trained, or dropped."""
+        kept = set(groups)
+        self._responses.keep_only(kept)
+        self._told = {
+            key: tokens
+            for key, tokens in self._told.items()
+            if key[1] in kept or key[0] == self._version
+        }
+
+    # Saving and going on
+
+    def state(self) -> ActorState:
+        """Where it stands, as far as the loop has been told. Raises ActorLostError where the
+        trainer is lost just then."""
+        serving, kept, version = self._serving, self._responses, self._version
+        weights = None
+        if serving is not None and version != self._updates.version:
+            weights = unpack(self._transport.get(serving.ref))
+        tokens = {key: replace(tokens) for key, tokens in kept.tokens.items()}
+        return ActorState(
+            self.now_s,
+            version,
+            self._updates.version,
+            dict(kept.asked),
+            tokens,
+            self._updates.state(),
+            weights,
+        )
+
+    def load_state(self, state: ActorState, log: EngineLog) -> None:
+        """Goes on from a `state` and its log; `go_on` then has what was under way be under way
+        again. Raises ValueError for the state of another trainer."""
+        self._updates.load_state(state.trainer, state.updates)
+        self._responses.load(state.asked, state.tokens)
+        ref = self._updates.weights()
+        if state.weights is not None:
+            ref = self._transport.put(ByStore().pack(state.weights))
+        self._serving = Weights(state.version, ref, [], [])
+        self._told = {}
+        for home in self._fleet.live:
+            self._load(home, 0)
+        self.log = log
+        self._zero = time.perf_counter() - state.clock_s
+
+    def go_on(self, under_way: UnderWay) -> None:
+        """Has all this be under way."""
+        for rollout, placement in under_way.rollouts:
+            self.submit([rollout], placement)
+        if under_way.update is not None:
+            self.train(*under_way.update)
+        if under_way.sync:
+            self.sync_weights()
+
+    def close(self) -> None:
+        """Ends the actors."""
+        try:
+            self._fleet.close()
+        finally:
+            self._transport.close()

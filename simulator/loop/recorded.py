@@ -1,0 +1,233 @@
+"""What a world was asked and what it answered, written down, and a world that answers from that.
+
+The loop's decisions follow from what its world tells it. So a record is enough to take the same
+decisions again, whatever time it was that decided: the order in which rollouts of several replicas
+came to their ends, and how far those had got that were stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.errors import RunError
+from simulator.loop.plain import from_plain, to_plain
+from simulator.plan import Layout, Placement
+from simulator.rollout import Key, Rollout, Stay
+from simulator.world import (
+    ClusterShape,
+    Ended,
+    Event,
+    Phase,
+    Synced,
+    TrainBatch,
+    Trained,
+    World,
+)
+
+VERBS = ("submit", "abort", "train", "sync", "wait")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One verb. at_s: the world's clock when it returned.
+
+    asked: what it was called with: a submit's or an abort's rollouts as (group, index, attempt,
+        tokens so far), an update's step, whether it was the final part, and its groups.
+    stays: that an abort or a wait returned. trained, synced: further events of a wait.
+    """
+
+    verb: str
+    at_s: float
+    asked: tuple[Any, ...] = ()
+    stays: tuple[Stay, ...] = ()
+    trained: tuple[tuple[int, tuple[Phase, ...]], ...] = ()
+    synced: tuple[tuple[Phase, ...], ...] = ()
+
+    @property
+    def events(self) -> list[Event]:
+        """What a wait returned."""
+        return [
+            *(Ended(stay) for stay in self.stays),
+            *(Trained(step, phases) for step, phases in self.trained),
+            *(Synced(phases) for phases in self.synced),
+        ]
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON holds it, without what is empty."""
+        fields = {"asked": self.asked, "stays": self.stays}
+        fields |= {"trained": self.trained, "synced": self.synced}
+        named = {name: to_plain(value) for name, value in fields.items() if value}
+        return {"verb": self.verb, "at_s": self.at_s, **named}
+
+
+def read_entry(data: Any, where: str) -> Entry:
+    """What `Entry.to_plain` made. Raises ValueError for anything else."""
+    fields = from_plain(data, dict[str, Any], where)
+    if fields.get("verb") not in VERBS or not fields.keys() <= set(Entry.__dataclass_fields__):
+        raise ValueError(f"{where} is no entry of a record")
+    return Entry(
+        fields["verb"],
+        from_plain(fields.get("at_s"), float, where),
+        _tuples(fields.get("asked", [])),
+        from_plain(fields.get("stays", []), tuple[Stay, ...], where),
+        from_plain(fields.get("trained", []), tuple[tuple[int, tuple[Phase, ...]], ...], where),
+        from_plain(fields.get("synced", []), tuple[tuple[Phase, ...], ...], where),
+    )
+
+
+def _tuples(data: Any) -> Any:
+    return tuple(map(_tuples, data)) if isinstance(data, list) else data
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """What was under way at a record's end: rollouts, in the order in which they were submitted,
+    and how they were to be placed; the update; whether a sync was."""
+
+    rollouts: tuple[tuple[Rollout, Placement], ...]
+    update: tuple[TrainBatch, Layout] | None
+    sync: bool
+
+
+class RecordedWorld:
+    """A `simulator.world.World` that answers from a record, and then from another world.
+
+    entries: the record, to which everything that the other world answers is added. world: None
+    ends with the record. go_on: is told what is under way when the record has come to its end and
+    the other world is asked for the first time. Between two verbs its clock stands still, so that
+    the loop's figures are the record's as well.
+
+    Raises RunError where a verb is not the recorded one, or the record has come to its end.
+    """
+
+    def __init__(
+        self,
+        entries: list[Entry],
+        world: World | None,
+        shape: ClusterShape,
+        name: str,
+        go_on: Callable[[UnderWay], None] | None = None,
+    ) -> None:
+        self.entries = entries
+        self.shape = shape
+        self.name = name
+        self._world = world
+        self._go_on = go_on if entries else None
+        self._next = 0
+        self._now_s = 0.0
+        self._flying: dict[Key, tuple[Rollout, Placement]] = {}
+        self._update: tuple[TrainBatch, Layout] | None = None
+        self._syncing = False
+
+    @property
+    def now_s(self) -> float:
+        """What the world's clock showed when the last verb returned."""
+        return self._now_s
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the next answer is the record's."""
+        return self._next < len(self.entries)
+
+    @property
+    def under_way(self) -> UnderWay:
+        """What has been asked for and has not come to its end."""
+        rollouts = tuple(self._flying.values())
+        return UnderWay(rollouts, self._update, self._syncing)
+
+    def foresee(self, rollout: Rollout) -> int | None:
+        """Nothing, by the record."""
+        return None if self._world is None else self._world.foresee(rollout)
+
+    def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
+        """Starts rollouts."""
+        asked = tuple((*r.key, r.attempt, r.new_tokens) for r in rollouts)
+        if self._recorded("submit", asked) is None:
+            self._live.submit(rollouts, placement)
+            self._note(Entry("submit", self._live.now_s, asked))
+        for rollout in rollouts:
+            self._flying[rollout.key] = rollout, placement
+
+    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
+        """Stops rollouts."""
+        wanted = sorted(self._flying if keys is None else keys)
+        entry = self._recorded("abort", tuple(wanted))
+        if entry is None:
+            stays = tuple(self._live.abort(wanted))
+            entry = self._note(Entry("abort", self._live.now_s, tuple(wanted), stays))
+        for stay in entry.stays:
+            del self._flying[stay.key]
+        return list(entry.stays)
+
+    def train(self, batch: TrainBatch, layout: Layout) -> None:
+        """Starts an update, or a part of one."""
+        groups = tuple((g.group, tuple(r.index for r in g.rollouts)) for g in batch.groups)
+        asked = (batch.step, batch.final, groups)
+        if self._recorded("train", asked) is None:
+            self._live.train(batch, layout)
+            self._note(Entry("train", self._live.now_s, asked))
+        self._update = batch, layout
+
+    def sync_weights(self) -> None:
+        """Starts a sync."""
+        if self._recorded("sync", ()) is None:
+            self._live.sync_weights()
+            self._note(Entry("sync", self._live.now_s))
+        self._syncing = True
+
+    def wait(self, until_s: float | None = None) -> list[Event]:
+        """The next events."""
+        entry = self._recorded("wait", ())
+        if entry is None:
+            events = self._live.wait(until_s)
+            entry = self._note(
+                Entry(
+                    "wait",
+                    self._live.now_s,
+                    (),
+                    tuple(event.stay for event in events if isinstance(event, Ended)),
+                    tuple((e.step, e.phases) for e in events if isinstance(e, Trained)),
+                    tuple(event.phases for event in events if isinstance(event, Synced)),
+                )
+            )
+        for stay in entry.stays:
+            self._flying.pop(stay.key, None)
+        if entry.trained:
+            self._update = None
+        if entry.synced:
+            self._syncing = False
+        return entry.events
+
+    @property
+    def _live(self) -> World:
+        if self._world is None:
+            raise RunError("the record ends here, and the loop would go on")
+        if self._go_on is not None:
+            go_on, self._go_on = self._go_on, None
+            go_on(self.under_way)
+        return self._world
+
+    def _note(self, entry: Entry) -> Entry:
+        self.entries.append(entry)
+        self._next, self._now_s = len(self.entries), entry.at_s
+        return entry
+
+    def _recorded(self, verb: str, asked: tuple[Any, ...]) -> Entry | None:
+        """The record's entry for this verb; None where it has come to its end."""
+        if not self.replaying:
+            return None
+        entry = self.entries[self._next]
+        if (entry.verb, entry.asked) != (verb, asked):
+            raise RunError(
+                f"the run does not follow its record: entry {self._next} is a {entry.verb} of "
+                f"{_shown(entry.asked)}, and the loop asks for a {verb} of {_shown(asked)}"
+            )
+        self._next, self._now_s = self._next + 1, entry.at_s
+        return entry
+
+
+def _shown(asked: Any) -> str:
+    text = repr(asked)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,314 @@
+"""An engine and a trainer of no size, which keep the promises of `engine.edges`.
+
+What the engine samples hangs on a rollout's seed and place alone, so that a rollout is the same
+whichever replica makes it, how often it is stopped, and whether it has to begin again. The
+trainer's weight is a digest of everything that it was trained on, in order.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from engine.edges import (
+    Beat,
+    EngineIteration,
+    Limits,
+    Response,
+    SampledGroup,
+    TrainerState,
+    TrainMetrics,
+)
+from engine.errors import EngineError
+from engine.in_flight import InFlight
+from engine.tasks.base import Prompt
+from simulator.costs.base import Iteration
+
+VOCABULARY, CONTEXT, END = 100, 512, 1
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What goes wrong once: ``mark`` is a file that says that it has already."""
+
+    mark: Path
+    iteration: int = 0
+    kind: str = "raise"
+
+    def strikes(self, iteration: int) -> bool:
+        if iteration < self.iteration:
+            return False
+        try:
+            self.mark.open("x").close()  # by one of several, however close together
+        except FileExistsError:
+            return False
+        return True
+
+
+class FakeEngine:
+    """One token a rollout and iteration, first come first served."""
+
+    log_prob_tolerance = 1e-6
+
+    def __init__(
+        self, max_seqs: int = 8, iteration_s: float = 0.0, trouble: Trouble | None = None
+    ) -> None:
+        self.version = 0
+        self.limits = Limits(CONTEXT, 65_536, VOCABULARY, max_seqs)
+        self.last_iteration: EngineIteration | None = None
+        self._iteration_s = iteration_s
+        self._trouble = trouble
+        self._iterations = 0
+        self._weight = 0.0
+        self._live: dict[str, _Live] = {}
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        return tuple(self._live)
+
+    def submit(
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        partial_token_ids: Sequence[int] = (),
+        partial_log_probs: Sequence[float] = (),
+        *,
+        max_new_tokens: int,
+        seed: int,
+        ignore_eos: bool = False,
+    ) -> None:
+        if request_id in self._live:
+            raise EngineError(f"Rollout {request_id} is already running.")
+        partial = tuple(partial_token_ids)
+        self.limits.check(request_id, prompt_token_ids, partial, partial_log_probs, max_new_tokens)
+        flight = InFlight(request_id, partial, tuple(partial_log_probs), [(self.version, 0)])
+        to_prefill = len(prompt_token_ids) + len(partial)
+        self._live[request_id] = _Live(flight, seed, max_new_tokens, to_prefill)
+
+    def abort(self, request_ids: Iterable[str] | None = None) -> list[Response]:
+        names = list(self._live if request_ids is None else request_ids)
+        return [self._live.pop(name).response(None) for name in names]
+
+    def step(self) -> list[Response]:
+        self.last_iteration = None
+        if not self._live:
+            return []
+        self._iterations += 1
+        trouble = self._trouble
+        if trouble is not None and trouble.kind != "load" and trouble.strikes(self._iterations):
+            if trouble.kind == "hang":
+                time.sleep(3600)
+            raise EngineError("vLLM failed in an iteration: RuntimeError: on fire")
+        began = time.perf_counter()
+        if self._iteration_s:
+            time.sleep(self._iteration_s)
+        running = list(self._live.values())[: self.limits.max_seqs]
+        admitted, prefilled, done = [], [], []
+        for live in running:
+            if not live.flight.admitted:
+                live.flight.admitted = True
+                admitted.append(live.flight.request_id)
+                prefilled.append((live.flight.request_id, live.to_prefill))
+            reason = live.sample()
+            if reason is not None:
+                done.append(live.response(reason))
+                del self._live[live.flight.request_id]
+        prefill_tokens = sum(tokens for _, tokens in prefilled)
+        work = Iteration(
+            len(running), sum(live.context for live in running), prefill_tokens, 0, len(prefilled)
+        )
+        seconds = time.perf_counter() - began
+        self.last_iteration = EngineIteration(
+            work, len(self._live), 0, (), tuple(admitted), tuple(prefilled), seconds
+        )
+        return done
+
+    def load_weights(
+        self, weights: Mapping[str, Any], version: int | None = None, *, keep_keys: bool = False
+    ) -> None:
+        trouble = self._trouble
+        if trouble is not None and trouble.kind == "load" and trouble.strikes(trouble.iteration):
+            raise EngineError("vLLM failed in loading weights: RuntimeError: torn")
+        self._weight = float(weights["w"][0])
+        self.version = self.version + 1 if version is None else version
+        for live in self._live.values():
+            live.flight.new_version(self.version, len(live.ids))
+
+    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        if self._live:
+            raise EngineError("log_probs needs an idle engine, but rollouts are in flight.")
+        return fake_log_probs(self._weight, sequences)
+
+    def shutdown(self) -> None:
+        self._live = {}
+
+
+@dataclass
+class _Live:
+    flight: InFlight
+    seed: int
+    max_new_tokens: int
+    to_prefill: int
+    ids: list[int] = field(default_factory=list)
+
+    @property
+    def context(self) -> int:
+        return self.to_prefill + len(self.ids)
+
+    def sample(self) -> str | None:
+        """The next token; why it is the last one, if it is."""
+        place = len(self.flight.partial_token_ids) + len(self.ids)
+        token = token_at(self.seed, place)
+        self.ids.append(token)
+        if token == END:
+            return "stop"
+        return "length" if place + 1 >= self.max_new_tokens else None
+
+    def response(self, reason: str | None) -> Response:
+        log_probs = [-0.5 * (token % 7) for token in self.ids]
+        return self.flight.response(self.ids, log_probs, reason)
+
+
+def token_at(seed: int, place: int) -> int:
+    """The token that a rollout of this seed has there; an end token at the place drawn for it."""
+    if place == int(Random(seed).lognormvariate(2.0, 0.8)):
+        return END
+    return 2 + zlib.crc32(f"{seed} {place}".encode()) % (VOCABULARY - 2)
+
+
+def fake_log_probs(weight: float, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+    return [[-weight * (token % 5) for token in tokens[1:]] for tokens in sequences]
+
+
+class FakeTrainer:
+    vocab_size = VOCABULARY
+    context_tokens = CONTEXT
+
+    def __init__(
+        self, token_s: float = 0.0, trouble: Trouble | None = None, tensors: bool = False
+    ) -> None:
+        self._token_s = token_s
+        self._tensors = tensors
+        self._trouble = trouble
+        self._steps = 0
+        self._weight = 0
+        self._gradient = 0
+
+    def step(
+        self,
+        groups: Sequence[SampledGroup],
+        *,
+        shared_prefix: bool,
+        version: int,
+        mask_before_version: int | None = None,
+        final: bool = True,
+    ) -> TrainMetrics:
+        began = time.perf_counter()
+        self._steps += 1
+        if self._trouble is not None and self._trouble.strikes(self._steps):
+            raise RuntimeError("out of memory")
+        tokens = sum(len(r.response) for g in groups for r in g.rollouts)
+        time.sleep(tokens * self._token_s)
+        seen = repr([(g.prompt, [(r.response, r.reward) for r in g.rollouts]) for g in groups])
+        self._gradient = zlib.crc32(f"{self._gradient} {shared_prefix} {seen}".encode())
+        if final:
+            self._weight = zlib.crc32(f"{self._weight} {self._gradient} {version}".encode())
+            self._gradient = 0
+        seconds = time.perf_counter() - began
+        rollouts = sum(len(g.rollouts) for g in groups)
+        return TrainMetrics(
+            0.0, seconds / 2, seconds / 2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0,
+            rollouts, tokens, 0, tokens, 0, 1, int(final), None,
+        )  # fmt: skip
+
+    def weights(self) -> Mapping[str, Any]:
+        return {"w": self._tensor(float(self._weight))}
+
+    def _tensor(self, value: float) -> Any:
+        """An array, or a tensor of torch, of one number."""
+        if not self._tensors:
+            return np.array([value])
+        import torch
+
+        return torch.tensor([value], dtype=torch.float64)
+
+    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        return fake_log_probs(float(self._weight), sequences)
+
+    def pulse(self) -> Beat:
+        return Beat(1e-3, 1e-2)
+
+    def state(self) -> TrainerState:
+        return TrainerState({"w": self._tensor(self._weight)}, {"steps": self._steps})
+
+    def load_state(self, state: TrainerState) -> None:
+        self._weight = int(state.tensors["w"][0])
+        self._gradient = 0
+
+
+@dataclass(frozen=True)
+class StartEngine:
+    """A recipe that crosses to another process. processes: a folder for a file named after it."""
+
+    max_seqs: int = 8
+    iteration_s: float = 0.0
+    trouble: Trouble | None = None
+    processes: Path | None = None
+
+    def __call__(self) -> FakeEngine:
+        sign(self.processes, "replica")
+        return FakeEngine(self.max_seqs, self.iteration_s, self.trouble)
+
+
+@dataclass(frozen=True)
+class StartTrainer:
+    """A recipe that crosses to another process."""
+
+    token_s: float = 0.0
+    trouble: Trouble | None = None
+    tensors: bool = False
+    processes: Path | None = None
+
+    def __call__(self) -> FakeTrainer:
+        sign(self.processes, "trainer")
+        return FakeTrainer(self.token_s, self.trouble, self.tensors)
+
+
+def sign(processes: Path | None, name: str) -> None:
+    """Leaves a file that says which process this is."""
+    if processes is not None:
+        (processes / f"{name}-{os.getpid()}").touch()
+
+
+@dataclass
+class FakeTask:
+    """A response is right if its tokens add up to an even number."""
+
+    max_new_tokens: int = 24
+
+    def prompt(self, group: int, seed: int) -> Prompt:
+        rng = Random(f"{seed} {group}")
+        tokens = tuple(rng.randrange(2, VOCABULARY) for _ in range(rng.randrange(3, 30)))
+        return Prompt(str(group), tokens)
+
+    def reward(self, prompt: Prompt, response_text: str) -> float:
+        return float(sum(map(int, response_text.split())) % 2 == 0)
+
+    def held_out(self, count: int) -> list[Prompt]:
+        return []
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return " ".join(map(str, token_ids))
+
+
+def even(prompt: str, response: str, answer: Any) -> float:
+    """The reward of a scenario's own task."""
+    return float(len(response) % 2 == 0)

@@ -1,0 +1,94 @@
+"""Worlds of actors without engines, for the tests of the loop on them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from actor_fakes import FakeTask, StartEngine, StartTrainer, Trouble
+from actor_threads import ThreadTransport
+
+from engine.actors.fleet import Recipe
+from engine.actors.world import ActorWorld, Recipes
+from simulator.loop import Loop
+from simulator.loop.recorded import Entry, RecordedWorld
+from simulator.plan import Batch, Prompts, StepPlan
+from simulator.policies import POLICIES, parse_policy
+from simulator.spans import Run
+from simulator.testing import bound_holds
+from simulator.testing.laws import promises
+from simulator.world import ClusterShape
+
+STEPS = 5
+PLAN = StepPlan(Batch(4, 4), prompts=Prompts(dataset=10))
+CAP = 24
+_PARAMETERS = {
+    "april": "april(over_sampling=2)",
+    "difficulty": "difficulty(easy=0.6, hard=0.3)",
+    "pods": "pods(keep=2)",
+    "sagc": "sagc(candidates=[2, 4, 8], first=4)",
+    "token_budget": "token_budget(tokens=8)",
+}
+EVERY = [
+    *(
+        _PARAMETERS.get(name, name)
+        for name in {kind: name for name, kind in POLICIES.items()}.values()
+    ),
+    "sync",
+    "one_step_off(steps=3)",
+    "fully_async(max_staleness=1)",
+    "fully_async(max_staleness=3, sync_every=2)",
+    "pipeline_rl(in_flight=0.5, queue=null)+dynamic_sampling+pods(keep=2)",
+    "streaming(groups=3)+april(over_sampling=2)+prefix_reuse",
+]
+"""Each policy that there is, and chains of those that overlap."""
+OVERLAPPING = ("one_step_off", "fully_async", "pipeline_rl", "streaming", "colocate_async")
+
+
+@dataclass
+class Home:
+    world: ActorWorld
+    transport: ThreadTransport
+
+
+def make(
+    replicas: int = 2,
+    *,
+    colocated: bool = False,
+    iteration_s: float = 5e-4,
+    engine_trouble: Trouble | None = None,
+    trainer_trouble: Trouble | None = None,
+    heartbeat_s: float = 60.0,
+    tensors: bool = False,
+) -> Home:
+    transport = ThreadTransport()
+    recipes = Recipes(
+        [Recipe(StartEngine(8, iteration_s, engine_trouble))] * replicas,
+        Recipe(StartTrainer(1e-5, trainer_trouble, tensors)),
+    )
+    shape = ClusterShape(replicas, 1, 1, colocated=colocated)
+    task = FakeTask(CAP)
+    return Home(ActorWorld(transport, recipes, shape, task, 3, heartbeat_s=heartbeat_s), transport)
+
+
+def drive(home: Home, policy: str, steps: int = STEPS) -> tuple[Run, list[Entry]]:
+    """A run, and its record; the world is closed."""
+    world = home.world
+    record = RecordedWorld([], world, world.shape, world.name)
+    try:
+        result = Loop(record, parse_policy(policy, seed=5), PLAN).run(steps)
+    finally:
+        world.close()
+    return result, record.entries
+
+
+def keeps_its_bound(trial: Any) -> None:
+    """Nothing trained on is older than the policy promises, where it does."""
+    if any(promises(decision["plan"]) < math.inf for decision in trial.decisions):
+        bound_holds(trial)
+
+
+def rows(result: Run) -> Any:
+    """Everything that a run says, but for figures that are no number."""
+    return repr([*result.stays.rows()]), repr(result.steps), repr(result.phases), result.decisions

@@ -1,0 +1,114 @@
+"""What actors are made of: weights on their way, cores, and what is said where Ray is not there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from actor_fakes import StartEngine
+from actor_threads import ThreadTransport
+
+from engine.actors import fleet
+from engine.actors.fleet import Fleet, Recipe
+from engine.actors.machine import cores_here, machine_name, shares
+from engine.actors.on_ray import RayTransport
+from engine.actors.weights import ByFiles, ByStore, Packed, unpack
+from engine.errors import EngineError
+
+
+def test_arrays_come_back_as_they_were() -> None:
+    array = np.arange(6.0).reshape(2, 3)
+    packed = ByStore().pack({"w": array})  # type: ignore[dict-item]
+    array[0, 0] = 9.0
+    assert isinstance(packed["w"], Packed)
+    assert unpack(packed)["w"].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "uint8", "int64"])
+@pytest.mark.parametrize("channel", ["store", "files"])
+def test_tensors_come_back_as_they_were(tmp_path: Path, dtype: str, channel: str) -> None:
+    torch = pytest.importorskip("torch")
+    how = ByStore() if channel == "store" else ByFiles(tmp_path)
+    tensor = torch.arange(12).reshape(3, 4).to(getattr(torch, dtype))
+    tied = tensor[:2]
+    packed: Any = how.pack({"a": tensor, "b": tied, "c": tensor.t()})
+    found = unpack(packed)
+    for name, own in (("a", tensor), ("b", tied), ("c", tensor.t())):
+        assert found[name].dtype == own.dtype
+        assert torch.equal(found[name], own)
+    kept = tensor.clone()
+    tensor += 1
+    assert torch.equal(unpack(packed)["a"], kept)
+
+
+def test_files_do_not_pile_up(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    channel = ByFiles(tmp_path, keep=2)
+    for number in range(5):
+        packed = channel.pack({"w": torch.tensor([float(number)])})
+    assert len(list(tmp_path.iterdir())) == 2
+    assert unpack(packed)["w"].tolist() == [4.0]
+
+
+@pytest.mark.parametrize(
+    ("cores", "actors", "expected"),
+    [
+        ((0, 1), 2, [(0,), (1,)]),
+        ((0, 1), 3, [(), (), ()]),
+        ((2, 3, 4, 5, 6), 2, [(2, 3), (4, 5)]),
+        ((7,), 1, [(7,)]),
+    ],
+)
+def test_no_two_actors_share_a_core(
+    cores: tuple[int, ...], actors: int, expected: list[tuple[int, ...]]
+) -> None:
+    assert shares(cores, actors) == expected
+
+
+def test_this_machine_has_a_name_and_cores() -> None:
+    assert machine_name() == machine_name() != ""
+    assert cores_here()
+
+
+def test_another_version_on_a_node_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "versions", lambda: (("rollcast", "9.9"),))
+    transport = ThreadTransport()
+    replicas = Fleet(transport, [Recipe(StartEngine())])
+    transport.wait(replicas.polls, 10.0)
+    with pytest.raises(EngineError, match=r"other versions than this process: .*not rollcast 9"):
+        list(replicas.receive(replicas.polls))
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(EngineError, match=r"Ray is not installed.*rollcast\[ray\]"):
+        RayTransport()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:999999"])
+def test_an_address_where_nothing_answers(address: str) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed (rollcast[ray])")
+    with pytest.raises(EngineError, match=f"no Ray cluster answers at {address}: ") as caught:
+        RayTransport(address)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "", "host:", ":6379", "host:port"])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(EngineError, match="give host:port, auto or local"):
+        RayTransport(address)
+
+
+def test_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed (rollcast[ray])")
+
+    def refuse(**options: Any) -> None:
+        raise RuntimeError("no room\nand much more about it")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(EngineError, match="Ray cannot be had on this machine: Run") as caught:
+        RayTransport()
+    assert "\n" not in str(caught.value)

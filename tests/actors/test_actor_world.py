@@ -1,0 +1,183 @@
+"""The world of actors under the loop: the laws, and the record that answers as it did.
+
+Engine and trainer are small and of no model (`actor_fakes`), in threads that run by themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from running_actors import CAP, EVERY, OVERLAPPING, PLAN, STEPS, drive, keeps_its_bound, make, rows
+
+from simulator.cluster.following import FollowingWorld
+from simulator.cluster.replica import EngineSpec
+from simulator.cluster.simulated import SimulatedCluster
+from simulator.costs import LinearCost
+from simulator.errors import RunError
+from simulator.loop import run
+from simulator.loop.plain import to_plain
+from simulator.loop.recorded import RecordedWorld, read_entry
+from simulator.plan import Oracle, StepPlan
+from simulator.policies import parse_policy
+from simulator.rollout import Rollout
+from simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
+from simulator.workload.recorded import RecordedWorkload
+from simulator.world import TrainBatch
+
+COST = LinearCost(
+    iteration_s=5e-4,
+    per_rollout_s=1e-5,
+    per_context_token_s=0.0,
+    per_prefill_token_s=0.0,
+    train_per_token_s=1e-5,
+)
+
+
+def plan_of(policy: str) -> StepPlan:
+    chain = parse_policy(policy, seed=5)
+    return chain.plan(PLAN, chain.init())
+
+
+@pytest.mark.parametrize("policy", EVERY)
+def test_the_laws_hold_and_the_record_answers_as_the_world_did(policy: str) -> None:
+    first = plan_of(policy)
+    if first.dispatch.predictor == Oracle():
+        pytest.skip("asks for lengths that only a simulator knows")
+    home = make()
+    record = RecordedWorld([], home.world, home.world.shape, "engine")
+    chain = parse_policy(policy, seed=5)
+    try:
+        trial = try_on(
+            Monitor(record, CAP), chain, batch_groups=4, group_size=4, prompts=10, steps=STEPS
+        )
+    finally:
+        home.world.close()
+    result = trial.run
+    assert len(result.steps) == STEPS
+    conserves(trial)
+    never_on_two_replicas(trial)
+    keeps_its_bound(trial)
+    assert set(result.stays["replica"].tolist()) == {0, 1}
+    assert home.world.log.updates[-1][0] == STEPS - 1
+    assert not home.world.log.faults
+
+    again = run(RecordedWorld(record.entries, None, result.shape, "engine"), chain, PLAN, STEPS)
+    assert rows(again) == rows(result)
+
+    spec = EngineSpec(8, 512, 65_536, 32, prefix_caching=True)
+    simulated = SimulatedCluster(result.shape, spec, COST, RecordedWorkload(result.stays, CAP))
+    followed = run(FollowingWorld(record.entries, simulated), chain, PLAN, STEPS)
+    assert followed.decisions == result.decisions
+    for column in ("step", "group", "index", "attempt", "new_tokens", "versions", "fate"):
+        assert followed.stays[column].tolist() == result.stays[column].tolist(), column
+    assert followed.makespan_s > 0
+    assert (followed.stays["start_s"] >= followed.stays["submitted_s"] - 1e-9).all()
+    assert len(home.world._updates._states) <= 2  # states of the trainer do not pile up
+
+
+@pytest.mark.parametrize("policy", ["one_step_off", "fully_async", "pipeline_rl", "streaming"])
+def test_training_overlaps_with_rollout(policy: str) -> None:
+    result, _ = drive(make(iteration_s=2e-3), policy)
+    updates = [p for p in result.phases if p.track == "trainer" and p.kind == "forward"]
+    stays = [(s, e) for s, e in zip(result.stays["start_s"], result.stays["end_s"], strict=True)]
+    beside = sum(any(s < p.end_s and e > p.start_s for s, e in stays) for p in updates)
+    assert beside >= len(updates) // 2
+    if policy != "streaming":
+        assert max(max(record.staleness) for record in result.steps) >= 1
+
+
+def test_versions_are_told_apart_within_a_rollout() -> None:
+    """Weights that come in flight: a response has tokens of several versions, in order."""
+    result, entries = drive(make(1, iteration_s=2e-3), "pipeline_rl", steps=6)
+    stays = [stay for entry in entries for stay in entry.stays]
+    mixed = [stay for stay in stays if len(stay.segments) > 1]
+    assert mixed
+    for stay in mixed:
+        versions = [segment.version for segment in stay.segments]
+        assert versions == sorted(set(versions))
+    assert result.ledger.balance == 0
+
+
+def test_one_replica_and_a_synchronous_policy_need_no_record() -> None:
+    """Where order does not matter, lengths and rewards alone give the same run."""
+    result, _ = drive(make(1), "sync")
+    spec = EngineSpec(8, 512, 65_536, 32, prefix_caching=True)
+    world = SimulatedCluster(result.shape, spec, COST, RecordedWorkload(result.stays, CAP))
+    again = run(world, parse_policy("sync"), PLAN, STEPS)
+    assert again.decisions == result.decisions
+
+
+def test_two_replicas_make_the_same_rollouts_as_one() -> None:
+    columns = ("group", "index", "total_tokens", "reward", "trained_step")
+    made = []
+    for replicas in (1, 2):
+        stays = drive(make(replicas), "sync")[0].stays
+        made.append(sorted(zip(*(stays[name].tolist() for name in columns), strict=True)))
+        assert set(stays["replica"].tolist()) == set(range(replicas))
+    assert made[0] == made[1]
+
+
+def test_entries_are_read_back() -> None:
+    _, entries = drive(make(), "streaming+april(over_sampling=2)")
+    assert {entry.verb for entry in entries} == {"submit", "abort", "train", "sync", "wait"}
+    assert [read_entry(to_plain(entry.to_plain()), "here") for entry in entries] == entries
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        {},
+        {"verb": "sleep", "at_s": 0.0},
+        {"verb": "wait"},
+        {"verb": "wait", "at_s": "soon"},
+        {"verb": "wait", "at_s": 0.0, "stays": [[1, 2]]},
+        {"verb": "wait", "at_s": 0.0, "more": 1},
+    ],
+)
+def test_what_is_no_entry_is_refused(data: object) -> None:
+    with pytest.raises(ValueError, match="here"):
+        read_entry(data, "here")
+
+
+def test_a_loop_that_leaves_its_record_is_told_so() -> None:
+    result, entries = drive(make(), "sync")
+    other = RecordedWorld([*entries], None, result.shape, "engine")
+    with pytest.raises(RunError, match="does not follow its record: entry 0 is a submit"):
+        run(other, parse_policy("april(over_sampling=2)"), PLAN, STEPS)
+    short = RecordedWorld(entries[:-2], None, result.shape, "engine")
+    with pytest.raises(RunError, match="the record ends here"):
+        run(short, parse_policy("sync"), PLAN, STEPS)
+    stay = entries[1].stays[0]
+    wrong = [entries[0], replace(entries[1], stays=(stay._replace(group=99),)), *entries[2:]]
+    with pytest.raises(RunError):
+        run(RecordedWorld(wrong, None, result.shape, "engine"), parse_policy("sync"), PLAN, STEPS)
+
+
+def test_verbs_that_make_no_sense_are_refused() -> None:
+    home = make(1, colocated=True)
+    world, rollout = home.world, Rollout(0, 0)
+    with pytest.raises(RunError, match="no rollout, update or sync"):
+        world.wait()
+    world.submit([rollout])
+    with pytest.raises(RunError, match="already in flight"):
+        world.submit([rollout])
+    with pytest.raises(RunError, match="train asked for while rollouts are in flight"):
+        world.train(TrainBatch(0, ()), "dense")
+    with pytest.raises(RunError, match="sync asked for while rollouts are in flight"):
+        world.sync_weights()
+    with pytest.raises(RunError, match="not in flight and cannot be aborted"):
+        world.abort([(7, 7)])
+    assert world.wait(until_s=0.0) == []
+    assert [stay.key for stay in world.abort()] == [(0, 0)]
+    with pytest.raises(RunError, match="before the first update"):
+        world.sync_weights()
+    world.close()
+
+
+def test_a_loop_leaves_nothing_in_flight() -> None:
+    for policy in OVERLAPPING:
+        home = make()
+        assert drive(home, policy)[0].ledger.balance == 0
+        assert home.world.quiet, policy

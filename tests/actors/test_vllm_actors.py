@@ -1,0 +1,147 @@
+"""Real vLLM and torch in processes of their own, on Ray: every policy, above all those that train
+while they sample, with a tiny random model.
+
+What was recorded is then carried out by the simulator, which takes the same decisions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if find_spec("vllm") is None:
+    pytest.skip("vLLM is not installed (engine/engine-cpu.lock)", allow_module_level=True)
+if find_spec("ray") is None:
+    pytest.skip("Ray is not installed (rollcast[ray])", allow_module_level=True)
+
+from actor_threads import Lent
+
+from engine.actors.world import ActorState, ActorWorld
+from engine.config import build_run
+from engine.log import EngineLog
+from engine.start import start_actors
+from simulator.cluster.following import FollowingWorld
+from simulator.cluster.replica import EngineSpec
+from simulator.cluster.simulated import SimulatedCluster
+from simulator.costs import LinearCost
+from simulator.loop import run
+from simulator.loop.recorded import RecordedWorld
+from simulator.plan import Batch, StepPlan
+from simulator.policies import parse_policy
+from simulator.scenario.file import parse_scenario
+from simulator.spans import Run
+from simulator.workload.recorded import RecordedWorkload
+from tests.engine.conftest import build_tiny
+
+CAP, STEPS = 24, 4
+PLAN = StepPlan(Batch(4, 4))
+SCENARIO = f"""\
+cluster: {{placement: disaggregated, replicas: 1, trainer_gpus: 1}}
+engine: {{model: model, max_seqs: 8, max_batched_tokens: 64, kv_tokens: 4096, block_tokens: 32,
+  task: {{prompts: prompts.jsonl, reward: "actor_fakes:even", reward_timeout_s: 60}},
+  trainer: {{learning_rate: 1.0e-3}}}}
+workload: {{batch_groups: 4, group_size: 4, max_new_tokens: {CAP}}}
+steps: {STEPS}
+seed: 7
+"""
+POLICIES = [
+    "sync",
+    "april(over_sampling=2)",
+    "one_step_off",
+    "one_step_off(steps=2)",
+    "fully_async(max_staleness=1)",
+    "fully_async(max_staleness=2)",
+    "pipeline_rl",
+    "streaming(groups=2)",
+    "one_step_off+prefix_reuse+pods(keep=2)",
+]
+COST = LinearCost(
+    iteration_s=3e-3,
+    per_rollout_s=6e-5,
+    per_context_token_s=2e-7,
+    per_prefill_token_s=3e-5,
+    train_per_token_s=1e-4,
+)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from engine.tasks.tokenizer import build_tokenizer
+
+    folder = tmp_path_factory.mktemp("actors")
+    build_tiny(1).save_pretrained(folder / "model")
+    build_tokenizer().save_pretrained(folder / "model")
+    texts = [f"count to {i} and then {i * i} again" for i in range(24)]
+    lines = [json.dumps({"prompt": text}) + "\n" for text in texts]
+    (folder / "prompts.jsonl").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def started(home: Path, ray_transport: Any) -> Iterator[tuple[ActorWorld, ActorState]]:
+    """A world of one replica and a trainer, and how it stood when it had started."""
+    with pytest.MonkeyPatch.context() as patch:
+        lent = Lent(ray_transport)
+        patch.setattr("engine.actors.on_ray.RayTransport", lambda *args, **options: lent)
+        spec = build_run(parse_scenario(SCENARIO, "scenario.yaml", home))
+        world = start_actors(spec)
+        yield world, world.state()
+        world.close()
+
+
+def real_run(started: tuple[ActorWorld, ActorState], policy: str) -> tuple[Run, RecordedWorld]:
+    world, fresh = started
+    world.keep_only(())
+    world.load_state(fresh, EngineLog())
+    record = RecordedWorld([], world, world.shape, world.name)
+    return run(record, parse_policy(policy, seed=5), PLAN, STEPS), record
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_real_and_simulated_decisions_are_identical(
+    started: tuple[ActorWorld, ActorState], policy: str
+) -> None:
+    world, _ = started
+    result, record = real_run(started, policy)
+    assert result.ledger.balance == 0
+    assert len(result.steps) == STEPS
+    assert not world.log.faults
+    if world.log.sync_differences:  # none where rollouts ran through every sync
+        assert max(world.log.sync_differences) < 1e-4
+
+    chain = parse_policy(policy, seed=5)
+    spec = EngineSpec(8, 64, 4096, block_tokens=32, prefix_caching=True)
+    recorded = RecordedWorkload(result.stays, CAP)
+    simulated = SimulatedCluster(result.shape, spec, COST, recorded)
+    followed = run(FollowingWorld(record.entries, simulated), chain, PLAN, STEPS)
+    assert followed.decisions == result.decisions
+    columns = ("step", "group", "index", "attempt", "version", "versions", "new_tokens", "finished")
+    for column in (*columns, "fate", "trained_step"):
+        assert followed.stays[column].tolist() == result.stays[column].tolist(), column
+    if policy == "sync":  # nothing is decided by time: lengths and rewards alone will do
+        free = SimulatedCluster(result.shape, spec, COST, recorded)
+        assert run(free, chain, PLAN, STEPS).decisions == result.decisions
+
+
+def test_rollouts_run_beside_updates(started: tuple[ActorWorld, ActorState]) -> None:
+    result, _ = real_run(started, "fully_async(max_staleness=2)")
+    updates = [p for p in result.phases if p.track == "trainer" and p.kind == "backward"]
+    stays = list(zip(result.stays["start_s"], result.stays["end_s"], strict=True))
+    assert updates
+    assert any(start < p.end_s and end > p.start_s for p in updates for start, end in stays)
+
+
+def test_weights_come_in_while_rollouts_run(started: tuple[ActorWorld, ActorState]) -> None:
+    """A response that new weights came into has tokens of both versions, each with the
+    log-probability that its own version gave it."""
+    result, record = real_run(started, "pipeline_rl")
+    stays = [stay for entry in record.entries for stay in entry.stays]
+    mixed = [stay for stay in stays if len({s.version for s in stay.segments}) > 1]
+    assert mixed
+    assert all(stay.prefill_tokens == stay.prompt_tokens for stay in mixed)  # nothing computed anew
+    assert result.ledger.balance == 0

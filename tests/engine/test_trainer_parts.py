@@ -1,0 +1,102 @@
+"""A batch that comes to the trainer in parts: the update of the whole batch at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tiny_models import build, make_groups  # noqa: E402
+
+from engine.trainer import DAPO, GRPO, GSPO, NonFiniteLoss, Trainer, TrainerConfig  # noqa: E402
+
+GROUPS = make_groups([(6, [5, 1, 8, 3]), (11, [2, 7, 4]), (3, [6, 6]), (5, [9, 2])], seed=2)
+LOSSES = {"grpo": GRPO, "dapo": DAPO, "gspo": dataclasses.replace(GSPO, clip_low=0.2, clip_high=9)}
+
+
+def trained(config: TrainerConfig, parts: list[Any], shared: bool = False) -> tuple[Any, Any]:
+    """The weights after these parts of one batch, and what the last of them reported."""
+    model = build("llama")
+    trainer = Trainer(model, config)
+    for place, part in enumerate(parts):
+        final = place == len(parts) - 1
+        metrics = trainer.step(part, shared_prefix=shared, version=0, final=final)
+        assert metrics.updates == int(final)
+    return {name: p.detach().clone() for name, p in model.named_parameters()}, metrics
+
+
+def largest_difference(a: Any, b: Any) -> float:
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("old", ["sampled", "trainer"])
+def test_parts_make_the_update_of_the_whole(name: str, shared: bool, old: Any) -> None:
+    config = TrainerConfig(
+        loss=LOSSES[name], learning_rate=1e-2, max_grad_norm=0.1, old_log_probs=old
+    )
+    whole, told = trained(config, [GROUPS], shared)
+    start = {n: p.detach().clone() for n, p in build("llama").named_parameters()}
+    assert largest_difference(whole, start) > 1e-3
+    for parts in ([GROUPS[:1], GROUPS[1:]], [GROUPS[:2], GROUPS[2:3], GROUPS[3:]]):
+        weights, metrics = trained(config, parts, shared)
+        assert largest_difference(weights, whole) < 1e-9
+        assert metrics.loss == pytest.approx(told.loss, rel=1e-9, abs=1e-12)
+        assert metrics.grad_norm == pytest.approx(told.grad_norm, rel=1e-9)
+
+
+def test_the_batch_after_one_in_parts_is_as_ever() -> None:
+    config = TrainerConfig(learning_rate=1e-2)
+    models = [build("llama"), build("llama")]
+    for model, parts in zip(models, ([GROUPS], [GROUPS[:2], GROUPS[2:]]), strict=True):
+        trainer = Trainer(model, config)
+        for place, part in enumerate(parts):
+            final = place == len(parts) - 1
+            trainer.step(part, shared_prefix=False, version=0, final=final)
+        trainer.step(GROUPS, shared_prefix=False, version=1)
+    one, other = ({n: p.detach() for n, p in model.named_parameters()} for model in models)
+    assert largest_difference(one, other) < 1e-9
+
+
+def test_a_part_that_fails_drops_what_came_before() -> None:
+    config = TrainerConfig(learning_rate=1e-2)
+    model = build("llama")
+    trainer = Trainer(model, config)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    trainer.step(GROUPS[:1], shared_prefix=False, version=0, final=False)
+    broken = GROUPS[1].rollouts[0]
+    nan = dataclasses.replace(broken, log_probs=[float("nan")] * len(broken.response))
+    group = dataclasses.replace(GROUPS[1], rollouts=[nan, *GROUPS[1].rollouts[1:]])
+    with pytest.raises(NonFiniteLoss):
+        trainer.step([group], shared_prefix=False, version=0)
+    assert all(torch.equal(before[n], p) for n, p in model.named_parameters())
+    trainer.step(GROUPS, shared_prefix=False, version=0)
+    whole, _ = trained(config, [GROUPS])
+    after = {n: p.detach() for n, p in model.named_parameters()}
+    assert largest_difference(after, whole) < 1e-9
+
+
+def test_a_state_is_taken_up_without_the_parts_since() -> None:
+    config = TrainerConfig(learning_rate=1e-2)
+    model = build("llama")
+    trainer = Trainer(model, config)
+    state = trainer.state()
+    kept = {name: tensor.clone() for name, tensor in state.tensors.items()}
+    trainer.step(GROUPS[:1], shared_prefix=False, version=0, final=False)
+    trainer.load_state(dataclasses.replace(state, tensors=kept))
+    trainer.step(GROUPS, shared_prefix=False, version=0)
+    whole, _ = trained(config, [GROUPS])
+    after = {n: p.detach() for n, p in model.named_parameters()}
+    assert largest_difference(after, whole) < 1e-9
+
+
+@pytest.mark.parametrize("options", [{"minibatches": 2}, {"epochs": 2}])
+def test_several_updates_of_a_batch_need_it_whole(options: dict[str, int]) -> None:
+    trainer = Trainer(build("llama"), TrainerConfig(**options))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="in one update: minibatches and epochs of 1"):
+        trainer.step(GROUPS[:1], shared_prefix=False, version=0, final=False)

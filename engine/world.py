@@ -178,7 +178,7 @@ class EngineWorld:
         """Nobody knows here."""
         return None
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
         """Stops rollouts where they are: this world always stands between two iterations."""
         names = [*self._flying] if keys is None else [_name(key) for key in keys]
         for name in names:

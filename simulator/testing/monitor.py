@@ -105,10 +105,10 @@ class Monitor:
         self._flying |= {rollout.key: rollout for rollout in rollouts}
         self.submitted += len(rollouts)
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
         """Passes it on."""
         asked = [*self._flying] if keys is None else [*keys]
-        stopped = self.world.abort(keys)
+        stopped = self.world.abort(keys, for_good)
         assert [stay.key for stay in stopped] == sorted(asked), (
             f"an abort of {len(asked)} rollouts returned {len(stopped)} stays, or not by key"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from simulator.errors import ScenarioError
 from simulator.options import missing
@@ -64,6 +64,23 @@ class Workload(Protocol):
         version: updates that the weights had had when the group was first launched.
         """
         ...
+
+
+@runtime_checkable
+class WorkloadOfTurns(Workload, Protocol):
+    """A workload whose rollouts have turns; ``max_new_tokens`` is of one turn."""
+
+    @property
+    def max_context_tokens(self) -> int:
+        """No prompt, with what comes after it, is longer, tokens."""
+        ...
+
+
+def longest_context(workload: Workload) -> int:
+    """No prompt, with what comes after it, is longer, tokens."""
+    if isinstance(workload, WorkloadOfTurns):
+        return workload.max_context_tokens
+    return workload.max_prompt_tokens + workload.max_new_tokens
 
 
 _DEFAULT_REWARDS = BetaBernoulli(0.5, 0.3)

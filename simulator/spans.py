@@ -72,7 +72,7 @@ _CALL_COLUMNS = {
 
 
 class Table:
-    """Rows of figures, kept by column. columns: their names; codes: of each that of `array.array`."""
+    """Rows of figures by column. columns: their names; codes: of each that of `array.array`."""
 
     codes: ClassVar[Mapping[str, str]] = {}
     columns: ClassVar[tuple[str, ...]] = ()

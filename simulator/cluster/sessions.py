@@ -50,6 +50,10 @@ class EnvironmentSpec:
                 raise ScenarioError(f"{field}.slots", "must be at least 1")
 
 
+UNLIMITED = EnvironmentSpec()
+"""As many slots as anybody wants."""
+
+
 class Pool:
     """Slots, given first come, first served; None is no limit."""
 

@@ -12,7 +12,7 @@ from simulator.cluster.batching import Request
 from simulator.cluster.kv import Leading, leading_blocks, shared_blocks
 from simulator.cluster.replica import EngineSpec, Replica
 from simulator.cluster.routing import ROUTINGS, Balance, Router
-from simulator.cluster.sessions import EnvironmentSpec, Session, Sessions
+from simulator.cluster.sessions import UNLIMITED, EnvironmentSpec, Session, Sessions
 from simulator.cluster.streamed import Streamed
 from simulator.costs.base import CostModel, Extremes, TrainLoad
 from simulator.costs.clock import to_seconds, to_ticks
@@ -45,7 +45,7 @@ class SimulatedCluster:
     shape: the GPUs. engine: limits of each replica. cost: prices everything. workload: how long
     each rollout gets and what reward it earns. routing: which replica a rollout goes to
     (`simulator.cluster.routing`). environment: of rollouts with turns, and their judges; unlimited
-    where None. Raises ScenarioError where a rollout could never fit into the KV pool.
+    where it is not given. Raises ScenarioError where a rollout could never fit into the KV pool.
     """
 
     name = "simulated"
@@ -57,7 +57,7 @@ class SimulatedCluster:
         cost: CostModel,
         workload: Workload,
         routing: str = "least_loaded",
-        environment: EnvironmentSpec | None = None,
+        environment: EnvironmentSpec = UNLIMITED,
     ) -> None:
         self.shape = replace(shape, slots=shape.replicas * engine.max_seqs)
         self.extremes = Extremes()
@@ -90,7 +90,7 @@ class SimulatedCluster:
         self._arrivals: list[tuple[list[Rollout], Placement]] = []  # of them, at this instant
         self._drawn: dict[Key, Drawn] = {}
         self._sessions: Sessions | None = None  # once a rollout has turns
-        self._environment = environment or EnvironmentSpec()
+        self._environment = environment
         self._block_tokens = engine.block_tokens
         self._updates = 0  # that the trainer has made
         self._version = 0  # of the weights that the replicas have

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.cluster.replica import EngineSpec
+from simulator.cluster.sessions import UNLIMITED, EnvironmentSpec
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs.base import ScenarioCost
 from simulator.costs.section import CostSection
@@ -31,6 +32,7 @@ from simulator.scenario.sections import (
     validate,
 )
 from simulator.workload.build import Workload, build_workload
+from simulator.workload.environment import environment_spec
 from simulator.workload.section import MAX_ROLLOUTS
 from simulator.world import ClusterShape
 
@@ -67,11 +69,19 @@ class Scenario:
     routing: str
     policy_name: str
     warnings: tuple[str, ...] = ()
+    environment: EnvironmentSpec = UNLIMITED
 
     def world(self) -> SimulatedCluster:
         """A fresh cluster at time 0. Raises ScenarioError where a rollout could never fit."""
         try:
-            return SimulatedCluster(self.shape, self.engine, self.cost, self.workload, self.routing)
+            return SimulatedCluster(
+                self.shape,
+                self.engine,
+                self.cost,
+                self.workload,
+                self.routing,
+                self.environment,
+            )
         except ScenarioError as error:
             raise self.raw.locate(error) from None
 
@@ -106,11 +116,14 @@ def _build(raw: RawScenario) -> Scenario:
     gpu = model.gpu
     network = None if model.model is None else build_model(model.model, raw.folder)
     cost = build_cost(model.cost, network, gpu, shape, raw.folder, stages=cluster.pipeline_parallel)
-    workload = build_workload(counts, model.seed, raw.folder)
+    away = model.environment
+    workload = build_workload(counts, model.seed, raw.folder, away, model.reward)
     engine = _engine(model.engine, cost, network, gpu, cluster)
     batch = Batch(counts.batch_groups, counts.group_size)
     _check_sizes(batch, workload, engine, shape, cluster.routing)
     plan = StepPlan(batch, prompts=Prompts(dataset=counts.prompts))
+    if away is not None:
+        plan = replace(plan, failed=away.failed)
     policy = build_policies(model.policy, model.seed, raw.modules)
     said = _check_policy(policy, plan, shape)
     return Scenario(
@@ -129,6 +142,7 @@ def _build(raw: RawScenario) -> Scenario:
         # a seed that follows the run's is not spelt
         spell(build_policies(model.policy, 0, raw.modules)),
         tuple(said),
+        environment_spec(away, model.reward),
     )
 
 

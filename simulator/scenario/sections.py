@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from simulator.costs.section import CostSection
 from simulator.later import Later
 from simulator.options import Above, Between, Doc, Options, read
+from simulator.workload.environment import EnvironmentSection, RewardSection
 from simulator.workload.section import WorkloadSection
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ class ClusterSection(Options):
         Doc("GPUs of the trainer; null is as many as the replicas hold"),
     ] = None
     routing: Annotated[
-        Literal["round_robin", "least_loaded", "group_affinity"],
-        Doc("which replica a rollout is sent to"),
+        Literal["round_robin", "least_loaded", "group_affinity", "session_affinity"],
+        Doc("which replica a rollout, or its next turn, is sent to"),
     ] = "least_loaded"
 
 
@@ -123,6 +124,12 @@ class ScenarioModel(Options):
     ] = None
     gpu: Annotated[Gpu | None, Doc("a preset (rollcast presets gpus), or keys")] = None
     cluster: Annotated[ClusterSection, Doc("which GPUs")] = field(default_factory=ClusterSection)
+    environment: Annotated[
+        EnvironmentSection | None, Doc("what answers a rollout's turns; null answers at once")
+    ] = None
+    reward: Annotated[
+        RewardSection | None, Doc("what judges a rollout at its end; null takes no time")
+    ] = None
     engine: Annotated[EngineSection, Doc("the limits of each replica")] = field(
         default_factory=EngineSection
     )

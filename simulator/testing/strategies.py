@@ -24,7 +24,7 @@ except ImportError as error:
     raise ImportError("the strategies need hypothesis: pip install 'rollcast[testing]'") from error
 
 from simulator.cluster.replica import EngineSpec
-from simulator.cluster.sessions import EnvironmentSpec
+from simulator.cluster.sessions import UNLIMITED, EnvironmentSpec
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.loop import run
@@ -293,10 +293,6 @@ class Cycle(Policy):
         return replace(self.plans[plan.step % len(self.plans)], step=plan.step)
 
 
-ONE_FOR_ALL = EnvironmentSpec()
-"""As many slots as anybody wants."""
-
-
 @dataclass(frozen=True)
 class Scenario:
     """All that a run hangs on."""
@@ -308,7 +304,7 @@ class Scenario:
     routing: str
     plans: tuple[StepPlan, ...]
     steps: int
-    environment: EnvironmentSpec = ONE_FOR_ALL
+    environment: EnvironmentSpec = UNLIMITED
 
     def world(self) -> SimulatedCluster:
         """A fresh simulated cluster."""

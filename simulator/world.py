@@ -22,7 +22,9 @@ from simulator.rollout import Key, Rollout, Stay
 class ClusterShape:
     """Which GPUs a world holds: replicas x gpus_per_replica for rollouts and trainer_gpus for the
     trainer; the same ones where they are colocated. slots: rollouts that its replicas run at once,
-    all together; 0 where that is not known. other_gpus: of reference, critic and reward models."""
+    all together; 0 where that is not known. other_gpus: of reference, critic and reward models.
+    environment_slots, reward_slots: environments and judgements at once; 0 where there is no limit.
+    """
 
     replicas: int
     gpus_per_replica: int
@@ -30,6 +32,8 @@ class ClusterShape:
     colocated: bool
     slots: int = 0
     other_gpus: int = 0
+    environment_slots: int = 0
+    reward_slots: int = 0
 
     @property
     def held_gpus(self) -> int:

@@ -286,6 +286,13 @@ class Sessions:
         session.launch(rollout)
         return session
 
+    @property
+    def stirs(self) -> bool:
+        """Whether anything is to happen at this instant."""
+        if self._turned or self._waiting:
+            return True
+        return bool(self._ends) and self._ends[0][0] <= self._now()
+
     def turned(self, session: Session) -> None:
         """It goes on in the next round: its turn is over, at this instant, or all is."""
         self._turned[session] = None

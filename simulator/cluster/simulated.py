@@ -59,7 +59,12 @@ class SimulatedCluster:
         routing: str = "least_loaded",
         environment: EnvironmentSpec = UNLIMITED,
     ) -> None:
-        self.shape = replace(shape, slots=shape.replicas * engine.max_seqs)
+        self.shape = replace(
+            shape,
+            slots=shape.replicas * engine.max_seqs,
+            environment_slots=environment.slots or 0,
+            reward_slots=environment.reward_slots or 0,
+        )
         self.extremes = Extremes()
         self._cost = cost
         self._workload = workload
@@ -414,7 +419,7 @@ class SimulatedCluster:
     def wait(self, until_s: float | None = None) -> list[Event]:
         """Runs to the next instant with news. Replicas begin their next iteration only when an
         instant is over: all its events have happened and the loop has answered them."""
-        env = self._env
+        env, sessions = self._env, self._sessions
         until = None if until_s is None else to_ticks(until_s)
         while True:
             while env.peek() == env.now:
@@ -424,7 +429,7 @@ class SimulatedCluster:
                 for rollouts, placement in arrivals:
                     self._arrive(rollouts, placement)
                 continue
-            if self._sessions is not None and self._settle_sessions(self._sessions):
+            if sessions is not None and sessions.stirs and self._settle_sessions(sessions):
                 continue
             if self._mail:
                 mail, self._mail = self._mail, []

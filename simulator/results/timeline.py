@@ -255,12 +255,15 @@ def _run_caption(run: Run, steps: int) -> tuple[str, str]:
     metrics = summarise(run)
     causes = metrics["bubble_by_cause"]
     words = {
+        "environment": "environments",
         "stragglers": "stragglers",
         "trainer": "the trainer",
         "rollouts": "rollouts",
         "other": "nothing",
     }
-    split = ", ".join(f"{words[c]} ({causes[c]:.1%})" for c in CAUSES if causes[c] >= 0.0005)
+    split = ", ".join(
+        f"{words[c]} ({causes[c]:.1%})" for c in CAUSES if causes.get(c, 0.0) >= 0.0005
+    )
     shown = "all" if steps == len(run.steps) else f"first {steps} of"
     first = f"{_seconds(metrics['step_s'])} a step  ·  {shown} {len(run.steps)} steps shown"
     idle = f"{metrics['bubble_fraction']:.1%} of GPU time idle"

@@ -134,6 +134,12 @@ def running_over_time(run: Run, replica: int | None = None) -> tuple[FloatArray,
     return _step_function(run, start, end)
 
 
+def away_over_time(run: Run) -> tuple[FloatArray, IntArray]:
+    """How many rollouts are in their environments, with a judge, or wait for either; as
+    `running_over_time`. What works on for a rollout that is put away counts too."""
+    return _step_function(run, run.calls["asked_s"], run.calls["end_s"])
+
+
 def _step_function(run: Run, start: FloatArray, end: FloatArray) -> tuple[FloatArray, IntArray]:
     computed = end > start
     start, end = np.sort(start[computed]), np.sort(end[computed])

@@ -26,6 +26,7 @@ from calibration.calibrate import Fitted, run_levels
 from calibration.folder import SAME, RunFolder
 from calibration.robust import FloatArray
 from calibration.tempo import by_phase
+from simulator.chance import Drawn
 from simulator.loop import run as run_loop
 from simulator.scenario.file import RawScenario
 from simulator.scenario.scenario import Scenario, build_scenario
@@ -145,7 +146,7 @@ def forecast(
     for number in range(draws + 1):
         known, priced = groups, cost
         if number:
-            known, priced = groups.drawn(rng), cost.drawn(rng)
+            known, priced = groups.drawn(rng), cost.drawn(Drawn(rng))
         resampled = ResampledWorkload(known, target.cap, seed + _SEED_STRIDE * (number + 1))
         replayed = _measured(target, resampled) if mode == "replay" else None
         workload = resampled if replayed is None else replayed

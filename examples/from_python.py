@@ -26,15 +26,18 @@ class Hurry(Policy):
 
 
 def main() -> None:
-    """Prints step times and tokens lost, then how many replicas pay."""
+    """Prints step times and tokens lost, then which GPUs pay."""
     scenario = load(SCENARIO, "steps=5")
     policies = ("sync", "april", Hurry(), chain(Hurry(1.2), PrefixReuse()))
     results = compare([scenario.with_policy(policy) for policy in policies])
     for name, result in results.items():
         step_s, dropped = result.summary["step_s"], result.summary["dropped_tokens"]
         print(f"{name}: {step_s:.1f} s a step, {dropped:,} tokens lost")
-    for choice in plan(scenario, {"cluster.replicas=cluster.trainer_gpus": [4, 8]}, by="gpu_s"):
-        print(choice.settings, f"{choice.figures['gpu_s_per_step']:.0f} GPU-seconds a step")
+    choose = {"gpus": [4, 8], "placement": ["colocated"], "tensor_parallel": [1, 2]}
+    planned = plan(
+        scenario, {"choose": choose, "objective": "gpu_hours"}, ["sync", "april"], draws=0
+    )
+    print(*planned.sentences, sep="\n")
 
 
 if __name__ == "__main__":

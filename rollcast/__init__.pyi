@@ -17,6 +17,8 @@ from simulator.plan import Selector as Selector
 from simulator.plan import Staleness as Staleness
 from simulator.plan import StepPlan as StepPlan
 from simulator.plan import Stop as Stop
+from simulator.planner.answer import Planned as Planned
+from simulator.planner.planner import plan as plan
 from simulator.policies import APRIL as APRIL
 from simulator.policies import PODS as PODS
 from simulator.policies import SAGC as SAGC
@@ -45,8 +47,6 @@ from simulator.policy import chain as chain
 from simulator.scenario.scenario import Scenario as Scenario
 from simulator.spans import Run as Run
 from simulator.spans import StepRecord as StepRecord
-from simulator.studies.capacity import Choice as Choice
-from simulator.studies.capacity import plan as plan
 from simulator.studies.compare import compare as compare
 from simulator.studies.simulate import Result as Result
 from simulator.studies.simulate import load as load

@@ -20,7 +20,7 @@ Unfinished = Literal["discard", "resume", "restart"]
 Take = Literal["completion", "oldest", "shortest"]
 Order = Literal["fifo", "longest_first", "shortest_first"]
 Placement = Literal["router", "balanced"]
-Exceeded = Literal["restart", "drop", "wait"]
+Exceeded = Literal["restart", "drop", "wait", "capacity"]
 Failed = Literal["keep", "restart"]
 Surplus = Literal["carry", "train", "drop", "restart"]
 Layout = Literal["dense", "shared_prefix"]
@@ -59,8 +59,8 @@ class Launch:
         with a refill, groups kept in flight, and then it may be below 1.
     rollouts: rollouts launched per group, as a multiple of the group size; the first to finish win.
     source: where a wave's groups come from: the buffer of unfinished groups first (oldest first),
-        then fresh prompts; or only one of the two. Under a bound on staleness that waits, the
-        buffer comes first whatever this says.
+        then fresh prompts; or only one of the two. Where a bound on staleness limits what is
+        started, the buffer comes first whatever this says.
     refill: what keeps the number in flight constant: nothing, a new group for each complete group,
         or a new group as soon as finished rollouts have freed enough slots.
     run_ahead: updates by which the step whose rollouts run may be ahead of the weights that they
@@ -263,17 +263,22 @@ class Selector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """How old work may grow, in versions of the weights.
+    """How old work may grow, in versions of the weights: updates between the weights that made a
+    token and those that it is trained on with.
 
-    max_versions: the bound, None is none. A fraction bounds the share of a batch: with 0.5, half a
-        batch may be one version old (verl's staleness_threshold).
-    exceeded: ``restart`` and ``drop``: an unfinished group whose oldest token is older than the
-        bound is not resumed; its prompt restarts from nothing, or is dropped. What runs on may
-        still be trained on beyond it. ``wait``: nothing is trained on beyond the bound: no more
-        groups start than can be trained on within it, and a batch takes, and waits for, the groups
-        that would be too old for the next one (AReaL's capacity, arXiv 2505.24298; the fixed target
-        steps of NeMo-RL).
+    max_versions: the bound, None is none. A fraction is rounded up, and bounds the share of a batch
+        besides: with 0.5, half a batch may be one version old (verl's staleness_threshold).
+    exceeded: what becomes of a group whose oldest token is older than the bound when a step opens,
+        wherever it is: in flight, put away, or complete. Nothing older is ever trained on, but with
+        ``capacity``. ``restart``: its tokens are dropped, and its prompt starts from nothing.
+        ``drop``: its prompt is lost, too. ``wait``: it does not come to that: no more groups start
+        than can be trained on within the bound, and a batch takes, and waits for, those that later
+        ones could not take any more (NeMo-RL's fixed target steps); where the plan changes under
+        way, it is as with restart. ``capacity``: no more groups start than that, and nothing more:
+        AReaL's softer rule (arXiv 2505.24298, equation 3), under which a batch may take younger
+        groups first, and the older ones grow older than the bound.
     mask_off_policy: tokens of earlier versions are masked in the loss; their rewards still count.
+        The bound counts them as the others.
     """
 
     max_versions: float | None = None
@@ -341,25 +346,33 @@ class StepPlan:
         return self.launch.run_ahead > 0 or self.stream_groups is not None
 
     @property
-    def bounded(self) -> bool:
-        """Whether groups start only where they can be trained on within the staleness bound."""
-        return self.staleness.exceeded == "wait" and self.staleness.max_versions is not None
+    def limits_starts(self) -> bool:
+        """Whether groups start only where they can be trained on within the staleness bound: what
+        runs on under new weights needs that, lest it be given up again and again."""
+        staleness = self.staleness
+        counts = staleness.exceeded in ("wait", "capacity") or self.keeps_running
+        return counts and staleness.max_versions is not None
 
     def may_start(self, version: int) -> float:
         """Groups that may be outstanding (started and not trained on) on weights of ``version``,
         this step's included: ``(bound + 1 + version - step)`` batches (AReaL, arXiv 2505.24298,
-        equation 3); infinite without a bound."""
-        if not self.bounded or self.staleness.max_versions is None:
+        equation 3); infinite where nothing `limits_starts`."""
+        if not self.limits_starts or self.staleness.max_versions is None:
             return math.inf
         batches = self.staleness.max_versions + 1 + version - self.step
         return math.floor(batches * self.batch.groups + 1e-9)
 
     @property
-    def oldest_allowed(self) -> float:
-        """The oldest version that a batch of this step may hold, where ``bounded``."""
-        if not self.bounded or self.staleness.max_versions is None:
-            return -math.inf
-        return self.step - math.ceil(self.staleness.max_versions)
+    def most_versions(self) -> float:
+        """Versions that the oldest token of a batch may be behind, a whole number; infinite where
+        nothing bounds that."""
+        bound = self.staleness.max_versions
+        return math.inf if bound is None or self.staleness.exceeded == "capacity" else _ceil(bound)
+
+    @property
+    def waits_for_the_old(self) -> bool:
+        """Whether a batch takes, and waits for, what later ones could not take any more."""
+        return self.staleness.exceeded == "wait" and self.staleness.max_versions is not None
 
     def check(self) -> None:
         """Raises ScenarioError for a plan that contradicts itself."""
@@ -389,17 +402,36 @@ class StepPlan:
             )
         if self.sync_every < 1:
             raise ScenarioError("policy", "weights must go to the replicas every 1 or more updates")
-        if self.bounded and (self.staleness.max_versions or 0) < self.sync_every - 1:
-            raise ScenarioError(
-                "policy",
-                f"weights that go to the replicas every {self.sync_every} updates make tokens up "
-                f"to {self.sync_every - 1} versions old, beyond the bound of "
-                f"{self.staleness.max_versions:g}",
-            )
+        self._check_bound()
         if self.stream_groups is not None and (self.stream_groups < 1 or self.launch.run_ahead):
             raise ScenarioError(
                 "policy", "streaming takes at least one group at a time, on-policy (run_ahead 0)"
             )
+
+    def _check_bound(self) -> None:
+        bound = self.staleness.max_versions
+        if bound is None:
+            return
+        if bound < 0:
+            raise ScenarioError("policy", f"a bound on staleness is at least 0, not {bound:g}")
+        if bound < self.sync_every - 1:
+            raise ScenarioError(
+                "policy",
+                f"weights that go to the replicas every {self.sync_every} updates make tokens up "
+                f"to {self.sync_every - 1} versions old, beyond the bound on staleness of "
+                f"{bound:g}; sync more often, or raise the bound",
+            )
+        if _ceil(bound) < self.launch.run_ahead:
+            raise ScenarioError(
+                "policy",
+                f"rollouts that run up to {self.launch.run_ahead} updates ahead of the weights are "
+                f"so many versions old when they are trained on, beyond the bound on staleness of "
+                f"{bound:g}; run no further ahead than it, or raise the bound",
+            )
+
+
+def _ceil(bound: float) -> int:
+    return math.ceil(bound - 1e-9)
 
 
 def describe(value: Any) -> Any:

@@ -7,6 +7,7 @@ rollout.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple, get_args
 
 Key = tuple[int, int]
@@ -254,7 +255,8 @@ class Group:
     """The rollouts of one prompt. It is complete once ``size`` of them have finished; more than
     ``size`` may have been launched, and the first ``size`` to finish win.
 
-    started_version: of the weights when its rollouts were first put in flight, None before.
+    started_version: of the weights when its rollouts were first put in flight, None before; once it
+    is complete or put away, of its oldest token that counts.
     """
 
     __slots__ = (
@@ -307,6 +309,11 @@ class Group:
         return [rollout for rollout in self.rollouts if not rollout.finished]
 
     @property
+    def oldest_winner_version(self) -> int | None:
+        """The oldest version that made any token of its winners; None where there is none."""
+        return _oldest(self.winners)
+
+    @property
     def next_attempt(self) -> int:
         """The number of its next try: none of its rollouts has had it."""
         return 1 + max([self.attempt, *(rollout.attempt for rollout in self.rollouts)])
@@ -319,5 +326,8 @@ class Group:
     @property
     def oldest_version(self) -> int | None:
         """The oldest version that made any of its tokens; None where it has none."""
-        versions = [rollout.segments[0].version for rollout in self.rollouts if rollout.segments]
-        return min(versions) if versions else None
+        return _oldest(self.rollouts)
+
+
+def _oldest(rollouts: Iterable[Rollout]) -> int | None:
+    return min((r.segments[0].version for r in rollouts if r.segments), default=None)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.chance import Drawn
 from simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
 from simulator.costs.attention_kernels import KERNELS, with_kernel
 from simulator.costs.hardware import gpu_presets, load_gpu
@@ -124,7 +125,7 @@ def test_a_kernel_sets_the_efficiency_and_is_drawn_around_it() -> None:
     assert old < b200.trainer_attention_flop_efficiency < new
     model = RooflineCost(QWEN, b200, trainer=RooflineTrainer(QWEN, b200, attention="flash_4"))
     rng = np.random.default_rng(0)
-    boards = [model.with_figures_drawn(rng).trainer_of.gpu for _ in range(200)]
+    boards = [model.with_figures_drawn(Drawn(rng)).trainer_of.gpu for _ in range(200)]
     drawn = [board.trainer_attention_flop_efficiency for board in boards]
     assert 0.8 * new <= min(drawn) < 0.9 * new
     assert 1.1 * new < max(drawn) <= 1.25 * new

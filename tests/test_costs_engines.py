@@ -6,6 +6,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from simulator.chance import Drawn
 from simulator.costs import RooflineCost
 from simulator.costs.engines import ENGINES, Engine
 from simulator.costs.hardware import Kind, load_gpu
@@ -72,7 +73,9 @@ def test_bad_engines_name_themselves(options: dict[str, object], field: str, wor
 def test_a_named_engine_is_drawn_within_its_own_spread() -> None:
     rng, host = np.random.default_rng(3), ENGINES["vllm-0.19"]
     named = cost(engine="vllm-0.19")
-    drawn = np.array([named.with_figures_drawn(rng).host_s for _ in range(300)]) / host.host_s
+    drawn = (
+        np.array([named.with_figures_drawn(Drawn(rng)).host_s for _ in range(300)]) / host.host_s
+    )
     assert host.low <= drawn.min() < host.low * 1.1
     assert host.high / 1.1 < drawn.max() <= host.high
     assert cost_spreads(None)[0].names == cost_spreads("vllm-0.19")[0].names

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simulator.chance import Drawn
 from simulator.costs import RooflineCost, TrainLoad
 from simulator.costs.hardware import load_gpu
 from simulator.costs.kinds import (
@@ -62,7 +63,7 @@ def test_draws_have_the_spread_of_their_kind(apart: bool) -> None:
     spreads = residual_spreads(cost.model, several_gpus=True)
     assert spreads["decode"] == pytest.approx(math.hypot(MIXTURE.decode, TENSOR_PARALLEL))
     rng = np.random.default_rng(0)
-    drawn = [cost.drawn(rng).factors for _ in range(600)]
+    drawn = [cost.drawn(Drawn(rng)).factors for _ in range(600)]
     for phase, own in (("decode", spreads["decode"]), ("update", UPDATE)):
         logs = np.log([factors[phase] for factors in drawn])
         assert logs.std() == pytest.approx(math.hypot(own, APART if apart else 0.0), rel=0.1)
@@ -72,7 +73,7 @@ def test_draws_have_the_spread_of_their_kind(apart: bool) -> None:
 def test_a_draw_moves_what_it_is_of() -> None:
     cost = RooflineCost(load_model("qwen3-8b"), GPU, trainer_gpus=8)
     load = TrainLoad([(100, [1000] * 8)])
-    drawn = [cost.drawn(np.random.default_rng(seed)) for seed in range(40)]
+    drawn = [cost.drawn(Drawn(np.random.default_rng(seed))) for seed in range(40)]
     decode = np.log([each.decode_curve(64).seconds(100_000) for each in drawn])
     assert 0.08 < decode.std() < 0.3
     assert np.log([each.train(load).total_s for each in drawn]).std() > 0.2

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.chance import Drawn
 from simulator.costs import Iteration, LinearCost, RooflineCost, TrainLoad
 from simulator.costs.hardware import load_gpu
 from simulator.costs.models import load_model
@@ -68,7 +69,7 @@ def test_what_is_sure_is_drawn_by_its_own_spread_alone() -> None:
     scale = Scale(decode=1.5, decode_sd=0.1, update_sd=0.3)
     cost = ScaledCost(COST, scale.factors(), scale.spreads())
     rng = np.random.default_rng(0)
-    found = [phases(cost.drawn(rng)) for _ in range(400)]
+    found = [phases(cost.drawn(Drawn(rng))) for _ in range(400)]
     centre = phases(cost)
     for phase, sd in {"decode": 0.1, "prefill": 0.0, "update": 0.3, "sync": 0.0}.items():
         logs = np.log([each[phase] / centre[phase] for each in found])
@@ -77,8 +78,8 @@ def test_what_is_sure_is_drawn_by_its_own_spread_alone() -> None:
 
 
 def test_what_is_not_sure_is_as_uncertain_as_its_costs() -> None:
-    drawn = ScaledCost(COST, {**ONES, "decode": 2.0}).drawn(np.random.default_rng(3))
-    inner = COST.drawn(np.random.default_rng(3))
+    drawn = ScaledCost(COST, {**ONES, "decode": 2.0}).drawn(Drawn(np.random.default_rng(3)))
+    inner = COST.drawn(Drawn(np.random.default_rng(3)))
     assert phases(drawn)["decode"] == pytest.approx(2 * phases(inner)["decode"])
     assert phases(drawn)["update"] == pytest.approx(phases(inner)["update"])
 

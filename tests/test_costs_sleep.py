@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulator.chance import Drawn
 from simulator.costs import RooflineCost, TrainLoad
 from simulator.costs.hardware import load_gpu
 from simulator.costs.models import load_model
@@ -98,7 +99,7 @@ def test_bad_options_name_themselves(options: dict[str, object], field: str, wor
 def test_switches_of_a_named_sleep_are_drawn_within_its_spread() -> None:
     rng, base = np.random.default_rng(5), cost(engine_sleep="offload")
     found = (
-        np.array([base.with_figures_drawn(rng).switch_fixed_s for _ in range(200)])
+        np.array([base.with_figures_drawn(Drawn(rng)).switch_fixed_s for _ in range(200)])
         / base.switch_fixed_s
     )
     assert LOW <= found.min() < found.max() <= HIGH

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibration.jury import speculative as jury
+from simulator.chance import Drawn
 from simulator.costs import Extremes, Iteration, RooflineCost
 from simulator.costs.hardware import load_gpu
 from simulator.costs.models import load_model
@@ -181,18 +182,18 @@ def test_the_jumping_replica_agrees_with_its_reference() -> None:
 def test_draws_leave_nothing_unsaid_and_spread_what_the_host_takes() -> None:
     said = Speculative(method="mtp", tokens=2, acceptance=0.8)
     cost, rng = speculating(said), np.random.default_rng(3)
-    drawn = [cost.with_figures_drawn(rng).speculative for _ in range(200)]
+    drawn = [cost.with_figures_drawn(Drawn(rng)).speculative for _ in range(200)]
     shares = [one.draft_host_s / said.draft_host_s for one in drawn if one is not None]
     assert len(shares) == 200
     assert DRAFT_LOW <= min(shares) < 1 < 5 < max(shares) <= DRAFT_HIGH
     assert {one.acceptance for one in drawn if one is not None} == {0.8}
     # Without speculation, and inside a node, nothing more is drawn than before.
-    one, other = (PLAIN.with_figures_drawn(np.random.default_rng(3)) for _ in range(2))
+    one, other = (PLAIN.with_figures_drawn(Drawn(np.random.default_rng(3))) for _ in range(2))
     assert (one.speculative, one.network_bytes_per_s) == (None, PLAIN.network_bytes_per_s)
     assert one == other
     wide = replace(PLAIN, tensor_parallel=16, gpus_per_node=8)
     assert (
-        wide.with_figures_drawn(np.random.default_rng(3)).network_bytes_per_s
+        wide.with_figures_drawn(Drawn(np.random.default_rng(3))).network_bytes_per_s
         != wide.network_bytes_per_s
     )
 

@@ -6,6 +6,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from simulator.chance import Drawn
 from simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
 from simulator.costs.engines import ENGINES
 from simulator.costs.hardware import Kind, load_gpu
@@ -77,7 +78,7 @@ def test_the_rest_is_a_phase() -> None:
 
 def test_its_own_figures_are_drawn_within_its_spreads() -> None:
     rng, base, preset = np.random.default_rng(3), cost(stack="nemo-rl"), STACKS["nemo-rl"]
-    drawn = [base.with_figures_drawn(rng) for _ in range(300)]
+    drawn = [base.with_figures_drawn(Drawn(rng)) for _ in range(300)]
     for name, (low, high) in (
         ("rest_s", preset.rest_spread), ("host_s", preset.host_spread),
         ("host_per_rollout_s", preset.host_spread), ("offload_bytes_per_s", (0.25, 2.5)),
@@ -86,7 +87,7 @@ def test_its_own_figures_are_drawn_within_its_spreads() -> None:
         assert low <= found.min() < 1.3 * low
         assert high / 1.3 < found.max() <= high
     assert all(each.sync and each.sync.mechanism == "cuda_ipc" for each in drawn)
-    assert cost().with_figures_drawn(rng).rest_s == 0
+    assert cost().with_figures_drawn(Drawn(rng)).rest_s == 0
 
 
 def test_another_engine_has_the_spread_of_its_own() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from calibration.jury import weight_updates
 from calibration.jury.files import PUBLISHED
 from calibration.jury.verdict import Case
+from simulator.chance import Drawn
 from simulator.costs import RooflineCost, RooflineTrainer
 from simulator.costs.hardware import Kind, load_gpu
 from simulator.costs.models import load_model
@@ -180,11 +181,11 @@ def test_mechanisms_that_cannot_be_are_refused() -> None:
 
 def test_syncs_are_drawn_within_the_spread_of_their_mechanism() -> None:
     rng, base = np.random.default_rng(1), cost("nccl_broadcast")
-    found = np.array([base.with_figures_drawn(rng).sync_s for _ in range(300)]) / base.sync_s
+    found = np.array([base.with_figures_drawn(Drawn(rng)).sync_s for _ in range(300)]) / base.sync_s
     spread = MECHANISMS["nccl_broadcast"]
     assert spread.low <= found.min() < 1.2 * spread.low
     assert spread.high / 1.2 < found.max() <= spread.high * (1 + 1e-9)
-    assert replace(base, sync=None).with_figures_drawn(rng).sync is None
+    assert replace(base, sync=None).with_figures_drawn(Drawn(rng)).sync is None
 
 
 def held_out(group: str) -> list[Case]:

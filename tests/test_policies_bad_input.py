@@ -68,6 +68,7 @@ OUT_OF_RANGE: dict[tuple[str, str], Sequence[Any]] = {
     ("tail_batching", "rollouts"): (0.5, INF, None),
     ("partial_rollout", "in_flight"): (0.5, NAN, 1001, {}),
     ("fully_async", "max_staleness"): (-0.5, NAN, "x"),
+    ("fully_async", "exceeded"): ("mask", None, 1),
     ("fully_async", "sync_every"): (0, 1.5, None),
     ("one_step_off", "steps"): (0, 1.5, "one"),
     ("pipeline_rl", "in_flight"): (0, -1, 1001),

@@ -42,7 +42,7 @@ def test_its_import_brings_nothing_and_its_names_nothing_heavy() -> None:
     alone = run(code.format("0")).stdout.split()
     assert not {"numpy", "yaml", "simulator"} & set(alone)
     named = run(code.format("[getattr(rollcast, name) for name in rollcast.__all__]"))
-    assert "simulator.studies.capacity" in named.stdout.split()
+    assert "simulator.planner.planner" in named.stdout.split()
     assert not HEAVY & set(named.stdout.split()), named.stderr
 
 
@@ -51,7 +51,7 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     for words in ("sync: ", "april: ", "Hurry(over_sampling=1.5): ", "+prefix_reuse: "):
         assert words in said
-    assert said.count("GPU-seconds a step") == 2
+    assert "colocated" in said[said.index("Run ") :]
 
 
 def test_a_script_is_typed(tmp_path: Path) -> None:

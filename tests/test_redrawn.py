@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulator.chance import Drawn
 from simulator.scenario.file import read_scenario
 from simulator.studies.redrawn import UNCERTAIN, intervals, redrawn
 from simulator.studies.simulate import from_raw, simulate
@@ -23,7 +24,7 @@ def test_a_preset_is_drawn_by_its_standard_errors() -> None:
     preset = length_presets()[PRESET]
     errors = preset.details["standard_errors"]
     rng = np.random.default_rng(0)
-    drawn = [PresetLengths(PRESET).drawn(rng) for _ in range(500)]
+    drawn = [PresetLengths(PRESET).drawn(Drawn(rng)) for _ in range(500)]
     for key in ("median_tokens", "between_sd", "within_sd"):
         logs = np.log([getattr(each, key) for each in drawn])
         assert np.std(logs) == pytest.approx(errors[key] / preset.lengths[key], rel=0.1)
@@ -31,7 +32,7 @@ def test_a_preset_is_drawn_by_its_standard_errors() -> None:
 
 
 def test_what_is_said_in_place_of_a_preset_is_not_drawn() -> None:
-    drawn = PresetLengths(PRESET, median_tokens=900).drawn(np.random.default_rng(1))
+    drawn = PresetLengths(PRESET, median_tokens=900).drawn(Drawn(np.random.default_rng(1)))
     assert drawn.median_tokens == 900
     assert drawn.within_sd != length_presets()[PRESET].lengths["within_sd"]
 
@@ -77,8 +78,8 @@ def test_the_command_line_says_them(cli: Cli, tmp_path: Path) -> None:
     low, high = summary["intervals"]["makespan_s"]
     assert summary["draws"] == 10
     assert low < high
-    assert "90 % from" in cli("simulate", path, *settings, "--draws", "10")[1]
+    assert "step, 90 %: " in cli("simulate", path, *settings, "--draws", "10")[1]
     code, _, err = cli("simulate", path, "--draws", "3", "--out", str(tmp_path / "x"))
     assert code == 2
-    assert "--draws: is 3; give at least 10" in err
+    assert "--draws: is 3; give at least 10, or 0 for none" in err
     assert not (tmp_path / "x").exists()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.imported.lengths import lengths_like
+from calibration.imported.lengths import Spread, lengths_like
 from calibration.imported.steps import Steps
 from simulator.costs.base import TrainLoad
 
@@ -48,10 +48,11 @@ def dealt(lengths: Sequence[int], group_size: int, prompt_tokens: int) -> Batch:
 
 
 def from_figures(
-    steps: Steps, group_size: int, usual: int, cap: int, prompt_tokens: int, total_sd: float
+    steps: Steps, group_size: int, usual: int, cap: int, prompt_tokens: int, spread: Spread
 ) -> list[Batch | None]:
     """A batch with each step's mean and longest response; None where the step has no mean. usual:
-    rollouts of a step that does not say."""
+    rollouts of a step that does not say. spread: of log lengths, from which the longest is taken
+    where a step has none: the cap if responses were cut, else its median."""
     rng = np.random.default_rng(0)
     found: list[Batch | None] = []
     columns = (steps.column(name) for name in
@@ -62,7 +63,10 @@ def from_figures(
             found.append(None)
             continue
         number = round(count) if math.isfinite(count) and count >= 1 else usual
-        lengths = lengths_like(number, mean, longest, cut, cap, total_sd, rng)
+        if not math.isfinite(longest):
+            usual_longest = spread.longest(mean, max(number / group_size, 1.0), group_size)
+            longest = cap if cut > 0 else min(usual_longest, cap - (cut == 0))
+        lengths = lengths_like(number, mean, longest, cut, cap, spread.total, rng)
         asked = round(prompt) if math.isfinite(prompt) and prompt >= 1 else prompt_tokens
         found.append(dealt(lengths.tolist(), group_size, max(asked, 1)))
     return found

@@ -41,6 +41,50 @@ _BOUNDS = ((-1.0, 17.0), (-4.0, 1.3), (-4.0, 3.0), (-12.0, -0.2), (-0.3, 0.3))
 NAMES = ("median_tokens", "total_sd", "between_share", "runaway", "drift_per_step")
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of log lengths: between prompts and within one. total_error: of the log of both together."""
+
+    between: float
+    within: float
+    total_error: float = 0.0
+
+    @classmethod
+    def assumed(cls) -> Spread:
+        """Where nothing was fitted."""
+        return _spread(TOTAL_SD, SHARE_BETWEEN, TOTAL_SD_SD)
+
+    @property
+    def total(self) -> float:
+        """Of all responses."""
+        return math.hypot(self.between, self.within)
+
+    def longest(self, mean: float, groups: float, group_size: int) -> float:
+        """The median of the longest response of so many, of this mean, were none cut."""
+        nodes, weights = _nodes()
+        low, high = 0.0, 12.0 * self.total
+        for _ in range(40):
+            middle = (low + high) / 2
+            below = _ndtr((middle - self.between * nodes) / max(self.within, 1e-6))
+            if groups * math.log(max(float(below**group_size @ weights), 1e-300)) < math.log(0.5):
+                low = middle
+            else:
+                high = middle
+        return mean * math.exp(high - self.total**2 / 2)
+
+    def longest_sd(self, groups: float, group_size: int) -> float:
+        """Of the log of that, what the spread is off by."""
+        wider = math.exp(self.total_error)
+        other = Spread(self.between * wider, self.within * wider)
+        return abs(math.log(other.longest(1.0, groups, group_size)
+                            / self.longest(1.0, groups, group_size)))  # fmt: skip
+
+
+def _spread(log_total: float, logit: float, error: float) -> Spread:
+    total, share = math.exp(log_total), 1 / (1 + math.exp(-logit))
+    return Spread(total * math.sqrt(share), total * math.sqrt(1 - share), error)
+
+
 @dataclass(frozen=True)
 class FewFigures:
     """What a log says of each step's lengths; NaN where it does not. Arrays of shape (steps,)."""
@@ -106,6 +150,12 @@ class LengthsFit:
             "runaway": min(math.exp(log_runaway), 0.9),
             "drift_per_step": float(slope) if drift and self.drifts else 0.0,
         }
+
+    @property
+    def spread(self) -> Spread:
+        """Of log lengths."""
+        error = math.sqrt(max(float(self.covariance[1, 1]), 0.0))
+        return _spread(float(self.values[1]), float(self.values[2]), error)
 
     def drawn(self, rng: np.random.Generator) -> FloatArray:
         """Values drawn anew."""
@@ -323,7 +373,7 @@ def lengths_like(
     """
     from scipy.special import ndtri
 
-    top = min(max(longest if math.isfinite(longest) else mean * math.exp(3 * total_sd), mean), cap)
+    top = min(max(longest, mean), cap)
     at_top = int(min(max(round(cut * count), 1), count)) if math.isfinite(cut) else 1
     rest = count - at_top
     if rest <= 0:

@@ -11,7 +11,7 @@ import numpy as np
 
 from calibration.imported import responses as own_rollouts
 from calibration.imported.batches import Batch, dealt, from_figures
-from calibration.imported.lengths import TOTAL_SD, FewFigures, LengthsFit, fit_few
+from calibration.imported.lengths import FewFigures, LengthsFit, Spread, fit_few
 from calibration.imported.levels import (
     Figure,
     Levels,
@@ -204,11 +204,15 @@ def fit(
     if of_rollouts is None:
         usual = counts.batch_groups * counts.group_size
         few = fit_few(FewFigures.of(steps, counts.group_size, counts.cap, usual))
-    total_sd = math.exp(TOTAL_SD if few is None else float(few.values[1]))
-    batches = batches_of(steps, rollouts, counts, total_sd)
+    spread = Spread.assumed() if few is None else few.spread
+    batches = batches_of(steps, rollouts, counts, spread)
     notes = list(() if of_rollouts is None else of_rollouts.notes)
     timed = figures(steps, log.overlapped)
-    shape, cost, levels, coefficients, own_parts = _costs(log, steps, parts, batches, timed, notes)
+    known = of_rollouts is not None or steps.has("max_new_tokens")
+    longest_sd = 0.0 if known else spread.longest_sd(counts.batch_groups, counts.group_size)
+    shape, cost, levels, coefficients, own_parts = _costs(
+        log, steps, parts, batches, timed, longest_sd, notes
+    )
     ratios = np.zeros(0)
     whole = replaced(parts, own_parts)
     if shape != "none" and not log.overlapped:
@@ -248,14 +252,14 @@ def _length(
     elif few is not None:
         slope = few.lengths()["drift_per_step"]
     else:
-        return Wander()
+        return Wander.still()
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.log(steps.column("mean_new_tokens"))
     return Wander.of(logs - slope * np.arange(len(logs)))
 
 
 def batches_of(
-    steps: Steps, rollouts: own_rollouts.Rollouts | None, counts: Counts, total_sd: float
+    steps: Steps, rollouts: own_rollouts.Rollouts | None, counts: Counts, spread: Spread
 ) -> list[Batch | None]:
     """Of each step: its own rollouts where the log holds them, else lengths with its figures."""
     if rollouts is not None:
@@ -263,7 +267,7 @@ def batches_of(
         if all(own):
             return own
     usual = counts.batch_groups * counts.group_size
-    made = from_figures(steps, counts.group_size, usual, counts.cap, counts.prompt_tokens, total_sd)
+    made = from_figures(steps, counts.group_size, usual, counts.cap, counts.prompt_tokens, spread)
     if rollouts is None:
         return made
     return [each or other for each, other in zip(own, made, strict=True)]
@@ -288,14 +292,19 @@ def _costs(
     parts: Sequence[Part],
     batches: Sequence[Batch | None],
     timed: tuple[Figure, ...],
+    longest_sd: float,
     notes: list[str],
 ) -> tuple[Shape, dict[str, Any], Levels, dict[str, float], list[Part]]:
-    """Shape, ``cost``, levels, coefficients, and further parts of the scenario."""
+    """Shape, ``cost``, levels, coefficients, and further parts of the scenario. longest_sd: of the
+    log of each batch's longest response, where it is not logged."""
     places = [i for i, batch in enumerate(batches) if batch is not None and steps.quiet[i]]
     places = _thinned(places, batches)
     chosen = [batch for i in places if (batch := batches[i]) is not None]
     quiet = np.ones(len(places), dtype=bool)
     timed = tuple(Figure(f.name, f.phases, f.seconds[places]) for f in timed)
+    if longest_sd:
+        notes.append("the log does not hold the longest responses: the factor on decoding holds "
+                     "whatever those made from the mean are off by")  # fmt: skip
     known = setting(parts, "model") is not None and setting(parts, "gpu") is not None
     rest_s = _rest_s(timed)
     if known:
@@ -326,6 +335,7 @@ def _costs(
                 levels = levels.less_sure(("log_prob", "update"), _PROMPTS_SD)
                 notes.append("the log does not hold how long prompts are: the trainer's factors "
                              "hold whatever the assumed length is off by")  # fmt: skip
+            levels = levels.less_sure(("decode",), longest_sd)
         except ScenarioError as error:
             notes.append(f"the roofline does not take this run ({error}): its shape is not used")
         else:
@@ -343,6 +353,7 @@ def _costs(
         return "none", {}, Levels.prior(), {}, []
     notes.extend(linear.assumed)
     levels = Levels(dict.fromkeys(linear.spreads, 1.0), linear.spreads, linear.seen)
+    levels = levels.less_sure(("decode",), longest_sd)
     layout = {"padded": True} if log.pads else {}
     cost = {"linear": {**linear.coefficients, **layout}, "scale": _scale(levels)}
     return "linear", cost, levels, linear.coefficients, further

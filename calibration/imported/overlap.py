@@ -26,7 +26,7 @@ from calibration.logs.run_log import RunLog
 from simulator.errors import RunError, ScenarioError
 
 _WAITS = 0.05
-_STEPS, _ROUNDS = 6, 7
+_STEPS, _ROUNDS = 24, 7
 DRAWS, _MOODS, _MOST_SIMULATED = 10, 20, 12
 _WHY = {True: "rollouts were made beside the training", False: "rollouts go on over several steps"}
 _SD = 0.15
@@ -46,9 +46,8 @@ def with_pace(known: Fit, steps: Steps, drift: Drift) -> Fit:
     waits = not overlapped or (math.isfinite(wait) and wait > _WAITS * whole)
 
     def simulated(factor: float) -> float:
-        return SmallRun.of(known, (), scaled(known, factor, PRIOR_SD["decode"]), drift).mean_step_s(
-            0, _STEPS
-        )
+        run = SmallRun.of(known, (), scaled(known, factor, PRIOR_SD["decode"]), drift)
+        return float(np.median(run.steps_s(0, _STEPS)))
 
     try:
         now = simulated(1.0)

@@ -19,6 +19,7 @@ from calibration.imported.quick import QuickCost
 from calibration.imported.scenario import built, setting
 from calibration.logs.draft import Part, replaced
 from calibration.robust import FloatArray
+from simulator.chance import Drawn
 from simulator.costs.scaled import ScaledCost
 from simulator.scenario.scenario import Scenario
 from simulator.studies.simulate import simulate
@@ -80,7 +81,7 @@ class SmallRun:
         if setting(small, "engine.kv_tokens") is None:
             small = replaced(small, [Part("engine.kv_tokens", self._pool(), "")])
         found = built(small, unit, lengths)
-        cost = self.cost.drawn(rng) if draw else self.cost
+        cost = self.cost.drawn(Drawn(rng)) if draw else self.cost
         assert isinstance(cost, ScaledCost)
         found = replace(found, cost=cost)
         if known.rollouts is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from simulator.chance import Drawn
 from simulator.costs import CostModel, Iteration, ScenarioCost
 from simulator.studies.interval import ends
 
@@ -14,7 +15,7 @@ DRAWS = 40
 
 def drawn(cost: ScenarioCost, draws: int = DRAWS) -> tuple[ScenarioCost, ...]:
     """The cost model drawn anew, the same draws each time it is asked."""
-    return tuple(cost.drawn(np.random.default_rng(seed)) for seed in range(draws))
+    return tuple(cost.drawn(Drawn(np.random.default_rng(seed))) for seed in range(draws))
 
 
 def interval(

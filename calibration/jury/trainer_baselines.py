@@ -13,6 +13,7 @@ from calibration.jury.architectures import architecture
 from calibration.jury.files import number, one_of, read_rows, whole
 from calibration.jury.fitting import fit_relative, halves
 from calibration.jury.verdict import Case, Check, Kind, Role, Source, explain, mape_checks
+from simulator.chance import Drawn
 from simulator.costs import RooflineTrainer, TrainLoad
 from simulator.costs.hardware import Gpu, load_gpu
 from simulator.costs.roofline_draws import drawn_gpu, factors, trainer_spreads
@@ -164,11 +165,11 @@ def drawn_s(
 ) -> tuple[float, float]:
     """The middle ``share`` of forecasts whose uncertain figures are drawn anew, as `rollcast
     compare` draws them: seconds."""
-    rng, spreads = np.random.default_rng(0), trainer_spreads(base.kernels)
+    chance, spreads = Drawn(np.random.default_rng(0)), trainer_spreads(base.kernels)
     found = []
     for _ in range(draws):
-        changed = {n: f * getattr(base, n) for n, f in factors(spreads, rng).items()}
-        found.append(replace(base, gpu=drawn_gpu(base.gpu, rng), **changed).train(load).total_s)
+        changed = {n: f * getattr(base, n) for n, f in factors(spreads, chance).items()}
+        found.append(replace(base, gpu=drawn_gpu(base.gpu, chance), **changed).train(load).total_s)
     low, high = np.quantile(found, [(1 - share) / 2, (1 + share) / 2])
     return float(low), float(high)
 

@@ -57,9 +57,7 @@ def left(
     coming = level[block_rows(len(level), rows, _DRAWS, rng)].mean(axis=1) - level.mean()
     sure = math.hypot(_UNSURE / math.sqrt(last), _WANDERS,
                       1.25 * spread / math.sqrt(last) if last < len(logs) else 0.0)  # fmt: skip
-    # the mean of a random walk over the steps ahead (its variance is a third of the last one's)
-    walked = wander.step_sd * math.sqrt(ahead / 3)
-    moves = wander.shift + math.hypot(sure, min(walked, 1.0)) * rng.standard_normal(_DRAWS)
+    moves = wander.shift + wander.means(ahead, _DRAWS, rng) + sure * rng.standard_normal(_DRAWS)
     totals = ahead * np.maximum(own + coming, 0.0) * np.exp(moves)
     low, high = ends(totals, LEVEL).tolist()
     return Left(float(np.median(totals)), low, high)

@@ -25,7 +25,7 @@ BEFORE, AFTER = 8, 3
 WINDOW = 40
 _MOST = 150
 _LEAST_NOISE = 0.01
-_MOST_ALIKE = 0.8
+_MOST_ALIKE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +104,12 @@ def _last(
 
 
 def _alike(errors: FloatArray) -> float:
-    """First-order autocorrelation, with what is lost to few values added (Kendall 1954)."""
+    """First-order autocorrelation, with what is lost to few values added (Kendall 1954), and a
+    standard error more (Bartlett 1946): noise that is more alike than it looks raises alarms."""
     total = float(errors @ errors)
     if total <= 0:
         return 0.0
     found = float(errors[1:] @ errors[:-1]) / total
     found += (1 + 3 * found) / len(errors)
+    found += math.sqrt(max(1 - found * found, 0.0) / len(errors))
     return min(max(found, 0.0), _MOST_ALIKE)

@@ -212,7 +212,8 @@ def _placed(log: RunLog, apart: bool) -> tuple[str, bool]:
     for key in ("run.mode", "run.colocated", "run.rollout_gpus"):
         if key in log.settings:
             setting = log.settings[key]
-            return f"{setting.theirs} is {setting.value} in {setting.place}", False
+            said = setting.theirs if setting.implied else f"{setting.theirs} is {setting.value}"
+            return f"{said} in {setting.place}", False
     if log.overlapped and apart:
         return "assumed: rollouts were made beside the training", True
     return "assumed", True

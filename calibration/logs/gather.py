@@ -195,7 +195,8 @@ def _settings(scanned: Sequence[Scanned], stack: Stack) -> tuple[Settings, list[
                 if had[0] <= rank:
                     continue
             found[key] = (rank, new)
-    return {key: each for key, (_, each) in found.items()}, notes
+    said = {key: each for key, (_, each) in found.items()}
+    return {**said, **{each.key: each for each in stack.implied(said)}}, notes
 
 
 def _plain(value: Any) -> bool:

@@ -1,15 +1,18 @@
 """Files, folders and archives: what there is to read, and its bytes and lines, bounded.
 
 A file is never held whole unless its format needs it (`content`, up to `MOST_AT_ONCE`). Packed
-files (``.gz``, and the members of a ``.zip``) are unpacked as they are read, and given up where
-they grow beyond reason. Nothing is ever executed, and links that lead out of a folder are not
-followed.
+files (``.gz``, ``.bz2``, ``.xz``, and the members of a ``.zip``) are unpacked as they are read, and
+given up where they grow beyond reason. Nothing is ever executed, and links that lead out of a
+folder are not followed.
 """
 
 from __future__ import annotations
 
+import bz2
+import codecs
 import gzip
 import io
+import lzma
 import os
 import re
 import zipfile
@@ -33,7 +36,14 @@ MOST_TIMES, ALWAYS_FINE = 100, 64 * 2**20
 """A packed file may unpack to so many times its size, or to so many bytes. Consoles of genuine runs
 shrink 5 to 20 times; gzip's most is 1,030."""
 
-_GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+_ZIP = b"PK\x03\x04"
+_UNPACKED: dict[bytes, Callable[[IO[bytes]], object]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+}
+_WHILE_UNPACKING = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BROKEN = "is not packed whole"
 _PASSED_OVER = {".git", "__pycache__", "node_modules"}
 
@@ -54,7 +64,7 @@ class LogFile:
     def inner(self) -> str:
         """The last part of its name, without what packing added."""
         last = (self.member or self.path.name).rsplit("/", 1)[-1]
-        return last.removesuffix(".gz")
+        return last.removesuffix(".gz").removesuffix(".bz2").removesuffix(".xz")
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -75,7 +85,7 @@ class LogFile:
                 raise self._failed(error) from None
             try:
                 yield file
-            except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+            except _WHILE_UNPACKING as error:
                 raise self._failed(error) from None
 
     def _opened(self, stack: ExitStack) -> IO[bytes]:
@@ -85,12 +95,15 @@ class LogFile:
             info = archive.getinfo(self.member)
             inside = stack.enter_context(archive.open(info))
             return _bounded(inside, info.compress_size, self.name)
-        packed = file.read(2) == _GZIP
+        magic = file.read(6)
         file.seek(0)
-        if not packed:
-            return file
-        unpacked = cast(IO[bytes], stack.enter_context(gzip.GzipFile(fileobj=file)))
-        return _bounded(unpacked, os.fstat(file.fileno()).st_size, self.name)
+        for packed, unpack in _UNPACKED.items():
+            if magic.startswith(packed):
+                inside = stack.enter_context(cast(IO[bytes], unpack(file)))
+                return _bounded(inside, os.fstat(file.fileno()).st_size, self.name)
+        if magic.startswith(_UTF_16):
+            return cast(IO[bytes], io.BufferedReader(_Utf16(file), _BLOCK))
+        return file
 
     def _failed(self, error: Exception) -> LogError:
         said = getattr(error, "strerror", None)
@@ -206,13 +219,37 @@ class _Bounded(io.RawIOBase):
             raise self._broken
         try:
             found = cast(io.BufferedIOBase, self._file).read1(len(view))
-        except (EOFError, zlib.error, OSError, zipfile.BadZipFile) as error:
+        except _WHILE_UNPACKING as error:
             self._broken, found = error, b""
         view[: len(found)] = found
         self._read += len(found)
         if self._read > self._most:
             raise LogError(f"{self._name} unpacks to more than {MOST_TIMES} times its size: it is "
                            "no log")  # fmt: skip
+        return len(found)
+
+
+class _Utf16(io.RawIOBase):
+    """A text in UTF-16, as PowerShell writes what it redirects, in UTF-8."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._left = file, b""
+        self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """As much as there is room for."""
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        while not self._left:
+            data = self._file.read(_BLOCK)
+            self._left = self._decoder.decode(data, final=not data).encode("utf-8", "replace")
+            if not data:
+                break
+        found, self._left = self._left[: len(view)], self._left[len(view) :]
+        view[: len(found)] = found
         return len(found)
 
 

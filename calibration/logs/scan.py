@@ -375,14 +375,14 @@ def _table(found: Scanned, take: Take) -> None:
 
     def texts() -> Iterator[str]:
         for at, line, ended in found.file.lines(tally):
-            if not ended and at > 1 and not _whole(line, header):
+            if not ended and at > 1 and not _whole(line, header, delimiter):
                 tally.skip(at, "it is cut off in mid-line", line[:200].decode("utf-8", "replace"))
                 return
             numbers.append(at)
             yield line.decode("utf-8-sig", "replace").replace("\0", "")
 
     header: list[str] = []
-    delimiter = "\t" if found.file.inner.endswith(".tsv") else ","
+    delimiter = _delimiter(found.file.start())
     rows = csv.reader(texts(), delimiter=delimiter)
     while True:
         try:
@@ -403,8 +403,15 @@ def _table(found: Scanned, take: Take) -> None:
     reader.close()
 
 
-def _whole(line: bytes, header: list[str]) -> bool:
-    return line.count(b",") + 1 >= len(header) and not line.endswith(b",")
+def _delimiter(start: bytes) -> str:
+    """What separates the cells of the first line: a spreadsheet may write semicolons."""
+    first = start.split(b"\n", 1)[0]
+    return max((",", "\t", ";"), key=lambda each: first.count(each.encode()))
+
+
+def _whole(line: bytes, header: list[str], delimiter: str) -> bool:
+    between = delimiter.encode()
+    return line.count(between) + 1 >= len(header) and not line.endswith(between)
 
 
 def _cell(text: str) -> object:

@@ -32,6 +32,8 @@ MEANINGS: Mapping[str, str] = {
     "run.rollout_nodes": "machines for rollouts, where apart",
     "run.rollout_gpus_per_node": "GPUs of such a machine",
     "run.rollout_gpus": "GPUs for rollouts, where apart",
+    "run.rollout_devices": "which GPUs the rollouts have",
+    "run.trainer_devices": "which GPUs the trainer has",
     "run.data_parallel": "replicas of one engine process group",
     "run.max_prompt_tokens": "at which prompts are cut",
     "run.max_total_tokens": "at which prompt and response together are cut",
@@ -62,12 +64,18 @@ MEANINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting that a log gives. key: ours, of `MEANINGS`. theirs: the stack's own key."""
+    """A setting that a log gives. key: ours, of `MEANINGS`. theirs: the stack's own key. implied:
+    whether the value is what theirs comes to."""
 
     key: str
     value: Any
     theirs: str
     place: Place
+    implied: bool = False
+
+    def implies(self, key: str, value: Any) -> Setting:
+        """Another setting, of ours, that follows from this one."""
+        return Setting(key, value, self.theirs, self.place, True)
 
 
 Settings = Mapping[str, Setting]

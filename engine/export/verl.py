@@ -80,7 +80,11 @@ def _colocated(plan: Planned) -> Export | None:
     first, bound = plan.first, plan.first.staleness
     warmup = first.launch.over_sampling - 1
     limit = bound.max_versions
-    if bound.exceeded == "restart" or not float(warmup).is_integer() or limit != _whole(limit):
+    if (
+        bound.exceeded not in ("drop", "wait")
+        or not float(warmup).is_integer()
+        or limit != _whole(limit)
+    ):
         return None
     same = ColocateAsync(warmup, _whole(limit), bound.exceeded).plan(plan.scenario.plan, None)
     if first != same:
@@ -100,8 +104,9 @@ def _fully_async(plan: Planned) -> Export | None:
     eta, in_flight = first.staleness.max_versions, first.launch.over_sampling
     if eta is None or not first.launch.run_ahead or in_flight < 1:
         return None
-    same = FullyAsync(eta, in_flight, first.sync_every).plan(plan.scenario.plan, None)
-    if first != same:
+    how = first.staleness.exceeded
+    same = FullyAsync(eta, in_flight, first.sync_every, how).plan(plan.scenario.plan, None)
+    if first != same or how not in ("capacity", "wait"):
         return None
     share = (eta + 1) / first.sync_every - 1  # a version of verl's is a sync of the weights
     prompts = math.ceil(in_flight * first.batch.groups / plan.scenario.shape.replicas)

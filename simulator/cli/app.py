@@ -11,11 +11,15 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from simulator.errors import RollcastError, ScenarioError
+
+if TYPE_CHECKING:
+    from simulator.scenario.scenario import Scenario
+    from simulator.studies.tornado import Asked, Bar
 
 app = typer.Typer(
     name="rollcast",
@@ -44,14 +48,17 @@ Force = Annotated[bool, typer.Option("--force", help="Replace a run that --out h
 NoPlot = Annotated[bool, typer.Option("--no-plot", help="Leave out the picture.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Draws = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--draws",
         metavar="N",
-        help="Run all of it N times more, with other lengths, rewards and costs, as far as they "
-        "are uncertain, for 90 % intervals; a comparison without it has those of its own steps.",
+        show_default=False,
+        help="Run all of it N times more for the 90 % intervals, with other lengths, rewards and "
+        "costs, as far as they are uncertain; left out, a few short runs do; 0: no intervals.",
     ),
 ]
+NOTHING_MEETS = 3
+"""Exit code of a plan whose limits nothing meets."""
 
 _STOPS = tuple(  # those that this system has
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -89,12 +96,26 @@ def simulate(
     force: Force = False,
     no_plot: NoPlot = False,
     as_json: Json = False,
-    draws: Draws = 0,
+    draws: Draws = None,
+    tornado: Annotated[
+        bool,
+        typer.Option("--tornado", help="Show what moves a step most: each uncertain input alone."),
+    ] = False,
+    tornado_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tornado-key",
+            metavar="key=20%",
+            help="A key of the scenario to vary too, by a share of it or as key=LOW,HIGH; with "
+            "--tornado. Repeat it.",
+        ),
+    ] = None,
 ) -> None:
-    """Run one scenario and show what came of it.
+    """Run one scenario and show what came of it, with 90 % intervals.
 
     With --out: spans.csv, steps.csv, rollouts.csv, decisions.jsonl, summary.json, scenario.json,
-    trace.json.gz (opens in ui.perfetto.dev) and timeline.png.
+    trace.json.gz (opens in ui.perfetto.dev), timeline.png, and tornado.csv and tornado.png of a
+    tornado.
     """
     from simulator.cli import tables
     from simulator.results.folder import check_target, write_folder
@@ -106,23 +127,30 @@ def simulate(
     if out is not None:
         check_target(out, force)
     checked = load(scenario, *(settings or ()), seed=seed)
-    with _progress(checked.policy_name, checked.steps * (1 + draws)) as advance:
+    asked = _tornado_keys(checked, tornado, tornado_key or ())
+    bars: list[Bar] = []
+    with _progress(checked.policy_name, checked.steps * (1 + (draws or 0))) as advance:
         result = run_scenario(checked, advance)
-        if draws:
-            from simulator.studies.redrawn import intervals
+        if draws != 0:
+            from simulator.studies.uncertainty import add_intervals
 
-            result.summary["draws"] = draws
-            result.summary["intervals"] = intervals(result, draws, advance)
+            add_intervals(result, draws, advance, _keep_on)
+        if tornado:
+            from simulator.studies.tornado import tornado as study
+
+            bars = study(checked, asked, result=result, on_step=_keep_on)
     if out is not None:
         description = {"name": checked.name, **_resolved(checked)}
-        write_folder(
-            out,
-            lambda folder: write_run(
-                folder, result.run, result.summary, description, plot=not no_plot
-            ),
-            force,
-        )
-    tables.show_summary(result.summary, as_json)
+
+        def fill(folder: Path) -> None:
+            write_run(folder, result.run, result.summary, description, plot=not no_plot)
+            if bars:
+                from simulator.studies.tornado import write_tornado
+
+                write_tornado(folder, bars, plot=not no_plot)
+
+        write_folder(out, fill, force)
+    tables.show_summary(result.summary, as_json, bars if tornado else None)
     _say_where(out)
 
 
@@ -144,7 +172,7 @@ def compare(
     force: Force = False,
     no_plot: NoPlot = False,
     as_json: Json = False,
-    draws: Draws = 0,
+    draws: Draws = None,
 ) -> None:
     """Run one scenario under several policies, side by side.
 
@@ -166,9 +194,13 @@ def compare(
     if len(names) == 1 and names[0] != "sync":
         names = ["sync", *names]
     variants = [checked.with_policy(name) for name in names]
-    with _progress("", checked.steps * len(variants) * (1 + draws)) as advance:
+    with _progress("", checked.steps * len(variants) * (1 + (draws or 0))) as advance:
         results = run_all(variants, advance)
-        sure = ranking.redraw(results, draws, advance) if draws else ranking.from_steps(results)
+        sure = None
+        if draws is None:
+            sure = ranking.from_short_runs(results, _keep_on)
+        elif draws:
+            sure = ranking.redraw(results, draws, advance)
     if out is not None:
         write = partial(write_comparison, results=results, ranking=sure, plot=not no_plot)
         write_folder(out, write, force)
@@ -179,12 +211,22 @@ def compare(
 @app.command()
 def plan(
     scenario: ScenarioPath,
-    vary: Annotated[
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            metavar="steps=N",
+            help="How much is trained: steps=500; prompts=40000,epochs=2; trained_rollouts=250000.",
+        ),
+    ] = None,
+    choose: Annotated[
         list[str] | None,
         typer.Option(
+            "--choose",
             "--vary",
             metavar="key=VALUE,VALUE",
-            help="A key and its values: workload.group_size=8,16. Keys that go together: "
+            help="What there is to choose: gpus=16,32,64 (their split is found), gpu, placement, "
+            "tensor_parallel, or any key: workload.group_size=8,16. Keys that go together: "
             "cluster.replicas=cluster.trainer_gpus=4,8. Repeat it.",
         ),
     ] = None,
@@ -192,44 +234,98 @@ def plan(
         list[str] | None,
         typer.Option("--policy", metavar="CHAIN", help="As for compare. Repeat it."),
     ] = None,
-    by: Annotated[
-        str,
-        typer.Option("--by", metavar="step_s|gpu_s|usd", help="What to rank by, per step."),
-    ] = "step_s",
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit", metavar="key=VALUE", help="hours, usd, gpus or staleness. Repeat it."
+        ),
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            "--objective",
+            metavar="usd|hours|gpu_hours|balanced",
+            help="What to make least; balanced is hours x cost.",
+        ),
+    ] = None,
+    quality: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--quality",
+            metavar="policy=FACTOR",
+            help="Updates to the target against synchronous ones, as measured: april=1.05.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", help="Processes; one a core where left out."),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="[ADDRESS]",
+            help="On a Ray cluster: HOST:PORT of its head, auto, or one that is started here "
+            "(needs rollcast[ray]).",
+        ),
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write plan.csv and plan.json here.")
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Write plan.json, plan.csv, recommended.yaml and report.html here; a plan that "
+            "was interrupted goes on.",
+        ),
     ] = None,
     settings: Settings = None,
     seed: Seed = None,
     force: Force = False,
     as_json: Json = False,
-    draws: Draws = 0,
+    intervals: Annotated[
+        bool, typer.Option("--intervals/--no-intervals", help="90 % intervals of the best.")
+    ] = True,
 ) -> None:
-    """Run one scenario over a grid of settings, and see what pays.
+    """Which GPUs, split how, under which policy, for the whole run.
 
-    Every combination of the values is simulated. A star marks what no other choice beats in both
-    time and GPU time of a step; what cannot be run says why.
+    The section plan of the scenario asks, and these flags; what they leave open is chosen sensibly.
+    Exits with 3 where nothing meets the limits, and names what comes nearest.
     """
+    from simulator.cli.plan_question import with_flags
     from simulator.cli.plan_table import show_plan
+    from simulator.planner import planner
+    from simulator.planner.write import write_plan
     from simulator.results.folder import check_target, write_folder
     from simulator.scenario.file import override, read_scenario
-    from simulator.studies import capacity
-    from simulator.studies.simulate import from_raw
 
     if out is not None:
         check_target(out, force)
-    capacity.check_aim(by)
-    _check_draws(draws)
     raw = override(read_scenario(scenario), settings or (), seed)
-    grid = capacity.parse_vary(vary or ())
-    chains = policy or [from_raw(raw).policy_name]
-    with _progress("choices", capacity.combinations(grid, chains)) as advance:
-        found = capacity.explore(raw, grid, chains, partial(advance, None), _keep_on, draws)
-        choices = capacity.ranked(found, by)
+    raw = with_flags(raw, run, choose or (), limit or (), objective, quality or ())
+    if workers is not None and workers < 1:
+        raise ScenarioError("--workers", f"is {workers}; give at least 1")
+    try:
+        asked = planner.question(raw, None, policy or (), intervals)
+    except ScenarioError as error:
+        raise raw.locate(error) from None
+    crew: Any = workers
+    if ray is not None:
+        from simulator.planner.on_ray import OnRay
+
+        crew = OnRay(planner.work_for(asked), ray, workers)
+    with _stages() as on_progress:
+        try:
+            found = planner.answer(asked, crew, out=out, on_progress=on_progress)
+        except ScenarioError as error:
+            raise raw.locate(error) from None
     if out is not None:
-        write_folder(out, partial(capacity.write_plan, choices=choices), force)
-    show_plan(choices, as_json)
+        write = partial(write_plan, planned=found, source=raw.folder, target=out)
+        write_folder(out, write, force)
+        planner.forget(out)
+    show_plan(found, as_json)
     _say_where(out)
+    if found.recommended is None:
+        raise typer.Exit(NOTHING_MEETS)
 
 
 @app.command()
@@ -287,13 +383,24 @@ def init(
     show(name)
 
 
-def _check_draws(draws: int) -> None:
+def _tornado_keys(scenario: Scenario, tornado: bool, keys: Sequence[str]) -> list[Asked]:
+    """What ``--tornado-key`` asks for. Raises ScenarioError for keys without ``--tornado``."""
+    if not keys:
+        return []
+    if not tornado:
+        raise ScenarioError("--tornado-key", "goes with --tornado; add that, or leave this out")
+    from simulator.studies.tornado import parse_keys
+
+    return parse_keys(scenario, keys)
+
+
+def _check_draws(draws: int | None) -> None:
     if not draws:
         return
     from simulator.studies.redrawn import LEAST_DRAWS
 
     if draws < LEAST_DRAWS:
-        raise ScenarioError("--draws", f"is {draws}; give at least {LEAST_DRAWS}, or none")
+        raise ScenarioError("--draws", f"is {draws}; give at least {LEAST_DRAWS}, or 0 for none")
 
 
 def _resolved(scenario: Any) -> dict[str, Any]:
@@ -321,6 +428,22 @@ def _progress(label: str, steps: int) -> Iterator[Any]:
         yield advance
 
 
+@contextmanager
+def _stages() -> Iterator[Any]:
+    """Progress of work in stages: on a terminal, with the time left; nothing in a pipe. To be
+    called with the stage, what of it is done, and of how many."""
+    from simulator.cli.progress import progress_bar
+
+    with progress_bar("", None, left=True, said="") as update:
+
+        def on_progress(what: str, done: int, of: int) -> None:
+            _keep_on(None)
+            if update is not None:
+                update(completed=done, total=of, said=what)
+
+        yield on_progress
+
+
 def _add_commands(argv: list[str]) -> None:
     """Adds the commands of the other packages (``run``, ...), which the simulator does not know:
     they register by entry point. Looked up only where it may be one of theirs that is asked for."""
@@ -345,7 +468,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run(argv: Sequence[str] | None) -> int:
     """The exit code."""
     _prepare_streams()
-    arguments = sys.argv[1:] if argv is None else list(argv)
+    arguments = _with_addresses(sys.argv[1:] if argv is None else argv)
     try:
         _add_commands(arguments)
         code = app(arguments, prog_name="rollcast", standalone_mode=False)
@@ -368,6 +491,17 @@ def _run(argv: Sequence[str] | None) -> int:
     except _Stopped as stop:
         print("interrupted; no output folder was written", file=sys.stderr)
         return 128 + stop.number
+
+
+def _with_addresses(arguments: Sequence[str]) -> list[str]:
+    """A ``--ray`` without an address, which may be left out, is one that is started here."""
+    found: list[str] = []
+    for place, argument in enumerate(arguments):
+        found.append(argument)
+        following = arguments[place + 1] if place + 1 < len(arguments) else ""
+        if argument == "--ray" and not (following in ("auto", "local") or ":" in following):
+            found.append("local")
+    return found
 
 
 def _prepare_streams() -> None:

@@ -1,4 +1,4 @@
-"""A plan on the terminal: what can be run, best first, and why the rest cannot."""
+"""A plan on the terminal: the recommendation, the choices, and why the others cannot be."""
 
 from __future__ import annotations
 
@@ -6,100 +6,127 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from simulator.cli.console import console, count, fitted, named_column, one_line, seconds, share
+from simulator.cli.console import console, fitted, named_column, one_line, share
+from simulator.planner import words
+from simulator.planner.answer import Interval, Planned, Row
+from simulator.planner.write import document
 from simulator.results.write import plain
-from simulator.studies.capacity import Choice, by_cause
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_BEST, _USD, _INTERVAL = "best", "$ a\nstep", "90 %"
-_COLUMNS = (_BEST, "GPUs", "step\ntime", _INTERVAL, "GPU-s\na step", _USD, "rollout\ntokens/s",
-            "bubble", "stale-\nness")  # fmt: skip
-_FIRST_TO_GO = ("stale-\nness", "rollout\ntokens/s", "bubble")
-_MOST_NAMED = 6
+_HOURS, _COST, _FRONT = "time", "cost", "front"
+_COLUMNS = (_FRONT, "GPUs", "split", _HOURS, _COST, "bound by", "pays\nup to", "oldest\ntoken",
+            "bubble", "steps")  # fmt: skip
+_FIRST_TO_GO = ("steps", "bubble", "oldest\ntoken", "bound by", "pays\nup to", _FRONT, "split")
+_MOST_ROWS = 16
+_MOST_CAUSES = 5
 
 
-def show_plan(choices: Sequence[Choice], as_json: bool = False) -> None:
-    """Prints one row a choice, best first, and each cause for which others cannot be run."""
+def show_plan(planned: Planned, as_json: bool = False) -> None:
+    """Prints the sentences, one row a choice, and each cause for which others cannot be."""
     if as_json:
-        print(json.dumps(plain([choice.row() for choice in choices]), indent=1))
+        print(json.dumps(plain(document(planned)), indent=1))
         return
     screen = console()
-    run = [choice for choice in choices if choice.figures]
-    priced = any(choice.figures["usd_per_step"] is not None for choice in run)
-    drawn = any(choice.figures["step_s_low"] is not None for choice in run)
-    shown = {_USD: priced, _INTERVAL: drawn}
-    columns = [name for name in _COLUMNS if shown.get(name, True)]
+    for sentence in planned.sentences:
+        screen.print(sentence, markup=False, style="bold" if planned.recommended else "yellow")
+    screen.print()
+    shown = _shown(planned)
 
     def build(kept: Sequence[str]) -> Table:
-        return _table(run, kept, screen.width)
+        return _table(shown, kept, screen.width)
 
+    columns = [name for name in _COLUMNS if name != "pays\nup to" or planned.baseline is not None]
     grid, left_out = fitted(screen, columns, _FIRST_TO_GO, build)
     screen.print(grid)
-    note = "* in best: no other choice beats it in both time and GPU time of a step."
+    _notes(screen, planned, shown, left_out)
+    for sentence in planned.changes:
+        screen.print(f"- {sentence}", markup=False)
+    for group in planned.impossible[:_MOST_CAUSES]:
+        count = len(group.choices)
+        others = f" ({count} choices, the first of them {group.choices[0]})" if count > 1 else (
+            f" ({group.choices[0]})")  # fmt: skip
+        screen.print(f"cannot be: {group.problem}{others}", style="yellow", markup=False)
+    if len(planned.impossible) > _MOST_CAUSES:
+        more = sum(len(group.choices) for group in planned.impossible[_MOST_CAUSES:])
+        screen.print(f"{more} more, for other causes, are in plan.json.", style="dim")
+
+
+def _shown(planned: Planned) -> list[Row]:
+    """The best, the front, and the best of each policy."""
+    kept: list[Row] = []
+    seen: set[str] = set()
+    for row in planned.rows:
+        first = row.choice.policy not in seen
+        if len(kept) < _MOST_ROWS // 2 or row.on_front or first or row is planned.baseline:
+            kept.append(row)
+            seen.add(row.choice.policy)
+    return kept[:_MOST_ROWS]
+
+
+def _notes(
+    screen: Console, planned: Planned, shown: Sequence[Row], left_out: Sequence[str]
+) -> None:
+    note = "* in front: no other choice takes fewer hours and costs less."
+    if any(not row.exact for row in shown):
+        note += " ~: of a short simulation."
+    if planned.baseline is not None and "pays\nup to" not in left_out:
+        note += " Pays up to: times the updates of the best synchronous choice."
     if left_out:
         note += f" For {', '.join(map(one_line, left_out))}, make the terminal wider."
     screen.print(note, style="dim", markup=False)
-    for alike in by_cause(choices):
-        _say_why(screen, alike)
+    count = len(planned.rows) + len(planned.unrun)
+    screen.print(
+        f"{len(shown)} of {count} choices; {planned.simulated_steps:,} steps simulated to choose "
+        f"(all of them: {planned.brute_force_steps:,}).",
+        style="dim",
+        markup=False,
+    )
 
 
-def _table(choices: Sequence[Choice], columns: Sequence[str], width: int) -> Table:
+def _table(rows: Sequence[Row], columns: Sequence[str], width: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     grid = Table(padding=(0, 0, 0, 1))
-    named = [(*map(str, choice.settings.values()), choice.policy) for choice in choices]
-    for name, values in zip(
-        (*choices[0].settings, "policy"), zip(*named, strict=True), strict=True
-    ):
-        heading = "=".join(part.rpartition(".")[2] for part in name.split("="))
-        named_column(grid, heading.replace("_", "_\n").replace("=", "=\n"), values, width)
+    names = [", ".join(filter(None, (row.choice.policy, words.others(row)))) for row in rows]
+    named_column(grid, "policy", names, width)
     for name in columns:
-        grid.add_column(name, justify="center" if name == _BEST else "right", no_wrap=True)
-    for choice, names in zip(choices, named, strict=True):
-        cells = _cells(choice)
-        grid.add_row(*map(Text, names), *(cells[name] for name in columns))
+        left = name in ("split", "bound by", "GPUs")
+        grid.add_column(name, justify="left" if left else "right", no_wrap=name != "split",
+                        overflow="fold")  # fmt: skip
+    for name, row in zip(names, rows, strict=True):
+        cells = _cells(row)
+        style = None if not row.beyond else "dim"
+        grid.add_row(Text(name), *(Text(cells[column]) for column in columns), style=style)
     return grid
 
 
-def _cells(choice: Choice) -> dict[str, str]:
-    f = choice.figures
-    values = (
-        "*" if choice.best else "",
-        str(f["gpus"]),
-        seconds(f["step_s"]),
-        _interval(f["step_s_low"], f["step_s_high"]),
-        count(f["gpu_s_per_step"]),
-        f"{f['usd_per_step']:.3g}" if f["usd_per_step"] is not None else "-",
-        count(f["rollout_tokens_per_s"]),
-        share(f["bubble_fraction"]),
-        f"{f['staleness_mean']:.2f}",
-    )
-    return dict(zip(_COLUMNS, values, strict=True))
+def _cells(row: Row) -> dict[str, str]:
+    s, m = row.setup, row.measured
+    split = f"{s.replicas} x {s.gpus_per_replica_said}"
+    if s.placement == "disaggregated":
+        split += f" + {s.trainer_gpus}"
+    about = "" if row.exact else "~"
+    cost = f"{row.bill.gpu_hours:,.0f} GPU-h" if row.bill.usd is None else words.usd(row.bill.usd)
+    return {
+        _FRONT: "*" if row.on_front else "",
+        "GPUs": f"{s.gpus} {s.gpu}".strip(),
+        "split": split,
+        _HOURS: f"{about}{words.hours(row.bill.hours)}{_spread(row.hours, row.bill.hours)}",
+        _COST: f"{about}{cost}",
+        "bound by": m.bound_by,
+        "pays\nup to": "-" if row.break_even is None else f"{row.break_even:.2f}x",
+        "oldest\ntoken": str(m.staleness_max),
+        "bubble": share(m.bubble_fraction),
+        "steps": str(m.steps),
+    }
 
 
-def _interval(low: float | None, high: float | None) -> str:
-    return "-" if low is None or high is None else f"{seconds(low)} to {seconds(high)}"
-
-
-def _say_why(screen: Console, alike: Sequence[Choice]) -> None:
-    """The cause for which these choices cannot be run, as the first met it, and which they are."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    cause = f"cannot be run: {alike[0].problem}"
-    if len({choice.problem for choice in alike}) > 1:
-        cause += "; the others differ in figures"
-    screen.print(cause, style="yellow", markup=False)
-    chains: dict[str, list[str]] = {}
-    for choice in alike:
-        named = ", ".join(f"{key}={value}" for key, value in choice.settings.items())
-        chains.setdefault(named, []).append(choice.policy)
-    lines = [": ".join(filter(None, (key, ", ".join(found)))) for key, found in chains.items()]
-    if len(lines) > _MOST_NAMED:
-        lines[_MOST_NAMED:] = [f"{len(lines) - _MOST_NAMED} more, which --json and --out list"]
-    for line in lines:
-        screen.print(Padding(Text(line), (0, 0, 0, 2)))
+def _spread(interval: Interval | None, value: float) -> str:
+    """How far the ends of an interval are off."""
+    if interval is None:
+        return ""
+    return f" -{1 - interval.low / value:.0%} +{interval.high / value - 1:.0%}"

@@ -14,13 +14,15 @@ def progress_bar(
     total: int | None,
     *,
     elapsed: bool = True,
+    left: bool = False,
     said: str | None = None,
     transient: bool = True,
 ) -> Iterator[Callable[..., None] | None]:
     """Yields what changes the bar: ``update(advance=1)``, ``update(completed=3, said="...")``, and
     so on as `rich.progress.Progress.update` has it; None where stderr is no terminal.
 
-    label: before the bar. elapsed: whether the time so far stands behind it. said: a text at the
+    label: before the bar. elapsed: whether the time so far stands behind it; left: the time that
+    is left, too. said: a text at the
     end, to begin with. transient: whether the bar goes once it is done.
     """
     if not sys.stderr.isatty():
@@ -34,11 +36,13 @@ def progress_bar(
         ProgressColumn,
         TextColumn,
         TimeElapsedColumn,
+        TimeRemainingColumn,
     )
 
     columns: list[ProgressColumn] = [TextColumn(label)] if label else []
     columns += [BarColumn(), MofNCompleteColumn()]
     columns += [TimeElapsedColumn()] if elapsed else []
+    columns += [TimeRemainingColumn()] if left else []
     columns += [] if said is None else [TextColumn("{task.fields[said]}")]
     with Progress(*columns, console=Console(stderr=True), transient=transient) as bar:
         task = bar.add_task(label, total=total, said=said)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from simulator.cli.console import console, count, fitted, named_column, one_line, seconds, share
@@ -14,12 +15,16 @@ if TYPE_CHECKING:
 
     from simulator.studies.ranking import Ranking
     from simulator.studies.simulate import Result
+    from simulator.studies.tornado import Bar
 
 
-def show_summary(summary: Mapping[str, Any], as_json: bool = False) -> None:
-    """Prints one run."""
+def show_summary(
+    summary: Mapping[str, Any], as_json: bool = False, bars: Sequence[Bar] | None = None
+) -> None:
+    """Prints one run. bars: of its tornado, where one was made."""
     if as_json:
-        print(json.dumps(plain(dict(summary)), indent=1))
+        more = {} if bars is None else {"tornado": [asdict(bar) for bar in bars]}
+        print(json.dumps(plain({**summary, **more}), indent=1))
         return
     from rich.table import Table
     from rich.text import Text
@@ -34,7 +39,7 @@ def show_summary(summary: Mapping[str, Any], as_json: bool = False) -> None:
         (
             "step time",
             seconds(s["step_s"]),
-            f"mean of {s['steps']}, p95 {seconds(s['step_s_p95'])}" + _interval(s, "step_s"),
+            f"mean of {_steady(s)}, p95 {seconds(s['step_s_p95'])}",
         ),
         ("rollout / train", f"{seconds(s['rollout_s'])} / {seconds(s['train_s'])}", "in total"),
         ("sync / switch", f"{seconds(s['sync_s'])} / {seconds(s['switch_s'])}", "in total"),
@@ -56,7 +61,7 @@ def show_summary(summary: Mapping[str, Any], as_json: bool = False) -> None:
         (
             "makespan",
             seconds(s["makespan_s"]),
-            f"{s['gpu_hours']:.2f} GPU-hours" + _cost(s) + _interval(s, "makespan_s"),
+            f"{s['gpu_hours']:.2f} GPU-hours" + _cost(s),
         ),
     ]
     if "turns" in s:
@@ -67,13 +72,39 @@ def show_summary(summary: Mapping[str, Any], as_json: bool = False) -> None:
         grid.add_row(*row)
     screen = console()
     screen.print(grid)
+    for line in _intervals(s):
+        screen.print(line, markup=False, highlight=False)
+    if bars is not None:
+        from simulator.cli.tornado_table import show_tornado
+
+        show_tornado(bars)
     _warn(screen, s["warnings"])
 
 
-def _interval(summary: Mapping[str, Any], key: str) -> str:
-    """Where it lies in nine of ten draws, if any were made."""
-    found = summary.get("intervals", {}).get(key)
-    return f"; 90 % from {seconds(found[0])} to {seconds(found[1])}" if found else ""
+def _steady(s: Mapping[str, Any]) -> str:
+    """How many steps the mean is of, and what the start-up took beside."""
+    start, stop = s["steady_steps"]
+    if (start, stop) == (0, s["steps"]):
+        return f"{s['steps']}"
+    return f"{stop - start} steady, {seconds(s['fill_s'])} to fill"
+
+
+def _intervals(s: Mapping[str, Any]) -> list[str]:
+    """Where step and run lie in nine of ten draws, and what that comes from."""
+    found = s.get("intervals")
+    if not found or "step_s" not in found:
+        return []
+    note = s.get("interval_note", "")
+    lines = [f"step, 90 %: {_ends(found['step_s'], seconds)}" + (f"; {note}" if note else "")]
+    run = f"run, 90 %: {_ends(found['makespan_s'], seconds)}"
+    run += f"; {_ends(found['gpu_hours'], '{:,.3g}'.format)} GPU-hours"
+    if "cost_usd" in found:
+        run += f"; {_ends(found['cost_usd'], '${:,.3g}'.format)}"
+    return [*lines, run]
+
+
+def _ends(interval: Sequence[float], show: Callable[[float], str]) -> str:
+    return f"{show(interval[0])} to {show(interval[1])}"
 
 
 def _group_sizes(summary: Mapping[str, Any]) -> tuple[str, str]:
@@ -181,13 +212,13 @@ def show_comparison(
 def _sureness(ranking: Ranking | None) -> str:
     """What the intervals are, and which policies may change places."""
     from simulator.studies.interval import LEVEL
-    from simulator.studies.ranking import LEAST_STEPS, SURE
+    from simulator.studies.ranking import SURE
 
     if ranking is None:
-        return f"Fewer than {LEAST_STEPS} steps: no interval. Give more, or --draws N."
+        return "No intervals were asked for."
     said = f"{100 * LEVEL:.0f} % intervals "
-    if ranking.source == "steps":
-        said += "for other lengths and rewards, from the steps of this run; costs taken as exact."
+    if ranking.source == "short runs":
+        said += "by short runs with other lengths, rewards and, but for linear, costs."
     else:
         said += f"from {len(ranking.draws)} draws of lengths, rewards and, but for linear, costs."
     open_pairs = ranking.may_flip()

@@ -67,6 +67,18 @@ class EngineSpec:
         return self.kv_tokens // self.block_tokens
 
 
+def check_pool(engine: EngineSpec, prompt_tokens: int, new_tokens: int) -> None:
+    """Raises ScenarioError where one rollout of so many tokens could never fit into the pool."""
+    blocks = -(-(prompt_tokens + new_tokens) // engine.block_tokens)
+    if blocks > engine.kv_blocks:
+        raise ScenarioError(
+            "engine.kv_tokens",
+            f"a pool of {engine.kv_tokens} tokens cannot hold one rollout of {prompt_tokens} "
+            f"prompt and {new_tokens} new tokens; it needs at least "
+            f"{blocks * engine.block_tokens}",
+        )
+
+
 class Replica:
     """A SimPy process that runs rollouts.
 

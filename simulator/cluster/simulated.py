@@ -10,13 +10,13 @@ import simpy
 
 from simulator.cluster.batching import Request
 from simulator.cluster.kv import Leading, leading_blocks, shared_blocks
-from simulator.cluster.replica import EngineSpec, Replica
+from simulator.cluster.replica import EngineSpec, Replica, check_pool
 from simulator.cluster.routing import ROUTINGS, Balance, Router
 from simulator.cluster.sessions import UNLIMITED, EnvironmentSpec, Session, Sessions
 from simulator.cluster.streamed import Streamed
 from simulator.costs.base import CostModel, Extremes, TrainLoad
 from simulator.costs.clock import to_seconds, to_ticks
-from simulator.errors import RunError, ScenarioError
+from simulator.errors import RunError
 from simulator.plan import Layout, Placement
 from simulator.rollout import Key, Rollout, Stay
 from simulator.workload.build import Workload, longest_context
@@ -68,15 +68,8 @@ class SimulatedCluster:
         self.extremes = Extremes()
         self._cost = cost
         self._workload = workload
-        longest = longest_context(workload)
-        if -(-longest // engine.block_tokens) > engine.kv_blocks:
-            raise ScenarioError(
-                "engine.kv_tokens",
-                f"a pool of {engine.kv_tokens} tokens cannot hold one rollout of "
-                f"{workload.max_prompt_tokens} prompt and {longest - workload.max_prompt_tokens} "
-                "new tokens; "
-                f"it needs at least {-(-longest // engine.block_tokens) * engine.block_tokens}",
-            )
+        prompt_tokens = workload.max_prompt_tokens
+        check_pool(engine, prompt_tokens, longest_context(workload) - prompt_tokens)
         self._env = simpy.Environment(initial_time=0)
         self._mail: list[Event] = []
         self._turns: list[simpy.Event] = []

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from simulator.chance import Chance
 from simulator.costs.base import Curve, Extremes, Iteration, ScenarioCost, TrainCost, TrainLoad
 
 
@@ -51,6 +50,6 @@ class Around:
         """See `CostModel.warnings`."""
         return self.inner.warnings(extremes)
 
-    def drawn(self, rng: np.random.Generator) -> ScenarioCost:
+    def drawn(self, chance: Chance) -> ScenarioCost:
         """See `ScenarioCost.drawn`."""
-        return self.inner.drawn(rng)
+        return self.inner.drawn(chance)

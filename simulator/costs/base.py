@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-
+from simulator.chance import Chance
 from simulator.costs.clock import to_seconds, to_ticks
 
 LARGEST_COST_S = 1e6
@@ -225,7 +224,7 @@ class ScenarioCost(CostModel, Protocol):
         """Tokens of KV that one replica has room for; None where the model knows of no memory."""
         ...
 
-    def drawn(self, rng: np.random.Generator) -> ScenarioCost:
+    def drawn(self, chance: Chance) -> ScenarioCost:
         """The costs drawn anew from what is not known of them; itself where it does not say how
         sure it is."""
         ...

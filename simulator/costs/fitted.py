@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import numpy as np
-
+from simulator.chance import Chance
 from simulator.costs.base import LARGEST_COST_S, Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.errors import ScenarioError
 from simulator.options import NOT_NEGATIVE, AtLeast, Between, given, read
@@ -186,14 +185,14 @@ class FittedCost:
     def kv_pool_tokens(self) -> None:
         """A fit knows of no memory."""
 
-    def drawn(self, rng: np.random.Generator) -> FittedCost:
+    def drawn(self, chance: Chance) -> FittedCost:
         """The costs with every coefficient drawn from what the measurements leave open; the same
         ones where the file does not say how sure they are."""
         from simulator.costs.fitted_draws import drawn_cost
 
         if not {"fits", "covariance"} <= self.content.keys():
             return self
-        content = {**self.content, "cost": drawn_cost(self.content, rng)}
+        content = {**self.content, "cost": drawn_cost(self.content, chance)}
         return FittedCost.from_mapping(content, self.name)
 
     def decode_curve(self, rollouts: int) -> Curve:

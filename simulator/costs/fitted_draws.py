@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.chance import Chance
 from simulator.errors import ScenarioError
 
 _LEAST_LEVEL, _MOST_LEVEL = 0.5, 2.0
@@ -36,7 +37,7 @@ def check_draws(content: Mapping[str, Any]) -> None:
                 raise ScenarioError(field, f"cost.{layout} has no such coefficient")
 
 
-def drawn_cost(content: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+def drawn_cost(content: Mapping[str, Any], chance: Chance) -> dict[str, Any]:
     """The mapping ``cost`` of a fitted file with every coefficient drawn anew.
 
     content: a fitted file's, with its ``fits`` and ``covariance``. Coefficients of an iteration are
@@ -45,16 +46,20 @@ def drawn_cost(content: Mapping[str, Any], rng: np.random.Generator) -> dict[str
     """
     cost: dict[str, Any] = copy.deepcopy(content["cost"])
     fits = content["fits"]
-    level = 1.0 + rng.normal() * fits["iteration"]["step_ratio_standard_error"]
-    _draw_iteration(cost["iteration"], content, rng)
+    level = (
+        1.0
+        + chance.normal("decode efficiency/level") * fits["iteration"]["step_ratio_standard_error"]
+    )
+    _draw_iteration(cost["iteration"], content, chance)
     cost["iteration"] = scaled(cost["iteration"], min(max(level, _LEAST_LEVEL), _MOST_LEVEL))
     for layout in ("dense", "shared_prefix"):
         if cost.get(layout) is not None:
-            _draw_coefficients(cost[layout], fits[layout]["standard_errors"], rng)
+            _draw_coefficients(cost[layout], fits[layout]["standard_errors"], chance, layout)
     names = {"sync": "sync_s", "to_train": "switch_to_train_s", "to_rollout": "switch_to_rollout_s"}
     for short, name in names.items():
         error = fits["overheads"][short]["standard_error_s"]
-        cost[name] = max(cost[name] + error * rng.normal(), 0.0)
+        z = chance.normal(f"{'sync' if short == 'sync' else 'switch'}/{name}")
+        cost[name] = max(cost[name] + error * z, 0.0)
     return cost
 
 
@@ -68,24 +73,21 @@ def scaled(cost: Mapping[str, Any], factor: float) -> dict[str, Any]:
     }
 
 
-def _draw_iteration(
-    iteration: dict[str, Any], content: Mapping[str, Any], rng: np.random.Generator
-) -> None:
+def _draw_iteration(iteration: dict[str, Any], content: Mapping[str, Any], chance: Chance) -> None:
     """Draws from the joint distribution of the iteration's coefficients: they trade against each
     other, so that their sum is known better than any of them."""
     spread = content["covariance"]["iteration"]
     ratio = content["fits"]["iteration"]["step_ratio"]
     matrix = ratio**2 * np.array(spread["matrix"])
-    shift = dict(
-        zip(spread["names"], rng.multivariate_normal(np.zeros(len(matrix)), matrix,
-                                                     check_valid="ignore"), strict=True)
-    )  # fmt: skip
+    moved_by = chance.normals("decode efficiency/coefficients", matrix)
+    shift = dict(zip(spread["names"], moved_by, strict=True))
     names = {"fixed": "fixed_s", "context": "per_context_token_s", "pairs": "per_prefill_pair_s",
              "admission": "per_admission_s", "prefill": "per_prefill_token_s"}  # fmt: skip
     for term, name in names.items():
         iteration[name] = max(iteration[name] + shift.get(term, 0.0), 0.0)
     if "prefill" not in shift:  # assumed, or of a probe: as likely too low as too high, all of it
-        errors, z = content["fits"]["iteration"]["standard_errors"], rng.normal()
+        errors = content["fits"]["iteration"]["standard_errors"]
+        z = chance.normal("prefill efficiency/prefill")
         for name in ("prefilling_s", "per_prefill_token_s", "per_prefill_pair_s"):
             moved = iteration.get(name, 0.0) + errors.get(name, 0.0) * z
             iteration[name] = max(moved, 0.0)
@@ -97,9 +99,9 @@ def _draw_iteration(
 
 
 def _draw_coefficients(
-    cost: dict[str, float], errors: Mapping[str, float], rng: np.random.Generator
+    cost: dict[str, float], errors: Mapping[str, float], chance: Chance, layout: str
 ) -> None:
     """One shared draw, as the errors of an update's coefficients are those of one level."""
-    z = rng.normal()
+    z = chance.normal(f"trainer efficiency/{layout}")
     for name, error in errors.items():
         cost[name] = max(cost[name] + error * z, 0.0)

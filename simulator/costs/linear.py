@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
-
+from simulator.chance import Chance
 from simulator.costs.base import (
     LARGEST_COST_S,
     Curve,
@@ -103,7 +102,7 @@ class LinearCost(Options):
     def kv_pool_tokens(self) -> None:
         """Coefficients know of no memory."""
 
-    def drawn(self, rng: np.random.Generator) -> LinearCost:
+    def drawn(self, chance: Chance) -> LinearCost:
         """Itself: coefficients do not say how sure they are."""
         return self
 

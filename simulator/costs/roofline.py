@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-import numpy as np
-
+from simulator.chance import Chance
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.costs.capacity import kv_pool_tokens
 from simulator.costs.engine_layout import EngineLayout
@@ -27,7 +26,6 @@ from simulator.costs.roofline_draws import (
     cost_spreads,
     drawn_gpu,
     drawn_speculative,
-    factor,
     factors,
     trainer_spreads,
 )
@@ -40,7 +38,7 @@ from simulator.costs.roofline_options import (
     RooflineOptions,
     RooflineSection,
 )
-from simulator.costs.scaled import PHASES, ScaledCost
+from simulator.costs.scaled import PHASES, SOURCES, ScaledCost
 from simulator.costs.sleep import Sleep, engine_switch_s
 from simulator.costs.speculation import Host, Speculation
 from simulator.costs.speculative import FITTED_DRAFTED
@@ -321,37 +319,40 @@ class RooflineCost(RooflineOptions):
         """Colocated: move the trained states to the host and map the KV pool (fixed)."""
         return self._switch_s(back=False)
 
-    def drawn(self, rng: np.random.Generator) -> ScaledCost:
+    def drawn(self, chance: Chance) -> ScaledCost:
         """The costs drawn anew: their figures (:meth:`with_figures_drawn`), and beyond them what
         the roofline is off by for such a model (`simulator.costs.kinds`)."""
-        inner = self.with_figures_drawn(rng)
+        inner = self.with_figures_drawn(chance)
         spreads = residual_spreads(
             self.model,
             speculates=self.speculative is not None,
             several_gpus=self.engine_gpus > 1,
         )
-        drawn = {phase: math.exp(sd * rng.standard_normal()) for phase, sd in spreads.items()}
+        drawn = {
+            phase: math.exp(sd * chance.normal(f"{SOURCES[phase]}/{phase}, model error"))
+            for phase, sd in spreads.items()
+        }
         for phase in ("decode", "update"):
-            apart = math.exp(APART * rng.standard_normal())
+            apart = math.exp(APART * chance.normal(f"{SOURCES[phase]}/{phase}, GPUs apart"))
             drawn[phase] *= apart if self.placement == "disaggregated" else 1.0
         return ScaledCost(inner, {**dict.fromkeys(PHASES, 1.0), **drawn})
 
-    def with_figures_drawn(self, rng: np.random.Generator) -> RooflineCost:
+    def with_figures_drawn(self, chance: Chance) -> RooflineCost:
         """The costs with every uncertain figure drawn anew: `simulator.costs.roofline_draws`."""
         trainer = self.trainer_of
-        gpu = drawn_gpu(trainer.gpu, rng)  # the engine's, but for the trainer's attention
+        gpu = drawn_gpu(trainer.gpu, chance)  # the engine's, but for the trainer's attention
         known = trainer_spreads(trainer.kernels)
-        changed = {n: f * getattr(trainer, n) for n, f in factors(known, rng).items()}
+        changed = {n: f * getattr(trainer, n) for n, f in factors(known, chance).items()}
         spreads = cost_spreads(self.engine, self.engine_sleep, self.stack)
-        own: dict[str, Any] = {n: f * getattr(self, n) for n, f in factors(spreads, rng).items()}
+        own: dict[str, Any] = {n: f * getattr(self, n) for n, f in factors(spreads, chance).items()}
         sync = self.sync
         if sync is not None:
-            sync = sync.slowed(factor(sync.preset.low, sync.preset.high, rng))
+            sync = sync.slowed(chance.factor("sync/mechanism", sync.preset.low, sync.preset.high))
         if self.engine_gpus > self.gpus_per_node:
             own.update(
-                (n, f * getattr(self, n)) for n, f in factors((NETWORK_SPREAD,), rng).items()
+                (n, f * getattr(self, n)) for n, f in factors((NETWORK_SPREAD,), chance).items()
             )
-        own["speculative"] = drawn_speculative(self.speculative, rng)
+        own["speculative"] = drawn_speculative(self.speculative, chance)
         trainer = replace(trainer, gpu=gpu, **changed)
         return replace(self, gpu=gpu, trainer=trainer, sync=sync, **own)
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from simulator.chance import Chance
 from simulator.costs.engines import ENGINES, Engine
 from simulator.costs.hardware import Gpu
 from simulator.costs.sleep import (
@@ -43,13 +42,22 @@ from simulator.costs.trainer_options import Kernels
 @dataclass(frozen=True, slots=True)
 class Spread:
     """A factor from ``low`` to ``high``, the logarithm of which is uniform. names: of the figures
-    that it multiplies. source: what says so."""
+    that it multiplies. source: what says so. cause: of uncertainty, to which it belongs."""
 
     low: float
     high: float
     names: tuple[str, ...]
     source: str
+    cause: str = "trainer efficiency"
 
+    def drawn(self, chance: Chance) -> dict[str, float]:
+        """The factor by figure."""
+        found = chance.factor(f"{self.cause}/{self.names[0]}", self.low, self.high)
+        return dict.fromkeys(self.names, found)
+
+
+DECODE, PREFILL, HOST = "decode efficiency", "prefill efficiency", "host time"
+SYNC, SWITCH, REST = "sync", "switch", "rest"
 
 _GRID = "engine grid and kernel tables, held-out halves: 3 to 7 % in decode, 4 to 11 % in prefill"
 # Wider where all the figures are assumed: what boards taken to be like another were off by, once
@@ -60,23 +68,26 @@ _BANDWIDTH = ("gemm_bandwidth_efficiency", "decode_attention_bandwidth_efficienc
 _FLOP = ("gemm_flop_efficiency", "prefill_attention_flop_efficiency")
 _TRAINER = ("trainer_attention_flop_efficiency",)
 GPU_SPREADS = (
-    Spread(0.88, 1.14, _BANDWIDTH, _GRID),
-    Spread(0.82, 1.22, _FLOP, _GRID),
+    Spread(0.88, 1.14, _BANDWIDTH, _GRID, DECODE),
+    Spread(0.82, 1.22, _FLOP, _GRID, PREFILL),
     Spread(0.8, 1.25, _TRAINER, "trainer baselines: 9 % on H200"),
 )
 ASSUMED_GPU_SPREADS = (
-    Spread(0.78, 1.28, _BANDWIDTH, _LIKE),
-    Spread(0.6, 1.8, _FLOP, _LIKE),
+    Spread(0.78, 1.28, _BANDWIDTH, _LIKE, DECODE),
+    Spread(0.6, 1.8, _FLOP, _LIKE, PREFILL),
     Spread(0.5, 2.0, _TRAINER, "kernels of one GPU, 0.13 to 0.48, and fits to four, 0.12 to 0.74"),
 )
 COST_SPREADS = (
-    Spread(0.5, 2.0, ("host_s", "host_per_rollout_s"), "kernel tables alone to vLLM of mid-2024"),
-    Spread(0.6, 2.0, ("launch_s_per_layer",), "0.26 to 0.8 ms a layer in published eager runs"),
-    Spread(0.5, 2.0, ("sync_fixed_s",), "weight updates published for several mechanisms"),
-    Spread(SWITCH_LOW, SWITCH_HIGH, ("switch_fixed_s",), SWITCH_SOURCE.source),
-    Spread(0.25, 2.5, ("offload_bytes_per_s",), "refits of NeMo-RL; pageable and pinned memory"),
-    Spread(1.0, 1.0, ("rest_s",), "given, or none"),
-)
+    Spread(0.5, 2.0, ("host_s", "host_per_rollout_s"), "kernel tables alone to vLLM of mid-2024",
+           HOST),
+    Spread(0.6, 2.0, ("launch_s_per_layer",), "0.26 to 0.8 ms a layer in published eager runs",
+           HOST),
+    Spread(0.5, 2.0, ("sync_fixed_s",), "weight updates published for several mechanisms", SYNC),
+    Spread(SWITCH_LOW, SWITCH_HIGH, ("switch_fixed_s",), SWITCH_SOURCE.source, SWITCH),
+    Spread(0.25, 2.5, ("offload_bytes_per_s",), "refits of NeMo-RL; pageable and pinned memory",
+           SWITCH),
+    Spread(1.0, 1.0, ("rest_s",), "given, or none", REST),
+)  # fmt: skip
 _FUSED = "FUSED_SHARE: 0.15 to 0.3 by training steps of Llama, 0.7 by NeMo-RL's whole steps"
 _MIXTURES = "training steps of mixtures, held-out ones too: 28 % in the root mean square of the log"
 _STEPS = "trainer baselines of GPUs that were not fitted (RTX A6000, B200)"
@@ -89,16 +100,17 @@ TRAINER_SPREADS = (
     Spread(0.4, 2.5, ("launch_s_per_layer",), "eager engines, 0.4 ms, to TRL with adapters, 3 ms"),
     Spread(0.6, 1.7, ("expert_share",), _MIXTURES),
     Spread(0.6, 2.5, ("network_bytes_per_s",), _MIXTURES + "; links of 400 and 800 Gb/s, overlap"),
-    Spread(COPIES_LOW, COPIES_HIGH, ("copies_scale",), PAGEABLE_SOURCE.source),
+    Spread(COPIES_LOW, COPIES_HIGH, ("copies_scale",), PAGEABLE_SOURCE.source, SWITCH),
 )  # fmt: skip
 
 SPECULATIVE_SPREADS = (
-    Spread(DRAFT_LOW, DRAFT_HIGH, ("draft_host_s",), DRAFT_SOURCE.source),
-    Spread(VERIFY_LOW, VERIFY_HIGH, ("verify_host_s",), VERIFY_SOURCE.source),
+    Spread(DRAFT_LOW, DRAFT_HIGH, ("draft_host_s",), DRAFT_SOURCE.source, HOST),
+    Spread(VERIFY_LOW, VERIFY_HIGH, ("verify_host_s",), VERIFY_SOURCE.source, HOST),
 )
 NETWORK_SPREAD = Spread(
     0.8, 1.15, ("network_bytes_per_s",),
     "DeepEP's tables between nodes are met within 9 %; its bandwidths differ by 35 % among them",
+    DECODE,
 )  # fmt: skip
 
 
@@ -127,39 +139,34 @@ def cost_spreads(
     host, launch, sync, switch, offload, rest = COST_SPREADS
     if engine is not None:
         found = ENGINES[engine]
-        host = Spread(found.low, found.high, host.names, found.provenance.source)
+        host = Spread(found.low, found.high, host.names, found.provenance.source, HOST)
     if sleep is not None:
-        switch = Spread(LOW, HIGH, switch.names, SLEEP_SOURCE.source)
+        switch = Spread(LOW, HIGH, switch.names, SLEEP_SOURCE.source, SWITCH)
     if stack is not None:
         preset = STACKS[stack]
-        rest = Spread(*preset.rest_spread, rest.names, preset.rest.source)
+        rest = Spread(*preset.rest_spread, rest.names, preset.rest.source, REST)
         if preset.host is not None and engine == preset.engine:
-            host = Spread(*preset.host_spread, host.names, preset.host.source)
+            host = Spread(*preset.host_spread, host.names, preset.host.source, HOST)
     return (host, launch, sync, switch, offload, rest)
 
 
-def drawn_speculative(said: Speculative | None, rng: np.random.Generator) -> Speculative | None:
+def drawn_speculative(said: Speculative | None, chance: Chance) -> Speculative | None:
     """Speculation with its host's times drawn anew; nothing is drawn where there is none."""
     if said is None:
         return None
-    found = factors(SPECULATIVE_SPREADS, rng)
+    found = factors(SPECULATIVE_SPREADS, chance)
     return replace(said, **{name: f * getattr(said, name) for name, f in found.items()})
 
 
-def drawn_gpu(gpu: Gpu, rng: np.random.Generator) -> Gpu:
+def drawn_gpu(gpu: Gpu, chance: Chance) -> Gpu:
     """The GPU with its efficiencies drawn anew."""
-    found = factors(gpu_spreads(gpu), rng)
+    found = factors(gpu_spreads(gpu), chance)
     return replace(gpu, **{n: min(f * getattr(gpu, n), 1.0) for n, f in found.items()})
 
 
-def factors(spreads: tuple[Spread, ...], rng: np.random.Generator) -> Mapping[str, float]:
+def factors(spreads: tuple[Spread, ...], chance: Chance) -> Mapping[str, float]:
     """A factor for each figure that the spreads name."""
     found = {}
     for spread in spreads:
-        found.update(dict.fromkeys(spread.names, factor(spread.low, spread.high, rng)))
+        found.update(spread.drawn(chance))
     return found
-
-
-def factor(low: float, high: float, rng: np.random.Generator) -> float:
-    """From ``low`` to ``high``, its logarithm uniform."""
-    return float(np.exp(rng.uniform(np.log(low), np.log(high))))

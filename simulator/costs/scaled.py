@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-import numpy as np
-
+from simulator.chance import Chance
 from simulator.costs.around import Around
 from simulator.costs.base import Curve, Iteration, ScenarioCost, TrainCost, TrainLoad
 from simulator.options import Above, Between, Doc, Options
@@ -25,6 +24,16 @@ _SPREAD = Doc(
 )
 
 PHASES = ("decode", "prefill", "log_prob", "update", "sync", "switch", "rest")
+SOURCES = {
+    "decode": "decode efficiency",
+    "prefill": "prefill efficiency",
+    "log_prob": "trainer efficiency",
+    "update": "trainer efficiency",
+    "sync": "sync",
+    "switch": "switch",
+    "rest": "rest",
+}
+"""Of uncertainty, by phase: the first part of an input's name (`simulator.chance`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +130,13 @@ class ScaledCost(Around):
         """Seconds from synced weights to the first rollout on shared GPUs."""
         return self.inner.switch_to_rollout_s * self.factors["switch"]
 
-    def drawn(self, rng: np.random.Generator) -> ScenarioCost:
+    def drawn(self, chance: Chance) -> ScenarioCost:
         """Where factors say how sure they are, those drawn anew, on costs as they are; else these
         factors on costs drawn anew."""
         if not self.spreads:
-            return ScaledCost(self.inner.drawn(rng), self.factors)
+            return ScaledCost(self.inner.drawn(chance), self.factors)
         redrawn = {
-            phase: self.factors[phase] * math.exp(sd * rng.standard_normal())
+            phase: self.factors[phase] * math.exp(sd * chance.normal(f"{SOURCES[phase]}/{phase}"))
             for phase, sd in self.spreads.items()
         }
         return ScaledCost(self.inner, {**self.factors, **redrawn})

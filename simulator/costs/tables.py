@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-import numpy as np
-
+from simulator.chance import Chance
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.costs.hardware import Gpu
 from simulator.costs.models import Model
@@ -254,7 +253,7 @@ class TablesCost:
         """As the roofline."""
         return self.roofline.kv_pool_tokens
 
-    def drawn(self, rng: np.random.Generator) -> TablesCost:
+    def drawn(self, chance: Chance) -> TablesCost:
         """Itself: tables do not say how sure they are."""
         return self
 

@@ -543,15 +543,37 @@ class RooflineTrainer(TrainerOptions):
         if peak <= self._budget_bytes:
             return
         given = self.microbatch_tokens is not None and self.microbatch_tokens > longest
-        what = "the microbatch" if given else "the longest rollout"
+        what = "the microbatch" if given else "a microbatch of the longest rollout alone,"
         beside = f" beside a shared prefix of {prefix:,}" if prefix else ""
         raise ScenarioError(
             f"{FIELD}.microbatch_tokens" if given else "cluster.trainer_gpus",
             f"the trainer is out of memory: {what} of {wanted:,} tokens{beside} needs "
             f"{peak / 1e9:.0f} GB of each {self.gpu.name} ({self._budget_bytes / 1e9:.0f} GB "
             f"usable); the largest microbatch that fits is {self.largest_microbatch_tokens():,} "
-            f"tokens on {self.gpus} GPUs",
+            f"tokens on {self.gpus} GPUs; {self._what_would_fit(wanted, prefix)}",
         )
+
+    def _what_would_fit(self, tokens: int, prefix: int) -> str:
+        """Advice for a microbatch that does not."""
+        found = []
+        for times in (2, 4, 8):
+            try:
+                more = replace(self, gpus=self.gpus * times)
+            except ScenarioError:
+                continue
+            if more.peak_bytes(tokens, prefix) <= self._budget_bytes:
+                found.append(f"{more.gpus} trainer GPUs")
+                break
+        split = 2 * self.tensor_parallel
+        try:
+            if replace(self, tensor_parallel=split).peak_bytes(tokens, prefix) <= (
+                self._budget_bytes
+            ):
+                found.append(f"{FIELD}.tensor_parallel: {split} on these")
+        except ScenarioError:
+            pass
+        found.append("fewer tokens (workload.max_new_tokens)")
+        return f"what would fit: {', or '.join(found)}"
 
     def train(self, load: TrainLoad) -> TrainCost:
         """The phases of one update on the GPU that takes longest.

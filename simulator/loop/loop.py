@@ -141,6 +141,7 @@ class Loop:
         self.next_step += 1
         late = [] if before is None else before.late
         self.step = Step(plan, self.books.begin_step(plan, self.world.now_s), late)
+        self.rollouts.give_up_the_old(self.step)
 
     def _plan(self) -> StepPlan:
         if self._planned is None:
@@ -197,7 +198,7 @@ class Loop:
             return False
         if plan.keeps_running and not self.trainer.quiet:
             return False
-        return not rollouts.overdue(plan)
+        return not rollouts.overdue(step)
 
     def _progress(self, step: Step) -> Progress:
         ready = len(self.rollouts.ready) + len(step.streamed)
@@ -231,7 +232,7 @@ class Loop:
     def _streams(self, step: Step) -> bool:
         """Whether a part of the batch is ready for the trainer, and not the last one."""
         part, plan = step.plan.stream_groups, step.plan
-        if part is None or not self.trainer.idle or len(self.rollouts.ready) < part:
+        if part is None or not self.trainer.idle or self.rollouts.ready_now(step) < part:
             return False
         return len(step.streamed) + part < plan.batch.groups
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from simulator.errors import RunError
 from simulator.loop.books import Books, reward_of
+from simulator.loop.deadlines import Due, due
 from simulator.loop.prompts import PromptOrder
 from simulator.loop.step import Step
 from simulator.plan import Dispatch, Known, StepPlan
@@ -18,6 +19,7 @@ from simulator.world import TrainGroup, World
 
 MAX_FAILURES = 100
 """Times in a row that a rollout's environment may fail."""
+_NOTHING_DUE = Due([], 0, -math.inf)
 
 
 class Rollouts:
@@ -52,12 +54,14 @@ class Rollouts:
         as many again."""
         plan, launch = step.plan, step.plan.launch
         missing = plan.batch.groups - len(self.ready) - len(step.streamed)
-        ahead = plan.bounded or launch.queue is not None  # of what this batch needs, up to a limit
+        ahead = (
+            plan.limits_starts or launch.queue is not None
+        )  # of what this batch needs, up to a limit
         topped_up = launch.refill != "none" or ahead
         if missing <= 0 and not ahead:
             return 0
         starved = self._starved(plan, missing)
-        if self.resting and (starved or (not self.groups and self.overdue(plan))):
+        if self.resting and (starved or (not self.groups and self.overdue(step))):
             self._buffer(self.resting)
             self.resting = []
         if not step.launched and not topped_up:
@@ -67,23 +71,26 @@ class Rollouts:
             if room > 0:
                 return room
         if not starved:
-            return self._overdue_in_buffer(plan) if step.launched else 0
+            return self._overdue_in_buffer(step) if step.launched else 0
         if ahead:
             return self._room(plan)
         refill = plan.filter.refill_groups if plan.filter else None
         return refill or launch.groups_in_wave(plan.batch)
 
-    def _overdue_in_buffer(self, plan: StepPlan) -> int:
-        """Groups at the head of the buffer that this batch has to wait for, as the next one could
-        not take them any more, and those before them."""
-        if plan.oldest_allowed == -math.inf:
+    def _overdue_in_buffer(self, step: Step) -> int:
+        """Groups at the head of the buffer that this batch has to wait for, and those before
+        them."""
+        plan = step.plan
+        if not plan.waits_for_the_old or not self.buffer:
             return 0
-        late = 0
-        for place, group in enumerate(self.buffer, start=1):
-            version = group.started_version
-            if version is not None and version <= plan.oldest_allowed:
-                late = place
-        return late
+        soon = self._deadlines((*self.ready, *self.groups.values(), *self.resting), plan)
+        later = self._deadlines(self.buffer, plan)
+        _, missing, until = self._due(step, soon, later)
+        for place, last in enumerate(later, start=1):
+            missing -= last <= until
+            if missing == 0 and last <= until:
+                return place
+        return 0
 
     def _starved(self, plan: StepPlan, missing: int) -> bool:
         """Whether what is in flight can no longer fill the batch."""
@@ -123,8 +130,8 @@ class Rollouts:
         source = plan.launch.source
         for _ in range(groups):
             group = None
-            # A bound that waits counts what is put away, and would wait for it for ever.
-            if self.buffer and (source != "fresh" or plan.bounded):
+            # A bound on what starts counts what is put away, and would wait for it for ever.
+            if self.buffer and (source != "fresh" or plan.limits_starts):
                 group = self._from_buffer(step)
             if group is None:
                 if source == "buffer" and launched:
@@ -201,31 +208,38 @@ class Rollouts:
         return self._group(plan, group.group, attempt, group.prompt, group.visit)
 
     def _from_buffer(self, step: Step) -> Group | None:
-        """The oldest buffered group, restarted if it has grown too stale; None if none is left."""
+        """The oldest buffered group."""
+        group = self.buffer.popleft()
+        if group.oldest_version is None and not group.winners:  # from nothing: as planned now
+            return self._again(step.plan, group, group.next_attempt - 1)
+        step.record.resumed_groups += 1
+        return group
+
+    def give_up_the_old(self, step: Step) -> None:
+        """Drops every group that has a token too old for the batch of a step that opens, wherever
+        it is; their prompts are to start from nothing, unless the plan drops them."""
         plan = step.plan
-        while self.buffer:
-            group = self.buffer.popleft()
-            if group.oldest_version is None and not group.winners:  # from nothing: as planned now
-                return self._again(plan, group, group.next_attempt - 1)
-            if not self._too_old(group, plan):
-                step.record.resumed_groups += 1
-                return group
-            if (anew := self._give_up(group, plan)) is not None:
-                return anew
-        return None
+        if plan.most_versions == math.inf:
+            return
+        oldest = plan.step - plan.most_versions
 
-    def _too_old(self, group: Group, plan: StepPlan) -> bool:
-        bound, oldest = plan.staleness.max_versions, group.oldest_version
-        if bound is None or oldest is None or plan.bounded:
-            return False
-        return self.version - oldest > bound
+        def fresh(group: Group) -> bool:
+            return group.started_version is None or group.started_version >= oldest
 
-    def _give_up(self, group: Group, plan: StepPlan) -> Group | None:
-        """Drops a group that is too old; its prompt starts from nothing, if the plan says so."""
-        self._books.drop(group.rollouts)
-        if plan.staleness.exceeded == "restart":
-            return self._again(plan, group, group.next_attempt)
-        return None
+        flying = [group for group in self.groups.values() if not fresh(group)]
+        old = [*flying, *(g for g in (*self.ready, *self.buffer) if not fresh(g))]
+        if not old:
+            return
+        self._stop([r for g in flying for r in g.unfinished if r.key in self.flying], for_good=True)
+        for group in flying:
+            del self.groups[group.group]
+        self.ready = [group for group in self.ready if fresh(group)]
+        self.buffer = deque(group for group in self.buffer if fresh(group))
+        for group in old:
+            self._books.drop(group.winners if group.complete else group.rollouts)
+        if plan.staleness.exceeded != "drop":
+            self._buffer([self._again(plan, group, group.next_attempt) for group in old])
+        step.gives_up(old)
 
     # What comes back
 
@@ -289,6 +303,7 @@ class Rollouts:
         self._stop([r for r in slower if r.key in self.flying], for_good=True)
         self._books.drop(slower)
         group.winners.sort(key=lambda r: r.index)
+        group.started_version = group.oldest_winner_version
         if step.completes(group):
             self.ready.append(group)
         else:
@@ -351,8 +366,6 @@ class Rollouts:
                 self._books.drop(group.rollouts)
                 again = plan.unfinished == "restart"
                 anew = self._again(plan, group, group.next_attempt) if again else None
-            elif self._too_old(group, plan):
-                anew = self._give_up(group, plan)
             if anew is None:
                 del self.groups[number]
                 continue
@@ -362,18 +375,43 @@ class Rollouts:
 
     def _buffer(self, groups: Sequence[Group]) -> None:
         """Adds groups to the buffer, which stays in order of age."""
+        for group in groups:
+            group.started_version = group.oldest_version
         self.buffer = deque(sorted((*self.buffer, *groups), key=lambda group: group.group))
 
     # The batch
 
-    def overdue(self, plan: StepPlan) -> bool:
-        """Whether a group that is not complete would be too old for the batch after this one."""
-        oldest = plan.oldest_allowed
-        if oldest == -math.inf:
-            return False
+    def overdue(self, step: Step) -> bool:
+        """Whether the batch has to wait for groups that are not complete, as later ones could not
+        take all that would be left to them."""
+        return self._batch_due(step).missing > 0
+
+    def ready_now(self, step: Step) -> int:
+        """Ready groups that the batch may take before it is whole, which leaves room for those that
+        it has to wait for."""
+        room = step.plan.batch.groups - len(step.streamed) - self._batch_due(step).missing
+        return min(len(self.ready), room)
+
+    def _batch_due(self, step: Step) -> Due:
+        plan = step.plan
+        if not plan.waits_for_the_old:
+            return _NOTHING_DUE
         unfinished = (*self.groups.values(), *self.buffer, *self.resting)
-        started = (group.started_version for group in unfinished)
-        return any(version is not None and version <= oldest for version in started)
+        return self._due(step, self._deadlines(self.ready, plan), self._deadlines(unfinished, plan))
+
+    def _due(self, step: Step, ready: Sequence[float], unready: Sequence[float]) -> Due:
+        plan = step.plan
+        slots = plan.batch.groups - len(step.streamed)
+        if plan.surplus == "train":
+            slots = len(ready) + len(unready)
+        return due(ready, unready, plan.step, plan.batch.groups, slots)
+
+    @staticmethod
+    def _deadlines(groups: Iterable[Group], plan: StepPlan) -> list[float]:
+        """The last step whose batch may hold each group."""
+        most = plan.most_versions
+        started = (group.started_version for group in groups)
+        return [math.inf if version is None else version + most for version in started]
 
     def take(self, step: Step, groups: int | None) -> list[Group]:
         """Takes ``groups`` of the ready groups, as the plan chooses them (None: all)."""
@@ -382,8 +420,9 @@ class Rollouts:
             self.ready.sort(key=lambda group: group.group)
         elif plan.take == "shortest":
             self.ready.sort(key=lambda group: sum(r.new_tokens for r in group.winners))
-        if plan.bounded:  # those that the next batch could not take come first
-            self.ready.sort(key=lambda group: (group.oldest_version or 0) > plan.oldest_allowed)
+        if first := set(self._batch_due(step).taken):  # that later batches could not take
+            places = sorted(range(len(self.ready)), key=lambda place: place not in first)
+            self.ready = [self.ready[place] for place in places]
         count = len(self.ready) if groups is None else groups
         taken, self.ready = self.ready[:count], self.ready[count:]
         return taken

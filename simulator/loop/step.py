@@ -67,6 +67,10 @@ class Step:
             self.rejected_in_a_row += 1
         return accepted
 
+    def gives_up(self, groups: Sequence[Group]) -> None:
+        """Logs the groups that had grown too old when it opened."""
+        self.decision["too_old"] = sorted(group.group for group in groups)
+
     def stops(self, ready: list[Group], in_flight_rollouts: int) -> None:
         """Logs what stood when the stop rule said so."""
         self.decision["stop"] = {

@@ -43,9 +43,12 @@ class Trainer:
         return self.idle and not self.queue
 
     def in_step(self, plan: StepPlan) -> bool:
-        """Whether the replicas' weights are no further behind than ``plan`` lets a step begin."""
+        """Whether the replicas' weights are no further behind than ``plan`` lets a step begin, and
+        young enough for what they make to be trained on in it."""
         waiting = self.latest is not None
         behind = self.version if waiting else self.updates
+        if plan.step - self.version > plan.most_versions:
+            return False
         return plan.step - behind <= plan.launch.run_ahead
 
     def begin(self, step: Step, batch: TrainBatch) -> None:

@@ -24,7 +24,7 @@ class ColocateAsync(Policy):
       goes on under the new weights with its KV cache computed anew (c)
     - the oldest complete groups are trained on first, the surplus is kept (c)
     - groups whose oldest token is more than ``max_staleness`` versions old are dropped, or waited
-      for (c); complete ones are never dropped here (i)
+      for (c); complete ones too, as nothing older is ever trained on (i)
 
     Raises ScenarioError (``policy.colocate_async.*``) for values out of range.
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from simulator.options import Between, Doc
-from simulator.plan import EnoughGroups, StepPlan
+from simulator.plan import EnoughGroups, Exceeded, StepPlan
 from simulator.policies.ranges import MULTIPLE
 from simulator.policy import Policy
 
@@ -24,6 +24,12 @@ class FullyAsync(Policy):
       most about eta versions after it started
     - the trainer takes the oldest complete groups as soon as it is free and there are B; the
       surplus is kept (c)
+    - nothing is trained on that has a token more than eta versions old, in updates at the moment of
+      training: the capacity alone does not see to that, since young groups that are complete may be
+      taken before older ones that are not. A batch waits for the groups that later ones could not
+      take any more (as NeMo-RL's fixed target steps do), or what has grown too old is dropped (TRL,
+      prime-rl) or started again; ``exceeded: capacity`` is AReaL's and SkyRL's own rule, where
+      it is trained on all the same (c)
     - a fraction bounds a share: at eta 0.5 half a batch beyond what is due may be started, as with
       verl's staleness_threshold s = 0.5 (c). In verl a version is a sync of the weights, here it is
       an update: with a sync every k updates its s is an eta of (1 + s) k - 1
@@ -55,8 +61,8 @@ class FullyAsync(Policy):
         float,
         Between(0, 10_000),
         Doc(
-            "eta, versions that the trainer may be ahead; 0 is synchronous, and with 0.5 half a "
-            "batch may be one version old",
+            "eta, versions that the oldest token of what is trained on may be behind; 0 is "
+            "synchronous, and with 0.5 half a batch may be one version old",
             unit="versions",
             source="SkyRL's default (c)",
         ),
@@ -74,6 +80,16 @@ class FullyAsync(Policy):
             source="AReaL's and SkyRL's (c); verl's trigger_parameter_sync_step is 4 (c)",
         ),
     ] = 1
+
+    exceeded: Annotated[
+        Exceeded,
+        Doc(
+            "what becomes of groups that would grow older: wait waits for them in time, restart "
+            "starts their prompts again and drop loses them once they have, capacity trains on "
+            "them all the same",
+            source="ours; AReaL's and SkyRL's is capacity, TRL's and prime-rl's drop (c)",
+        ),
+    ] = "wait"
 
     def agree(self) -> None:
         """Tokens of weights that stay for so many updates grow that old."""
@@ -95,7 +111,7 @@ class FullyAsync(Policy):
             refill="rollout",
             run_ahead=math.ceil(versions),
         )
-        bound = replace(plan.staleness, max_versions=versions, exceeded="wait")
+        bound = replace(plan.staleness, max_versions=versions, exceeded=self.exceeded)
         return replace(
             plan,
             launch=launch,

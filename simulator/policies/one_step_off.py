@@ -16,7 +16,9 @@ class OneStepOff(Policy):
     version behind the weights they train (verl's one-step-off recipe, among others).
 
     With more steps, up to so many batches are generated ahead of the weights, and wait for the
-    trainer in order. Worth the staleness only where rollouts and trainer have GPUs of their own.
+    trainer in order: what one wave generates is at most so many versions old when it is trained on.
+    Beside a policy that resumes rollouts in later steps (april, partial_rollout) their tokens are
+    older than that. Worth the staleness only where rollouts and trainer have GPUs of their own.
 
     Raises ScenarioError (``policy.one_step_off.*``) for values out of range.
     """

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simulator.results.schema import RUN_SCHEMA
+from simulator.results.steady import mean_age, steady_of
 from simulator.results.turns import turn_summary
 from simulator.spans import TRAINED, Run
 
@@ -322,14 +323,9 @@ def step_columns(run: Run) -> dict[str, FloatArray]:
     """What steps.csv says beside the fields of a `StepRecord`, by column; each of shape (steps,),
     nan where a step had none: mean_staleness (versions behind, mean over the tokens trained on);
     truncated_share (of the responses that finished in the step, those at the cap); accuracy."""
-    behind = [
-        sum(age * count for age, count in record.staleness.items())
-        / max(sum(record.staleness.values()), 1)
-        for record in run.steps
-    ]
     ended = run.stays["finished"] == 1
     return {
-        "mean_staleness": np.array(behind, dtype=float),
+        "mean_staleness": np.array([mean_age(record) for record in run.steps], dtype=float),
         "truncated_share": _mean_by_step(run, run.stays["truncated"], ended),
         "accuracy": accuracy(run),
     }
@@ -364,17 +360,32 @@ def run_summary(run: Run, scenario: str, policy: str, seed: int, **more: Any) ->
         "seed": seed,
         **summarise(run),
         **more,
-        "warnings": list(run.warnings),
+        "warnings": [*run.warnings, *_short(run)],
     }
+
+
+def _short(run: Run) -> list[str]:
+    """What is to be said of a run that is too short for its steady state to show."""
+    steady, count = steady_of(run), len(run.steps)
+    if steady.known:
+        return []
+    return [
+        f"{count} steps are too few to tell the start-up from the steady state: step_s is the mean "
+        f"of {steady.stop - steady.start}, while work goes over from step to step; run more"
+    ]
 
 
 def summarise(run: Run) -> dict[str, Any]:
     """The metrics of a run as plain JSON types, in a fixed order. None where nothing was measured.
 
-    Seconds: makespan_s; step_s (mean), step_s_p50, step_s_p95 from one step's end to the next; the
-    totals of rollout_s, train_s, sync_s, switch_s; queue_s_mean, of a stay, from submit to first
-    computed. Tokens: the ledger; rollout_tokens_per_s is generated tokens over rollout time, the
-    wait for aborted rollouts included; trained_tokens_per_s is over the makespan.
+    Seconds: makespan_s; step_s, the mean of the steady state from one step's end to the next, and
+    step_s_p50 and step_s_p95 of its steps, which are ``steady_steps[0]`` to ``steady_steps[1]``
+    (left out; `simulator.results.steady`); fill_s, what the start-up took beyond so many steady
+    steps, and drain_s the steps after the last rollouts (below 0 where they are short), so that
+    makespan_s is steps * step_s + fill_s + drain_s; the totals of rollout_s, train_s, sync_s,
+    switch_s; queue_s_mean, of a stay, from submit to first computed. Tokens: the ledger;
+    rollout_tokens_per_s is generated tokens over rollout time, the wait for aborted rollouts
+    included; trained_tokens_per_s is over the makespan.
 
     bubble_fraction is idle over held GPU-seconds, and bubble_by_cause splits it (`gpu_lanes`);
     underfilled_fraction is the tail, as a share of rollout time. straggler_rate: share of complete
@@ -402,14 +413,18 @@ def summarise(run: Run) -> dict[str, Any]:
 
 
 def _times(run: Run, stays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    step_s = [record.step_s for record in run.steps]
+    steady = steady_of(run)
+    step_s = [record.step_s for record in run.steps[steady.start : steady.stop]]
     p50, p95 = np.quantile(step_s, [0.5, 0.95]).tolist() if step_s else (None, None)
     return {
         "makespan_s": run.makespan_s,
         "steps": len(run.steps),
-        "step_s": _mean(step_s),
+        "step_s": steady.step_s if step_s else None,
         "step_s_p50": p50,
         "step_s_p95": p95,
+        "fill_s": steady.fill_s,
+        "drain_s": steady.drain_s,
+        "steady_steps": [steady.start, steady.stop],
         "rollout_s": sum((record.rollout_s for record in run.steps), 0.0),
         "train_s": sum((record.train_s for record in run.steps), 0.0),
         "sync_s": sum((record.sync_s for record in run.steps), 0.0),

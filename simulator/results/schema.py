@@ -328,9 +328,15 @@ PROVENANCE = Document(
     shape=Keys({"versions": Named(Text())}, may={"date": Text()}),
 )
 
+TORNADO_CSV = File(
+    "tornado.csv", "one row an uncertain input: what a step, the run and its cost are at its ends",
+    optional=True,
+)  # fmt: skip
+TORNADO_PICTURE = File("tornado.png", "the same as bars", optional=True)
+
 RUN: tuple[File, ...] = (
     SPANS, STEPS, ROLLOUTS, ENVIRONMENTS, DECISIONS, SCENARIO, SUMMARY, TRACE, TIMELINE,
-    ITERATIONS, PULSES, UPDATES, PROVENANCE,
+    TORNADO_CSV, TORNADO_PICTURE, ITERATIONS, PULSES, UPDATES, PROVENANCE,
 )  # fmt: skip
 """A run's files. The summary is there once the run is."""
 
@@ -340,9 +346,12 @@ COMPARISON_PICTURE = File("comparison.png", "the policies' time lines", optional
 COMPARISON: tuple[File, ...] = (COMPARISON_JSON, COMPARISON_CSV, COMPARISON_PICTURE)
 """A comparison's own files, beside a run's folder for each policy."""
 
-PLAN_JSON = File("plan.json", "one entry a cluster")
-PLAN_CSV = File("plan.csv", "the same as a table")
-PLAN: tuple[File, ...] = (PLAN_JSON, PLAN_CSV)
+PLAN_SCHEMA = "rollcast-plan/1"
+PLAN_JSON = File("plan.json", "what is recommended, the runners-up, the front, what cannot be")
+PLAN_CSV = File("plan.csv", "one row a choice, best first")
+PLAN_SCENARIO = File("recommended.yaml", "the scenario of what is recommended")
+REPORT = File("report.html", "the same as a page")
+PLAN: tuple[File, ...] = (PLAN_JSON, PLAN_CSV, PLAN_SCENARIO, REPORT)
 """A plan's files."""
 
 # A probe of trainer and engine (``rollcast probe``) is one file of its own.

@@ -65,14 +65,25 @@ def write_lines(folder: Path, lines: schema.Lines, rows: Iterable[Mapping[str, A
 
 
 def write_rows(
-    folder: Path, table: schema.File, document: schema.File, rows: Sequence[Mapping[str, Any]]
+    folder: Path,
+    table: schema.File,
+    document: schema.File | None,
+    rows: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Writes rows of the same keys, at least one, as a table and as JSON."""
-    with (folder / table.name).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    """Writes rows of the same keys, at least one, as a table and, with ``document``, as JSON."""
+    write_rows_as_table(folder / table.name, list(rows[0]), rows)
+    if document is not None:
+        write_json(folder / document.name, rows)
+
+
+def write_rows_as_table(
+    path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Writes rows as a table; a column that a row does not have is empty."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    write_json(folder / document.name, rows)
 
 
 def _write_steps(folder: Path, run: Run) -> None:

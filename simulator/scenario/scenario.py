@@ -25,6 +25,7 @@ from simulator.policies import (
 from simulator.policy import Chain, Policy, chain
 from simulator.scenario.cost import build_cost, build_model
 from simulator.scenario.file import RawScenario
+from simulator.scenario.memory import check_memory
 from simulator.scenario.sections import (
     ClusterSection,
     EngineSection,
@@ -71,8 +72,20 @@ class Scenario:
     warnings: tuple[str, ...] = ()
     environment: EnvironmentSpec = UNLIMITED
 
+    def check_memory(self) -> None:
+        """Raises ScenarioError where the longest rollout that there may be, with the longest prompt
+        and a response at the cap, does not fit into a replica's KV pool or the trainer's GPUs. The
+        same for every number of steps; costs next to nothing."""
+        layout = self.policy.plan(self.plan, self.policy.init()).layout
+        try:
+            check_memory(self.engine, self.cost, self.workload, layout)
+        except ScenarioError as error:
+            raise self.raw.locate(error) from None
+
     def world(self) -> SimulatedCluster:
-        """A fresh cluster at time 0. Raises ScenarioError where a rollout could never fit."""
+        """A fresh cluster at time 0. Raises ScenarioError where a rollout could never fit
+        (`check_memory`)."""
+        self.check_memory()
         try:
             return SimulatedCluster(
                 self.shape,
@@ -98,6 +111,46 @@ class Scenario:
         return replace(self, policy=policy, policy_name=name, warnings=tuple(said))
 
 
+@dataclass(frozen=True)
+class Outline:
+    """What a scenario says, read but not built: whether it fits its GPUs is another question."""
+
+    name: str
+    sections: ScenarioModel
+    shape: ClusterShape
+    plan: StepPlan
+    policy: Chain
+    policy_name: str
+    raw: RawScenario
+
+
+def outline(raw: RawScenario) -> Outline:
+    """A scenario's outline. Raises ScenarioError as `build_scenario` does."""
+    try:
+        return _outline(raw)
+    except ScenarioError as error:
+        raise raw.locate(error) from None
+
+
+def _outline(raw: RawScenario) -> Outline:
+    model = validate(raw.data)
+    counts = model.workload
+    return Outline(
+        model.name or raw.name.removesuffix(".yaml").removesuffix(".yml"),
+        model,
+        replace(_shape(model.cluster), other_gpus=_other_gpus(model.cost)),
+        StepPlan(
+            Batch(counts.batch_groups, counts.group_size),
+            prompts=Prompts(dataset=counts.prompts),
+            failed="keep" if model.environment is None else model.environment.failed,
+        ),
+        build_policies(model.policy, model.seed, raw.modules),
+        # a seed that follows the run's is not spelt
+        spell(build_policies(model.policy, 0, raw.modules)),
+        raw,
+    )
+
+
 def build_scenario(raw: RawScenario) -> Scenario:
     """Checks a scenario and builds its parts.
 
@@ -110,37 +163,30 @@ def build_scenario(raw: RawScenario) -> Scenario:
 
 
 def _build(raw: RawScenario) -> Scenario:
-    model = validate(raw.data)
-    cluster, counts = model.cluster, model.workload
-    shape = replace(_shape(cluster), other_gpus=_other_gpus(model.cost))
-    gpu = model.gpu
+    found = _outline(raw)
+    model, shape, plan = found.sections, found.shape, found.plan
+    cluster, counts, gpu = model.cluster, model.workload, model.gpu
     network = None if model.model is None else build_model(model.model, raw.folder)
     cost = build_cost(model.cost, network, gpu, shape, raw.folder, stages=cluster.pipeline_parallel)
     away = model.environment
     workload = build_workload(counts, model.seed, raw.folder, away, model.reward)
     engine = _engine(model.engine, cost, network, gpu, cluster)
-    batch = Batch(counts.batch_groups, counts.group_size)
-    _check_sizes(batch, workload, engine, shape, cluster.routing)
-    plan = StepPlan(batch, prompts=Prompts(dataset=counts.prompts))
-    if away is not None:
-        plan = replace(plan, failed=away.failed)
-    policy = build_policies(model.policy, model.seed, raw.modules)
-    said = _check_policy(policy, plan, shape)
+    _check_sizes(plan.batch, workload, engine, shape, cluster.routing)
+    said = _check_policy(found.policy, plan, shape)
     return Scenario(
-        model.name or raw.name.removesuffix(".yaml").removesuffix(".yml"),
+        found.name,
         shape,
         engine,
         cost,
         workload,
-        policy,
+        found.policy,
         plan,
         model.steps,
         model.seed,
         gpu,
         raw,
         cluster.routing,
-        # a seed that follows the run's is not spelt
-        spell(build_policies(model.policy, 0, raw.modules)),
+        found.policy_name,
         tuple(said),
         environment_spec(away, model.reward),
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from simulator.costs.section import CostSection
 from simulator.later import Later
 from simulator.options import Above, Between, Doc, Options, read
+from simulator.scenario.plan_section import PlanSection
 from simulator.workload.environment import EnvironmentSection, RewardSection
 from simulator.workload.section import WorkloadSection
 
@@ -142,6 +143,7 @@ class ScenarioModel(Options):
     )
     steps: Annotated[int, Between(1, MAX_STEPS), Doc("updates to run", unit="steps")] = 10
     seed: Annotated[int, Between(0, 2**63 - 1), Doc("of every draw", unit="")] = 0
+    plan: Annotated[PlanSection | None, Doc("the question that rollcast plan answers")] = None
 
 
 def validate(data: Mapping[str, Any]) -> ScenarioModel:

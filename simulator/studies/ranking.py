@@ -1,10 +1,7 @@
 """How sure a comparison is: intervals of speed-ups, and which policies may change places.
 
-Two sources of draws. *Steps*: stretches of consecutive steps of the runs at hand are drawn again,
-the same ones for all policies (`simulator.studies.bootstrap`), which tells what other lengths and
-rewards would have done and costs nothing. *Redrawn*: the runs are made again with other lengths and
-rewards, and with costs drawn from what is not known of them: what a calibration leaves open, or how
-far the roofline is off published measurements.
+Lengths and rewards, what a length preset was fitted to, and costs are drawn anew, alike for all
+policies: by short runs (`simulator.studies.uncertainty`), or by runs made again as a whole.
 """
 
 from __future__ import annotations
@@ -18,18 +15,14 @@ from numpy.typing import NDArray
 
 from simulator.scenario.scenario import Scenario
 from simulator.spans import StepRecord
-from simulator.studies.bootstrap import BLOCK_STEPS, block_rows
 from simulator.studies.interval import ends
 from simulator.studies.redrawn import redrawn
+from simulator.studies.short_runs import kind_of, widest
 from simulator.studies.simulate import Result, simulate
+from simulator.studies.uncertainty import add_intervals, cost_draws
 
 SURE = 0.95
 """A ranking that holds in a smaller share of the draws is not called sure."""
-
-LEAST_STEPS = 4 * BLOCK_STEPS
-"""Runs with fewer steps say nothing about their own spread."""
-
-BOOTSTRAP_DRAWS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +30,8 @@ class Ranking:
     """Mean step times of policies, drawn many times.
 
     names: of the policies. step_s: mean seconds of a step, shape (policies,). draws: the same by
-    draw, shape (draws, policies), draw by draw under the same circumstances. source: ``steps`` or
-    ``redrawn``.
+    draw, shape (draws, policies), draw by draw under the same circumstances. source: ``short runs``
+    or ``whole runs``.
     """
 
     names: tuple[str, ...]
@@ -75,17 +68,21 @@ class Ranking:
         return [pair for pair in pairs if pair[2] < SURE]
 
 
-def from_steps(results: Mapping[str, Result], seed: int = 0) -> Ranking | None:
-    """The ranking of finished runs, with draws from their own steps; None where they have too few,
-    or not equally many."""
-    steps = [np.array([record.step_s for record in r.run.steps]) for r in results.values()]
-    count = len(steps[0])
-    if count < LEAST_STEPS or any(len(each) != count for each in steps):
-        return None
-    times = np.column_stack(steps)
-    rows = block_rows(count, count, BOOTSTRAP_DRAWS, np.random.default_rng(seed))
-    draws = times[rows].mean(axis=1)
-    return Ranking(tuple(results), times.mean(axis=0), draws, "steps")
+def from_short_runs(
+    results: Mapping[str, Result], on_step: Callable[[StepRecord], None] | None = None
+) -> Ranking:
+    """The ranking of finished runs, with the draws of `simulator.studies.uncertainty`: the same
+    costs, lengths and, of runs with as many steps, the same luck for all policies in each draw. The
+    runs' summaries get their own intervals (`add_intervals`)."""
+    found = list(results.values())
+    costs = cost_draws(found[0].scenario)
+    alike = widest(kind_of(result.run.steps) for result in found)
+    drawn = [
+        add_intervals(result, on_short_step=on_step, costs=costs, alike=alike).draws["step_s"]
+        for result in found
+    ]
+    step_s = np.array([result.summary["step_s"] for result in found])
+    return Ranking(tuple(results), step_s, np.column_stack(drawn), "short runs")
 
 
 def redraw(
@@ -109,7 +106,7 @@ def redraw(
             ]
         )
     step_s = np.array([result.summary["step_s"] for result in results.values()])
-    return Ranking(tuple(results), step_s, np.array(drawn), "redrawn")
+    return Ranking(tuple(results), step_s, np.array(drawn), "whole runs")
 
 
 def _mean_step(scenario: Scenario, on_step: Callable[[StepRecord], None] | None) -> float:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from simulator.chance import Chance, Drawn
 from simulator.options import read
 from simulator.scenario.file import RawScenario, override
 from simulator.scenario.scenario import Scenario
@@ -31,6 +32,11 @@ UNCERTAIN = (
 )
 _SEED_STRIDE = 1009
 
+DRIFT = "drift/drift_per_step"
+DRIFT_SD = 0.5
+"""Of how lengths go on drifting, as a share of what a scenario says: assumed. Nine of ten runs then
+drift by 0.18 to 1.82 times as much."""
+
 
 def redrawn(scenario: Scenario, draw: int) -> Scenario:
     """The scenario with other lengths and rewards, its length preset drawn by its standard errors,
@@ -38,19 +44,39 @@ def redrawn(scenario: Scenario, draw: int) -> Scenario:
     scenarios that differ in their policy alone meet the same in the same draw."""
     seed = scenario.seed + _SEED_STRIDE * draw
     rng = np.random.default_rng(seed)
-    raw = _lengths_drawn(override(scenario.raw, (), seed), rng)
-    return replace(scenario, workload=from_raw(raw).workload, cost=scenario.cost.drawn(rng))
+    chance = Drawn(rng)
+    raw = lengths_drawn(override(scenario.raw, (), seed), chance)
+    return replace(scenario, workload=from_raw(raw).workload, cost=scenario.cost.drawn(chance))
 
 
-def _lengths_drawn(raw: RawScenario, rng: np.random.Generator) -> RawScenario:
-    lengths = raw.data["workload"]["lengths"]
-    if not isinstance(lengths, dict) or "preset" not in lengths:
+def reseeded(scenario: Scenario, number: int) -> Scenario:
+    """The scenario with other lengths and rewards of the same kind. number: from 1."""
+    seed = scenario.seed + _SEED_STRIDE * number
+    return replace(scenario, workload=from_raw(override(scenario.raw, (), seed)).workload)
+
+
+def lengths_drawn(raw: RawScenario, chance: Chance) -> RawScenario:
+    """The scenario with its length preset drawn by its standard errors, and what its lengths drift
+    by within `DRIFT_SD`; the same one where it has neither."""
+    lengths = raw.data["workload"].get("lengths")
+    if not isinstance(lengths, dict):
         return raw
-    drawn = read(PresetLengths, lengths, PresetLengths.FIELD).drawn(rng)
-    keys = ("median_tokens", "between_sd", "within_sd", "runaway")
-    found = {key: getattr(drawn, key) for key in keys if getattr(drawn, key) is not None}
-    settings = [f"workload.lengths.{key}={value!r}" for key, value in found.items()]
-    return override(raw, settings)
+    found: dict[str, float] = {}
+    if "preset" in lengths:
+        drawn = read(PresetLengths, lengths, PresetLengths.FIELD).drawn(chance)
+        keys = ("median_tokens", "between_sd", "within_sd", "runaway")
+        found = {key: getattr(drawn, key) for key in keys if getattr(drawn, key) is not None}
+    drift = drift_of(raw)
+    if drift:
+        further = drift * (1.0 + DRIFT_SD * chance.normal(DRIFT))
+        found["drift_per_step"] = min(max(further, -1.0), 1.0)
+    return override(raw, [f"workload.lengths.{key}={value!r}" for key, value in found.items()])
+
+
+def drift_of(raw: RawScenario) -> float:
+    """What a step adds to the log of every length."""
+    lengths = raw.data["workload"].get("lengths")
+    return float(lengths.get("drift_per_step") or 0.0) if isinstance(lengths, dict) else 0.0
 
 
 def intervals(

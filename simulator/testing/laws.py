@@ -106,8 +106,10 @@ def _stays_follow_on_one_another(trial: Trial) -> None:
 
 
 def never_on_two_replicas(trial: Trial) -> None:
-    """The stays of one rollout do not overlap in time."""
-    stays = sorted(trial.seen.stays, key=lambda stay: (stay.key, stay.end_s, stay.start_s))
+    """The stays of one rollout in which it was computed do not overlap in time: one that it leaves
+    before its first iteration may end while the stay before it comes to its boundary."""
+    computed = (stay for stay in trial.seen.stays if stay.new_tokens or stay.prefill_tokens)
+    stays = sorted(computed, key=lambda stay: (stay.key, stay.end_s, stay.start_s))
     for one, next_ in pairwise(stays):
         if one.key == next_.key:
             assert one.end_s <= next_.start_s + NEARLY_S, (
@@ -118,7 +120,7 @@ def never_on_two_replicas(trial: Trial) -> None:
 
 def bound_holds(trial: Trial, max_versions: float | None = None) -> None:
     """Nothing that was trained on is older than ``max_versions`` versions of the weights; by
-    default, than the bound that each step's own plan promises (`StepPlan.bounded`). Masked tokens
+    default, than the bound that each step's own plan promises (`promises`). Masked tokens
     are not trained on. A bound that is a fraction is rounded up. Raises ScenarioError where none is
     given and no plan promises one."""
     bounds = {decision["step"]: promises(decision["plan"]) for decision in trial.decisions}
@@ -138,7 +140,7 @@ def bound_holds(trial: Trial, max_versions: float | None = None) -> None:
 def promises(plan: Mapping[str, Any]) -> float:
     """The bound on staleness, in versions, that a logged plan promises; infinite where none."""
     bound, exceeded = plan["staleness"]["max_versions"], plan["staleness"]["exceeded"]
-    return math.ceil(bound) if exceeded == "wait" and bound is not None else math.inf
+    return math.inf if bound is None or exceeded == "capacity" else math.ceil(bound)
 
 
 def same_decisions(a: Trial | Run, b: Trial | Run) -> None:

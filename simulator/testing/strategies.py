@@ -496,7 +496,6 @@ def plans(draw: st.DrawFn, run_ahead: int, apart: bool = False) -> StepPlan:
         )
     keep = draw(st.integers(0, size))
     groups = draw(st.integers(1, 3))
-    bounded = draw(st.integers(0, 2)) == 0
     budget = draw(st.sampled_from([None, None, None, 1, 4, 13]))
     turns = draw(st.sampled_from([None, None, None, None, 1, 2]))
     interrupt: Interrupt = draw(st.sampled_from(["at_stop", "at_stop", "for_weights", "never"]))
@@ -504,6 +503,8 @@ def plans(draw: st.DrawFn, run_ahead: int, apart: bool = False) -> StepPlan:
     if budget is not None or turns is not None:  # what it puts away must come back to be completed
         interrupt, unfinished = "at_stop", "resume"
         launch = replace(launch, source="buffer_first")
+    sync_every = 1 if run_ahead else draw(st.sampled_from([1, 1, 1, 2, 3]))
+    bounds = [bound for bound in (0, 0.5, 1, 2, 2.5, 3) if bound >= max(run_ahead, sync_every - 1)]
     return StepPlan(
         batch=Batch(groups, size),
         launch=launch,
@@ -522,11 +523,11 @@ def plans(draw: st.DrawFn, run_ahead: int, apart: bool = False) -> StepPlan:
         advantages=draw(st.sampled_from(["after_selection", "before_selection"])),
         layout=draw(st.sampled_from(["dense", "shared_prefix"])),
         staleness=Staleness(
-            max_versions=draw(st.sampled_from([2, 3, 2.5] if bounded else [None, 0, 1, 2])),
-            exceeded="wait" if bounded else draw(st.sampled_from(["restart", "drop"])),
+            max_versions=draw(st.sampled_from([None, None, *bounds])),
+            exceeded=draw(st.sampled_from(["restart", "drop", "wait", "capacity"])),
             mask_off_policy=draw(st.booleans()),
         ),
-        sync_every=1 if run_ahead else draw(st.sampled_from([1, 1, 1, 2, 3])),
+        sync_every=sync_every,
         stream_groups=draw(st.sampled_from([None, 1, 2])) if apart and not run_ahead else None,
     )
 
@@ -537,7 +538,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     shape = draw(shapes())
     workload = draw(workloads())
     run_ahead = 0 if shape.colocated else draw(st.integers(0, 2))
-    kinds = plans(run_ahead, not shape.colocated)
+    kinds = st.lists(plans(run_ahead, not shape.colocated), min_size=1, max_size=2)
     engine = draw(engines(workload))
     return Scenario(
         shape=replace(shape, slots=shape.replicas * engine.max_seqs),
@@ -545,9 +546,16 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         cost=draw(costs()),
         workload=workload,
         routing=draw(st.sampled_from(ROUTINGS)),
-        plans=tuple(draw(st.lists(kinds, min_size=1, max_size=2))),
+        plans=tuple(draw(kinds.filter(_go_together))),
         steps=draw(st.integers(1, 4)),
     )
+
+
+def _go_together(plans: Sequence[StepPlan]) -> bool:
+    """Whether the weights that one plan leaves on the replicas are young enough for the next."""
+    bounds = [plan.staleness.max_versions for plan in plans]
+    rarest = max(plan.sync_every for plan in plans)
+    return all(bound is None or bound >= rarest - 1 for bound in bounds)
 
 
 @st.composite

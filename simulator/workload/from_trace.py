@@ -42,6 +42,7 @@ class TraceWorkload:
         self.trace = trace
         self.max_new_tokens = max_new_tokens
         self.max_prompt_tokens = max(group.prompt_tokens for group in trace.groups)
+        self.longest = _longest(trace, max_new_tokens, within_sd is not None)
         self.repeat = repeat
         self.warnings = trace.warnings
         if within_sd is None:
@@ -99,6 +100,15 @@ class TraceWorkload:
         else:
             rewards = [source.rewards[i] for i in around]
         return GroupDraw(source.prompt_tokens, tokens, rewards)
+
+
+def _longest(trace: Trace, cap: int, spread: bool) -> tuple[int, int]:
+    """(prompt, new tokens) of the longest rollout that there may be; spread: around the trace's
+    lengths, up to the cap."""
+    if spread:
+        return max(group.prompt_tokens for group in trace.groups), cap
+    pairs = ((g.prompt_tokens, min(max(g.new_tokens), cap)) for g in trace.groups)
+    return max(pairs, key=sum)
 
 
 def _check_rewards(trace: Trace, rewards: RewardModel | None, spread: bool) -> None:

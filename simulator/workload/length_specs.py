@@ -18,7 +18,7 @@ from simulator.workload.lengths import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
+    from simulator.chance import Chance
 
 FIELD = "workload.lengths"
 PRESETS_FILE = Path(__file__).parent / "presets" / "lengths.yaml"
@@ -154,13 +154,13 @@ class PresetLengths(Options):
             model = replace(model, components=(replace(model.components[0], **changed),))
         return replace(model, **self._given(*_OF_ALL))
 
-    def drawn(self, rng: np.random.Generator) -> PresetLengths:
+    def drawn(self, chance: Chance) -> PresetLengths:
         """The lengths with what the preset was fitted to drawn anew, by its standard errors; what
         is given in its place stays. One normal a parameter; lengths on the log scale."""
         preset = length_presets()[self.preset]
         changed: dict[str, Any] = {}
         for key, error in preset.details.get("standard_errors", {}).items():
-            z = float(rng.standard_normal())
+            z = chance.normal(f"lengths/{key}")
             if getattr(self, key) is None:
                 value = float(preset.lengths[key])
                 drawn = value * math.exp(z * error / value) if value else 0.0

@@ -108,6 +108,13 @@ class SyntheticWorkload:
         self._lanes: dict[tuple[int, int, int], _Lane] = {}
         self._kept_lanes = _CACHED_LANES
 
+    def scaled(self, factor: float) -> SyntheticWorkload:
+        """The same draws with every median length ``factor`` times as long."""
+        lengths = self.lengths.scaled(factor)
+        return SyntheticWorkload(
+            lengths, self.rewards, self._prompts, self.max_new_tokens, self._seed
+        )
+
     def draw(
         self,
         group: int,

@@ -19,6 +19,7 @@ from calibration.cli import register
 from calibration.folder import RunFolder
 from calibration.forecast import MeasuredWorkload, forecast, measured_by_step
 from calibration.validate import Validation, machine_noise, noise_floor, ranking, validate
+from simulator.chance import Drawn
 from simulator.workload.draws import GroupDraw
 from simulator.workload.recorded import RecordedWorkload
 from tests.calibration.worlds import slow_down, write_world
@@ -125,7 +126,7 @@ def test_another_layout_is_flagged(fitted: Fitted, tmp_path: Path) -> None:
 
 def test_draws_differ_and_stay_within_bounds(fitted: Fitted) -> None:
     rng = np.random.default_rng(0)
-    drawn = [fitted.cost.drawn(rng) for _ in range(50)]
+    drawn = [fitted.cost.drawn(Drawn(rng)) for _ in range(50)]
     slopes = [draw.iteration.rollout_pieces[0][1] for draw in drawn]
     [[_, centre]] = fitted.content["cost"]["iteration"]["rollout_pieces"]
     assert np.std(slopes) > 0

@@ -58,6 +58,9 @@ CHAINS = [
     "one_step_off(steps=3)+seer",
     "pipeline_rl(in_flight=0.5, queue=null)+dynamic_sampling+pods(keep=2)",
     "fully_async(max_staleness=1.5)",
+    "fully_async(max_staleness=1, in_flight=3, exceeded=drop)",
+    "fully_async(max_staleness=1, in_flight=3, exceeded=restart)",
+    "fully_async(max_staleness=1, in_flight=3, exceeded=capacity)",
     "fully_async(max_staleness=3, sync_every=2)",
     "streaming(groups=3)+april(over_sampling=2)+prefix_reuse",
 ]
@@ -111,7 +114,9 @@ def check_surplus(result: Run) -> None:
     trained: set[int] = set()
     for decision in result.decisions:
         plan = decision["plan"]
-        ready = carried + [g for g in decision["complete"] if g not in decision["rejected"]]
+        old = decision.get("too_old", ())
+        ready = [group for group in carried if group not in old]
+        ready += [g for g in decision["complete"] if g not in decision["rejected"]]
         if plan["take"] == "oldest":
             ready.sort()
         elif plan["take"] == "shortest":

@@ -33,7 +33,8 @@ def test_the_last_third_of_a_run_on_eight_gpus(said: tuple[str, ...]) -> None:
     [judged] = found.judged
     assert (judged.number[0], judged.number[-1], judged.fitted_on) == (71, 105, 55)
     assert judged.median_error <= 0.10
-    assert abs(judged.total_error) <= 0.05 + 0.005  # -2.3 and -5.0 % when this was written
+    assert abs(judged.total_error) <= 0.05  # -0.7 and -2.9 % when this was written
+    assert judged.total_covered
     # the figure that the log times apart tells the engine from what surrounds it
     assert found.fit.levels.seen["decode"] == "engine_s"
     assert found.fit.levels.seen["switch"] == "generation_s - engine_s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.logs.written import Truth
 GROUPS, SIZE, CAP, PROMPT, STEPS = 16, 8, 4096, 200, 36
 LENGTHS = {"median_tokens": 600.0, "between_sd": 0.6, "within_sd": 0.3}
 SCALE = {"decode": 1.4, "prefill": 1.2, "log_prob": 0.7, "update": 1.3, "sync": 2.0, "switch": 0.5}
+TORCH = find_spec("torch") is not None
 MODEL, GPU = "qwen3-8b", "h100-sxm"
 SCENARIO: Mapping[str, Any] = {
     "name": "truth",
@@ -40,24 +42,42 @@ SCENARIO: Mapping[str, Any] = {
 }
 
 
+LINEAR = {
+    "iteration_s": 0.012, "per_rollout_s": 1e-4, "per_context_token_s": 0.0,
+    "per_prefill_token_s": 2e-6, "train_per_token_s": 9e-6, "log_prob_per_token_s": 2e-6,
+    "sync_s": 1.5, "padded": True,
+}  # fmt: skip
+"""Of a stack whose updates pad each rollout to the longest of the batch."""
+APART = {"placement": "disaggregated", "replicas": 4, "trainer_gpus": 4}
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "colocated": {},
+    "apart": {"cluster": APART},
+    "overlapped": {"cluster": APART, "policy": ["one_step_off"],
+                   "cost": {"roofline": {"trainer": {"log_prob_passes": 0}}, "scale": SCALE}},
+    "padded": {"cost": {"linear": LINEAR}},
+}  # fmt: skip
+"""How a stack's runs differ from `SCENARIO`."""
+
+
 @cache
-def run(first: int = 1) -> tuple[Truth, ...]:
-    """The steps of the truth. What brings the weights to the engine is one figure, as in verl: the
-    sync and both switches."""
-    scenario = from_raw(RawScenario(dict(SCENARIO)))
+def run(variant: str = "colocated", first: int = 1) -> tuple[Truth, ...]:
+    """The steps of the truth. ``sync_s`` is all that brings the weights to the engine: the sync and
+    both switches."""
+    scenario = from_raw(RawScenario({**SCENARIO, **VARIANTS[variant]}))
     records = simulate(scenario).run.steps
     found = []
     for i, record in enumerate(records):
         groups = [scenario.workload.draw(i * GROUPS + g, SIZE, version=i) for g in range(GROUPS)]
         load = TrainLoad([(g.prompt_tokens, g.new_tokens) for g in groups])
         phases = dict(scenario.cost.train(load).phases_s)
-        grade = phases.pop("log_prob")
+        grade = phases.pop("log_prob", 0.0)
         found.append(Truth(
             i + first,
             tuple(tuple(int(n) for n in g.new_tokens) for g in groups),
             tuple(tuple(float(r) for r in g.rewards) for g in groups),
             record.rollout_s, grade, sum(phases.values()), record.sync_s + record.switch_s,
-            record.step_s,
+            record.step_s, record.switch_s,
+            max(record.step_s - record.train_s - record.sync_s, 0.0) if scenario.policy else 0.0,
         ))  # fmt: skip
         assert abs(record.train_s - grade - sum(phases.values())) < 1e-6
     return tuple(found)
@@ -81,7 +101,37 @@ SETTINGS = {
     "roll": {
         "pretrain": "Qwen/Qwen3-8B", "rollout_batch_size": GROUPS, "response_length": CAP,
         "num_return_sequences_in_group": SIZE, "num_gpus_per_node": 8,
-        "async_generation_ratio": 0,
+        "async_generation_ratio": 0, "actor_train.device_mapping": "list(range(0,8))",
+        "actor_infer.device_mapping": "list(range(0, 8))",
+    },
+    "slime": {
+        "hf-checkpoint": "/models/Qwen3-8B", "rollout-batch-size": GROUPS, "colocate": True,
+        "n-samples-per-prompt": SIZE, "rollout-max-response-len": CAP, "actor-num-nodes": 1,
+        "actor-num-gpus-per-node": 8, "rollout-num-gpus-per-engine": 1,
+        "sglang-max-running-requests": 256,
+    },
+    "openrlhf": {
+        "pretrain": "Qwen/Qwen3-8B", "rollout_batch_size": GROUPS, "n_samples_per_prompt": SIZE,
+        "generate_max_len": CAP, "vllm_num_engines": 8, "vllm_tensor_parallel_size": 1,
+        "colocate_all_models": True, "actor_num_nodes": 1, "actor_num_gpus_per_node": 8,
+    },
+    "areal": {
+        "actor.path": "Qwen/Qwen3-8B", "train_dataset.batch_size": GROUPS,
+        "gconfig.n_samples": SIZE, "gconfig.max_new_tokens": CAP, "cluster.n_nodes": 1,
+        "rollout.max_head_offpolicyness": 0, "cluster.n_gpus_per_node": 8,
+        "allocation_mode": "vllm:d4t1+fsdp:d4", "vllm.max_num_seqs": 256,
+    },
+    "prime_rl": {
+        "model.name": "Qwen/Qwen3-8B", "orchestrator.batch_size": GROUPS * SIZE,
+        "orchestrator.group_size": SIZE, "orchestrator.max_off_policy_steps": 1,
+        "orchestrator.train.sampling.max_completion_tokens": CAP,
+        "deployment.num_infer_gpus": 4, "deployment.num_train_gpus": 4, "inference.parallel.tp": 1,
+    },
+    "trl": {
+        "_name_or_path": "Qwen/Qwen3-8B", "num_generations": SIZE, "max_completion_length": CAP,
+        "generation_batch_size": GROUPS * SIZE, "per_device_train_batch_size": 4,
+        "steps_per_generation": 4, "gradient_accumulation_steps": 4, "use_vllm": True,
+        "vllm_mode": "colocate", "vllm_tensor_parallel_size": 1, "logging_steps": 1,
     },
     "skyrl": {
         "trainer.policy.model.path": "Qwen/Qwen3-8B", "trainer.train_batch_size": GROUPS,
@@ -107,11 +157,17 @@ def config(stack: str, path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Form:
-    """How a stack writes it: its metrics, its dumps if it has any, and which phases it times."""
+    """How a stack writes it: its metrics, and its dumps if it has any.
+
+    known: the phases that its times hold, alone or with others. variant: of the run that it writes.
+    gpu: that the user names.
+    """
 
     write: Callable[[Path, tuple[Truth, ...]], None]
     level: int
-    seen: tuple[str, ...] = ("decode", "log_prob", "update", "sync")
+    known: tuple[str, ...] = ("decode", "prefill", "log_prob", "update", "sync", "switch")
+    variant: str = "colocated"
+    gpu: str | None = GPU
 
 
 def _verl(folder: Path, truth: tuple[Truth, ...]) -> None:
@@ -138,6 +194,44 @@ def _skyrl(folder: Path, truth: tuple[Truth, ...]) -> None:
     text = "".join(f"{written.skyrl_console(t)}\n" for t in truth)
     (folder / "console.log").write_text(text, encoding="utf-8")
     config("skyrl", folder / "config.yaml")
+
+
+def _slime(folder: Path, truth: tuple[Truth, ...]) -> None:
+    text = "".join(f"{line}\n" for t in truth for line in written.slime_lines(t))
+    (folder / "console.log").write_text(text, encoding="utf-8")
+    options = " ".join(f"--{key}" if value is True else f"--{key} {value}"
+                       for key, value in SETTINGS["slime"].items())  # fmt: skip
+    (folder / "run.sh").write_text(f"python3 train.py {options}\n", encoding="utf-8")
+    if TORCH:
+        import torch
+
+        for t in truth:
+            torch.save(written.slime_samples(t), folder / f"{t.step}.pt")
+
+
+def _openrlhf(folder: Path, truth: tuple[Truth, ...]) -> None:
+    text = "".join(f"{written.openrlhf_console(t)}\n" for t in truth)
+    (folder / "console.log").write_text(text, encoding="utf-8")
+    config("openrlhf", folder / "config.yaml")
+
+
+def _areal(folder: Path, truth: tuple[Truth, ...]) -> None:
+    text = "".join(f"{written.areal_console(t)}\n" for t in truth)
+    (folder / "console.log").write_text(text, encoding="utf-8")
+    written.areal_dump(folder, list(truth))
+    config("areal", folder / "config.yaml")
+
+
+def _prime(folder: Path, truth: tuple[Truth, ...]) -> None:
+    written.prime_metrics(folder / "metrics.jsonl", list(truth))
+    written.prime_traces(folder, list(truth))
+    config("prime_rl", folder / "config.yaml")
+
+
+def _trl(folder: Path, truth: tuple[Truth, ...]) -> None:
+    written.trl_state(folder / "trainer_state.json", list(truth))
+    written.trl_trackio(folder / "trl.db", list(truth), SETTINGS["trl"])
+    written.trl_completions(folder / "completions", list(truth))
 
 
 def _table(folder: Path, truth: tuple[Truth, ...]) -> None:
@@ -169,12 +263,21 @@ FORMS = {
     "roll": Form(_roll, 2),
     "skyrl": Form(_skyrl, 1),
     "table": Form(_table, 2),
+    "slime": Form(_slime, 3 if TORCH else 1),
+    "openrlhf": Form(_openrlhf, 1),
+    "areal": Form(_areal, 3, ("decode", "prefill", "log_prob", "update", "sync"), "apart"),
+    "prime_rl": Form(_prime, 3, ("decode", "update", "sync"), "overlapped"),
+    "trl": Form(_trl, 2, variant="padded", gpu=None),
 }
+
+
+GENERATION = {"verl": "timing_s/gen", "skyrl": "timing/generate", "openrlhf": "timing/generation"}
+"""Their own word for it."""
 
 
 def write(stack: str, folder: Path, monkeypatch: Any) -> Path:
     """The truth in a stack's form, in ``folder``."""
     for name, value in (("GROUPS", GROUPS), ("SIZE", SIZE), ("CAP", CAP), ("PROMPT", PROMPT)):
         monkeypatch.setattr(written, name, value)
-    FORMS[stack].write(folder, run())
+    FORMS[stack].write(folder, run(FORMS[stack].variant))
     return folder

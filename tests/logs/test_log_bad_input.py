@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import pickle
 import re
@@ -182,6 +184,12 @@ def test_bombs_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     text = b"step: of a bomb\n" * 2**20
     (tmp_path / "a.log.gz").write_bytes(gzip.compress(text))
     _refused(tmp_path / "a.log.gz", said=r"a\.log\.gz unpacks to more than 100 times its size")
+    for end, pack in (("bz2", bz2.compress), ("xz", lzma.compress)):
+        path = tmp_path / f"b.log.{end}"
+        path.write_bytes(pack(text))
+        _refused(path, said=rf"b\.log\.{end} unpacks to more than 100 times its size")
+        path.write_bytes(pack(os.urandom(4096))[:-400])
+        _refused(path, said=r"no log|not packed whole|breaks off|single step")
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.log", text)
     _refused(tmp_path / "a.zip", said=r"a\.zip:a\.log unpacks to more than 100 times its size")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import zipfile
 from pathlib import Path
 
@@ -348,10 +350,11 @@ def test_a_resumed_run_in_a_file_of_its_own(tmp_path: Path) -> None:
 
 def test_slimes_two_writers_in_any_order(tmp_path: Path) -> None:
     truth = written.run()
-    made, trained = zip(*map(written.slime_lines, truth), strict=True)
+    made, trained, share = zip(*map(written.slime_lines, truth), strict=True)
     order = [made[0], made[1], trained[0], made[2], trained[1], made[3], trained[2], made[4],
-             trained[3], trained[4]]  # fmt: skip
+             trained[3], share[0], share[1], share[3], share[2], trained[4], share[4]]  # fmt: skip
     log = read_log([_console(tmp_path / "a.log", order)])
+    assert log.steps["mean_prompt_tokens"].tolist() == pytest.approx([written.PROMPT] * 5)
     assert log.steps["update_s"].tolist() == [t.update_s for t in truth]
     assert log.steps["generation_s"].tolist() == [t.generation_s for t in truth]
     assert log.first_steps == [1]
@@ -363,18 +366,44 @@ def test_packed_files(tmp_path: Path) -> None:
     plain = written.verl_file(tmp_path / "plain" / "run.jsonl", truth)
     content = plain.read_bytes()
     (tmp_path / "run.jsonl.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "run.jsonl.bz2").write_bytes(bz2.compress(content))
+    (tmp_path / "run.jsonl.xz").write_bytes(lzma.compress(content))
     with zipfile.ZipFile(tmp_path / "run.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("inside/run.jsonl", content)
         for t in truth:
             [row] = (json.dumps({"input": "p", "output": "x" * 9, "score": 1.0, "step": t.step}),)
             archive.writestr(f"inside/rollout_data/{t.step}.jsonl", row + "\n")
     expected = read_log([plain]).steps.drop(columns="file")
-    for name in ("run.jsonl.gz", "run.zip"):
+    for name in ("run.jsonl.gz", "run.jsonl.bz2", "run.jsonl.xz", "run.zip"):
         log = read_log([tmp_path / name])
         found = log.steps.drop(columns=["file", "groups"])
         pd.testing.assert_frame_equal(found, expected.drop(columns="groups"))
     assert len(log.rollouts) == 5
     assert log.steps["file"].iloc[0] == f"{tmp_path / 'run.zip'}:inside/run.jsonl"
+
+
+@pytest.mark.parametrize("form", ["utf-16", "utf-16-be"])
+def test_what_powershell_redirects(form: str, tmp_path: Path) -> None:
+    """``python train.py > run.log`` is UTF-16 there, with the ends of line of that system."""
+    text = "".join(
+        f"\ufeff{line}\r\n" if i == 0 and form != "utf-16" else f"{line}\r\n"
+        for i, line in enumerate(["größer →", *map(written.verl_line, written.run())])
+    )
+    (tmp_path / "run.log").write_bytes(text.encode(form))
+    log = read_log([tmp_path / "run.log"])
+    assert log.steps["generation_s"].tolist() == [t.generation_s for t in written.run()]
+    assert log.steps["line"].tolist() == [2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("between", [",", ";", "\t"])
+def test_a_spreadsheets_separators(between: str, tmp_path: Path) -> None:
+    rows = [{"_step": t.step, **written.verl_values(t)} for t in written.run()]
+    lines = [between.join(rows[0]), *(between.join(map(str, row.values())) for row in rows)]
+    (tmp_path / "h.csv").write_text("\n".join(lines) + "\n")
+    log = read_log([tmp_path / "h.csv"])
+    assert log.steps["generation_s"].tolist() == [t.generation_s for t in written.run()]
+    (tmp_path / "h.csv").write_text("\n".join(lines)[:-30])
+    assert (read_log([tmp_path / "h.csv"]).unread, len(log.steps)) == (1, 5)
 
 
 def test_settings_by_their_surest_source(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ STEPS, GROUPS, SIZE, CAP, PROMPT = 5, 4, 2, 200, 10
 
 @dataclass(frozen=True)
 class Truth:
-    """A step: its lengths by (group, index), rewards, and seconds."""
+    """A step: its lengths by (group, index), rewards, and seconds. switch_s: of sync_s, what frees
+    and takes the GPUs' memory, for stacks that time it apart. wait_s: of a trainer beside which the
+    rollouts are made."""
 
     step: int
     lengths: tuple[tuple[int, ...], ...]
@@ -29,6 +31,13 @@ class Truth:
     update_s: float
     sync_s: float
     step_s: float
+    switch_s: float | None = None
+    wait_s: float = 0.0
+
+    @property
+    def moved_s(self) -> float:
+        """Of the weights alone."""
+        return self.sync_s - (self.switch_s or 0.0)
 
     @property
     def flat(self) -> list[int]:
@@ -188,11 +197,58 @@ def trl_state(path: Path, truth: list[Truth]) -> Path:
     return path
 
 
+def trl_completions(folder: Path, truth: list[Truth]) -> Path:
+    """completions/completions_00001.parquet, a file a step; one character a token."""
+    import pandas as pd
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for t in truth:
+        rows = [(t.step, f"p{t.step}-{g}", "x" * n, r, 0.0)
+                for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
+                for n, r in zip(ns, rs, strict=True)]  # fmt: skip
+        columns = ["step", "prompt", "completion", "right", "advantage"]
+        table = pd.DataFrame(rows, columns=columns)
+        table.to_parquet(folder / f"completions_{t.step:05d}.parquet")
+    return folder
+
+
+def trl_trackio(path: Path, truth: list[Truth], config: Mapping[str, Any]) -> Path:
+    """trackio's database: TRL's profile of a step, which nests, and its entry of the log."""
+    import sqlite3
+    from contextlib import closing
+
+    at = "profiling/Time taken: GRPOTrainer."
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("CREATE TABLE metrics (run_name TEXT, step INT, timestamp TEXT, metrics TEXT)")
+        base.execute("CREATE TABLE configs (run_name TEXT, config TEXT)")
+        base.execute("INSERT INTO configs VALUES ('r', ?)", [json.dumps(config)])
+        seen = 0
+        for t in truth:
+            seen += t.tokens
+            made = t.generation_s + t.sync_s
+            rows: list[tuple[int, dict[str, float]]] = [
+                (t.step - 1, {f"{at}sync_weights": t.sync_s}),
+                (t.step - 1, {f"{at}vLLM.generate": t.generation_s}),
+                (t.step - 1, {f"{at}_calculate_rewards": 0.0}),
+                (t.step - 1, {f"{at}_prepare_inputs": made + t.log_prob_s}),
+                (t.step - 1, {f"{at}compute_loss": t.update_s / 3}),
+            ]
+            entry = {f"train/{key}": item for key, item in trl_entry(t).items()}
+            entry |= {"train/num_tokens": seen, "train/global_step": t.step}
+            rows.append((1000 + t.step, entry))
+            for step, values in rows:
+                base.execute("INSERT INTO metrics VALUES ('r', ?, '', ?)",
+                             [step, json.dumps(values)])  # fmt: skip
+        base.commit()
+    return path
+
+
 # slime
 
 
 def slime_lines(t: Truth) -> list[str]:
-    """observability/rollout_metrics.py and train_metric_utils.py: two lines a step."""
+    """observability/rollout_metrics.py and train_metric_utils.py and log_utils.py: three lines a
+    step."""
     made = (
         f"{{'rollout/response_len/mean': np.float64({t.mean}), "
         f"'rollout/response_len/median': 50.0, "
@@ -206,14 +262,23 @@ def slime_lines(t: Truth) -> list[str]:
         "perf/log_probs_time": t.log_prob_s,
         "perf/actor_train_time": t.update_s,
         "perf/train_time": t.log_prob_s + t.update_s,
-        "perf/update_weights_time": t.sync_s,
+        "perf/update_weights_time": t.moved_s,
+        **(
+            {"perf/sleep_time": t.switch_s / 2, "perf/wake_up_time": t.switch_s / 2}
+            if t.switch_s is not None
+            else {}
+        ),
         "perf/step_time": t.generation_s + 0.25 + t.log_prob_s + t.update_s,
     }
+    share = {"rollout/response_lengths": t.mean, "rollout/total_lengths": t.mean + PROMPT,
+             "rollout/truncated": t.cut, "rollout/raw_reward": 0.123}  # fmt: skip
     return [
         f"\x1b[36m(RolloutManager pid=7, ip=10.0.0.3)\x1b[0m [2026-08-01 10:00:00] "
         f"rollout_metrics.py:268 - perf {t.step}: {made}",
         f"\x1b[36m(MegatronTrainRayActor pid=9)\x1b[0m [2026-08-01 10:00:09] "
         f"train_metric_utils.py:401 - perf {t.step}: {trained}",
+        f"\x1b[36m(MegatronTrainRayActor pid=9)\x1b[0m [2026-08-01 10:00:09] log_utils.py:54 - "
+        f"rollout {t.step}: {share}",
     ]
 
 
@@ -248,8 +313,8 @@ def nemo_values(t: Truth, asynchronous: bool = False) -> dict[str, float]:
         f"timing/train/{made}": t.generation_s,
         "timing/train/policy_and_reference_logprobs": t.log_prob_s,
         "timing/train/policy_training": t.update_s,
-        "timing/train/prepare_for_generation/total": t.sync_s + 0.1,
-        "timing/train/prepare_for_generation/transfer_and_update_weights": t.sync_s,
+        "timing/train/prepare_for_generation/total": t.sync_s + (t.switch_s is None) * 0.1,
+        "timing/train/prepare_for_generation/transfer_and_update_weights": t.moved_s,
         "timing/train/total_step_time": t.step_s,
         "train/mean_gen_tokens_per_sample": t.mean,
         "train/max_gen_tokens_per_sample": float(max(t.flat)),
@@ -302,9 +367,9 @@ def prime_metrics(path: Path, truth: list[Truth]) -> Path:
                      "train/agg/effective/num_output_tokens/max": max(t.flat),
                      "train/agg/effective/num_output_tokens/min": min(t.flat)})  # fmt: skip
         rows.append({"step": t.step, "time": 1e9 + t.step, "time/step": t.step_s,
-                     "time/wait_for_batch": t.generation_s, "time/forward_backward": t.update_s,
-                     "time/broadcast_weights": t.sync_s, "perf/mfu": 30.0,
-                     "perf/throughput": 1.0})  # fmt: skip
+                     "time/wait_for_batch": t.wait_s or t.generation_s,
+                     "time/forward_backward": t.update_s, "time/broadcast_weights": t.sync_s,
+                     "perf/mfu": 30.0, "perf/throughput": 1.0})  # fmt: skip
     return lines(path, rows)
 
 
@@ -341,7 +406,7 @@ def prime_traces(folder: Path, truth: list[Truth], episodes: bool = True) -> Pat
 def areal_values(t: Truth) -> dict[str, float]:
     """trainer/rl_trainer.py."""
     return {"timeperf/rollout": t.generation_s, "timeperf/recompute_logp": t.log_prob_s,
-            "timeperf/train_step": t.update_s, "timeperf/update_weights": t.sync_s,
+            "timeperf/train_step": t.update_s, "timeperf/update_weights": t.moved_s,
             "rollout/reward": t.reward, "ppo_actor/seq_len/avg": t.mean + PROMPT,
             "ppo_actor/prompt_len/avg": float(PROMPT)}  # fmt: skip
 
@@ -407,6 +472,12 @@ def skyrl_console(t: Truth) -> str:
     return f"{head}Step {t.step}: \n{shown}"
 
 
+def openrlhf_console(t: Truth) -> str:
+    """trainer/ppo_trainer.py: through the logger of its actor."""
+    return (f"\x1b[36m(PPOTrainer pid=31)\x1b[0m 2026-08-13 10:00:00.000 INFO     "
+            f"Global step {t.step}: {openrlhf_values(t)}")  # fmt: skip
+
+
 def openrlhf_values(t: Truth) -> dict[str, float]:
     """trainer/ppo_trainer.py."""
     phases = (t.generation_s, t.log_prob_s, t.update_s, t.sync_s)
@@ -420,7 +491,8 @@ def openrlhf_values(t: Truth) -> dict[str, float]:
 def roll_values(t: Truth) -> dict[str, float]:
     """pipeline/rlvr/rlvr_pipeline.py."""
     return {"time/step_generate": t.generation_s, "time/old_log_probs": t.log_prob_s,
-            "time/step_train": t.update_s, "time/step_model_update": t.sync_s,
+            "time/step_train": t.update_s, "time/step_model_update": t.moved_s,
+            **({} if t.switch_s is None else {"time/step_stop_server": t.switch_s}),
             "time/step_total": t.step_s, "tokens/response_length/mean": t.mean,
             "tokens/response_length/max": float(max(t.flat)),
             "tokens/response_length/min": float(min(t.flat)),

@@ -11,6 +11,7 @@ utils/perf_tracer.py (0.5 to 1.0). Traps held here:
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 
@@ -32,7 +33,7 @@ from calibration.logs.readers.stack import (
     tokens,
     whole,
 )  # fmt: skip
-from calibration.logs.settings import Settings, value
+from calibration.logs.settings import Setting, Settings, value
 
 _T = "timeperf/"
 _METRICS = {
@@ -71,6 +72,31 @@ _SETTINGS = {
     "run.steps": ("total_train_steps",),
     "engine.max_seqs": ("sglang.max_running_requests", "vllm.max_num_seqs"),
 }
+
+_PART = re.compile(r"(?:[a-z]+[.:])?\(?(?:attn:)?((?:[dtpce]\d{1,5})+)(?:\|ffn:[a-z\d]+)?\)?")
+
+
+def _implied(settings: Settings) -> Iterable[Setting]:
+    """What ``allocation_mode`` says (areal/api/alloc_mode.py): ``sglang:d4t2+fsdp:d8`` is four
+    engines of two GPUs, and a trainer on eight others; with ``|`` in the place of ``+``, on the
+    same."""
+    mode = settings.get("run.mode")
+    found = re.fullmatch(
+        rf"({_PART.pattern})([+|])({_PART.pattern})", str(value(settings, "run.mode"))
+    )
+    if mode is None or found is None:
+        return
+    engines, trainer = _sizes(found[2]), _sizes(found[5])
+    yield mode.implies("cluster.replicas", engines["d"])
+    yield mode.implies("cluster.tensor_parallel", engines["t"])
+    yield mode.implies("cluster.trainer_gpus", math.prod(trainer[kind] for kind in "dtpc"))
+    yield mode.implies("run.rollout_gpus", math.prod(engines[kind] for kind in "dtp"))
+    yield mode.implies("run.colocated", found[3] == "|")
+
+
+def _sizes(dims: str) -> dict[str, int]:
+    return dict.fromkeys("dtpce", 1) | {k: int(n) for k, n in re.findall(r"([dtpce])(\d+)", dims)}
+
 
 _HEADER = re.compile(r"Train step (\d{1,12})/\d+ done")
 _CELLS = re.compile(rf"[│|]\s*([A-Za-z][\w./@ -]*?)\s*[│|]\s*({PLAIN})\s*(?=[│|])")
@@ -197,6 +223,7 @@ STACK = Stack(
     console=_Tables,
     dumps=(Dump(_fits, _rollouts), Dump(_is_session, _session)),
     overlapped=_overlapped,
+    implied=_implied,
     derive=_derive,
     advice=_ADVICE,
     how={

@@ -32,7 +32,8 @@ from calibration.logs.readers.stack import (
     tokens,
     total,
 )  # fmt: skip
-from calibration.logs.settings import Settings, value
+from calibration.logs.settings import Setting, Settings, value
+from calibration.logs.settings import whole as setting
 
 _T = "timing/train/"
 _METRICS = {
@@ -146,6 +147,22 @@ def _figure(text: str) -> float:
         raise RecordError(f"{text} is no number") from None
 
 
+def _implied(settings: Settings) -> Iterable[Setting]:
+    """The cluster's nodes are those of both roles (setup in algorithms/grpo.py): engines apart take
+    theirs from one node's GPUs, or from the nodes."""
+    apart = settings.get("run.colocated")
+    nodes, each = (setting(settings, f"run.{name}") for name in ("nodes", "gpus_per_node"))
+    if apart is None or apart.value is not False or not nodes or not each:
+        return
+    taken = setting(settings, "run.rollout_nodes") or 1
+    per = setting(settings, "run.rollout_gpus_per_node") or each
+    engines = taken * per
+    left = each - engines if nodes == 1 else (nodes - taken) * each
+    if left > 0:
+        yield apart.implies("run.rollout_gpus", engines)
+        yield apart.implies("cluster.trainer_gpus", left)
+
+
 def _overlapped(rows: Iterable[Raw], settings: Settings) -> bool:
     return value(settings, "run.asynchronous") is True or any(
         f"{_T}exposed_generation" in row for row in rows
@@ -239,6 +256,7 @@ STACK = Stack(
     console=_Blocks,
     dumps=(Dump(_fits, _rollouts, one_file_a_step=True),),
     overlapped=_overlapped,
+    implied=_implied,
     derive=_derive,
     advice=_ADVICE,
     how={

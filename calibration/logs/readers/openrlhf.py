@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from calibration.logs.readers.consoles import DictConsole
 from calibration.logs.readers.stack import Raw, Row, Stack
-from calibration.logs.settings import Settings, value
+from calibration.logs.settings import Setting, Settings, value
 from calibration.logs.settings import whole as setting
 
 _T = "timing/"
@@ -45,6 +45,18 @@ _SETTINGS = {
     "run.algorithm": ("advantage_estimator", "algo.advantage_estimator"),
     "run.filter_groups": ("dynamic_filtering", "algo.dynamic_filtering_enable"),
 }
+
+
+def _implied(settings: Settings) -> Iterable[Setting]:
+    """Engines without ``--colocate_all_models`` have GPUs of their own."""
+    engines = settings.get("cluster.replicas")
+    count = setting(settings, "cluster.replicas")
+    if engines is None or count is None or "run.colocated" in settings:
+        return
+    yield engines.implies("run.colocated", False)
+    yield engines.implies(
+        "run.rollout_gpus", count * (setting(settings, "cluster.tensor_parallel") or 1)
+    )
 
 
 def _overlapped(rows: Iterable[Raw], settings: Settings) -> bool:
@@ -86,6 +98,7 @@ STACK = Stack(
     cue=b"Global step ",
     console=lambda: DictConsole(r"\bGlobal step (?P<step>\d{1,12}): ?(?=\{)"),
     overlapped=_overlapped,
+    implied=_implied,
     derive=_derive,
     advice=_ADVICE,
     how={

@@ -28,7 +28,8 @@ from calibration.logs.readers.stack import (
     real,
     whole,
 )  # fmt: skip
-from calibration.logs.settings import Settings, value
+from calibration.logs.settings import Setting, Settings, value
+from calibration.logs.settings import whole as setting
 
 _T = "time/"
 _METRICS = {
@@ -71,7 +72,42 @@ _SETTINGS = {
     "run.strategy": ("actor_train.strategy_args.strategy_name",),
     "run.algorithm": ("adv_estimator",),
     "run.steps": ("max_steps",),
+    "run.trainer_devices": ("actor_train.device_mapping",),
+    "run.rollout_devices": ("actor_infer.device_mapping",),
 }  # fmt: skip
+
+_RANGE = re.compile(r"list\(range\((?:(\d{1,6}),)?(\d{1,6})\)\)|\[([\d,]{1,5000})\]")
+
+
+def _devices(text: object) -> frozenset[int]:
+    """Of a ``device_mapping``, which is Python that is not run: ``list(range(0,8))``, a list of
+    numbers, or a sum of these; none for any other."""
+    found: set[int] = set()
+    for part in str(text).replace(" ", "").replace("])", "]").replace("([", "[").split("+"):
+        one = _RANGE.fullmatch(part)
+        if one is None:
+            return frozenset()
+        if one[3] is None:
+            found.update(range(int(one[1] or 0), int(one[2])))
+        else:
+            found.update(int(number) for number in one[3].split(",") if number)
+    return frozenset(found)
+
+
+def _implied(settings: Settings) -> Iterable[Setting]:
+    """The device mappings name the GPUs of either role; nothing says how many nodes there are."""
+    trainer, engines = (settings.get(f"run.{name}_devices") for name in ("trainer", "rollout"))
+    if trainer is None or engines is None:
+        return
+    trains, rolls = _devices(trainer.value), _devices(engines.value)
+    if not trains or not rolls:
+        return
+    tensor = setting(settings, "cluster.tensor_parallel") or 1
+    yield engines.implies("cluster.replicas", max(len(rolls) // tensor, 1))
+    yield engines.implies("run.rollout_gpus", len(rolls))
+    yield trainer.implies("cluster.trainer_gpus", len(trains))
+    yield engines.implies("run.colocated", not trains.isdisjoint(rolls))
+
 
 _TAG = re.compile(r"metrics_tag: (?=\{)")
 
@@ -146,6 +182,7 @@ STACK = Stack(
     console=_Lines,
     dumps=(Dump(_fits, _rollouts),),
     overlapped=_overlapped,
+    implied=_implied,
     derive=_derive,
     advice=_ADVICE,
     how={

@@ -3,7 +3,8 @@
 Keys: slime/observability/rollout_metrics.py, train_metric_utils.py; samples: slime/utils/types.py
 and trace_utils.py (0.1.0 to 0.3.1). Traps held here:
 
-- a step has two rows, the rollout manager's and the trainer's;
+- a step has two rows, the rollout manager's and the trainer's, and a third, ``rollout N: {...}``
+  (log_utils.py), which alone tells how long prompts are;
 - ``perf/step_time`` is the wait and the training, without the weights' way and sleep;
 - ``response_length`` holds what tools wrote (loss_mask 0).
 """
@@ -16,6 +17,7 @@ from typing import Any
 from calibration.logs.readers.consoles import DictConsole
 from calibration.logs.readers.stack import (
     Dump,
+    Metrics,
     Origin,
     Raw,
     Record,
@@ -58,6 +60,7 @@ _METRICS = {
     "min_request_s": ("perf/request/e2e_latency/min",),
     "tokens_per_gpu_s": ("perf/tokens_per_gpu_per_sec",),
 }
+_OWN, _BOTH = "rollout/response_lengths", "rollout/total_lengths"
 _SLEEP = ("perf/sleep_time", "perf/wake_up_time")
 _SETTINGS = {
     "model": ("hf-checkpoint", "hf_checkpoint"),
@@ -83,6 +86,22 @@ _SETTINGS = {
 }
 
 
+class _Lines(DictConsole):
+    """``perf N: {...}`` of two writers; of ``rollout N: {...}`` the lengths alone: the rest is what
+    the others say, averaged otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__(r"\b(?:perf|rollout) (?P<step>\d{1,12}): ?(?=\{)")
+
+    def feed(self, line: int, text: str) -> Iterable[Metrics]:
+        """The row of a line."""
+        for row in super().feed(line, text):
+            if any(key.startswith("perf/") for key in row.values):
+                yield row
+            elif lengths := {k: row.values[k] for k in (_OWN, _BOTH) if k in row.values}:
+                yield Metrics(row.step, lengths, row.line)
+
+
 def _overlapped(rows: Iterable[Raw], settings: Settings) -> bool:
     """train_async.py: the trainer waits for less than the rollouts take."""
     if value(settings, "run.colocated") is True:
@@ -103,6 +122,8 @@ def _derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
         row["switch_s"] = sum(slept)
     if "checkpoint_s" in row:
         row["checkpoint_inside"] = 0.0
+    if _BOTH in raw and _OWN in raw:
+        row["mean_prompt_tokens"] = max(raw[_BOTH] - raw[_OWN], 0.0)
     if "perf/train_time" in raw and "update_s" not in row:
         row["update_s"] = raw["perf/train_time"]
 
@@ -202,10 +223,10 @@ STACK = Stack(
     marks=("perf/rollout_time", "perf/train_wait_time", "perf/actor_train_time",
            "rollout/response_len/mean"),
     settings=_SETTINGS,
-    also=(*_SLEEP, "perf/train_time"),
-    start=rb"\bperf \d{1,12}: ?\{",
-    cue=b"perf ",
-    console=lambda: DictConsole(r"\bperf (?P<step>\d{1,12}): ?(?=\{)"),
+    also=(*_SLEEP, "perf/train_time", _OWN, _BOTH),
+    start=rb"\b(?:perf|rollout) \d{1,12}: ?\{'",
+    cue=b"{'",
+    console=_Lines,
     dumps=(Dump(_fits, _rollouts, one_file_a_step=True),),
     overlapped=_overlapped,
     derive=_derive,

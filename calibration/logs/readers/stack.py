@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, cast
 
-from calibration.logs.settings import Settings
+from calibration.logs.settings import Setting, Settings
 
 TRAIN = "train/"
 Row = dict[str, float]
@@ -128,6 +128,10 @@ def _nothing_either(rows: Sequence[tuple[Row, Raw]], settings: Settings) -> None
     return
 
 
+def _no_more(settings: Settings) -> Iterable[Setting]:
+    return ()
+
+
 def _as_it_is(values: Raw) -> Raw:
     return values
 
@@ -149,7 +153,8 @@ class Stack:
     training, from all rows, None where the log does not tell (then it counts as so). derive: what
     the keys of a row do not say by themselves. follow: what follows from one row after another, all
     in order. outside: phases that their step's time leaves out. how: what to switch on for a level.
-    console_counts: whether their console names no step, so that its rows are only counted.
+    implied: settings that others of theirs imply, which count before those. console_counts: whether
+    their console names no step, so that its rows are only counted.
     dumps_again: whether an update on the same rollouts dumps them again.
     pads: whether updates pad every rollout to the longest of the batch.
     tool_tokens_inside: whether their length of a response holds what tools wrote. advice: their
@@ -169,6 +174,7 @@ class Stack:
     overlapped: Callable[[Iterable[Raw], Settings], bool | None] = _never
     derive: Callable[[Row, Raw, Settings, bool], None] = _nothing
     follow: Callable[[Sequence[tuple[Row, Raw]], Settings], None] = _nothing_either
+    implied: Callable[[Settings], Iterable[Setting]] = _no_more
     outside: frozenset[str] = frozenset()
     how: Mapping[int, str] = field(default_factory=dict)
     console_counts: bool = False

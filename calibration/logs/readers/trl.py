@@ -35,7 +35,7 @@ from calibration.logs.readers.stack import (
     real,
     whole,
 )  # fmt: skip
-from calibration.logs.settings import Settings
+from calibration.logs.settings import Setting, Settings, value
 from calibration.logs.settings import whole as setting
 
 PROFILE = "profiling/Time taken: GRPOTrainer."
@@ -69,6 +69,7 @@ _SETTINGS = {
     "workload.max_new_tokens": ("max_completion_length",),
     "cluster.tensor_parallel": ("vllm_tensor_parallel_size",),
     "run.mode": ("vllm_mode",),
+    "run.engine": ("use_vllm",),
     "run.batch_rollouts": ("generation_batch_size",),
     "run.micro_batch_rollouts": ("per_device_train_batch_size",),
     "run.gradient_accumulation": ("gradient_accumulation_steps",),
@@ -80,6 +81,29 @@ _SETTINGS = {
     "run.logging_steps": ("logging_steps",),
     "run.steps": ("max_steps",),
 }
+
+
+def _implied(settings: Settings) -> Iterable[Setting]:
+    """How many GPUs: a batch is as many rollouts a GPU as its passes hold, times the GPUs. Without
+    vLLM each of them generates, whatever ``vllm_mode`` is."""
+    engine, batch = settings.get("run.engine"), settings.get("run.batch_rollouts")
+    alone = engine is not None and engine.value is False
+    if engine is not None and alone:
+        yield engine.implies("run.mode", "transformers")
+    counts = [setting(settings, f"run.{name}") for name in (
+        "batch_rollouts", "micro_batch_rollouts", "generation_every"
+    )]  # fmt: skip
+    if batch is None or not all(counts):
+        return
+    rollouts, rows, passes = (count or 1 for count in counts)
+    gpus = rollouts // (rows * passes)
+    if gpus < 1 or gpus * rows * passes != rollouts:
+        return
+    yield batch.implies("cluster.trainer_gpus", gpus)
+    if alone or value(settings, "run.mode") == "colocate":
+        tensor = 1 if alone else setting(settings, "cluster.tensor_parallel") or 1
+        yield batch.implies("cluster.replicas", max(gpus // tensor, 1))
+
 
 _ROW = re.compile(r"\{'loss': ")
 
@@ -199,6 +223,7 @@ STACK = Stack(
     console=_Lines,
     dumps=(Dump(_fits, _rollouts, one_file_a_step=True),),
     overlapped=_overlapped,
+    implied=_implied,
     derive=_derive,
     follow=_follow,
     console_counts=True,

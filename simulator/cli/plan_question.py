@@ -1,0 +1,97 @@
+"""The flags of ``rollcast plan``, put into the scenario's section ``plan``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from simulator.errors import ScenarioError
+from simulator.scenario.file import RawScenario
+
+
+def with_flags(
+    raw: RawScenario,
+    run: str | None = None,
+    choose: Sequence[str] = (),
+    limits: Sequence[str] = (),
+    objective: str | None = None,
+    quality: Sequence[str] = (),
+) -> RawScenario:
+    """The scenario with the question that the command line asks: what a flag says stands in place
+    of what the section says of it. Raises ScenarioError naming the flag."""
+    section = raw.data.get("plan")
+    plan: dict[str, Any] = dict(section) if isinstance(section, Mapping) else {}
+    if section is not None and not isinstance(section, Mapping):
+        return raw  # said when it is read
+    said: dict[str, str] = {}
+    if run is not None:
+        plan["run"] = _pairs(run.split(","), "--run", "steps=500, or prompts=40000,epochs=2")
+        said["plan.run"] = "--run"
+    if limits:
+        found = _pairs(limits, "--limit", "hours=120")
+        plan["limits"] = {**_mapping(plan.get("limits")), **found}
+        said |= {f"plan.limits.{key}": "--limit" for key in found}
+    if quality:
+        found = _pairs(quality, "--quality", "april=1.05")
+        plan["quality"] = {**_mapping(plan.get("quality")), **found}
+        said |= {f"plan.quality.{key}": "--quality" for key in found}
+    if choose:
+        listed = parse_choose(choose)
+        plan["choose"] = {**_mapping(plan.get("choose")), **listed}
+        said |= {f"plan.choose.{key}": "--choose" for key in listed}
+    if objective is not None:
+        plan["objective"] = objective
+        said["plan.objective"] = "--objective"
+    if not said:
+        return raw
+    return RawScenario(
+        {**raw.data, "plan": plan}, raw.lines, raw.name, raw.folder,
+        {**raw.overridden, **said}, raw.modules,
+    )  # fmt: skip
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _pairs(texts: Sequence[str], flag: str, example: str) -> dict[str, Any]:
+    """``key=value`` each, the value read as YAML."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise ScenarioError(flag, f"{text!r} is not of the form key=value, such as {example}")
+        if key in found:
+            raise ScenarioError(flag, f"{key} is given twice")
+        found[key] = _value(value, flag)
+    return found
+
+
+def parse_choose(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """``key=value,value,...`` as lists of values read as YAML; ``key=key=value,value,...`` for keys
+    that take each value together. Raises ScenarioError (``--choose``)."""
+    flag, found = "--choose", dict[str, list[Any]]()
+    for text in texts:
+        *keys, values = text.split("=")
+        key = "=".join(part.strip() for part in keys)
+        if not all(key.split("=")):
+            raise ScenarioError(flag, f"{text!r} is not of the form key=value,value")
+        if key in found:
+            raise ScenarioError(flag, f"{key} is given twice")
+        if "policy" in key.split("="):
+            raise ScenarioError(flag, "give each policy with a --policy of its own")
+        listed = _value(f"[{values}]", flag)
+        if not isinstance(listed, list) or not listed:
+            raise ScenarioError(flag, f"{key} has no values")
+        found[key] = listed
+    return found
+
+
+def _value(text: str, flag: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ScenarioError(flag, f"cannot read {text!r}") from None

@@ -1,0 +1,164 @@
+"""What would change a plan's answer: a price, the spread of lengths, a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from simulator.errors import ScenarioError
+from simulator.options import read
+from simulator.planner import words
+from simulator.planner.answer import Row
+from simulator.planner.measure import Failure, Measured, Task
+from simulator.planner.whole_run import bill
+from simulator.workload.length_specs import LARGEST_SD, DrawnLengths, PresetLengths
+
+if TYPE_CHECKING:
+    from simulator.planner.planner import Question
+    from simulator.scenario.file import RawScenario
+
+SPREADS = (0.7, 1.4)
+"""Factors on the spread of lengths, at the same mean, that the answer is tried under."""
+
+NEAR = 0.5
+"""A price that would have to fall by more is not spoken of."""
+
+
+class Simulator(Protocol):
+    """Who makes simulations."""
+
+    def simulate(self, what: str, tasks: Sequence[Task]) -> list[Measured | Failure]:
+        """Their results, in order."""
+        ...
+
+
+def what_would_change(
+    search: Simulator, asked: Question, best: Row, finalists: Sequence[Row], rows: Sequence[Row]
+) -> tuple[str, ...]:
+    """Sentences, each of one thing that would change the answer, or would not."""
+    found = [*_prices(asked, best, rows), *_limits(asked, best, rows)]
+    found += _spread(search, asked, best, finalists)
+    return tuple(found)
+
+
+def _prices(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
+    """By which price another kind of GPU would win."""
+    if asked.aim.objective not in ("usd", "balanced") or best.bill.usd is None:
+        return []
+    found = []
+    kinds = {row.setup.gpu for row in rows} - {best.setup.gpu}
+    for kind in sorted(kinds):
+        others = [row for row in rows if row.setup.gpu == kind and not row.beyond]
+        if not others or others[0].setup.usd_per_gpu_hour is None:
+            continue
+        other = others[0]  # best first
+        factor = asked.aim.value(best.bill) / asked.aim.value(other.bill)
+        if 1 - factor < NEAR:
+            now = other.setup.usd_per_gpu_hour
+            assert now is not None
+            found.append(
+                f"{kind} would win below ${now * factor:.2f} an hour (now ${now:.2f}): "
+                f"{other.choice.policy} on {words.setup(other)}."
+            )
+    return found
+
+
+def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
+    """What a limit costs: the best choice that breaks it alone."""
+    found = []
+    aim = asked.aim
+    for name in ("hours", "usd", "gpus", "staleness"):
+        limit = getattr(aim.limits, name)
+        if limit is None:
+            continue
+        for row in sorted(rows, key=lambda row: aim.value(row.bill)):
+            broken = [each for each, _ in aim.beyond(row.setup, row.measured, row.bill)]
+            if broken == [name] and aim.value(row.bill) < aim.value(best.bill):
+                less = 1 - aim.value(row.bill) / aim.value(best.bill)
+                found.append(
+                    f"Without the limit of {name} ({limit:g}), {row.choice.policy} on "
+                    f"{words.setup(row)} would take {less:.0%} less "
+                    f"({words.takes(row, intervals=False)})."
+                )
+                break
+    stale = best.measured.staleness_max
+    if stale > 0:
+        fresh = [row for row in rows if row.measured.staleness_max == 0 and not row.beyond]
+        if fresh:
+            more = aim.value(fresh[0].bill) / aim.value(best.bill) - 1
+            found.append(
+                f"On-policy, {fresh[0].choice.policy} on {words.setup(fresh[0])} is the best, "
+                f"{more:.0%} more ({words.takes(fresh[0], intervals=False)})."
+            )
+    return found
+
+
+def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[Row]) -> list[str]:
+    """Whether the finalists change places where lengths spread less, or more."""
+    others = [row for row in finalists if row.choice.said != best.choice.said]
+    if not others or not asked.intervals:
+        return []
+    found = []
+    for factor in SPREADS:
+        more = spread_by(asked.raw, factor)
+        if more is None:
+            return []
+        those = [best, *others]
+        tasks = [Task(row.choice, asked.rungs.second, more) for row in those]
+        values = []
+        for row, result in zip(those, search.simulate("other lengths", tasks), strict=True):
+            if isinstance(result, Failure):
+                values.append(float("inf"))
+                continue
+            values.append(asked.aim.value(_bill(asked, row, result)))
+        winner = min(range(len(those)), key=lambda i: (values[i], i))
+        if winner and values[winner] < 0.99 * values[0]:
+            word = "less" if factor < 1 else "more"
+            row = those[winner]
+            found.append(
+                f"Were lengths spread {word} ({factor:g} times the log spread, same mean), "
+                f"{row.choice.policy} on {words.setup(row)} would win by "
+                f"{values[0] / values[winner] - 1:.0%}."
+            )
+    if not found:
+        low, high = SPREADS
+        found.append(f"Lengths spread {low:g} to {high:g} times as much would not change it.")
+    return found
+
+
+def _bill(asked: Question, row: Row, m: Measured) -> Any:
+    return bill(
+        asked.work,
+        step_s=m.step_s,
+        fill_s=m.fill_s,
+        taken=m.taken,
+        used=m.used,
+        trained=m.trained,
+        gpus=row.setup.gpus,
+        usd_per_gpu_hour=row.setup.usd_per_gpu_hour,
+        quality=row.quality,
+    )
+
+
+def spread_by(raw: RawScenario, factor: float) -> dict[str, Any] | None:
+    """Settings under which the log of lengths spreads ``factor`` times as much, between and within
+    prompts, about the same mean (but for the cap); None where lengths are not drawn from one
+    family."""
+    lengths = (raw.data.get("workload") or {}).get("lengths")
+    try:
+        if isinstance(lengths, dict) and "preset" in lengths:
+            components = read(PresetLengths, lengths, PresetLengths.FIELD).model().components
+        else:
+            components = read(DrawnLengths, lengths, DrawnLengths.FIELD).model().components
+    except ScenarioError:
+        return None
+    if len(components) != 1:
+        return None
+    [one] = components
+    variance = one.between_sd**2 + one.within_sd**2
+    median = one.median_tokens * 2.718281828459045 ** (-(factor**2 - 1) * variance / 2)
+    return {
+        "workload.lengths.median_tokens": median,
+        "workload.lengths.between_sd": min(factor * one.between_sd, LARGEST_SD),
+        "workload.lengths.within_sd": min(factor * one.within_sd, LARGEST_SD),
+    }

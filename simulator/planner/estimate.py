@@ -1,0 +1,191 @@
+"""What can be said of a choice without simulating it: what it holds, and about how long a step is.
+
+The estimate prices the mean update by the choice's own costs, and rollouts by one replica that runs
+its share: as a fluid that drains where a step waits for every rollout (the tail), at a constant
+number in flight where rollouts are carried over or run on. It is no forecast; it says in which
+order choices are worth a simulation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs.base import CostModel, Iteration, TrainLoad
+from simulator.errors import RollcastError
+from simulator.plan import AllDone, StepPlan
+from simulator.planner.choices import Choice
+from simulator.planner.measure import Failure, Setup, setup_of
+from simulator.scenario.file import RawScenario
+from simulator.scenario.scenario import Scenario
+
+SAMPLED_GROUPS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """About how long a mean step of a choice is, and the parts of it, seconds. taken, used,
+    trained: as in `simulator.planner.measure.Measured`."""
+
+    setup: Setup
+    step_s: float
+    rollout_s: float
+    train_s: float
+    between_s: float
+    taken: float
+    used: float
+    trained: float
+
+
+def estimate(raw: RawScenario, choice: Choice) -> Estimate | Failure:
+    """The estimate of a choice, or why it cannot be run: its weights do not fit, say."""
+    try:
+        scenario = choice.scenario(raw)
+        return estimated(scenario)
+    except RollcastError as error:
+        return Failure(str(error))
+
+
+def estimated(scenario: Scenario) -> Estimate:
+    """The estimate of a scenario's steps. Raises ScenarioError for what does not fit."""
+    plan = scenario.policy.plan(scenario.plan, scenario.policy.init())
+    plan.check()
+    scenario.world()
+    batch, cost = plan.batch, scenario.cost
+    prompts, lengths = _sample(scenario, batch.group_size)
+    selected = plan.select[-1].keep if plan.select else batch.group_size
+    rows = np.arange(batch.groups) % len(lengths)
+    load = TrainLoad(
+        [(int(prompts[row]), lengths[row, :selected].tolist()) for row in rows],
+        shared_prefix=plan.layout == "shared_prefix",
+    )
+    train_s = cost.train(load).total_s
+    rollout_s = _rollout_s(scenario, plan, prompts, lengths)
+    between_s = cost.sync_s / plan.sync_every
+    if scenario.shape.colocated:
+        between_s += cost.switch_to_train_s + cost.switch_to_rollout_s
+    if plan.overlaps and not scenario.shape.colocated:
+        step_s = max(rollout_s, train_s) + between_s
+    else:
+        step_s = rollout_s + train_s + between_s
+    taken = float(batch.groups * batch.group_size)
+    return Estimate(
+        setup_of(scenario), step_s, rollout_s, train_s, between_s, taken, float(batch.groups),
+        float(batch.groups * selected),
+    )  # fmt: skip
+
+
+def _sample(scenario: Scenario, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Prompt tokens, shape (groups,), and response tokens, shape (groups, size), of the first
+    groups."""
+    workload = scenario.workload
+    count = min(SAMPLED_GROUPS, max(32, scenario.plan.batch.groups))
+    key = (repr(scenario.raw.data.get("workload")), str(scenario.raw.folder), scenario.seed)
+    return _drawn(key, _Held(workload), count, size)
+
+
+class _Held:
+    """A workload as an argument that a cache does not look at: its key says all."""
+
+    def __init__(self, workload: object) -> None:
+        self.workload = workload
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@lru_cache(maxsize=16)
+def _drawn(
+    key: tuple[str, str, int], held: _Held, count: int, size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    draws = []
+    for group in range(count):
+        try:
+            draws.append(held.workload.draw(group, size))  # type: ignore[attr-defined]
+        except RollcastError:  # a trace that is not repeated is at its end
+            if not draws:
+                raise
+            break
+    prompts = np.array([draw.prompt_tokens for draw in draws])
+    return prompts, np.array([draw.new_tokens for draw in draws])
+
+
+def _rollout_s(
+    scenario: Scenario, plan: StepPlan, prompts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> float:
+    """Seconds of the rollout phase: of one replica's share."""
+    replicas, engine = scenario.shape.replicas, scenario.engine
+    size = plan.batch.group_size
+    rollouts = plan.batch.groups * size
+    per_replica = max(rollouts / replicas, 1.0)
+    mean, prompt = float(lengths.mean()), float(prompts.mean())
+    held = prompt / (size if engine.prefix_caching else 1) + mean / 2
+    room = max(1.0, min(engine.max_seqs, engine.kv_tokens / held))
+    speed = _Speed(scenario.cost, prompt + mean / 2, room)
+    copies = 1 if engine.prefix_caching else size
+    prefill_s = plan.batch.groups / replicas * copies * _prefill_s(scenario, prompt)
+    carries = plan.keeps_running or plan.unfinished == "resume" or plan.launch.refill != "none"
+    if carries and not isinstance(plan.stop, AllDone):
+        in_flight = plan.launch.groups_in_wave(plan.batch) * size / replicas
+        if plan.launch.refill == "none":
+            in_flight = max(per_replica, in_flight - per_replica / 2)
+        return per_replica * mean / speed.tokens_per_s(in_flight) + prefill_s
+    wave = plan.launch.groups_in_wave(plan.batch)
+    return _drained_s(_phase_lengths(lengths, wave), plan, replicas, speed, room) + prefill_s
+
+
+def _phase_lengths(lengths: NDArray[np.int64], wave: int) -> NDArray[np.int64]:
+    return lengths[np.arange(wave) % len(lengths)]
+
+
+def _drained_s(
+    wave: NDArray[np.int64], plan: StepPlan, replicas: int, speed: _Speed, room: float
+) -> float:
+    """Seconds until the phase ends: every rollout of a wave, shape (groups, size), or enough
+    groups. What does not fit in at once goes at the full replica's speed before the rest drains."""
+    longest = np.sort(wave.max(axis=1))
+    last = longest[min(plan.batch.groups, len(longest)) - 1]
+    if isinstance(plan.stop, AllDone):
+        last = longest[-1]
+    own = np.sort(np.minimum(wave.ravel(), last))[::-1][::replicas]
+    crowd = int(min(room, len(own)))
+    bulk_s = float(own[crowd:].sum()) / speed.tokens_per_s(room) if len(own) > crowd else 0.0
+    ends = np.sort(own[:crowd])
+    running = np.arange(len(ends), 0, -1)
+    gained = np.diff(ends, prepend=0)
+    return bulk_s + float(np.sum(gained * speed.iteration_s(running)))
+
+
+def _prefill_s(scenario: Scenario, prompt: float) -> float:
+    """Seconds to compute one prompt, in full iterations."""
+    tokens = scenario.engine.max_batched_tokens
+    whole = max(1, round(tokens / prompt)) if prompt < tokens else 1
+    pairs = whole * int(min(prompt, tokens)) ** 2 // 2
+    work = Iteration(whole, tokens, tokens, max(pairs, 1), whole, tokens)
+    return scenario.cost.mixed_iteration_s(work) * prompt / tokens
+
+
+class _Speed:
+    """A replica's decode iterations at a mean context, between a few numbers of rollouts."""
+
+    def __init__(self, cost: CostModel, context: float, most: float) -> None:
+        points = np.unique(np.rint(np.geomspace(1, max(most, 1), 10)).astype(int))
+        self._points = points
+        self._seconds = np.array(
+            [cost.decode_curve(int(n)).seconds(int(n * context)) for n in points]
+        )
+
+    def iteration_s(self, rollouts: NDArray[np.int64] | float) -> NDArray[np.float64]:
+        """Seconds of an iteration of so many rollouts."""
+        return np.asarray(np.interp(rollouts, self._points, self._seconds))
+
+    def tokens_per_s(self, rollouts: float) -> float:
+        """Tokens a second with so many in flight, or as many as there is room for."""
+        running = float(min(max(rollouts, 1.0), self._points[-1]))
+        return running / float(self.iteration_s(running))

@@ -1,0 +1,34 @@
+"""Points of (hours, cost): which no other beats, and how far the others are off."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def on_front(hours: ArrayLike, cost: ArrayLike) -> NDArray[np.bool_]:
+    """Which points no other is at least as good as in both, and better in one; shape (n,). Points
+    that are the same are on the front together, and those that are not finite never."""
+    h, c = np.asarray(hours, dtype=float), np.asarray(cost, dtype=float)
+    found = np.zeros(len(h), dtype=bool)
+    best, at = np.inf, np.inf
+    for i in np.lexsort((c, h)):
+        if not (np.isfinite(h[i]) and np.isfinite(c[i])):
+            continue
+        if c[i] < best or (c[i] == best and h[i] == at):
+            found[i], best, at = True, c[i], h[i]
+    return found
+
+
+def behind_front(hours: ArrayLike, cost: ArrayLike) -> NDArray[np.float64]:
+    """By which factor both would have to fall for each point to be on the front: 1 for those that
+    are, infinite for those that are not finite; shape (n,)."""
+    h, c = np.asarray(hours, dtype=float), np.asarray(cost, dtype=float)
+    front = np.flatnonzero(on_front(h, c))
+    finite = np.isfinite(h) & np.isfinite(c)
+    far = np.where(finite, 1.0, np.inf)
+    for j in front:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            off = np.minimum(h / h[j], c / c[j])
+        far = np.where(finite, np.maximum(far, off), far)
+    return far

@@ -1,0 +1,97 @@
+"""Workers on a Ray cluster: one task at a time on each of its cores.
+
+The only place that knows Ray (extra ``rollcast[ray]``). A task whose worker or node dies is tried
+again by Ray; one that dies each time is said to have failed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from simulator.errors import ScenarioError
+from simulator.planner.workers import MOST_TRIES, Died, Work
+
+LOCAL = "local"
+"""The address of a Ray that is started here and ends with the plan."""
+
+_AHEAD = 2
+"""Tasks handed over for each core: the next one waits beside the one at work."""
+
+
+def _done(work: Work, task: Any) -> Any:
+    """What a worker does."""
+    return work(task)
+
+
+class OnRay:
+    """The cores of a Ray cluster. address: of its head, ``auto`` for the one that this machine
+    belongs to, `LOCAL` to start one here. cores: of a local one; None is all.
+
+    Raises ScenarioError (``--ray``) where Ray is not installed, or nothing answers.
+    """
+
+    def __init__(self, work: Work, address: str = LOCAL, cores: int | None = None) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise ScenarioError(
+                "--ray", "Ray is not installed; install rollcast[ray], or leave it out"
+            ) from None
+        self._ray = ray
+        self._work, self._address, self._cores = work, address, cores
+        self._begun = False
+        self.count = 1
+
+    def __enter__(self) -> OnRay:
+        ray = self._ray
+        if not ray.is_initialized():
+            try:
+                if self._address == LOCAL:
+                    ray.init(
+                        num_cpus=self._cores, include_dashboard=False, log_to_driver=False,
+                        configure_logging=False,
+                    )  # fmt: skip
+                else:
+                    ray.init(address=self._address, log_to_driver=False, configure_logging=False)
+            except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+                said = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise ScenarioError(
+                    "--ray", f"no Ray cluster answers at {self._address}: {said}"
+                ) from None
+            self._begun = True
+        self.count = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        held = ray.put(self._work)
+
+        remote: Any = ray.remote(_done).options(num_cpus=1, max_retries=MOST_TRIES - 1)
+        self._submit = partial(remote.remote, held)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._begun:
+            with suppress(Exception):  # a cluster that is gone already
+                self._ray.shutdown()
+            self._begun = False
+
+    def results(self, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """As they are done. An error that the work raises is raised here."""
+        ray = self._ray
+        waiting = deque(range(len(tasks)))
+        running: dict[Any, int] = {}
+        while waiting or running:
+            while waiting and len(running) < _AHEAD * self.count:
+                number = waiting.popleft()
+                running[self._submit(tasks[number])] = number
+            [done], _ = ray.wait(list(running), num_returns=1)
+            number = running.pop(done)
+            try:
+                result = ray.get(done)
+            except ray.exceptions.RayTaskError as error:
+                raise (error.cause or error) from None
+            except ray.exceptions.RayError as error:
+                said = str(error).splitlines()[0][:200]
+                result = Died(f"its worker died {MOST_TRIES} times ({said})")
+            yield number, result

@@ -1,0 +1,287 @@
+"""Which choices get a longer simulation: a race in rungs from a few steps to many.
+
+Every choice has an estimate (`simulator.planner.estimate`). The most promising are simulated first,
+for a few steps each; how far the estimates of a policy are off is learnt from those, and the first
+rung ends once no choice that is left could catch up. Then successive halving (Jamieson and
+Talwalkar, AISTATS 2016): those whose interval of the difference to the best still holds zero, and
+those near the front of hours against cost, go on with more steps, under common random numbers. What
+the last rung simulates is exact: what `simulate` says of that many steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.planner.frontier import behind_front
+from simulator.planner.measure import Failure, Measured
+from simulator.planner.whole_run import Bill
+
+Simulate = Callable[[Sequence[tuple[int, int]]], Sequence[Measured | Failure]]
+"""Simulates entrants, each by number and for so many steps; the results in that order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rungs:
+    """How long simulations are, and how many there may be on each rung (`places`)."""
+
+    first: int = 6
+    second: int = 16
+    last: int = 40
+    most: tuple[int, int, int] = (300, 48, 12)
+    of_brute_force: float = 0.1
+
+    def places(self, entrants: int) -> tuple[int, int, int]:
+        """How many may run on each rung: together no more than the budget, a share of the steps
+        that brute force would take, less one long run (the best synchronous choice's, which others
+        are held against); but six, three and two in any case."""
+        budget = (self.of_brute_force * entrants - 1) * self.last
+        last = _within(0.3 * budget / self.last, 2, self.most[2])
+        left = budget - last * self.last
+        second = _within(0.45 * left / self.second, 3, self.most[1])
+        first = _within((left - second * self.second) / self.first, 6, self.most[0])
+        return min(first, entrants), min(second, entrants), min(last, entrants)
+
+
+def _within(wanted: float, least: int, most: int) -> int:
+    return max(least, min(int(wanted), most))
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A choice that can be run. kind: what its estimate may be off by alike, its policy. gpus: that
+    it holds. estimate: of the whole run. bill: of the whole run, from what a simulation measured.
+    """
+
+    kind: str
+    gpus: int
+    estimate: Bill
+    bill: Callable[[Measured], Bill]
+
+
+class Goal(Protocol):
+    """What is best."""
+
+    def value(self, bill: Bill) -> float:
+        """What is to be made least."""
+        ...
+
+    def excess(self, bill: Bill) -> float:
+        """By which factor the hours and the cost are beyond their limits; at most 1 within."""
+        ...
+
+    def barred(self, gpus: int, measured: Measured | None) -> float:
+        """By which factor the GPUs are beyond their limit, and what a simulation, if there is one,
+        says of staleness; at most 1 within. Nothing beyond is on the front."""
+        ...
+
+
+@dataclass(slots=True)
+class Standing:
+    """What the race found. measured: by entrant, the longest simulation of it. failed: entrants
+    that could not be run to the end, and why. final: those of the last rung. steps: simulated, all
+    together."""
+
+    measured: dict[int, Measured] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    final: list[int] = field(default_factory=list)
+    steps: int = 0
+
+
+CLOSE = 0.03
+"""What an entrant must be able to win by for the first rung to try it."""
+
+DOUBT = 2.0
+"""Standard errors of a difference that are not trusted."""
+
+_KNOWN = 3
+"""So many of a kind say how far its estimates are off."""
+
+
+def race(
+    entrants: Sequence[Entrant], goal: Goal, simulate: Simulate, rungs: Rungs, batch: int = 8
+) -> Standing:
+    """Runs the race. batch: entrants simulated at a time on the first rung, so many that workers
+    are busy; the same number gives the same race."""
+    standing = Standing()
+    if not entrants:
+        return standing
+    first, second, last = rungs.places(len(entrants))
+    _look(entrants, goal, simulate, rungs.first, first, batch, standing)
+    for steps, places, mistrust in ((rungs.second, second, 0.05), (rungs.last, last, 0.015)):
+        chosen = _survivors(entrants, goal, standing, places, mistrust)
+        _simulate(simulate, chosen, steps, standing)
+        standing.final = [i for i in chosen if i in standing.measured]
+    return standing
+
+
+def _simulate(simulate: Simulate, chosen: Sequence[int], steps: int, standing: Standing) -> None:
+    results = simulate([(i, steps) for i in chosen])
+    for i, result in zip(chosen, results, strict=True):
+        if isinstance(result, Failure):
+            standing.failed[i] = result.problem
+            standing.measured.pop(i, None)
+        else:
+            standing.measured[i] = result
+            standing.steps += result.steps
+
+
+def _look(
+    entrants: Sequence[Entrant],
+    goal: Goal,
+    simulate: Simulate,
+    steps: int,
+    places: int,
+    batch: int,
+    standing: Standing,
+) -> None:
+    """The first rung: in order of promise, until none that is left could win."""
+    kinds = sorted({entrant.kind for entrant in entrants})
+    left = set(range(len(entrants)))
+    while left and len(standing.measured) + len(standing.failed) < places:
+        hopes = _hopes(entrants, standing, kinds)
+        near = _nearness(entrants, goal, standing, hopes)
+        known = dict.fromkeys(kinds, 0)
+        for i in standing.measured:
+            known[entrants[i].kind] += 1
+        order = sorted(left, key=lambda i: (near[i], i))
+        chosen = [i for i in order if near[i] <= 1.0 + CLOSE]
+        for kind in kinds:  # each kind is tried, lest an estimate condemn it
+            if known[kind] < min(2, places // max(len(kinds), 1)):
+                chosen = [i for i in order if entrants[i].kind == kind][:1] + chosen
+        chosen = list(dict.fromkeys(chosen))
+        room = places - len(standing.measured) - len(standing.failed)
+        chosen = chosen[: min(batch, room)]
+        if not chosen:
+            return
+        _simulate(simulate, chosen, steps, standing)
+        left.difference_update(chosen)
+
+
+def _hopes(
+    entrants: Sequence[Entrant], standing: Standing, kinds: Sequence[str]
+) -> dict[str, float]:
+    """By kind, the factor that turns an estimate of the hours into the least that they may be."""
+    found = {}
+    for kind in kinds:
+        ratios = [
+            entrants[i].bill(result).hours / entrants[i].estimate.hours
+            for i, result in standing.measured.items()
+            if entrants[i].kind == kind
+        ]
+        if len(ratios) < _KNOWN:
+            found[kind] = min([0.9, *ratios])
+        else:
+            found[kind] = float(np.mean(ratios) - 1.5 * np.std(ratios, ddof=1))
+    return found
+
+
+def _bills(
+    entrants: Sequence[Entrant], standing: Standing, hopes: Mapping[str, float]
+) -> list[Bill]:
+    """What is measured, else what may be hoped of the estimate; infinite for what failed."""
+    found = []
+    for i, entrant in enumerate(entrants):
+        if i in standing.measured:
+            found.append(entrant.bill(standing.measured[i]))
+            continue
+        bill = entrant.estimate
+        factor = float("inf") if i in standing.failed else max(hopes[entrant.kind], 0.05)
+        usd = None if bill.usd is None else bill.usd * factor
+        found.append(Bill(bill.updates, bill.hours * factor, bill.gpu_hours * factor, usd))
+    return found
+
+
+def _nearness(
+    entrants: Sequence[Entrant], goal: Goal, standing: Standing, hopes: Mapping[str, float]
+) -> NDArray[np.float64]:
+    """By which factor each is off the best that is measured, or off the front, whichever is less;
+    at most 1 for one that may be better."""
+    bills = _bills(entrants, standing, hopes)
+    best = _off_best(entrants, bills, goal, standing)
+    front = _off_front(entrants, bills, goal, standing)
+    return np.asarray(np.minimum(best, front))
+
+
+def _off_best(
+    entrants: Sequence[Entrant], bills: Sequence[Bill], goal: Goal, standing: Standing
+) -> NDArray[np.float64]:
+    barred = _barred(entrants, goal, standing)
+    excess = np.maximum(np.maximum(1.0, barred), [goal.excess(bill) for bill in bills])
+    value = np.array([goal.value(bill) for bill in bills])
+    done = np.array(sorted(standing.measured), dtype=int)
+    allowed = done[excess[done] <= 1.0] if len(done) else done
+    if len(allowed):
+        return np.asarray(np.maximum(value / value[allowed].min(), excess))
+    if len(done):  # nothing measured is within the limits: what may be, first, then the nearest
+        return np.where(excess <= 1.0, 0.0, excess / excess[done].min())
+    return np.where(excess <= 1.0, value / value.min(), excess)
+
+
+def _off_front(
+    entrants: Sequence[Entrant], bills: Sequence[Bill], goal: Goal, standing: Standing
+) -> NDArray[np.float64]:
+    """Of hours against cost, among those that are not barred."""
+    hours = np.array([bill.hours for bill in bills])
+    cost = np.array([bill.cost for bill in bills])
+    out = _barred(entrants, goal, standing) > 1.0
+    hours[out] = cost[out] = np.inf
+    return behind_front(hours, cost)
+
+
+def _barred(entrants: Sequence[Entrant], goal: Goal, standing: Standing) -> NDArray[np.float64]:
+    """By which factor each is beyond what bars it. Of those that were not simulated it is the least
+    that their kind showed, where two did: policies have staleness in them, whatever the GPUs."""
+    seen: dict[str, list[float]] = {}
+    for i, result in standing.measured.items():
+        seen.setdefault(entrants[i].kind, []).append(goal.barred(0, result))
+    found = []
+    for i, entrant in enumerate(entrants):
+        own = goal.barred(entrant.gpus, standing.measured.get(i))
+        kind = seen.get(entrant.kind, [])
+        if i not in standing.measured and len(kind) > 1:
+            own = max(own, min(kind))
+        found.append(own)
+    return np.array(found)
+
+
+def _survivors(
+    entrants: Sequence[Entrant], goal: Goal, standing: Standing, places: int, mistrust: float
+) -> list[int]:
+    """Who goes on: those whose difference to the best is not sure, the best first, and in what is
+    left of the places those on the front and near it. mistrust: what a short simulation may be off
+    by beyond its steps' own luck, as a share: a pipeline that fills, say."""
+    done = sorted(standing.measured)
+    if not done:
+        return []
+    mine = [entrants[i] for i in done]
+    found = Standing({n: standing.measured[i] for n, i in enumerate(done)})
+    bills = [entrant.bill(found.measured[n]) for n, entrant in enumerate(mine)]
+    off = _off_best(mine, bills, goal, found)
+    behind = _off_front(mine, bills, goal, found)
+    order = sorted(range(len(done)), key=lambda n: (off[n], n))
+    best = found.measured[order[0]]
+    close = [
+        n
+        for n in order
+        if off[n] <= 1.0 + mistrust + DOUBT * _error_of_ratio(found.measured[n], best)
+    ]
+    front = [n for n in order if behind[n] <= 1.0 + mistrust]
+    half = close[: max(2, -(-places // 2))]
+    chosen = list(dict.fromkeys([*half, *sorted(front, key=lambda n: (behind[n], off[n], n)),
+                                 *close]))  # fmt: skip
+    return sorted(done[n] for n in chosen[:places])
+
+
+def _error_of_ratio(one: Measured, other: Measured) -> float:
+    """Standard error of the ratio of two mean step times, step by step under the same draws."""
+    count = min(len(one.series_s), len(other.series_s))
+    if count < 2 or one is other:
+        return 0.0
+    a, b = np.array(one.series_s[:count]), np.array(other.series_s[:count])
+    spread = np.std(a / a.mean() - b / b.mean(), ddof=1)
+    return float(spread / np.sqrt(count))

@@ -1,0 +1,117 @@
+"""What a simulated stretch of a run says of the whole run: updates, hours, GPU hours, dollars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simulator.errors import ScenarioError
+from simulator.policies.spelling import read_terms
+from simulator.scenario.plan_section import Objective, RunSection
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How much is to be trained. One of: ``rollouts`` that updates take in (before some of them are
+    selected), ``prompts`` used up, or ``trained`` rollouts. said: in words. assumed: nobody said
+    so."""
+
+    said: str
+    rollouts: float | None = None
+    prompts: float | None = None
+    trained: float | None = None
+    assumed: bool = False
+
+    def updates(self, taken: float, used: float, trained: float) -> float:
+        """How many updates that takes, of ``taken`` rollouts each, of which ``trained`` are trained
+        on, that use up ``used`` prompts. Infinite where an update brings nothing."""
+        for wanted, each in (
+            (self.rollouts, taken), (self.prompts, used), (self.trained, trained)
+        ):  # fmt: skip
+            if wanted is not None:
+                return wanted / each if each > 0 else math.inf
+        raise AssertionError("work of no kind")
+
+
+ASSUMED_STEPS = 500
+
+
+def work_of(section: RunSection | None, rollouts_a_step: int) -> Work:
+    """The work that ``plan.run`` asks for; `ASSUMED_STEPS` steps where it is not given.
+    rollouts_a_step: of the scenario itself."""
+    if section is None or section.steps is not None:
+        steps = ASSUMED_STEPS if section is None or section.steps is None else section.steps
+        said = f"{steps:,} steps of {rollouts_a_step:,} rollouts"
+        return Work(said, rollouts=float(steps) * rollouts_a_step, assumed=section is None)
+    if section.prompts is not None:
+        times = f", {section.epochs:g} times" if section.epochs != 1 else ""
+        return Work(f"{section.prompts:,} prompts{times}", prompts=section.prompts * section.epochs)
+    assert section.trained_rollouts is not None
+    count = section.trained_rollouts
+    return Work(f"{count:,} rollouts trained on", trained=float(count))
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What the whole run takes. usd: None where a GPU has no price."""
+
+    updates: float
+    hours: float
+    gpu_hours: float
+    usd: float | None
+
+    @property
+    def cost(self) -> float:
+        """Dollars, or GPU hours where there is no price."""
+        return self.gpu_hours if self.usd is None else self.usd
+
+    def value(self, objective: Objective) -> float:
+        """What ``objective`` makes least. Raises ScenarioError where a price is missing."""
+        if objective == "hours":
+            return self.hours
+        if objective == "gpu_hours":
+            return self.gpu_hours
+        if objective == "balanced":
+            return self.hours * self.cost
+        if self.usd is None:
+            raise ScenarioError(
+                "plan.objective",
+                "usd needs the price of every GPU; give gpu.usd_per_hour, or take gpu_hours",
+            )
+        return self.usd
+
+
+def bill(
+    work: Work,
+    *,
+    step_s: float,
+    fill_s: float,
+    taken: float,
+    used: float,
+    trained: float,
+    gpus: int,
+    usd_per_gpu_hour: float | None,
+    quality: float = 1.0,
+) -> Bill:
+    """The bill of a run whose start-up takes ``fill_s`` beyond its steps of ``step_s``. taken,
+    used, trained: a mean update's (`Work.updates`). quality: updates to the target, as a multiple
+    of synchronous ones."""
+    updates = quality * work.updates(taken, used, trained)
+    hours = (fill_s + updates * step_s) / 3600
+    price = usd_per_gpu_hour
+    return Bill(updates, hours, gpus * hours, None if price is None else price * gpus * hours)
+
+
+def quality_of(policy: str, said: Mapping[str, float]) -> float:
+    """The factor of a chain: what is said of it as a whole, else the product of what is said of its
+    policies; 1 where nothing is."""
+    label = policy.partition("=")[0].strip() if policy not in said else policy
+    for name in (policy, label):
+        if name in said:
+            return float(said[name])
+    try:
+        terms = read_terms(policy)
+    except ScenarioError:
+        return 1.0
+    return math.prod(float(said.get(term.name, 1.0)) for term in terms)

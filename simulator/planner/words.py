@@ -1,0 +1,126 @@
+"""A plan in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from simulator.planner.answer import Interval, Rival, Row
+from simulator.planner.whole_run import Work
+from simulator.scenario.plan_section import LimitSection, Objective
+
+_NAMED = {"usd": "cost", "hours": "time", "gpu_hours": "GPU hours", "balanced": "hours x cost"}
+SURE = 0.05
+"""Whoever wins in a smaller share of the draws does not change places."""
+
+
+def hours(value: float) -> str:
+    """A long time for people."""
+    if value >= 96:
+        return f"{value / 24:.1f} days"
+    if value >= 10:
+        return f"{value:.0f} h"
+    return f"{value:.1f} h" if value >= 1 else f"{60 * value:.0f} min"
+
+
+def usd(value: float) -> str:
+    """Money for people."""
+    return f"${value:,.0f}" if value >= 10 else f"${value:.2f}"
+
+
+def _between(interval: Interval | None, said: object) -> str:
+    if interval is None:
+        return ""
+    write = hours if said is hours else usd
+    return f" ({write(interval.low)} to {write(interval.high)})"
+
+
+def setup(row: Row) -> str:
+    """The GPUs of a choice, and how they are split."""
+    s = row.setup
+    name = f" {s.gpu}" if s.gpu else ""
+    each = f"{s.replicas} replica{'s' * (s.replicas > 1)} of {s.gpus_per_replica_said}"
+    if s.placement == "colocated":
+        return f"{s.gpus}{name}, colocated, {each}"
+    return f"{s.gpus}{name}: {each} for rollouts, {s.trainer_gpus} GPUs for the trainer"
+
+
+def others(row: Row) -> str:
+    """What else of the scenario was chosen."""
+    known = ("gpu", "gpus", "placement", "tensor_parallel", "trainer_gpus")
+    return ", ".join(f"{k} {v}" for k, v in row.choice.chosen.items() if k not in known)
+
+
+def takes(row: Row, *, intervals: bool = True) -> str:
+    """Hours and cost of the whole run."""
+    spread = _between(row.hours, hours) if intervals else ""
+    said = f"{hours(row.bill.hours)}{spread}"
+    if row.bill.usd is None:
+        return f"{said}, {row.bill.gpu_hours:,.0f} GPU hours"
+    return f"{said} and {usd(row.bill.usd)}{_between(row.usd, usd) if intervals else ''}"
+
+
+def recommendation(
+    row: Row, work: Work, rivals: Sequence[Rival], objective: Objective, baseline: Row | None
+) -> tuple[str, ...]:
+    """Two or three sentences: what to run, what it takes, and how near the others are."""
+    more = others(row)
+    first = f"Run {row.choice.policy} on {setup(row)}{', ' + more if more else ''}."
+    assumed = ", an assumed length (plan.run says yours)" if work.assumed else ""
+    quality = f", at {row.quality:g} times the updates" if row.quality != 1 else ""
+    second = (
+        f"{work.said[0].upper()}{work.said[1:]}{assumed} take {takes(row)}{quality}; "
+        f"what bounds it is the {row.measured.bound_by}."
+    )
+    found = [first, second, _rivals(rivals, objective)]
+    if baseline is not None and baseline is not row and row.break_even is not None:
+        said = (
+            f"Against the best synchronous set-up ({setup(baseline)}: "
+            f"{takes(baseline, intervals=False)}) it pays unless it needs "
+            f"{row.break_even:.2f}x the updates"
+        )
+        if row.break_even < 1:
+            said = (f"It needs fewer than {row.break_even:.2f}x the updates to pay against the "
+                    f"best synchronous set-up ({setup(baseline)})")  # fmt: skip
+        stale = row.measured.staleness_max
+        found.append(
+            f"{said}; it trains on tokens up to {stale} version{'s' * (stale != 1)} old"
+            + (f", and on responses {row.measured.length_bias:.2f}x as long as those launched."
+               if row.measured.length_bias is not None else ".")
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _rivals(rivals: Sequence[Rival], objective: Objective) -> str:
+    if not rivals:
+        return "No other choice was near."
+    aim = _NAMED[objective]
+    near = [rival for rival in rivals if rival.wins is not None and rival.wins > SURE]
+    if not near:
+        first = rivals[0]
+        return (
+            f"The next, {first.row.choice.policy} on {setup(first.row)}, is {first.behind:.0%} "
+            f"behind in {aim}, and they do not change places."
+        )
+    said = "; ".join(
+        f"{rival.row.choice.policy} on {setup(rival.row)}, {rival.behind:.1%} behind in {aim}, is "
+        f"the better one in {rival.wins:.0%} of the draws"
+        for rival in near[:3]
+    )
+    return f"Not sure: {said}."
+
+
+def unmet(nearest: Row, limits: LimitSection, give_up: Mapping[str, Row]) -> tuple[str, ...]:
+    """That nothing meets the limits, what comes nearest, and which limit to give up."""
+    found = [
+        f"Nothing meets the limits. The nearest is {nearest.choice.policy} on {setup(nearest)}: "
+        f"{takes(nearest)}; it breaks {' and '.join(nearest.beyond)}."
+    ]
+    for name, row in give_up.items():
+        value = getattr(limits, name)
+        found.append(
+            f"Without the limit of {name} ({value:g}), {row.choice.policy} on {setup(row)} would "
+            f"do: {takes(row, intervals=False)}."
+        )
+    if not give_up:
+        found.append("No single limit is to blame; two or more would have to give.")
+    return tuple(found)

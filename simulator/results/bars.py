@@ -1,0 +1,41 @@
+"""A tornado as a picture: what a step is at either end of each input, about the step as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.results.drawing import INK, ROLLOUT, TRAIN, WIDTH_IN, Target, save, style
+
+
+def draw_bars(
+    rows: Sequence[tuple[str, float, float, bool]], middle: float, target: Target
+) -> None:
+    """Draws rows of (name, at the low end, at the high end, whether the ends are assumed), the
+    first on top, in seconds about ``middle``; assumed ones are hatched. target: a path or a binary
+    file. Raises ValueError for no rows."""
+    if not rows:
+        raise ValueError("there is no bar to draw")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with style():
+        height = 0.9 + 0.3 * len(rows)
+        figure = Figure(figsize=(WIDTH_IN, height))
+        FigureCanvasAgg(figure)
+        axes = figure.add_axes((0.46, 0.5 / height, 0.5, 0.3 * len(rows) / height))
+        for place, (name, low, high, assumed) in enumerate(rows):
+            hatch = "////" if assumed else None
+            for end, colour in ((low, ROLLOUT), (high, TRAIN)):
+                axes.barh(place, end - middle, left=middle, height=0.62, color=colour, hatch=hatch,
+                          edgecolor="white", linewidth=0.4)  # fmt: skip
+            axes.text(-0.02, place, name.replace("$", "\\$"), transform=axes.get_yaxis_transform(),
+                      ha="right", va="center")  # fmt: skip
+        axes.axvline(middle, color=INK, linewidth=0.8)
+        axes.set_yticks([])
+        axes.invert_yaxis()
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        axes.set_xlabel(
+            "seconds a step: blue at an input's 5 %, orange at its 95 %; hatched, assumed"
+        )
+        save(figure, target)

@@ -1,0 +1,42 @@
+"""Whether a scenario fits into memory, judged once and before its run: at the longest rollout that
+it may have, whatever is drawn, however many steps there are."""
+
+from __future__ import annotations
+
+from simulator.cluster.replica import EngineSpec, check_pool
+from simulator.costs.base import CostModel, TrainLoad
+from simulator.errors import ScenarioError
+from simulator.plan import Layout
+from simulator.workload.build import Workload, WorkloadOfTurns, longest_context
+from simulator.workload.from_trace import TraceWorkload
+
+
+def longest_rollout(workload: Workload) -> tuple[int, int]:
+    """(prompt, new tokens) of the longest rollout that there may be: the longest prompt with a
+    response at the cap, or all the turns that there may be, or what a trace holds."""
+    if isinstance(workload, TraceWorkload):
+        return workload.longest
+    prompt_tokens = workload.max_prompt_tokens
+    return prompt_tokens, longest_context(workload) - prompt_tokens
+
+
+def check_memory(engine: EngineSpec, cost: CostModel, workload: Workload, layout: Layout) -> None:
+    """Raises ScenarioError where the longest rollout does not fit: into the KV pool of a replica,
+    or, as a micro-batch of its own, into the trainer's GPUs. Prices one rollout and runs nothing.
+
+    layout: how the trainer packs rollouts; a prefix that is shared takes other memory.
+    """
+    longest = workload.max_prompt_tokens
+    check_pool(engine, longest, longest_context(workload) - longest)
+    prompt, new = longest_rollout(workload)
+    try:
+        cost.train(TrainLoad([(prompt, [new])], layout == "shared_prefix"))
+    except ScenarioError as error:
+        key = "the trace" if isinstance(workload, TraceWorkload) else "workload.max_new_tokens"
+        if isinstance(workload, WorkloadOfTurns):
+            key = "workload.max_context_tokens"
+        raise ScenarioError(
+            error.field,
+            f"{error.message}. This is judged at the longest rollout that {key} allows, "
+            f"{prompt:,} tokens of prompt and {new:,} new ones",
+        ) from None

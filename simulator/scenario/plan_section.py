@@ -1,0 +1,178 @@
+"""The section ``plan`` of a scenario: the question that ``rollcast plan`` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from simulator.errors import ScenarioError
+from simulator.options import (
+    POSITIVE,
+    Above,
+    AtLeast,
+    Between,
+    Doc,
+    Options,
+    join,
+    mapping,
+    number,
+    wrong,
+)
+
+Objective = Literal["usd", "hours", "gpu_hours", "balanced"]
+
+CLUSTER_KEYS = ("gpu", "gpus", "placement", "tensor_parallel")
+"""What may be chosen of the cluster as a whole, beside the keys of a scenario."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSection(Options):
+    """How much is trained."""
+
+    FIELD = "plan.run"
+
+    steps: Annotated[
+        int | None,
+        Between(1, 10_000_000),
+        Doc(
+            "updates, each of the scenario's own batch: a choice with another batch or group size "
+            "takes as many as train on as many rollouts",
+            unit="updates",
+        ),
+    ] = None
+    prompts: Annotated[
+        int | None,
+        Between(1, 10**10),
+        Doc("prompts of the dataset; what a filter rejects is used up", unit="prompts"),
+    ] = None
+    epochs: Annotated[float, POSITIVE, Doc("times that each prompt comes", unit="epochs")] = 1.0
+    trained_rollouts: Annotated[
+        int | None, Between(1, 10**12), Doc("rollouts trained on, all together", unit="rollouts")
+    ] = None
+
+    def agree(self) -> None:
+        """One measure of what is trained, and one only."""
+        said = [
+            key
+            for key in ("steps", "prompts", "trained_rollouts")
+            if getattr(self, key) is not None
+        ]
+        if len(said) != 1:
+            found = " and ".join(said) if said else "neither"
+            raise ScenarioError(
+                self.FIELD,
+                f"give one of steps, prompts (with epochs) and trained_rollouts; it has {found}",
+            )
+        if self.epochs != 1.0 and self.prompts is None:
+            raise self.refuse("epochs", "counts how often prompts come; give prompts with it")
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSection(Options):
+    """What the run may take; null is no limit."""
+
+    FIELD = "plan.limits"
+
+    hours: Annotated[float | None, POSITIVE, Doc("of the whole run", unit="hours")] = None
+    usd: Annotated[float | None, POSITIVE, Doc("of the whole run", unit="US dollars")] = None
+    gpus: Annotated[int | None, AtLeast(1), Doc("held at once", unit="GPUs")] = None
+    staleness: Annotated[
+        float | None,
+        AtLeast(0),
+        Doc("oldest token that may be trained on, in versions of the weights", unit="versions"),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSection(Options):
+    """What to plan: how much is trained, what there is to choose, what it may take."""
+
+    FIELD = "plan"
+
+    run: Annotated[
+        RunSection | None, Doc("how much is trained; null is 500 steps, said to be assumed")
+    ] = None
+    choose: Annotated[
+        Mapping[str, Any] | None,
+        Doc(
+            "lists of values by key: any key of the scenario; gpu, gpus (all that are held: how "
+            "they are split is found), placement, tensor_parallel, policy; keys that go together "
+            "as KEY=KEY. Null chooses sensibly"
+        ),
+    ] = None
+    limits: Annotated[LimitSection, Doc("what the run may take")] = field(
+        default_factory=LimitSection
+    )
+    objective: Annotated[
+        Objective | None,
+        Doc(
+            "what to make least: usd, hours, gpu_hours, or balanced (hours x usd, or hours x "
+            "gpu_hours without a price). Null is usd under a limit of hours, hours under one of "
+            "usd or gpus, and balanced without"
+        ),
+    ] = None
+    quality: Annotated[
+        Mapping[str, Any] | None,
+        Doc(
+            "updates to the target, as a multiple of synchronous ones, by policy: {april: 1.05}; a "
+            "chain has the product of what is said of its policies"
+        ),
+    ] = None
+    gpus_per_node: Annotated[
+        int, Between(1, 1024), Doc("more GPUs than these come in whole nodes", unit="GPUs")
+    ] = 8
+
+    def agree(self) -> None:
+        """Lists of values to choose from, and factors of quality."""
+        for name in ("choose", "quality"):
+            if getattr(self, name) is not None:
+                mapping(getattr(self, name), join(self.FIELD, name))
+        for key, values in (self.choose or {}).items():
+            place = join("plan.choose", str(key))
+            if not isinstance(values, list | tuple):
+                raise wrong(place, "a list of values", values)
+            if not values:
+                raise ScenarioError(place, "has no values; give at least one, or leave it out")
+            for i, value in enumerate(values):
+                if value in values[:i]:
+                    raise ScenarioError(place, f"holds {value!r} twice")
+        if self.choose is not None and not self.choose:
+            raise ScenarioError("plan.choose", "is empty; give what to choose, or leave it out")
+        for name, factor in (self.quality or {}).items():
+            number(factor, join("plan.quality", str(name)), Above(0, 1000))
+
+
+def check_cluster_choice(choose: Mapping[str, Any]) -> None:
+    """Raises ScenarioError where ``gpu``, ``gpus``, ``placement`` and ``tensor_parallel`` hold what
+    they cannot, or stand beside a key of the cluster that they decide."""
+    for key, least in (("gpus", 1), ("tensor_parallel", 1)):
+        for value in choose.get(key, ()):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise wrong(f"plan.choose.{key}", f"a list of whole numbers of {least} or more",
+                            value)  # fmt: skip
+    known = ("colocated", "disaggregated")
+    for value in choose.get("placement", ()):
+        if value not in known:
+            raise wrong("plan.choose.placement", f"one of {', '.join(known)}", value)
+    decided = {"cluster.placement": "placement", "cluster.tensor_parallel": "tensor_parallel"}
+    for long, brief in decided.items():
+        if long in choose and brief in choose:
+            raise ScenarioError(f"plan.choose.{long}", f"is the same as {brief}; give one of them")
+    if "gpus" in choose:
+        for long in ("cluster.replicas", "cluster.trainer_gpus"):
+            if any(long in key.split("=") for key in choose):
+                raise ScenarioError(
+                    f"plan.choose.{long}",
+                    "follows from gpus, whose split is found; leave one of them out",
+                )
+
+
+__all__ = [
+    "CLUSTER_KEYS",
+    "LimitSection",
+    "Objective",
+    "PlanSection",
+    "RunSection",
+    "check_cluster_choice",
+]

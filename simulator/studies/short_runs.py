@@ -1,0 +1,220 @@
+"""How a run's figures answer to its inputs, by short runs of it: as ratios against the same short
+run as it stands, under common random numbers (the same prompts, lengths and rewards but for what an
+input changes), so that a few steps say what many would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.chance import Levels
+from simulator.errors import RollcastError
+from simulator.loop import run
+from simulator.scenario.scenario import Scenario
+from simulator.spans import StepRecord
+from simulator.studies.redrawn import DRIFT, drift_of, lengths_drawn
+from simulator.studies.simulate import from_raw
+from simulator.workload.synthetic import SyntheticWorkload
+
+FloatArray = NDArray[np.float64]
+OnStep = Callable[[StepRecord], None] | None
+
+LEVEL = 1.5
+"""At which an input of the lengths is tried, in standard deviations, above and below."""
+
+Kind = Literal["alone", "carried", "beside"]
+"""Of steps: each by itself; each with what the ones before it left; or one beside the next."""
+
+LEAST_STEPS: Mapping[Kind, int] = {"alone": 1, "carried": 4, "beside": 5}
+"""Of a short run: fewer say more of how it begins than of how it goes on."""
+
+_SETTLES = 2  # the first steps of a run that carries or overlaps, which are unlike the others
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Of some steps: seconds of steps, of rollout phases and of the trainer, and tokens."""
+
+    step_s: float
+    rollout_s: float
+    train_s: float
+    tokens: float
+
+    def over(self, base: Sums) -> Sums:
+        """Each figure as a ratio; 1 where there is none."""
+        return Sums(
+            *(
+                _ratio(getattr(self, each.name), getattr(base, each.name))
+                for each in fields(Sums)
+            )
+        )  # fmt: skip
+
+
+FIGURES = tuple(each.name for each in fields(Sums))
+
+
+def sums(records: Sequence[StepRecord]) -> Sums:
+    """Over these steps."""
+    return Sums(
+        sum(record.step_s for record in records),
+        sum(record.rollout_s for record in records),
+        sum(record.train_s for record in records),
+        float(sum(record.generated_tokens for record in records)),
+    )
+
+
+def _ratio(value: float, base: float) -> float:
+    return value / base if base > 0 and value > 0 else 1.0
+
+
+def settled(records: Sequence[StepRecord], kind: Kind) -> Sequence[StepRecord]:
+    """Those that are like the ones to come: not the first ones of a run whose steps hang on one
+    another, nor the last one where nothing goes on beside it as beside the others."""
+    count = len(records)
+    first = min(_SETTLES, count // 2) if kind != "alone" else 0
+    last = count - 1 if kind == "beside" and count > first + 1 else count
+    return records[first:last]
+
+
+def kind_of(records: Sequence[StepRecord]) -> Kind:
+    """How the steps of a run hang together."""
+    if not in_turns(records):
+        return "beside"
+    carried = any(record.resumed_groups or record.buffered_groups for record in records)
+    return "carried" if carried else "alone"
+
+
+def widest(kinds: Iterable[Kind]) -> Kind:
+    """The kind of which the fewest steps count, for runs that are to be drawn alike."""
+    return max(kinds, key=list(LEAST_STEPS).index)
+
+
+def in_turns(records: Sequence[StepRecord]) -> bool:
+    """Whether rollouts, updates, syncs and switches follow one another, nothing beside anything."""
+    whole = sum(record.step_s for record in records)
+    parts = sum(
+        record.rollout_s + record.train_s + record.sync_s + record.switch_s for record in records
+    )
+    return abs(parts - whole) <= 0.01 * whole
+
+
+def short_run(scenario: Scenario, steps: int, on_step: OnStep = None) -> list[StepRecord]:
+    """The first steps of a scenario's run."""
+    return run(scenario.world(), scenario.policy, scenario.plan, steps, on_step).steps
+
+
+def length_inputs(scenario: Scenario) -> list[str]:
+    """What of the lengths is drawn, by name."""
+    asked = Levels()
+    lengths_drawn(scenario.raw, asked)
+    return list(asked.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Quadratic:
+    """The log of a ratio, ``slope z + bend z^2``, by figure of `FIGURES`."""
+
+    slope: Mapping[str, float]
+    bend: Mapping[str, float]
+
+    def log(self, figure: str, z: FloatArray) -> FloatArray:
+        """At levels z, standard deviations."""
+        return self.slope[figure] * z + self.bend[figure] * z * z
+
+    @classmethod
+    def through(cls, low: Sums | None, high: Sums | None) -> Quadratic:
+        """Through 1 at 0 and what was found at -`LEVEL` and `LEVEL`; straight where one of them is
+        missing, flat where both are."""
+        slope, bend = {}, {}
+        for figure in FIGURES:
+            down, up = (
+                None if found is None else float(np.log(getattr(found, figure)))
+                for found in (low, high)
+            )
+            if down is None:
+                down = 0.0 if up is None else -up
+            if up is None:
+                up = -down
+            slope[figure] = (up - down) / (2 * LEVEL)
+            bend[figure] = (up + down) / (2 * LEVEL**2)
+        return cls(slope, bend)
+
+
+@dataclass(frozen=True, slots=True)
+class Responses:
+    """What is found of a run. lengths: by input. left_out: inputs that could not be tried."""
+
+    lengths: Mapping[str, Quadratic]
+    left_out: tuple[str, ...] = ()
+
+
+def respond(
+    scenario: Scenario,
+    records: Sequence[StepRecord],
+    rollouts: int,
+    on_step: OnStep = None,
+    alike: Kind | None = None,
+) -> Responses:
+    """Tries what a run's figures hang on.
+
+    records: of the run's own steps, the first of which are what the short runs are held against.
+    rollouts: that the short runs may take together, about. alike: the kind of run whose steps
+    count, its own where None. What cannot be run is left out.
+    """
+    inputs = length_inputs(scenario)
+    kind = alike or kind_of(records)
+    each = max(rollouts_of(records), 1)
+    levels: tuple[float, ...] = (-LEVEL, LEVEL)
+    least = LEAST_STEPS[kind]
+    if each * least * 2 * len(inputs) > rollouts:
+        levels = (LEVEL,)
+    tries = len(levels) * len(inputs)
+    if not tries:
+        return Responses({})
+    steps = max(min(rollouts // (each * tries), len(records)), least)
+    left_out: list[str] = []
+
+    def tried(name: str, changed: Callable[[], Scenario]) -> Sums | None:
+        try:
+            found = short_run(changed(), steps, on_step)
+        except RollcastError:
+            left_out.append(name)
+            return None
+        return sums(settled(found, kind)).over(base)
+
+    known = kind != "beside" and steps <= len(records)
+    base = sums(settled(records[:steps] if known else short_run(scenario, steps, on_step), kind))
+    lengths = {}
+    for name in inputs:
+        low, high = (
+            tried(name, partial(longer, scenario, name, z)) if z in levels else None
+            for z in (-LEVEL, LEVEL)
+        )
+        lengths[name] = Quadratic.through(low, high)
+    return Responses(lengths, tuple(dict.fromkeys(left_out)))
+
+
+def rollouts_of(records: Sequence[StepRecord]) -> int:
+    """Rollouts that a step launches or takes up again, on average."""
+    count = sum(
+        (record.launched_groups + record.resumed_groups) * record.group_size for record in records
+    )
+    return round(count / max(len(records), 1))
+
+
+def longer(scenario: Scenario, name: str, z: float) -> Scenario:
+    """With an input of the lengths at a level; a drift, which a few steps do not show, as what it
+    adds to the lengths of the whole run on average."""
+    raw = lengths_drawn(scenario.raw, Levels({name: z}))
+    workload = scenario.workload
+    if name == DRIFT and isinstance(workload, SyntheticWorkload):
+        further = drift_of(raw) - drift_of(scenario.raw)
+        factor = float(np.mean(np.exp(further * np.arange(scenario.steps))))
+        return replace(scenario, workload=workload.scaled(factor))
+    return replace(scenario, workload=from_raw(raw).workload)

@@ -1,0 +1,392 @@
+"""How sure a run's figures are, and what of it comes from where, for about the price of the run.
+
+Four things are drawn: the costs, by what they say of themselves (`ScenarioCost.drawn`, which is
+what the jury's coverage of held-out measurements is counted with); the lengths, by a preset's
+standard errors; their drift; and the luck of a finite run. None of the draws is a run: costs are
+put on what the run did (`simulator.studies.work`), the lengths act as in a few short runs
+(`simulator.studies.short_runs`), and luck is what the run's own steps differ by. Draws of the costs
+are a Latin hypercube (McKay, Beckman and Conover, Technometrics 21, 1979).
+
+``--draws N`` makes whole runs in place of this; `benchmarks/interval_quality.py` holds the two
+against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.chance import Levels
+from simulator.costs.base import ScenarioCost
+from simulator.errors import RollcastError
+from simulator.scenario.scenario import Scenario
+from simulator.spans import StepRecord
+from simulator.studies.bootstrap import BLOCK_STEPS, block_rows
+from simulator.studies.flowing import Sides, by_tokens, refills
+from simulator.studies.interval import ends
+from simulator.studies.redrawn import UNCERTAIN, drift_of, intervals, reseeded
+from simulator.studies.short_runs import (
+    FIGURES,
+    Kind,
+    Responses,
+    in_turns,
+    kind_of,
+    length_inputs,
+    respond,
+    rollouts_of,
+    settled,
+    short_run,
+)
+from simulator.studies.simulate import Result
+from simulator.studies.work import Prices, Work
+from simulator.workload.length_specs import length_presets
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+OnStep = Callable[[StepRecord], None] | None
+
+DRAWS = 2048
+COST_DRAWS = 64
+"""Of the costs; each meets `DRAWS` / `COST_DRAWS` draws of all else."""
+
+SEEDS = "seeds"
+SAID, MOST_SAID = 0.05, 3
+"""Shares below are not said, nor are more than so many."""
+
+LEAST_ROLLOUTS = 3000
+"""That the short runs may take however short the run was: a fraction of a second."""
+
+LUCK_STEPS = 8
+"""Of which luck is told; a run of fewer is followed by some with other seeds."""
+
+_MOST_DRAWN = 1000  # steps of a run; the luck of a longer one is next to nothing
+
+_GAUSS = 3.0**0.5  # nodes of Gauss-Hermite of three points: 0 and these, at 2/3 and 1/6 each
+_NOTHING = 1e-9  # of a variance: rounding
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """Of one run. draws: its figures (`redrawn.UNCERTAIN`, those that it has) by draw, shape
+    (draws,); runs made for the same ``costs`` and seed are drawn alike. shares: of the variance of
+    the log of its step time, by source, most first; they sum to 1 at most. left_out: inputs that
+    could not be tried."""
+
+    draws: Mapping[str, FloatArray]
+    shares: Mapping[str, float]
+    left_out: tuple[str, ...] = ()
+
+    def said(self, scenario: Scenario) -> str:
+        """The sources that matter most, in a line."""
+        most = [pair for pair in self.shares.items() if pair[1] >= SAID][:MOST_SAID]
+        parts = [f"{100 * share:.0f} % {source_name(source, scenario)}" for source, share in most]
+        return (
+            ", ".join([parts[0].replace(" % ", " % of it from ", 1), *parts[1:]]) if parts else ""
+        )
+
+    @property
+    def intervals(self) -> dict[str, list[float]]:
+        """The 90 % interval of each figure."""
+        return {key: ends(values).tolist() for key, values in self.draws.items()}
+
+
+def uncertainty(
+    result: Result,
+    on_step: OnStep = None,
+    costs: Sequence[ScenarioCost] | None = None,
+    alike: Kind | None = None,
+    steps: int | None = None,
+) -> Uncertainty:
+    """Of a finished run.
+
+    For runs to be drawn alike, costs: draws of them (`cost_draws`), and alike: the kind of run of
+    which steps are taken (`widest`); its own where None. steps: of the run whose luck is drawn,
+    where it is a longer one than what was simulated of it.
+    """
+    scenario, records = result.scenario, result.run.steps
+    if not records:
+        return Uncertainty({}, {})
+    drawn = cost_draws(scenario) if costs is None else costs
+    work = Work(scenario, result.run)
+    allowed = max(rollouts_of(records) * len(records), LEAST_ROLLOUTS)
+    kind = kind_of(records)
+    flows = kind == "beside" and refills(scenario)
+    if flows or kind == "carried":
+        responses = by_tokens(scenario, work, length_inputs(scenario))
+    else:
+        responses = respond(scenario, records, allowed, on_step, alike)
+    shape = result.run.shape
+    sides = Sides.of(result.summary, shape.replicas * shape.gpus_per_replica, flows)
+    luck = _luck(scenario, records, alike or kind, on_step, steps or len(records))
+    run = _Surrogate(records, responses, sides, flows)
+    levels = _levels(responses, scenario.seed)
+    cycle = np.arange(DRAWS) % max(len(drawn), 1)
+    prices = _table([work.prices(cost) for cost in drawn] or [Prices()])[:, cycle]
+    figures = run.figures(prices, levels, luck)
+    shares = _shares(scenario, work, run, luck, figures["step_s"])
+    ratio = {
+        name: values / run.base[name] if run.base[name] > 0 else np.ones(DRAWS)
+        for name, values in figures.items()
+    }
+    ratio["makespan_s"] = ratio["gpu_hours"] = ratio["cost_usd"] = ratio["step_s"]
+    ratio["rollout_tokens_per_s"] = ratio["tokens"] / ratio["rollout_s"]
+    summary = result.summary
+    kept = {
+        key: summary[key] * ratio[key] for key in UNCERTAIN if summary.get(key) is not None
+    }  # fmt: skip
+    return Uncertainty(kept, shares, responses.left_out)
+
+
+def add_intervals(
+    result: Result,
+    draws: int | None = None,
+    on_step: OnStep = None,
+    on_short_step: OnStep = None,
+    costs: Sequence[ScenarioCost] | None = None,
+    alike: Kind | None = None,
+) -> Uncertainty:
+    """Puts into a run's summary its 90 % ``intervals``, what they are of (``intervals_from``),
+    ``interval_shares`` by source and a line about them, ``interval_note``.
+
+    draws: whole runs to take the intervals from, or None for short ones; the shares are of short
+    ones. on_step, on_short_step: called after each step of a whole run, of a short one. costs,
+    alike: as of `uncertainty`, which is returned. Raises ScenarioError or RunError where a whole
+    run cannot be made.
+    """
+    summary, quick = result.summary, uncertainty(result, on_short_step, costs, alike)
+    summary["intervals_from"] = "whole runs" if draws else "short runs"
+    if draws:
+        summary["draws"] = draws
+    summary["intervals"] = intervals(result, draws, on_step) if draws else quick.intervals
+    summary["interval_shares"] = dict(quick.shares)
+    summary["interval_note"] = quick.said(result.scenario)
+    if quick.left_out:
+        summary["warnings"].append(
+            f"intervals: {', '.join(quick.left_out)} could not be varied; they leave that out"
+        )
+    return quick
+
+
+def source_name(source: str, scenario: Scenario) -> str:
+    """A source as a sentence has it: of a length preset, with how many prompts it was fitted to."""
+    if source == "seeds":
+        return "the run's own luck"
+    if source != "lengths":
+        return source
+    preset = length_presets()[scenario.raw.data["workload"]["lengths"]["preset"]]
+    prompts = preset.details.get("prompts")
+    return "the lengths preset" + (f" ({prompts} prompts)" if prompts else "")
+
+
+def cost_draws(scenario: Scenario, draws: int = COST_DRAWS) -> list[ScenarioCost]:
+    """Costs drawn anew, each input in as many layers as there are draws; none where the costs do
+    not say how sure they are."""
+    asked = Levels()
+    scenario.cost.drawn(asked)
+    names = list(asked.names)
+    if not names:
+        return []
+    levels = np.column_stack([_column(name, scenario.seed, draws) for name in names])
+    return [
+        scenario.cost.drawn(Levels(dict(zip(names, row, strict=True)))) for row in levels.tolist()
+    ]
+
+
+def _column(name: str, seed: int, draws: int) -> FloatArray:
+    """Normals of an input, one in each of ``draws`` equal layers, in an order of its own: together
+    a Latin hypercube, in which an input has the same draws whatever stands beside it; shape
+    (draws,)."""
+    from scipy.special import ndtri
+
+    rng = np.random.default_rng([seed, *name.encode()])
+    return np.asarray(ndtri((rng.permutation(draws) + rng.random(draws)) / draws))
+
+
+def _levels(responses: Responses, seed: int) -> dict[str, FloatArray]:
+    """Of the lengths' inputs, normals of shape (draws,); the same for the same name and seed."""
+    return {name: _column(name, seed, DRAWS) for name in responses.lengths}
+
+
+def _table(prices: Sequence[Prices]) -> FloatArray:
+    """Shape (4, draws)."""
+    return np.array([astuple(each) for each in prices]).T
+
+
+# Luck
+
+
+def _luck(
+    scenario: Scenario, records: Sequence[StepRecord], kind: Kind, on_step: OnStep, whole: int
+) -> FloatArray:
+    """What other lengths and rewards of the same kind would have made of a run of ``whole`` steps:
+    ratios by draw, shape (draws, figures)."""
+    steps = len(records)
+    long = kind == "alone" and steps > 2 * LUCK_STEPS  # leaves out as many as others, for pairs
+    mine = _rows(settled(records, "carried" if long else kind))
+    missing = LUCK_STEPS - len(mine)
+    if missing > 0:
+        most = max(LEAST_ROLLOUTS // max(rollouts_of(records), 1), steps)
+        mine = np.concatenate([mine, _others(scenario, min(missing, most), kind, on_step)])
+    count = len(mine)
+    if count > 2 and drift_of(scenario.raw):  # which is no luck
+        place = np.arange(count) - (count - 1) / 2
+        mine = mine - np.outer(place, place @ mine / (place @ place))
+    if count < 2:
+        return np.ones((DRAWS, len(FIGURES)))
+    rng = np.random.default_rng(scenario.seed)
+    if missing > 0:  # not one run's steps in order: singly
+        length = 1
+        rows = rng.integers(count, size=(DRAWS, min(whole, _MOST_DRAWN)))
+    else:
+        length = min(BLOCK_STEPS, count)
+        rows = block_rows(count, min(whole, _MOST_DRAWN), DRAWS, rng)
+    means = mine[rows].mean(axis=1)
+    base = mine.mean(axis=0)
+    ratios = np.divide(means, base, out=np.ones_like(means), where=base > 0)
+    # Stretches of n steps vary among themselves by n / steps too little: their mean is the run's.
+    wider = 1.0 / np.sqrt(max(1.0 - length / count, 0.25))
+    return np.asarray(np.maximum(1.0 + wider * (ratios - 1.0), 1e-3))
+
+
+def _others(scenario: Scenario, steps: int, kind: Kind, on_step: OnStep) -> FloatArray:
+    """Steps of a run with another seed; none where it cannot be made."""
+    try:
+        found = short_run(reseeded(scenario, 1), steps, on_step)
+    except RollcastError:
+        return np.empty((0, len(FIGURES)))
+    return _rows(settled(found, kind))
+
+
+def _rows(records: Sequence[StepRecord]) -> FloatArray:
+    """Figures by step, shape (steps, figures)."""
+    rows = [(r.step_s, r.rollout_s, r.train_s, float(r.generated_tokens)) for r in records]
+    return np.array(rows).reshape(-1, len(FIGURES))
+
+
+# What a run's figures become
+
+
+class _Surrogate:
+    """A run's figures as functions of prices, of levels of the lengths and of luck."""
+
+    def __init__(
+        self, records: Sequence[StepRecord], responses: Responses, sides: Sides, flows: bool
+    ) -> None:
+        self._responses, self._sides, self._flows = responses, sides, flows
+        self.in_turns = in_turns(records)
+        steps = len(records)
+        mean = {
+            name: sum(getattr(record, name) for record in records) / steps
+            for name in ("step_s", "rollout_s", "train_s", "sync_s", "switch_s")
+        }
+        self.base = {**mean, "tokens": 1.0}
+
+    @property
+    def lengths(self) -> list[str]:
+        """Inputs of the lengths."""
+        return list(self._responses.lengths)
+
+    def figures(
+        self, prices: FloatArray, levels: Mapping[str, FloatArray], luck: FloatArray
+    ) -> dict[str, FloatArray]:
+        """prices: shape (4, draws). levels: by input, shape (draws,). luck: shape (draws,
+        figures)."""
+        base = self.base
+        moved = {
+            figure: luck[:, k] * np.exp(self._longer(figure, levels, prices.shape[1]))
+            for k, figure in enumerate(FIGURES)
+        }
+        rollout, train, sync, switch = prices
+        found = {
+            "train_s": base["train_s"] * train * moved["train_s"],
+            "sync_s": base["sync_s"] * sync,
+            "switch_s": base["switch_s"] * switch,
+            "tokens": moved["tokens"],
+        }
+        if self.in_turns:
+            found["rollout_s"] = base["rollout_s"] * rollout * moved["rollout_s"]
+            own = sum(base[name] for name in ("rollout_s", "train_s", "sync_s", "switch_s"))
+            parts = found["rollout_s"] + found["train_s"] + found["sync_s"] + found["switch_s"]
+            scale = base["step_s"] / own if own > 0 else 1.0
+            found["step_s"] = parts * scale
+            return found
+        # A step that is one side's as a whole answers to lengths as such; else each side does.
+        # Luck is of either side too, which is what policies of a comparison have in common; where
+        # rollouts flow from step to step it is of the steps.
+        flows = self._flows
+        if flows:
+            longer = luck[:, 0]
+            sides = [moved["rollout_s"] / luck[:, 1], moved["train_s"] / luck[:, 2]]
+        else:
+            longer = moved["step_s"] / luck[:, 0]
+            sides = [luck[:, 1], luck[:, 2]]
+        grown = self._sides.step(rollout * sides[0], train * sides[1])
+        between = base["sync_s"] + base["switch_s"]
+        share = min(between / base["step_s"], 0.9)
+        waited = base["sync_s"] * sync + base["switch_s"] * switch
+        waits = waited / between if between > 0 else np.ones_like(waited)
+        found["step_s"] = base["step_s"] * longer * ((1.0 - share) * grown + share * waits)
+        found["rollout_s"] = base["rollout_s"] * (
+            grown * luck[:, 1] if flows else rollout * moved["rollout_s"]
+        )
+        return found
+
+    def _longer(self, figure: str, levels: Mapping[str, FloatArray], draws: int) -> FloatArray:
+        """The log of what the lengths do to a figure, shape (draws,)."""
+        total = np.zeros(draws)
+        for name, z in levels.items():
+            total = total + self._responses.lengths[name].log(figure, z)
+        return total
+
+
+# Shares
+
+
+def _shares(
+    scenario: Scenario, work: Work, run: _Surrogate, luck: FloatArray, step_s: FloatArray
+) -> dict[str, float]:
+    """First-order shares of the variance of the log of the step time (Sobol', Mathematics and
+    Computers in Simulation 55, 2001): that of each input alone, by Gauss-Hermite quadrature of
+    three points, over that of all together, summed by source."""
+    still = np.ones((1, len(FIGURES)))
+    nothing: dict[str, FloatArray] = {}
+    variances: dict[str, float] = {}
+
+    def add(name: str, low: FloatArray, high: FloatArray) -> None:
+        logs = np.log([low[0] / run.base["step_s"], high[0] / run.base["step_s"]])
+        mean = logs.sum() / 6
+        source = name.partition("/")[0]
+        found = float((logs**2).sum() / 6 - mean**2)
+        variances[source] = variances.get(source, 0.0) + found
+
+    asked = Levels()
+    scenario.cost.drawn(asked)
+    for name in asked.names:
+        low, high = (
+            run.figures(_table([prices]), nothing, still)["step_s"]
+            for prices in effects(scenario, work, name, _GAUSS)
+        )
+        add(name, low, high)
+    flat = _table([Prices()])
+    for name in run.lengths:
+        low, high = (
+            run.figures(flat, {name: np.array([z])}, still)["step_s"] for z in (-_GAUSS, _GAUSS)
+        )
+        add(name, low, high)
+    variances[SEEDS] = float(np.var(np.log(luck[:, 0])))
+    total = max(float(np.var(np.log(step_s))), sum(variances.values()))
+    if total <= 1e-18:
+        return {}
+    found = {
+        source: value / total for source, value in variances.items() if value > _NOTHING * total
+    }
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def effects(scenario: Scenario, work: Work, name: str, z: float) -> tuple[Prices, Prices]:
+    """Prices with one input of the costs at -z and at z."""
+    low, high = (work.prices(scenario.cost.drawn(Levels({name: each}))) for each in (-z, z))
+    return low, high

@@ -1,0 +1,224 @@
+"""What a finished run had done, in short, so that other prices can be put on it without running it
+again.
+
+The rollout phases of a replica are a few points (rollouts running, context, how many iterations)
+and the tokens that it prefilled; the trainer's are the batch of one step. A cost model's *prices*
+are the seconds that these take by it over what they take by the run's own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs.base import CostModel, Iteration, TrainLoad
+from simulator.results.metrics import context_over_time, running_over_time
+from simulator.scenario.scenario import Scenario
+from simulator.spans import TRAINED, Run
+
+FloatArray = NDArray[np.float64]
+
+POINTS = 10
+"""Of decoding: rollouts running from the fewest to the most, each for as much of the time."""
+
+MOST_ROLLOUTS = 96
+"""Of the batch that the trainer is asked about; what an update costs beside its rollouts is told
+apart by its phases."""
+
+_MOST_REPLICAS = 3
+_NOT_TRAINING = frozenset({"rollout", "sync", "switch"})
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Seconds over those of the run's own costs: of rollouts, updates, syncs and switches."""
+
+    rollout: float = 1.0
+    train: float = 1.0
+    sync: float = 1.0
+    switch: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Decoding of so many rollouts over so many tokens of context, for so many iterations."""
+
+    rollouts: int
+    context_tokens: int
+    iterations: float
+
+
+class Work:
+    """What ``run`` did, priced by ``cost``; see the module."""
+
+    def __init__(self, scenario: Scenario, run: Run) -> None:
+        cost = self._cost = scenario.cost
+        self._points = _points(run, cost)
+        self._decode_s = self._decoding_s(cost)
+        self._chunk, self._prefill_share = _prefill(run, cost, self._points, scenario)
+        self._prefill_s = self._prefilling_s(cost)
+        self._load = _load(run)
+        spent: Counter[str] = Counter()
+        for phase in run.phases:
+            if phase.kind not in _NOT_TRAINING:
+                spent[phase.kind] += phase.seconds  # type: ignore[assignment]
+        self._spent = dict(spent)
+        self._train_s = self._training_s(cost)
+
+    def prices(self, cost: CostModel) -> Prices:
+        """By ``cost``, which may differ from the run's own in any figure."""
+        decode = _ratio(self._decoding_s(cost), self._decode_s)
+        prefill = _ratio(self._prefilling_s(cost), self._prefill_s)
+        share = self._prefill_share
+        own = self._cost
+        return Prices(
+            (1.0 - share) * decode + share * prefill,
+            self._training(cost),
+            _ratio(cost.sync_s, own.sync_s),
+            _ratio(
+                cost.switch_to_train_s + cost.switch_to_rollout_s,
+                own.switch_to_train_s + own.switch_to_rollout_s,
+            ),
+        )
+
+    def at_context(self, factor: float) -> float:
+        """The time of an iteration where contexts are ``factor`` times as long, as a ratio."""
+        return _ratio(self._decoding_s(self._cost, factor), self._decode_s)
+
+    def _decoding_s(self, cost: CostModel, factor: float = 1.0) -> float:
+        return sum(
+            point.iterations
+            * cost.decode_curve(point.rollouts).seconds(round(factor * point.context_tokens))
+            for point in self._points
+        )
+
+    def _prefilling_s(self, cost: CostModel) -> float:
+        """What a chunk of prompts adds to an iteration."""
+        work = self._chunk
+        if work is None:
+            return 0.0
+        decoding = work.rollouts - work.prefill_rollouts
+        context = work.context_tokens - work.prefill_context_tokens
+        beside = cost.decode_curve(decoding).seconds(context) if decoding else 0.0
+        return cost.mixed_iteration_s(work) - beside
+
+    def _training_s(self, cost: CostModel) -> dict[str, float]:
+        if self._load is None:
+            return {}
+        found: Counter[str] = Counter()
+        for name, seconds in cost.train(self._load).phases_s:
+            found[name] += seconds  # type: ignore[assignment]
+        return dict(found)
+
+    def _training(self, cost: CostModel) -> float:
+        """Each phase by its own ratio, for as long as it took in the run."""
+        now = self._training_s(cost)
+        total = sum(self._spent.values())
+        moved = sum(
+            spent * _ratio(now.get(name, 0.0), self._train_s.get(name, 0.0))
+            for name, spent in self._spent.items()
+        )
+        return _ratio(moved, total)
+
+
+def _ratio(value: float, base: float) -> float:
+    return value / base if base > 0 else 1.0
+
+
+def _points(run: Run, cost: CostModel) -> list[Point]:
+    """Decoding on the replicas that the run waited for most often."""
+    counts: list[FloatArray] = []
+    contexts: list[FloatArray] = []
+    spans: list[FloatArray] = []
+    for replica in _waited_for(run):
+        times, context = context_over_time(run, replica)
+        changes, counted = running_over_time(run, replica)
+        count = counted[np.searchsorted(changes, times, "right") - 1]
+        busy = (count[:-1] > 0) & (context[:-1] > 0)
+        counts.append(np.asarray(count[:-1][busy], dtype=np.float64))
+        contexts.append(np.asarray((0.5 * (context[:-1] + context[1:]))[busy], dtype=np.float64))
+        spans.append(np.diff(times)[busy])
+    if not counts or not sum(map(len, counts)):
+        return []
+    running, context_tokens, span = map(np.concatenate, (counts, contexts, spans))
+    order = np.argsort(running, kind="stable")
+    running, context_tokens, span = running[order], context_tokens[order], span[order]
+    past = np.cumsum(span) - 0.5 * span
+    place = np.minimum((POINTS * past / span.sum()).astype(int), POINTS - 1)
+    found = []
+    for k in np.unique(place):
+        here = place == k
+        seconds = float(span[here].sum())
+        rollouts = max(round(float(np.average(running[here], weights=span[here]))), 1)
+        tokens = round(float(np.average(context_tokens[here], weights=span[here])))
+        each = cost.decode_curve(rollouts).seconds(tokens)
+        found.append(Point(rollouts, tokens, seconds / each if each > 0 else 0.0))
+    return found
+
+
+def _waited_for(run: Run) -> list[int]:
+    """The replicas that ended the most steps, most often first; a few of them."""
+    step, replica, end = (run.stays[name] for name in ("step", "replica", "end_s"))
+    order = np.lexsort((end, step))
+    last = order[np.append(np.diff(step[order]) > 0, True)] if len(order) else order
+    return [number for number, _ in Counter(replica[last].tolist()).most_common(_MOST_REPLICAS)]
+
+
+def _prefill(
+    run: Run, cost: CostModel, points: list[Point], scenario: Scenario
+) -> tuple[Iteration | None, float]:
+    """A typical chunk of prompts, and the share of the replicas' time that all of them take."""
+    stays = run.stays
+    tokens = stays["prefill_tokens"]
+    some = tokens > 0
+    if not some.any() or not points:
+        return None, 0.0
+    chunk = max(min(round(float(tokens[some].mean())), scenario.engine.max_batched_tokens), 1)
+    middle = points[len(points) // 2]
+    work = Iteration(
+        middle.rollouts + 1,
+        middle.context_tokens + chunk,
+        chunk,
+        chunk * (chunk + 1) // 2,
+        1,
+        chunk,
+    )
+    beside = cost.decode_curve(middle.rollouts).seconds(middle.context_tokens)
+    added_s = max(cost.mixed_iteration_s(work) - beside, 0.0)
+    busy_s = 0.0
+    for replica in range(run.shape.replicas):
+        times, running = running_over_time(run, replica)
+        busy_s += float(np.diff(times)[running[:-1] > 0].sum())
+    share = float(tokens.sum()) / chunk * added_s / busy_s if busy_s > 0 else 0.0
+    return work, min(share, 0.9)
+
+
+def _load(run: Run) -> TrainLoad | None:
+    """What the step in the middle trained on, or as many groups of it as `MOST_ROLLOUTS` allow."""
+    stays = run.stays
+    trained = (stays["fate"] == TRAINED) & (stays["finished"] == 1)
+    steps = np.unique(stays["trained_step"][trained])
+    if not len(steps):
+        return None
+    step = int(steps[len(steps) // 2])
+    here = np.flatnonzero(trained & (stays["trained_step"] == step))
+    group, prompt, new = (stays[name][here] for name in ("group", "prompt_tokens", "total_tokens"))
+    groups: dict[int, tuple[int, list[int]]] = {}
+    rows = zip(group.tolist(), prompt.tolist(), new.tolist(), strict=True)
+    for number, prompt_tokens, new_tokens in rows:
+        groups.setdefault(number, (prompt_tokens, []))[1].append(new_tokens)
+    kept: list[tuple[int, list[int]]] = []
+    for each in groups.values():
+        if kept and sum(len(responses) for _, responses in kept) >= MOST_ROLLOUTS:
+            break
+        kept.append(each)
+    layout = _layout(run.decisions, step)
+    return TrainLoad(kept, shared_prefix=layout == "shared_prefix")
+
+
+def _layout(decisions: list[Mapping[str, object]] | list[dict[str, object]], step: int) -> object:
+    return decisions[step].get("layout") if step < len(decisions) else None

@@ -1,0 +1,89 @@
+"""Which GPUs roll out and which train, from what each stack's settings say of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibration.logs.draft import draft
+from calibration.logs.gather import read_log
+from tests.logs import written
+
+Layout = tuple[str, int, int, int]
+"""Placement, replicas, GPUs of each, GPUs of the trainer."""
+
+
+def _areal(mode: str) -> dict[str, Any]:
+    return {"allocation_mode": mode, "cluster.n_nodes": 3, "cluster.n_gpus_per_node": 8}
+
+
+def _roll(trains: str, rolls: str, tensor: int = 1) -> dict[str, Any]:
+    return {
+        "actor_train.device_mapping": trains, "actor_infer.device_mapping": rolls,
+        "actor_infer.strategy_args.strategy_config.tensor_parallel_size": tensor,
+        "num_gpus_per_node": 8,
+    }  # fmt: skip
+
+
+def _nemo(nodes: int, of: dict[str, int]) -> dict[str, Any]:
+    above = "policy.generation.colocated"
+    return {"cluster.num_nodes": nodes, "cluster.gpus_per_node": 8, f"{above}.enabled": False,
+            "policy.generation.vllm_cfg.tensor_parallel_size": 2,
+            **{f"{above}.resources.{key}": value for key, value in of.items()}}  # fmt: skip
+
+
+def _trl(**more: Any) -> dict[str, Any]:
+    return {"generation_batch_size": 128, "per_device_train_batch_size": 4,
+            "steps_per_generation": 4, "vllm_tensor_parallel_size": 2, **more}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stack", "settings", "layout"),
+    [
+        # the forms of the documentation of allocation_mode, and those of its own examples
+        ("areal", _areal("sglang:d4t2+archon:d4p2t2"), ("disaggregated", 4, 2, 16)),
+        ("areal", _areal("sglang.d4p1t1+d4p1t1"), ("disaggregated", 4, 1, 4)),
+        ("areal", _areal("vllm:d2t4+megatron:(attn:d4p2t2|ffn:d2p2e4)"),
+         ("disaggregated", 2, 4, 16)),
+        ("areal", _areal("sglang:d8|fsdp:d8"), ("colocated", 8, 1, 8)),
+        ("areal", _areal("no form of it"), ("disaggregated", 24, 1, 24)),
+        ("roll", _roll("list(range(0,8))", "list(range(0,8))", 2), ("colocated", 4, 2, 8)),
+        ("roll", _roll("list(range(0, 16))", "list(range(16, 24))"), ("disaggregated", 8, 1, 16)),
+        ("roll", _roll("[0,1]", "list(range(4)) + [6, 7]"), ("colocated", 6, 1, 2)),
+        ("nemo_rl", _nemo(1, {"gpus_per_node": 2}), ("disaggregated", 1, 2, 6)),
+        ("nemo_rl", _nemo(4, {"num_nodes": 1, "gpus_per_node": 8}), ("disaggregated", 4, 2, 24)),
+        ("openrlhf", {"vllm_num_engines": 3, "vllm_tensor_parallel_size": 2, "actor_num_nodes": 1,
+                      "actor_num_gpus_per_node": 2}, ("disaggregated", 3, 2, 2)),
+        ("trl", _trl(use_vllm=True, vllm_mode="colocate"), ("colocated", 4, 2, 8)),
+        ("trl", _trl(use_vllm=False, vllm_mode="server"), ("colocated", 8, 2, 8)),
+        ("trl", _trl(use_vllm=True, vllm_mode="server"), ("disaggregated", 1, 2, 8)),
+    ],
+)  # fmt: skip
+def test_the_layout_of_a_run(
+    stack: str, settings: dict[str, Any], layout: Layout, tmp_path: Path
+) -> None:
+    values = {"areal": written.areal_values, "roll": written.roll_values,
+              "nemo_rl": written.nemo_values, "openrlhf": written.openrlhf_values,
+              "trl": written.trl_entry}[stack]  # fmt: skip
+    written.lines(tmp_path / "h.jsonl", ({"_step": t.step, **values(t)} for t in written.run()))
+    (tmp_path / "config.yaml").write_text(json.dumps(settings))
+    log = read_log([tmp_path])
+    assert log.stack == stack
+    own = {part.key: part for part in draft(log)}
+    keys = ("placement", "replicas", "tensor_parallel", "trainer_gpus")
+    assert tuple(own[f"cluster.{key}"].value for key in keys) == layout
+    if layout[0] == "disaggregated":
+        assert not own["cluster.placement"].assumed
+
+
+def test_a_mapping_of_devices_is_never_run(tmp_path: Path) -> None:
+    """ROLL hands it to Python."""
+    code = "[__import__('pathlib').Path('run').touch()]"
+    written.lines(tmp_path / "h.jsonl",
+                  ({"_step": t.step, **written.roll_values(t)} for t in written.run()))  # fmt: skip
+    (tmp_path / "config.yaml").write_text(json.dumps(_roll(code, code)))
+    own = {part.key: part for part in draft(read_log([tmp_path]))}
+    assert own["cluster.replicas"].assumed

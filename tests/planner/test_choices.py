@@ -1,0 +1,143 @@
+"""What there is to choose from: splits of GPUs, ties, and what cannot be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.errors import ScenarioError
+from simulator.planner.choices import (
+    MOST_SPLITS,
+    Choice,
+    Refused,
+    cluster_of,
+    enumerated,
+    ways_to_split,
+)
+from simulator.scenario.file import parse_scenario
+from simulator.scenario.scenario import outline
+
+SCENARIO = """
+model: qwen3-8b
+gpu: h100-sxm
+cluster: {placement: colocated, replicas: 4, tensor_parallel: 2, trainer_gpus: 8}
+workload:
+  batch_groups: 8
+  group_size: 4
+  prompt_tokens: 64
+  max_new_tokens: 512
+  lengths: {family: lognormal, median_tokens: 100, between_sd: 0.5, within_sd: 0.4}
+steps: 2
+"""
+RAW = parse_scenario(SCENARIO)
+CLUSTER = cluster_of(outline(RAW), 8)
+
+
+@given(
+    st.integers(1, 600), st.sampled_from([1, 2, 4, 8, 16]),
+    st.sampled_from(["colocated", "disaggregated"]), st.sampled_from([4, 8]),
+)  # fmt: skip
+def test_every_split_holds_all_gpus_in_whole_nodes(
+    gpus: int, replica: int, placement: str, node: int
+) -> None:
+    try:
+        found = ways_to_split(gpus, replica, placement, node)
+    except ScenarioError as error:
+        if error.field not in ("gpus", "tensor_parallel"):
+            raise
+        return
+    assert 1 <= len(found) <= MOST_SPLITS + node
+    assert len(set(found)) == len(found)
+    for replicas, trainer in found:
+        assert replicas >= 1
+        assert trainer >= 1
+        rollout = replicas * replica
+        assert (rollout == trainer == gpus) if placement == "colocated" else (
+            rollout + trainer == gpus)  # fmt: skip
+        if placement == "disaggregated" and gpus > node:
+            assert trainer % node == 0
+
+
+def test_splits_by_hand() -> None:
+    assert ways_to_split(16, 4, "colocated", 8) == [(4, 16)]
+    assert ways_to_split(24, 4, "disaggregated", 8) == [(4, 8), (2, 16)]
+    assert ways_to_split(4, 2, "disaggregated", 8) == [(1, 2)]
+    assert ways_to_split(4, 1, "disaggregated", 8) == [(3, 1), (2, 2), (1, 3)]
+    for arguments, said in (
+        ((12, 1, "colocated", 8), "nodes of 8; take 8 or 16"),
+        ((24, 3, "colocated", 8), "lie across nodes"),
+        ((24, 12, "colocated", 8), "lie across nodes"),
+        ((4, 8, "colocated", 8), "4 are not filled by replicas of 8"),
+        ((8, 8, "disaggregated", 8), "leave no split"),
+    ):
+        with pytest.raises(ScenarioError, match=said):
+            ways_to_split(*arguments)
+
+
+def test_the_settings_of_a_choice_are_the_scenarios() -> None:
+    choose = {"gpus": [16], "placement": ["disaggregated"], "tensor_parallel": [4],
+              "workload.group_size": [8]}  # fmt: skip
+    [choice] = enumerated(CLUSTER, choose, ["mine = april"])
+    assert isinstance(choice, Choice)
+    assert choice.chosen == {"gpus": 16, "placement": "disaggregated", "tensor_parallel": 4,
+                             "workload.group_size": 8, "trainer_gpus": 8}  # fmt: skip
+    scenario = choice.scenario(RAW)
+    shape = scenario.shape
+    assert (shape.replicas, shape.gpus_per_replica, shape.trainer_gpus) == (2, 4, 8)
+    assert scenario.plan.batch.group_size == 8
+    assert scenario.policy_name == "mine"
+    assert choice.said.endswith("mine = april")
+
+
+def test_keys_that_go_together_and_keys_alone() -> None:
+    both = "cluster.replicas=cluster.trainer_gpus"
+    found = enumerated(CLUSTER, {both: [4, 8], "cluster.tensor_parallel": [1, 2]}, ["sync"])
+    assert len(found) == 4
+    assert [c.settings["cluster.replicas"] for c in found if isinstance(c, Choice)] == [4, 4, 8, 8]
+
+
+def test_what_is_not_chosen_stays() -> None:
+    found = enumerated(CLUSTER, {"placement": ["colocated", "disaggregated"]}, ["sync"])
+    assert [c.settings for c in found if isinstance(c, Choice)] == [
+        {"cluster.placement": "colocated", "cluster.tensor_parallel": 2, "cluster.replicas": 4,
+         "cluster.trainer_gpus": 8},
+        *({"cluster.placement": "disaggregated", "cluster.tensor_parallel": 2,
+           "cluster.replicas": (8 - n) // 2, "cluster.trainer_gpus": n} for n in (2, 4, 6)),
+    ]  # fmt: skip
+    [alone] = enumerated(CLUSTER, {}, ["sync"])
+    assert isinstance(alone, Choice)
+    assert alone.settings == {}
+
+
+def test_policies_apart_go_with_gpus_apart() -> None:
+    choose = {"placement": ["colocated", "disaggregated"]}
+    found = enumerated(CLUSTER, choose, ["sync", "one_step_off"], frozenset({"one_step_off"}))
+    kinds = {(c.settings["cluster.placement"], c.policy) for c in found if isinstance(c, Choice)}
+    assert ("colocated", "one_step_off") not in kinds
+    assert ("disaggregated", "one_step_off") in kinds
+
+
+def test_what_cannot_be_says_why() -> None:
+    found = enumerated(CLUSTER, {"gpus": [12, 16], "tensor_parallel": [2, 3]}, ["sync"])
+    refused = [each for each in found if isinstance(each, Refused)]
+    assert [each.problem for each in refused] == [
+        "gpus: GPUs come in nodes of 8; take 8 or 16",
+        "gpus: GPUs come in nodes of 8; take 8 or 16",
+        "tensor_parallel: replicas of 3 GPUs lie across nodes of 8",
+    ]  # fmt: skip
+
+
+def test_other_models_gpus_are_held_too() -> None:
+    roles = SCENARIO + "cost: {roofline: {trainer: {reference_gpus: 8}}}\n"
+    scenario = outline(parse_scenario(roles))
+    cluster = cluster_of(scenario, 8)
+    assert (cluster.gpus, cluster.other_gpus) == (16, 8)
+    [choice] = enumerated(cluster, {"gpus": [24]}, ["sync"])
+    assert isinstance(choice, Choice)
+    assert choice.settings["cluster.replicas"] == 8
+
+
+def test_too_many() -> None:
+    with pytest.raises(ScenarioError, match="too many"):
+        enumerated(CLUSTER, {"a": list(range(200)), "b": list(range(200))}, ["sync"])

@@ -1,0 +1,466 @@
+"""Planning from a question to an answer, on problems small enough to look at."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import simulator.planner.planner as planner
+from rollcast import load
+from simulator.errors import RunError
+from simulator.options import read
+from simulator.planner.answer import Planned
+from simulator.planner.journal import journal_path
+from simulator.planner.measure import Task, run_task
+from simulator.planner.planner import answer, by_cause, plan, question
+from simulator.policies import APRIL
+from simulator.scenario.file import override, parse_scenario, read_scenario
+from simulator.scenario.plan_section import PlanSection
+from simulator.studies.simulate import simulate
+from tests.conftest import Cli
+
+SCENARIO = """
+model: qwen3-8b
+gpu: h100-sxm
+cluster: {placement: colocated, replicas: 8, tensor_parallel: 1, trainer_gpus: 8}
+workload:
+  batch_groups: 8
+  group_size: 4
+  prompt_tokens: 64
+  max_new_tokens: 512
+  lengths: {family: lognormal, median_tokens: 100, between_sd: 0.5, within_sd: 0.4}
+steps: 2
+"""
+CHOOSE = {
+    "gpus": [4, 8],
+    "placement": ["colocated", "disaggregated"],
+    "tensor_parallel": [1, 2],
+    "policy": ["sync", "april(over_sampling=1.5)", "one_step_off"],
+}
+
+
+def asked(**section: Any) -> dict[str, Any]:
+    return {"run": {"steps": 100}, "choose": CHOOSE, "objective": "usd", **section}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+    return tmp_path / "s.yaml"
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    path = tmp_path_factory.mktemp("plan") / "s.yaml"
+    path.write_text(SCENARIO)
+    return plan(load(path), asked(), workers=1, draws=10)
+
+
+def test_what_it_recommends_is_the_best_of_all(planned: Planned, path: Path) -> None:
+    question_ = question(load(path).raw, None, ["sync"])
+    best = planned.recommended
+    assert best is not None
+    for row in (*planned.rows, *planned.unrun):
+        setup = row.setup
+        found = run_task(load(path).raw, Task(row.choice, question_.rungs.last))
+        hours = (found.fill_s + 100 * found.step_s) / 3600  # type: ignore[union-attr]
+        assert best.bill.usd <= 1.02 * hours * setup.gpus * 2.5  # type: ignore[operator]
+    assert planned.simulated_steps < planned.brute_force_steps
+
+
+def test_what_it_reports_is_what_simulate_says(planned: Planned, path: Path) -> None:
+    for row in planned.rows[:3]:
+        assert row.exact
+        scenario = row.choice.scenario(load(path).raw)
+        summary = simulate(replace(scenario, steps=row.measured.steps)).summary
+        assert row.measured.step_s == summary["step_s"]
+        assert row.measured.bubble_fraction == summary["bubble_fraction"]
+        assert row.setup.gpus == summary["gpus"]
+        assert row.bill.hours == pytest.approx(
+            (100 * summary["step_s"] + row.measured.fill_s) / 3600
+        )
+
+
+def test_the_answer_says_what_the_issue_asks(planned: Planned) -> None:
+    best = planned.recommended
+    assert best is not None
+    first, second, *_ = planned.sentences
+    assert best.choice.policy in first
+    assert str(best.setup.gpus) in first
+    assert "100 steps of 32 rollouts" in second
+    assert best.measured.bound_by in second
+    assert "assumed" not in second
+    assert best.hours is not None
+    assert best.hours.low <= best.bill.hours <= best.hours.high
+    assert planned.front
+    hours = [row.bill.hours for row in planned.front]
+    costs = [row.bill.cost for row in planned.front]
+    assert hours == sorted(hours)
+    assert costs == sorted(costs, reverse=True)
+    assert planned.baseline is not None
+    assert planned.baseline.exact
+    table = planned.table()
+    assert table["policy"].iloc[0] == best.choice.policy
+    assert len(table) == len(planned.rows)
+
+
+def test_break_even_is_where_the_bills_are_equal(planned: Planned) -> None:
+    base = planned.baseline
+    assert base is not None
+    for row in planned.rows:
+        if row.choice.policy == "sync":
+            assert row.break_even is None
+            continue
+        assert row.break_even is not None
+        assert base.bill.usd == pytest.approx(row.break_even * row.bill.usd, rel=1e-9)
+
+
+def test_quality_moves_the_bill_and_not_the_break_even(path: Path, planned: Planned) -> None:
+    slower = plan(load(path), asked(quality={"april": 1.5}), workers=1, draws=0)
+    before = {row.name: row for row in planned.rows}
+    for row in slower.rows:
+        was = before.get(row.name)
+        if was is None or was.measured.steps != row.measured.steps:
+            continue
+        factor = 1.5 if "april" in row.choice.policy else 1.0
+        assert row.bill.updates == pytest.approx(factor * was.bill.updates)
+        assert row.quality == factor
+
+
+def test_the_same_plan_with_any_number_of_workers(path: Path) -> None:
+    plans = [plan(load(path), asked(), workers=n, draws=10) for n in (1, 2, 3)]
+    first = plans[0]
+    for other in plans[1:]:
+        assert other.rows == first.rows
+        assert other.sentences == first.sentences
+        assert other.simulated_steps == first.simulated_steps
+
+
+def test_policies_may_be_objects(path: Path) -> None:
+    found = plan(load(path), {"choose": {"gpus": [8]}}, ["sync", APRIL(1.5)], workers=1, draws=0)
+    assert {row.choice.policy for row in found.rows} == {"sync", "april(over_sampling=1.5)"}
+
+
+def test_without_a_question_it_chooses_by_itself(path: Path) -> None:
+    found = question(load(path).raw)
+    assert found.work.assumed
+    assert found.aim.objective == "balanced"
+    assert found.choose["gpus"][0] < 8
+    assert list(found.choose["gpus"]) == [found.choose["gpus"][0] * 2**i
+                                          for i in range(len(found.choose["gpus"]))]  # fmt: skip
+    assert found.choose["placement"] == ["colocated", "disaggregated"]
+    assert "sync" in found.policies
+    assert any(policy.startswith("fully_async") for policy in found.policies)
+
+
+def test_its_own_chain_keeps_what_does_not_schedule(path: Path) -> None:
+    scenario = load(path, "policy=[april, {pods: {keep: 2}}]")
+    found = question(scenario.raw).policies
+    assert found[0] == "april+pods(keep=2)"
+    assert "pods(keep=2)" in found
+    assert "one_step_off+pods(keep=2)" in found
+    assert "sync" not in found
+
+
+def test_no_staleness_leaves_synchronous_schedules(path: Path) -> None:
+    raw = parse_scenario(SCENARIO + "plan: {limits: {staleness: 0}}\n")
+    assert not any("async" in policy or "off" in policy for policy in question(raw).policies)
+
+
+def test_linear_costs_hold_for_their_own_cluster() -> None:
+    text = SCENARIO.replace("model: qwen3-8b\ngpu: h100-sxm\n", "") + (
+        "engine: {kv_tokens: 100000}\n"
+        "cost: {linear: {iteration_s: 6.0e-3, per_rollout_s: 2.0e-5, per_context_token_s: 2.2e-8, "
+        "per_prefill_token_s: 4.0e-6, train_per_token_s: 1.0e-5, sync_s: 1.0}}\n"
+    )
+    found = question(parse_scenario(text))
+    assert "gpus" not in found.choose
+    assert len(found.policies) > 2
+    planned = answer(replace(found, draws=0), 1)
+    assert planned.recommended is not None
+    assert planned.recommended.bill.usd is None
+    assert "GPU hours" in planned.sentences[1]
+
+
+def test_objectives_by_limits() -> None:
+    for limits, objective in (
+        ("{hours: 5}", "usd"), ("{usd: 100}", "hours"), ("{gpus: 8}", "hours"),
+        ("{staleness: 1}", "balanced"),
+    ):  # fmt: skip
+        found = question(parse_scenario(f"{SCENARIO}plan: {{limits: {limits}}}\n"))
+        assert found.aim.objective == objective
+
+
+# Limits
+
+
+def test_nothing_meets_the_limits(path: Path) -> None:
+    found = plan(load(path), asked(limits={"hours": 1e-4}), workers=1, draws=0)
+    assert found.recommended is None
+    assert found.nearest is not None
+    fastest = min(found.rows, key=lambda row: row.bill.hours)
+    assert found.nearest.bill.hours == fastest.bill.hours
+    assert "hours" in found.give_up
+    assert "Nothing meets the limits" in found.sentences[0]
+    assert "Without the limit of hours" in " ".join(found.sentences)
+
+
+def test_limits_are_kept(path: Path) -> None:
+    free = plan(load(path), asked(objective="hours"), workers=1, draws=0)
+    assert free.recommended is not None
+    dear = free.recommended.bill.usd
+    assert dear is not None
+    cheap = min(row.bill.usd for row in free.rows if row.bill.usd is not None)
+    limit = (cheap + dear) / 2
+    found = plan(load(path), asked(objective="hours", limits={"usd": limit}), workers=1, draws=0)
+    assert found.recommended is not None
+    assert found.recommended.bill.usd is not None
+    assert found.recommended.bill.usd <= limit
+    fresh = plan(load(path), asked(objective="hours", limits={"staleness": 0}), workers=1, draws=0)
+    assert fresh.recommended is not None
+    assert fresh.recommended.measured.staleness_max == 0
+    few = plan(load(path), asked(objective="hours", limits={"gpus": 4}), workers=1, draws=0)
+    assert few.recommended is not None
+    assert few.recommended.setup.gpus == 4
+    assert any(row.beyond for row in few.rows) or few.unrun
+
+
+def test_causes_are_grouped() -> None:
+    full = "the trainer is out of memory: {} GB of each {} do not fit"
+    found = by_cause([
+        (full.format(90, "h100-sxm"), "a"), ("other", "b"), (full.format(91.5, "h200-sxm"), "c"),
+    ])  # fmt: skip
+    assert [each.choices for each in found] == [("a", "c"), ("b",)]
+    assert "90 GB" in found[0].problem
+
+
+def test_nothing_can_be_run(path: Path) -> None:
+    raw = override(read_scenario(path), ["model=llama-3.1-405b"])
+    section = read(PlanSection, asked(choose={**CHOOSE, "gpus": [1]}), "plan")
+    with pytest.raises(RunError, match=r"none of \d+ choices can be run"):
+        answer(question(raw, section), 1)
+
+
+def test_a_scenario_that_does_not_fit_as_it_is_can_be_planned(tmp_path: Path) -> None:
+    """Nobody who asks which GPUs to take has to say first which."""
+    text = SCENARIO.replace(
+        "cluster: {placement: colocated, replicas: 8, tensor_parallel: 1, trainer_gpus: 8}\n", ""
+    ).replace("qwen3-8b", "qwen3-32b")
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    found = plan(path, workers=1, draws=0)
+    assert found.recommended is not None
+    assert found.recommended.setup.gpus >= 8
+
+
+# An interrupted plan
+
+
+def test_an_interrupted_plan_goes_on(path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    whole = answer(question(load(path).raw, _section(asked()), draws=10), 1)
+
+    class EnoughError(Exception):
+        pass
+
+    def stop(what: str, done: int, of: int) -> None:
+        if what == "simulations" and done == 2:
+            raise EnoughError
+
+    with pytest.raises(EnoughError):
+        answer(question(load(path).raw, _section(asked()), draws=10), 1, out=out, on_progress=stop)
+    kept = journal_path(out)
+    before = len(kept.read_text().splitlines()) - 1
+    assert before >= 1
+    simulated: list[str] = []
+    again = answer(
+        question(load(path).raw, _section(asked()), draws=10), 2, out=out,
+        on_progress=lambda what, done, of: simulated.append(what),
+    )  # fmt: skip
+    assert again.rows == whole.rows
+    assert again.sentences == whole.sentences
+    keys = [json.loads(line)["key"] for line in kept.read_text().splitlines()[1:]]
+    assert len(keys) == len(set(keys))
+    done = sum(what != "estimates" for what in simulated)
+    assert done == len(keys) - before
+    planner.forget(out)
+    assert not kept.exists()
+
+
+def _section(plain: dict[str, Any]) -> Any:
+    return read(PlanSection, plain, "plan")
+
+
+# The command
+
+
+FLAGS = ("--choose", "gpus=4,8", "--policy", "sync", "--policy", "april", "--run", "steps=100",
+         "--workers", 1, "--draws", 0)  # fmt: skip
+
+
+def test_the_command(cli: Cli, path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, said, _ = cli("plan", path, *FLAGS, "--objective", "usd", "--out", out)
+    assert code == 0
+    assert said.startswith("Run ")
+    names = {each.name for each in out.iterdir()}
+    assert {"plan.json", "plan.csv", "recommended.yaml"} <= names
+    assert not journal_path(out).exists()
+    found = json.loads((out / "plan.json").read_text())
+    best = found["recommended"]
+    assert {"settings", "policy", "placement", "gpu", "gpus", "replicas", "tensor_parallel",
+            "trainer_gpus", "hours", "hours_low", "hours_high", "usd", "bound_by",
+            "scenario"} <= set(best)  # fmt: skip
+    with (out / "plan.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0]["policy"] == best["policy"]
+    summary = simulate(load(out / best["scenario"])).summary
+    assert summary["step_s"] == best["step_s"]
+    assert float(rows[0]["step_s"]) == best["step_s"]
+    code, _, problem = cli("plan", path, *FLAGS, "--out", out)
+    assert (code, "--force" in problem) == (2, True)
+    assert cli("plan", path, *FLAGS, "--out", out, "--force")[0] == 0
+
+
+def test_the_scenario_of_what_is_recommended_finds_its_files(
+    cli: Cli, path: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text(
+        "group,index,prompt_tokens,new_tokens\n"
+        + "".join(f"{g},{i},64,{50 + 7 * g + 31 * i}\n" for g in range(12) for i in range(4))
+    )
+    data = yaml.safe_load(SCENARIO)
+    data["workload"]["lengths"] = {"trace": "t.csv", "repeat": True}
+    del data["workload"]["prompt_tokens"]
+    path.write_text(yaml.safe_dump(data))
+    out = tmp_path / "deep" / "out"
+    out.parent.mkdir()
+    assert cli("plan", path, *FLAGS, "--out", out)[0] == 0
+    best = json.loads((out / "plan.json").read_text())["recommended"]
+    assert simulate(load(out / "recommended.yaml")).summary["step_s"] == best["step_s"]
+
+
+def test_nothing_meets_the_limits_is_exit_code_3(cli: Cli, path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, said, _ = cli("plan", path, *FLAGS, "--limit", "hours=0.0001", "--out", out)
+    assert code == 3
+    assert "Nothing meets the limits. The nearest is" in " ".join(said.split())
+    found = json.loads((out / "plan.json").read_text())
+    assert found["recommended"] is None
+    assert found["nearest"]["gpus"]
+    assert not (out / "recommended.yaml").exists()
+
+
+def test_the_section_asks_and_flags_go_before_it(cli: Cli, path: Path) -> None:
+    path.write_text(
+        SCENARIO + "plan: {run: {prompts: 800}, choose: {gpus: [4], policy: [sync, april]}}\n"
+    )
+    code, said, _ = cli("plan", path, "--json", "--draws", 0, "--workers", 1)
+    assert code == 0
+    found = json.loads(said)
+    assert found["work"] == "800 prompts"
+    assert {row["gpus"] for row in found["rows"]} == {4}
+    code, said, _ = cli("plan", path, "--json", "--draws", 0, "--workers", 1,
+                        "--choose", "gpus=8", "--run", "steps=7", "--policy", "sync")  # fmt: skip
+    found = json.loads(said)
+    assert found["work"].startswith("7 steps")
+    assert {(row["gpus"], row["policy"]) for row in found["rows"]} == {(8, "sync")}
+
+
+def test_simulate_and_compare_do_not_mind_the_section(cli: Cli, path: Path) -> None:
+    path.write_text(SCENARIO + "plan: {limits: {hours: 3}}\n")
+    assert cli("simulate", path, "--json")[0] == 0
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_it_fits_the_terminal(
+    cli: Cli, path: Path, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    code, said, _ = cli("plan", path, *FLAGS)
+    assert code == 0
+    assert max(map(len, said.splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("limits: {hours: 5d}", "plan.limits.hours: must be a number above 0, got '5d' (s.yaml"),
+        ("limits: {hours: -1}", "plan.limits.hours"),
+        ("limits: {gpus: 2.5}", "plan.limits.gpus"),
+        ("limits: {hourz: 1}", "did you mean hours"),
+        ("run: {steps: 5, prompts: 3}", "plan.run: give one of"),
+        ("run: 5", "plan.run"),
+        ("choose: {gpus: []}", "plan.choose.gpus: has no values"),
+        ("choose: {gpus: 8}", "plan.choose.gpus: must be a list"),
+        ("choose: {gpus: [8, 8]}", "holds 8 twice"),
+        ("choose: {gpus: [eight]}", "plan.choose.gpus"),
+        ("choose: {placement: [colocatd]}", "plan.choose.placement"),
+        ("choose: {workloud.group_size: [4]}", "plan.choose.workloud.group_size"),
+        ("choose: {workload.group_sise: [4]}", "group_sise"),
+        ("choose: {plan.objective: [usd]}", "plan.choose.plan.objective"),
+        ("choose: {gpus: [8], cluster.replicas: [2]}", "plan.choose.cluster.replicas: follows"),
+        ("choose: {policy: [aprill]}", "did you mean april"),
+        ("choose: {}", "plan.choose: is empty"),
+        ("choose: [gpus]", "plan.choose"),
+        ("objective: speed", "plan.objective"),
+        ("quality: {april: 0}", "plan.quality.april"),
+        ("quality: {sagc: 1.2}", "plan.quality.sagc: names no policy"),
+        ("gpus_per_node: 0", "plan.gpus_per_node"),
+    ],
+)
+def test_what_a_section_gets_wrong(cli: Cli, path: Path, section: str, said: str) -> None:
+    path.write_text(f"{SCENARIO}plan: {{{section}}}\n")
+    code, _, problem = cli("plan", path, "--workers", 1, "--draws", 0)
+    assert code == 2
+    assert said in problem
+    assert problem.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--limit", "hours"), "--limit"),
+        (("--limit", "hours=5d"), "(from --limit)"),
+        (("--run", "steps"), "--run"),
+        (("--choose", "nothing"), "--choose"),
+        (("--choose", "a="), "no values"),
+        (("--choose", "policy=sync,april"), "with a --policy of its own"),
+        (("--choose", "stepz=1,2"), "plan.choose.stepz"),
+        (("--policy", "aprill"), "april"),
+        (("--objective", "speed"), "plan.objective"),
+        (("--quality", "april=fast"), "plan.quality.april"),
+        (("--workers", "0"), "--workers"),
+        (("--draws", "3"), "--draws"),
+    ],
+)
+def test_what_a_user_gets_wrong(cli: Cli, path: Path, flags: tuple[str, ...], said: str) -> None:
+    code, _, problem = cli("plan", path, *flags)
+    assert code == 2
+    assert said in problem
+    assert problem.count("\n") == 1
+
+
+def test_a_price_that_is_missing(cli: Cli, path: Path) -> None:
+    path.write_text(SCENARIO.replace("gpu: h100-sxm", "gpu: {preset: h100-sxm, usd_per_hour: 0}"))
+    for flags, said in (
+        (("--objective", "usd"), "plan.objective: usd needs the price"),
+        (("--limit", "usd=100", "--objective", "hours"), "plan.limits.usd: needs the price"),
+    ):
+        code, _, problem = cli("plan", path, *FLAGS, *flags)
+        assert (code, said in problem) == (2, True), problem
+    assert cli("plan", path, *FLAGS)[0] == 0
+
+
+def test_a_name_with_markup_is_text(cli: Cli, path: Path) -> None:
+    path.write_text(SCENARIO)
+    code, said, _ = cli("plan", path, *FLAGS[:-4], "--workers", 1, "--draws", 0,
+                        "--policy", "[bold]x[/bold] = sync")  # fmt: skip
+    assert code == 0
+    assert "[bold]" in said

@@ -1,0 +1,175 @@
+"""The race against synthetic choices, whose truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.planner.measure import Failure, Measured
+from simulator.planner.race import Entrant, Rungs, Standing, race
+from simulator.planner.whole_run import Bill
+
+RUNGS = Rungs()
+
+
+@dataclass(frozen=True)
+class Least:
+    """Hours, with limits of hours and GPUs."""
+
+    hours: float = np.inf
+    gpus: float = np.inf
+    staleness: float = np.inf
+
+    def value(self, bill: Bill) -> float:
+        return bill.hours
+
+    def excess(self, bill: Bill) -> float:
+        return 0.0 if self.hours == np.inf else bill.hours / self.hours
+
+    def barred(self, gpus: int, measured: Measured | None) -> float:
+        old = 0 if measured is None else measured.staleness_max
+        return max(gpus / self.gpus, (1 + old) / (1 + self.staleness))
+
+
+def measured(series: Sequence[float], staleness: int = 0) -> Measured:
+    return Measured(len(series), float(np.mean(series)), 0.0, 1.0, 1.0, 1.0, tuple(series),
+                    "trainer", 0.0, 1.0, 0.0, staleness, 1.0, ())  # fmt: skip
+
+
+class World:
+    """Choices with true hours a step, estimates that are off by a factor of their kind and a
+    little luck, and steps that share theirs."""
+
+    def __init__(self, seed: int, count: int, noise: float = 0.05, kinds: int = 4) -> None:
+        rng = np.random.default_rng(seed)
+        self.true = np.exp(rng.normal(0, 0.5, count)) * 10
+        self.gpus = rng.choice([8, 16, 32], count)
+        self.kind = rng.integers(kinds, size=count)
+        bias = np.exp(rng.normal(0, 0.15, kinds))
+        self.estimate = self.true * bias[self.kind] * np.exp(rng.normal(0, 0.04, count))
+        shared = np.exp(rng.normal(0, 0.2, 400))
+        own = np.exp(rng.normal(0, noise, (count, 400)))
+        self.steps = self.true[:, None] * shared * own
+        self.asked: list[tuple[int, int]] = []
+        self.failing: set[int] = set()
+        self.stale = np.zeros(count, dtype=int)
+
+    def entrants(self) -> list[Entrant]:
+        def bill(i: int, hours: float) -> Bill:
+            return Bill(1.0, float(hours), float(hours * self.gpus[i]), None)
+
+        return [
+            Entrant(str(self.kind[i]), int(self.gpus[i]), bill(i, self.estimate[i]),
+                    lambda m, i=i: bill(i, m.step_s))
+            for i in range(len(self.true))
+        ]  # fmt: skip
+
+    def simulate(self, wanted: Sequence[tuple[int, int]]) -> list[Measured | Failure]:
+        self.asked += wanted
+        return [
+            Failure("no") if i in self.failing else measured(self.steps[i, :n], int(self.stale[i]))
+            for i, n in wanted
+        ]
+
+    def exact(self, n: int = RUNGS.last) -> np.ndarray:
+        return np.asarray(self.steps[:, :n].mean(axis=1))
+
+
+@given(st.integers(0, 10**6), st.integers(30, 400))
+@settings(max_examples=40)
+def test_it_finds_the_best_or_one_as_good_for_a_tenth_of_the_work(seed: int, count: int) -> None:
+    world = World(seed, count)
+    standing = race(world.entrants(), Least(), world.simulate, RUNGS)
+    best = min(standing.final, key=lambda i: standing.measured[i].step_s)
+    assert world.exact()[best] <= 1.05 * world.exact().min()
+    assert standing.steps == sum(n for _, n in world.asked)
+    allowed = max(0.1 * count * RUNGS.last, 6 * 6 + 3 * 16 + 2 * 40)
+    assert standing.steps <= allowed
+
+
+def test_most_of_the_time_it_is_the_best() -> None:
+    ratios = []
+    for seed in range(60):
+        world = World(seed, 150)
+        standing = race(world.entrants(), Least(), world.simulate, RUNGS)
+        best = min(standing.final, key=lambda i: standing.measured[i].step_s)
+        ratios.append(world.exact()[best] / world.exact().min())
+    assert np.mean(np.array(ratios) <= 1.02) > 0.95
+
+
+def test_the_same_race_each_time() -> None:
+    runs = []
+    for _ in range(2):
+        world = World(7, 120)
+        race(world.entrants(), Least(), world.simulate, RUNGS)
+        runs.append(world.asked)
+    assert runs[0] == runs[1]
+
+
+def test_limits_are_kept_where_they_can_be() -> None:
+    world = World(3, 100)
+    limit = float(np.quantile(world.exact()[world.gpus == 8], 0.4))
+    goal = Least(hours=limit, gpus=8)
+    standing = race(world.entrants(), goal, world.simulate, RUNGS)
+    allowed = [i for i in standing.final
+               if world.gpus[i] == 8 and standing.measured[i].step_s <= limit]  # fmt: skip
+    best = min(allowed, key=lambda i: standing.measured[i].step_s)
+    assert world.exact()[best] <= 1.05 * world.exact()[world.gpus == 8].min()
+
+
+def test_staleness_is_known_only_by_simulation() -> None:
+    world = World(5, 100)
+    world.stale[np.argsort(world.true)[:10]] = 3
+    standing = race(world.entrants(), Least(staleness=1), world.simulate, RUNGS)
+    allowed = [i for i in standing.measured if world.stale[i] <= 1]
+    best = min(allowed, key=lambda i: standing.measured[i].step_s)
+    assert world.exact()[best] <= 1.1 * world.exact()[world.stale <= 1].min()
+
+
+def test_a_kind_that_is_too_stale_is_left_alone() -> None:
+    world = World(6, 200)
+    world.estimate[world.kind == 1] /= 3
+    world.true[world.kind == 1] /= 3
+    world.steps[world.kind == 1] /= 3
+    world.stale[world.kind == 1] = 4
+    standing = race(world.entrants(), Least(staleness=1), world.simulate, RUNGS)
+    assert sum(world.kind[i] == 1 for i in standing.measured) < 12
+    best = min(standing.final, key=lambda i: standing.measured[i].step_s)
+    assert world.exact()[best] <= 1.05 * world.exact()[world.stale == 0].min()
+
+
+def test_nothing_within_the_limits_leaves_the_nearest() -> None:
+    world = World(4, 80)
+    standing = race(world.entrants(), Least(hours=0.01), world.simulate, RUNGS)
+    best = min(standing.measured, key=lambda i: standing.measured[i].step_s)
+    assert world.exact()[best] <= 1.05 * world.exact().min()
+
+
+def test_those_that_fail_are_left_behind() -> None:
+    world = World(2, 60)
+    world.failing = set(np.argsort(world.true)[:5].tolist())
+    standing = race(world.entrants(), Least(), world.simulate, RUNGS)
+    assert set(standing.failed) <= world.failing
+    assert standing.failed
+    assert not set(standing.failed) & set(standing.measured)
+    left = [i for i in range(60) if i not in world.failing]
+    best = min(standing.final, key=lambda i: standing.measured[i].step_s)
+    assert world.exact()[best] <= 1.05 * world.exact()[left].min()
+
+
+def test_nobody_comes() -> None:
+    assert race([], Least(), lambda _: [], RUNGS) == Standing()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 40, 400, 20_000])
+def test_the_budget(count: int) -> None:
+    first, second, last = RUNGS.places(count)
+    assert 1 <= last <= count
+    assert last <= second <= first or count < 6
+    spent = first * RUNGS.first + second * RUNGS.second + last * RUNGS.last + RUNGS.last
+    assert spent <= max(0.1 * count * RUNGS.last, 6 * 6 + 3 * 16 + 3 * 40)

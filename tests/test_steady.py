@@ -1,0 +1,115 @@
+"""Start-up and steady state told apart: on series made by hand, and on runs of every policy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.results.metrics import run_summary, summarise
+from simulator.results.steady import LEAST_STEPS, steady_of, steady_state
+from simulator.testing import Trial, try_policy
+
+NOISE = np.random.default_rng(3).normal(0.0, 1.0, 500)
+seconds = st.lists(st.floats(0.0, 1e4), min_size=1, max_size=30)
+
+
+def test_a_run_that_carries_nothing_is_steady_from_its_first_step() -> None:
+    times = [90.0, 10.0, 11.0, 9.0, 10.0, 12.0]  # the first is long by chance
+    found = steady_state(times, [[0.0] * 6], [0.0] * 6, carries=False)
+    assert found == (0, 6, pytest.approx(np.mean(times)), pytest.approx(0), 0.0, True)
+
+
+@pytest.mark.parametrize("count", [10, 20, 60, 500])
+@pytest.mark.parametrize("fill", [0, 1, 3])
+def test_a_pipeline_that_fills(count: int, fill: int) -> None:
+    """Ages rise while it fills, by one a step; its first steps are twice as long."""
+    ages = [float(min(step, fill)) for step in range(count)]
+    times = [100.0 + NOISE[step] + (100.0 if step < fill else 0.0) for step in range(count)]
+    found = steady_state(times, [ages])
+    assert found.step_s == pytest.approx(100.0, abs=1.0)
+    assert found.fill_s == pytest.approx(100.0 * fill, abs=5.0)
+    assert fill <= found.start <= 2 * fill
+    assert found.known
+
+
+def test_steps_may_settle_a_while_after_the_state() -> None:
+    times = [200.0, 150.0, 150.0, 120.0] + [100.0] * 8
+    assert steady_state(times, [[0.0, 1.0] + [2.0] * 10]).start == 4
+
+
+def test_the_last_steps_wait_for_nothing() -> None:
+    found = steady_state([300.0] + [100.0] * 8 + [40.0], [[0.0] + [1.0] * 9], drain=1)
+    assert (found.start, found.stop, found.step_s) == (1, 9, 100.0)
+    assert (found.fill_s, found.drain_s) == (200.0, -60.0)
+
+
+@pytest.mark.parametrize("count", [10, 11, 12, 13])
+def test_a_cycle_is_counted_whole(count: int) -> None:
+    """Three short steps that put work away, and a long one that does it."""
+    cycle, left = [70.0, 70.0, 70.0, 130.0], [1.0, 2.0, 3.0, 0.0]
+    times = [cycle[step % 4] for step in range(count)]
+    found = steady_state(times, waiting=[left[step % 4] for step in range(count)])
+    assert (found.stop - found.start) % 4 == 0
+    assert found.step_s == 85.0
+
+
+@given(seconds, st.data())
+def test_the_parts_make_the_whole(times: list[float], data: st.DataObject) -> None:
+    levels = st.lists(st.floats(0, 9), min_size=len(times), max_size=len(times))
+    drain = data.draw(st.integers(0, 40))
+    found = steady_state(times, [data.draw(levels)], data.draw(levels), 0.5, drain)
+    assert 0 <= found.start < found.stop <= len(times)
+    whole = len(times) * found.step_s + found.fill_s + found.drain_s
+    assert whole == pytest.approx(math.fsum(times), abs=1e-6)
+    assert found.known == (found.stop - found.start >= LEAST_STEPS)
+
+
+def test_nothing_has_no_steady_state() -> None:
+    assert math.isnan(steady_state(()).step_s)
+
+
+def tried(policy: str, steps: int) -> Trial:
+    """On many groups of like lengths, so that steps differ by the policy and not by chance."""
+    lengths = [[20 + (7 * group + 5 * i) % 40 for i in range(4)] for group in range(41)]
+    return try_policy(
+        policy, lengths, batch_groups=24, group_size=4, steps=steps, replicas=2, max_seqs=48,
+        train_s=30.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["sync", "april", "one_step_off", "one_step_off(steps=3)", "partial_rollout", "pipeline_rl",
+     "fully_async", "fully_async(max_staleness=2, in_flight=2)", "colocate_async", "tail_batching",
+     "sorted_rl", "token_budget(tokens=30)"],
+)  # fmt: skip
+def test_ten_steps_say_what_a_hundred_do(policy: str) -> None:
+    short, long = (tried(policy, steps).summary for steps in (10, 100))
+    assert short["step_s"] == pytest.approx(long["step_s"], rel=0.02)
+    for summary in (short, long):
+        beside_s = summary["fill_s"] + summary["drain_s"]
+        assert summary["steps"] * summary["step_s"] + beside_s == pytest.approx(
+            summary["makespan_s"]
+        )
+    if policy == "sync":
+        assert (short["fill_s"], short["drain_s"]) == (pytest.approx(0, abs=1e-9), 0)
+    if "async" in policy and "colocate" not in policy:
+        assert short["fill_s"] > 0.2 * short["step_s"]
+        assert short["fill_s"] == pytest.approx(long["fill_s"], abs=0.25 * long["step_s"])
+
+
+@pytest.mark.parametrize(
+    ("policy", "steps", "told"),
+    [("sync", 1, False), ("sync", 10, False), ("fully_async", 10, False), ("one_step_off", 3, True),
+     ("one_step_off", 1, True), ("april", 2, True), ("tail_batching", 3, True)],
+)  # fmt: skip
+def test_a_run_too_short_to_tell_says_so(policy: str, steps: int, told: bool) -> None:
+    run = tried(policy, steps).run
+    said = [w for w in run_summary(run, "s", policy, 0)["warnings"] if "too few to tell" in w]
+    assert bool(said) == told
+    assert steady_of(run).known != told
+    assert summarise(run)["step_s"] > 0

@@ -12,10 +12,11 @@ slots that are free go to those who wait. Errands that take no time end in the n
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Literal
+
+import simpy
 
 from simulator.costs.clock import to_seconds, to_ticks
 from simulator.errors import ScenarioError
@@ -236,17 +237,11 @@ class Session:
 
 
 class Sessions:
-    """All sessions of a cluster, and the pools.
+    """All sessions of a cluster, and the pools. env: its clock, in ticks."""
 
-    now: the clock, in ticks. wake: has it stop after so many.
-    """
-
-    def __init__(
-        self, spec: EnvironmentSpec, now: Callable[[], int], wake: Callable[[int], object]
-    ) -> None:
+    def __init__(self, spec: EnvironmentSpec, env: simpy.Environment) -> None:
         self._spec = spec
-        self._now = now
-        self._wake = wake
+        self._env = env
         self._known: dict[Key, Session] = {}
         self._environments, self._judges = Pool(spec.slots), Pool(spec.reward_slots)
         self._ends: list[tuple[int, Key, int, Errand]] = []  # a heap
@@ -263,6 +258,10 @@ class Sessions:
         """Whether a rollout with turns is in flight."""
         session = self._known.get(key)
         return session is not None and session.flying
+
+    @property
+    def _now(self) -> int:
+        return self._env.now  # type: ignore[return-value]  # simpy: int | float
 
     def of(self, rollout: Rollout) -> Session | None:
         """The session of this attempt at a rollout, if it ever was in flight."""
@@ -291,7 +290,7 @@ class Sessions:
         """Whether anything is to happen at this instant."""
         if self._turned or self._waiting:
             return True
-        return bool(self._ends) and self._ends[0][0] <= self._now()
+        return bool(self._ends) and self._ends[0][0] <= self._env.now
 
     def turned(self, session: Session) -> None:
         """It goes on in the next round: its turn is over, at this instant, or all is."""
@@ -323,7 +322,7 @@ class Sessions:
         pool: Pool,
         ticks: int,
     ) -> None:
-        errand = session.errand = Errand(session, kind, pool, self._now(), ticks)
+        errand = session.errand = Errand(session, kind, pool, self._now, ticks)
         if kind == "environment" and session.holds:
             self._begin(errand)
         else:
@@ -331,11 +330,11 @@ class Sessions:
             self._waiting = True
 
     def _begin(self, errand: Errand) -> None:
-        errand.start = self._now()
+        errand.start = self._now
         self._errands += 1
         session = errand.session
         heappush(self._ends, (errand.start + errand.ticks, session.key, self._errands, errand))
-        self._wake(errand.ticks)
+        self._env.timeout(errand.ticks)
 
     def _free(self, session: Session) -> None:
         """It gives back the slot that it holds, if any."""
@@ -347,7 +346,7 @@ class Sessions:
     def round(self) -> list[Session] | None:
         """Who goes on now, in order of key; None if nothing happens any more at this instant, but
         that slots are given."""
-        now, ends = self._now(), self._ends
+        now, ends = self._now, self._ends
         news = [*self._turned]
         self._turned.clear()
         some = bool(news)
@@ -390,7 +389,7 @@ class Sessions:
             self._waiting = True
 
     def _tell(self, errand: Errand, ended: CallEnd) -> None:
-        now_s = to_seconds(self._now())
+        now_s = to_seconds(self._now)
         start_s = now_s if errand.start is None else to_seconds(errand.start)
         errand.session.calls.append(
             Call(errand.kind, errand.turn, to_seconds(errand.asked), start_s, now_s, ended)
@@ -412,7 +411,7 @@ class Sessions:
             self._over(errand, "closed")
         else:
             self._tell(errand, "put_away")
-            errand.asked = errand.start = self._now()
+            errand.asked = errand.start = self._now
         if closes:
             session.booted = False
         if for_good:

@@ -187,7 +187,7 @@ class SimulatedCluster:
     @property
     def _all_sessions(self) -> Sessions:
         if self._sessions is None:
-            self._sessions = Sessions(self._environment, lambda: self._now, self._env.timeout)
+            self._sessions = Sessions(self._environment, self._env)
         return self._sessions
 
     def _take_turn(self, session: Session, queues: list[list[Request]]) -> None:

@@ -114,7 +114,7 @@ def small(first: int, problems: int, workers: int) -> None:
     worse, shares = [], []
     for number in range(first, first + problems):
         data = problem(number)
-        asked = question(RawScenario(data, name=f"problem {number}"), draws=0)
+        asked = question(RawScenario(data, name=f"problem {number}"), intervals=False)
         start = time.perf_counter()
         planned = answer(asked, workers)
         spent = time.perf_counter() - start

@@ -35,7 +35,7 @@ def main() -> None:
         print(f"{name}: {step_s:.1f} s a step, {dropped:,} tokens lost")
     choose = {"gpus": [4, 8], "placement": ["colocated"], "tensor_parallel": [1, 2]}
     planned = plan(
-        scenario, {"choose": choose, "objective": "gpu_hours"}, ["sync", "april"], draws=0
+        scenario, {"choose": choose, "objective": "gpu_hours"}, ["sync", "april"], intervals=False
     )
     print(*planned.sentences, sep="\n")
 

@@ -60,13 +60,13 @@ def test_intervals_hold_their_own_draws_and_are_wider_than_luck() -> None:
 def test_a_plan_has_them_too(cli: Cli) -> None:
     settings = [part for setting in SMALL for part in ("--set", setting)]
     path = str(EXAMPLES / "april.yaml")
-    vary = ("--vary", "workload.group_size=2,4")
-    code, out, _ = cli("plan", path, *settings, *vary, "--draws", "10", "--json")
+    flags = ("--choose", "workload.group_size=2,4", "--workers", 1)
+    code, out, _ = cli("plan", path, *settings, *flags, "--json")
     assert code == 0
-    for row in json.loads(out):
-        assert row["step_s_low"] < row["step_s_high"]
-    assert json.loads(cli("plan", path, *settings, *vary, "--json")[1])[0]["step_s_low"] is None
-    assert " to " in cli("plan", path, *settings, *vary, "--draws", "10")[1]
+    best = json.loads(out)["recommended"]
+    assert best["hours_low"] < best["hours"] < best["hours_high"]
+    code, out, _ = cli("plan", path, *settings, *flags, "--no-intervals", "--json")
+    assert json.loads(out)["recommended"]["hours_low"] is None
 
 
 def test_the_command_line_says_them(cli: Cli, tmp_path: Path) -> None:

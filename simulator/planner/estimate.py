@@ -24,20 +24,38 @@ from simulator.scenario.scenario import Scenario
 
 SAMPLED_GROUPS = 128
 
+HIDES = 1.1
+"""An overlapped step that is not this much longer than its update says nothing of its rollouts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """About how long a mean step of a choice is, and the parts of it, seconds. taken, used,
-    trained: as in `simulator.planner.measure.Measured`."""
+    """About how long a mean step of a choice is, by its parts, seconds: rollouts, update, and what
+    goes on between them. overlaps: whether the first two go on at once. taken, used, trained: as in
+    `simulator.planner.measure.Measured`."""
 
     setup: Setup
-    step_s: float
     rollout_s: float
     train_s: float
     between_s: float
+    overlaps: bool
     taken: float
     used: float
     trained: float
+
+    def step_s(self, factor: float = 1.0) -> float:
+        """Seconds of a step whose rollouts take ``factor`` times as long as estimated."""
+        rollout_s = factor * self.rollout_s
+        if self.overlaps:
+            return max(rollout_s, self.train_s) + self.between_s
+        return rollout_s + self.train_s + self.between_s
+
+    def factor(self, step_s: float) -> float | None:
+        """The factor at which a step is ``step_s`` long; None where the update hides it."""
+        left_s = step_s - self.between_s - (0.0 if self.overlaps else self.train_s)
+        if self.overlaps and left_s < HIDES * self.train_s:
+            return None
+        return max(left_s / self.rollout_s, 0.0) if self.rollout_s > 0 else None
 
 
 def estimate(raw: RawScenario, choice: Choice) -> Estimate | Failure:
@@ -53,7 +71,7 @@ def estimated(scenario: Scenario) -> Estimate:
     """The estimate of a scenario's steps. Raises ScenarioError for what does not fit."""
     plan = scenario.policy.plan(scenario.plan, scenario.policy.init())
     plan.check()
-    scenario.world()
+    scenario.check_memory()
     batch, cost = plan.batch, scenario.cost
     prompts, lengths = _sample(scenario, batch.group_size)
     selected = plan.select[-1].keep if plan.select else batch.group_size
@@ -67,13 +85,10 @@ def estimated(scenario: Scenario) -> Estimate:
     between_s = cost.sync_s / plan.sync_every
     if scenario.shape.colocated:
         between_s += cost.switch_to_train_s + cost.switch_to_rollout_s
-    if plan.overlaps and not scenario.shape.colocated:
-        step_s = max(rollout_s, train_s) + between_s
-    else:
-        step_s = rollout_s + train_s + between_s
+    overlaps = plan.overlaps and not scenario.shape.colocated
     taken = float(batch.groups * batch.group_size)
     return Estimate(
-        setup_of(scenario), step_s, rollout_s, train_s, between_s, taken, float(batch.groups),
+        setup_of(scenario), rollout_s, train_s, between_s, overlaps, taken, float(batch.groups),
         float(batch.groups * selected),
     )  # fmt: skip
 

@@ -250,10 +250,10 @@ class _Search:
         if not self.choices:
             raise self._nothing()
         entrants = [self._entrant(i) for i in range(len(self.choices))]
-        asked.aim.value(entrants[0].estimate)  # a price that is missing is said at once
-        for entrant in entrants:
-            asked.aim.value(entrant.estimate)
-        if asked.aim.limits.usd is not None and any(e.estimate.usd is None for e in entrants):
+        bills = [entrant.estimate(1.0) for entrant in entrants]
+        for made in bills:
+            asked.aim.value(made)  # a price that is missing is said before the work
+        if asked.aim.limits.usd is not None and any(made.usd is None for made in bills):
             raise ScenarioError(
                 "plan.limits.usd", "needs the price of every GPU; give gpu.usd_per_hour"
             )
@@ -272,7 +272,7 @@ class _Search:
 
         def far(i: int) -> tuple[float, float, int]:
             m = standing.measured.get(i)
-            made = entrants[i].estimate if m is None else entrants[i].bill(m)
+            made = entrants[i].estimate(1.0) if m is None else entrants[i].bill(m)
             beyond = max(1.0, aim.excess(made), aim.barred(entrants[i].gpus, m))
             return beyond, aim.value(made), i
 
@@ -315,8 +315,17 @@ class _Search:
 
     def _entrant(self, i: int) -> Entrant:
         found = self.estimates[i]
-        bill = self._bill(i, found.step_s, 0.0, found.taken, found.used, found.trained)
-        return Entrant(self.choices[i].policy, found.setup.gpus, bill, partial(self._bill_of, i))
+
+        def estimate_at(factor: float) -> Bill:
+            return self._bill(i, found.step_s(factor), 0.0, found.taken, found.used, found.trained)
+
+        return Entrant(
+            self.choices[i].policy,
+            found.setup.gpus,
+            estimate_at,
+            lambda measured: found.factor(measured.step_s),
+            partial(self._bill_of, i),
+        )
 
     def _bill_of(self, i: int, m: Measured) -> Bill:
         return self._bill(i, m.step_s, m.fill_s, m.taken, m.used, m.trained)
@@ -398,7 +407,7 @@ class _Search:
         changes = what_would_change(self, asked, top, final, rows) if best is not None else ()
         simulated = {row.choice.said for row in rows}
         unrun = [
-            Unrun(choice, self.estimates[i].setup, self._entrant(i).estimate)
+            Unrun(choice, self.estimates[i].setup, self._entrant(i).estimate(1.0))
             for i, choice in enumerate(self.choices)
             if choice.said not in simulated and i not in standing.failed
         ]

@@ -10,6 +10,7 @@ the last rung simulates is exact: what `simulate` says of that many steps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -54,12 +55,15 @@ def _within(wanted: float, least: int, most: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Entrant:
     """A choice that can be run. kind: what its estimate may be off by alike, its policy. gpus: that
-    it holds. estimate: of the whole run. bill: of the whole run, from what a simulation measured.
+    it holds. estimate: of the whole run, where rollouts take so many times as long as estimated.
+    factor: how many times that is, by a simulation; None where it does not tell. bill: of the whole
+    run, from what a simulation measured.
     """
 
     kind: str
     gpus: int
-    estimate: Bill
+    estimate: Callable[[float], Bill]
+    factor: Callable[[Measured], float | None]
     bill: Callable[[Measured], Bill]
 
 
@@ -165,18 +169,19 @@ def _look(
 def _hopes(
     entrants: Sequence[Entrant], standing: Standing, kinds: Sequence[str]
 ) -> dict[str, float]:
-    """By kind, the factor that turns an estimate of the hours into the least that they may be."""
+    """By kind, the least factor on the estimates of rollouts that may be hoped for."""
     found = {}
     for kind in kinds:
-        ratios = [
-            entrants[i].bill(result).hours / entrants[i].estimate.hours
+        told = [
+            entrants[i].factor(result)
             for i, result in standing.measured.items()
             if entrants[i].kind == kind
         ]
-        if len(ratios) < _KNOWN:
-            found[kind] = min([0.9, *ratios])
+        factors = [factor for factor in told if factor is not None]
+        if len(factors) < _KNOWN:
+            found[kind] = min([0.9, *factors])
         else:
-            found[kind] = float(np.mean(ratios) - 1.5 * np.std(ratios, ddof=1))
+            found[kind] = float(np.mean(factors) - 1.5 * np.std(factors, ddof=1))
     return found
 
 
@@ -188,11 +193,10 @@ def _bills(
     for i, entrant in enumerate(entrants):
         if i in standing.measured:
             found.append(entrant.bill(standing.measured[i]))
-            continue
-        bill = entrant.estimate
-        factor = float("inf") if i in standing.failed else max(hopes[entrant.kind], 0.05)
-        usd = None if bill.usd is None else bill.usd * factor
-        found.append(Bill(bill.updates, bill.hours * factor, bill.gpu_hours * factor, usd))
+        elif i in standing.failed:
+            found.append(Bill(math.inf, math.inf, math.inf, math.inf))
+        else:
+            found.append(entrant.estimate(max(hopes[entrant.kind], 0.05)))
     return found
 
 
@@ -252,10 +256,10 @@ def _barred(entrants: Sequence[Entrant], goal: Goal, standing: Standing) -> NDAr
 def _survivors(
     entrants: Sequence[Entrant], goal: Goal, standing: Standing, places: int, mistrust: float
 ) -> list[int]:
-    """Who goes on: those whose difference to the best is not sure, the best first, and in what is
-    left of the places those on the front and near it. mistrust: what a short simulation may be off
-    by beyond its steps' own luck, as a share: a pipeline that fills, say."""
-    done = sorted(standing.measured)
+    """Who of the last rung goes on: those whose difference to the best is not sure, the best first,
+    and in what is left of the places those on the front and near it. mistrust: what a short
+    simulation may be off by beyond its steps' own luck, as a share: a pipeline that fills, say."""
+    done = sorted(standing.final or standing.measured)
     if not done:
         return []
     mine = [entrants[i] for i in done]

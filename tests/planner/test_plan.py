@@ -59,7 +59,7 @@ def path(tmp_path: Path) -> Path:
 def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
     path = tmp_path_factory.mktemp("plan") / "s.yaml"
     path.write_text(SCENARIO)
-    return plan(load(path), asked(), workers=1, draws=10)
+    return plan(load(path), asked(), workers=1)
 
 
 def test_what_it_recommends_is_the_best_of_all(planned: Planned, path: Path) -> None:
@@ -122,7 +122,7 @@ def test_break_even_is_where_the_bills_are_equal(planned: Planned) -> None:
 
 
 def test_quality_moves_the_bill_and_not_the_break_even(path: Path, planned: Planned) -> None:
-    slower = plan(load(path), asked(quality={"april": 1.5}), workers=1, draws=0)
+    slower = plan(load(path), asked(quality={"april": 1.5}), workers=1, intervals=False)
     before = {row.name: row for row in planned.rows}
     for row in slower.rows:
         was = before.get(row.name)
@@ -134,7 +134,7 @@ def test_quality_moves_the_bill_and_not_the_break_even(path: Path, planned: Plan
 
 
 def test_the_same_plan_with_any_number_of_workers(path: Path) -> None:
-    plans = [plan(load(path), asked(), workers=n, draws=10) for n in (1, 2, 3)]
+    plans = [plan(load(path), asked(), workers=n) for n in (1, 2, 3)]
     first = plans[0]
     for other in plans[1:]:
         assert other.rows == first.rows
@@ -143,7 +143,9 @@ def test_the_same_plan_with_any_number_of_workers(path: Path) -> None:
 
 
 def test_policies_may_be_objects(path: Path) -> None:
-    found = plan(load(path), {"choose": {"gpus": [8]}}, ["sync", APRIL(1.5)], workers=1, draws=0)
+    found = plan(
+        load(path), {"choose": {"gpus": [8]}}, ["sync", APRIL(1.5)], workers=1, intervals=False
+    )
     assert {row.choice.policy for row in found.rows} == {"sync", "april(over_sampling=1.5)"}
 
 
@@ -182,7 +184,7 @@ def test_linear_costs_hold_for_their_own_cluster() -> None:
     found = question(parse_scenario(text))
     assert "gpus" not in found.choose
     assert len(found.policies) > 2
-    planned = answer(replace(found, draws=0), 1)
+    planned = answer(replace(found, intervals=False), 1)
     assert planned.recommended is not None
     assert planned.recommended.bill.usd is None
     assert "GPU hours" in planned.sentences[1]
@@ -201,7 +203,7 @@ def test_objectives_by_limits() -> None:
 
 
 def test_nothing_meets_the_limits(path: Path) -> None:
-    found = plan(load(path), asked(limits={"hours": 1e-4}), workers=1, draws=0)
+    found = plan(load(path), asked(limits={"hours": 1e-4}), workers=1, intervals=False)
     assert found.recommended is None
     assert found.nearest is not None
     fastest = min(found.rows, key=lambda row: row.bill.hours)
@@ -212,20 +214,24 @@ def test_nothing_meets_the_limits(path: Path) -> None:
 
 
 def test_limits_are_kept(path: Path) -> None:
-    free = plan(load(path), asked(objective="hours"), workers=1, draws=0)
+    free = plan(load(path), asked(objective="hours"), workers=1, intervals=False)
     assert free.recommended is not None
     dear = free.recommended.bill.usd
     assert dear is not None
     cheap = min(row.bill.usd for row in free.rows if row.bill.usd is not None)
     limit = (cheap + dear) / 2
-    found = plan(load(path), asked(objective="hours", limits={"usd": limit}), workers=1, draws=0)
+    found = plan(
+        load(path), asked(objective="hours", limits={"usd": limit}), workers=1, intervals=False
+    )
     assert found.recommended is not None
     assert found.recommended.bill.usd is not None
     assert found.recommended.bill.usd <= limit
-    fresh = plan(load(path), asked(objective="hours", limits={"staleness": 0}), workers=1, draws=0)
+    fresh = plan(
+        load(path), asked(objective="hours", limits={"staleness": 0}), workers=1, intervals=False
+    )
     assert fresh.recommended is not None
     assert fresh.recommended.measured.staleness_max == 0
-    few = plan(load(path), asked(objective="hours", limits={"gpus": 4}), workers=1, draws=0)
+    few = plan(load(path), asked(objective="hours", limits={"gpus": 4}), workers=1, intervals=False)
     assert few.recommended is not None
     assert few.recommended.setup.gpus == 4
     assert any(row.beyond for row in few.rows) or few.unrun
@@ -254,7 +260,7 @@ def test_a_scenario_that_does_not_fit_as_it_is_can_be_planned(tmp_path: Path) ->
     ).replace("qwen3-8b", "qwen3-32b")
     path = tmp_path / "s.yaml"
     path.write_text(text)
-    found = plan(path, workers=1, draws=0)
+    found = plan(path, workers=1, intervals=False)
     assert found.recommended is not None
     assert found.recommended.setup.gpus >= 8
 
@@ -264,7 +270,7 @@ def test_a_scenario_that_does_not_fit_as_it_is_can_be_planned(tmp_path: Path) ->
 
 def test_an_interrupted_plan_goes_on(path: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    whole = answer(question(load(path).raw, _section(asked()), draws=10), 1)
+    whole = answer(question(load(path).raw, _section(asked())), 1)
 
     class EnoughError(Exception):
         pass
@@ -274,13 +280,13 @@ def test_an_interrupted_plan_goes_on(path: Path, tmp_path: Path) -> None:
             raise EnoughError
 
     with pytest.raises(EnoughError):
-        answer(question(load(path).raw, _section(asked()), draws=10), 1, out=out, on_progress=stop)
+        answer(question(load(path).raw, _section(asked())), 1, out=out, on_progress=stop)
     kept = journal_path(out)
     before = len(kept.read_text().splitlines()) - 1
     assert before >= 1
     simulated: list[str] = []
     again = answer(
-        question(load(path).raw, _section(asked()), draws=10), 2, out=out,
+        question(load(path).raw, _section(asked())), 2, out=out,
         on_progress=lambda what, done, of: simulated.append(what),
     )  # fmt: skip
     assert again.rows == whole.rows
@@ -301,7 +307,7 @@ def _section(plain: dict[str, Any]) -> Any:
 
 
 FLAGS = ("--choose", "gpus=4,8", "--policy", "sync", "--policy", "april", "--run", "steps=100",
-         "--workers", 1, "--draws", 0)  # fmt: skip
+         "--workers", 1, "--no-intervals")  # fmt: skip
 
 
 def test_the_command(cli: Cli, path: Path, tmp_path: Path) -> None:
@@ -361,12 +367,12 @@ def test_the_section_asks_and_flags_go_before_it(cli: Cli, path: Path) -> None:
     path.write_text(
         SCENARIO + "plan: {run: {prompts: 800}, choose: {gpus: [4], policy: [sync, april]}}\n"
     )
-    code, said, _ = cli("plan", path, "--json", "--draws", 0, "--workers", 1)
+    code, said, _ = cli("plan", path, "--json", "--no-intervals", "--workers", 1)
     assert code == 0
     found = json.loads(said)
     assert found["work"] == "800 prompts"
     assert {row["gpus"] for row in found["rows"]} == {4}
-    code, said, _ = cli("plan", path, "--json", "--draws", 0, "--workers", 1,
+    code, said, _ = cli("plan", path, "--json", "--no-intervals", "--workers", 1,
                         "--choose", "gpus=8", "--run", "steps=7", "--policy", "sync")  # fmt: skip
     found = json.loads(said)
     assert found["work"].startswith("7 steps")
@@ -417,7 +423,7 @@ def test_it_fits_the_terminal(
 )
 def test_what_a_section_gets_wrong(cli: Cli, path: Path, section: str, said: str) -> None:
     path.write_text(f"{SCENARIO}plan: {{{section}}}\n")
-    code, _, problem = cli("plan", path, "--workers", 1, "--draws", 0)
+    code, _, problem = cli("plan", path, "--workers", 1, "--no-intervals")
     assert code == 2
     assert said in problem
     assert problem.count("\n") == 1
@@ -437,7 +443,6 @@ def test_what_a_section_gets_wrong(cli: Cli, path: Path, section: str, said: str
         (("--objective", "speed"), "plan.objective"),
         (("--quality", "april=fast"), "plan.quality.april"),
         (("--workers", "0"), "--workers"),
-        (("--draws", "3"), "--draws"),
     ],
 )
 def test_what_a_user_gets_wrong(cli: Cli, path: Path, flags: tuple[str, ...], said: str) -> None:
@@ -460,7 +465,7 @@ def test_a_price_that_is_missing(cli: Cli, path: Path) -> None:
 
 def test_a_name_with_markup_is_text(cli: Cli, path: Path) -> None:
     path.write_text(SCENARIO)
-    code, said, _ = cli("plan", path, *FLAGS[:-4], "--workers", 1, "--draws", 0,
+    code, said, _ = cli("plan", path, *FLAGS[:-3], "--workers", 1, "--no-intervals",
                         "--policy", "[bold]x[/bold] = sync")  # fmt: skip
     assert code == 0
     assert "[bold]" in said

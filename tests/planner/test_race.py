@@ -64,8 +64,13 @@ class World:
             return Bill(1.0, float(hours), float(hours * self.gpus[i]), None)
 
         return [
-            Entrant(str(self.kind[i]), int(self.gpus[i]), bill(i, self.estimate[i]),
-                    lambda m, i=i: bill(i, m.step_s))
+            Entrant(
+                str(self.kind[i]),
+                int(self.gpus[i]),
+                lambda factor, i=i: bill(i, factor * self.estimate[i]),
+                lambda m, i=i: m.step_s / self.estimate[i],
+                lambda m, i=i: bill(i, m.step_s),
+            )
             for i in range(len(self.true))
         ]  # fmt: skip
 

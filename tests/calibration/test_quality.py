@@ -1,0 +1,51 @@
+"""Updates to target, from curves whose truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calibration.quality import qualities, updates_to_target
+
+
+def curve(speed: float, updates: int = 120, noise: float = 0.03, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    t = np.arange(updates) / speed
+    return 0.2 + 0.6 * (1 - np.exp(-t / 40)) + rng.normal(0, noise, updates)
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.0, 1.3, 2.0])
+def test_the_truth_is_found(factor: float) -> None:
+    inside = 0
+    for seed in range(10):
+        found = updates_to_target([curve(1.0, seed=seed)], [curve(factor, seed=100 + seed)])
+        assert found is not None
+        assert found.factor == pytest.approx(factor, rel=0.25)
+        assert found.low <= found.factor <= found.high
+        inside += found.low <= factor <= found.high
+    assert inside >= 8
+
+
+def test_more_runs_say_more() -> None:
+    one = updates_to_target([curve(1.0)], [curve(1.3, seed=9)])
+    many = updates_to_target(
+        [curve(1.0, seed=s) for s in range(8)], [curve(1.3, seed=20 + s) for s in range(8)]
+    )
+    assert one is not None
+    assert many is not None
+    assert many.high - many.low < one.high - one.low
+
+
+def test_nothing_is_said_without_learning_or_with_too_little() -> None:
+    flat = np.random.default_rng(0).normal(0.5, 0.05, 100)
+    assert updates_to_target([flat], [curve(1.0)]) is None
+    assert updates_to_target([curve(1.0, 10)], [curve(1.0, 100)]) is None
+    assert updates_to_target([], [curve(1.0)]) is None
+
+
+def test_each_policy_against_the_reference() -> None:
+    curves = {"sync": [curve(1.0)], "april": [curve(1.5, seed=3)], "short": [curve(1.0, 5)]}
+    found = qualities(curves, "sync")
+    assert list(found) == ["april"]
+    assert qualities(curves, "nobody") == {}
+    assert set(found["april"].plain()) == {"factor", "low", "high"}

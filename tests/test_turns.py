@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from simulator.cluster.replica import EngineSpec
-from simulator.cluster.sessions import UNLIMITED, EnvironmentSpec
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.loop import run
 from simulator.plan import Batch, StepPlan
@@ -19,6 +18,7 @@ from simulator.spans import Run
 from simulator.testing.listed import InTurns, ListedWorkload
 from simulator.testing.strategies import TableCost, TableTurns, TableWorkload
 from simulator.workload.build import Workload
+from simulator.workload.slots import UNLIMITED, EnvironmentSpec
 from simulator.world import ClusterShape
 
 ROOMY = EngineSpec(64, 4096, 1 << 20, 16)

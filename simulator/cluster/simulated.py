@@ -12,7 +12,7 @@ from simulator.cluster.batching import Request
 from simulator.cluster.kv import Leading, leading_blocks, shared_blocks
 from simulator.cluster.replica import EngineSpec, Replica, check_pool
 from simulator.cluster.routing import ROUTINGS, Balance, Router
-from simulator.cluster.sessions import UNLIMITED, EnvironmentSpec, Session, Sessions
+from simulator.cluster.sessions import Session, Sessions
 from simulator.cluster.streamed import Streamed
 from simulator.costs.base import CostModel, Extremes, TrainLoad
 from simulator.costs.clock import to_seconds, to_ticks
@@ -21,6 +21,7 @@ from simulator.plan import Layout, Placement
 from simulator.rollout import Key, Rollout, Stay
 from simulator.workload.build import Workload, longest_context
 from simulator.workload.draws import Sharing, Trajectory
+from simulator.workload.slots import UNLIMITED, EnvironmentSpec
 from simulator.world import ClusterShape, Ended, Event, Phase, Synced, TrainBatch, Trained
 
 MAX_TURNS = 100_000

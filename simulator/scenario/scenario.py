@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulator.cluster.replica import EngineSpec
-from simulator.cluster.sessions import UNLIMITED, EnvironmentSpec
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs.base import ScenarioCost
 from simulator.costs.section import CostSection
@@ -35,6 +34,7 @@ from simulator.scenario.sections import (
 from simulator.workload.build import Workload, build_workload
 from simulator.workload.environment import environment_spec
 from simulator.workload.section import MAX_ROLLOUTS
+from simulator.workload.slots import UNLIMITED, EnvironmentSpec
 from simulator.world import ClusterShape
 
 if TYPE_CHECKING:

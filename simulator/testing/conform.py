@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.cluster.replica import EngineSpec
-from simulator.cluster.sessions import UNLIMITED, EnvironmentSpec
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs import LinearCost
 from simulator.costs.base import CostModel
@@ -30,6 +29,7 @@ from simulator.testing.monitor import Monitor
 from simulator.testing.pure import Twice
 from simulator.testing.trial import Trial, as_policy, try_on
 from simulator.workload.build import Workload
+from simulator.workload.slots import UNLIMITED, EnvironmentSpec
 from simulator.world import ClusterShape
 
 PLAIN = LinearCost(1.0, 0.0, 0.0, 0.0, train_per_token_s=0.0, train_fixed_s=4.0, sync_s=1.0)

@@ -24,7 +24,6 @@ except ImportError as error:
     raise ImportError("the strategies need hypothesis: pip install 'rollcast[testing]'") from error
 
 from simulator.cluster.replica import EngineSpec
-from simulator.cluster.sessions import UNLIMITED, EnvironmentSpec
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.loop import run
@@ -50,6 +49,7 @@ from simulator.rollout import Ending
 from simulator.spans import Run
 from simulator.testing.conform import Case
 from simulator.workload.draws import GroupDraw, Path, Trajectory, Turn
+from simulator.workload.slots import UNLIMITED, EnvironmentSpec
 from simulator.world import ClusterShape, World
 
 ROUTINGS = ("round_robin", "least_loaded", "group_affinity", "session_affinity")

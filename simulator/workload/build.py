@@ -11,6 +11,7 @@ from simulator.results.fitted_file import read_fitted
 from simulator.workload.draws import GroupDraw
 from simulator.workload.environment import EnvironmentSection, RewardSection
 from simulator.workload.from_trace import TraceWorkload
+from simulator.workload.judged import JudgedWorkload
 from simulator.workload.length_specs import FIELD as LENGTHS_FIELD
 from simulator.workload.length_specs import DrawnLengths, MeasuredLengths, TraceLengths
 from simulator.workload.measured import FIELD as MEASURED_FIELD
@@ -22,7 +23,7 @@ from simulator.workload.synthetic import PromptTokens, SyntheticWorkload
 from simulator.workload.traces import read_trace
 from simulator.workload.turn_presets import turn_presets
 from simulator.workload.turn_traces import TurnTraceWorkload, has_turns, read_turn_trace
-from simulator.workload.turns import JudgedWorkload, PresetTurns, Turns, TurnWorkload
+from simulator.workload.turns import PresetTurns, Turns, TurnWorkload
 from simulator.workload.wrong_length import correlated_by_ratio
 
 __all__ = [
@@ -106,7 +107,8 @@ def build_workload(
     workload = _unjudged(section, seed, folder, environment)
     if reward is None:
         return workload
-    return JudgedWorkload(workload, seconds_model(reward.seconds), seed)
+    seconds = seconds_model(reward.seconds)
+    return JudgedWorkload(workload, longest_context(workload), seconds, seed)
 
 
 def _unjudged(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from simulator.cluster.sessions import EnvironmentSpec, Held, PutAway
 from simulator.options import Above, Between, Doc, Options
 from simulator.plan import Failed
 from simulator.workload.seconds import (
@@ -16,6 +15,7 @@ from simulator.workload.seconds import (
     TurnSeconds,
     seconds_model,
 )
+from simulator.workload.slots import EnvironmentSpec, Held, PutAway
 
 MAX_SLOTS = 10_000_000
 _SLOTS = Between(1, MAX_SLOTS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -272,7 +272,7 @@ class TurnWorkload:
         number, tried = address(group, attempt, prompt, visit)
         base = self._base.effects(number, size, tried)
         drift = self._base.lengths.drift(version) if version else 1.0
-        fresh_z, slow_z = _normal(keyed_uniforms(self._seed, _PROMPTS, (2,), block=number))
+        fresh_z, slow_z = normal(keyed_uniforms(self._seed, _PROMPTS, (2,), block=number))
         turns = self.turns
         hard_z = np.array([base.difficulty])
         turns_z = correlated(turns.difficulty_correlation, hard_z, np.array([fresh_z]))
@@ -304,8 +304,8 @@ class TurnWorkload:
         """The trajectories of consecutive indices. scale: median response of a turn of each."""
         turns, rollouts = self.turns, len(scale)
         place: Any = {"block": group, "lane": lane, "attempt": attempt}
-        whole = keyed_uniforms(self._seed, _ROLLOUTS, (6, INDICES_PER_LANE), **place)
-        count_u, runaway_u, pace_u, boot_u, boot_pace_u, _ = whole[:, :rollouts]
+        whole = keyed_uniforms(self._seed, _ROLLOUTS, (5, INDICES_PER_LANE), **place)
+        count_u, runaway_u, pace_u, boot_u, boot_pace_u = whole[:, :rollouts]
         uncapped = self._counts.uncapped(np.array([0.5]), turns_z, count_u[None, :])[0]
         uncapped[runaway_u < turns.runaway] = np.inf
         counts = whole_tokens(uncapped, turns.max_turns)
@@ -313,16 +313,16 @@ class TurnWorkload:
         shape = (int(counts.max()), 5, INDICES_PER_LANE)
         each = keyed_uniforms(self._seed, _TURNS, shape, **place)[:, :, :rollouts]
         length_u, observed_u, answer_u, hang_u, failure_u = np.moveaxis(each, 1, 0)
-        spread = np.exp(turns.length_sd * _normal(length_u))
+        spread = np.exp(turns.length_sd * normal(length_u))
         tokens = whole_tokens(scale * spread, LARGEST_CAP).T.tolist()
-        pace_z = _normal(pace_u)
+        pace_z = normal(pace_u)
         answers = self._answers.draw(slow_z, pace_z, answer_u, hang_u).T.tolist()
         if isinstance(self._observed, int):
             observed = np.full(each.shape[::2], self._observed).T.tolist()
         else:
             flat = self._observed.sample(observed_u.ravel())
             observed = np.reshape(flat, observed_u.shape).T.tolist()
-        boots = self._boot.draw(slow_z, _normal(boot_pace_u), boot_u, np.ones(rollouts)).tolist()
+        boots = self._boot.draw(slow_z, normal(boot_pace_u), boot_u, np.ones(rollouts)).tolist()
         failures = failure_u.T.tolist()
         made = []
         for i, count in enumerate(counts.tolist()):
@@ -335,60 +335,8 @@ class TurnWorkload:
         return made
 
 
-class JudgedWorkload:
-    """Any workload whose rollouts somebody judges at their end, which takes time."""
-
-    def __init__(self, base: Any, seconds: SecondsModel, seed: int = 0) -> None:
-        from simulator.workload.build import longest_context
-
-        self.base = base
-        self.max_new_tokens: int = base.max_new_tokens
-        self.max_prompt_tokens: int = base.max_prompt_tokens
-        self.max_context_tokens = longest_context(base)
-        self.warnings: tuple[str, ...] = base.warnings
-        self._seconds = seconds
-        self._seed = check_seed(seed)
-
-    def draw(
-        self,
-        group: int,
-        size: int,
-        attempt: int = 0,
-        version: int = 0,
-        prompt: int | None = None,
-        visit: int = 0,
-    ) -> GroupDraw:
-        """The base's, with the seconds of each judgement."""
-        drawn: GroupDraw = self.base.draw(group, size, attempt, version, prompt, visit)
-        number, tried = address(group, attempt, prompt, visit)
-        seconds = self._drawn(number, size, tried)
-        if drawn.trajectories is None:
-            cap = self.max_new_tokens
-            trajectories = [
-                Trajectory((Turn(0, n, 0.0),), "length" if n >= cap else "stop", 0.0, s)
-                for n, s in zip(drawn.new_tokens, seconds, strict=True)
-            ]
-        else:
-            trajectories = [
-                replace(each, reward_s=s)
-                for each, s in zip(drawn.trajectories, seconds, strict=True)
-            ]
-        return replace(drawn, trajectories=trajectories)
-
-    def _drawn(self, group: int, size: int, attempt: int) -> list[float]:
-        [slow_z] = _normal(keyed_uniforms(self._seed, _PROMPTS, (1,), block=group, lane=1))
-        seconds: list[float] = []
-        for lane in range((size + INDICES_PER_LANE - 1) // INDICES_PER_LANE):
-            shape = (6, INDICES_PER_LANE)
-            whole = keyed_uniforms(
-                self._seed, _ROLLOUTS, shape, block=group, lane=lane, attempt=attempt
-            )
-            pace_z, never = _normal(whole[4]), np.ones(INDICES_PER_LANE)
-            seconds += self._seconds.draw(slow_z, pace_z, whole[5], never).tolist()
-        return seconds[:size]
-
-
-def _normal(u: FloatArray) -> FloatArray:
+def normal(u: FloatArray) -> FloatArray:
+    """Standard normals at uniforms."""
     from scipy.special import ndtri
 
     return np.asarray(ndtri(u))

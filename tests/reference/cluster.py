@@ -13,7 +13,6 @@ from fractions import Fraction
 from typing import Protocol
 
 from simulator.cluster.replica import EngineSpec
-from simulator.cluster.sessions import EnvironmentSpec
 from simulator.costs.base import CostModel, TrainLoad
 from simulator.costs.clock import to_seconds, to_ticks
 from simulator.errors import RunError
@@ -21,6 +20,7 @@ from simulator.plan import Layout, Placement
 from simulator.rollout import Ending, Key, Rollout, Segment
 from simulator.rollout import Stay as Told
 from simulator.workload.build import GroupDraw, Workload
+from simulator.workload.slots import EnvironmentSpec
 from simulator.world import (
     ClusterShape,
     Ended,

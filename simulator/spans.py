@@ -122,12 +122,6 @@ class Table:
             except (TypeError, OverflowError) as error:
                 raise ValueError(f"{self.row_is.split()[-1]} {len(self)}: {error}") from None
 
-    def _append(self, row: tuple[Any, ...]) -> None:
-        self._count += 1
-        self._rows.append(row)
-        if len(self._rows) == _ROWS_AT_ONCE:
-            self._table()
-
 
 class Stays(Table):
     """The table of stays, one row each, in the order they ended.
@@ -158,11 +152,12 @@ class Stays(Table):
     def add(self, step: int, version: int, rollout: Rollout, stay: Stay, sampled: int) -> None:
         """Appends a stay of the rollout, which has taken it in; ``sampled``: its new tokens."""
         rollout.rows.append(self._count)
+        self._count += 1
         reward, shared, calls = stay.reward, stay.shared, stay.calls
         submitted_s = rollout.submitted_s
         if calls:
             submitted_s = max(submitted_s, calls[-1].end_s)
-        self._append(
+        self._rows.append(
             (
                 step,
                 rollout.group,
@@ -195,6 +190,8 @@ class Stays(Table):
                 _ENDING_NUMBERS[stay.ending],
             )
         )
+        if len(self._rows) == _ROWS_AT_ONCE:
+            self._table()
 
     def settle(self, rollout: Rollout, fate: int, step: int = -1) -> None:
         """Writes what became of the tokens of this attempt's stays."""
@@ -221,7 +218,11 @@ class Calls(Table):
         """Appends a call of the rollout."""
         kind, ended = CALL_KINDS.index(call.kind), CALL_ENDS.index(call.ended)
         key = (rollout.group, rollout.index, rollout.attempt)
-        self._append((step, *key, call.turn, kind, ended, call.asked_s, call.start_s, call.end_s))
+        times = (call.asked_s, call.start_s, call.end_s)
+        self._count += 1
+        self._rows.append((step, *key, call.turn, kind, ended, *times))
+        if len(self._rows) == _ROWS_AT_ONCE:
+            self._table()
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,19 +238,21 @@ class SimulatedCluster:
         return sessions.give_slots() or news is not None
 
     def _draw(self, rollouts: Sequence[Rollout]) -> None:
-        """Draws what is not known yet: a group at a time, for all its rollouts in the list."""
+        """Draws what is not known yet: a group at a time, for all its rollouts in the list. Others
+        of it may be at another attempt, and keep what was drawn for that."""
         sizes: dict[tuple[int, int, int, int], int] = {}
         for rollout in rollouts:
             known = self._drawn.get(rollout.key)
             if known is None or known[0] != rollout.attempt:
                 key = (rollout.group, rollout.attempt, rollout.prompt, rollout.visit)
                 sizes[key] = max(sizes.get(key, 0), rollout.index + 1)
+        asked = {rollout.key for rollout in rollouts} if sizes else ()
         for (group, attempt, prompt, visit), size in sizes.items():
             draw = self._workload.draw(group, size, attempt, self._version, prompt, visit)
             leading = leading_blocks(prompt, draw.prompt_tokens, self._block_tokens)
             for index in range(size):
                 known = self._drawn.get((group, index))
-                if known is None or known[0] != attempt:
+                if known is None or (known[0] != attempt and (group, index) in asked):
                     self._drawn[group, index] = Drawn(
                         attempt,
                         draw.prompt_tokens,

@@ -201,8 +201,11 @@ def gpu_lanes(run: Run) -> list[GpuLane]:
         rows = order[bounds[number] : bounds[number + 1]]
         rollouts.append(intersection(merged(submitted[rows], end[rows]), held))
     anywhere = _union(_NOTHING, *rollouts)
-    away = merged(run.calls["asked_s"], run.calls["end_s"])
-    away = intersection(away, intersection(phases["rollout"], held)) if len(away) else _NOTHING
+    environments: tuple[tuple[str, FloatArray], ...] = ()
+    if len(run.calls):
+        away = merged(run.calls["asked_s"], run.calls["end_s"])
+        away = intersection(away, intersection(phases["rollout"], held))
+        environments = (("environment", away),)
     lanes = []
     for number, own in enumerate(rollouts):
         first = number * shape.gpus_per_replica
@@ -212,13 +215,13 @@ def gpu_lanes(run: Run) -> list[GpuLane]:
         for gpus, trains in ((shared, train), (shape.gpus_per_replica - shared, _NOTHING)):
             if gpus:
                 lane = GpuLane(number, gpus, *_uses(held, own, trains, sync))
-                waits = (("environment", away), ("stragglers", anywhere), ("trainer", train))
+                waits = (*environments, ("stragglers", anywhere), ("trainer", train))
                 _blame(lane, waits)
                 lanes.append(lane)
     alone = shape.gpus - shape.replicas * shape.gpus_per_replica
     if alone:
         lane = GpuLane(-1, alone, *_uses(held, _NOTHING, train, sync))
-        _blame(lane, (("rollouts", anywhere), ("environment", away)))
+        _blame(lane, (("rollouts", anywhere), *environments))
         lanes.append(lane)
     return lanes
 

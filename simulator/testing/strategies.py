@@ -196,18 +196,16 @@ class TableSharing:
 
     def path(self, index: int, version: int) -> Path:
         """See `simulator.workload.draws.Sharing.path`: an end for each token in common."""
-        tokens = self.workload.tokens(
-            self.group, index, self.attempt, self.drawn_at, self.prompt, self.visit
-        )
-        begun = self.workload.beginning(self.prompt, index, self.attempt, self.drawn_at)
-        asked = self.workload.draw(self.prompt, 1).prompt_tokens
+        name = (self.group, index, self.attempt, self.drawn_at, self.prompt, self.visit)
+        tokens = self.workload.tokens(*name)
         drawn = self.workload.draw(
             self.group, index + 1, self.attempt, self.drawn_at, self.prompt, self.visit
         )
         first = drawn.new_tokens[index]
         if drawn.trajectories is not None:
             first = drawn.trajectories[index].turns[0].new_tokens
-        common = asked + min(len(begun), first)
+        begun = self.workload.beginning(self.prompt, index, self.attempt, self.drawn_at)
+        common = drawn.prompt_tokens + min(len(begun), first)
         return [(end, tokens[:end]) for end in range(1, common + 1)]
 
 

@@ -67,6 +67,21 @@ def scenario(**given: object) -> str:
     return SCENARIO.format(**{**values, **given})
 
 
+def turns(factor: int) -> str:
+    """A scenario of 1,024 rollouts of 20 turns, each of about ``25 * factor`` tokens."""
+    spec = (
+        f"lengths: {{family: lognormal, median_tokens: {25 * factor}, between_sd: 0.2, "
+        "within_sd: 0.2}\n  prompt_tokens: 1000\n"
+        "  turns: {family: lognormal, median: 20, between_sd: 0, within_sd: 0, max_turns: 20, "
+        f"observation_tokens: {50 * factor}, length_sd: 0.5}}"
+    )
+    text = scenario(replicas=8, groups=64, size=16, cap=4000, lengths=spec)
+    text = text.replace("kv_tokens: 421000", "kv_tokens: 2000000")
+    text = text.replace("routing: round_robin", "routing: session_affinity")
+    away = "environment: {slots: 512, turn_s: {family: lognormal, median_s: 3, sd: 1.2}}\n"
+    return text.replace("policy:", f"{away}policy:")
+
+
 def in_process(text: str, repeats: int) -> dict[str, float]:
     """Wall seconds of a simulation, without imports and reading; the least of several."""
     from simulator.scenario.file import parse_scenario
@@ -166,6 +181,11 @@ def main() -> None:
         text = scenario(replicas=8, groups=1024, cap=2000 * factor, lengths=spec)
         text = text.replace("kv_tokens: 421000", f"kv_tokens: {100_000 * factor}")
         row(f"  1,024 rollouts, median {500 * factor} tokens", "flat", "-", isolated(text))
+    print("\nrollouts of 20 turns, 8 replicas, environments of 3 s with 512 slots")
+    for factor in (1, 4, 16):
+        text = turns(factor)
+        name = f"  1,024 rollouts x 20 turns of {25 * factor} tokens"
+        row(name, "3 s, 300 MB, flat", "none can", isolated(text, 2))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(
         json.dumps(

@@ -105,7 +105,7 @@ class EngineWorld:
         """Nobody knows here."""
         return None
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
         """Stops rollouts where they are: this world always stands between two iterations."""
         wanted = [*self._flying] if keys is None else [*keys]
         for key in wanted:

@@ -21,6 +21,7 @@ Take = Literal["completion", "oldest", "shortest"]
 Order = Literal["fifo", "longest_first", "shortest_first"]
 Placement = Literal["router", "balanced"]
 Exceeded = Literal["restart", "drop", "wait", "capacity"]
+Failed = Literal["keep", "restart"]
 Surplus = Literal["carry", "train", "drop", "restart"]
 Layout = Literal["dense", "shared_prefix"]
 Advantages = Literal["after_selection", "before_selection"]
@@ -296,8 +297,13 @@ class StepPlan:
     unfinished: what becomes of the interrupted: their tokens are dropped; they resume from them; or
         their prompts restart from nothing.
     surplus: of complete groups beyond the batch. take: which of the complete groups make it.
-    budget_tokens: tokens that a rollout may sample in one step; one that has had them waits,
-        unfinished, for the next step, or for the next round if the batch cannot be filled without.
+    budget_tokens, budget_turns: tokens that a rollout may sample in one step, and turns that it may
+        have; one that has had them waits, unfinished, for the next step, or for the next round if
+        the batch cannot be filled without. Between two turns it waits before its environment is
+        asked.
+    failed: what becomes of a rollout whose environment fails for good, or does not answer in time:
+        it counts as complete, with what it earned; or its tokens are dropped, and another one to
+        its prompt starts in its place.
     sync_every: updates after which the weights go to the replicas.
     stream_groups: the trainer starts on so many groups as soon as they are ready, and steps once
         the batch is whole; None trains on the whole batch at once. Needs GPUs of its own.
@@ -312,6 +318,8 @@ class StepPlan:
     interrupt: Interrupt = "at_stop"
     unfinished: Unfinished = "discard"
     budget_tokens: int | None = None
+    budget_turns: int | None = None
+    failed: Failed = "keep"
     surplus: Surplus = "carry"
     take: Take = "completion"
     filter: Filter | None = None
@@ -326,6 +334,11 @@ class StepPlan:
     def keeps_running(self) -> bool:
         """Whether rollouts run on while their predecessors are trained on."""
         return self.interrupt != "at_stop" and self.launch.run_ahead > 0
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether a rollout may come to rest before it is whole."""
+        return self.budget_tokens is not None or self.budget_turns is not None
 
     @property
     def overlaps(self) -> bool:
@@ -378,14 +391,13 @@ class StepPlan:
                     f"it must be at most the group size, {size}",
                 )
             size = selector.keep
-        if self.budget_tokens is not None and self.budget_tokens < 1:
-            raise ScenarioError("policy", "a rollout's token budget must be at least 1")
-        if self.budget_tokens is not None and (
-            self.interrupt != "at_stop" or self.unfinished == "discard"
-        ):
+        for budget, unit in ((self.budget_tokens, "token"), (self.budget_turns, "turn")):
+            if budget is not None and budget < 1:
+                raise ScenarioError("policy", f"a rollout's {unit} budget must be at least 1")
+        if self.has_budget and (self.interrupt != "at_stop" or self.unfinished == "discard"):
             raise ScenarioError(
                 "policy",
-                "a rollout that has had its tokens waits for a later step: such a budget goes with "
+                "a rollout that has had its share waits for a later step: such a budget goes with "
                 "rollouts that are interrupted at the stop, and resumed or restarted",
             )
         if self.sync_every < 1:
@@ -447,6 +459,7 @@ __all__ = [
     "Dispatch",
     "EnoughGroups",
     "Exceeded",
+    "Failed",
     "Filter",
     "GroupProbe",
     "History",

@@ -8,13 +8,28 @@ rollout.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 Key = tuple[int, int]
 """(group, index), the name by which every world knows a rollout."""
 
-Ending = Literal["stop", "length", "budget", "aborted"]
-"""How a stay ended: with an end token; at the cap; at the tokens it was allowed; by an abort."""
+Ending = Literal[
+    "stop", "length", "turns", "context", "timeout", "environment", "turn", "budget", "aborted"
+]
+"""How a stay ended. The response is whole: with an end token; at the cap on its tokens, its turns
+or its context; or its environment did not answer in time, or failed. The response goes on: a turn
+is over and its environment is asked; it has had what it was allowed; by an abort."""
+
+ENDINGS: tuple[Ending, ...] = get_args(Ending)
+"""In this order their numbers in the table of stays."""
+
+CUT: frozenset[Ending] = frozenset(("length", "turns", "context"))
+"""Endings at a cap."""
+
+FAILED: frozenset[Ending] = frozenset(("timeout", "environment"))
+"""Endings by the environment."""
+
+_GOES_ON = ("turn", "budget", "aborted")
 
 
 class Segment(NamedTuple):
@@ -36,15 +51,41 @@ class Shared(NamedTuple):
 UNSHARED = Shared(0, -1, -1)
 
 
+CallEnd = Literal["answered", "timeout", "failed", "put_away", "closed"]
+"""What became of a call: an answer; none in time; a failure for good; its rollout was stopped, and
+the environment works on; or was closed with it."""
+
+CALL_ENDS: tuple[CallEnd, ...] = get_args(CallEnd)
+CALL_KINDS: tuple[Literal["environment", "reward"], ...] = ("environment", "reward")
+
+
+class Call(NamedTuple):
+    """What a rollout asked of its environment after a turn, or of what judges it after the last.
+
+    start_s: when it had its slot; end_s where it never did. A call that goes on while its rollout
+    is put away is told in two: to the stop, and from there on.
+    """
+
+    kind: Literal["environment", "reward"]
+    turn: int
+    asked_s: float
+    start_s: float
+    end_s: float
+    ended: CallEnd
+
+
 class Stay(NamedTuple):
     """One uninterrupted time of a rollout on a replica, from submit to its end, as its world saw
-    it.
+    it. Each turn is one. A stay without tokens or time is that of a rollout which was stopped, or
+    ended, away from the replicas.
 
     segments: the tokens sampled in this stay by version, oldest first; none where none were.
     start_s: of the first iteration that computed it, end_s where there was none. prefill_tokens:
         all tokens prefilled; recomputed_tokens: the part of them that preemptions made necessary.
     reward: of a finished rollout, else None. shared: with an earlier stay of this version of the
-        weights, as a world says that knows tokens.
+        weights, as a world says that knows tokens. turn: which one it is in, from 0: how often an
+        environment has answered it. observation_tokens: what the answers added to its context.
+    calls: since its last stay.
     """
 
     group: int
@@ -61,6 +102,9 @@ class Stay(NamedTuple):
     preemptions: int = 0
     reward: float | None = None
     shared: Shared = UNSHARED
+    turn: int = 0
+    observation_tokens: int = 0
+    calls: tuple[Call, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -75,7 +119,7 @@ class Stay(NamedTuple):
     @property
     def finished(self) -> bool:
         """Whether the response is whole."""
-        return self.ending in ("stop", "length")
+        return self.ending not in _GOES_ON
 
 
 class Rollout:
@@ -85,20 +129,24 @@ class Rollout:
     Identity: group, index; attempt counts restarts from nothing; prompt and visit say which prompt
         it answers, and how often that had been launched before.
     State: new_tokens sampled so far in this attempt, segments (by version, rising), finished,
-        truncated (it ended at the cap), prompt_tokens (known once a stay has ended), reward (None
-        until it finished).
-    For its next stay: allowance (tokens that it may sample, None for all), expected_tokens (of the
-        whole response, as a predictor says; None where none does).
+        truncated (it ended at a cap), failed (its environment ended it), prompt_tokens (known once
+        a stay has ended), turn and observation_tokens (as of a stay), reward (None until it
+        finished).
+    For its next stays: allowance and turn_allowance (tokens that it may sample, and turns that it
+        may have, None for all), expected_tokens (of the whole response, as a predictor says; None
+        where none does).
     """
 
     __slots__ = (
         "allowance",
         "attempt",
         "expected_tokens",
+        "failed",
         "finished",
         "group",
         "index",
         "new_tokens",
+        "observation_tokens",
         "prefilled_before",
         "prompt",
         "prompt_tokens",
@@ -107,15 +155,20 @@ class Rollout:
         "segments",
         "submitted_s",
         "truncated",
+        "turn",
+        "turn_allowance",
+        "uncomputed_tokens",
         "visit",
     )
     allowance: int | None
     attempt: int
     expected_tokens: float | None
+    failed: bool
     finished: bool
     group: int
     index: int
     new_tokens: int
+    observation_tokens: int
     prefilled_before: bool
     prompt: int
     prompt_tokens: int
@@ -124,6 +177,9 @@ class Rollout:
     segments: list[Segment]
     submitted_s: float
     truncated: bool
+    turn: int
+    turn_allowance: int | None
+    uncomputed_tokens: int
     visit: int
 
     def __init__(
@@ -137,19 +193,30 @@ class Rollout:
         self.prompt_tokens = 0
         self.new_tokens = 0
         self.segments: list[Segment] = []
+        self.turn = 0
+        self.observation_tokens = 0
         self.finished = False
         self.truncated = False
+        self.failed = False
         self.reward: float | None = None
         self.allowance: int | None = None
+        self.turn_allowance: int | None = None
         self.expected_tokens: float | None = None
         self.submitted_s = 0.0
         self.prefilled_before = False  # an earlier stay computed some of its tokens
+        # Of later turns: what begins them, and the last token before that, until they are prefilled
+        self.uncomputed_tokens = 0
         self.rows: list[int] = []  # its rows in the table of stays
 
     @property
     def key(self) -> Key:
         """(group, index)."""
         return self.group, self.index
+
+    @property
+    def context_tokens(self) -> int:
+        """Prompt, what it sampled, and what its environment added."""
+        return self.prompt_tokens + self.new_tokens + self.observation_tokens
 
     def add(self, stay: Stay) -> int:
         """Takes in what a stay made of it; returns the tokens that were new."""
@@ -164,9 +231,15 @@ class Rollout:
         if self.allowance is not None:
             self.allowance -= sampled
         self.prompt_tokens = stay.prompt_tokens
-        self.finished = stay.finished
-        self.truncated = stay.ending == "length"
-        self.reward = stay.reward
+        if stay.turn != self.turn:
+            self.uncomputed_tokens += stay.observation_tokens - self.observation_tokens + 1
+            self.turn, self.observation_tokens = stay.turn, stay.observation_tokens
+        ending = stay.ending
+        if ending not in _GOES_ON:
+            self.finished = True
+            self.truncated = ending in CUT
+            self.failed = ending in FAILED
+            self.reward = stay.reward
         return sampled
 
     def tokens_before(self, version: int) -> int:
@@ -239,6 +312,11 @@ class Group:
     def oldest_winner_version(self) -> int | None:
         """The oldest version that made any token of its winners; None where there is none."""
         return _oldest(self.winners)
+
+    @property
+    def next_attempt(self) -> int:
+        """The number of its next try: none of its rollouts has had it."""
+        return 1 + max([self.attempt, *(rollout.attempt for rollout in self.rollouts)])
 
     @property
     def new_tokens(self) -> int:

@@ -1,7 +1,8 @@
 """What a run leaves behind: tables of spans with the same columns in every world.
 
 A *stay* is one uninterrupted time of a rollout on a replica; a rollout that is aborted and resumed
-has several. A *phase* is an interval of a step (rollout, train, sync, switch). `Run.spans` joins
+has several, and so has one of several turns. A *call* is its time in its environment, or with its
+judge. A *phase* is an interval of a step (rollout, train, sync, switch). `Run.spans` joins
 the two into one tidy table, and everything else (metrics, pictures, traces) derives from here.
 """
 
@@ -9,14 +10,14 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.rollout import Rollout, Stay
+from simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS, Call, Rollout, Stay
 from simulator.world import ClusterShape
 
 PENDING, TRAINED, DROPPED = 0, 1, 2
@@ -49,26 +50,36 @@ _STAY_COLUMNS = {
     "submitted_s": "d",
     "start_s": "d",
     "end_s": "d",
+    "turn": "q",
+    "observation_tokens": "q",
+    "ending": "b",
+}
+
+_ENDING_NUMBERS = {ending: number for number, ending in enumerate(ENDINGS)}
+
+_CALL_COLUMNS = {
+    "step": "q",
+    "group": "q",
+    "index": "q",
+    "attempt": "q",
+    "turn": "q",
+    "kind": "b",
+    "ended": "b",
+    "asked_s": "d",
+    "start_s": "d",
+    "end_s": "d",
 }
 
 
-class Stays:
-    """The table of stays, one row each, in the order they ended.
+class Table:
+    """Rows of figures by column. columns: their names; codes: of each that of `array.array`."""
 
-    Columns: step, group, prompt, index, attempt; version (of the weights when it was submitted) and
-    versions (distinct ones in the rollout so far); replica; prompt_tokens; new_tokens (sampled in
-    this stay) and total_tokens (of the response so far); prefill_tokens and recomputed_tokens (the
-    part that preemptions caused); preemptions; shared_tokens (with which, prompt included, an
-    earlier stay of this version began as well), shared_group and shared_index (whose; -1 if none);
-    finished, truncated, resumed; fate of its tokens (0 carried, 1 trained, 2 dropped) and
-    trained_step (-1 if none); reward (nan until finished); submitted_s, start_s (first computed),
-    end_s.
-    """
-
-    columns = tuple(_STAY_COLUMNS)
+    codes: ClassVar[Mapping[str, str]] = {}
+    columns: ClassVar[tuple[str, ...]] = ()
+    row_is: ClassVar[str] = "a row"
 
     def __init__(self) -> None:
-        self._columns = {name: array(code) for name, code in _STAY_COLUMNS.items()}
+        self._columns = {name: array(code) for name, code in self.codes.items()}
         self._rows: list[tuple[Any, ...]] = []  # added since; columns grow faster many at a time
         self._count = 0
 
@@ -103,13 +114,32 @@ class Stays:
         columns = [*self._table().values()]
         for row in rows:
             if len(row) != len(columns):
-                raise ValueError(f"a stay has {len(columns)} figures, and not {len(row)}")
+                raise ValueError(f"{self.row_is} has {len(columns)} figures, and not {len(row)}")
             try:
                 for column, value in zip(columns, row, strict=True):
                     column.append(value)
                 self._count += 1
             except (TypeError, OverflowError) as error:
-                raise ValueError(f"stay {len(self)}: {error}") from None
+                raise ValueError(f"{self.row_is.split()[-1]} {len(self)}: {error}") from None
+
+
+class Stays(Table):
+    """The table of stays, one row each, in the order they ended.
+
+    Columns: step, group, prompt, index, attempt; version (of the weights when it was submitted) and
+    versions (distinct ones in the rollout so far); replica; prompt_tokens; new_tokens (sampled in
+    this stay) and total_tokens (of the response so far); prefill_tokens and recomputed_tokens (the
+    part that preemptions caused); preemptions; shared_tokens (with which, prompt included, an
+    earlier stay of this version began as well), shared_group and shared_index (whose; -1 if none);
+    finished, truncated, resumed; fate of its tokens (0 carried, 1 trained, 2 dropped) and
+    trained_step (-1 if none); reward (nan until finished); submitted_s (of a later turn, when its
+    environment had answered), start_s (first computed), end_s; turn, observation_tokens (of the
+    context so far), ending (its number in `simulator.rollout.ENDINGS`).
+    """
+
+    codes = _STAY_COLUMNS
+    columns = tuple(_STAY_COLUMNS)
+    row_is = "a stay"
 
     def set_fate(self, row: int, fate: int, step: int) -> None:
         """Writes what became of the tokens of a row. Raises ValueError where there is no such row
@@ -123,36 +153,43 @@ class Stays:
         """Appends a stay of the rollout, which has taken it in; ``sampled``: its new tokens."""
         rollout.rows.append(self._count)
         self._count += 1
-        reward, shared = stay.reward, stay.shared
-        row = (
-            step,
-            rollout.group,
-            rollout.prompt,
-            rollout.index,
-            rollout.attempt,
-            version,
-            len(rollout.segments),
-            stay.replica,
-            stay.prompt_tokens,
-            sampled,
-            rollout.new_tokens,
-            stay.prefill_tokens,
-            stay.recomputed_tokens,
-            stay.preemptions,
-            shared[0],
-            shared[1],
-            shared[2],
-            rollout.finished,
-            rollout.truncated,
-            rollout.new_tokens > sampled,
-            PENDING,
-            -1,
-            math.nan if reward is None else reward,
-            rollout.submitted_s,
-            stay.start_s,
-            stay.end_s,
+        reward, shared, calls = stay.reward, stay.shared, stay.calls
+        submitted_s = rollout.submitted_s
+        if calls:
+            submitted_s = max(submitted_s, calls[-1].end_s)
+        self._rows.append(
+            (
+                step,
+                rollout.group,
+                rollout.prompt,
+                rollout.index,
+                rollout.attempt,
+                version,
+                len(rollout.segments),
+                stay.replica,
+                stay.prompt_tokens,
+                sampled,
+                rollout.new_tokens,
+                stay.prefill_tokens,
+                stay.recomputed_tokens,
+                stay.preemptions,
+                shared[0],
+                shared[1],
+                shared[2],
+                rollout.finished,
+                rollout.truncated,
+                rollout.new_tokens > sampled,
+                PENDING,
+                -1,
+                math.nan if reward is None else reward,
+                submitted_s,
+                stay.start_s,
+                stay.end_s,
+                stay.turn,
+                stay.observation_tokens,
+                _ENDING_NUMBERS[stay.ending],
+            )
         )
-        self._rows.append(row)
         if len(self._rows) == _ROWS_AT_ONCE:
             self._table()
 
@@ -163,6 +200,29 @@ class Stays:
         for row in rollout.rows:
             fates[row] = fate
             trained[row] = step
+
+
+class Calls(Table):
+    """The table of calls of environments and judges, one row each, in the order in which the stays
+    after them ended; empty for rollouts of one turn that nobody judges.
+
+    Columns: step, group, index, attempt, turn; kind (its number in `simulator.rollout.CALL_KINDS`),
+    ended (in `CALL_ENDS`); asked_s, start_s (when it had its slot), end_s.
+    """
+
+    codes = _CALL_COLUMNS
+    columns = tuple(_CALL_COLUMNS)
+    row_is = "a call"
+
+    def add(self, step: int, rollout: Rollout, call: Call) -> None:
+        """Appends a call of the rollout."""
+        kind, ended = CALL_KINDS.index(call.kind), CALL_ENDS.index(call.ended)
+        key = (rollout.group, rollout.index, rollout.attempt)
+        times = (call.asked_s, call.start_s, call.end_s)
+        self._count += 1
+        self._rows.append((step, *key, call.turn, kind, ended, *times))
+        if len(self._rows) == _ROWS_AT_ONCE:
+            self._table()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +314,7 @@ class Run:
     world: str
     shape: ClusterShape
     stays: Stays = field(default_factory=Stays)
+    calls: Calls = field(default_factory=Calls)
     phases: list[PhaseSpan] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
     decisions: list[dict[str, Any]] = field(default_factory=list)

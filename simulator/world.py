@@ -22,7 +22,9 @@ from simulator.rollout import Key, Rollout, Stay
 class ClusterShape:
     """Which GPUs a world holds: replicas x gpus_per_replica for rollouts and trainer_gpus for the
     trainer; the same ones where they are colocated. slots: rollouts that its replicas run at once,
-    all together; 0 where that is not known. other_gpus: of reference, critic and reward models."""
+    all together; 0 where that is not known. other_gpus: of reference, critic and reward models.
+    environment_slots, reward_slots: environments and judgements at once; 0 where there is no limit.
+    """
 
     replicas: int
     gpus_per_replica: int
@@ -30,6 +32,8 @@ class ClusterShape:
     colocated: bool
     slots: int = 0
     other_gpus: int = 0
+    environment_slots: int = 0
+    reward_slots: int = 0
 
     @property
     def held_gpus(self) -> int:
@@ -81,7 +85,8 @@ class Phase:
 
 
 class Ended(NamedTuple):
-    """A stay came to its end by itself: the response is whole, or has had what it was allowed."""
+    """A stay came to its end by itself: the response is whole, or has had what it was allowed; or
+    one of its turns is over (``stay.ending`` is ``turn``), and it stays in flight."""
 
     stay: Stay
 
@@ -117,13 +122,16 @@ class World(Protocol):
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
         """Starts rollouts, or resumes them from the ``new_tokens`` already there, for as many
-        tokens as their ``allowance``. Queued in the order given; placement: which replica each goes
-        to, by the world's own router, or to the one with the fewest expected tokens outstanding.
-        Raises RunError for one that is in flight already."""
+        tokens as their ``allowance``, and turns as their ``turn_allowance``. Queued in the order
+        given; placement: which replica each goes to, by the world's own router, or to the one with
+        the fewest expected tokens outstanding. Raises RunError for one that is in flight
+        already."""
         ...
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
-        """Stops these (all in flight if None) at their replica's next iteration boundary.
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+        """Stops these (all in flight if None) at their replica's next iteration boundary; at once
+        where an environment, or a judge, has them. for_good: none of them is ever submitted again,
+        and their environments are closed.
 
         Returns their stays as they end there, by key; one whose last token falls into that
         iteration is finished. No event follows for any of them. Raises RunError for one that is
@@ -145,8 +153,9 @@ class World(Protocol):
         ...
 
     def wait(self, until_s: float | None = None) -> list[Event]:
-        """The events of the next instant at which there are any, in order of (kind, group, index);
-        none if ``until_s`` comes first. Raises RunError where nothing is under way."""
+        """The events of the next instant at which there are any, in order of (kind, group, index),
+        ends of turns first; none if ``until_s`` comes first. Raises RunError where nothing is under
+        way."""
         ...
 
     def foresee(self, rollout: Rollout) -> int | None:

@@ -60,8 +60,8 @@ def test_the_command_runs(written: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_it_counts_is_so() -> None:
-    assert len(CASES) == 10
-    assert "ten small and nasty cases" in TEXT
+    assert len(CASES) == 12
+    assert "twelve small and nasty cases" in TEXT
 
 
 def test_the_policy_of_ones_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,8 @@ thorough = settings(
 
 def worlds(scenario: Scenario) -> tuple[SimulatedCluster, ReferenceCluster]:
     parts = (scenario.shape, scenario.engine, scenario.cost, scenario.workload, scenario.routing)
-    return SimulatedCluster(*parts), ReferenceCluster(*parts)
+    environment = scenario.environment
+    return SimulatedCluster(*parts, environment), ReferenceCluster(*parts, environment)
 
 
 # Whole runs
@@ -60,6 +61,7 @@ def require_equal(fast: Run, slow: Run) -> None:
         if column == "reward":
             ours, theirs = ([repr(value) for value in values] for values in (ours, theirs))
         assert ours == theirs, column
+    assert [*fast.calls.rows()] == [*slow.calls.rows()]
     assert fast.phases == slow.phases
     assert (fast.start_s, fast.end_s, fast.ledger) == (slow.start_s, slow.end_s, slow.ledger)
 

@@ -80,8 +80,8 @@ class Watched:
         self.submitted += len(rollouts)
         self.inner.submit(rollouts, placement)
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
-        stopped = self.inner.abort(keys)
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+        stopped = self.inner.abort(keys, for_good)
         self.in_flight -= {stay.key for stay in stopped}
         return stopped
 
@@ -440,8 +440,8 @@ class Misbehaving(Watched):
         self.fault = fault
         self.ended: list[Event] = []
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
-        stopped = super().abort(keys)
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+        stopped = super().abort(keys, for_good)
         return stopped[1:] if self.fault == "loses one at an abort" else stopped
 
     def wait(self, until_s: float | None = None) -> list[Event]:

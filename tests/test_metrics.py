@@ -119,7 +119,7 @@ def naive_idle(run: Run) -> dict[str, float]:
     shape, stays = run.shape, run.stays
     rows = list(zip(stays["replica"], stays["submitted_s"], stays["end_s"], strict=True))
     own = shape.replicas * shape.gpus_per_replica
-    idle = dict.fromkeys(CAUSES, 0.0)
+    idle = dict.fromkeys((cause for cause in CAUSES if cause != "environment"), 0.0)
     for second in range(int(run.start_s), int(run.end_s)):
         t = second + 0.5
         busy = {int(replica) for replica, a, b in rows if a < t < b}

@@ -142,16 +142,16 @@ class Twins(Watched):
 class Forgetful(Watched):
     """Loses a token of each rollout that is stopped, after it is written down."""
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
-        return [shorter(stay) for stay in super().abort(keys)]
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+        return [shorter(stay) for stay in super().abort(keys, for_good)]
 
 
 class Silent(Watched):
     """Never says what came of a stopped rollout, but in its last words."""
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
         kept = len(self.stays)
-        stopped = super().abort(keys)
+        stopped = super().abort(keys, for_good)
         del self.stays[kept:]
         return stopped
 
@@ -247,8 +247,8 @@ class OfTomorrow(Watched):
 class Lossy(Watched):
     """Returns one stay too few at an abort."""
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
-        return super().abort(keys)[1:]
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+        return super().abort(keys, for_good)[1:]
 
 
 @pytest.mark.parametrize(

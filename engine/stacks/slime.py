@@ -162,7 +162,7 @@ class SlimeWorld(HandedOver):
         state.pendings -= done
         return done
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
         """Stops every engine, as slime does. Raises RunError where only some are to be stopped."""
         if keys is not None and set(keys) != set(self._flying):
             raise RunError("slime aborts all rollouts at once, and some of them are to run on")

@@ -194,7 +194,7 @@ class VerlWorld(HandedOver):
             reward=reward,
         )
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
         """Lets go of everything in flight: the trainer interrupts it as the sampler returns. How
         far it got nobody says, so that its tokens are booked when it is whole."""
         flying = {(p.group, i): r for p in self._flying.values() for i, r in p.flying.items()}

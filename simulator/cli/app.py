@@ -372,7 +372,9 @@ def presets(
     kind: Annotated[
         str | None,
         typer.Argument(
-            metavar="gpus|models|lengths|policies", show_default=False, help="All, where left out."
+            metavar="gpus|models|lengths|turns|policies",
+            show_default=False,
+            help="All, where left out.",
         ),
     ] = None,
     name: Annotated[
@@ -385,7 +387,7 @@ def presets(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List GPUs, models, lengths and policies."""
+    """List GPUs, models, lengths, turns and policies."""
     from simulator.cli.preset_pages import show_presets
 
     show_presets(kind, name, as_json)

@@ -15,7 +15,7 @@ from simulator.errors import ScenarioError
 from simulator.options import nearest
 from simulator.results.write import plain
 
-KINDS = ("gpus", "models", "lengths", "policies")
+KINDS = ("gpus", "models", "lengths", "turns", "policies")
 _NEVER_BROKEN = 12
 _LONGEST_NAME = 24
 _ROOM_FOR_TEXT = 20

@@ -12,12 +12,13 @@ from simulator.options import nearest
 from simulator.policies import registry
 from simulator.policies.described import Description, describe
 from simulator.workload.length_specs import length_presets
+from simulator.workload.turn_presets import TurnPreset, turn_presets
 
 Rows = list[dict[str, Any]]
 
 
 def preset_rows(kind: str) -> Rows:
-    """One row a preset of ``gpus``, ``models``, ``lengths`` or ``policies``."""
+    """One row a preset of ``gpus``, ``models``, ``lengths``, ``turns`` or ``policies``."""
     return _LISTS[kind]()
 
 
@@ -47,6 +48,8 @@ def preset_details(kind: str, name: str) -> Rows:
         figures: dict[str, Any] = {"kind": preset.kind, "source": preset.source}
         figures.update({"note": preset.note, "lengths": preset.lengths, **preset.details})
         return [{"figure": key, "value": _text(value)} for key, value in figures.items()]
+    if kind == "turns":
+        return _turn_figures(turn_presets()[name])
     row = next(row for row in rows if row["name"] == name)
     return [{"figure": key, "value": _text(value)} for key, value in row.items()]
 
@@ -104,6 +107,36 @@ def _lengths() -> Rows:
     return rows
 
 
+def _turns() -> Rows:
+    return [
+        {
+            "name": name,
+            "turns": f"{preset.turns['median']:g}",
+            "at most": preset.turns["max_turns"],
+            "tokens a turn": f"{preset.lengths['median_tokens']:g}",
+            "observed": f"{preset.turns['observation_tokens']['median_tokens']:g}",
+            "seconds": f"{preset.turn_s['median_s']:g}",
+            "what it is": preset.note,
+        }
+        for name, preset in turn_presets().items()
+    ]
+
+
+def _turn_figures(preset: TurnPreset) -> Rows:
+    """Each figure of a preset, or several that come from one place, with its source."""
+    rows: Rows = [{"figure": "note", "value": preset.note, "kind": "", "source": ""}]
+    for names, said in preset.figures.items():
+        values = []
+        for name in names.split(", "):
+            part, _, key = name.partition(".")
+            value = getattr(preset, part)
+            values.append(_text(value[key] if key else value))
+        kind = "published" if said.startswith("published") else "assumed"
+        source = said.removeprefix(kind).lstrip(":;, ")
+        rows.append({"figure": names, "value": "; ".join(values), "kind": kind, "source": source})
+    return rows
+
+
 def _policies() -> Rows:
     rows = []
     for name in registry.names():
@@ -119,5 +152,6 @@ _LISTS: dict[str, Callable[[], Rows]] = {
     "gpus": _gpus,
     "models": _models,
     "lengths": _lengths,
+    "turns": _turns,
     "policies": _policies,
 }

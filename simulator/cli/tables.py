@@ -64,6 +64,8 @@ def show_summary(
             f"{s['gpu_hours']:.2f} GPU-hours" + _cost(s),
         ),
     ]
+    if "turns" in s:
+        rows[5:5] = _turns(s["turns"])
     if len(s["group_sizes"]) > 1:
         rows.append(("group sizes", *_group_sizes(s)))
     for row in rows:
@@ -109,6 +111,36 @@ def _group_sizes(summary: Mapping[str, Any]) -> tuple[str, str]:
     """The sizes that a policy chose, and how often each."""
     sizes = summary["group_sizes"]
     return " / ".join(sizes), f"in {' / '.join(map(str, sizes.values()))} steps"
+
+
+def _turns(turns: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What a rollout's turns come to."""
+    split = [
+        ("model", turns["model_s"]),
+        ("its queue", turns["queue_s"]),
+        ("environment", turns.get("environment_s")),
+        ("its queue", turns.get("environment_queue_s")),
+    ]
+    ends = ", ".join(f"{name} {count}" for name, count in turns["endings"].items())
+    rows = [
+        (
+            "turns",
+            f"{turns['turns_mean']:.1f}",
+            f"of a rollout, p95 {turns['turns_p95']:.0f}; ends: {ends}",
+        ),
+        (
+            "  a turn takes",
+            seconds(sum(value for _, value in split if value is not None)),
+            ", ".join(f"{name} {seconds(value)}" for name, value in split if value is not None),
+        ),
+    ]
+    for name in ("environment", "reward"):
+        if name in turns:
+            calls = turns[name]
+            use = "" if calls["use"] is None else f", {share(calls['use'])} of the slots"
+            what = "environments" if name == "environment" else "judges"
+            rows.append((f"  {what} busy", f"{calls['busy_slots_mean']:.1f}", f"in the mean{use}"))
+    return rows
 
 
 def _causes(causes: Mapping[str, float]) -> str:

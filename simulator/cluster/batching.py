@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.cluster.kv import Chain, Leading
+from simulator.cluster.sessions import Session
 from simulator.costs.base import Curve
 from simulator.rollout import Ending, Rollout, Segment, Stay
 
@@ -14,16 +15,17 @@ class Request(Chain):
 
     known: prompt and sampled tokens to compute before the next one is sampled. While it waits or
     prefills, ``computed`` counts tokens in the cache; while it decodes, they are ``it + off``.
-    target: known tokens at which its stay ends; whole: at which its response is; cut: whether that
-    is at the cap. version: of the weights, since it had ``since`` known tokens; older: (version,
-    since) of those before, rising. leading: what others may have of its blocks.
+    target: known tokens at which its stay ends; whole: at which its response is, or its turn;
+    ending: what it is called then. version: of the weights, since it had ``since`` known tokens;
+    older: (version, since) of those before, rising. leading: what others may have of its blocks.
+    session: of a rollout with turns.
     """
 
     __slots__ = (
         "aborted",
         "computed",
-        "cut",
         "decoding",
+        "ending",
         "known",
         "off",
         "older",
@@ -33,6 +35,7 @@ class Request(Chain):
         "recomputed_tokens",
         "reward",
         "rollout",
+        "session",
         "since",
         "start",
         "target",
@@ -45,24 +48,28 @@ class Request(Chain):
         self,
         rollout: Rollout,
         prompt_tokens: int,
-        total_new_tokens: int,
-        cut: bool,
-        reward: float,
+        known: int,
+        whole: int,
+        allowance: int | None,
+        ending: Ending,
+        reward: float | None,
         version: int,
         leading: Leading,
+        session: Session | None = None,
     ) -> None:
         self.prompt = rollout.prompt
         self.name = (rollout.group, rollout.index, rollout.attempt)
         self.body, self.public = leading
         self.copies = ()
         self.rollout = rollout
+        self.session = session
         self.prompt_tokens = prompt_tokens
-        self.cut = cut
+        self.ending = ending
         self.reward = reward
-        self.known = prompt_tokens + rollout.new_tokens
-        self.whole = self.target = prompt_tokens + total_new_tokens
-        if rollout.allowance is not None:
-            self.target = min(self.whole, self.known + rollout.allowance)
+        self.known = known
+        self.whole = self.target = whole
+        if allowance is not None:
+            self.target = min(whole, known + allowance)
         self.version, self.since = version, self.known
         self.older: tuple[tuple[int, int], ...] = ()
         self.computed = 0
@@ -94,12 +101,12 @@ class Request(Chain):
 
     def stay(self, replica: int, known: int, start_s: float, end_s: float) -> Stay:
         """Its stay, which ends with ``known`` tokens."""
-        finished = known == self.whole
-        ending: Ending = "length" if self.cut else "stop"
-        if not finished:
+        whole = known == self.whole
+        ending = self.ending
+        if not whole:
             ending = "budget" if known == self.target else "aborted"
         rollout = self.rollout
-        return Stay(
+        stay = Stay(
             rollout.group,
             rollout.index,
             rollout.attempt,
@@ -112,8 +119,9 @@ class Request(Chain):
             self.prefill_tokens,
             self.recomputed_tokens,
             self.preemptions,
-            self.reward if finished else None,
+            self.reward if whole else None,
         )
+        return stay if self.session is None else self.session.told(stay)
 
 
 @dataclass(slots=True)

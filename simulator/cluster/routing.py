@@ -27,9 +27,13 @@ class Router(Protocol):
         """The replica's number."""
         ...
 
+    def new_weights(self) -> None:
+        """Their caches are empty."""
+        ...
+
 
 class RoundRobin:
-    """The i-th rollout submitted goes to replica i modulo their number."""
+    """The i-th request goes to replica i modulo their number: each turn of a rollout is one."""
 
     def __init__(self, replicas: Sequence[Loaded]) -> None:
         self._replicas = len(replicas)
@@ -40,6 +44,9 @@ class RoundRobin:
         number = self._next
         self._next = (number + 1) % self._replicas
         return number
+
+    def new_weights(self) -> None:
+        """Nothing to forget."""
 
 
 class LeastLoaded:
@@ -52,6 +59,9 @@ class LeastLoaded:
         """The least loaded replica."""
         loads = [r.load + len(queue) for r, queue in zip(self._replicas, queues, strict=True)]
         return loads.index(min(loads))
+
+    def new_weights(self) -> None:
+        """Nothing to forget."""
 
 
 class GroupAffinity(LeastLoaded):
@@ -68,6 +78,27 @@ class GroupAffinity(LeastLoaded):
         if home is None:
             home = self._homes[rollout.group] = super().route(rollout, queues)
         return home
+
+
+class SessionAffinity(LeastLoaded):
+    """Each turn of a rollout to the replica of the one before it, which may still have its blocks;
+    the first turn, and the next one after new weights, to the least loaded."""
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        super().__init__(replicas)
+        self._homes: dict[tuple[int, int, int], int] = {}
+
+    def route(self, rollout: Rollout, queues: Queues) -> int:
+        """The rollout's replica."""
+        name = (rollout.group, rollout.index, rollout.attempt)
+        home = self._homes.get(name)
+        if home is None:
+            home = self._homes[name] = super().route(rollout, queues)
+        return home
+
+    def new_weights(self) -> None:
+        """Nobody has blocks any more."""
+        self._homes.clear()
 
 
 class Balance:
@@ -109,4 +140,5 @@ ROUTINGS: dict[str, Callable[[Sequence[Loaded]], Router]] = {
     "round_robin": RoundRobin,
     "least_loaded": LeastLoaded,
     "group_affinity": GroupAffinity,
+    "session_affinity": SessionAffinity,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import simpy
 
@@ -12,18 +12,32 @@ from simulator.cluster.batching import Request
 from simulator.cluster.kv import Leading, leading_blocks, shared_blocks
 from simulator.cluster.replica import EngineSpec, Replica, check_pool
 from simulator.cluster.routing import ROUTINGS, Balance, Router
+from simulator.cluster.sessions import Session, Sessions
 from simulator.cluster.streamed import Streamed
 from simulator.costs.base import CostModel, Extremes, TrainLoad
 from simulator.costs.clock import to_seconds, to_ticks
 from simulator.errors import RunError
 from simulator.plan import Layout, Placement
 from simulator.rollout import Key, Rollout, Stay
-from simulator.workload.build import Workload
-from simulator.workload.draws import Sharing
+from simulator.workload.build import Workload, longest_context
+from simulator.workload.draws import Sharing, Trajectory
+from simulator.workload.slots import UNLIMITED, EnvironmentSpec
 from simulator.world import ClusterShape, Ended, Event, Phase, Synced, TrainBatch, Trained
 
 MAX_TURNS = 100_000
 """Turns that all replicas together may take without the clock's moving on."""
+
+
+class Drawn(NamedTuple):
+    """What a rollout is going to do. leading, sharing: what others have in common with it."""
+
+    attempt: int
+    prompt_tokens: int
+    new_tokens: int
+    reward: float
+    leading: Leading
+    sharing: Sharing | None
+    trajectory: Trajectory | None
 
 
 class SimulatedCluster:
@@ -31,8 +45,8 @@ class SimulatedCluster:
 
     shape: the GPUs. engine: limits of each replica. cost: prices everything. workload: how long
     each rollout gets and what reward it earns. routing: which replica a rollout goes to
-    (`simulator.cluster.routing`). Raises ScenarioError where a rollout could never fit into the KV
-    pool.
+    (`simulator.cluster.routing`). environment: of rollouts with turns, and their judges; unlimited
+    where it is not given. Raises ScenarioError where a rollout could never fit into the KV pool.
     """
 
     name = "simulated"
@@ -44,12 +58,19 @@ class SimulatedCluster:
         cost: CostModel,
         workload: Workload,
         routing: str = "least_loaded",
+        environment: EnvironmentSpec = UNLIMITED,
     ) -> None:
-        self.shape = replace(shape, slots=shape.replicas * engine.max_seqs)
+        self.shape = replace(
+            shape,
+            slots=shape.replicas * engine.max_seqs,
+            environment_slots=environment.slots or 0,
+            reward_slots=environment.reward_slots or 0,
+        )
         self.extremes = Extremes()
         self._cost = cost
         self._workload = workload
-        check_pool(engine, workload.max_prompt_tokens, workload.max_new_tokens)
+        prompt_tokens = workload.max_prompt_tokens
+        check_pool(engine, prompt_tokens, longest_context(workload) - prompt_tokens)
         self._env = simpy.Environment(initial_time=0)
         self._mail: list[Event] = []
         self._turns: list[simpy.Event] = []
@@ -66,8 +87,9 @@ class SimulatedCluster:
         # Submitted while they were leaving, and those they are to be queued with.
         self._late: dict[Key, tuple[list[Rollout], Rollout]] = {}
         self._arrivals: list[tuple[list[Rollout], Placement]] = []  # of them, at this instant
-        # Attempt, tokens of prompt and response, reward, and what others have in common with it.
-        self._drawn: dict[Key, tuple[int, int, int, float, Leading, Sharing | None]] = {}
+        self._drawn: dict[Key, Drawn] = {}
+        self._sessions: Sessions | None = None  # once a rollout has turns
+        self._environment = environment
         self._block_tokens = engine.block_tokens
         self._updates = 0  # that the trainer has made
         self._version = 0  # of the weights that the replicas have
@@ -86,8 +108,10 @@ class SimulatedCluster:
         """Queues rollouts on their replicas, which see them at their next boundary. One that is
         still leaving a replica is queued when it has left: it is never on two at once."""
         self._draw(rollouts)
+        sessions = self._sessions
         for rollout in rollouts:
-            if rollout.key in self._requests or rollout.key in self._late:
+            flying = rollout.key in self._requests or rollout.key in self._late
+            if flying or (sessions is not None and sessions.flies(rollout.key)):
                 raise RunError(f"{rollout} is already in flight")
         now = self._now
         self._leaving = {key: tick for key, tick in self._leaving.items() if tick > now}
@@ -120,13 +144,31 @@ class SimulatedCluster:
         queues: list[list[Request]] = [[] for _ in self._replicas]
         cap = self._workload.max_new_tokens
         for rollout in rollouts:
-            _, prompt_tokens, total_tokens, reward, leading, sharing = self._drawn[rollout.key]
+            _, prompt_tokens, total_tokens, reward, leading, sharing, trajectory = self._drawn[
+                rollout.key
+            ]
+            if trajectory is not None:
+                session = self._all_sessions.open(rollout, prompt_tokens, reward, trajectory)
+                session.balanced = placement == "balanced"
+                if self._all_sessions.next_leg(session) == "model":
+                    self._take_turn(session, queues)
+                continue
             if total_tokens <= rollout.new_tokens:
                 raise RunError(f"{rollout} has no tokens left of {total_tokens} to sample")
-            cut, version = total_tokens >= cap, self._version
+            version = self._version
             if sharing is not None:
                 leading = shared_blocks(sharing.path(rollout.index, version), self._block_tokens)
-            request = Request(rollout, prompt_tokens, total_tokens, cut, reward, version, leading)
+            request = Request(
+                rollout,
+                prompt_tokens,
+                prompt_tokens + rollout.new_tokens,
+                prompt_tokens + total_tokens,
+                rollout.allowance,
+                "length" if total_tokens >= cap else "stop",
+                reward,
+                version,
+                leading,
+            )
             if placement == "balanced":
                 number = self._balance.place(rollout)
             else:
@@ -134,52 +176,124 @@ class SimulatedCluster:
             queues[number].append(request)
             self._requests[rollout.key] = (self._replicas[number], request)
             self.extremes.rollout_tokens = max(self.extremes.rollout_tokens, request.target)
+        self._flush(queues)
+
+    def _flush(self, queues: Sequence[Sequence[Request]]) -> None:
         for replica, queue in zip(self._replicas, queues, strict=True):
             if queue:
                 replica.submit(queue)
 
+    # Rollouts with turns
+
+    @property
+    def _all_sessions(self) -> Sessions:
+        if self._sessions is None:
+            self._sessions = Sessions(self._environment, self._env)
+        return self._sessions
+
+    def _take_turn(self, session: Session, queues: list[list[Request]]) -> None:
+        rollout, version = session.rollout, self._version
+        drawn, ending = self._drawn[rollout.key], session.turn_ending
+        leading = drawn.leading
+        if drawn.sharing is not None:
+            path = drawn.sharing.path(rollout.index, version)
+            leading = shared_blocks(path, self._block_tokens)
+        request = Request(
+            rollout,
+            drawn.prompt_tokens,
+            session.known,
+            session.known + session.turn_end - session.sampled,
+            session.tokens_left,
+            ending,
+            None if ending in ("turn", "budget") else drawn.reward,
+            version,
+            leading,
+            session,
+        )
+        if session.balanced:
+            if session.placed is None:
+                session.placed = self._balance.place(rollout)
+            number = session.placed
+        else:
+            number = self._router.route(rollout, queues)
+        queues[number].append(request)
+        self._requests[rollout.key] = (self._replicas[number], request)
+        self.extremes.rollout_tokens = max(self.extremes.rollout_tokens, request.target)
+
+    def _settle_sessions(self, sessions: Sessions) -> bool:
+        """Goes one round on with what happens at this instant away from the replicas; whether
+        there is anything left."""
+        news = sessions.round()
+        if news:
+            queues: list[list[Request]] = [[] for _ in self._replicas]
+            for session in news:
+                if session.leg == "end":
+                    stay = session.nothing(session.trajectory.ending, self._now)
+                    self._settle(stay)
+                    sessions.finished(session)
+                    self._mail.append(Ended(stay))
+                elif sessions.next_leg(session) == "model":
+                    self._take_turn(session, queues)
+            self._flush(queues)
+        return sessions.give_slots() or news is not None
+
     def _draw(self, rollouts: Sequence[Rollout]) -> None:
-        """Draws what is not known yet: a group at a time, for all its rollouts in the list."""
+        """Draws what is not known yet: a group at a time, for all its rollouts in the list. Others
+        of it may be at another attempt, and keep what was drawn for that."""
         sizes: dict[tuple[int, int, int, int], int] = {}
         for rollout in rollouts:
             known = self._drawn.get(rollout.key)
             if known is None or known[0] != rollout.attempt:
                 key = (rollout.group, rollout.attempt, rollout.prompt, rollout.visit)
                 sizes[key] = max(sizes.get(key, 0), rollout.index + 1)
+        asked = {rollout.key for rollout in rollouts} if sizes else ()
         for (group, attempt, prompt, visit), size in sizes.items():
             draw = self._workload.draw(group, size, attempt, self._version, prompt, visit)
             leading = leading_blocks(prompt, draw.prompt_tokens, self._block_tokens)
             for index in range(size):
                 known = self._drawn.get((group, index))
-                if known is None or known[0] != attempt:
-                    self._drawn[group, index] = (
+                if known is None or (known[0] != attempt and (group, index) in asked):
+                    self._drawn[group, index] = Drawn(
                         attempt,
                         draw.prompt_tokens,
                         draw.new_tokens[index],
                         draw.rewards[index],
                         leading,
                         draw.sharing,
+                        None if draw.trajectories is None else draw.trajectories[index],
                     )
 
     def foresee(self, rollout: Rollout) -> int:
         """The length of its response."""
         self._draw([rollout])
-        return self._drawn[rollout.key][2]
+        return self._drawn[rollout.key].new_tokens
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
-        """Stops rollouts at their replicas' next boundaries."""
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+        """Stops rollouts at their replicas' next boundaries; what is away from them, at once."""
         by_replica: dict[Replica, list[Request]] = {}
         stays = []
-        for key in sorted([*self._requests, *self._late] if keys is None else keys):
+        sessions = self._sessions
+        if keys is None:
+            away = set() if sessions is None else sessions.flying
+            keys = away.union(self._requests, self._late)
+        for key in sorted(keys):
             if key in self._late:
                 stays.append(self._never_queued(self._late.pop(key)[1]))
                 continue
             if key not in self._requests:
-                raise RunError(f"rollout {key} is not in flight and cannot be aborted")
+                if sessions is None or not sessions.flies(key):
+                    raise RunError(f"rollout {key} is not in flight and cannot be aborted")
+                session = sessions[key]
+                sessions.put_away(session, for_good)
+                stays.append(session.nothing("aborted", self._now))
+                continue
             replica, request = self._requests.pop(key)
             by_replica.setdefault(replica, []).append(request)
         for replica, requests in by_replica.items():
-            stopped = replica.abort(requests)
+            stopped = [
+                stay if request.session is None else self._stopped(request.session, stay, for_good)
+                for request, stay in zip(requests, replica.abort(requests), strict=True)
+            ]
             stays += stopped
             if replica.idle_at > self._now:
                 now_s = self.now_s
@@ -189,15 +303,37 @@ class SimulatedCluster:
             self._settle(stay)
         return sorted(stays, key=lambda stay: stay[:2])
 
+    def _stopped(self, session: Session, stay: Stay, for_good: bool) -> Stay:
+        """The stay of a rollout with turns that was stopped on a replica."""
+        self._left(session, stay, for_good)
+        return stay._replace(ending="aborted") if stay.ending == "turn" else stay
+
+    def _left(self, session: Session, stay: Stay, for_good: bool = False) -> None:
+        """A rollout with turns has left a replica, and is in flight no more."""
+        session.sampled_in(stay)
+        if stay.finished:
+            self._all_sessions.finished(session)
+        else:
+            self._all_sessions.put_away(session, for_good)
+
     def _never_queued(self, rollout: Rollout) -> Stay:
         """The stay of a rollout that was stopped while it was still leaving a replica."""
         prompt_tokens = self._drawn[rollout.key][1]
         key, now_s = (rollout.group, rollout.index, rollout.attempt), self.now_s
-        return Stay(*key, 0, prompt_tokens, (), "aborted", now_s, now_s)
+        stay = Stay(*key, 0, prompt_tokens, (), "aborted", now_s, now_s)
+        session = None if self._sessions is None else self._sessions.of(rollout)
+        return stay if session is None else session.told(stay)
 
     def _stay_ended(self, stay: Stay) -> None:
-        del self._requests[stay.key]
-        self._settle(stay)
+        session = self._requests.pop(stay.key)[1].session
+        if session is None:
+            self._settle(stay)
+        elif stay.ending == "turn":
+            session.sampled_in(stay)
+            self._all_sessions.turned(session)
+        else:
+            self._left(session, stay)
+            self._settle(stay)
         self._mail.append(Ended(stay))
 
     def _settle(self, stay: Stay) -> None:
@@ -210,7 +346,11 @@ class SimulatedCluster:
     def train(self, batch: TrainBatch, layout: Layout) -> None:
         """Starts an update; on shared GPUs it begins once the replicas are idle."""
         groups = [
-            (g.rollouts[0].prompt_tokens, [r.new_tokens for r in g.rollouts]) for g in batch.groups
+            (
+                g.rollouts[0].prompt_tokens,
+                [r.new_tokens + r.observation_tokens for r in g.rollouts],
+            )
+            for g in batch.groups
         ]
         equal = [len(set(g.baseline_rewards)) == 1 for g in batch.groups]
         load = TrainLoad(groups, layout == "shared_prefix", equal)
@@ -245,6 +385,7 @@ class SimulatedCluster:
         if self._updating is not None:
             raise RunError(f"{what} asked for while {self._updating} is under way")
         busy = bool(self._late) or any(replica.busy for replica in self._replicas)
+        busy |= self._sessions is not None and bool(self._sessions.flying)
         if self.shape.colocated and busy:
             raise RunError(f"{what} asked for while rollouts are in flight on the GPUs it needs")
         self._updating = what
@@ -254,6 +395,7 @@ class SimulatedCluster:
 
     def _new_weights(self, phases: tuple[Phase, ...]) -> Event:
         self._version = self._updates
+        self._router.new_weights()
         for replica in self._replicas:
             replica.new_weights(self._version)
             replica.go_on()
@@ -273,7 +415,7 @@ class SimulatedCluster:
     def wait(self, until_s: float | None = None) -> list[Event]:
         """Runs to the next instant with news. Replicas begin their next iteration only when an
         instant is over: all its events have happened and the loop has answered them."""
-        env = self._env
+        env, sessions = self._env, self._sessions
         until = None if until_s is None else to_ticks(until_s)
         while True:
             while env.peek() == env.now:
@@ -282,6 +424,8 @@ class SimulatedCluster:
                 arrivals, self._arrivals = self._arrivals, []
                 for rollouts, placement in arrivals:
                     self._arrive(rollouts, placement)
+                continue
+            if sessions is not None and sessions.stirs and self._settle_sessions(sessions):
                 continue
             if self._mail:
                 mail, self._mail = self._mail, []
@@ -322,5 +466,5 @@ class SimulatedCluster:
 
 def _order(event: Event) -> tuple[int, int, int]:
     if isinstance(event, Ended):
-        return 0, *event.stay.key
-    return (1 if isinstance(event, Trained) else 2), 0, 0
+        return (0 if event.stay.ending == "turn" else 1), *event.stay.key
+    return (2 if isinstance(event, Trained) else 3), 0, 0

@@ -42,10 +42,16 @@ class Books:
         record.rollout_end_s = max(record.rollout_end_s, stay.end_s)
         ledger.generated_tokens += sampled
         ledger.prefill_tokens += stay.prefill_tokens
-        again = rollout.prefilled_before  # an earlier stay of this attempt prefilled it
-        ledger.reprefilled_tokens += stay.prefill_tokens if again else stay.recomputed_tokens
+        if rollout.prefilled_before:  # an earlier stay of this attempt computed some of it
+            again = max(stay.prefill_tokens - rollout.uncomputed_tokens, 0)
+        else:
+            again = stay.recomputed_tokens
+        ledger.reprefilled_tokens += again
         ledger.preemptions += stay.preemptions
-        rollout.prefilled_before = again or stay.prefill_tokens > 0
+        if stay.prefill_tokens:
+            rollout.prefilled_before, rollout.uncomputed_tokens = True, 0
+        for call in stay.calls:
+            self.run.calls.add(record.step, rollout, call)
         first = stay.segments[0].version if stay.segments else version
         self.run.stays.add(record.step, first, rollout, stay, sampled)
 

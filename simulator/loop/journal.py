@@ -49,6 +49,7 @@ class Journal:
     def __init__(self, run: Run) -> None:
         self._run, self._lists = run, Growth(run, _LISTS)
         self._fates, self._trained = run.stays["fate"], run.stays["trained_step"]
+        self._calls = len(run.calls)
 
     def added(self) -> dict[str, Any]:
         """What came since the last look, as plain data; `replay` adds it to another run."""
@@ -58,9 +59,11 @@ class Journal:
         settled = (fates[:known] != self._fates) | (trained[:known] != self._trained)
         rows = np.flatnonzero(settled)
         self._fates, self._trained = fates, trained
+        calls, self._calls = self._run.calls.rows(self._calls), len(self._run.calls)
         return {
             **self._lists.added(),
             "stays": [list(row) for row in stays.rows(known)],
+            "calls": [list(row) for row in calls],
             "settled": np.stack([rows, fates[rows], trained[rows]], axis=1).tolist(),
         }
 
@@ -69,5 +72,6 @@ def replay(run: Run, added: Mapping[str, Any]) -> None:
     """Adds what `Journal.added` returned. Raises ValueError for anything else."""
     extend(run, _LISTS, added)
     run.stays.extend(from_plain(added.get("stays"), list[list[Any]], "stays"))
+    run.calls.extend(from_plain(added.get("calls"), list[list[Any]], "calls"))
     for row, fate, step in from_plain(added.get("settled"), list[tuple[int, int, int]], "settled"):
         run.stays.set_fate(row, fate, step)

@@ -126,7 +126,7 @@ class Loop:
         """Starts to bring new weights to the replicas; what is in flight is interrupted for it,
         unless the plan has the weights come in while it runs."""
         if step is not None and step.plan.interrupt != "never":
-            self.rollouts.interrupt(step)
+            self.rollouts.interrupt(step, step.plan.unfinished)
         self.trainer.sync()
 
     # The rollout phase

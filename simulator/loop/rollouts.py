@@ -17,6 +17,8 @@ from simulator.plan import Dispatch, Known, StepPlan
 from simulator.rollout import Group, Key, Rollout, Stay
 from simulator.world import TrainGroup, World
 
+MAX_FAILURES = 100
+"""Times in a row that a rollout's environment may fail."""
 _NOTHING_DUE = Due([], 0, -math.inf)
 
 
@@ -138,8 +140,7 @@ class Rollouts:
             self.groups[group.group] = group
             launched += group.unfinished
             step.launches(group)
-        for rollout in launched:
-            rollout.allowance = plan.budget_tokens
+        _allow(launched, plan)
         self._put_in_flight(launched, step)
 
     def _put_in_flight(self, rollouts: Sequence[Rollout], step: Step) -> None:
@@ -210,7 +211,7 @@ class Rollouts:
         """The oldest buffered group."""
         group = self.buffer.popleft()
         if group.oldest_version is None and not group.winners:  # from nothing: as planned now
-            return self._again(step.plan, group, group.attempt)
+            return self._again(step.plan, group, group.next_attempt - 1)
         step.record.resumed_groups += 1
         return group
 
@@ -229,7 +230,7 @@ class Rollouts:
         old = [*flying, *(g for g in (*self.ready, *self.buffer) if not fresh(g))]
         if not old:
             return
-        self._stop([r for g in flying for r in g.unfinished if r.key in self.flying])
+        self._stop([r for g in flying for r in g.unfinished if r.key in self.flying], for_good=True)
         for group in flying:
             del self.groups[group.group]
         self.ready = [group for group in self.ready if fresh(group)]
@@ -237,7 +238,7 @@ class Rollouts:
         for group in old:
             self._books.drop(group.winners if group.complete else group.rollouts)
         if plan.staleness.exceeded != "drop":
-            self._buffer([self._again(plan, group, group.attempt + 1) for group in old])
+            self._buffer([self._again(plan, group, group.next_attempt) for group in old])
         step.gives_up(old)
 
     # What comes back
@@ -246,18 +247,24 @@ class Rollouts:
         """Takes in stays that came to their end by themselves at one instant, and puts groups to
         rest all of which have had their tokens. Raises RunError for a rollout that is not in
         flight."""
-        self._arriving = {stay.key: stay for stay in stays} if len(stays) > 1 else {}
+        self._arriving = {}
+        if len(stays) > 1:
+            self._arriving = {stay.key: stay for stay in stays if stay.ending != "turn"}
         for stay in stays:
             key = stay.key
-            rollout = self.flying.pop(key, None)
+            rollout = self.flying.get(key)
             if rollout is None:
                 raise RunError(f"rollout {key} ended, but it is not in flight")
+            if stay.ending == "turn":
+                self._books.stay(rollout, stay, self.version)
+                continue
+            del self.flying[key]
             if self._arriving:
                 del self._arriving[key]
             self._books.stay(rollout, stay, self.version)
             self._left(rollout, step)
             group = self.groups.get(rollout.group)
-            if group is None or step.plan.budget_tokens is None:
+            if group is None or not step.plan.has_budget:
                 continue
             if not any(other.key in self.flying for other in group.rollouts):
                 del self.groups[group.group]
@@ -269,16 +276,31 @@ class Rollouts:
         if group is None:  # its group was complete without it
             self._books.drop([rollout])
             return
-        if rollout.finished:
+        if rollout.failed and step.plan.failed == "restart":
+            self._books.drop([rollout])
+            self._replace(rollout, group, step)
+        elif rollout.finished:
             group.winners.append(rollout)
             if group.complete:
                 self._complete(group, step)
+
+    def _replace(self, rollout: Rollout, group: Group, step: Step) -> None:
+        """Starts another rollout in the place of one whose environment ended it."""
+        if rollout.attempt - group.attempt >= MAX_FAILURES:
+            raise RunError(
+                f"rollout {rollout.key} never ends: its environment failed, or did not answer, "
+                f"{MAX_FAILURES} times; lower environment.failure or raise environment.timeout_s"
+            )
+        anew = Rollout(*rollout.key, rollout.attempt + 1, rollout.prompt, rollout.visit)
+        group.rollouts[rollout.index] = anew
+        _allow([anew], step.plan)
+        self._put_in_flight([anew], step)
 
     def _complete(self, group: Group, step: Step) -> None:
         """Takes a complete group out of flight, its slower rollouts with it, and filters it."""
         del self.groups[group.group]
         slower = [r for r in group.rollouts if not (r.finished or r.key in self._arriving)]
-        self._stop([r for r in slower if r.key in self.flying])
+        self._stop([r for r in slower if r.key in self.flying], for_good=True)
         self._books.drop(slower)
         group.winners.sort(key=lambda r: r.index)
         group.started_version = group.oldest_winner_version
@@ -287,8 +309,9 @@ class Rollouts:
         else:
             self._books.drop(group.winners)
 
-    def _stop(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Aborts rollouts in flight, wherever they are. Returns those that had been submitted."""
+    def _stop(self, rollouts: Sequence[Rollout], for_good: bool) -> list[Rollout]:
+        """Aborts rollouts in flight, wherever they are; for_good: never to be submitted again.
+        Returns those that had been submitted."""
         if self.held:
             held = set(map(id, self.held))
             kept_back = {id(r) for r in rollouts if id(r) in held}
@@ -300,7 +323,7 @@ class Rollouts:
         if not rollouts:
             return []
         stopped = {rollout.key: rollout for rollout in rollouts}
-        stays = self._world.abort(stopped)
+        stays = self._world.abort(stopped, for_good)
         for stay in stays:
             del self.flying[stay.key]
             self._books.stay(stopped[stay.key], stay, self.version)
@@ -310,26 +333,27 @@ class Rollouts:
 
     # Interrupting, and going on
 
-    def interrupt(self, step: Step) -> None:
-        """Aborts what is in flight; what ends in its last iteration counts as finished."""
-        for rollout in self._stop([*self.flying.values()]):
+    def interrupt(self, step: Step, unfinished: str) -> None:
+        """Aborts what is in flight, of which ``unfinished`` is what becomes; what ends in its last
+        iteration counts as finished."""
+        for rollout in self._stop([*self.flying.values()], for_good=unfinished != "resume"):
             if rollout.finished:
                 self._left(rollout, step)
 
     def put_away(self, step: Step, unfinished: str | None = None) -> None:
         """Ends the time in flight of everything: it is dropped, or kept for later, as the plan says
         (or ``unfinished``, in its place)."""
-        self.interrupt(step)
+        kind = unfinished or step.plan.unfinished
+        self.interrupt(step, kind)
         left = sorted([*self.groups.values(), *self.resting], key=lambda group: group.group)
         self.groups, self.resting = {}, []
-        kind = unfinished or step.plan.unfinished
         if kind == "resume":
             self._buffer(left)
         else:
             for group in left:
                 self._books.drop(group.rollouts)
             if kind == "restart":
-                self._buffer([self._again(step.plan, g, g.attempt + 1) for g in left])
+                self._buffer([self._again(step.plan, g, g.next_attempt) for g in left])
         if unfinished is None:
             step.puts_away(left)
 
@@ -341,7 +365,7 @@ class Rollouts:
             if plan.unfinished != "resume":
                 self._books.drop(group.rollouts)
                 again = plan.unfinished == "restart"
-                anew = self._again(plan, group, group.attempt + 1) if again else None
+                anew = self._again(plan, group, group.next_attempt) if again else None
             if anew is None:
                 del self.groups[number]
                 continue
@@ -411,7 +435,7 @@ class Rollouts:
             for group in surplus:
                 self._books.drop(group.winners)
             if plan.surplus == "restart":
-                self._buffer([self._again(plan, g, g.attempt + 1) for g in surplus])
+                self._buffer([self._again(plan, g, g.next_attempt) for g in surplus])
         return list(surplus)
 
     def select(self, group: Group, plan: StepPlan) -> TrainGroup:
@@ -429,6 +453,13 @@ class Rollouts:
         """Rollouts that a run ends with, neither trained on nor dropped."""
         kept = [rollout for group in self.buffer for rollout in group.rollouts]
         return kept + [rollout for group in self.ready for rollout in group.winners]
+
+
+def _allow(rollouts: Sequence[Rollout], plan: StepPlan) -> None:
+    """Gives rollouts what they may have in this step."""
+    for rollout in rollouts:
+        rollout.allowance = plan.budget_tokens
+        rollout.turn_allowance = plan.budget_turns
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ SCHEDULES = ("sync", "april(over_sampling=1.5)", "one_step_off", "fully_async(ma
 """The policies that are tried where none is named."""
 
 _SCHEDULING = ("launch", "stop", "interrupt", "unfinished", "staleness", "surplus", "take",
-               "budget_tokens", "dispatch", "sync_every", "stream_groups")  # fmt: skip
+               "budget_tokens", "budget_turns", "dispatch", "sync_every",
+               "stream_groups")  # fmt: skip
 
 
 def choose(found: Outline, cluster: Cluster, most_gpus: int | None) -> dict[str, Sequence[Any]]:

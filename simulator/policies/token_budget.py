@@ -1,4 +1,5 @@
-"""Token budget: a rollout samples so many tokens a step, and goes on in the next."""
+"""Token budget: a rollout samples so many tokens a step, or has so many turns, and goes on in the
+next."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from simulator.policy import Policy
 
 @dataclass(frozen=True)
 class TokenBudget(Policy):
-    """Gives each rollout a number of tokens a step; one that has had them waits for the next step
-    and goes on there, so that no step is longer than the budget (Kimi k1.5's partial rollouts,
-    arXiv 2501.12599).
+    """Gives each rollout a number of tokens a step, and of turns if asked to; one that has had them
+    waits for the next step and goes on there, so that no step is longer than the budget (Kimi
+    k1.5's partial rollouts, arXiv 2501.12599).
 
     What is marked (p) is in the paper, (i) is inferred:
 
@@ -39,6 +40,7 @@ class TokenBudget(Policy):
             "stop",
             "unfinished",
             "budget_tokens",
+            "budget_turns",
             "surplus",
             "take",
             "staleness.mask_off_policy",
@@ -68,10 +70,19 @@ class TokenBudget(Policy):
             source="the paper names it as possible (p)",
         ),
     ] = False
+    turns: Annotated[
+        int | None,
+        AtLeast(1),
+        Doc(
+            "turns that a rollout may have in a step; null is no limit",
+            unit="turns",
+            source="ours (i): the paper's rollouts have one",
+        ),
+    ] = None
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:
-        """Decides launch.over_sampling, stop, unfinished, budget_tokens, surplus and take; adds
-        masking if asked to."""
+        """Decides launch.over_sampling, stop, unfinished, budget_tokens, budget_turns, surplus and
+        take; adds masking if asked to."""
         mask = plan.staleness.mask_off_policy or self.mask_off_policy
         return replace(
             plan,
@@ -79,6 +90,7 @@ class TokenBudget(Policy):
             stop=AllDone(),
             unfinished="resume",
             budget_tokens=self.tokens,
+            budget_turns=self.turns,
             surplus="carry",
             take="oldest",
             staleness=replace(plan.staleness, mask_off_policy=mask),

@@ -27,6 +27,7 @@ WIDTH_IN = 10.0
 ROLLOUT, TRAIN, SYNC, IDLE = "#0072B2", "#E69F00", "#009E73", "#9A9A9A"
 FEW, MANY = "#CFE3F2", "#00466F"  # running rollouts, from one to the most
 TAIL = "#9CCBEA"
+AWAY = "#CC79A7"  # rollouts in their environments
 INK, FAINT = "#222222", "#6B6B6B"
 HATCH = "//////"
 _STYLE: dict[Any, Any] = {
@@ -130,8 +131,9 @@ def time_axis(axes: Axes, span_s: float) -> None:
     axes.set_xlabel(name, labelpad=2)
 
 
-def legend(figure: Figure, height_in: float, peak: int | None = None) -> None:
-    """A line of keys below the time axis, outside the data."""
+def legend(figure: Figure, height_in: float, peak: int | None = None, away: int = 0) -> None:
+    """A line of keys below the time axis, outside the data. away: most rollouts in their
+    environments at once."""
     from matplotlib.patches import Patch
 
     if peak is None:
@@ -145,6 +147,8 @@ def legend(figure: Figure, height_in: float, peak: int | None = None) -> None:
             Patch(color=MANY, label=f"{peak} running"),
         ]
     keys += [Patch(color=TRAIN, label="training"), Patch(color=SYNC, label="weight sync")]
+    if away:
+        keys.append(Patch(color=AWAY, label=f"{away} in their environments"))
     keys.append(Patch(facecolor="white", edgecolor="#B4B4B4", hatch=HATCH, label="idle GPUs"))
     figure.legend(
         handles=keys,

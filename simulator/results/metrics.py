@@ -21,12 +21,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from simulator.results.schema import RUN_SCHEMA
 from simulator.results.steady import mean_age, steady_of
+from simulator.results.turns import turn_summary
 from simulator.spans import TRAINED, Run
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-CAUSES = ("stragglers", "trainer", "rollouts", "other")
+CAUSES = ("environment", "stragglers", "trainer", "rollouts", "other")
 UNDERFILLED_BELOW = 0.25  # of a replica's peak in the phase
 
 _CONTEXT_SAMPLES = 1000  # over a run, beside those where a stay begins or ends
@@ -134,6 +135,12 @@ def running_over_time(run: Run, replica: int | None = None) -> tuple[FloatArray,
     return _step_function(run, start, end)
 
 
+def away_over_time(run: Run) -> tuple[FloatArray, IntArray]:
+    """How many rollouts are in their environments, with a judge, or wait for either; as
+    `running_over_time`. What works on for a rollout that is put away counts too."""
+    return _step_function(run, run.calls["asked_s"], run.calls["end_s"])
+
+
 def _step_function(run: Run, start: FloatArray, end: FloatArray) -> tuple[FloatArray, IntArray]:
     computed = end > start
     start, end = np.sort(start[computed]), np.sort(end[computed])
@@ -154,6 +161,7 @@ def context_over_time(run: Run, replica: int) -> tuple[FloatArray, IntArray]:
     start, end = stays["start_s"][here] - run.start_s, stays["end_s"][here] - run.start_s
     new = stays["new_tokens"][here]
     base = stays["prompt_tokens"][here] + stays["total_tokens"][here] - new
+    base = base + stays["observation_tokens"][here]
     times = np.unique(np.concatenate(([0.0], start, end)))
     grid = np.linspace(0.0, times[-1], _CONTEXT_SAMPLES + 1)
     longest = np.diff(times, append=np.inf)[np.searchsorted(times, grid, "right") - 1]
@@ -175,9 +183,11 @@ def context_over_time(run: Run, replica: int) -> tuple[FloatArray, IntArray]:
 def gpu_lanes(run: Run) -> list[GpuLane]:
     """Every GPU that the run held, and what it did or waited for.
 
-    Rollout GPUs wait for ``stragglers`` while rollouts run on other replicas, else for the
-    ``trainer`` while it works; trainer GPUs wait for ``rollouts``. ``other`` is time in which
-    nothing was under way (0 in a simulated world). Syncs occupy all GPUs.
+    In a rollout phase, rollout GPUs wait for the ``environment`` while one answers or judges a
+    rollout, or a rollout waits for a slot of one; else for ``stragglers`` while rollouts run on
+    other replicas, else for the ``trainer`` while it works. Trainer GPUs wait for ``rollouts``, or
+    for the ``environment`` where no replica has any. ``other`` is time in which nothing was under
+    way (0 in a simulated world). Syncs occupy all GPUs.
     """
     shape, phases = run.shape, phase_intervals(run)
     held = merged([run.start_s], [run.end_s])
@@ -191,6 +201,11 @@ def gpu_lanes(run: Run) -> list[GpuLane]:
         rows = order[bounds[number] : bounds[number + 1]]
         rollouts.append(intersection(merged(submitted[rows], end[rows]), held))
     anywhere = _union(_NOTHING, *rollouts)
+    environments: tuple[tuple[str, FloatArray], ...] = ()
+    if len(run.calls):
+        away = merged(run.calls["asked_s"], run.calls["end_s"])
+        away = intersection(away, intersection(phases["rollout"], held))
+        environments = (("environment", away),)
     lanes = []
     for number, own in enumerate(rollouts):
         first = number * shape.gpus_per_replica
@@ -200,13 +215,13 @@ def gpu_lanes(run: Run) -> list[GpuLane]:
         for gpus, trains in ((shared, train), (shape.gpus_per_replica - shared, _NOTHING)):
             if gpus:
                 lane = GpuLane(number, gpus, *_uses(held, own, trains, sync))
-                waits = (("stragglers", anywhere), ("trainer", train))
+                waits = (*environments, ("stragglers", anywhere), ("trainer", train))
                 _blame(lane, waits)
                 lanes.append(lane)
     alone = shape.gpus - shape.replicas * shape.gpus_per_replica
     if alone:
         lane = GpuLane(-1, alone, *_uses(held, _NOTHING, train, sync))
-        _blame(lane, (("rollouts", anywhere),))
+        _blame(lane, (("rollouts", anywhere), *environments))
         lanes.append(lane)
     return lanes
 
@@ -384,7 +399,8 @@ def summarise(run: Run) -> dict[str, Any]:
     those sampled in an earlier step. length_bias: 1 where what is trained is as long as what was
     launched (see the module's head); a run that resumes also shows a little less than 1 for what it
     still carries at its end. truncated_share: of finished rollouts, those at the cap. group_sizes:
-    steps by the size of their groups.
+    steps by the size of their groups. turns: of a run whose rollouts have any
+    (`simulator.results.turns.turn_summary`).
     """
     stays = {name: run.stays[name] for name in run.stays.columns}
     return {
@@ -392,6 +408,7 @@ def summarise(run: Run) -> dict[str, Any]:
         **_tokens(run),
         **_utilisation(run),
         **_learning(run, stays),
+        **turn_summary(run, stays),
         "group_sizes": _group_sizes(run),
         "gpus": run.shape.held_gpus,
         "gpu_hours": run.shape.held_gpus * run.makespan_s / 3600,
@@ -446,6 +463,8 @@ def _utilisation(run: Run) -> dict[str, Any]:
     for lane in gpu_lanes(run):
         for cause, intervals in lane.idle.items():
             idle[cause] += lane.gpus * total_s(intervals)
+    if not len(run.calls):  # nobody was away
+        del idle["environment"]
     by_cause = {cause: _ratio(seconds, held_s) or 0.0 for cause, seconds in idle.items()}
     return {
         "bubble_fraction": sum(by_cause.values()),

@@ -3,7 +3,8 @@
 Format: "Trace Event Format" (Chromium project), JSON object form. Times are microseconds, written
 from whole nanoseconds, so that what does not overlap in a run does not overlap in the file either.
 
-Each slice has a category, to search or colour by: step, rollout, train, sync or switch.
+Each slice has a category, to search or colour by: step, rollout, train, sync, switch, environment
+or reward.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from simulator.results.metrics import (
     context_over_time,
     running_over_time,
 )
+from simulator.rollout import CALL_ENDS, CALL_KINDS
 from simulator.spans import DROPPED, PENDING, TRAINED, PhaseSpan, Run, StepRecord
 
 _FATES = {PENDING: "carried", TRAINED: "trained", DROPPED: "dropped"}
@@ -66,8 +68,9 @@ def write_trace(run: Run, file: str | PathLike[str] | TextIO) -> None:
     as a run's tables tell them: of each its prompt and response so far, the response growing evenly
     through a stay. The KV cache holds less where prompts are shared or a rollout was preempted.
     Arrows (flow events) lead from each stay to the next of the same rollout. A process each for the
-    trainer, the weight sync, the switch of shared GPUs between rollout and training, if there is
-    any, and the steps. A stay that was never computed is a slice of no length at its end.
+    trainer, the weight sync, the switch of shared GPUs between rollout and training, environments
+    and judges, if there are any, and the steps. A stay that was never computed is a slice of no
+    length at its end.
     """
     if not isinstance(file, str | PathLike):
         _write(run, file)
@@ -128,6 +131,25 @@ def _events(run: Run) -> Iterator[str]:
         yield from _phases(pid, track, own, "train" if track == "trainer" else "sync")
     if switches:
         yield from _phases(after + 2, "switch", switches, "switch")
+    for number, kind in enumerate(CALL_KINDS):
+        yield from _calls(after + 3 + number, kind, run, number)
+
+
+def _calls(pid: int, name: str, run: Run, kind: int) -> Iterator[str]:
+    """A process of its own for environments, or for judges: a slice a call, from when it had its
+    slot, on as many threads as there ever were at once."""
+    chosen = run.calls["kind"] == kind
+    if not chosen.any():
+        return
+    columns = ("group", "index", "attempt", "step", "turn", "ended", "asked_s", "start_s", "end_s")
+    rows = zip(*(run.calls[column][chosen].tolist() for column in columns), strict=True)
+    slices = []
+    for group, index, attempt, step, turn, ended, asked_s, start_s, end_s in rows:
+        args = {"attempt": attempt, "step": step, "turn": turn, "ended": CALL_ENDS[ended]}
+        queued = _microseconds(_nanoseconds(start_s) - _nanoseconds(asked_s))
+        slices.append((f"g{group}/{index}", start_s, end_s, {**args, "queued_us": queued}))
+    yield from _process(pid, name, pid)
+    yield from _slices(pid, "slot", slices, name)
 
 
 def _phases(pid: int, name: str, phases: Iterable[PhaseSpan], category: str) -> Iterator[str]:

@@ -204,7 +204,8 @@ ROLLOUTS = Table(
         Column("reward", Number(_ANY, null=True), "empty until the response is complete",
                needed=True),
         _count("versions", "of the weights, in the rollout so far"),
-        _count("replica", "on which it was"),
+        _count("replica", "on which it was; -1 where its environment or judge had the rollout",
+               least=-1),
         _tokens("total_tokens", "of the response so far", needed=True, most=LARGEST_TOKENS),
         _count("trained_step", "the step that trained on it; -1 if none did", needed=True,
                least=-1),
@@ -221,10 +222,35 @@ ROLLOUTS = Table(
         _count("shared_index", "of its rollout within that group; -1 if none", least=-1),
         _seconds("submitted_s", "handed to the replica"),
         _count("prompt", "which prompt it answered: one may come again, as another group"),
+        _count("turn", "which of the rollout's turns it is, from 0"),
+        _tokens("observation_tokens", "of the context so far, that environments added",
+                most=LARGEST_TOKENS),
+        Column("ending", Text(), "stop, length, turns, context, timeout or environment where the "
+               "response is complete; turn, budget or aborted where it is not"),
     ),
 )  # fmt: skip
 NOT_IN_ROLLOUTS = ("fate",)
 """Columns of the table of stays that the file spells otherwise (``trained``)."""
+
+ENVIRONMENTS = Table(
+    "environments.csv",
+    "one row a call of a rollout's environment, or of what judges it, in the order in which the "
+    "stays after them ended; of runs whose rollouts have turns or judges",
+    optional=True,
+    columns=(
+        _count("step", "the step in which it ended", needed=True),
+        _count("group", "of the rollout", needed=True),
+        _count("index", "of the rollout within its group", needed=True),
+        _count("attempt", "of the rollout", needed=True),
+        _count("turn", "after which it was made", needed=True),
+        Column("kind", Text(), "environment or reward", needed=True),
+        Column("ended", Text(), "answered, timeout, failed, put_away (it goes on without its "
+               "rollout) or closed", needed=True),
+        _seconds("asked_s", "when the rollout began to wait for a slot", needed=True),
+        _seconds("start_s", "when it had one", needed=True),
+        _seconds("end_s", "when it was over", needed=True),
+    ),
+)  # fmt: skip
 
 DECISIONS = Lines(
     "decisions.jsonl",
@@ -329,7 +355,7 @@ TORNADO_CSV = File(
 TORNADO_PICTURE = File("tornado.png", "the same as bars", optional=True)
 
 RUN: tuple[File, ...] = (
-    SPANS, STEPS, ROLLOUTS, DECISIONS, SCENARIO, SUMMARY, TRACE, TIMELINE,
+    SPANS, STEPS, ROLLOUTS, ENVIRONMENTS, DECISIONS, SCENARIO, SUMMARY, TRACE, TIMELINE,
     TORNADO_CSV, TORNADO_PICTURE, ITERATIONS, PULSES, UPDATES, PROVENANCE, EVENTS, FAULTS,
 )  # fmt: skip
 """A run's files. The summary is there once the run is."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator.results.drawing import (
+    AWAY,
     BINS,
     FAINT,
     HATCH,
@@ -39,6 +40,7 @@ from simulator.results.metrics import (
     CAUSES,
     FloatArray,
     GpuLane,
+    away_over_time,
     gpu_lanes,
     intersection,
     running_over_time,
@@ -128,27 +130,28 @@ def _run_figure(run: Run, title: str | None, steps: int) -> Figure:
     )
     for line, text in enumerate(_run_caption(run, steps)):
         figure.text(left, 1 - (0.48 + 0.2 * line) / height, text, color=FAINT, va="center")
-    legend(figure, height, peak)
+    legend(figure, height, peak, int(away_over_time(run)[1].max()) if len(run.calls) else 0)
     return figure
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
     """Rows of the picture of one run: one a replica, then ``tall`` each for trainer and sync, which
-    is as many as a line of text needs."""
+    is as many as a line of text needs, and for environments where there are any."""
 
     replicas: int
     tall: int
     row_in: float
+    away: bool
 
     @classmethod
     def of(cls, run: Run) -> _Rows:
         row_in = min(0.42, max(0.02, 3.6 / (run.shape.replicas + 2)))
-        return cls(run.shape.replicas, math.ceil(0.15 / row_in), row_in)
+        return cls(run.shape.replicas, math.ceil(0.15 / row_in), row_in, len(run.calls) > 0)
 
     @property
     def count(self) -> int:
-        return self.replicas + 2 * self.tall
+        return self.replicas + (3 if self.away else 2) * self.tall
 
     @property
     def height_in(self) -> float:
@@ -160,7 +163,11 @@ class _Rows:
 
     @property
     def sync(self) -> slice:
-        return slice(self.replicas + self.tall, self.count)
+        return slice(self.replicas + self.tall, self.replicas + 2 * self.tall)
+
+    @property
+    def environments(self) -> slice:
+        return slice(self.sync.stop, self.count)
 
 
 def _paint_lanes(
@@ -191,13 +198,18 @@ def _paint_lanes(
     syncing = (covered(own.busy["sync"], edges), rgb(SYNC))
     image[layout.trainer] = mixed(training, syncing) if -1 in by_replica else mixed(training)
     image[layout.sync] = mixed(syncing)
+    if layout.away:
+        away = away_over_time(run)
+        most = max(1, int(away[1].max(initial=0)))
+        share = np.clip(mean_running(away, edges) / most, 0.0, 1.0)
+        image[layout.environments] = mixed((share, rgb(AWAY)))
     grounds = layout.trainer.stop if -1 in by_replica else replicas
     axes.add_patch(Rectangle((0, 0), span_s, grounds, facecolor="white", hatch=HATCH, linewidth=0))
     axes.imshow(
         image, extent=(0, span_s, layout.count, 0), aspect="auto", interpolation="nearest", zorder=2
     )
     gap = 0.08 if layout.row_in >= 0.1 else 0.1
-    borders = [*range(replicas + 1), layout.trainer.stop, layout.count]
+    borders = [*range(replicas + 1), layout.trainer.stop, layout.sync.stop, layout.count]
     axes.hlines(borders, 0, span_s, color="white", linewidth=2 * gap * layout.row_in * 72, zorder=3)
     axes.set_xlim(0, span_s)
     axes.set_ylim(layout.count, 0)
@@ -214,8 +226,12 @@ def _label_lanes(axes: Axes, run: Run, lanes: Sequence[GpuLane], layout: _Rows) 
         rows = {y: row for y, row in rows.items() if y < layout.replicas - layout.tall / 2}
     middle = layout.tall / 2
     rows[layout.trainer.start + middle] = ("trainer", -1)
+    others = {"sync": layout.sync}
+    if layout.away:
+        others["away"] = layout.environments
     axes.set_yticks(
-        [*rows, layout.sync.start + middle], [*(name for name, _ in rows.values()), "sync"]
+        [*rows, *(place.start + middle for place in others.values())],
+        [*(name for name, _ in rows.values()), *others],
     )
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     for y, (_, number) in rows.items():
@@ -255,12 +271,15 @@ def _run_caption(run: Run, steps: int) -> tuple[str, str]:
     metrics = summarise(run)
     causes = metrics["bubble_by_cause"]
     words = {
+        "environment": "environments",
         "stragglers": "stragglers",
         "trainer": "the trainer",
         "rollouts": "rollouts",
         "other": "nothing",
     }
-    split = ", ".join(f"{words[c]} ({causes[c]:.1%})" for c in CAUSES if causes[c] >= 0.0005)
+    split = ", ".join(
+        f"{words[c]} ({causes[c]:.1%})" for c in CAUSES if causes.get(c, 0.0) >= 0.0005
+    )
     shown = "all" if steps == len(run.steps) else f"first {steps} of"
     first = f"{_seconds(metrics['step_s'])} a step  ·  {shown} {len(run.steps)} steps shown"
     idle = f"{metrics['bubble_fraction']:.1%} of GPU time idle"

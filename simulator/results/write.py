@@ -16,6 +16,7 @@ from typing import Any
 from simulator.errors import ScenarioError
 from simulator.results import schema
 from simulator.results.metrics import step_columns
+from simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
 from simulator.spans import TRAINED, Run, StepRecord
 
 
@@ -29,6 +30,8 @@ def write_run(
     write_table(folder, schema.SPANS, run.spans())
     _write_steps(folder, run)
     write_table(folder, schema.ROLLOUTS, _rollouts(run))
+    if len(run.calls):
+        write_table(folder, schema.ENVIRONMENTS, _calls(run))
     write_lines(folder, schema.DECISIONS, run.decisions)
     write_json(folder / schema.SCENARIO.name, scenario)
     write_trace(run, folder / f"{schema.TRACE.name}{schema.PACKED}")
@@ -108,8 +111,20 @@ def _rollouts(run: Run) -> Iterable[tuple[Any, ...]]:
             columns.append((stays["fate"] == TRAINED).astype(int).tolist())
         elif name == "reward":
             columns.append([_cell(reward) for reward in stays["reward"].tolist()])
+        elif name == "ending":
+            columns.append([ENDINGS[number] for number in stays["ending"].tolist()])
         else:
             columns.append(stays[name].tolist())
+    return zip(*columns, strict=True)
+
+
+def _calls(run: Run) -> Iterable[tuple[Any, ...]]:
+    """The rows of environments.csv."""
+    words = {"kind": CALL_KINDS, "ended": CALL_ENDS}
+    columns: list[list[Any]] = []
+    for name in schema.ENVIRONMENTS.names:
+        values = run.calls[name].tolist()
+        columns.append([words[name][number] for number in values] if name in words else values)
     return zip(*columns, strict=True)
 
 

@@ -7,16 +7,17 @@ from simulator.cluster.replica import EngineSpec, check_pool
 from simulator.costs.base import CostModel, TrainLoad
 from simulator.errors import ScenarioError
 from simulator.plan import Layout
-from simulator.workload.build import Workload
+from simulator.workload.build import Workload, WorkloadOfTurns, longest_context
 from simulator.workload.from_trace import TraceWorkload
 
 
 def longest_rollout(workload: Workload) -> tuple[int, int]:
     """(prompt, new tokens) of the longest rollout that there may be: the longest prompt with a
-    response at the cap, or what a trace holds."""
+    response at the cap, or all the turns that there may be, or what a trace holds."""
     if isinstance(workload, TraceWorkload):
         return workload.longest
-    return workload.max_prompt_tokens, workload.max_new_tokens
+    prompt_tokens = workload.max_prompt_tokens
+    return prompt_tokens, longest_context(workload) - prompt_tokens
 
 
 def check_memory(engine: EngineSpec, cost: CostModel, workload: Workload, layout: Layout) -> None:
@@ -25,12 +26,15 @@ def check_memory(engine: EngineSpec, cost: CostModel, workload: Workload, layout
 
     layout: how the trainer packs rollouts; a prefix that is shared takes other memory.
     """
-    check_pool(engine, workload.max_prompt_tokens, workload.max_new_tokens)
+    longest = workload.max_prompt_tokens
+    check_pool(engine, longest, longest_context(workload) - longest)
     prompt, new = longest_rollout(workload)
     try:
         cost.train(TrainLoad([(prompt, [new])], layout == "shared_prefix"))
     except ScenarioError as error:
         key = "the trace" if isinstance(workload, TraceWorkload) else "workload.max_new_tokens"
+        if isinstance(workload, WorkloadOfTurns):
+            key = "workload.max_context_tokens"
         raise ScenarioError(
             error.field,
             f"{error.message}. This is judged at the longest rollout that {key} allows, "

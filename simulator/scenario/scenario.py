@@ -33,7 +33,9 @@ from simulator.scenario.sections import (
 )
 from simulator.visible import visible
 from simulator.workload.build import Workload, build_workload
+from simulator.workload.environment import environment_spec
 from simulator.workload.section import MAX_ROLLOUTS
+from simulator.workload.slots import UNLIMITED, EnvironmentSpec
 from simulator.world import ClusterShape
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ class Scenario:
     routing: str
     policy_name: str
     warnings: tuple[str, ...] = ()
+    environment: EnvironmentSpec = UNLIMITED
 
     def check_memory(self) -> None:
         """Raises ScenarioError where the longest rollout that there may be, with the longest prompt
@@ -85,7 +88,14 @@ class Scenario:
         (`check_memory`)."""
         self.check_memory()
         try:
-            return SimulatedCluster(self.shape, self.engine, self.cost, self.workload, self.routing)
+            return SimulatedCluster(
+                self.shape,
+                self.engine,
+                self.cost,
+                self.workload,
+                self.routing,
+                self.environment,
+            )
         except ScenarioError as error:
             raise self.raw.locate(error) from None
 
@@ -131,7 +141,9 @@ def _outline(raw: RawScenario) -> Outline:
         model,
         replace(cluster_shape(model.cluster), other_gpus=_other_gpus(model.cost)),
         StepPlan(
-            Batch(counts.batch_groups, counts.group_size), prompts=Prompts(dataset=counts.prompts)
+            Batch(counts.batch_groups, counts.group_size),
+            prompts=Prompts(dataset=counts.prompts),
+            failed="keep" if model.environment is None else model.environment.failed,
         ),
         build_policies(model.policy, model.seed, raw.modules),
         # a seed that follows the run's is not spelt
@@ -157,7 +169,8 @@ def _build(raw: RawScenario) -> Scenario:
     cluster, counts, gpu = model.cluster, model.workload, model.gpu
     network = None if model.model is None else build_model(model.model, raw.folder)
     cost = build_cost(model.cost, network, gpu, shape, raw.folder, stages=cluster.pipeline_parallel)
-    workload = build_workload(counts, model.seed, raw.folder)
+    away = model.environment
+    workload = build_workload(counts, model.seed, raw.folder, away, model.reward)
     engine = _engine(model.engine, cost, network, gpu, cluster)
     _check_sizes(plan.batch, workload, engine, shape, cluster.routing)
     said = _check_policy(found.policy, plan, shape)
@@ -176,6 +189,7 @@ def _build(raw: RawScenario) -> Scenario:
         cluster.routing,
         found.policy_name,
         tuple(said),
+        environment_spec(away, model.reward),
     )
 
 

@@ -10,6 +10,7 @@ from simulator.costs.section import CostSection
 from simulator.later import Later
 from simulator.options import Above, Between, Doc, Options, read
 from simulator.scenario.plan_section import PlanSection
+from simulator.workload.environment import EnvironmentSection, RewardSection
 from simulator.workload.section import WorkloadSection
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ class ClusterSection(Options):
         Doc("GPUs of the trainer; null is as many as the replicas hold"),
     ] = None
     routing: Annotated[
-        Literal["round_robin", "least_loaded", "group_affinity"],
-        Doc("which replica a rollout is sent to"),
+        Literal["round_robin", "least_loaded", "group_affinity", "session_affinity"],
+        Doc("which replica a rollout, or its next turn, is sent to"),
     ] = "least_loaded"
 
 
@@ -136,6 +137,12 @@ class ScenarioModel(Options):
     ] = None
     gpu: Annotated[Gpu | None, Doc("a preset (rollcast presets gpus), or keys")] = None
     cluster: Annotated[ClusterSection, Doc("which GPUs")] = field(default_factory=ClusterSection)
+    environment: Annotated[
+        EnvironmentSection | None, Doc("what answers a rollout's turns; null answers at once")
+    ] = None
+    reward: Annotated[
+        RewardSection | None, Doc("what judges a rollout at its end; null takes no time")
+    ] = None
     engine: Annotated[EngineSection, Doc("the limits of each replica")] = field(
         default_factory=EngineSection
     )

@@ -24,11 +24,12 @@ from simulator.testing.laws import (
     promises,
     same_decisions,
 )
-from simulator.testing.listed import ListedWorkload
+from simulator.testing.listed import InTurns, ListedWorkload
 from simulator.testing.monitor import Monitor
 from simulator.testing.pure import Twice
 from simulator.testing.trial import Trial, as_policy, try_on
 from simulator.workload.build import Workload
+from simulator.workload.slots import UNLIMITED, EnvironmentSpec
 from simulator.world import ClusterShape
 
 PLAIN = LinearCost(1.0, 0.0, 0.0, 0.0, train_per_token_s=0.0, train_fixed_s=4.0, sync_s=1.0)
@@ -55,13 +56,16 @@ class Case:
     cost: CostModel = ODD
     replicas: int = 1
     routing: str = "least_loaded"
+    environment: EnvironmentSpec = UNLIMITED
 
     def world(self, apart: bool) -> SimulatedCluster:
         """A fresh world; ``apart`` gives the trainer a GPU of its own."""
         shape = ClusterShape(
             self.replicas, 1, 1, colocated=not apart, slots=self.replicas * self.engine.max_seqs
         )
-        return SimulatedCluster(shape, self.engine, self.cost, self.workload, self.routing)
+        return SimulatedCluster(
+            shape, self.engine, self.cost, self.workload, self.routing, self.environment
+        )
 
 
 CASES = (
@@ -111,6 +115,20 @@ CASES = (
     ),
     Case("every response is cut at the cap", ListedWorkload(((9,),), REWARDS, (8, 70), cap=7)),
     Case("responses of one token", ListedWorkload(((1,),), REWARDS)),
+    Case(
+        "turns, and few environments that a rollout keeps while it is put away",
+        InTurns(ListedWorkload(MIXED, REWARDS), 4, 3, 2.5, judged_s=1.5),
+        replicas=2,
+        routing="session_affinity",
+        environment=EnvironmentSpec(slots=3, reward_slots=2),
+    ),
+    Case(
+        "turns, hardly room, and environments held by a rollout and closed with it",
+        InTurns(ListedWorkload(MIXED, REWARDS, (8, 3)), 5),
+        EngineSpec(5, 24, 76, 4),
+        PLAIN,
+        environment=EnvironmentSpec(slots=6, held="rollout", put_away="close"),
+    ),
 )
 """Two replicas or one, ample pools and full ones, prices that tie and prices that do not."""
 

@@ -51,7 +51,7 @@ def conserves(trial: Trial) -> None:
 
 
 def _every_rollout_ends(trial: Trial) -> None:
-    ended = Counter((*stay.key, stay.attempt) for stay in trial.seen.stays)
+    ended = Counter((*stay.key, stay.attempt) for stay in trial.seen.stays if stay.ending != "turn")
     for name, times in trial.seen.submitted.items():
         assert ended[name] == times, (
             f"rollout {_called(name)} was submitted {times} times and ended {ended[name]} times"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.errors import ScenarioError
-from simulator.workload.draws import GroupDraw
+from simulator.rollout import Ending
+from simulator.workload.build import Workload
+from simulator.workload.draws import GroupDraw, Trajectory, Turn
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,67 @@ class ListedWorkload:
             [min(lengths[i % len(lengths)], cap) for i in range(size)],
             [rewards[i % len(rewards)] for i in range(size)],
         )
+
+
+@dataclass(frozen=True)
+class InTurns:
+    """Any workload, with each response cut into turns, one after so many tokens; between two, an
+    environment adds ``observation_tokens`` after ``environment_s``.
+
+    judged_s: what judging it takes at its end; None where its reward is there at once.
+    """
+
+    base: Workload
+    turn_tokens: int
+    observation_tokens: int = 2
+    environment_s: float = 1.0
+    judged_s: float | None = None
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The cap on a response, all its turns together, tokens."""
+        return self.base.max_new_tokens
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """The longest prompt."""
+        return self.base.max_prompt_tokens
+
+    @property
+    def max_context_tokens(self) -> int:
+        """The longest prompt with the longest response, and what is observed in it."""
+        answers = (self.max_new_tokens - 1) // self.turn_tokens
+        return self.max_prompt_tokens + self.max_new_tokens + answers * self.observation_tokens
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The base's."""
+        return self.base.warnings
+
+    def draw(
+        self,
+        group: int,
+        size: int,
+        attempt: int = 0,
+        version: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> GroupDraw:
+        """The base's, in turns; see `simulator.workload.build.Workload`."""
+        drawn = self.base.draw(group, size, attempt, version, prompt, visit)
+        return replace(drawn, trajectories=[self._trajectory(n) for n in drawn.new_tokens])
+
+    def _trajectory(self, tokens: int) -> Trajectory:
+        sizes = [self.turn_tokens] * (tokens // self.turn_tokens)
+        if tokens % self.turn_tokens:
+            sizes.append(tokens % self.turn_tokens)
+        last = len(sizes) - 1
+        turns = [
+            Turn(self.observation_tokens if i else 0, n, self.environment_s if i < last else 0.0)
+            for i, n in enumerate(sizes)
+        ]
+        ending: Ending = "length" if tokens >= self.max_new_tokens else "stop"
+        return Trajectory(tuple(turns), ending, reward_s=self.judged_s)
 
 
 def _rows(field: str, rows: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:

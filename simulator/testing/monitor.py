@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from simulator.plan import Layout, Placement
-from simulator.rollout import Key, Rollout, Stay
+from simulator.rollout import FAILED, Key, Rollout, Stay
 from simulator.world import ClusterShape, Ended, Event, Synced, TrainBatch, Trained, World
 
 NEARLY_S = 1e-9
@@ -56,6 +56,8 @@ class Monitor:
         self._before: dict[Key, int] = {}  # tokens when the stay began
         self._foreseen: dict[Key, int | None] = {}
         self._reached: dict[tuple[int, int, int], int] = {}  # by group, index, attempt
+        self._turns: dict[tuple[int, int, int], tuple[int, int]] = {}  # turn, tokens observed
+        self._failed = False  # whether an environment ever ended a rollout
         self._prompts: dict[int, int] = {}
         self._made: dict[Key, tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...]]] = {}
         # Tokens that each stay found in a replica's cache since the last sync, by prompt.
@@ -105,10 +107,10 @@ class Monitor:
         self._flying |= {rollout.key: rollout for rollout in rollouts}
         self.submitted += len(rollouts)
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
         """Passes it on."""
         asked = [*self._flying] if keys is None else [*keys]
-        stopped = self.world.abort(keys)
+        stopped = self.world.abort(keys, for_good)
         assert [stay.key for stay in stopped] == sorted(asked), (
             f"an abort of {len(asked)} rollouts returned {len(stopped)} stays, or not by key"
         )
@@ -131,7 +133,9 @@ class Monitor:
         )
         for group in batch.groups:
             attempts = {r.attempt for r in group.rollouts}
-            assert len(attempts) == 1, f"group {group.group} mixes attempts {sorted(attempts)}"
+            assert len(attempts) == 1 or self._failed, (
+                f"group {group.group} mixes attempts {sorted(attempts)}"
+            )
             for rollout in group.rollouts:
                 self._check_trainable(rollout)
         self._updating, self._final = batch.step, batch.final
@@ -158,7 +162,10 @@ class Monitor:
             if isinstance(event, Ended):
                 assert event.stay.ending != "aborted", f"{event.stay} came as an event"
                 assert event.stay.end_s <= now_s + NEARLY_S, f"{event.stay} ends in the future"
-                self._end(event.stay)
+                if event.stay.ending == "turn":
+                    self._turned(event.stay)
+                else:
+                    self._end(event.stay)
                 continue
             ends = [(phase.start_s, phase.end_s) for phase in event.phases]
             assert all(start <= end <= now_s + NEARLY_S for start, end in ends), (
@@ -193,20 +200,54 @@ class Monitor:
         self._ended_here.clear()
         self._through = flying
 
+    def _turned(self, stay: Stay) -> None:
+        """A turn is over, and its rollout stays in flight."""
+        rollout = self._flying[stay.key]
+        assert stay.new_tokens > 0, f"{stay} had a turn without a token"
+        self._said(rollout, stay, self._before[stay.key])
+        self._check_turn(stay, rollout.prompt, self._before[stay.key])
+        self._ended_here.add((stay.key, stay.attempt, stay.replica))
+        self._before[stay.key] += stay.new_tokens
+        allowed = self._allowed[stay.key]
+        if allowed is not None:
+            assert stay.new_tokens <= allowed, f"{stay} has more than {allowed} tokens allowed"
+            self._allowed[stay.key] = allowed - stay.new_tokens
+
+    def _said(self, rollout: Rollout, stay: Stay, before: int) -> None:
+        """What holds of a stay wherever it ends; before: tokens that the rollout had."""
+        name = (*stay.key, stay.attempt)
+        turn, observed = self._turns.get(name, (0, 0))
+        assert stay.turn >= turn, f"{stay} is of an earlier turn than {turn}"
+        assert stay.observation_tokens >= observed, f"{stay} has lost what it observed"
+        assert stay.turn > turn or stay.observation_tokens == observed, (
+            f"{stay} observed something within a turn"
+        )
+        self._turns[name] = stay.turn, stay.observation_tokens
+        for call in stay.calls:
+            assert call.asked_s <= call.start_s <= call.end_s <= stay.end_s + NEARLY_S, (
+                f"{stay} was away out of order: {call}"
+            )
+
     def _end(self, stay: Stay) -> None:
-        """A stay is over."""
+        """A stay is over, and its rollout is in flight no more."""
         assert stay.key in self._flying, f"{stay} ended, but that rollout is not in flight"
         rollout = self._flying.pop(stay.key)
         self.ended += 1
         before, allowed = self._before.pop(stay.key), self._allowed.pop(stay.key)
         foreseen = self._foreseen.pop(stay.key)
+        self._said(rollout, stay, before)
         sampled, total = stay.new_tokens, before + stay.new_tokens
         assert stay.attempt == rollout.attempt, f"{stay} is of another attempt than {rollout}"
         prompt = self._prompts.setdefault(stay.group, stay.prompt_tokens)
         assert stay.prompt_tokens == prompt > 0, f"{stay}: the prompt had {prompt} tokens before"
-        assert total <= self._cap, f"{rollout} has {total} tokens; the cap is {self._cap}"
+        turns = stay.turn + 1
+        most = turns * self._cap
+        assert total <= most, f"{rollout} has {total} tokens in {turns} turns; the cap is {most}"
         assert stay.start_s <= stay.end_s + NEARLY_S, f"{stay} ends before it starts"
-        assert 0 <= stay.replica < self.shape.replicas, f"{stay} was on no replica of this world"
+        away = stay.replica == -1 and not sampled
+        assert away or 0 <= stay.replica < self.shape.replicas, (
+            f"{stay} was on no replica of this world"
+        )
         versions = [segment.version for segment in stay.segments]
         assert versions == sorted(set(versions)), f"{stay}: versions do not rise"
         assert all(segment.tokens > 0 for segment in stay.segments), f"{stay}: an empty segment"
@@ -216,9 +257,10 @@ class Monitor:
             f"{stay} has tokens of weights that the replicas never had"
         )
         if stay.finished:
-            assert sampled > 0, f"{stay} finished without a token"
+            self._failed |= stay.ending in FAILED
+            assert sampled > 0 or stay.calls, f"{stay} finished without a token"
             assert stay.reward is not None, f"{stay} finished without a reward"
-            assert total == self._cap or stay.ending == "stop", (
+            assert turns > 1 or total == self._cap or stay.ending != "length", (
                 f"{stay} was cut at {total} tokens; the cap is {self._cap}"
             )
             assert foreseen in (None, total), (
@@ -226,17 +268,26 @@ class Monitor:
             )
         else:
             assert stay.reward is None, f"{stay} has a reward, unfinished"
-            assert (sampled == allowed) == (stay.ending == "budget"), (
-                f"{stay} ended with {sampled} tokens of {allowed} allowed"
-            )
+            if stay.ending == "budget":
+                spent = sampled == allowed or rollout.turn_allowance is not None
+                assert spent, f"{stay} came to rest with {sampled} tokens of {allowed} allowed"
+            elif sampled:
+                assert sampled != allowed, f"{stay} went on with {sampled} tokens allowed"
         assert allowed is None or sampled <= allowed, (
             f"{stay} has {sampled} tokens, with {allowed} allowed"
         )
         self._reached[(*stay.key, stay.attempt)] = total
-        self._check_prefill(stay, rollout.prompt, before, sampled)
+        self._check_turn(stay, rollout.prompt, before)
         self._ended_here.add((stay.key, stay.attempt, stay.replica))
         if self._tokens_of:
             self._check_tokens(rollout, before, total)
+
+    def _check_turn(self, stay: Stay, prompt: int, before: int) -> None:
+        """What a stay prefilled; of later turns, that it may have left blocks to others."""
+        if not stay.turn:
+            self._check_prefill(stay, prompt, before, stay.new_tokens)
+        elif stay.prefill_tokens:
+            self._found[prompt, stay.replica].append(0)
 
     def _check_prefill(self, stay: Stay, prompt: int, before: int, sampled: int) -> None:
         """A stay computes what it knows, but for whole blocks that are cached: of the prompt, of
@@ -316,5 +367,5 @@ class Monitor:
 
 def _rank(event: Event) -> tuple[int, int, int]:
     if isinstance(event, Ended):
-        return 0, *event.stay.key
-    return (1 if isinstance(event, Trained) else 2), 0, 0
+        return (0 if event.stay.ending == "turn" else 1), *event.stay.key
+    return (2 if isinstance(event, Trained) else 3), 0, 0

@@ -45,12 +45,52 @@ from simulator.plan import (
     Unfinished,
 )
 from simulator.policy import Policy
+from simulator.rollout import Ending
 from simulator.spans import Run
 from simulator.testing.conform import Case
-from simulator.workload.draws import GroupDraw, Path
+from simulator.workload.draws import GroupDraw, Path, Trajectory, Turn
+from simulator.workload.slots import UNLIMITED, EnvironmentSpec
 from simulator.world import ClusterShape, World
 
-ROUTINGS = ("round_robin", "least_loaded", "group_affinity")
+ROUTINGS = ("round_robin", "least_loaded", "group_affinity", "session_affinity")
+
+
+@dataclass(frozen=True)
+class TableTurns:
+    """What a `TableWorkload`'s rollouts have beside their first response, looked up alike.
+
+    counts: of turns. observations: tokens of an answer. seconds: of an answer. boots: seconds of a
+    boot. judging: seconds of a judgement; None for none. endings: of a rollout.
+    """
+
+    counts: tuple[int, ...]
+    observations: tuple[int, ...] = (0,)
+    seconds: tuple[float, ...] = (0.0,)
+    boots: tuple[float, ...] = (0.0,)
+    judging: tuple[float | None, ...] = (None,)
+    endings: tuple[Ending, ...] = ("stop",)
+
+    def of(self, place: int, lengths: Sequence[int]) -> Trajectory:
+        """The trajectory at a place of the tables; lengths: of responses."""
+        count = self.counts[place % len(self.counts)]
+        ending = self.endings[place % len(self.endings)]
+        turns = [
+            Turn(
+                self.observations[(place + 5 * k) % len(self.observations)] if k else 0,
+                lengths[(place + 3 * k) % len(lengths)],
+                self.seconds[(place + 7 * k) % len(self.seconds)],
+            )
+            for k in range(count)
+        ]
+        if place % 3:  # most have nothing to do at last
+            turns[-1] = turns[-1]._replace(environment_s=0.0)
+        boot_s = self.boots[place % len(self.boots)]
+        return Trajectory(tuple(turns), ending, boot_s, self.judging[place % len(self.judging)])
+
+    @property
+    def most_observed(self) -> int:
+        """No answers of one rollout have more tokens together."""
+        return (max(self.counts) - 1) * max(self.observations)
 
 
 @dataclass(frozen=True)
@@ -70,6 +110,15 @@ class TableWorkload:
     max_new_tokens: int
     beginnings: tuple[str, ...] = ()
     openings: int = 0
+    turns: TableTurns | None = None
+
+    @property
+    def max_context_tokens(self) -> int:
+        """No prompt, with what comes after it, is longer."""
+        turns = self.turns
+        most = 1 if turns is None else max(turns.counts)
+        observed = 0 if turns is None else turns.most_observed
+        return self.max_prompt_tokens + most * self.max_new_tokens + observed
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -94,26 +143,37 @@ class TableWorkload:
         number = group if prompt is None else prompt
         start = 7 * number + 11 * attempt + 2 * version + 5 * visit
         tells = bool(self.beginnings or self.openings)
+        lengths = [self.lengths[(start + 3 * i) % len(self.lengths)] for i in range(size)]
+        trajectories = None
+        if self.turns is not None:
+            trajectories = [self.turns.of(start + 3 * i, self.lengths) for i in range(size)]
+            lengths = [trajectory.new_tokens for trajectory in trajectories]
         return GroupDraw(
             self.prompts[number % len(self.prompts)],
-            [self.lengths[(start + 3 * i) % len(self.lengths)] for i in range(size)],
+            lengths,
             [
                 self.rewards[(start + i) % len(self.rewards)] + number % 2 * i / 8
                 for i in range(size)
             ],
             TableSharing(self, group, attempt, version, number, visit) if tells else None,
+            trajectories,
         )
 
     def tokens(
         self, group: int, index: int, attempt: int, version: int, prompt: int, visit: int
     ) -> tuple[object, ...]:
-        """The rollout's tokens, prompt and response."""
+        """The rollout's tokens: prompt, response, and between its turns what it observed."""
         drawn = self.draw(group, index + 1, attempt, version, prompt, visit)
         kind = prompt % self.openings if self.openings else prompt
         asked = tuple((kind, i) for i in range(drawn.prompt_tokens))
-        own = tuple((group, index, attempt, i) for i in range(drawn.new_tokens[index]))
-        begun = tuple(self.beginning(prompt, index, attempt, version))
-        return asked + (begun + own)[: drawn.new_tokens[index]]
+        first = after = drawn.new_tokens[index]
+        if drawn.trajectories is not None:
+            turns = drawn.trajectories[index].turns
+            first = turns[0].new_tokens
+            after += sum(turn.observation_tokens for turn in turns)
+        own = tuple((group, index, attempt, i) for i in range(after))
+        begun = tuple(self.beginning(prompt, index, attempt, version))[:first]
+        return asked + (begun + own)[:after]
 
     def beginning(self, prompt: int, index: int, attempt: int, version: int) -> str:
         """What a rollout's response begins with, if it gets that far."""
@@ -136,12 +196,16 @@ class TableSharing:
 
     def path(self, index: int, version: int) -> Path:
         """See `simulator.workload.draws.Sharing.path`: an end for each token in common."""
-        tokens = self.workload.tokens(
-            self.group, index, self.attempt, self.drawn_at, self.prompt, self.visit
+        name = (self.group, index, self.attempt, self.drawn_at, self.prompt, self.visit)
+        tokens = self.workload.tokens(*name)
+        drawn = self.workload.draw(
+            self.group, index + 1, self.attempt, self.drawn_at, self.prompt, self.visit
         )
+        first = drawn.new_tokens[index]
+        if drawn.trajectories is not None:
+            first = drawn.trajectories[index].turns[0].new_tokens
         begun = self.workload.beginning(self.prompt, index, self.attempt, self.drawn_at)
-        asked = self.workload.draw(self.prompt, 1).prompt_tokens
-        common = min(asked + len(begun), len(tokens))
+        common = drawn.prompt_tokens + min(len(begun), first)
         return [(end, tokens[:end]) for end in range(1, common + 1)]
 
 
@@ -238,10 +302,13 @@ class Scenario:
     routing: str
     plans: tuple[StepPlan, ...]
     steps: int
+    environment: EnvironmentSpec = UNLIMITED
 
     def world(self) -> SimulatedCluster:
         """A fresh simulated cluster."""
-        return SimulatedCluster(self.shape, self.engine, self.cost, self.workload, self.routing)
+        return SimulatedCluster(
+            self.shape, self.engine, self.cost, self.workload, self.routing, self.environment
+        )
 
 
 def run_scenario(scenario: Scenario, world: World) -> Run:
@@ -276,6 +343,50 @@ def workloads(draw: st.DrawFn) -> TableWorkload:
         max_new_tokens=cap,
         beginnings=draw(beginnings),
         openings=draw(openings),
+    )
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> TableTurns:
+    """A few turns, with answers that take no time, round times or odd ones; some that fail."""
+    seconds = st.one_of(round_seconds, st.sampled_from([3.0, 7.0, 0.1, 1 / 3, 20.0]))
+    endings: list[Ending] = ["stop", "stop", "turns", "context", "timeout", "environment"]
+    return TableTurns(
+        counts=tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))),
+        observations=tuple(draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))),
+        seconds=tuple(draw(st.lists(seconds, min_size=1, max_size=5))),
+        boots=tuple(draw(st.lists(round_seconds, min_size=1, max_size=3))),
+        judging=tuple(draw(st.lists(st.one_of(st.none(), seconds), min_size=1, max_size=3))),
+        endings=("stop", *draw(st.lists(st.sampled_from(endings), max_size=3))),
+    )
+
+
+slots = st.sampled_from([None, None, 1, 2, 3, 7])
+
+
+@st.composite
+def environments(draw: st.DrawFn) -> EnvironmentSpec:
+    """From one slot to as many as there may be, held and kept in every way."""
+    return EnvironmentSpec(
+        slots=draw(slots),
+        held=draw(st.sampled_from(["call", "call", "rollout"])),
+        put_away=draw(st.sampled_from(["keep", "keep", "close"])),
+        reward_slots=draw(slots),
+    )
+
+
+@st.composite
+def with_turns(draw: st.DrawFn, of: st.SearchStrategy[Scenario]) -> Scenario:
+    """A scenario whose rollouts have turns, on pools of KV that hold little more than one."""
+    scenario = draw(of)
+    workload = replace(scenario.workload, turns=draw(turns()))
+    more = scenario.engine.kv_tokens - scenario.workload.max_context_tokens
+    kv_tokens = workload.max_context_tokens + max(more, scenario.engine.block_tokens)
+    return replace(
+        scenario,
+        workload=workload,
+        engine=replace(scenario.engine, kv_tokens=kv_tokens),
+        environment=draw(environments()),
     )
 
 
@@ -384,9 +495,10 @@ def plans(draw: st.DrawFn, run_ahead: int, apart: bool = False) -> StepPlan:
     keep = draw(st.integers(0, size))
     groups = draw(st.integers(1, 3))
     budget = draw(st.sampled_from([None, None, None, 1, 4, 13]))
+    turns = draw(st.sampled_from([None, None, None, None, 1, 2]))
     interrupt: Interrupt = draw(st.sampled_from(["at_stop", "at_stop", "for_weights", "never"]))
     unfinished: Unfinished = draw(st.sampled_from(["resume", "resume", "discard", "restart"]))
-    if budget is not None:  # what it puts away must come back to be completed
+    if budget is not None or turns is not None:  # what it puts away must come back to be completed
         interrupt, unfinished = "at_stop", "resume"
         launch = replace(launch, source="buffer_first")
     sync_every = 1 if run_ahead else draw(st.sampled_from([1, 1, 1, 2, 3]))
@@ -400,6 +512,8 @@ def plans(draw: st.DrawFn, run_ahead: int, apart: bool = False) -> StepPlan:
         interrupt=interrupt,
         unfinished=unfinished,
         budget_tokens=budget,
+        budget_turns=turns,
+        failed=draw(st.sampled_from(["keep", "restart"])),
         surplus=draw(st.sampled_from(["carry", "train", "drop"])),
         take=draw(st.sampled_from(["completion", "oldest", "shortest"])),
         filter=rule,

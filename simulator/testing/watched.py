@@ -66,9 +66,9 @@ class Watched:
         self.submitted.update((*rollout.key, rollout.attempt) for rollout in rollouts)
         self.world.submit(rollouts, placement)
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
         """Passes it on."""
-        stays = self.world.abort(keys)
+        stays = self.world.abort(keys, for_good)
         self.stays += stays
         return stays
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from simulator.errors import ScenarioError
-from simulator.options import missing
+from simulator.options import missing, read
 from simulator.results.fitted_file import read_fitted
 from simulator.workload.draws import GroupDraw
+from simulator.workload.environment import EnvironmentSection, RewardSection
 from simulator.workload.from_trace import TraceWorkload
+from simulator.workload.judged import JudgedWorkload
 from simulator.workload.length_specs import FIELD as LENGTHS_FIELD
-from simulator.workload.length_specs import MeasuredLengths, TraceLengths
+from simulator.workload.length_specs import DrawnLengths, MeasuredLengths, TraceLengths
 from simulator.workload.measured import FIELD as MEASURED_FIELD
 from simulator.workload.measured import ResampledWorkload, measured_workload
 from simulator.workload.rewards import BetaBernoulli, RewardModel
+from simulator.workload.seconds import seconds_model
 from simulator.workload.section import WorkloadSection
 from simulator.workload.synthetic import PromptTokens, SyntheticWorkload
 from simulator.workload.traces import read_trace
+from simulator.workload.turn_presets import turn_presets
+from simulator.workload.turn_traces import TurnTraceWorkload, has_turns, read_turn_trace
+from simulator.workload.turns import PresetTurns, Turns, TurnWorkload
 from simulator.workload.wrong_length import correlated_by_ratio
 
 __all__ = [
@@ -66,19 +72,64 @@ class Workload(Protocol):
         ...
 
 
+@runtime_checkable
+class WorkloadOfTurns(Workload, Protocol):
+    """A workload whose rollouts have turns; ``max_new_tokens`` is of one turn."""
+
+    @property
+    def max_context_tokens(self) -> int:
+        """No prompt, with what comes after it, is longer, tokens."""
+        ...
+
+
+def longest_context(workload: Workload) -> int:
+    """No prompt, with what comes after it, is longer, tokens."""
+    if isinstance(workload, WorkloadOfTurns):
+        return workload.max_context_tokens
+    return workload.max_prompt_tokens + workload.max_new_tokens
+
+
 _DEFAULT_REWARDS = BetaBernoulli(0.5, 0.3)
 
 
 def build_workload(
-    section: WorkloadSection, seed: int, folder: Path = Path()
-) -> SyntheticWorkload | TraceWorkload | ResampledWorkload:
-    """The workload of a scenario's ``workload`` section.
+    section: WorkloadSection,
+    seed: int,
+    folder: Path = Path(),
+    environment: EnvironmentSection | None = None,
+    reward: RewardSection | None = None,
+) -> Workload:
+    """The workload of a scenario's ``workload`` section, with what its ``environment`` and
+    ``reward`` add.
 
     folder: what a relative path starts from. Raises ScenarioError naming the key.
     """
+    workload = _unjudged(section, seed, folder, environment)
+    if reward is None:
+        return workload
+    seconds = seconds_model(reward.seconds)
+    return JudgedWorkload(workload, longest_context(workload), seconds, seed)
+
+
+def _unjudged(
+    section: WorkloadSection, seed: int, folder: Path, environment: EnvironmentSection | None
+) -> Workload:
     lengths = section.lengths
+    if section.turns is not None:
+        return _turn_workload(section, section.turns, seed, environment)
     if lengths is None:
         raise missing(LENGTHS_FIELD, "a family, a preset, a trace or a file")
+    if isinstance(lengths, TraceLengths) and has_turns(folder / lengths.trace):
+        return _turn_trace(section, lengths, folder, environment)
+    if environment is not None:
+        raise ScenarioError(
+            "environment", "answers turns, and there are none; give workload.turns, or leave it out"
+        )
+    if section.max_context_tokens is not None:
+        raise ScenarioError(
+            "workload.max_context_tokens",
+            "caps rollouts with turns, and there are none; give workload.turns, or leave it out",
+        )
     if isinstance(lengths, TraceLengths):
         return _trace_workload(section, lengths, seed, folder)
     if isinstance(lengths, MeasuredLengths):
@@ -91,6 +142,56 @@ def build_workload(
     if isinstance(rewards, BetaBernoulli):
         rewards = correlated_by_ratio(rewards, model, section.max_new_tokens)
     return SyntheticWorkload(model, rewards, prompts, section.max_new_tokens, seed)
+
+
+def _turn_workload(
+    section: WorkloadSection, given: Turns, seed: int, environment: EnvironmentSection | None
+) -> TurnWorkload:
+    lengths = section.lengths
+    if lengths is None and isinstance(given, PresetTurns):
+        lengths = read(DrawnLengths, turn_presets()[given.preset].lengths, LENGTHS_FIELD)
+    if lengths is None:
+        raise missing(LENGTHS_FIELD, "the lengths of a turn's response: a family or a preset")
+    if isinstance(lengths, TraceLengths | MeasuredLengths):
+        raise ScenarioError(
+            "workload.turns", "needs lengths that are drawn from a model; a trace has its own turns"
+        )
+    if section.prompt_lengths is None:
+        raise missing("workload.prompt_tokens", "a number of tokens")
+    model = lengths.model()
+    rewards: RewardModel = section.rewards or _DEFAULT_REWARDS
+    if isinstance(rewards, BetaBernoulli):
+        rewards = correlated_by_ratio(rewards, model, section.max_new_tokens)
+    base = SyntheticWorkload(model, rewards, section.prompt_lengths, section.max_new_tokens, seed)
+    return TurnWorkload(base, given.drawn, environment, section.max_context_tokens, seed)
+
+
+def _turn_trace(
+    section: WorkloadSection,
+    lengths: TraceLengths,
+    folder: Path,
+    environment: EnvironmentSection | None,
+) -> TurnTraceWorkload:
+    trace = read_turn_trace(folder / lengths.trace)
+    if lengths.within_sd is not None:
+        raise ScenarioError(
+            f"{LENGTHS_FIELD}.within_sd", f"{trace.name} has groups of its own; leave this out"
+        )
+    for key, value, what in (
+        ("workload.prompt_tokens", section.prompt_tokens, "prompts"),
+        ("workload.rewards", section.rewards, "rewards, or 1 for what ends by itself,"),
+        ("environment.turn_s", environment and environment.turn_s, "answers"),
+        ("environment.failure", environment and environment.failure, "failures"),
+    ):
+        if value:
+            raise ScenarioError(key, f"{trace.name} has {what} of its own; leave this out")
+    return TurnTraceWorkload(
+        trace,
+        section.max_new_tokens,
+        section.max_context_tokens,
+        environment,
+        repeat=lengths.repeat,
+    )
 
 
 def _measured_workload(

@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import ScenarioError
+from simulator.rollout import FAILED, Ending
 
 FloatArray = NDArray[np.float64]
 
@@ -41,12 +42,56 @@ class Sharing(Protocol):
         ...
 
 
+class Turn(NamedTuple):
+    """A turn of a rollout.
+
+    observation_tokens: of the environment's answer that it begins with; the first turn has none,
+    as it begins with the prompt. new_tokens: that it samples, at least 1. environment_s: what its
+    environment then takes, once it has been booted.
+    """
+
+    observation_tokens: int
+    new_tokens: int
+    environment_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """What one rollout of several turns is going to do, or one that somebody judges.
+
+    ending: of its last turn. boot_s: of its environment. reward_s: what judging it takes; None
+    where its reward is there at once.
+    """
+
+    turns: tuple[Turn, ...]
+    ending: Ending = "stop"
+    boot_s: float = 0.0
+    reward_s: float | None = None
+
+    @property
+    def asks_at_last(self) -> bool:
+        """Whether its environment is asked after its last turn too: it fails then, or its answer
+        has no room in the context, or there is a last thing to do."""
+        return self.ending in FAILED or self.turns[-1].environment_s > 0
+
+    @property
+    def judged(self) -> bool:
+        """Whether its reward takes time."""
+        return self.reward_s is not None and self.ending not in FAILED
+
+    @property
+    def new_tokens(self) -> int:
+        """That all its turns sample."""
+        return sum(turn.new_tokens for turn in self.turns)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupDraw:
     """What one group of rollouts is going to do.
 
     prompt_tokens: length of the prompt they share. new_tokens: response length of index 0, 1, ...
     (at least 1, at most the workload's ``max_new_tokens``). rewards: reward of each.
+    trajectories: of each, where a rollout has turns; None where responses are all there is.
     sharing: None where nothing but a group's prompt is common to any two rollouts: sampled at a
         temperature of 1, a large model's responses part after a few tokens.
     """
@@ -55,6 +100,7 @@ class GroupDraw:
     new_tokens: Sequence[int]
     rewards: Sequence[float]
     sharing: Sharing | None = None
+    trajectories: Sequence[Trajectory] | None = None
 
 
 def address(group: int, attempt: int, prompt: int | None, visit: int) -> tuple[int, int]:

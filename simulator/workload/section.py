@@ -10,6 +10,7 @@ from simulator.workload.length_specs import SPREAD, Lengths
 from simulator.workload.lengths import LARGEST_CAP
 from simulator.workload.rewards import Rewards
 from simulator.workload.synthetic import PromptTokens
+from simulator.workload.turns import Turns
 
 MAX_ROLLOUTS = 4_000_000
 MAX_PROMPTS = 100_000_000
@@ -53,7 +54,11 @@ class WorkloadSection(Options):
         Between(1, MAX_ROLLOUTS),
         Doc("G, rollouts of each prompt", unit="rollouts"),
     ]
-    max_new_tokens: Annotated[int, Between(1, LARGEST_CAP), Doc("at which responses are cut")]
+    max_new_tokens: Annotated[
+        int,
+        Between(1, LARGEST_CAP),
+        Doc("at which responses are cut; each turn's, if there are any"),
+    ]
     prompts: Annotated[
         int | None,
         Between(1, MAX_PROMPTS),
@@ -70,6 +75,17 @@ class WorkloadSection(Options):
         Lengths | None,
         Doc("response lengths: a family, a preset, a trace or a fitted file; the simulator's"),
     ] = None
+    turns: Annotated[
+        Turns | None,
+        Doc("how many, and what their environments say; null is one. Lengths are then a turn's; "
+            "the simulator's"),
+    ] = None  # fmt: skip
+    max_context_tokens: Annotated[
+        int | None,
+        Between(2, LARGEST_CAP),
+        Doc("of prompt, turns and what is observed, at which a rollout is ended; null caps the "
+            "turns alone"),
+    ] = None  # fmt: skip
     rewards: Annotated[
         Rewards | None,
         Doc("what responses earn; null is beta_bernoulli with mean 0.5 and spread 0.3, or what a "

@@ -51,11 +51,23 @@ class PromptTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class Effects:
+    """A group's: prompt length, difficulty (standard normal), and of each rollout the real-valued
+    length and the reward of a response that is let end."""
+
+    prompt_tokens: int
+    difficulty: float
+    uncapped: FloatArray
+    rewards: list[float]
+
+
+@dataclass(frozen=True, slots=True)
 class _PromptBlock:
     """Prompts of consecutive groups: arrays of shape (GROUPS_PER_BLOCK,)."""
 
     component_u: FloatArray
     length_z: FloatArray
+    difficulty_z: FloatArray
     reward_level: FloatArray
     runaway: FloatArray
     prompt_tokens: list[int]
@@ -135,6 +147,20 @@ class SyntheticWorkload:
             prompt_tokens, tokens, self.rewards.graded(rewards[:size], tokens, self.max_new_tokens)
         )
 
+    def effects(self, group: int, size: int, attempt: int = 0) -> Effects:
+        """What lies behind the draws of a group, before cap, drift and grading."""
+        block, row = divmod(group, GROUPS_PER_BLOCK)
+        prompts = self._prompt_block(block)
+        lanes = range((size + INDICES_PER_LANE - 1) // INDICES_PER_LANE)
+        made = [self._lane(block, attempt, lane) for lane in lanes]
+        rewards = [reward for lane in made for reward in lane.rewards[row]]
+        return Effects(
+            prompts.prompt_tokens[row],
+            float(prompts.difficulty_z[row]),
+            np.concatenate([lane.uncapped[row] for lane in made])[:size],
+            rewards[:size],
+        )
+
     def uncapped(self, group: int, size: int, attempt: int = 0) -> FloatArray:
         """Real-valued lengths before cap and drift, shape (size,)."""
         block, row = divmod(group, GROUPS_PER_BLOCK)
@@ -159,9 +185,11 @@ class SyntheticWorkload:
         )
         length_z = np.asarray(ndtri(length))
         correlation = self.rewards.difficulty_length_correlation
-        level = self.rewards.prompt_level(correlated(correlation, length_z, ndtri(difficulty)))
+        hard_z = correlated(correlation, length_z, np.asarray(ndtri(difficulty)))
+        level = self.rewards.prompt_level(hard_z)
         runaway = self.lengths.runaway_given(np.asarray(ndtri(tail)))
-        return _PromptBlock(component, length_z, level, runaway, self._prompts.sample(prompt))
+        prompts = self._prompts.sample(prompt)
+        return _PromptBlock(component, length_z, hard_z, level, runaway, prompts)
 
     def _lane(self, block: int, attempt: int, lane: int) -> _Lane:
         key = (block, attempt, lane)

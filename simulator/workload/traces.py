@@ -113,6 +113,14 @@ def read_trace(path: str | Path) -> Trace:
     Raises ScenarioError, field ``workload.lengths.trace``, naming line and column of what is wrong.
     """
     file = Path(path)
+    text = text_of(file)
+    if text.lstrip()[0] in "{[":
+        return _read_json(text, file)
+    return _read_csv(text, file)
+
+
+def text_of(file: Path) -> str:
+    """What a trace file says. Raises ScenarioError where it cannot be read, or is empty."""
     if file.is_dir():
         _fail(f"{file} is a folder; give a trace file")
     if not file.exists():
@@ -127,48 +135,49 @@ def read_trace(path: str | Path) -> Trace:
         _fail(f"{file} cannot be read ({error.strerror or error})")
     if not text.strip():
         _fail(f"{file} is empty; {_ACCEPTED}")
-    if text.lstrip()[0] in "{[":
-        return _read_json(text, file)
-    return _read_csv(text, file)
+    return text
 
 
 def _fail(message: str) -> NoReturn:
     raise ScenarioError(FIELD, message)
 
 
-def _tokens(value: object, where: str) -> int:
+def tokens_of(value: object, where: str, least: int = 1) -> int:
     """A length in tokens out of a cell (text) or a JSON value; ``where`` names line and column."""
     text = value.strip() if isinstance(value, str) else json.dumps(value)
-    if not _WHOLE.fullmatch(text) or (tokens := int(text.partition(".")[0])) < 1:
-        _fail(f"{where} is {_shown(text)}; a length is a whole number of tokens, at least 1")
+    if not _WHOLE.fullmatch(text) or (tokens := int(text.partition(".")[0])) < least:
+        _fail(f"{where} is {shown(text)}; a length is a whole number of tokens, at least {least}")
     if tokens > LARGEST_TOKENS:
-        _fail(f"{where} is {_shown(text)}; no response or prompt has over {LARGEST_TOKENS} tokens")
+        _fail(f"{where} is {shown(text)}; no response or prompt has over {LARGEST_TOKENS} tokens")
     return tokens
 
 
-def _ordinal(value: str, where: str) -> int:
+def ordinal(value: str, where: str) -> int:
+    """A number that counts from 0."""
     if not _WHOLE.fullmatch(value.strip()):
-        _fail(f"{where} is {_shown(value)}; give a whole number from 0")
+        _fail(f"{where} is {shown(value)}; give a whole number from 0")
     return int(value.strip().partition(".")[0])
 
 
-def _reward(value: str, where: str) -> float:
+def reward_of(value: str, where: str) -> float:
+    """A reward out of a cell."""
     try:
         reward = float(value)
     except ValueError:
         reward = math.nan
     if not math.isfinite(reward):
-        _fail(f"{where} is {_shown(value)}; a reward is a finite number")
+        _fail(f"{where} is {shown(value)}; a reward is a finite number")
     return reward
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """A cell as an error shows it."""
     text = text.strip()
     return repr(text if len(text) <= 40 else text[:37] + "...") if text else "empty"
 
 
 def _read_csv(text: str, file: Path) -> Trace:
-    rows = _csv_rows(text, file)
+    rows = csv_rows(text, file)
     _, header = next(rows, (0, []))
     names = [name.strip() for name in header]
     name, columns = _csv_format(names, file)
@@ -184,7 +193,7 @@ def _read_csv(text: str, file: Path) -> Trace:
     return Trace(file.name, name, _grouped(rows, names, file), grouped=True)
 
 
-def _csv_rows(text: str, file: Path) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(text: str, file: Path) -> Iterator[tuple[int, list[str]]]:
     """``(line number, cells)`` of each row that is not blank; all rows as long as the first."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     width = 0
@@ -217,7 +226,7 @@ def _csv_format(names: Sequence[str], file: Path) -> tuple[str, Sequence[str]]:
         if present.intersection(columns):
             missing = [column for column in columns if column not in present]
             _fail(f"{file} lacks the column {', '.join(missing)}; {_ACCEPTED}")
-    _fail(f"{file} has no header that is known ({_shown(','.join(names))}); {_ACCEPTED}")
+    _fail(f"{file} has no header that is known ({shown(','.join(names))}); {_ACCEPTED}")
 
 
 def _request(
@@ -225,7 +234,8 @@ def _request(
 ) -> tuple[int, tuple[int, ...]]:
     """``(prompt_tokens, (new_tokens,))`` of one row."""
     prompt, new = (
-        _tokens(value, f"{where}, {column}") for value, column in zip(values, columns, strict=True)
+        tokens_of(value, f"{where}, {column}")
+        for value, column in zip(values, columns, strict=True)
     )
     return prompt, (new,)
 
@@ -239,11 +249,11 @@ def _grouped(
     members: dict[int, dict[int, tuple[int, float]]] = {}
     for line, row in rows:
         where = f"{file}, line {line}"
-        group = _ordinal(row[group_at], f"{where}, group")
-        index = _ordinal(row[index_at], f"{where}, index")
-        prompt = _tokens(row[prompt_at], f"{where}, prompt_tokens")
-        new = _tokens(row[new_at], f"{where}, new_tokens")
-        reward = 0.0 if reward_at is None else _reward(row[reward_at], f"{where}, reward")
+        group = ordinal(row[group_at], f"{where}, group")
+        index = ordinal(row[index_at], f"{where}, index")
+        prompt = tokens_of(row[prompt_at], f"{where}, prompt_tokens")
+        new = tokens_of(row[new_at], f"{where}, new_tokens")
+        reward = 0.0 if reward_at is None else reward_of(row[reward_at], f"{where}, reward")
         if prompts.setdefault(group, prompt) != prompt:
             _fail(
                 f"{where} gives group {group} a prompt of {prompt} tokens, an earlier line "
@@ -279,12 +289,12 @@ def _read_json(text: str, file: Path) -> Trace:
         return _read_json_lines(json.dumps(whole), file)
     if not isinstance(whole, dict) or "prompt" not in whole or "out" not in whole:
         _fail(f'{file} is JSON without the keys "prompt" and "out"; {_ACCEPTED}')
-    prompt = _tokens(whole["prompt"], f'{file}, "prompt"')
+    prompt = tokens_of(whole["prompt"], f'{file}, "prompt"')
     lengths = whole["out"]
     if not isinstance(lengths, list) or not lengths:
         _fail(f'{file}, "out" is not a list of lengths; give at least one')
     groups = tuple(
-        TraceGroup(prompt, (_tokens(length, f'{file}, "out"[{i}]'),))
+        TraceGroup(prompt, (tokens_of(length, f'{file}, "out"[{i}]'),))
         for i, length in enumerate(lengths)
     )
     return Trace(file.name, "plain", groups, grouped=False)

@@ -20,6 +20,7 @@ from simulator.plan import Layout, Placement
 from simulator.rollout import Ending, Key, Rollout, Segment
 from simulator.rollout import Stay as Told
 from simulator.workload.build import GroupDraw, Workload
+from simulator.workload.slots import EnvironmentSpec
 from simulator.world import (
     ClusterShape,
     Ended,
@@ -29,6 +30,7 @@ from simulator.world import (
     TrainBatch,
     Trained,
 )
+from tests.reference.journeys import Away, Journey
 from tests.reference.replica import Pass, Replica, Stay
 
 
@@ -55,6 +57,9 @@ class Job:
                 spans.append(Phase(kind, start_s, end_s, 0 if kind == "switch" else self.tokens))
             instant += ticks
         return tuple(spans)
+
+
+GOES_ON = ("turn", "budget", "aborted")
 
 
 class TokenWorkload(Workload, Protocol):
@@ -101,8 +106,15 @@ class OnlyPromptsShared:
     ) -> tuple[object, ...]:
         drawn = self.draw(group, index + 1, attempt, version, prompt, visit)
         asked = tuple((prompt, place) for place in range(drawn.prompt_tokens))
-        own = range(drawn.new_tokens[index])
+        own = range(drawn.new_tokens[index] + observed_in(drawn, index))
         return (*asked, *((group, index, attempt, place) for place in own))
+
+
+def observed_in(drawn: GroupDraw, index: int) -> int:
+    """Tokens that a rollout observes between its turns."""
+    if drawn.trajectories is None:
+        return 0
+    return sum(turn.observation_tokens for turn in drawn.trajectories[index].turns)
 
 
 class ReferenceCluster:
@@ -117,8 +129,9 @@ class ReferenceCluster:
         cost: CostModel,
         workload: TokenWorkload,
         routing: str = "least_loaded",
+        environment: EnvironmentSpec | None = None,
     ) -> None:
-        assert routing in ("round_robin", "least_loaded", "group_affinity")
+        assert routing in ("round_robin", "least_loaded", "group_affinity", "session_affinity")
         self.shape = shape
         self.cost = cost
         self.workload = workload
@@ -136,7 +149,9 @@ class ReferenceCluster:
         self.submitted = self.routed = self.aborts = 0
         self.leaves: dict[Key, int] = {}  # when those that were stopped have left their replica
         self.late: list[tuple[int, Rollout, Placement]] = []  # to be queued at that instant
-        self.home: dict[int, Replica] = {}  # of each group, under group_affinity
+        self.home: dict[object, Replica] = {}  # of each group or session, under affinity
+        self.away = Away(environment or EnvironmentSpec())
+        self.over: list[Told] = []  # ended on no replica
         self.first_version: dict[tuple[int, int, int], int] = {}  # by (group, index, attempt)
 
     @property
@@ -155,51 +170,105 @@ class ReferenceCluster:
         """Queues rollouts, in the order given; one that has still to leave a replica, when it has
         left."""
         for rollout in rollouts:
-            assert rollout.key not in self.in_flight
+            assert not self.flies(rollout)
             assert rollout.key not in [late.key for _, late, _ in self.late]
-            assert rollout.new_tokens < self.draw(rollout)[1]
+            assert rollout.new_tokens < self.drawn(rollout).new_tokens[rollout.index] or (
+                self.away.of(rollout) is not None
+            )
         now = [r for r in rollouts if self.leaves.get(r.key, 0) <= self.now]
         self.queue(now, placement)
         for rollout in rollouts:
             if rollout not in now:
                 self.late.append((self.leaves[rollout.key], rollout, placement))
 
+    def flies(self, rollout: Rollout) -> bool:
+        journey = self.away.journeys.get(rollout.key)
+        return rollout.key in self.in_flight or (journey is not None and journey.flying)
+
     def queue(self, rollouts: Sequence[Rollout], placement: Placement) -> None:
         for rollout in rollouts:
-            prompt, length, reward, tokens = self.draw(rollout)
+            drawn = self.drawn(rollout)
+            if drawn.trajectories is not None:
+                trajectory, balanced = drawn.trajectories[rollout.index], placement == "balanced"
+                journey = self.away.submit(rollout, trajectory, balanced, self.now)
+                if journey.to_do or journey.errand is not None:
+                    self.go_on(journey)
+                else:  # it is over before the next thing happens
+                    self.away.turned.append(journey)
+                continue
             if placement == "balanced":
                 replica = self.least_expected(rollout)
             else:
                 replica = self.route(rollout)
-            stay = Stay(
-                rollout,
-                self.submitted,
-                replica.number,
-                tokens,
-                prompt,
-                length,
-                reward,
-                rollout.new_tokens,
-                rollout.new_tokens,
-                rollout.allowance,
-            )
-            self.submitted += 1
-            replica.waiting.append(stay)
-            self.in_flight[rollout.key] = stay
+            until = drawn.new_tokens[rollout.index]
+            self.hand_to(replica, rollout, 0, rollout.new_tokens, until, rollout.allowance)
 
-    def draw(self, rollout: Rollout) -> tuple[int, int, float, tuple[object, ...]]:
-        """(prompt tokens, response tokens, reward, the tokens themselves), as of the version of the
-        first submit."""
+    def hand_to(
+        self,
+        replica: Replica,
+        rollout: Rollout,
+        observed: int,
+        sampled: int,
+        until: int,
+        allowance: int | None,
+    ) -> None:
+        stay = Stay(
+            rollout,
+            self.submitted,
+            replica.number,
+            self.tokens(rollout),
+            self.drawn(rollout).prompt_tokens,
+            observed,
+            until,
+            sampled,
+            sampled,
+            allowance,
+        )
+        self.submitted += 1
+        replica.waiting.append(stay)
+        self.in_flight[rollout.key] = stay
+
+    def go_on(self, journey: Journey) -> None:
+        """Sends a rollout with turns on; its end, if that is where it goes."""
+        where = self.away.send(journey, self.now)
+        if where == "over":
+            told = self.tell_of_nothing(journey.rollout, journey.trajectory.ending, -1)
+            self.away.over(journey)
+            self.forget_expected(journey.rollout)
+            self.over.append(told)
+        elif where == "model":
+            rollout, total = journey.rollout, self.drawn(journey.rollout).new_tokens
+            left = sum(tokens for task, tokens in journey.to_do if task == "sample")
+            sampled = total[rollout.index] - left
+            if not journey.balanced:
+                replica = self.route(rollout)
+            else:
+                if journey.placed is None:
+                    journey.placed = self.least_expected(rollout).number
+                replica = self.replicas[journey.placed]
+            until = sampled + journey.to_do[0][1]
+            self.hand_to(replica, rollout, journey.observed, sampled, until, journey.tokens_left)
+
+    def drawn(self, rollout: Rollout) -> GroupDraw:
+        """What its group does, as of the version of the rollout's first submit."""
         group, index, attempt = rollout.group, rollout.index, rollout.attempt
         version = self.first_version.setdefault((group, index, attempt), self.version)
         asked = rollout.prompt, rollout.visit
-        drawn = self.workload.draw(group, index + 1, attempt, version, *asked)
+        return self.workload.draw(group, index + 1, attempt, version, *asked)
+
+    def tokens(self, rollout: Rollout) -> tuple[object, ...]:
+        """Its whole context at its end."""
+        group, index, attempt = rollout.group, rollout.index, rollout.attempt
+        drawn, version = self.drawn(rollout), self.first_version[group, index, attempt]
+        asked = rollout.prompt, rollout.visit
         tokens = self.workload.tokens(group, index, attempt, version, *asked)
-        assert len(tokens) == drawn.prompt_tokens + drawn.new_tokens[index]
-        return drawn.prompt_tokens, drawn.new_tokens[index], drawn.rewards[index], tokens
+        assert len(tokens) == (
+            drawn.prompt_tokens + drawn.new_tokens[index] + observed_in(drawn, index)
+        )
+        return tokens
 
     def foresee(self, rollout: Rollout) -> int:
-        return self.draw(rollout)[1]
+        return self.drawn(rollout).new_tokens[rollout.index]
 
     def route(self, rollout: Rollout) -> Replica:
         if self.routing == "round_robin":
@@ -208,6 +277,8 @@ class ReferenceCluster:
         least = min(self.replicas, key=lambda replica: (replica.rollouts, replica.number))
         if self.routing == "least_loaded":
             return least
+        if self.routing == "session_affinity":
+            return self.home.setdefault((*rollout.key, rollout.attempt), least)
         return self.home.setdefault(rollout.group, least)
 
     def least_expected(self, rollout: Rollout) -> Replica:
@@ -225,52 +296,89 @@ class ReferenceCluster:
         self.expected[number][rollout.key] = weight
         return self.replicas[number]
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Told]:
-        """Stops rollouts, all of which are in flight, at their replica's next boundary."""
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Told]:
+        """Stops rollouts, all of which are in flight, at their replica's next boundary, or where
+        they are."""
         told = []
         late = {rollout.key: rollout for _, rollout, _ in self.late}
-        for key in sorted({*self.in_flight, *late} if keys is None else set(keys)):
+        journeys = {key: journey for key, journey in self.away.journeys.items() if journey.flying}
+        for key in sorted({*self.in_flight, *late, *journeys} if keys is None else set(keys)):
             if key in late:
                 self.late = [one for one in self.late if one[1].key != key]
-                told.append(self.tell_of_nothing(late[key]))
+                told.append(self.tell_of_nothing(late[key], "aborted", 0))
+                continue
+            if key not in self.in_flight:
+                journey = journeys[key]
+                self.away.stop(journey, self.now, for_good)
+                told.append(self.tell_of_nothing(journey.rollout, "aborted", -1, journey))
+                self.forget_expected(journey.rollout)
                 continue
             stay = self.in_flight.pop(key)
             replica = self.replicas[stay.replica]
+            sampled, end = stay.sampled, self.now
             if stay in replica.waiting:
                 replica.waiting.remove(stay)
-                told.append(self.tell(stay, stay.sampled, self.now))
             elif replica.ends is None:
                 replica.leave_running(stay)
-                told.append(self.tell(stay, stay.sampled, self.now))
             else:
                 self.aborts += 1
                 stay.leaving = self.aborts
                 self.leaves[key] = replica.ends
-                told.append(self.tell(stay, replica.after(stay), replica.ends))
+                sampled, end = replica.after(stay), replica.ends
+            one = self.tell(stay, sampled, end)
+            self.forget_expected(stay.rollout)
+            left = self.away.of(stay.rollout)
+            if left is not None:
+                self.left(left, one, for_good)
+            told.append(one._replace(ending="aborted") if one.ending == "turn" else one)
         return told
 
-    def tell_of_nothing(self, rollout: Rollout) -> Told:
-        """A rollout stopped before it was queued."""
-        return Told(
+    def left(self, journey: Journey, told: Told, for_good: bool = False) -> None:
+        """A rollout with turns has left its replica, and is in flight no more."""
+        journey.has_sampled(told.new_tokens)
+        if told.finished:
+            self.away.over(journey)
+        else:
+            self.away.stop(journey, self.now, for_good)
+
+    def tell_of_nothing(
+        self, rollout: Rollout, ending: Ending, replica: int, of: Journey | None = None
+    ) -> Told:
+        """A rollout that ended, or was stopped, while it was on no replica."""
+        drawn, journey = self.drawn(rollout), of or self.away.of(rollout)
+        told = Told(
             rollout.group,
             rollout.index,
             rollout.attempt,
-            0,
-            self.draw(rollout)[0],
+            replica,
+            drawn.prompt_tokens,
             (),
-            "aborted",
+            ending,
             self.now_s,
             self.now_s,
+            reward=None if ending == "aborted" else drawn.rewards[rollout.index],
         )
+        return told if journey is None else self.with_calls(told, journey)
+
+    def with_calls(self, told: Told, journey: Journey) -> Told:
+        calls, journey.calls = tuple(journey.calls), []
+        return told._replace(turn=journey.turn, observation_tokens=journey.observed, calls=calls)
+
+    def forget_expected(self, rollout: Rollout) -> None:
+        """It has left its replica for good, as far as placement goes."""
+        for placed in self.expected.values():
+            placed.pop(rollout.key, None)
 
     def tell(self, stay: Stay, sampled: int, end: int) -> Told:
         """What came of a stay that ends with ``sampled`` response tokens."""
-        rollout = stay.rollout
-        for placed in self.expected.values():
-            placed.pop(rollout.key, None)
+        rollout, drawn = stay.rollout, self.drawn(stay.rollout)
+        journey = self.away.of(rollout)
+        length = drawn.new_tokens[rollout.index]
         ending: Ending = "aborted"
-        if sampled == stay.length:
-            ending = "length" if sampled == self.workload.max_new_tokens else "stop"
+        if sampled == stay.until:
+            ending = "length" if length == self.workload.max_new_tokens else "stop"
+            if journey is not None:
+                ending = journey.ending
         elif stay.allowance is not None and sampled - stay.resumed_from == stay.allowance:
             ending = "budget"
         missing = sampled - stay.resumed_from - len(stay.versions)  # of the iteration under way
@@ -280,7 +388,7 @@ class ReferenceCluster:
                 segments[-1] = Segment(version, segments[-1].tokens + 1)
             else:
                 segments.append(Segment(version, 1))
-        return Told(
+        told = Told(
             group=rollout.group,
             index=rollout.index,
             attempt=rollout.attempt,
@@ -293,8 +401,9 @@ class ReferenceCluster:
             prefill_tokens=stay.prefill_tokens,
             recomputed_tokens=stay.recomputed_tokens,
             preemptions=stay.preemptions,
-            reward=stay.reward if sampled == stay.length else None,
+            reward=drawn.rewards[rollout.index] if ending not in GOES_ON else None,
         )
+        return told if journey is None else self.with_calls(told, journey)
 
     # Trainer and sync
 
@@ -303,7 +412,10 @@ class ReferenceCluster:
         assert self.update is None
         load = TrainLoad(
             [
-                (group.rollouts[0].prompt_tokens, [r.new_tokens for r in group.rollouts])
+                (
+                    group.rollouts[0].prompt_tokens,
+                    [r.new_tokens + r.observation_tokens for r in group.rollouts],
+                )
                 for group in batch.groups
             ],
             shared_prefix=layout == "shared_prefix",
@@ -352,6 +464,7 @@ class ReferenceCluster:
                     replica.begin(self.now)
             instants = [replica.ends for replica in self.replicas]
             instants += [instant for instant, _, _ in self.late]
+            instants += [j.errand.end for j in self.away.under_way if j.errand is not None]
             instants += [job.end for job in (self.update, self.sync) if job is not None]
             known = [instant for instant in instants if instant is not None]
             if not known:
@@ -360,19 +473,11 @@ class ReferenceCluster:
 
     def happen(self) -> list[Event]:
         """Everything that happens at this instant, in order of (kind, group, index)."""
-        finished: list[Stay] = []
+        events: list[Event] = []
         for replica in self.replicas:
             if replica.ends == self.now:
-                finished += replica.end(self.now)
-        for stay in finished:
-            del self.in_flight[stay.rollout.key]
-        told = sorted(self.tell(stay, stay.sampled, self.now) for stay in finished)
-        events: list[Event] = [Ended(one) for one in told]
-        arrived = [one for one in self.late if one[0] == self.now]
-        self.late = [one for one in self.late if one[0] != self.now]
-        for _, rollout, placement in arrived:
-            self.queue([rollout], placement)
-
+                for stay in replica.end(self.now):
+                    events.append(Ended(self.ended(stay)))
         idle = all(replica.idle for replica in self.replicas) and not self.late
         if self.update is not None:
             if self.update.start is None and (idle or not self.shape.colocated):
@@ -388,7 +493,43 @@ class ReferenceCluster:
                 events.append(Synced(self.sync.spans()))
                 self.version = self.updates
                 self.sync = None
+                if self.routing == "session_affinity":
+                    self.home = {}
                 for replica in self.replicas:
                     replica.version = self.version
                     replica.forget_free()
-        return events
+        arrived = [one for one in self.late if one[0] == self.now]
+        self.late = [one for one in self.late if one[0] != self.now]
+        for _, rollout, placement in arrived:
+            self.queue([rollout], placement)
+        happening = True
+        while happening:
+            going = self.away.end_errands(self.now)
+            for journey in going or []:
+                self.go_on(journey)
+            happening = self.away.give_slots(self.now) or going is not None
+        events += [Ended(told) for told in self.over]
+        self.over = []
+        return sorted(events, key=rank)
+
+    def ended(self, stay: Stay) -> Told:
+        """A stay has come to its end by itself."""
+        del self.in_flight[stay.rollout.key]
+        told = self.tell(stay, stay.sampled, self.now)
+        journey = self.away.of(stay.rollout)
+        if told.ending == "turn":
+            assert journey is not None
+            journey.has_sampled(told.new_tokens)
+            self.away.turned.append(journey)
+            return told
+        self.forget_expected(stay.rollout)
+        if journey is not None:
+            self.left(journey, told)
+        return told
+
+
+def rank(event: Event) -> tuple[int, int, int]:
+    """The order of events: ends of turns, ends, updates, syncs."""
+    if isinstance(event, Ended):
+        return (0 if event.stay.ending == "turn" else 1), *event.stay.key
+    return (2 if isinstance(event, Trained) else 3), 0, 0

@@ -23,6 +23,7 @@ class Submit:
     restart: bool = False
     allowance: int | None = None
     balanced: bool = False
+    turn_allowance: int | None = None
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,12 @@ class Wait:
 
 @dataclass(frozen=True)
 class Abort:
-    """After a wait, rollouts in flight whose place in order of key has its bit set; -1 is all."""
+    """After a wait, rollouts in flight whose place in order of key has its bit set; -1 is all.
+    for_good: none of them comes back."""
 
     wait: Wait
     mask: int
+    for_good: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ class Driver:
             self.in_flight[rollout.key] = rollout
         for rollout in rollouts:
             rollout.allowance = command.allowance
+            rollout.turn_allowance = command.turn_allowance
             if command.balanced and rollout.index % 3:
                 rollout.expected_tokens = float(self.world.foresee(rollout) or 0)
         self.world.submit(rollouts, "balanced" if command.balanced else "router")
@@ -110,19 +114,25 @@ class Driver:
     def abort(self, command: Abort) -> list[Any]:
         waited = self.wait(command.wait)
         if command.mask == -1:
-            stays = self.world.abort()
+            stays = self.world.abort(for_good=command.for_good)
         else:
             flight = sorted(self.in_flight)
             chosen = [key for place, key in enumerate(flight) if command.mask >> place & 1]
-            stays = self.world.abort(chosen)
+            stays = self.world.abort(chosen, command.for_good)
+        kept = len(self.stopped)
         for stay in stays:
             self.left(stay)
+        if command.for_good:
+            del self.stopped[kept:]
         return [waited, stays]
 
     def left(self, stay: Stay) -> None:
-        rollout = self.in_flight.pop(stay.key)
+        rollout = self.in_flight[stay.key]
         assert rollout.attempt == stay.attempt
         rollout.add(stay)
+        if stay.ending == "turn":
+            return
+        del self.in_flight[stay.key]
         (self.finished if rollout.finished else self.stopped).append(rollout)
 
     def wait(self, command: Wait) -> Any:

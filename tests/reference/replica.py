@@ -32,10 +32,10 @@ class Stay:
     rollout: Rollout
     number: int  # counts submissions, over all replicas
     replica: int
-    tokens: tuple[object, ...]  # prompt and the whole response
+    tokens: tuple[object, ...]  # prompt and the whole response, with all that is observed in it
     prompt: int
-    length: int  # of the whole response
-    reward: float
+    observed: int  # tokens of its context that are neither prompt nor response
+    until: int  # response tokens with which it is whole, or its turn
     sampled: int  # response tokens so far
     resumed_from: int  # response tokens when it was submitted
     allowance: int | None  # response tokens that it may sample
@@ -52,8 +52,8 @@ class Stay:
 
     @property
     def known(self) -> int:
-        """Prompt and response tokens so far, computed or not."""
-        return self.prompt + self.sampled
+        """Tokens of its context so far, computed or not."""
+        return self.prompt + self.observed + self.sampled
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class Replica:
             stay.versions += [self.version] * (sampled - stay.sampled)
             stay.sampled = sampled
             stay.scheduled, stay.prefilling = 0, False
-            if stay.sampled == stay.length or self.has_had_its_share(stay):
+            if stay.sampled == stay.until or self.has_had_its_share(stay):
                 self.leave_running(stay)
                 if stay.leaving is None:
                     finished.append(stay)
@@ -316,7 +316,7 @@ class Replica:
                 full = engine.prefix_caching and end <= stay.computed + stay.scheduled
                 assert block.tokens == (stay.tokens[:end] if full else None)
         for stay in self.running + self.waiting:
-            assert stay.sampled < stay.length
+            assert stay.sampled < stay.until
             assert stay.recomputed_tokens <= stay.prefill_tokens
         for stay in self.waiting:
             assert (stay.computed, stay.scheduled, stay.blocks) == (0, 0, [])

@@ -1,0 +1,70 @@
+"""What the turns of a run come to: how many, how they ended, and where the time of a turn went."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
+from simulator.spans import Run
+
+
+def turn_summary(run: Run, stays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """``turns`` of a summary; nothing for a run whose rollouts have one turn and no judge.
+
+    turns_mean, turns_p95, turns_max: of finished rollouts; observation_tokens_mean: that their
+    environments added to each, and context_tokens_mean: with prompt and response. endings: finished
+    rollouts by how they ended. Of a turn, in means: queue_s, from its submit to the first token
+    computed; model_s, from there to its end; environment_queue_s, for a slot; environment_s, with
+    it. environment, reward: of each kind of call, how many; those ``timeout``, ``failed`` and
+    ``closed``; the slots busy with calls in the mean over the run, and of the slots there are.
+    """
+    if not len(run.calls):
+        return {}
+    done = stays["finished"] == 1
+    turns = stays["turn"][done] + 1
+    observed = stays["observation_tokens"][done]
+    context = observed + stays["prompt_tokens"][done] + stays["total_tokens"][done]
+    endings = Counter(ENDINGS[number] for number in stays["ending"][done].tolist())
+    computed = stays["end_s"] > stays["start_s"]
+    kind = run.calls["kind"]
+    found: dict[str, Any] = {
+        "turns_mean": _mean(turns),
+        "turns_p95": float(np.quantile(turns, 0.95)) if len(turns) else None,
+        "turns_max": int(turns.max()) if len(turns) else None,
+        "observation_tokens_mean": _mean(observed),
+        "context_tokens_mean": _mean(context),
+        "endings": {name: endings[name] for name in ENDINGS if endings[name]},
+        "queue_s": _mean((stays["start_s"] - stays["submitted_s"])[computed]),
+        "model_s": _mean((stays["end_s"] - stays["start_s"])[computed]),
+    }
+    slots = {"environment": run.shape.environment_slots, "reward": run.shape.reward_slots}
+    for number, name in enumerate(CALL_KINDS):
+        found |= _calls(run, kind == number, name, slots[name])
+    return {"turns": found}
+
+
+def _calls(run: Run, chosen: NDArray[np.bool_], name: str, slots: int) -> dict[str, Any]:
+    """The figures of one kind of call."""
+    if not chosen.any():
+        return {}
+    asked, start, end = (run.calls[column][chosen] for column in ("asked_s", "start_s", "end_s"))
+    ended = Counter(CALL_ENDS[number] for number in run.calls["ended"][chosen].tolist())
+    busy = float((end - start).sum()) / run.makespan_s if run.makespan_s else None
+    return {
+        f"{name}_queue_s": _mean(start - asked),
+        f"{name}_s": _mean(end - start),
+        name: {
+            "calls": int(chosen.sum()),
+            **{word: ended[word] for word in ("timeout", "failed", "closed")},
+            "busy_slots_mean": busy,
+            "use": busy / slots if slots and busy is not None else None,
+        },
+    }
+
+
+def _mean(values: NDArray[Any]) -> float | None:
+    return float(np.mean(values)) if len(values) else None

@@ -1,0 +1,82 @@
+"""Judges: what comes after a rollout's last turn, a test suite or a model, and its time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simulator.workload.draws import (
+    INDICES_PER_LANE,
+    GroupDraw,
+    Trajectory,
+    Turn,
+    address,
+    check_seed,
+    keyed_uniforms,
+)
+from simulator.workload.seconds import SecondsModel
+from simulator.workload.turns import normal
+
+if TYPE_CHECKING:
+    from simulator.workload.build import Workload
+
+# Philox streams: the letters of "jgrp" and "jrol"
+_GROUPS, _ROLLOUTS = 0x6A677270, 0x6A726F6C
+
+
+class JudgedWorkload:
+    """Any workload whose rollouts somebody judges at their end, which takes time.
+
+    max_context_tokens: the base's longest prompt, with what comes after it.
+    """
+
+    def __init__(
+        self, base: Workload, max_context_tokens: int, seconds: SecondsModel, seed: int = 0
+    ) -> None:
+        self.base = base
+        self.max_new_tokens = base.max_new_tokens
+        self.max_prompt_tokens = base.max_prompt_tokens
+        self.max_context_tokens = max_context_tokens
+        self.warnings = base.warnings
+        self._seconds = seconds
+        self._seed = check_seed(seed)
+
+    def draw(
+        self,
+        group: int,
+        size: int,
+        attempt: int = 0,
+        version: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> GroupDraw:
+        """The base's, with the seconds of each judgement."""
+        drawn = self.base.draw(group, size, attempt, version, prompt, visit)
+        number, tried = address(group, attempt, prompt, visit)
+        seconds = self._drawn(number, size, tried)
+        if drawn.trajectories is None:
+            cap = self.max_new_tokens
+            trajectories = [
+                Trajectory((Turn(0, n, 0.0),), "length" if n >= cap else "stop", 0.0, s)
+                for n, s in zip(drawn.new_tokens, seconds, strict=True)
+            ]
+        else:
+            trajectories = [
+                replace(each, reward_s=s)
+                for each, s in zip(drawn.trajectories, seconds, strict=True)
+            ]
+        return replace(drawn, trajectories=trajectories)
+
+    def _drawn(self, group: int, size: int, attempt: int) -> list[float]:
+        [slow_z] = normal(keyed_uniforms(self._seed, _GROUPS, (1,), block=group))
+        seconds: list[float] = []
+        for lane in range((size + INDICES_PER_LANE - 1) // INDICES_PER_LANE):
+            shape = (2, INDICES_PER_LANE)
+            whole = keyed_uniforms(
+                self._seed, _ROLLOUTS, shape, block=group, lane=lane, attempt=attempt
+            )
+            pace_z, never = normal(whole[0]), np.ones(INDICES_PER_LANE)
+            seconds += self._seconds.draw(slow_z, pace_z, whole[1], never).tolist()
+        return seconds[:size]

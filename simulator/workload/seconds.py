@@ -1,0 +1,103 @@
+"""How long environments and judges take: like lengths, an effect of the prompt times effects of the
+rollout and of the call."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from simulator.options import SHARE, Above, Between, Doc, Options, nearest
+from simulator.workload.length_specs import SPREAD, Family
+from simulator.workload.lengths import FAMILIES, FloatArray, NormalEffect
+from simulator.workload.turn_presets import turn_presets
+
+LARGEST_S = 1e6
+_LOG = "standard deviation of the log"
+SECONDS = Between(0, LARGEST_S)
+_MEDIAN = Doc("median seconds, of a prompt and a rollout of mean effects")
+_SD = Doc("spread of the log seconds from one time to the next", unit=_LOG)
+_BETWEEN = Doc("spread of the log seconds between prompts", unit=_LOG)
+_WITHIN = Doc("spread of the log seconds between the rollouts of a prompt", unit=_LOG)
+
+
+@dataclass(frozen=True, slots=True)
+class SecondsModel:
+    """Seconds whose log is a median's plus normal effects of prompt and rollout, plus one of a
+    family, with median 0, of each time. hang: share of times that never end."""
+
+    family: str
+    median_s: float
+    sd: float = 0.0
+    between_sd: float = 0.0
+    within_sd: float = 0.0
+    hang: float = 0.0
+
+    def draw(
+        self, prompt_z: float, rollout_z: FloatArray, u: FloatArray, hang_u: FloatArray
+    ) -> FloatArray:
+        """Seconds, of the shape of ``u`` and ``hang_u``; infinite of what never ends. rollout_z:
+        of a shape that broadcasts."""
+        if self.median_s <= 0:
+            seconds = np.zeros_like(u)
+        else:
+            effect = FAMILIES[self.family](self.sd) if self.sd > 0 else NormalEffect(0.0)
+            log = math.log(self.median_s) + self.between_sd * prompt_z
+            with np.errstate(over="ignore"):
+                seconds = np.exp(log + self.within_sd * rollout_z + effect.ppf(u))
+            seconds = np.minimum(seconds, LARGEST_S)
+        return np.where(hang_u < self.hang, np.inf, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnSeconds(Options):
+    """Seconds drawn from one family."""
+
+    FIELD = "environment.turn_s"
+
+    family: Annotated[Family, Doc("the shape of the seconds from one time to the next")]
+    median_s: Annotated[float, Above(0, LARGEST_S), _MEDIAN]
+    sd: Annotated[float, SPREAD, _SD]
+    between_sd: Annotated[float, SPREAD, _BETWEEN] = 0.0
+    within_sd: Annotated[float, SPREAD, _WITHIN] = 0.0
+    hang: Annotated[float, SHARE, Doc("share of times that never end by themselves")] = 0.0
+
+    def model(self) -> SecondsModel:
+        """As they are drawn."""
+        return SecondsModel(
+            self.family, self.median_s, self.sd, self.between_sd, self.within_sd, self.hang
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PresetSeconds(Options):
+    """Seconds of a preset, times a factor."""
+
+    FIELD = "environment.turn_s"
+
+    preset: Annotated[str, Doc("the name of a preset of turns (rollcast presets turns)")]
+    times: Annotated[float, Above(0, 1e6), Doc("how much slower than the preset", unit="")] = 1.0
+
+    def agree(self) -> None:
+        """The preset is one."""
+        if self.preset not in turn_presets():
+            hint = nearest(self.preset, turn_presets())
+            raise self.refuse("preset", f"unknown preset {self.preset!r}; {hint}")
+
+    def model(self) -> SecondsModel:
+        """As they are drawn."""
+        given = turn_presets()[self.preset].turn_s
+        return SecondsModel(**{**given, "median_s": given["median_s"] * self.times})
+
+
+Seconds = Annotated[float, SECONDS] | DrawnSeconds
+TurnSeconds = Annotated[float, SECONDS] | PresetSeconds | DrawnSeconds
+
+
+def seconds_model(given: float | DrawnSeconds | PresetSeconds) -> SecondsModel:
+    """What a number, or a distribution, of seconds means."""
+    if isinstance(given, DrawnSeconds | PresetSeconds):
+        return given.model()
+    return SecondsModel("lognormal", float(given))

@@ -1,0 +1,31 @@
+"""Rollouts with turns: the fast cluster and the plain reference agree to the instant."""
+
+from __future__ import annotations
+
+from hypothesis import given
+
+from simulator.testing.strategies import Scenario, clusters, crowded, scenarios, with_turns
+from tests.commands import commands, pauses, submits
+from tests.reference.driver import Command, Submit
+from tests.test_exactness import require_equal, require_equal_answers, run_both, thorough
+
+
+@thorough
+@given(with_turns(scenarios()))
+def test_runs_agree(scenario: Scenario) -> None:
+    fast, slow, _ = run_both(scenario)
+    require_equal(fast, slow)
+
+
+@thorough
+@given(with_turns(clusters()), submits, commands)
+def test_any_order_of_verbs_agrees(
+    scenario: Scenario, first: Submit, others: list[Command]
+) -> None:
+    require_equal_answers(scenario, [first, *others])
+
+
+@thorough
+@given(with_turns(crowded()), submits, pauses)
+def test_a_crowded_pool_agrees(scenario: Scenario, first: Submit, others: list[Command]) -> None:
+    require_equal_answers(scenario, [first, *others])

@@ -224,7 +224,7 @@ class ActorWorld:
         """Nobody knows here."""
         return None
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
         """Stops rollouts wherever they are, and waits for what each became: a replica answers
         between two iterations."""
         wanted = sorted(self._flights if keys is None else keys)

@@ -50,11 +50,11 @@ class FollowingWorld:
         """Nobody knew when it was recorded."""
         return None
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
         """Stops rollouts, as far along as the record says."""
-        recorded = self._record.abort(keys)
+        recorded = self._record.abort(keys, for_good)
         wanted = {stay.key for stay in recorded}
-        timed = {stay.key: stay for stay in self._world.abort(wanted & self._flying)}
+        timed = {stay.key: stay for stay in self._world.abort(wanted & self._flying, for_good)}
         self._flying -= wanted
         timed |= {key: self._ended.pop(key) for key in wanted & self._ended.keys()}
         return [_timed(stay, timed[stay.key]) for stay in recorded]

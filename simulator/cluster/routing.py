@@ -84,7 +84,7 @@ class SessionAffinity(LeastLoaded):
     """Each turn of a rollout to the replica of the one before it, which may still have its blocks;
     the first turn, and the next one after new weights, to the least loaded."""
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
+    def __init__(self, replicas: Sequence[Loaded]) -> None:
         super().__init__(replicas)
         self._homes: dict[tuple[int, int, int], int] = {}
 

@@ -150,12 +150,12 @@ class RecordedWorld:
         for rollout in rollouts:
             self._flying[rollout.key] = rollout, placement
 
-    def abort(self, keys: Collection[Key] | None = None) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
         """Stops rollouts."""
         wanted = sorted(self._flying if keys is None else keys)
         entry = self._recorded("abort", tuple(wanted))
         if entry is None:
-            stays = tuple(self._live.abort(wanted))
+            stays = tuple(self._live.abort(wanted, for_good))
             entry = self._note(Entry("abort", self._live.now_s, tuple(wanted), stays))
         for stay in entry.stays:
             del self._flying[stay.key]
@@ -193,7 +193,8 @@ class RecordedWorld:
                 )
             )
         for stay in entry.stays:
-            self._flying.pop(stay.key, None)
+            if stay.ending != "turn":  # which goes on
+                self._flying.pop(stay.key, None)
         if entry.trained:
             self._update = None
         if entry.synced:

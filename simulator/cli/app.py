@@ -18,6 +18,8 @@ import typer
 from simulator.errors import RollcastError, ScenarioError
 
 if TYPE_CHECKING:
+    from simulator.planner.answer import Planned
+    from simulator.scenario.file import RawScenario
     from simulator.scenario.scenario import Scenario
     from simulator.studies.tornado import Asked, Bar
 
@@ -291,6 +293,10 @@ def plan(
     intervals: Annotated[
         bool, typer.Option("--intervals/--no-intervals", help="90 % intervals of the best.")
     ] = True,
+    tornado: Annotated[
+        bool,
+        typer.Option("--tornado", help="Show what moves a step of what is recommended most."),
+    ] = False,
 ) -> None:
     """Which GPUs, split how, under which policy, for the whole run.
 
@@ -324,6 +330,7 @@ def plan(
             found = planner.answer(asked, crew, out=out, on_progress=on_progress)
         except ScenarioError as error:
             raise raw.locate(error) from None
+    bars = _tornado_of(found, raw) if tornado else None
     if out is not None:
         from simulator.report.plan_page import plan_page, shown
         from simulator.results.schema import REPORT
@@ -332,11 +339,15 @@ def plan(
 
         def write(folder: Path) -> None:
             write_plan(folder, found, raw.folder, out)
+            if bars:
+                from simulator.studies.tornado import write_tornado
+
+                write_tornado(folder, bars)
             (folder / REPORT.name).write_text(report, encoding="utf-8")
 
         write_folder(out, write, force)
         planner.forget(out)
-    show_plan(found, as_json)
+    show_plan(found, as_json, bars)
     _say_where(out)
     if found.recommended is None:
         raise typer.Exit(NOTHING_MEETS)
@@ -420,6 +431,20 @@ def init(
     from simulator.cli.init import show
 
     show(name)
+
+
+def _tornado_of(planned: Planned, raw: RawScenario) -> list[Bar]:
+    """Of what a plan recommends, or comes nearest."""
+    from dataclasses import replace
+
+    from simulator.studies.simulate import simulate as run_scenario
+    from simulator.studies.tornado import tornado as study
+
+    row = planned.chosen
+    if row is None:
+        return []
+    chosen = replace(row.choice.scenario(raw), steps=row.measured.steps)
+    return study(chosen, (), result=run_scenario(chosen, _keep_on), on_step=_keep_on)
 
 
 def _tornado_keys(scenario: Scenario, tornado: bool, keys: Sequence[str]) -> list[Asked]:

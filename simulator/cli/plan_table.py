@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from simulator.cli.console import console, fitted, named_column, one_line, share
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from simulator.studies.tornado import Bar
+
 _HOURS, _COST, _FRONT = "time", "cost", "front"
 _COLUMNS = (_FRONT, "GPUs", "split", _HOURS, _COST, "bound by", "pays\nup to", "oldest\ntoken",
             "bubble", "steps")  # fmt: skip
@@ -24,10 +27,12 @@ _MOST_ROWS = 16
 _MOST_CAUSES = 5
 
 
-def show_plan(planned: Planned, as_json: bool = False) -> None:
-    """Prints the sentences, one row a choice, and each cause for which others cannot be."""
+def show_plan(planned: Planned, as_json: bool = False, bars: Sequence[Bar] | None = None) -> None:
+    """Prints the sentences, one row a choice, and each cause for which others cannot be. bars: of
+    the tornado of what is recommended, where one was made."""
     if as_json:
-        print(json.dumps(plain(document(planned)), indent=1))
+        added = {} if bars is None else {"tornado": [asdict(bar) for bar in bars]}
+        print(json.dumps(plain({**document(planned), **added}), indent=1))
         return
     screen = console()
     for sentence in planned.sentences:
@@ -44,6 +49,13 @@ def show_plan(planned: Planned, as_json: bool = False) -> None:
     _notes(screen, planned, shown, left_out)
     for sentence in planned.changes:
         screen.print(f"- {sentence}", markup=False)
+    if bars is not None:
+        from simulator.cli.tornado_table import show_tornado
+
+        show_tornado(bars)
+    chosen = planned.chosen
+    for warning in () if chosen is None else chosen.measured.warnings:
+        screen.print(f"warning: {warning}", style="yellow", markup=False)
     for group in planned.impossible[:_MOST_CAUSES]:
         count = len(group.choices)
         others = f" ({count} choices, the first of them {group.choices[0]})" if count > 1 else (

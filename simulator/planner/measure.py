@@ -18,7 +18,7 @@ from simulator.studies.uncertainty import uncertainty
 DRAWS = 512
 """Of what is not known of a scenario."""
 
-BoundBy = Literal["rollout tail", "rollout throughput", "trainer", "sync"]
+BoundBy = Literal["rollout tail", "rollout throughput", "trainer", "sync", "environment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +134,16 @@ MOSTLY = 0.9
 def bound_by(summary: Mapping[str, Any], records: Sequence[StepRecord]) -> BoundBy:
     """What a run's steps wait for most. Where training overlaps with rollout, the trainer or its
     weight syncs bound it if they are at work nearly all of the time; else the rollouts do: their
-    tail, if for most of what they take replicas are underfilled, or their throughput."""
+    tail, if for most of what they take replicas are underfilled, or their throughput, or the
+    environment, if replicas wait for it more than that."""
     total_s = sum(record.step_s for record in records)
     sync_s = summary["sync_s"] + summary["switch_s"]
     train_s = summary["train_s"]
     tail_s = summary["underfilled_fraction"] * summary["rollout_s"]
     steady_s = summary["rollout_s"] - tail_s
+    idle = summary["bubble_by_cause"].get("environment", 0.0) * total_s
+    if idle > max(steady_s - idle, tail_s, train_s, sync_s):
+        return "environment"
     overlapped = summary["rollout_s"] + train_s + sync_s > 1.02 * total_s
     if overlapped and train_s + sync_s < MOSTLY * total_s:
         return "rollout tail" if tail_s > steady_s else "rollout throughput"

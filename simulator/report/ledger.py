@@ -18,14 +18,21 @@ from simulator.results.metrics import (
 )
 from simulator.spans import Run
 
+_WAITED_FOR = {
+    "environment": "environments",
+    "stragglers": "stragglers",
+    "trainer": "the trainer",
+    "rollouts": "rollouts",
+    "other": "nothing",
+}
+
 USES = (
     ("rollout", "rollout", "rollouts"),
     ("tail", "tail", "their tail, a replica under a quarter of its peak"),
     ("train", "train", "training"),
     ("sync", "sync", "weight sync and switches"),
-    *((cause, "idle", f"idle, waiting for {said}") for cause, said in zip(
-        CAUSES, ("stragglers", "the trainer", "rollouts", "nothing"), strict=True)),
-)  # fmt: skip
+    *((cause, "idle", f"idle, waiting for {_WAITED_FOR[cause]}") for cause in CAUSES),
+)
 """What GPUs do: (what, class of its colour, in words)."""
 
 FATES = (

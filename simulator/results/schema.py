@@ -371,7 +371,9 @@ PLAN_SCHEMA = "rollcast-plan/1"
 PLAN_JSON = File("plan.json", "what is recommended, the runners-up, the front, what cannot be")
 PLAN_CSV = File("plan.csv", "one row a choice, best first")
 PLAN_SCENARIO = File("recommended.yaml", "the scenario of what is recommended")
-PLAN: tuple[File, ...] = (PLAN_JSON, PLAN_CSV, PLAN_SCENARIO, REPORT)
+PLAN: tuple[File, ...] = (
+    PLAN_JSON, PLAN_CSV, PLAN_SCENARIO, REPORT, TORNADO_CSV, TORNADO_PICTURE
+)  # fmt: skip
 """A plan's files."""
 
 # A probe of trainer and engine (``rollcast probe``) is one file of its own.

@@ -334,6 +334,18 @@ def test_the_command(cli: Cli, path: Path, tmp_path: Path) -> None:
     assert cli("plan", path, *FLAGS, "--out", out, "--force")[0] == 0
 
 
+def test_a_plan_has_a_tornado(cli: Cli, path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, said, _ = cli("plan", path, *FLAGS, "--tornado", "--json", "--out", out)
+    assert code == 0
+    bars = json.loads(said)["tornado"]
+    assert bars
+    assert (out / "tornado.csv").exists()
+    best = json.loads(said)["recommended"]
+    assert bars[0]["step_s"] == pytest.approx(best["step_s"])
+    assert bars[0]["input"] in cli("plan", path, *FLAGS, "--tornado")[1]
+
+
 def test_the_scenario_of_what_is_recommended_finds_its_files(
     cli: Cli, path: Path, tmp_path: Path
 ) -> None:

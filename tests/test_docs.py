@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from simulator.cli.app import main
+from simulator.planner.planner import question
 from simulator.policies import POLICIES
 from simulator.scenario.file import parse_scenario
 from simulator.studies.simulate import from_raw, simulate
@@ -94,3 +95,26 @@ def test_a_page_is_made_from_python(
 def test_every_policy_is_listed() -> None:
     named = set(re.findall(r"^\| `(\w+)` \|", POLICY_PAGE, re.MULTILINE))
     assert named == set(POLICIES) - {"dapo_filter"}
+
+
+PLANNING = (ROOT / "docs" / "planning.md").read_text("utf-8")
+
+
+def test_the_question_of_the_page_on_planning_is_one() -> None:
+    (section,) = blocks("yaml", PLANNING)
+    raw = parse_scenario((ROOT / "examples" / "april.yaml").read_text("utf-8") + section)
+    asked = question(raw)
+    assert asked.aim.objective == "usd"
+    assert asked.quality == {"april": 1.05}
+    assert len(asked.policies) == 4
+
+
+def test_the_plan_from_python_on_its_page_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = blocks("python", PLANNING)
+    monkeypatch.chdir(ROOT)
+    exec(compile(code, "docs/planning.md", "exec"), {"__name__": "page"})
+    said = capsys.readouterr().out
+    assert said.startswith("Run ")
+    assert "break_even" in said

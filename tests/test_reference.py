@@ -86,7 +86,7 @@ def test_every_key_is_found_by_its_name(entry: Entry) -> None:
         ("over_sampling", "unknown key"),
         (
             "zzz",
-            "valid: cluster, cost, engine, gpu, model, name, plan, policy, seed, steps, workload",
+            "valid: cluster, cost, engine, environment, gpu, model, name, plan, policy, reward, seed, steps, workload",
         ),
         ("x" * 10_000, "unknown key; valid"),
     ],
@@ -181,6 +181,7 @@ PARTS: Mapping[str, Mapping[str, Any]] = {  # what else a key needs to be read a
     },
     "workload.rewards": {"family": "normal", "mean": 0, "within_sd": 1},
     "workload.lengths": BASE["workload"]["lengths"],
+    "workload.turns": {"preset": "swe"},
     "workload.prompt_tokens": {"median_tokens": 10, "sd": 1, "max_tokens": 20},
 }
 OF_SIMULATOR = [

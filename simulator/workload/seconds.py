@@ -62,7 +62,9 @@ class DrawnSeconds(Options):
     sd: Annotated[float, SPREAD, _SD]
     between_sd: Annotated[float, SPREAD, _BETWEEN] = 0.0
     within_sd: Annotated[float, SPREAD, _WITHIN] = 0.0
-    hang: Annotated[float, SHARE, Doc("share of times that never end by themselves", unit="share")] = 0.0
+    hang: Annotated[
+        float, SHARE, Doc("share of times that never end by themselves", unit="share")
+    ] = 0.0
 
     def model(self) -> SecondsModel:
         """As they are drawn."""
@@ -78,7 +80,9 @@ class PresetSeconds(Options):
     FIELD = "environment.turn_s"
 
     preset: Annotated[str, Doc("the name of a preset of turns (rollcast presets turns)")]
-    times: Annotated[float, Above(0, 1e6), Doc("how much slower than the preset", unit="times")] = 1.0
+    times: Annotated[float, Above(0, 1e6), Doc("how much slower than the preset", unit="times")] = (
+        1.0
+    )
 
     def agree(self) -> None:
         """The preset is one."""

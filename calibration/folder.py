@@ -17,6 +17,7 @@ from simulator.options import Number as Option
 from simulator.results import schema
 from simulator.results.read import place, read_document, read_lines, read_table
 from simulator.results.shapes import LARGEST_TOKENS
+from simulator.rollout import ENDINGS
 from simulator.spans import Stays
 
 Table = dict[str, NDArray[Any]]
@@ -181,6 +182,8 @@ class RunFolder:
             values = table.get(name)
             if values is None:
                 values = np.zeros(len(table["group"]))
+            elif name == "ending":
+                values = np.array([_ending(each) for each in values.tolist()])
             kind = column.typecode
             data[name] = array(kind, values.tolist() if kind == "d" else _whole(values))
         stays = Stays()
@@ -263,6 +266,12 @@ def _difference(name: str, one: Any, other: Any) -> tuple[str, Any, Any]:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 160 else text[:157] + "..."
+
+
+def _ending(said: str) -> int:
+    """The number of an ending; of one that this version does not know, that of a response which
+    came to its own end."""
+    return ENDINGS.index(said) if said in ENDINGS else ENDINGS.index("stop")
 
 
 def _whole(values: NDArray[Any]) -> list[int]:

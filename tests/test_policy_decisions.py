@@ -68,6 +68,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "interrupt": ("at_stop", "for_weights", "never"),
     "unfinished": ("discard", "resume", "restart"),
     "budget_tokens": (None, 500),
+    "budget_turns": (None, 4),
+    "failed": ("keep", "restart"),
     "surplus": ("carry", "train", "drop", "restart"),
     "take": ("completion", "oldest", "shortest"),
     "filter": (None, Filter(ZeroVariance()), Filter(ZeroVariance(), 3)),

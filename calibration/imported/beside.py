@@ -48,7 +48,7 @@ def beside(work: Callable[[], T], wanted: bool = True) -> Iterator[Callable[[], 
         yield result
     finally:
         here.close()
-        child.terminate()
+        child.kill()  # at once, whatever handlers it has from here
         child.join()
 
 

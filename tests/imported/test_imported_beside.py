@@ -52,7 +52,5 @@ def test_work_whose_process_was_killed_is_done_here(monkeypatch: pytest.MonkeyPa
 
 def test_what_nobody_asked_for_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beside, "cores", lambda: 2)
-    start = time.perf_counter()
-    with beside.beside(lambda: time.sleep(60)):
+    with beside.beside(lambda: time.sleep(800)):  # longer than a test may take
         pass
-    assert time.perf_counter() - start < 30

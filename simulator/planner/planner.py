@@ -109,7 +109,7 @@ def question(
         choose.update(auto.choose(scenario, cluster, limits.gpus))
         listed = auto.policies(scenario, limits.staleness)
     elif not listed:
-        listed = [scenario.policy_name]
+        listed = [auto.own_policy(scenario)]
     apart = frozenset(text for text in listed if _overlaps(scenario, text))
     _check_keys(plain, choose)
     batch = scenario.plan.batch
@@ -150,7 +150,7 @@ def _check_keys(raw: RawScenario, choose: Mapping[str, Sequence[Any]]) -> None:
                 )
 
 
-_NOT_CHOSEN = ("plan", "steps", "seed", "name")
+_NOT_CHOSEN = ("plan", "steps", "seed", "name", "modules")
 
 
 def _check_quality(name: str, listed: Sequence[str]) -> None:

@@ -150,6 +150,10 @@ class ScenarioModel(Options):
         Any,  # its own reader says better what is wrong with it
         Doc("the scheduling policies, a list in order of application; empty is synchronous"),
     ] = None
+    modules: Annotated[
+        str | None,
+        Doc("the folder in which modules of policies of your own are; null is that of this file"),
+    ] = None
     cost: Annotated[CostSection, Doc("where durations come from; a source's name will do")] = field(
         default_factory=lambda: CostSection.from_text("roofline")
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -164,10 +165,18 @@ def test_without_a_question_it_chooses_by_itself(path: Path) -> None:
 def test_its_own_chain_keeps_what_does_not_schedule(path: Path) -> None:
     scenario = load(path, "policy=[april, {pods: {keep: 2}}]")
     found = question(scenario.raw).policies
-    assert found[0] == "april+pods(keep=2)"
+    assert found[0] == "april(over_sampling=2)+pods(keep=2)"
     assert "pods(keep=2)" in found
     assert "one_step_off+pods(keep=2)" in found
     assert "sync" not in found
+
+
+def test_its_own_policy_is_told_by_what_matters(path: Path) -> None:
+    scenario = load(path, "cluster.placement=disaggregated", "policy=[{fully_async: "
+                    "{exceeded: capacity}}]")  # fmt: skip
+    assert question(scenario.raw).policies[0] == "fully_async(max_staleness=4, exceeded=capacity)"
+    own = load(path, "policy=[{april: {over_sampling: 1.5}}]")
+    assert question(own.raw).policies.count("april(over_sampling=1.5)") == 1
 
 
 def test_no_staleness_leaves_synchronous_schedules(path: Path) -> None:
@@ -362,6 +371,34 @@ def test_the_scenario_of_what_is_recommended_finds_its_files(
     assert cli("plan", path, *FLAGS, "--out", out)[0] == 0
     best = json.loads((out / "plan.json").read_text())["recommended"]
     assert simulate(load(out / "recommended.yaml")).summary["step_s"] == best["step_s"]
+
+
+def test_a_policy_of_one_s_own_is_found_again(
+    cli: Cli, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_the_scenario.py").write_text(
+        "from dataclasses import dataclass, replace\n"
+        "from rollcast import Policy\n\n\n"
+        "@dataclass(frozen=True)\n"
+        "class More(Policy):\n"
+        "    decides = frozenset({'launch.over_sampling'})\n"
+        "    share: float = 0.5\n\n"
+        "    def plan(self, plan, state):\n"
+        "        more = replace(plan.launch, over_sampling=1 + self.share)\n"
+        "        return replace(plan, launch=more)\n"
+    )
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    out = tmp_path / "deep" / "out"
+    code, _, problem = cli("plan", path, "--policy", "beside_the_scenario:More(share=0.25)",
+                           "--run", "steps=100", "--workers", 1, "--no-intervals",
+                           "--out", out)  # fmt: skip
+    assert code == 0, problem
+    best = json.loads((out / "plan.json").read_text())["recommended"]
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "beside_the_scenario")
+    found = load(out / "recommended.yaml")
+    assert found.policy_name == "beside_the_scenario:More(share=0.25)"
+    assert simulate(found).summary["step_s"] == best["step_s"]
 
 
 def test_nothing_meets_the_limits_is_exit_code_3(cli: Cli, path: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from simulator.planner.race import Entrant, Rungs, Standing, race
 from simulator.planner.whole_run import Bill, Work, bill, quality_of, work_of
 from simulator.planner.workers import Died, Workers, local
 from simulator.policies import label, parse_labelled, spell
+from simulator.policies.registry import SYNCHRONOUS
 from simulator.policy import Policy
 from simulator.scenario.file import RawScenario, read_scenario
 from simulator.scenario.plan_section import CLUSTER_KEYS, PlanSection, check_cluster_choice
@@ -103,14 +104,15 @@ def question(
     cluster = cluster_of(scenario, asked.gpus_per_node)
     choose: dict[str, Any] = dict(asked.choose or {})
     check_cluster_choice(choose)
-    listed = list(policies) or [str(each) for each in choose.pop("policy", ())]
+    place = "--policy" if policies else "plan.choose.policy"
+    listed = [text.strip() for text in policies or choose.get("policy", ())]
     choose.pop("policy", None)
     if not choose and not listed:
         choose.update(auto.choose(scenario, cluster, limits.gpus))
         listed = auto.policies(scenario, limits.staleness)
     elif not listed:
         listed = [auto.own_policy(scenario)]
-    apart = frozenset(text for text in listed if _overlaps(scenario, text))
+    apart = frozenset(_apart(scenario, listed, place))
     _check_keys(plain, choose)
     batch = scenario.plan.batch
     quality = {str(name): float(value) for name, value in (asked.quality or {}).items()}
@@ -123,14 +125,25 @@ def question(
     )  # fmt: skip
 
 
-def _overlaps(scenario: Outline, text: str) -> bool:
-    """Whether a policy lets training overlap with rollout. Raises ScenarioError for one that there
-    is not."""
-    try:
-        chain = parse_labelled(text, seed=scenario.sections.seed, folder=scenario.raw.modules)[1]
-        return overlapping(chain, scenario.plan) is not None
-    except ScenarioError as error:
-        raise scenario.raw.locate(error) from None
+def _apart(scenario: Outline, listed: Sequence[str], place: str) -> Iterator[str]:
+    """Those of the policies that let training overlap with rollout. Raises ScenarioError
+    (``place``) for one that there is not, or that is given twice."""
+    names: dict[str, str] = {}
+    for text in listed:
+        try:
+            name, chain = parse_labelled(
+                text, seed=scenario.sections.seed, folder=scenario.raw.modules
+            )
+            overlaps = overlapping(chain, scenario.plan) is not None
+        except ScenarioError as error:
+            raise scenario.raw.locate(ScenarioError(place, str(error))) from None
+        if name in names:
+            raise scenario.raw.locate(
+                ScenarioError(place, f"{text!r} is the same as {names[name]!r}; give one of them")
+            )
+        names[name] = text
+        if overlaps:
+            yield text
 
 
 def _check_keys(raw: RawScenario, choose: Mapping[str, Sequence[Any]]) -> None:
@@ -154,6 +167,8 @@ _NOT_CHOSEN = ("plan", "steps", "seed", "name", "modules")
 
 
 def _check_quality(name: str, listed: Sequence[str]) -> None:
+    if name == SYNCHRONOUS:
+        raise ScenarioError(f"plan.quality.{name}", "is what the others are held against; it is 1")
     if not any(quality_of(policy, {name: 2.0}) != 1.0 for policy in listed):
         raise ScenarioError(
             f"plan.quality.{name}", f"names no policy that is chosen from; {nearest(name, listed)}"

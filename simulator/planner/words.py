@@ -19,12 +19,16 @@ def hours(value: float) -> str:
         return f"{value / 24:.1f} days"
     if value >= 10:
         return f"{value:.0f} h"
-    return f"{value:.1f} h" if value >= 1 else f"{60 * value:.0f} min"
+    if value >= 1:
+        return f"{value:.1f} h"
+    return f"{60 * value:.0f} min" if value >= 1 / 30 else f"{3600 * value:.3g} s"
 
 
 def usd(value: float) -> str:
     """Money for people."""
-    return f"${value:,.0f}" if value >= 10 else f"${value:.2f}"
+    if value >= 10:
+        return f"${value:,.0f}"
+    return f"${value:.2f}" if value >= 0.1 or not value else f"${value:.1g}"
 
 
 def _between(interval: Interval | None, said: object) -> str:

@@ -17,6 +17,9 @@ from simulator.report.scale import around, marks
 _HEIGHT_PX = 320
 _LABEL_PX = 15
 _LONGEST_LABEL = 34
+_FEW = 5
+"""So many points, and all of them have their names."""
+
 _UPON_EACH_OTHER = 1.5  # per cent of the picture
 
 
@@ -144,12 +147,14 @@ def _dots(
 def _labels(
     points: Sequence[Point], places: Sequence[tuple[float, float]], best: set[int]
 ) -> list[Markup]:
-    """Names of the choice and the front, moved down where they would meet; of dots that lie upon
-    each other, one has its name."""
+    """Names of the choice and the front, of all where they are few, moved down where they would
+    meet; of dots that lie upon each other, one has its name."""
+    few = len(points) <= _FEW
+    named_at_all = set(range(len(points))) if few else best
     found = []
     taken: list[tuple[float, float]] = []
     named: list[int] = []
-    for i in sorted(best | {i for i, point in enumerate(points) if point.chosen},
+    for i in sorted(named_at_all | {i for i, point in enumerate(points) if point.chosen},
                     key=lambda i: not points[i].chosen):  # fmt: skip
         if not any(math.dist(places[i], places[other]) < _UPON_EACH_OTHER for other in named):
             named.append(i)
@@ -170,7 +175,7 @@ def _labels(
                 dx="-12" if end else "12",
                 dy="4" if end else "-7",  # above the line that goes on to the right
                 text_anchor="end" if end else None,
-                class_="label chosen" if points[i].chosen else "label",
+                class_=f"label{' chosen' * points[i].chosen}{' of-few' * few}",
                 aria_hidden="true",
             )
         )

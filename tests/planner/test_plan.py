@@ -315,6 +315,8 @@ def _section(plain: dict[str, Any]) -> Any:
 # The command
 
 
+KEYS = ("batch_groups", "group_size", "prompt_tokens", "max_new_tokens")
+LONG = ", ".join(map(str, range(20, 32)))
 FLAGS = ("--choose", "gpus=4,8", "--policy", "sync", "--policy", "april", "--run", "steps=100",
          "--workers", 1, "--no-intervals")  # fmt: skip
 
@@ -467,7 +469,43 @@ def test_it_fits_the_terminal(
         ("objective: speed", "plan.objective"),
         ("quality: {april: 0}", "plan.quality.april"),
         ("quality: {sagc: 1.2}", "plan.quality.sagc: names no policy"),
+        ("quality: {sync: 2}", "plan.quality.sync: is what the others are held against"),
+        ("quality: {april: .nan}", "plan.quality.april"),
+        ("quality: []", "plan.quality: must be a mapping"),
+        ("quality: {5: 2}", "'5' is not text"),
         ("gpus_per_node: 0", "plan.gpus_per_node"),
+        ("gpus_per_node: 2.5", "plan.gpus_per_node"),
+        ("nonsense: 1", "plan.nonsense: unknown key"),
+        ("limits: {hours: .nan}", "plan.limits.hours: must be a number above 0, got nan"),
+        ("limits: {usd: .inf}", "plan.limits.usd: must be a number above 0, got inf"),
+        ("limits: {staleness: -1}", "plan.limits.staleness: must be a number of 0 or more"),
+        ("limits: [hours]", "plan.limits: must be a mapping"),
+        ("run: {steps: .inf}", "plan.run.steps"),
+        ("run: {steps: 5 d}", "plan.run.steps"),
+        ("run: {}", "plan.run: give one of"),
+        ("run: {prompts: 10, epochs: -1}", "plan.run.epochs"),
+        ("run: {trained_rollouts: -5}", "plan.run.trained_rollouts"),
+        ("choose: {gpus: [-8]}", "plan.choose.gpus"),
+        ("choose: {gpus: [.nan]}", "plan.choose.gpus"),
+        ("choose: {gpus: [true]}", "plan.choose.gpus"),
+        ("choose: {gpus: null}", "plan.choose.gpus: must be a list of values"),
+        ("choose: {gpus: [12]}", "take 8 or 16"),
+        ("choose: {gpus: [100000000]}", "none of 1 choices can be run"),
+        ("choose: {gpu: [h1000]}", "did you mean h100-sxm"),
+        ("choose: {tensor_parallel: [3]}", "lie across nodes of 8"),
+        ("choose: {workload: [1]}", "workload: must be a mapping"),
+        ("choose: {workload.group_size: [x]}", "workload.group_size: must be a whole number"),
+        ("choose: {seed: [1, 2]}", "plan.choose.seed"),
+        ("choose: {modules: [a]}", "plan.choose.modules"),
+        ("choose: {'': [1]}", "plan.choose.: names no key"),
+        ("choose: {gpus=placement: [8]}", "gpus cannot go with other keys"),
+        ("choose: {cluster.placement: [colocated], placement: [colocated]}", "the same as"),
+        ("choose: {policy: [null]}", "plan.choose.policy: must be a list of policies"),
+        ("choose: {policy: [{april: {over_sampling: 2}}]}", "plan.choose.policy: must be a list"),
+        ("choose: {policy: ['april(over_sampling=-1)']}", "plan.choose.policy: policy.april"),
+        ("choose: {policy: [sync, 'sync ']}", "plan.choose.policy: 'sync' is the same as 'sync'"),
+        ("choose: {policy: ['april(over_sampling=3)', 'april(over_sampling=3.0)']}", "the same as"),
+        (f"choose: {{{', '.join(f'workload.{k}: [{LONG}]' for k in KEYS)}}}", "20000 choices are"),
     ],
 )
 def test_what_a_section_gets_wrong(cli: Cli, path: Path, section: str, said: str) -> None:
@@ -492,13 +530,54 @@ def test_what_a_section_gets_wrong(cli: Cli, path: Path, section: str, said: str
         (("--objective", "speed"), "plan.objective"),
         (("--quality", "april=fast"), "plan.quality.april"),
         (("--workers", "0"), "--workers"),
+        (("--limit", "hours="), "--limit: hours has no value"),
+        (("--limit", "hours=nan"), "(from --limit)"),
+        (("--limit", "hours=1", "--limit", "hours=2"), "--limit: hours is given twice"),
+        (("--limit", "hours={"), "--limit: cannot read"),
+        (("--run", ""), "--run"),
+        (("--run", "epochs=2"), "plan.run: give one of"),
+        (("--run", "steps=5,steps=6"), "--run: steps is given twice"),
+        (("--choose", "gpus=8,,16"), "--choose: cannot read"),
+        (("--choose", "gpus=8-64"), "plan.choose.gpus"),
+        (("--choose", "gpus=8", "--choose", "gpus=16"), "--choose: gpus is given twice"),
+        (("--policy", ""), "--policy: policy: '' names no policy"),
+        (("--policy", "x = "), "--policy"),
+        (("--policy", "sync", "--policy", "sync"), "--policy: 'sync' is the same as 'sync'"),
+        (
+            ("--policy", "x = sync", "--policy", "x = april"),
+            "the same as 'x = sync'",
+        ),
+        (("--set", "plan=5"), "(from --set plan)"),
+        (("--out", "s.yaml"), "--out"),
+        (("--out", "s.yaml/x"), "--out"),
+        (("--out", "\x1b[31mred" * 60), "cannot use"),
     ],
 )
-def test_what_a_user_gets_wrong(cli: Cli, path: Path, flags: tuple[str, ...], said: str) -> None:
+def test_what_a_user_gets_wrong(
+    cli: Cli, path: Path, flags: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(path.parent)
     code, _, problem = cli("plan", path, *flags)
     assert code == 2
     assert said in problem
     assert problem.count("\n") == 1
+    assert "\x1b" not in problem
+    assert [each.name for each in path.parent.iterdir()] == ["s.yaml"]  # nothing half-written
+
+
+def test_a_folder_of_another_kind_is_left_alone(cli: Cli, path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mine"
+    out.mkdir()
+    (out / "letter.txt").write_text("dear")
+    for more in ((), ("--force",)):
+        code, _, problem = cli("plan", path, *FLAGS, "--out", out, *more)
+        assert (code, "holds no run alone" in problem) == (2, True)
+    assert (out / "letter.txt").read_text() == "dear"
+    code, _, problem = cli("plan", path, *FLAGS, "--objective", "usd", "--set",
+                           "gpu={preset: h100-sxm, usd_per_hour: 0}", "--out",
+                           tmp_path / "not" / "there")  # fmt: skip
+    assert (code, "needs the price" in problem) == (2, True)
+    assert not (tmp_path / "not").exists()
 
 
 def test_a_price_that_is_missing(cli: Cli, path: Path) -> None:

@@ -476,20 +476,23 @@ class _Search:
             for row in those
             if np.isfinite(row.bill.updates)
         ]
-        factors = {
-            task.choice.said: result.factors
+        found = {
+            task.choice.said: result
             for task, result in zip(tasks, self.simulate("intervals", tasks), strict=True)
             if isinstance(result, Measured) and result.factors
         }
+        factors = {said: result.factors for said, result in found.items()}
         rows, wins = {}, {}
         for row in those:
             ratios = factors.get(row.choice.said)
             if ratios is None:
                 continue
+            warnings = found[row.choice.said].warnings
             low, high = ends(ratios).tolist()
             low, high = min(low, 1.0), max(high, 1.0)
             rows[row.choice.said] = replace(
                 row,
+                measured=replace(row.measured, warnings=warnings),
                 hours=Interval(low * row.bill.hours, high * row.bill.hours),
                 usd=None if row.bill.usd is None else Interval(
                     low * row.bill.usd, high * row.bill.usd

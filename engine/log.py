@@ -87,12 +87,24 @@ class Fault:
     rollouts: int
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call of a rollout's environment that brought no answer: when it was over, whose it was,
+    after which turn, and why."""
+
+    at_s: float
+    group: int
+    index: int
+    turn: int
+    reason: str
+
+
 @dataclass(slots=True)
 class EngineLog:
     """iterations: the engine's. updates: ``(step, what the trainer reports)``. sync_differences:
     the largest difference between the engine's and the trainer's log-probabilities after each
     weight sync; sync_check_s: what finding it cost. pulses: ``(steps done, the machine's pulse)``,
-    outside the run's clock. faults: actors lost, in order."""
+    outside the run's clock. faults: actors lost, in order. failures: of environments."""
 
     iterations: Iterations = field(default_factory=Iterations)
     updates: list[tuple[int, TrainMetrics]] = field(default_factory=list)
@@ -100,6 +112,7 @@ class EngineLog:
     sync_check_s: list[float] = field(default_factory=list)
     pulses: list[tuple[int, Beat]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
 
 
 _LISTS: Mapping[str, Any] = {
@@ -108,6 +121,7 @@ _LISTS: Mapping[str, Any] = {
     "sync_check_s": list[float],
     "pulses": list[tuple[int, Beat]],
     "faults": list[Fault],
+    "failures": list[Failure],
 }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from simulator.planner.workers import Died, Workers, local
 from simulator.policies import label, parse_labelled, spell
 from simulator.policies.registry import SYNCHRONOUS
 from simulator.policy import Policy
-from simulator.scenario.file import RawScenario, read_scenario
+from simulator.scenario.file import RawScenario, override, read_scenario
 from simulator.scenario.plan_section import CLUSTER_KEYS, PlanSection, check_cluster_choice
 from simulator.scenario.scenario import Outline, Scenario, outline, overlapping
 from simulator.scenario.sections import ScenarioModel, validate
@@ -107,6 +109,7 @@ def question(
     place = "--policy" if policies else "plan.choose.policy"
     listed = [text.strip() for text in policies or choose.get("policy", ())]
     choose.pop("policy", None)
+    listed += _policies_of_settings(plain, choose, listed)
     if not choose and not listed:
         choose.update(auto.choose(scenario, cluster, limits.gpus))
         listed = auto.policies(scenario, limits.staleness)
@@ -123,6 +126,29 @@ def question(
         plain, scenario.name, work_of(asked.run, batch.groups * batch.group_size), choose, listed,
         aim, cluster, apart, quality, Rungs(), intervals,
     )  # fmt: skip
+
+
+def _policies_of_settings(
+    raw: RawScenario, choose: dict[str, Any], listed: Sequence[str]
+) -> list[str]:
+    """Where keys of the scenario's policy are chosen (``policy.april.over_sampling``), the policies
+    that follow; the keys are taken out of ``choose``. Raises ScenarioError (``plan.choose.KEY``)
+    where policies are chosen too."""
+    keys = [key for key in choose if key.startswith("policy.")]
+    if not keys:
+        return []
+    if listed:
+        raise ScenarioError(
+            f"plan.choose.{keys[0]}",
+            "is of the scenario's own policy, and policies are chosen too; "
+            "write it into them, as in policy: [april(over_sampling=1.5)]",
+        )
+    values = [choose.pop(key) for key in keys]
+    found = []
+    for each in product(*values):
+        texts = [f"{key}={json.dumps(value)}" for key, value in zip(keys, each, strict=True)]
+        found.append(auto.own_policy(outline(override(raw, texts, option="plan.choose"))))
+    return list(dict.fromkeys(found))
 
 
 def _apart(scenario: Outline, listed: Sequence[str], place: str) -> Iterator[str]:

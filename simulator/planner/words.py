@@ -48,6 +48,13 @@ def setup(row: Row) -> str:
     return f"{s.gpus}{name}: {each} for rollouts, {s.trainer_gpus} GPUs for the trainer"
 
 
+def split(row: Row) -> str:
+    """How the GPUs are split, for a table: replicas, and the trainer's own."""
+    s = row.setup
+    own = f" + {s.trainer_gpus}" if s.placement == "disaggregated" else ""
+    return f"{s.replicas} x {s.gpus_per_replica_said}{own}"
+
+
 def others(row: Row) -> str:
     """What else of the scenario was chosen."""
     known = ("gpu", "gpus", "placement", "tensor_parallel", "trainer_gpus")

@@ -41,6 +41,18 @@ def test_steps_may_settle_a_while_after_the_state() -> None:
     assert steady_state(times, [[0.0, 1.0] + [2.0] * 10]).start == 4
 
 
+def test_a_state_that_moves_is_no_steady_one_whatever_the_times_say() -> None:
+    """Alike as they are, the first steps are a pipeline's that fills; and one that still does is
+    not known."""
+    times = [100.0] * 12
+    assert steady_state(times, [[0.0, 1.0, 2.0] + [3.0] * 9]).start == 3
+    assert steady_state(times, [[0.0, 1.0, 2.0] + [3.0] * 9]).known
+    rising = [0.0, 0.9, 1.4, 1.8, 2.1, 1.8, 2.0, 2.6, 3.0, 3.0]
+    assert not steady_state(times[:10], [rising]).known
+    assert not steady_state(times[:10], [[0.0] * 10, rising]).known
+    assert steady_state(times[:10], [rising], carries=False).known
+
+
 def test_the_last_steps_wait_for_nothing() -> None:
     found = steady_state([300.0] + [100.0] * 8 + [40.0], [[0.0] + [1.0] * 9], drain=1)
     assert (found.start, found.stop, found.step_s) == (1, 9, 100.0)

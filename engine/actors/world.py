@@ -48,10 +48,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Recipes:
-    """How the actors are made. channel: how weights leave the trainer; None is the object store."""
+    """How the actors are made. trainer: of each rank. channel: how weights leave the trainer; None
+    is the object store."""
 
     replicas: Sequence[Recipe]
-    trainer: Recipe
+    trainer: Sequence[Recipe]
     channel: Channel | None = None
 
 

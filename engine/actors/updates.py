@@ -73,6 +73,8 @@ class Updates:
         self._done: Call | None = None
         self._beat: Call | None = None
         self._asked_s = 0.0  # the beat, or the start
+        self._pulse: Call | None = None
+        self.pulses: list[Beat] = []  # taken, and not yet fetched from here
         self._starting = True
         self._repairs: list[Call] = []
         self._ranks = self._start()
@@ -98,6 +100,7 @@ class Updates:
     def _start(self) -> TrainerRanks:
         ranks = TrainerRanks(self._transport, self._recipes, self._channel)
         self._repairs, self._starting, self._beat = [], True, None
+        self._pulse = None
         self._asked_s = time.perf_counter()
         return ranks
 
@@ -120,8 +123,8 @@ class Updates:
             return self._ranks.started.waiting
         if self._beat is None:
             self._beat, self._asked_s = self._ranks.call("clock", lane="watch"), time.perf_counter()
-        under_way = [] if self._done is None else self._done.waiting
-        return [*under_way, *self._beat.waiting]
+        calls = (self._done, self._beat, self._pulse)
+        return [ref for call in calls if call is not None for ref in call.waiting]
 
     def begin(self, part: Part) -> None:
         """Starts an update, or a part of one. What the trainer is before the first part is kept
@@ -151,6 +154,9 @@ class Updates:
                 elif time.perf_counter() - self._asked_s > max(START_S, self._heartbeat_s):
                     return f"did not start within {max(START_S, self._heartbeat_s):g} s"
                 return None
+            if self._pulse is not None and self._pulse.take(there):
+                self.pulses.append(self._pulse.value)
+                self._pulse = None
             if self._done is not None and self._done.take(there):
                 for repair in self._repairs:
                     repair.wait()
@@ -247,3 +253,8 @@ class Updates:
         """How fast its device is just now; it must be idle. Raises ActorLostError."""
         beat: Beat = self._ranks.call("pulse").wait()
         return beat
+
+    def ask_for_pulse(self) -> None:
+        """Has the pulse taken before whatever the trainer is asked next; ``pulses`` has it then."""
+        if self._pulse is None:
+            self._pulse = self._ranks.call("pulse")

@@ -19,7 +19,13 @@ from simulator.plan import Batch, Prompts, StepPlan
 from simulator.policies import check_policy, spell
 from simulator.policy import Chain
 from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import EngineSection, build_policies, overlapping, validate
+from simulator.scenario.scenario import (
+    EngineSection,
+    build_policies,
+    cluster_shape,
+    overlapping,
+    validate,
+)
 from simulator.scenario.sections import ClusterSection
 from simulator.world import ClusterShape
 
@@ -58,9 +64,8 @@ class RunSpec:
 
     @property
     def shape(self) -> ClusterShape:
-        """Its replicas and trainer, of one device each."""
-        cluster = self.cluster
-        return ClusterShape(cluster.replicas, 1, 1, cluster.placement == "colocated")
+        """Its replicas, of one device each, and its trainer, of one a rank."""
+        return cluster_shape(self.cluster)
 
 
 def build_run(raw: RawScenario) -> RunSpec:
@@ -152,12 +157,7 @@ def _check_cluster(cluster: ClusterSection) -> None:
         if (count := getattr(cluster, key)) != 1:
             message = f"is {count}; a replica of the real engine is one device, so make it 1"
             raise ScenarioError(f"cluster.{key}", message)
-    trainer = cluster.replicas if cluster.trainer_gpus is None else cluster.trainer_gpus
-    if trainer != 1:
-        raise ScenarioError(
-            "cluster.trainer_gpus",
-            f"is {trainer}; the real trainer is one process on one device, so make it 1",
-        )
+    cluster_shape(cluster)  # refuses more ranks than the devices that they share
 
 
 def _check_streaming(plan: StepPlan, trainer: TrainerConfig) -> None:

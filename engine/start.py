@@ -19,6 +19,7 @@ from simulator.errors import ScenarioError
 from simulator.scenario.sections import EngineSection
 
 if TYPE_CHECKING:
+    from engine.actors.trainer import Rank
     from engine.actors.world import ActorWorld
 
 
@@ -54,10 +55,11 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
     shape, gpus = spec.shape, int(spec.engine.device == "cuda")
     here = address in (None, LOCAL)
     # On a GPU the cores are for whoever needs them; elsewhere they are another machine's.
-    actors = shape.replicas + (not shape.colocated)
+    ranks = shape.trainer_gpus
+    actors = shape.replicas + (0 if shape.colocated else ranks)
     mine = shares(cores_here(), actors) if here and not gpus else [()] * actors
-    needs = [Need(1, gpus, cores) for cores in mine[: shape.replicas]]
-    needs.append(Need(1, gpus, () if shape.colocated else mine[-1]))
+    rank_cores = [()] * ranks if shape.colocated else mine[shape.replicas :]
+    needs = [Need(1, gpus, cores) for cores in (*mine[: shape.replicas], *rank_cores)]
     transport = RayTransport(address, gpus=_gpus_here() if gpus else 0)
     try:
         transport.require(needs)
@@ -67,7 +69,9 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
         trainer = TrainerStart(model, spec.engine, spec.trainer, spec.seed)
         channel = None if spec.weights_folder is None else ByFiles(spec.weights_folder)
         recipes = Recipes(
-            [Recipe(engine, need) for need in needs[:-1]], Recipe(trainer, needs[-1]), channel
+            [Recipe(engine, need) for need in needs[: shape.replicas]],
+            [Recipe(trainer, need) for need in needs[shape.replicas :]],
+            channel,
         )
         return ActorWorld(
             transport,
@@ -124,7 +128,8 @@ def start_replica(spec: RunSpec, path: Path) -> Engine:
 
 @dataclass(frozen=True)
 class TrainerStart:
-    """What makes a trainer, in whatever process. model: its folder, or its name on the hub."""
+    """What makes a trainer, or one of its ranks (it is an `engine.actors.trainer.RankStart`), in
+    whatever process. model: its folder, or its name on the hub."""
 
     model: Path | str
     engine: EngineSection
@@ -133,12 +138,34 @@ class TrainerStart:
 
     def __call__(self) -> Trainer:
         """The trainer. Raises ScenarioError where its model cannot be loaded."""
+        model = self._loaded()
+        from engine.trainer.trainer import Trainer as TorchTrainer
+
+        return TorchTrainer(model, self.trainer)
+
+    def meet(self) -> Any:
+        """What rank 0 opens for the others."""
+        from engine.trainer.sharded import Meeting
+
+        return Meeting()
+
+    def join(self, rank: Rank, place: Any) -> Trainer:
+        """One rank, with its part of the model. Raises ScenarioError where that cannot be loaded,
+        RankLostError where another rank does not come."""
+        model = self._loaded()
+        from engine.trainer import sharded
+        from engine.trainer.trainer import Trainer as TorchTrainer
+
+        sharded.join(place, rank.number, rank.count, self.engine.device)
+        ranks = sharded.Sharded(model, self.engine.device)
+        return TorchTrainer(model, self.trainer, ranks)
+
+    def _loaded(self) -> Any:
+        """The model, on its device."""
         prepare(local_files=not isinstance(self.model, str))
         import torch
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging as transformers_logging
-
-        from engine.trainer.trainer import Trainer as TorchTrainer
 
         path = _folder(self.model)
         torch.manual_seed(self.seed)
@@ -156,7 +183,7 @@ class TrainerStart:
         finally:
             if shown:
                 bars.enable_progress_bar()
-        return TorchTrainer(model, self.trainer)
+        return model
 
 
 @dataclass(frozen=True)

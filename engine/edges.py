@@ -209,6 +209,15 @@ class Engine(Protocol):
         Needs an idle engine."""
         ...
 
+    def sleep(self) -> None:
+        """Gives the memory of its device to others until `wake`; needs an idle engine, which keeps
+        its weights. Only of one that was started for it."""
+        ...
+
+    def wake(self) -> None:
+        """Takes its memory back."""
+        ...
+
     def shutdown(self) -> None:
         """Ends it and frees its memory. A second call does nothing."""
         ...

@@ -49,7 +49,7 @@ class EngineWorld:
     """A `simulator.world.World` of one engine and one trainer.
 
     task: prompts and rewards. seed: see `engine.responses.Responses`. clock_s: what the clock
-    starts from.
+    starts from. sleeps: whether the engine gives up its memory while the trainer works.
 
     Raises EngineError where the engine or a reward function fails, RunError where the trainer does
     or where a verb is called that the state of the world forbids.
@@ -58,7 +58,14 @@ class EngineWorld:
     name = "engine"
 
     def __init__(
-        self, replica: Engine, trainer: Trainer, task: Task, seed: int, clock_s: float = 0.0
+        self,
+        replica: Engine,
+        trainer: Trainer,
+        task: Task,
+        seed: int,
+        clock_s: float = 0.0,
+        *,
+        sleeps: bool = False,
     ) -> None:
         self.shape = replace(SHAPE, slots=replica.limits.max_seqs)
         self.log = EngineLog()
@@ -72,6 +79,7 @@ class EngineWorld:
         self._sync_asked = False
         self._updates = 0
         self._sample: list[list[int]] = []
+        self._sleeps, self._asleep = sleeps, False
 
     @property
     def now_s(self) -> float:
@@ -95,6 +103,7 @@ class EngineWorld:
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
         """Queues rollouts in the engine, of which there is one; the next iteration sees them."""
+        self._wake()
         for rollout in rollouts:
             if rollout.key in self._flying:
                 raise RunError(f"{rollout} is already in flight")
@@ -159,6 +168,7 @@ class EngineWorld:
         return []
 
     def _train(self, batch: TrainBatch, layout: Layout) -> Event:
+        switch = self._fall_asleep()
         start_s = self.now_s
         try:
             metrics = self._trainer.step(
@@ -173,9 +183,28 @@ class EngineWorld:
         self.log.updates.append((batch.step, metrics))
         longest = self._replica.limits.max_model_len - 1  # the check samples one token more
         self._sample = self._responses.sample(batch, longest)
-        return Trained(batch.step, phases(metrics, start_s, self.now_s))
+        return Trained(batch.step, (*switch, *phases(metrics, start_s, self.now_s)))
+
+    def _fall_asleep(self) -> tuple[Phase, ...]:
+        """Has the engine make room for the trainer; what that took."""
+        if not self._sleeps or self._asleep:
+            return ()
+        start_s = self.now_s
+        self._replica.sleep()
+        self._asleep = True
+        return (Phase("switch", start_s, self.now_s),)
+
+    def _wake(self) -> tuple[Phase, ...]:
+        """The way back."""
+        if not self._asleep:
+            return ()
+        start_s = self.now_s
+        self._replica.wake()
+        self._asleep = False
+        return (Phase("switch", start_s, self.now_s),)
 
     def _sync(self) -> Event:
+        switch = self._wake()
         start_s = self.now_s
         self._desk.load(self._trainer.weights(), self._updates)
         loaded_s = self.now_s
@@ -183,7 +212,7 @@ class EngineWorld:
             difference = check_sync(self._replica, self._trainer, self._sample)
             self.log.sync_differences.append(difference)
             self.log.sync_check_s.append(self.now_s - loaded_s)
-        return Synced((Phase("sync", start_s, self.now_s),))
+        return Synced((*switch, Phase("sync", start_s, self.now_s)))
 
     def close(self) -> None:
         """Ends the engine."""

@@ -31,6 +31,21 @@ class Need:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+def without_place(needs: Sequence[Need], machines: Sequence[tuple[float, float]]) -> Need | None:
+    """An actor that finds no machine when all are there at once; None where each does. machines:
+    GPUs and CPUs of each. The largest choose first, and take the first machine with room."""
+    free = [list(machine) for machine in machines]
+    for need in sorted(needs, key=lambda one: (-one.gpus, -one.cpus)):
+        for machine in free:
+            if need.gpus <= machine[0] and need.cpus <= machine[1]:
+                machine[0] -= need.gpus
+                machine[1] -= need.cpus
+                break
+        else:
+            return need
+    return None
+
+
 class Actor(Protocol):
     """A started actor, by which it is called."""
 

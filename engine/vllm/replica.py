@@ -54,6 +54,9 @@ class VllmReplica:
     stop_token_ids: what ends a response; None takes the model's own end tokens.
     enforce_eager: None compiles on a GPU, and not on a CPU.
     memory_fraction: share of the GPU's memory that vLLM may take, weights included.
+    tensor_parallel: devices that the model is spread over, the first ones that this process sees,
+        each with a worker process of its own.
+    sleeps: whether `sleep` is to free the GPU's memory.
     device: ``cuda:1`` for that GPU; None or one without a number is the first.
     stall_iterations: iterations without work, while rollouts wait, after which to give up.
     step_timeout_s: seconds after which a single iteration counts as hung (main thread only).
@@ -78,6 +81,8 @@ class VllmReplica:
         stop_token_ids: Sequence[int] | None = None,
         enforce_eager: bool | None = None,
         memory_fraction: float = 0.3,
+        tensor_parallel: int = 1,
+        sleeps: bool = False,
         device: str | None = None,
         local_files: bool = True,
         stall_iterations: int = 16,
@@ -112,6 +117,8 @@ class VllmReplica:
             seed=seed,
             enforce_eager=on_cpu if enforce_eager is None else enforce_eager,
             memory_fraction=memory_fraction,
+            tensor_parallel=tensor_parallel,
+            sleeps=sleeps,
         )
         with threads_kept(), quiet():
             self._engine = start(options, device)
@@ -261,6 +268,19 @@ class VllmReplica:
         found = self._prompt_log_probs(sequences)
         self._engine.reset_prefix_cache()  # later rollouts find none of their keys
         return found
+
+    def sleep(self) -> None:
+        """Free the GPU's memory until `wake`: the weights wait in host memory, what is cached is
+        forgotten. Raises EngineError while rollouts are in flight."""
+        self._check_alive()
+        if self._live:
+            raise EngineError("sleep needs an idle engine, but rollouts are in flight.")
+        self._guarded(lambda: self._engine.sleep(level=1), "falling asleep")
+
+    def wake(self) -> None:
+        """Take the memory back, weights included."""
+        self._check_alive()
+        self._guarded(self._engine.wake_up, "waking up")
 
     def shutdown(self) -> None:
         """End the engine and free its memory; the replica is of no use afterwards."""

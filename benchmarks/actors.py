@@ -145,8 +145,8 @@ def table(rounds: Sequence[Round]) -> list[str]:
     lines = [
         f"# Actors on two cores, {len(rounds)} rounds",
         "",
-        "Made by `python -m benchmarks.actors`, whose head says what each is. Medians of the rounds",
-        "and their ranges.",
+        "Made by `python -m benchmarks.actors`, whose head says what each is: medians of the",
+        "rounds, and their ranges.",
         "",
         "| what | target | measured |",
         "|---|---|--:|",

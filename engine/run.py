@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, field
@@ -184,7 +185,9 @@ def _run(
         with world.clock_stopped():
             world.keep_only(loop.outstanding)
             world.take_pulse(loop.next_step)
+            began_s = time.perf_counter()
             stage.save()
+            world.log.saving_s.append(time.perf_counter() - began_s)
 
     if resumed is None:
         if out is not None:
@@ -226,6 +229,7 @@ def _summary(spec: RunSpec, run: Run, log: EngineLog) -> dict[str, Any]:
         sync_log_prob_difference=max(log.sync_differences, default=float("nan")),
         sync_check_s=sum(log.sync_check_s),
         iterations=len(log.iterations),
+        saving_s=sum(log.saving_s),
         actors_lost=len(log.faults),
         rollouts_begun_again=sum(fault.rollouts for fault in log.faults),
     )
@@ -246,12 +250,14 @@ def _write(folder: Path, spec: RunSpec, real: RealRun, plot: bool) -> None:
     started = schema.ITERATIONS.names.index("start_s")
     rows = sorted(log.iterations.rows(), key=lambda row: float(row[started]))
     write_table(folder, schema.ITERATIONS, rows)  # of several replicas they come as they are told
-    if len(log.pulses) == len(real.run.steps) + 1:  # with overlap there is no moment for them
+    if log.pulses:
         write_table(folder, schema.PULSES, pulses)
     write_lines(folder, schema.UPDATES, updates)
     write_board(folder, real.run, log)
     write_json(folder / schema.PROVENANCE.name, provenance(spec.engine.device))
     if real.entries:
         write_lines(folder, schema.EVENTS, (entry.to_plain() for entry in real.entries))
+    if log.arrivals:
+        write_table(folder, schema.ARRIVALS, (astuple(arrival) for arrival in log.arrivals))
     if log.faults:
         write_table(folder, schema.FAULTS, (astuple(fault) for fault in log.faults))

@@ -206,6 +206,7 @@ def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
             "is true, but no trainer shares the replica's GPU: leave it out, or make "
             "cluster.placement colocated",
         )
+    _check_wire(cluster, engine)
     alone = cluster.replicas == 1 and cluster.placement == "colocated"
     if alone or not engine.device.startswith("cuda"):
         return
@@ -220,6 +221,23 @@ def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
             "several replicas that share their GPUs with the trainer are not supported; make it "
             "disaggregated",
         )
+
+
+def _check_wire(cluster: ClusterSection, engine: EngineSection) -> None:
+    """NCCL goes from the trainer's one GPU to those of others."""
+    if engine.weights_by != "nccl":
+        return
+    why = None
+    if not engine.device.startswith("cuda"):
+        why = f"engine.device is {engine.device}, which NCCL does not reach"
+    elif cluster.placement == "colocated":
+        why = "a replica that shares the trainer's GPU needs no wire"
+    elif (cluster.trainer_gpus or 1) > 1:
+        why = "a trainer of several ranks puts its weights together in the store"
+    elif engine.weights_folder is not None:
+        why = "engine.weights_folder has them go through files"
+    if why is not None:
+        raise ScenarioError("engine.weights_by", f"is nccl, but {why}; make it store")
 
 
 def _check_engine(engine: EngineSection, max_new_tokens: int) -> None:

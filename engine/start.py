@@ -20,6 +20,7 @@ from simulator.errors import ScenarioError
 from simulator.scenario.sections import EngineSection
 
 if TYPE_CHECKING:
+    from engine.actors.weights import Channel
     from engine.actors.world import ActorWorld
 
 
@@ -50,7 +51,6 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
     from engine.actors.machine import cores_here, shares
     from engine.actors.on_ray import LOCAL, RayTransport
     from engine.actors.transport import Need
-    from engine.actors.weights import ByFiles
     from engine.actors.world import ActorWorld, Recipes
 
     prepare(local_files=not isinstance(spec.model, str))
@@ -72,7 +72,7 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
         model = spec.model if isinstance(spec.model, str) and not here else path
         engine = EngineStart(model, spec.engine, spec.sampling, spec.seed, spec.memory_share, width)
         trainer = TrainerStart(model, spec.engine, spec.trainer, spec.seed)
-        channel = None if spec.weights_folder is None else ByFiles(spec.weights_folder)
+        channel = _channel(spec)
         recipes = Recipes(
             [Recipe(engine, need) for need in needs[:-1]], Recipe(trainer, needs[-1]), channel
         )
@@ -91,6 +91,16 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
     except BaseException:
         transport.close()
         raise
+
+
+def _channel(spec: RunSpec) -> Channel | None:
+    """How weights leave the trainer; None is the transport's store."""
+    from engine.actors.weights import ByFiles
+    from engine.actors.wire import ByWire
+
+    if spec.engine.weights_by == "nccl":
+        return ByWire()
+    return None if spec.weights_folder is None else ByFiles(spec.weights_folder)
 
 
 def start_task(spec: RunSpec) -> tuple[Task, Path]:
@@ -198,6 +208,7 @@ class EngineStart:
             memory_fraction=self.memory_share,
             tensor_parallel=self.width,
             sleeps=section.sleep,
+            transfer="nccl" if section.weights_by == "nccl" else None,
         )
 
 

@@ -107,7 +107,7 @@ class RayTransport:
             num_cpus=need.cpus,
             num_gpus=need.gpus,
             max_restarts=0,
-            concurrency_groups={"work": 1, "watch": 1},
+            concurrency_groups={"work": 1, "watch": 1, "wire": 1},
             **environment,
         )(kind)
         handle = remote.remote(*arguments)

@@ -24,6 +24,7 @@ def engine_options(
     memory_fraction: float,
     tensor_parallel: int = 1,
     sleeps: bool = False,
+    transfer: str | None = None,
 ) -> dict[str, Any]:
     """The arguments of vLLM's ``EngineArgs``; see `engine.vllm.replica.VllmReplica`."""
     options: dict[str, Any] = {
@@ -47,6 +48,8 @@ def engine_options(
     if tensor_parallel > 1:  # its workers are processes of this one, which has all of its devices
         options["tensor_parallel_size"] = tensor_parallel
         options["distributed_executor_backend"] = "mp"
+    if transfer is not None:
+        options["weight_transfer_config"] = {"backend": transfer}
     if sleeps:
         options["enable_sleep_mode"] = True
     if kv_tokens is not None:

@@ -120,6 +120,13 @@ class EngineSection(Options):
             "real engine's"
         ),
     ] = False
+    weights_by: Annotated[
+        Literal["store", "nccl"],
+        Doc(
+            "how weights go to replicas with GPUs of their own: through Ray's object store, or "
+            "from GPU to GPU by vLLM's weight transfer; the real engine's"
+        ),
+    ] = "store"
     weights_folder: Annotated[
         str | None,
         Doc(

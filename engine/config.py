@@ -19,7 +19,13 @@ from simulator.plan import Batch, Prompts, StepPlan
 from simulator.policies import check_policy, spell
 from simulator.policy import Chain
 from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import EngineSection, build_policies, overlapping, validate
+from simulator.scenario.scenario import (
+    EngineSection,
+    build_policies,
+    cluster_shape,
+    overlapping,
+    validate,
+)
 from simulator.scenario.sections import ClusterSection
 from simulator.world import ClusterShape
 
@@ -60,10 +66,8 @@ class RunSpec:
 
     @property
     def shape(self) -> ClusterShape:
-        """Its replicas, and its trainer of one device."""
-        cluster = self.cluster
-        colocated = cluster.placement == "colocated"
-        return ClusterShape(cluster.replicas, cluster.tensor_parallel, 1, colocated)
+        """Its replicas, and its trainer, of one device a rank."""
+        return cluster_shape(self.cluster)
 
     @property
     def memory_share(self) -> float:
@@ -172,12 +176,7 @@ def _check_cluster(cluster: ClusterSection) -> None:
             f"is {cluster.tensor_parallel}, but a replica that shares its devices with the trainer "
             "is one device: make it 1, or cluster.placement: disaggregated",
         )
-    trainer = cluster.replicas if cluster.trainer_gpus is None else cluster.trainer_gpus
-    if trainer != 1:
-        raise ScenarioError(
-            "cluster.trainer_gpus",
-            f"is {trainer}; the real trainer is one process on one device, so make it 1",
-        )
+    cluster_shape(cluster)  # refuses more ranks than the devices that they share
 
 
 def _check_streaming(plan: StepPlan, trainer: TrainerConfig) -> None:
@@ -232,7 +231,7 @@ def _check_wire(cluster: ClusterSection, engine: EngineSection) -> None:
         why = f"engine.device is {engine.device}, which NCCL does not reach"
     elif cluster.placement == "colocated":
         why = "a replica that shares the trainer's GPU needs no wire"
-    elif (cluster.trainer_gpus or 1) > 1:
+    elif cluster_shape(cluster).trainer_gpus > 1:
         why = "a trainer of several ranks puts its weights together in the store"
     elif engine.weights_folder is not None:
         why = "engine.weights_folder has them go through files"
@@ -293,20 +292,12 @@ def _check_here(name: str, cluster: ClusterSection) -> None:
         raise ScenarioError(field, f"is {name}, but torch sees {seen} here; make it cpu")
     if on_cpu:
         raise ScenarioError(field, f"is {name}, but the vLLM here is built for CPUs")
-    if (asked := _gpus(cluster)) > count:
+    if (asked := cluster_shape(cluster).gpus) > count:
         raise ScenarioError(
             "cluster.replicas",
             f"with tensor_parallel and trainer_gpus this takes {asked} GPUs, but torch sees "
             f"{count} here; ask for fewer, or give --ray a cluster that has them",
         )
-
-
-def _gpus(cluster: ClusterSection) -> int:
-    """That it takes in all."""
-    replicas = cluster.replicas * cluster.tensor_parallel
-    if cluster.placement == "colocated":
-        return replicas
-    return replicas + (cluster.trainer_gpus or 1)
 
 
 def trainer_config(

@@ -370,7 +370,8 @@ class Trainer(Protocol):
         shared_prefix: the layout; the update is the same. mask_before_version: tokens of earlier
         versions are left out of the loss. final: False for a part of the batch, whose gradients are
         kept until the part that is. Raises RunError, RuntimeError or ValueError with the
-        weights, the optimiser and every random state as they were.
+        weights, the optimiser and every random state as they were; any method of a trainer over
+        several ranks RankLostError, after which it is of no further use.
         """
         ...
 
@@ -392,5 +393,6 @@ class Trainer(Protocol):
         ...
 
     def load_state(self, state: TrainerState) -> None:
-        """Goes on from a `state`. Raises ValueError for one of another model or optimiser."""
+        """Goes on from a `state`, which it leaves as it is. Raises ValueError for one of another
+        model or optimiser."""
         ...

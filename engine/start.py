@@ -20,6 +20,7 @@ from simulator.errors import ScenarioError
 from simulator.scenario.sections import EngineSection
 
 if TYPE_CHECKING:
+    from engine.actors.trainer import Rank
     from engine.actors.weights import Channel
     from engine.actors.world import ActorWorld
 
@@ -58,11 +59,13 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
     width = shape.gpus_per_replica  # of one machine, as is all that an actor has
     here = address in (None, LOCAL)
     # On a GPU the cores are for whoever needs them; elsewhere they are another machine's.
-    actors = shape.replicas * width + (not shape.colocated)
+    ranks = shape.trainer_gpus
+    actors = shape.replicas * width + (0 if shape.colocated else ranks)
     mine = shares(cores_here(), actors) if here and not gpus else [()] * actors
     own = [sum(mine[at * width : (at + 1) * width], ()) for at in range(shape.replicas)]
+    rank_cores = [()] * ranks if shape.colocated else mine[shape.replicas * width :]
     needs = [Need(width, gpus * width, cores) for cores in own]
-    needs.append(Need(1, gpus, () if shape.colocated else mine[-1]))
+    needs += [Need(1, gpus, cores) for cores in rank_cores]
     transport = RayTransport(address, gpus=_gpus_here() if gpus else 0)
     try:
         transport.require(needs)
@@ -74,7 +77,9 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
         trainer = TrainerStart(model, spec.engine, spec.trainer, spec.seed)
         channel = _channel(spec)
         recipes = Recipes(
-            [Recipe(engine, need) for need in needs[:-1]], Recipe(trainer, needs[-1]), channel
+            [Recipe(engine, need) for need in needs[: shape.replicas]],
+            [Recipe(trainer, need) for need in needs[shape.replicas :]],
+            channel,
         )
         return ActorWorld(
             transport,
@@ -141,7 +146,8 @@ def start_replica(spec: RunSpec, path: Path) -> Engine:
 
 @dataclass(frozen=True)
 class TrainerStart:
-    """What makes a trainer, in whatever process. model: its folder, or its name on the hub."""
+    """What makes a trainer, or one of its ranks (it is an `engine.actors.trainer.RankStart`), in
+    whatever process. model: its folder, or its name on the hub."""
 
     model: Path | str
     engine: EngineSection
@@ -150,12 +156,34 @@ class TrainerStart:
 
     def __call__(self) -> Trainer:
         """The trainer. Raises ScenarioError where its model cannot be loaded."""
+        model = self._loaded()
+        from engine.trainer.trainer import Trainer as TorchTrainer
+
+        return TorchTrainer(model, self.trainer)
+
+    def meet(self) -> Any:
+        """What rank 0 opens for the others."""
+        from engine.trainer.sharded import Meeting
+
+        return Meeting()
+
+    def join(self, rank: Rank, place: Any) -> Trainer:
+        """One rank, with its part of the model. Raises ScenarioError where that cannot be loaded,
+        RankLostError where another rank does not come."""
+        model = self._loaded()
+        from engine.trainer import sharded
+        from engine.trainer.trainer import Trainer as TorchTrainer
+
+        sharded.join(place, rank.number, rank.count, self.engine.device)
+        ranks = sharded.Sharded(model, self.engine.device)
+        return TorchTrainer(model, self.trainer, ranks)
+
+    def _loaded(self) -> Any:
+        """The model, on its device."""
         prepare(local_files=not isinstance(self.model, str))
         import torch
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging as transformers_logging
-
-        from engine.trainer.trainer import Trainer as TorchTrainer
 
         path = _folder(self.model)
         torch.manual_seed(self.seed)
@@ -173,7 +201,7 @@ class TrainerStart:
         finally:
             if shown:
                 bars.enable_progress_bar()
-        return TorchTrainer(model, self.trainer)
+        return model
 
 
 @dataclass(frozen=True)

@@ -53,10 +53,11 @@ _SHORT_PASSES = 5  # of a pulse
 
 @dataclass(frozen=True, slots=True)
 class Recipes:
-    """How the actors are made. channel: how weights leave the trainer; None is the object store."""
+    """How the actors are made. trainer: of each rank. channel: how weights leave the trainer; None
+    is the object store."""
 
     replicas: Sequence[Recipe]
-    trainer: Recipe
+    trainer: Sequence[Recipe]
     channel: Channel | None = None
 
 

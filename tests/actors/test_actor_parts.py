@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from actor_fakes import StartEngine
+from actor_fakes import StartEngine, StartRank
 from actor_threads import ThreadTransport
 
-from engine.actors import fleet
+from engine.actors import fleet, updates
 from engine.actors.fleet import Fleet, Recipe
 from engine.actors.machine import cores_here, machine_name, shares
 from engine.actors.on_ray import RayTransport
 from engine.actors.transport import Need, without_place
+from engine.actors.updates import Updates
 from engine.actors.weights import ByFiles, ByStore, Packed, unpack
 from engine.errors import EngineError
 
@@ -81,6 +82,13 @@ def test_another_version_on_a_node_is_refused(monkeypatch: pytest.MonkeyPatch) -
     transport.wait(replicas.polls, 10.0)
     with pytest.raises(EngineError, match=r"other versions than this process: .*not rollcast 9"):
         list(replicas.receive(replicas.polls))
+
+
+def test_a_rank_with_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Updates(ThreadTransport(), [Recipe(StartRank())] * 2)
+    monkeypatch.setattr(updates, "versions", lambda: (("rollcast", "9.9"),))
+    with pytest.raises(EngineError, match="the trainer has other versions"):
+        trainer.require_started()
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from simulator.world import ClusterShape
 def make(replicas: int = 2) -> Home:
     transport = ThreadTransport()
     recipes = Recipes(
-        [Recipe(StartWired())] * replicas, Recipe(StartTrainer(1e-5, None, True)), ThreadWire()
+        [Recipe(StartWired())] * replicas, [Recipe(StartTrainer(1e-5, None, True))], ThreadWire()
     )
     shape = ClusterShape(replicas, 1, 1, colocated=False)
     return Home(ActorWorld(transport, recipes, shape, FakeTask(CAP), 3), transport)

@@ -58,12 +58,15 @@ class Tempo:
 
 def by_step(run: RunFolder) -> FloatArray | None:
     """The run's pulse around each step, short and long, seconds, shape (steps, 2): the mean of the
-    `MOOD` + 1 nearest, half of them before the step. Not the median: a machine that is now and then
+    `MOOD` + 1 nearest, half of them before the step; where there is none between two steps, the
+    nearest counts in its place. Not the median: a machine that is now and then
     busy with something else is slower for it."""
     table = run.pulses
     if table is None:
         return None
-    beats = np.column_stack([table["short_s"], table["long_s"]])
+    asked = np.arange(len(run.steps["step"]) + 1)
+    nearest = np.abs(asked[:, None] - table["steps_done"][None, :]).argmin(axis=1)
+    beats = np.column_stack([table["short_s"], table["long_s"]])[nearest]
     padded = np.pad(beats, ((MOOD // 2, MOOD // 2), (0, 0)), mode="edge")
     windows = np.lib.stride_tricks.sliding_window_view(padded, MOOD + 1, axis=0)
     return np.asarray(windows.mean(axis=-1))

@@ -19,7 +19,7 @@ from engine.edges import Beat
 from engine.log import EngineLog
 from simulator.errors import RunError
 from simulator.rollout import Rollout
-from simulator.world import Ended, Event, TrainBatch, Trained, TrainGroup, World
+from simulator.world import Ended, TrainBatch, Trained, TrainGroup, World
 
 ROUNDS = 10
 

@@ -23,10 +23,13 @@ LEAST_ROUNDS = 5
 
 @dataclass(frozen=True)
 class Slower:
-    """How many times as long something takes beside another actor; shape (rounds,) each."""
+    """How many times as long something takes beside another actor; shape (rounds,) each. The
+    pulses are the machine's, which an overlapping run takes beside a replica that works."""
 
     iterations: FloatArray
     updates: FloatArray
+    short_pulses: FloatArray
+    long_pulses: FloatArray
 
     @classmethod
     def of(cls, rounds: Sequence[Mapping[str, Any]]) -> Slower:
@@ -34,9 +37,12 @@ class Slower:
         found = [row for row in rounds if row["iterations"] and row["update_alone_s"]]
         if len(found) < LEAST_ROUNDS:
             raise ScenarioError("--probe", f"fewer than {LEAST_ROUNDS} rounds of beside")
+        pulses = [(row["pulse_beside"], row["pulse_alone"]) for row in found]
         return cls(
             np.array([row["iterations_beside_s"] / row["iterations_alone_s"] for row in found]),
             np.array([row["update_beside_s"] / row["update_alone_s"] for row in found]),
+            np.array([beside["short_s"] / alone["short_s"] for beside, alone in pulses]),
+            np.array([beside["long_s"] / alone["long_s"] for beside, alone in pulses]),
         )
 
 

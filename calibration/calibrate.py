@@ -116,6 +116,9 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     tempo = Tempo.of_runs(runs)
     pulses = [_pulses(run, tempo) for run in runs]
     probed = None if probe is None else read_probe(probe, runs[0], tempo)
+    slower = None if probed is None else probed.slower
+    if tempo is not None and slower is not None:
+        tempo = tempo.beside(slower)
     samples = iterations.collect(runs, pulses)
     bursts, shapes = (None, None) if probed is None else (probed.iterations, probed.updates)
     of_iterations = iterations.fit_iterations(samples, bursts)
@@ -136,7 +139,6 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     middle = {name: of_rest * float(np.median(seconds)) for name, seconds in rest.items()}
     apart, apart_errors = None, None
     if runs[0].of_actors:
-        slower = None if probed is None else probed.slower
         apart, apart_errors = actors.costs(runs, rest, pulses, slower)
     return Fitted(
         {

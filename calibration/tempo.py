@@ -8,11 +8,12 @@ be judged at that pulse: what is left of its error is the model's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
 
+from calibration.actors import Slower
 from calibration.folder import RunFolder
 from calibration.robust import MOOD, FloatArray
 from simulator.options import POSITIVE, read
@@ -21,10 +22,14 @@ from simulator.options import POSITIVE, read
 @dataclass(frozen=True)
 class Tempo:
     """The pulse that costs are stated at. short_s: what an iteration is compared with, and all that
-    is launched rather than computed; long_s: what an update is."""
+    is launched rather than computed; long_s: what an update is. short_beside, long_beside: how many
+    times as long each is beside a replica that works, as in runs in which rollouts and updates
+    overlap: that is no sign of a slower machine."""
 
     short_s: Annotated[float, POSITIVE]
     long_s: Annotated[float, POSITIVE]
+    short_beside: Annotated[float, POSITIVE] = 1.0
+    long_beside: Annotated[float, POSITIVE] = 1.0
 
     @classmethod
     def of_runs(cls, runs: Sequence[RunFolder]) -> Tempo | None:
@@ -35,6 +40,12 @@ class Tempo:
             return None
         short_s, long_s = np.exp(np.log(known).mean(axis=0)).tolist()
         return cls(short_s, long_s)
+
+    def beside(self, slower: Slower) -> Tempo:
+        """The same, with what a probe says of pulses beside a replica."""
+        medians = (np.median(each) for each in (slower.short_pulses, slower.long_pulses))
+        short, long = (max(float(median), 1.0) for median in medians)
+        return replace(self, short_beside=short, long_beside=long)
 
     @classmethod
     def from_mapping(cls, spec: object, field: str) -> Tempo | None:
@@ -53,7 +64,11 @@ class Tempo:
         """The pulse around each step of ``run`` over this one, shape (steps, 2); None where the run
         has none."""
         pulses = by_step(run)
-        return None if pulses is None else self.ratios(*pulses.T)
+        if pulses is None:
+            return None
+        if run.overlaps:
+            pulses = pulses / [self.short_beside, self.long_beside]
+        return self.ratios(*pulses.T)
 
 
 def by_step(run: RunFolder) -> FloatArray | None:

@@ -34,8 +34,8 @@ def scenario(
 ) -> Scenario:
     costs = {
         "iteration_s": ITERATION_S, "per_rollout_s": 0.0, "per_context_token_s": 0.0,
-        "per_prefill_token_s": 0.0, "train_per_token_s": 0.0, "train_fixed_s": UPDATE_S, "train_per_rollout_s": per_rollout_s,
-        "sync_s": SYNC_S, "actors": actors,
+        "per_prefill_token_s": 0.0, "train_per_token_s": 0.0, "train_fixed_s": UPDATE_S,
+        "train_per_rollout_s": per_rollout_s, "sync_s": SYNC_S, "actors": actors,
     }  # fmt: skip
     lengths = {
         "family": "lognormal",

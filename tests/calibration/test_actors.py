@@ -51,7 +51,7 @@ def rounds(count: int = 8) -> list[dict[str, Any]]:
     found = []
     for _ in range(count):
         noise = np.exp(0.02 * rng.normal(size=4))
-        alone = {name: seconds for name, seconds in PULSE.items()}
+        alone = dict(PULSE)
         found.append(
             {
                 "iterations": 200,

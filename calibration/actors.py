@@ -24,12 +24,11 @@ LEAST_ROUNDS = 5
 @dataclass(frozen=True)
 class Slower:
     """How many times as long something takes beside another actor; shape (rounds,) each. The
-    pulses are the machine's, which an overlapping run takes beside a replica that works."""
+    pulses are the machine's long ones, which an overlapping run takes beside a replica."""
 
     iterations: FloatArray
     updates: FloatArray
-    short_pulses: FloatArray
-    long_pulses: FloatArray
+    pulses: FloatArray
 
     @classmethod
     def of(cls, rounds: Sequence[Mapping[str, Any]]) -> Slower:
@@ -41,7 +40,6 @@ class Slower:
         return cls(
             np.array([row["iterations_beside_s"] / row["iterations_alone_s"] for row in found]),
             np.array([row["update_beside_s"] / row["update_alone_s"] for row in found]),
-            np.array([beside["short_s"] / alone["short_s"] for beside, alone in pulses]),
             np.array([beside["long_s"] / alone["long_s"] for beside, alone in pulses]),
         )
 

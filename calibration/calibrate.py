@@ -118,7 +118,7 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     probed = None if probe is None else read_probe(probe, runs[0], tempo)
     slower = None if probed is None else probed.slower
     if tempo is not None and slower is not None:
-        tempo = tempo.beside(slower)
+        tempo = tempo.with_pulses_beside(slower)
     samples = iterations.collect(runs, pulses)
     bursts, shapes = (None, None) if probed is None else (probed.iterations, probed.updates)
     of_iterations = iterations.fit_iterations(samples, bursts)

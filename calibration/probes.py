@@ -72,7 +72,8 @@ def _slower(row: Mapping[str, Any], tempo: Tempo | None) -> tuple[float, float]:
     if tempo is None:
         return 1.0, 1.0
     pulse = row["pulse"]
-    return pulse["short_s"] / tempo.short_s, pulse["long_s"] / tempo.long_s
+    [[short, long]] = tempo.ratios(np.array([pulse["short_s"]]), np.array([pulse["long_s"]]))
+    return float(short), float(long)
 
 
 def _update(row: Mapping[str, Any], packed: Packing, tempo: Tempo | None) -> Update:

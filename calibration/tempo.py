@@ -22,14 +22,15 @@ from simulator.options import POSITIVE, read
 @dataclass(frozen=True)
 class Tempo:
     """The pulse that costs are stated at. short_s: what an iteration is compared with, and all that
-    is launched rather than computed; long_s: what an update is. short_beside, long_beside: how many
-    times as long each is beside a replica that works, as in runs in which rollouts and updates
-    overlap: that is no sign of a slower machine."""
+    is launched rather than computed; long_s: what an update is. of_actors: of processes of their
+    own, whose short pulse is disturbed by what else wakes up at a weight sync; the long one stands
+    for both. beside: how many times as long that is beside a replica that works, as in runs in
+    which rollouts and updates overlap: that is no sign of a slower machine."""
 
     short_s: Annotated[float, POSITIVE]
     long_s: Annotated[float, POSITIVE]
-    short_beside: Annotated[float, POSITIVE] = 1.0
-    long_beside: Annotated[float, POSITIVE] = 1.0
+    of_actors: bool = False
+    beside: Annotated[float, POSITIVE] = 1.0
 
     @classmethod
     def of_runs(cls, runs: Sequence[RunFolder]) -> Tempo | None:
@@ -39,13 +40,11 @@ class Tempo:
         if len(known) < len(runs):
             return None
         short_s, long_s = np.exp(np.log(known).mean(axis=0)).tolist()
-        return cls(short_s, long_s)
+        return cls(short_s, long_s, any(run.of_actors for run in runs))
 
-    def beside(self, slower: Slower) -> Tempo:
+    def with_pulses_beside(self, slower: Slower) -> Tempo:
         """The same, with what a probe says of pulses beside a replica."""
-        medians = (np.median(each) for each in (slower.short_pulses, slower.long_pulses))
-        short, long = (max(float(median), 1.0) for median in medians)
-        return replace(self, short_beside=short, long_beside=long)
+        return replace(self, beside=max(float(np.median(slower.pulses)), 1.0))
 
     @classmethod
     def from_mapping(cls, spec: object, field: str) -> Tempo | None:
@@ -58,7 +57,8 @@ class Tempo:
 
     def ratios(self, short_s: FloatArray, long_s: FloatArray) -> FloatArray:
         """Pulses over this one: short, long; shape (n, 2), above 1 where the machine is slower."""
-        return np.column_stack([short_s / self.short_s, long_s / self.long_s])
+        long = long_s / self.long_s
+        return np.column_stack([long if self.of_actors else short_s / self.short_s, long])
 
     def of(self, run: RunFolder) -> FloatArray | None:
         """The pulse around each step of ``run`` over this one, shape (steps, 2); None where the run
@@ -66,9 +66,7 @@ class Tempo:
         pulses = by_step(run)
         if pulses is None:
             return None
-        if run.overlaps:
-            pulses = pulses / [self.short_beside, self.long_beside]
-        return self.ratios(*pulses.T)
+        return self.ratios(*pulses.T) / (self.beside if run.overlaps else 1.0)
 
 
 def by_step(run: RunFolder) -> FloatArray | None:

@@ -88,6 +88,10 @@ class Desk:
         """Whether anything is in flight."""
         return bool(self._flights)
 
+    def has(self, key: Key) -> bool:
+        """Whether a rollout is in flight on the engine."""
+        return request_name(key) in self._flights
+
     def submit(self, order: Order) -> None:
         """Queues a rollout; the next iteration sees it."""
         self.engine.submit(

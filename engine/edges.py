@@ -225,12 +225,15 @@ class SampledRollout:
     log_probs: the log-probability with which each token was sampled, by the version that did it.
     versions: the weight version that made each token, never falling.
     reward: its (shaped) reward.
+    observed: whether each token was put there by the rollout's environment, and not sampled; such
+        tokens do not count in the loss. Empty where none was.
     """
 
     response: Sequence[int]
     log_probs: Sequence[float]
     versions: Sequence[int]
     reward: float
+    observed: Sequence[bool] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +261,8 @@ class TrainMetrics:
     clip_fraction: trained tokens whose clipped term is the binding one.
     mean_ratio: importance ratio (new over old probability) of trained tokens.
     rollouts: those trained on, without the groups that the loss leaves out.
-    masked_tokens: response tokens that were too old to count in the loss.
+    masked_tokens: response tokens that were too old to count in the loss; what environments said is
+        not among them.
     computed_tokens, padding_tokens: fed to the model with gradient in one pass over the batch.
     updates: optimiser steps; 0 where no token was left to train on.
     peak_bytes: of the CUDA device during the step; None elsewhere.

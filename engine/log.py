@@ -101,6 +101,18 @@ class Arrival:
     end_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call of a rollout's environment that brought no answer: when it was over, whose it was,
+    after which turn, and why."""
+
+    at_s: float
+    group: int
+    index: int
+    turn: int
+    reason: str
+
+
 @dataclass(slots=True)
 class EngineLog:
     """iterations: the engine's. updates: ``(step, what the trainer reports)``. sync_differences:
@@ -108,7 +120,7 @@ class EngineLog:
     weight sync; sync_check_s: what finding it cost. pulses: ``(steps done, the machine's pulse)``,
     outside the run's clock, or beside a weight sync. arrivals: of weights, where replicas have
     processes of their own. saving_s: what each look between two steps took, saving included, on the
-    run's clock or not. faults: actors lost, in order."""
+    run's clock or not. faults: actors lost, in order. failures: of environments."""
 
     iterations: Iterations = field(default_factory=Iterations)
     updates: list[tuple[int, TrainMetrics]] = field(default_factory=list)
@@ -118,6 +130,7 @@ class EngineLog:
     arrivals: list[Arrival] = field(default_factory=list)
     saving_s: list[float] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
 
 
 _LISTS: Mapping[str, Any] = {
@@ -128,6 +141,7 @@ _LISTS: Mapping[str, Any] = {
     "arrivals": list[Arrival],
     "saving_s": list[float],
     "faults": list[Fault],
+    "failures": list[Failure],
 }
 
 

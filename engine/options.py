@@ -225,7 +225,11 @@ class TaskSpec(Options):
         None
     )
     reward: Annotated[
-        str, Doc("package.module:function that judges a response, for a task of your own")
+        str,
+        Doc(
+            "package.module:function that judges a response, its file beside the scenario or on "
+            "the Python path, for a task of your own"
+        ),
     ] = ""
     chat: Annotated[
         bool, Doc("whether prompts go through the chat template, for a task of your own")

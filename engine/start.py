@@ -101,6 +101,7 @@ def start_task(spec: RunSpec) -> tuple[Task, Path]:
             max_new_tokens=spec.max_new_tokens,
             chat=task.chat,
             reward_timeout_s=task.reward_timeout_s,
+            folder=spec.raw.modules,
         )
         return own, model
     from engine.tasks.collatz import LOG_SD, CollatzTask

@@ -7,16 +7,20 @@ and `EngineWorld.wait` does it, one engine iteration, update or sync at a time.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
+from engine.clock import WallClock
 from engine.desk import Desk, Landed
 from engine.edges import Engine, Trainer, TrainerState, TrainMetrics
+from engine.environments.threads import Runner, Threads
 from engine.errors import sentence
 from engine.log import EngineLog
 from engine.responses import Responses, Tokens
+from engine.sessions import Sessions, TurnRules
 from engine.sync_check import check_sync
 from engine.tasks.base import Task
 from simulator.errors import RunError
@@ -45,11 +49,29 @@ class WorldState:
     trainer: TrainerState
 
 
+class Clock(Protocol):
+    """What a world goes by, seconds."""
+
+    @property
+    def now_s(self) -> float:
+        """What it shows."""
+        ...
+
+    def set(self, now_s: float) -> None:
+        """Has it show ``now_s`` from here on."""
+        ...
+
+    def stopped(self) -> AbstractContextManager[None]:
+        """The enclosed code takes no time."""
+        ...
+
+
 class EngineWorld:
     """A `simulator.world.World` of one engine and one trainer.
 
-    task: prompts and rewards. seed: see `engine.responses.Responses`. clock_s: what the clock
-    starts from.
+    task: prompts and rewards. seed: see `engine.responses.Responses`. clock: what it goes by; None
+    is the wall's. turns: of rollouts that have several; None where they have one. runner: does what
+    their environments have to do; None is threads.
 
     Raises EngineError where the engine or a reward function fails, RunError where the trainer does
     or where a verb is called that the state of the world forbids.
@@ -58,14 +80,26 @@ class EngineWorld:
     name = "engine"
 
     def __init__(
-        self, replica: Engine, trainer: Trainer, task: Task, seed: int, clock_s: float = 0.0
+        self,
+        replica: Engine,
+        trainer: Trainer,
+        task: Task,
+        seed: int,
+        clock: Clock | None = None,
+        turns: TurnRules | None = None,
+        runner: Runner | None = None,
     ) -> None:
-        self.shape = replace(SHAPE, slots=replica.limits.max_seqs)
         self.log = EngineLog()
+        self._clock: Clock = WallClock() if clock is None else clock
         self._replica = replica
         self._trainer = trainer
         self._responses = Responses(task, seed)
-        self._zero = time.perf_counter() - clock_s
+        self._sessions = None
+        if turns is not None:
+            now, failed = lambda: self.now_s, lambda failure: self.log.failures.append(failure)
+            self._sessions = Sessions(turns, self._responses, now, failed, runner or Threads())
+        environments = None if turns is None else turns.spec.slots
+        self.shape = shape_of(replica.limits.max_seqs, environments)
         self._desk = Desk(replica, lambda: self.now_s)
         self._flying: dict[Key, Rollout] = {}
         self._update: tuple[TrainBatch, Layout] | None = None
@@ -76,16 +110,11 @@ class EngineWorld:
     @property
     def now_s(self) -> float:
         """Wall-clock seconds since the run began; interruptions and saving left out."""
-        return time.perf_counter() - self._zero
+        return self._clock.now_s
 
-    @contextmanager
-    def clock_stopped(self) -> Iterator[None]:
+    def clock_stopped(self) -> AbstractContextManager[None]:
         """The enclosed code takes no time of the run."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._zero += time.perf_counter() - began
+        return self._clock.stopped()
 
     def tokens(self, rollout: Rollout) -> Tokens:
         """What a rollout that is neither in flight nor trained is made of. Raises KeyError."""
@@ -94,12 +123,18 @@ class EngineWorld:
     # Rollouts
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
-        """Queues rollouts in the engine, of which there is one; the next iteration sees them."""
+        """Queues rollouts in the engine, of which there is one; the next iteration sees them. One
+        whose environment is to answer first waits for that."""
         for rollout in rollouts:
             if rollout.key in self._flying:
                 raise RunError(f"{rollout} is already in flight")
-            self._desk.submit(self._responses.order(rollout))
             self._flying[rollout.key] = rollout
+            if self._sessions is None:
+                self._desk.submit(self._responses.order(rollout))
+                continue
+            session = self._sessions.open(rollout)
+            if self._sessions.next_leg(session) == "model":
+                self._desk.submit(self._sessions.order(session))
 
     def foresee(self, rollout: Rollout) -> None:
         """Nobody knows here."""
@@ -111,10 +146,25 @@ class EngineWorld:
         for key in wanted:
             if key not in self._flying:
                 raise RunError(f"rollout {key} is not in flight and cannot be aborted")
-        return self._land(self._desk.abort(wanted))
+        computed = [key for key in wanted if self._desk.has(key)]
+        stays = self._land(self._desk.abort(computed), for_good)
+        if self._sessions is not None:
+            for key in sorted({*wanted}.difference(computed)):
+                del self._flying[key]
+                stays.append(self._sessions.aborted_away(key, for_good))
+        return sorted(stays, key=lambda stay: stay.key)
 
-    def _land(self, landed: Sequence[Landed]) -> list[Stay]:
-        return [self._responses.land(self._flying.pop(one.key), one, 0) for one in landed]
+    def _land(self, landed: Sequence[Landed], for_good: bool = False) -> list[Stay]:
+        stays = []
+        for one in landed:
+            if self._sessions is None:
+                stay = self._responses.land(self._flying[one.key], one, 0)
+            else:
+                stay = self._sessions.landed(one, 0, for_good=for_good)
+            if stay.ending != "turn":
+                del self._flying[one.key]
+            stays.append(stay)
+        return stays
 
     def _iterate(self) -> list[Event]:
         """One engine iteration, and the rewards of what it finished."""
@@ -122,6 +172,18 @@ class EngineWorld:
         if turn is not None:
             self.log.iterations.add(turn.version, turn.start_s, turn.measured)
         return [Ended(stay) for stay in self._land(landed)]
+
+    def _settle(self) -> list[Event]:
+        """Goes on with what has happened away from the engine; the rollouts that came to their end
+        there."""
+        if self._sessions is None:
+            return []
+        take_turns, ended = self._sessions.settle()
+        for session in take_turns:
+            self._desk.submit(self._sessions.order(session))
+        for stay in ended:
+            del self._flying[stay.key]
+        return [Ended(stay) for stay in ended]
 
     # Updates
 
@@ -152,11 +214,18 @@ class EngineWorld:
             return [self._sync()]
         if not self._flying:
             raise RunError("the loop waits, but no rollout, update or sync is under way")
-        while until_s is None or self.now_s < until_s:
-            events = self._iterate()
+        while True:
+            events = self._settle()
+            if not events and self._desk.busy and (until_s is None or self.now_s < until_s):
+                events = self._iterate()
+                events += self._settle()
             if events:
-                return events
-        return []
+                return sorted(events, key=_order)
+            if until_s is not None and self.now_s >= until_s:
+                return []
+            if self._sessions is not None and not self._desk.busy:
+                left_s = math.inf if until_s is None else until_s - self.now_s
+                self._sessions.wait(left_s)
 
     def _train(self, batch: TrainBatch, layout: Layout) -> Event:
         start_s = self.now_s
@@ -186,7 +255,9 @@ class EngineWorld:
         return Synced((Phase("sync", start_s, self.now_s),))
 
     def close(self) -> None:
-        """Ends the engine."""
+        """Ends the engine, and whatever environments there are."""
+        if self._sessions is not None:
+            self._sessions.close()
         self._replica.shutdown()
 
     # Between two steps
@@ -197,6 +268,8 @@ class EngineWorld:
 
     def keep_only(self, groups: Collection[int]) -> None:
         """Forgets prompts and tokens of every other group: they are trained, or dropped."""
+        if self._sessions is not None:
+            self._sessions.keep_only(groups)
         self._responses.keep_only(groups)
 
     def state(self) -> WorldState:
@@ -217,7 +290,19 @@ class EngineWorld:
         self._updates = state.version
         self._replica.load_weights(self._trainer.weights(), state.version)
         self.log = log
-        self._zero = time.perf_counter() - state.clock_s
+        self._clock.set(state.clock_s)
+
+
+def shape_of(max_seqs: int, environments: int | None = None) -> ClusterShape:
+    """The shape of a world whose engine takes ``max_seqs`` rollouts at once, with so many slots for
+    environments (None: no limit)."""
+    return replace(SHAPE, slots=max_seqs, environment_slots=environments or 0)
+
+
+def _order(event: Event) -> tuple[bool, Key]:
+    """Ends of turns first, each kind by key."""
+    assert isinstance(event, Ended)
+    return event.stay.ending != "turn", event.stay.key
 
 
 def phases(metrics: TrainMetrics, start_s: float, end_s: float) -> tuple[Phase, ...]:

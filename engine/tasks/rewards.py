@@ -9,6 +9,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from engine.errors import EngineError
@@ -19,8 +20,11 @@ RewardFunction = Callable[[str, str, Any], float]
 """``(prompt text, response text, answer) -> reward``"""
 
 
-def load_reward(path: str, field: str = "engine.task.reward") -> RewardFunction:
-    """The function that ``package.module:function`` names; the working folder is importable.
+def load_reward(
+    path: str, field: str = "engine.task.reward", folder: Path | None = None
+) -> RewardFunction:
+    """The function that ``package.module:function`` names; the working folder is importable, and
+    after all else ``folder``, which stays on the path for what the module imports later.
 
     Raises ScenarioError(field, ...) when the path is not of that form, or nothing callable is
     there.
@@ -31,6 +35,8 @@ def load_reward(path: str, field: str = "engine.task.reward") -> RewardFunction:
     added = os.getcwd() not in sys.path and "" not in sys.path
     if added:
         sys.path.insert(0, os.getcwd())
+    if folder is not None and str(folder.resolve()) not in sys.path:
+        sys.path.append(str(folder.resolve()))
     try:
         module = importlib.import_module(module_name)
     except Exception as error:

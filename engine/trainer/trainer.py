@@ -489,7 +489,7 @@ class Trainer:
             mean_ratio=sums.ratio / tokens if sums.tokens else 1.0,
             rollouts=len(examples),
             trained_tokens=trained,
-            masked_tokens=sum(len(e.response) for e in examples) - trained,
+            masked_tokens=sum(len(e.response) - e.observed_tokens for e in examples) - trained,
             computed_tokens=sums.computed_tokens,
             padding_tokens=sums.padding_tokens,
             microbatches=sums.microbatches,

@@ -322,6 +322,12 @@ UPDATES = Lines(
         }
     ),
 )
+BOARD = File(
+    "events.out.tfevents.rollcast",
+    "curves for TensorBoard: one event a step, of reward, loss, seconds, tokens and the engine",
+    real=True,
+    optional=True,
+)
 PROVENANCE = Document(
     "provenance.json",
     "versions, hardware and the date; never names or paths of a machine",
@@ -372,7 +378,8 @@ TORNADO_PICTURE = File("tornado.png", "the same as bars", optional=True)
 
 RUN: tuple[File, ...] = (
     SPANS, STEPS, ROLLOUTS, ENVIRONMENTS, DECISIONS, SCENARIO, SUMMARY, TRACE, TIMELINE,
-    TORNADO_CSV, TORNADO_PICTURE, ITERATIONS, PULSES, UPDATES, PROVENANCE, EVENTS, ARRIVALS, FAULTS,
+    TORNADO_CSV, TORNADO_PICTURE, ITERATIONS, PULSES, UPDATES, BOARD, PROVENANCE, EVENTS,
+    ARRIVALS, FAULTS,
 )  # fmt: skip
 """A run's files. The summary is there once the run is."""
 

@@ -141,6 +141,8 @@ def forecast(
     pulses = fitted.pulses(target) if at_pulse else None
     machine = _Machine.of(fitted, pulses is not None)
     own, cost, groups = _own_scenario(target), fitted.cost, fitted.groups
+    moods = None if pulses is None else by_phase(pulses)
+    level = np.ones(3) if moods is None or not target.of_actors else moods.mean(axis=0)
     runs, noisy, totals, unmeasured = [], [], [], 0
     flags: list[str] = []
     for number in range(draws + 1):
@@ -150,13 +152,15 @@ def forecast(
         resampled = ResampledWorkload(known, target.cap, seed + _SEED_STRIDE * (number + 1))
         replayed = _measured(target, resampled) if mode == "replay" else None
         workload = resampled if replayed is None else replayed
+        if target.of_actors and moods is not None:  # where phases overlap, so do their levels
+            priced = priced.slowed(*level.tolist())
         result, found = _simulate(replace(own, workload=workload, cost=priced))
         if number == 0:
             flags = [*found, *workload.warnings, *_flags(fitted, target)]
             unmeasured = 0 if replayed is None else replayed.unmeasured
         metrics = _by_step(result)
-        if pulses is not None:
-            metrics = _slowed(metrics, by_phase(pulses))
+        if moods is not None:
+            metrics = _slowed(metrics, moods / level)
         runs.append(metrics)
         if number or draws == 0:
             for _ in range(NOISE_DRAWS[mode]):
@@ -306,11 +310,14 @@ def _further_level(levels: FloatArray, rng: np.random.Generator) -> FloatArray:
 
 
 def _slowed(metrics: dict[str, FloatArray], ratios: FloatArray) -> dict[str, FloatArray]:
-    """The metrics with rollout, update and rest so many times as long; shape (steps, 3)."""
+    """The metrics with rollout, update and rest so many times as long; shape (steps, 3). A step
+    in which rollout and update overlap is as much longer as both together."""
     rollout, train, rest = ratios.T
     rollout_s, train_s = metrics["rollout_s"] * rollout, metrics["train_s"] * train
-    other_s = (metrics["step_s"] - metrics["rollout_s"] - metrics["train_s"]) * rest
-    step_s = rollout_s + train_s + other_s
+    both_s = metrics["rollout_s"] + metrics["train_s"]
+    other_s = (metrics["step_s"] - both_s) * rest
+    mean = (rollout_s + train_s) / np.maximum(both_s, 1e-12)
+    step_s = np.where(other_s < 0, metrics["step_s"] * mean, rollout_s + train_s + other_s)
     idle_s = metrics["bubble"] * metrics["step_s"] * rest
     return {
         "step_s": step_s,

@@ -11,6 +11,7 @@ from typing import Any
 from engine.edges import Sampling
 from engine.hub import is_hub_name
 from engine.options import TaskSpec, TrainerConfig
+from engine.tasks.named import load_named
 from engine.vllm.environment import vllm_version
 from engine.world import SHAPE
 from simulator.errors import ScenarioError
@@ -20,10 +21,24 @@ from simulator.policies import check_policy, spell
 from simulator.policy import Chain
 from simulator.scenario.file import RawScenario
 from simulator.scenario.scenario import EngineSection, build_policies, overlapping, validate
-from simulator.scenario.sections import ClusterSection
+from simulator.scenario.sections import ClusterSection, ScenarioModel
+from simulator.workload.environment import EnvironmentSection
 from simulator.world import ClusterShape
 
 DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class TurnSpec:
+    """What a scenario says of rollouts of several turns.
+
+    environment: what it says of those. max_turns, max_context_tokens: at which a rollout is ended;
+    None is no cap but the model's own context.
+    """
+
+    environment: EnvironmentSection
+    max_turns: int | None
+    max_context_tokens: int | None
 
 
 @dataclass(frozen=True)
@@ -31,7 +46,7 @@ class RunSpec:
     """A checked scenario for the real engine.
 
     model: folder of a Hugging Face model, or its name on the hub; None is the built-in task's
-        warm-started one.
+        warm-started one. turns: of rollouts that have several; None where they have one.
     """
 
     name: str
@@ -49,6 +64,7 @@ class RunSpec:
     sampling: Sampling
     raw: RawScenario
     weights_folder: Path | None = None
+    turns: TurnSpec | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -79,7 +95,11 @@ def _build(raw: RawScenario) -> RunSpec:
     engine, counts = model.engine, model.workload
     _check_cluster(model.cluster)
     batch = Batch(counts.batch_groups, counts.group_size)
-    plan = StepPlan(batch, prompts=Prompts(dataset=counts.prompts))
+    plan = StepPlan(
+        batch,
+        prompts=Prompts(dataset=counts.prompts),
+        failed="keep" if model.environment is None else model.environment.failed,
+    )
     policy = build_policies(model.policy, model.seed, raw.modules)
     said = check_policy(policy, plan)
     sampling = _sampling(engine.sampling)
@@ -97,6 +117,7 @@ def _build(raw: RawScenario) -> RunSpec:
     task = read(TaskSpec, engine.task or {}, TaskSpec.FIELD)
     if task.prompts is not None:
         task = replace(task, prompts=raw.folder / task.prompts)
+    turns = _turns(model, task)
     if engine.model is None and task.prompts is not None:
         raise ScenarioError("engine.model", "missing; a task of your own needs a model's folder")
     return RunSpec(
@@ -117,7 +138,42 @@ def _build(raw: RawScenario) -> RunSpec:
         sampling,
         raw,
         _weights_folder(engine.weights_folder, raw.folder),
+        turns,
         tuple(said),
+    )
+
+
+def _turns(model: ScenarioModel, task: TaskSpec) -> TurnSpec | None:
+    """What is said of rollouts of several turns; None where the task has one."""
+    counts = model.workload
+    if not task.has_turns:
+        for field, section in (
+            ("workload.turns", counts.turns),
+            ("environment", model.environment),
+        ):
+            if section is not None:
+                raise ScenarioError(
+                    field,
+                    "is of rollouts of several turns, and those of engine.task have one; leave it "
+                    "out, or make the task calculator, or one with an environment of your own",
+                )
+        return None
+    if model.reward is not None:
+        raise ScenarioError(
+            "reward", "is the simulator's; a real run of several turns has its rewards at once"
+        )
+    if model.cluster.placement != "colocated" or model.cluster.replicas != 1:
+        raise ScenarioError(
+            "engine.task",
+            "rollouts of several turns have one replica that takes turns with the trainer so far: "
+            "make cluster.placement colocated and cluster.replicas 1",
+        )
+    if task.environment:
+        load_named(task.environment, "engine.task.environment", ("reset", "step", "close"))
+    return TurnSpec(
+        model.environment or EnvironmentSection(),
+        None if counts.turns is None else counts.turns.drawn.max_turns,
+        counts.max_context_tokens,
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.desk import Landed, Order
+from engine.edges import Response
 from engine.environments.base import Environment, Episode, Said
 from engine.environments.sandbox import Outcome, Patience, Sandbox
 from engine.environments.threads import Runner
@@ -108,11 +109,6 @@ class Session:
             return "end"
         return "environment" if self.tokens.asking else "model"
 
-    @property
-    def spent(self) -> bool:
-        """Whether it has had what it was allowed."""
-        return self.turns_left == 0 or (self.tokens_left is not None and self.tokens_left <= 0)
-
     def launch(self, rollout: Rollout) -> None:
         """It is submitted."""
         self.rollout, self.flying = rollout, True
@@ -194,10 +190,13 @@ class Sessions:
         see `engine.responses.Responses.land`. for_good: of one that was stopped, see `put_away`."""
         session = self._known[landed.key]
         rollout, tokens = session.rollout, session.tokens
+        ending = self._ending(session, landed.response)
         made = self._responses.take_in(rollout, landed)
         if session.tokens_left is not None:
             session.tokens_left -= made
-        ending = self._ending(session, landed.response.finish_reason)
+        tokens.asking = landed.response.finish_reason not in (None, "length")
+        if tokens.asking and session.turns_left is not None:
+            session.turns_left -= 1
         reward = None
         if ending in ("length", "context"):
             tokens.ending = ending
@@ -212,18 +211,21 @@ class Sessions:
             self.put_away(session, for_good)
         return told
 
-    def _ending(self, session: Session, finish_reason: str | None) -> Ending:
-        tokens = session.tokens
-        if finish_reason is None:
+    def ends_turn(self, key: Key, response: Response) -> bool:
+        """Whether what left an engine is a turn after which the rollout stays in flight."""
+        return self._ending(self._known[key], response) == "turn"
+
+    def _ending(self, session: Session, response: Response) -> Ending:
+        tokens, reached = session.tokens, len(response.token_ids)
+        if response.finish_reason is None:
             return "aborted"
-        if finish_reason != "length":
-            tokens.asking = True
-            if session.turns_left is not None:
-                session.turns_left -= 1
-            return "budget" if session.spent else "turn"
-        if len(tokens.ids) >= self._turn_end(tokens):
+        if response.finish_reason != "length":
+            made, left = reached - len(tokens.ids), session.tokens_left
+            spent = session.turns_left == 1 or (left is not None and left <= made)
+            return "budget" if spent else "turn"
+        if reached >= self._turn_end(tokens):
             return "length"
-        full = session.prompt_tokens + len(tokens.ids) >= self._rules.context_tokens
+        full = session.prompt_tokens + reached >= self._rules.context_tokens
         return "context" if full else "budget"
 
     def _reward(self, session: Session) -> float:

@@ -10,6 +10,7 @@ rollouts' keys, and each goes on to what follows; then slots that are free go to
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -32,6 +33,8 @@ _ENDS: dict[str, tuple[CallEnd, Ending | None]] = {
     "timeout": ("timeout", "timeout"),
     "failed": ("failed", "environment"),
 }
+CLOSING_S = 5.0
+"""That a run waits at its end for its environments to close."""
 _AT_ONCE_S = 1e-9
 """What is due so soon is due now."""
 
@@ -141,6 +144,7 @@ class Sessions:
         self._waiting: dict[_Errand, None] = {}
         self._working: dict[_Errand, None] = {}
         self._turned: dict[Session, None] = {}
+        self._closing = 0  # environments that are being closed
 
     # In flight
 
@@ -314,11 +318,11 @@ class Sessions:
         """Takes note of work that is done, and gives up what takes too long."""
         for errand, outcome in self._runner.ended():
             if errand is None:
-                continue  # a sandbox was closed
-            if errand in self._working and errand.outcome is None:
+                self._closing -= 1
+            elif errand in self._working and errand.outcome is None:
                 errand.outcome, errand.due_s = outcome, errand.began_s + outcome.seconds
             else:
-                self._runner.start(None, errand.sandbox.close)
+                self._close(errand.sandbox)
         limit_s, timer_s = self._rules.patience.timeout_s, self._runner.timer()
         for errand in self._working:
             since = None if errand.sandbox is None else errand.sandbox.since
@@ -470,7 +474,12 @@ class Sessions:
     def _close_of(self, session: Session) -> None:
         sandbox, session.sandbox = session.sandbox, None
         if sandbox is not None:
-            self._runner.start(None, sandbox.close)
+            self._close(sandbox)
+
+    def _close(self, sandbox: Sandbox) -> None:
+        """Closes an environment beside everything else."""
+        self._closing += 1
+        self._runner.start(None, sandbox.close)
 
     @staticmethod
     def _give_up(errand: _Errand) -> None:
@@ -486,5 +495,9 @@ class Sessions:
                 self.put_away(session, for_good=True)
 
     def close(self) -> None:
-        """Closes all of them; does not wait for it."""
+        """Closes all of them, and waits for that as long as is decent."""
         self.keep_only(())
+        until_s = time.monotonic() + CLOSING_S
+        while self._closing and time.monotonic() < until_s:
+            self._runner.wait(0.1)
+            self._look()

@@ -23,7 +23,6 @@ from simulator.rollout import ENDINGS
 from simulator.spans import Run
 from simulator.workload.recorded import RecordedWorkload
 from simulator.world import ClusterShape
-from tests.actors import actor_fakes
 from tests.actors.actor_fakes import FakeEngine, FakeTrainer
 from tests.turns.oracle import CAP, CASES, MAX_TURNS, MORE_CASES, TurnTask, rules
 from tests.turns.virtual import TICKS, Inline, TimedEngine, VirtualClock
@@ -32,18 +31,6 @@ STEPS = 4
 ITERATION_S = 1 / TICKS
 COST = LinearCost(iteration_s=ITERATION_S, per_rollout_s=0, per_context_token_s=0,
                   per_prefill_token_s=0, train_per_token_s=0)  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn ends after a few tokens, wherever it begins."""
-    token_at = actor_fakes.token_at
-
-    def ends(seed: int, place: int) -> int:
-        token = token_at(seed, place)
-        return actor_fakes.END if token % 5 == 0 else token % 90 + 2
-
-    monkeypatch.setattr(actor_fakes, "token_at", ends)
 
 
 def real_run(policy: str, turns: Any, failed: Any) -> Run:

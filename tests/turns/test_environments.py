@@ -209,10 +209,13 @@ def zoo() -> Iterator[Zoo]:
     zoo.release.set()
 
 
+def in_vocabulary(text: str) -> list[int]:
+    return [20 + ord(letter) % 50 for letter in text]
+
+
 def real_run(zoo: Zoo, failed: Any = "keep", **spec: Any) -> tuple[Run, EngineWorld]:
-    encode = lambda text: [20 + ord(letter) % 50 for letter in text]  # noqa: E731
-    rules = TurnRules(zoo.make, encode, VOCABULARY,
-                      EnvironmentSpec(**spec), Patience(TIMEOUT_S), MAX_TURNS, MAX_CONTEXT)  # fmt: skip
+    rules = TurnRules(zoo.make, in_vocabulary, VOCABULARY, EnvironmentSpec(**spec),
+                      Patience(TIMEOUT_S), MAX_TURNS, MAX_CONTEXT)  # fmt: skip
     world = EngineWorld(FakeEngine(16), FakeTrainer(), TurnTask(40), 3, None, rules)
     try:
         plan = StepPlan(Batch(2, 8), failed=failed)

@@ -29,9 +29,7 @@ PLAN = StepPlan(Batch(4, 4))
 def start(policy: str, **spec: Any) -> tuple[Loop, EngineWorld]:
     clock = VirtualClock()
     engine: Any = TimedEngine(FakeEngine(8), clock, ITERATION_S)
-    world = EngineWorld(
-        engine, FakeTrainer(), TurnTask(), 3, clock, rules(**spec), Inline(clock)
-    )
+    world = EngineWorld(engine, FakeTrainer(), TurnTask(), 3, clock, rules(**spec), Inline(clock))
     return Loop(world, parse_policy(policy, seed=5), PLAN), world
 
 

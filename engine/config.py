@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from engine.edges import Sampling
+from engine.environments.base import Environment
 from engine.hub import is_hub_name
 from engine.options import TaskSpec, TrainerConfig
 from engine.tasks.named import load_named
@@ -32,11 +33,13 @@ DTYPES = ("float32", "bfloat16")
 class TurnSpec:
     """What a scenario says of rollouts of several turns.
 
-    environment: what it says of those. max_turns, max_context_tokens: at which a rollout is ended;
-    None is no cap but the model's own context.
+    environment: what it says of those. make: makes one, of a task of one's own; None is the
+    built-in task's. max_turns, max_context_tokens: at which a rollout is ended; None is no cap but
+    the model's own context.
     """
 
     environment: EnvironmentSection
+    make: Callable[[], Environment] | None
     max_turns: int | None
     max_context_tokens: int | None
 
@@ -117,7 +120,7 @@ def _build(raw: RawScenario) -> RunSpec:
     task = read(TaskSpec, engine.task or {}, TaskSpec.FIELD)
     if task.prompts is not None:
         task = replace(task, prompts=raw.folder / task.prompts)
-    turns = _turns(model, task)
+    turns = _turns(model, task, raw.modules)
     if engine.model is None and task.prompts is not None:
         raise ScenarioError("engine.model", "missing; a task of your own needs a model's folder")
     return RunSpec(
@@ -143,8 +146,9 @@ def _build(raw: RawScenario) -> RunSpec:
     )
 
 
-def _turns(model: ScenarioModel, task: TaskSpec) -> TurnSpec | None:
-    """What is said of rollouts of several turns; None where the task has one."""
+def _turns(model: ScenarioModel, task: TaskSpec, folder: Path | None) -> TurnSpec | None:
+    """What is said of rollouts of several turns; None where the task has one. folder: where the
+    module of its environment is looked for too."""
     counts = model.workload
     if not task.has_turns:
         for field, section in (
@@ -168,10 +172,13 @@ def _turns(model: ScenarioModel, task: TaskSpec) -> TurnSpec | None:
             "rollouts of several turns have one replica that takes turns with the trainer so far: "
             "make cluster.placement colocated and cluster.replicas 1",
         )
+    make = None
     if task.environment:
-        load_named(task.environment, "engine.task.environment", ("reset", "step", "close"))
+        methods = ("reset", "step", "close")
+        make = load_named(task.environment, "engine.task.environment", methods, folder)
     return TurnSpec(
         model.environment or EnvironmentSection(),
+        make,
         None if counts.turns is None else counts.turns.drawn.max_turns,
         counts.max_context_tokens,
     )

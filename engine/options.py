@@ -229,7 +229,11 @@ class TaskSpec(Options):
         None
     )
     reward: Annotated[
-        str, Doc("package.module:function that judges a response, for a task of your own")
+        str,
+        Doc(
+            "package.module:function that judges a response, its file beside the scenario or on "
+            "the Python path, for a task of your own"
+        ),
     ] = ""
     environment: Annotated[
         str,

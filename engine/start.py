@@ -16,7 +16,6 @@ from engine.hub import fetch
 from engine.options import TaskSpec, TrainerConfig
 from engine.sessions import TurnRules
 from engine.tasks.base import Task
-from engine.tasks.named import load_named
 from engine.vllm.environment import prepare
 from engine.world import EngineWorld
 from simulator.errors import ScenarioError
@@ -114,6 +113,7 @@ def start_task(spec: RunSpec) -> tuple[Task, Path]:
             max_new_tokens=spec.max_new_tokens,
             chat=task.chat,
             reward_timeout_s=task.reward_timeout_s,
+            folder=spec.raw.modules,
         )
         return own, model
     from engine.tasks.collatz import LOG_SD, CollatzTask
@@ -142,9 +142,8 @@ def turn_rules(turns: TurnSpec, named: TaskSpec, task: Any, limits: Limits) -> T
             f"{most}; make it {most} or less",
         )
     away = turns.environment
-    make = load_named(named.environment, TaskSpec.FIELD) if named.environment else task.environment
     return TurnRules(
-        make,
+        turns.make or task.environment,
         task.encode,
         limits.vocab_size,
         environment_spec(away, None),

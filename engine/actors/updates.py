@@ -72,6 +72,8 @@ class Updates:
         self._weights: Ref = None
         self._beat: Ref = None
         self._asked_s = 0.0  # the beat, or the start
+        self._pulse: Ref = None
+        self.pulses: list[Beat] = []  # taken, and not yet fetched from here
         self._starting = True
         self._repairs: list[Ref] = []
         self._actor = self._start()
@@ -99,6 +101,7 @@ class Updates:
         actor = self._transport.start(TrainerActor, arguments, recipe.need, "trainer")
         self._ready = actor.call("begin")
         self._repairs, self._starting, self._beat = [self._ready], True, None
+        self._pulse = None
         self._asked_s = time.perf_counter()
         return actor
 
@@ -121,7 +124,7 @@ class Updates:
             return [self._ready]
         if self._beat is None:
             self._beat, self._asked_s = self._actor.call("clock", lane="watch"), time.perf_counter()
-        return [self._beat] if self._done is None else [self._done, self._beat]
+        return [ref for ref in (self._done, self._beat, self._pulse) if ref is not None]
 
     def begin(self, part: Part) -> None:
         """Starts an update, or a part of one. What the trainer is before the first part is kept
@@ -152,6 +155,9 @@ class Updates:
                 elif time.perf_counter() - self._asked_s > max(START_S, self._heartbeat_s):
                     return f"did not start within {max(START_S, self._heartbeat_s):g} s"
                 return None
+            if self._pulse is not None and self._pulse in there:
+                pulse, self._pulse = self._pulse, None
+                self.pulses.append(self._transport.get(pulse))
             if self._part is not None and self._done in there:
                 for repair in self._repairs:
                     self._transport.get(repair)
@@ -248,3 +254,8 @@ class Updates:
         """How fast its device is just now; it must be idle. Raises ActorLostError."""
         beat: Beat = self._transport.get(self._actor.call("pulse"))
         return beat
+
+    def ask_for_pulse(self) -> None:
+        """Has the pulse taken before whatever the trainer is asked next; ``pulses`` has it then."""
+        if self._pulse is None:
+            self._pulse = self._actor.call("pulse")

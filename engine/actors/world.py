@@ -21,8 +21,8 @@ from engine.actors.transport import ActorLostError, Transport
 from engine.actors.updates import Updates, Weights
 from engine.actors.weights import ByStore, Channel, unpack
 from engine.desk import Landed, Order
-from engine.edges import TrainerState
-from engine.log import EngineLog, Fault
+from engine.edges import Beat, TrainerState
+from engine.log import Arrival, EngineLog, Fault
 from engine.responses import Responses, Tokens
 from engine.sync_check import require_close
 from engine.tasks.base import Task
@@ -44,6 +44,11 @@ from simulator.world import (
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+PULSE_SHARE = 0.02
+"""Of a run's time that its trainer takes the machine's pulse, at the most."""
+_SHORT_PASSES = 5  # of a pulse
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +154,7 @@ class ActorWorld:
         self._serving: Weights | None = None  # what the replicas have; None is how they started
         self._zero = time.perf_counter()
         self._told: dict[tuple[int, int, int], int] = {}  # tokens, by version, group and index
+        self._next_pulse_s = 0.0  # on this world's clock
         self._updates = Updates(transport, recipes.trainer, recipes.channel, heartbeat_s)
         self._fleet = Fleet(transport, recipes.replicas, heartbeat_s)
         self._require_started()
@@ -315,6 +321,8 @@ class ActorWorld:
         self._serving = weights
         for home in self._fleet.live:
             self._load(home, self._sync.token)
+        if self.now_s >= self._next_pulse_s:  # the trainer has nothing else to do just now
+            self._updates.ask_for_pulse()
 
     def _load(self, home: Replica, token: int) -> None:
         weights = self._serving
@@ -354,12 +362,26 @@ class ActorWorld:
         for home, notice in self._fleet.receive(ready):
             self._notice(home, notice)
         told = self._updates.receive(ready)
+        self._note_pulses()
         if isinstance(told, str):
             began = time.perf_counter()
             self._updates.replace(told)
             self._fault("trainer", told, 0, began)
         elif told is not None:
             self._updated(*told)
+
+    def pulse(self) -> Beat:
+        """The machine's pulse just now; the trainer must be idle. Raises ActorLostError."""
+        return self._updates.pulse()
+
+    def _note_pulses(self) -> None:
+        """Logs the machine's pulse, and when it may be taken again: how long it takes is known
+        then."""
+        for beat in self._updates.pulses:
+            self.log.pulses.append((self._updates.version, beat))
+            took_s = beat.long_s + _SHORT_PASSES * beat.short_s
+            self._next_pulse_s = self.now_s + took_s / PULSE_SHARE
+        self._updates.pulses.clear()
 
     def _notice(self, home: Replica, notice: Notice | Loss) -> None:
         if isinstance(notice, Iterated):
@@ -392,6 +414,9 @@ class ActorWorld:
         sync = self._sync
         if sync is None or loaded.token != sync.token:
             return
+        ours = (at_s - home.zero_s for at_s in (loaded.start_s, loaded.loaded_s, loaded.end_s))
+        times = (at_s - self._zero for at_s in (sync.start_s, *ours))
+        self.log.arrivals.append(Arrival(sync.weights.version, home.number, *times))
         if loaded.log_probs is not None:
             difference = require_close(
                 loaded.log_probs, sync.weights.log_probs, self._fleet.tolerance
@@ -447,9 +472,9 @@ class ActorWorld:
     # Between two steps
 
     def take_pulse(self, step: int) -> None:
-        """Logs the machine's pulse after ``step`` steps, where nothing is under way that would
-        disturb it or be disturbed."""
-        if self.quiet:
+        """Logs the machine's pulse before the first step. Later ones are taken while new weights
+        are on their way: then the trainer is idle, whatever the policy."""
+        if self.quiet and not step:
             try:
                 self.log.pulses.append((step, self._updates.pulse()))
             except ActorLostError:

@@ -27,7 +27,8 @@ class FileTask:
     names it, as :class:`engine.tasks.rewards.RewardCaller` says.
 
     reward: empty where the rollouts' environment says what they earn.
-    chat: wrap each prompt as the user's turn of the tokenizer's chat template.
+    chat: wrap each prompt as the user's turn of the tokenizer's chat template. folder: where the
+    function's module is looked for after the Python path.
 
     Raises ScenarioError for a file, tokenizer or function that cannot be used.
     """
@@ -41,6 +42,7 @@ class FileTask:
         max_new_tokens: int,
         chat: bool = False,
         reward_timeout_s: float = 30.0,
+        folder: Path | None = None,
     ) -> None:
         if max_new_tokens < 1:
             raise ScenarioError("engine.task.max_new_tokens", "it has to be at least 1.")
@@ -48,7 +50,9 @@ class FileTask:
         self._chat = chat
         self._reward = None
         if reward:
-            self._reward = RewardCaller(load_reward(reward), reward, reward_timeout_s)
+            self._reward = RewardCaller(
+                load_reward(reward, folder=folder), reward, reward_timeout_s
+            )
         self._tokenizer = _load_tokenizer(tokenizer)
         if chat and not self._tokenizer.chat_template:
             raise ScenarioError("engine.task.chat", f"{tokenizer} has no chat template.")

@@ -6,14 +6,18 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from simulator.errors import ScenarioError
 
 
-def load_named(path: str, field: str, methods: Sequence[str] = ()) -> Any:
+def load_named(
+    path: str, field: str, methods: Sequence[str] = (), folder: Path | None = None
+) -> Any:
     """The function that ``package.module:function`` names, or with ``methods`` the class that has
-    them; the working folder is importable.
+    them; the working folder is importable, and after all else ``folder``, which stays on the path
+    for what the module imports later.
 
     Raises ScenarioError(field, ...) when the path is not of that form, or nothing of that kind is
     there.
@@ -25,6 +29,8 @@ def load_named(path: str, field: str, methods: Sequence[str] = ()) -> Any:
     added = os.getcwd() not in sys.path and "" not in sys.path
     if added:
         sys.path.insert(0, os.getcwd())
+    if folder is not None and str(folder.resolve()) not in sys.path:
+        sys.path.append(str(folder.resolve()))
     try:
         module = importlib.import_module(module_name)
     except Exception as error:

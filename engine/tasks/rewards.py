@@ -6,6 +6,7 @@ import math
 import queue
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from engine.errors import EngineError
@@ -16,9 +17,11 @@ RewardFunction = Callable[[str, str, Any], float]
 """``(prompt text, response text, answer) -> reward``"""
 
 
-def load_reward(path: str, field: str = "engine.task.reward") -> RewardFunction:
+def load_reward(
+    path: str, field: str = "engine.task.reward", folder: Path | None = None
+) -> RewardFunction:
     """The function that ``package.module:function`` names; see `engine.tasks.named.load_named`."""
-    found: RewardFunction = load_named(path, field)
+    found: RewardFunction = load_named(path, field, folder=folder)
     return found
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from simulator.planner.whole_run import Bill, Work, bill, quality_of, work_of
 from simulator.planner.workers import Died, Workers, local
 from simulator.policies import label, parse_labelled, spell
 from simulator.policy import Policy
-from simulator.scenario.file import RawScenario, read_scenario
+from simulator.scenario.file import RawScenario, override, read_scenario
 from simulator.scenario.plan_section import CLUSTER_KEYS, PlanSection, check_cluster_choice
 from simulator.scenario.scenario import Outline, Scenario, outline, overlapping
 from simulator.scenario.sections import ScenarioModel, validate
@@ -105,6 +107,7 @@ def question(
     check_cluster_choice(choose)
     listed = list(policies) or [str(each) for each in choose.pop("policy", ())]
     choose.pop("policy", None)
+    listed += _policies_of_settings(plain, choose, listed)
     if not choose and not listed:
         choose.update(auto.choose(scenario, cluster, limits.gpus))
         listed = auto.policies(scenario, limits.staleness)
@@ -121,6 +124,29 @@ def question(
         plain, scenario.name, work_of(asked.run, batch.groups * batch.group_size), choose, listed,
         aim, cluster, apart, quality, Rungs(), intervals,
     )  # fmt: skip
+
+
+def _policies_of_settings(
+    raw: RawScenario, choose: dict[str, Any], listed: Sequence[str]
+) -> list[str]:
+    """Where keys of the scenario's policy are chosen (``policy.april.over_sampling``), the policies
+    that follow; the keys are taken out of ``choose``. Raises ScenarioError (``plan.choose.KEY``)
+    where policies are chosen too."""
+    keys = [key for key in choose if key.startswith("policy.")]
+    if not keys:
+        return []
+    if listed:
+        raise ScenarioError(
+            f"plan.choose.{keys[0]}",
+            "is of the scenario's own policy, and policies are chosen too; "
+            "write it into them, as in policy: [april(over_sampling=1.5)]",
+        )
+    values = [choose.pop(key) for key in keys]
+    found = []
+    for each in product(*values):
+        texts = [f"{key}={json.dumps(value)}" for key, value in zip(keys, each, strict=True)]
+        found.append(outline(override(raw, texts, option="plan.choose")).policy_name)
+    return list(dict.fromkeys(found))
 
 
 def _overlaps(scenario: Outline, text: str) -> bool:
@@ -476,20 +502,23 @@ class _Search:
             for row in those
             if np.isfinite(row.bill.updates)
         ]
-        factors = {
-            task.choice.said: result.factors
+        found = {
+            task.choice.said: result
             for task, result in zip(tasks, self.simulate("intervals", tasks), strict=True)
             if isinstance(result, Measured) and result.factors
         }
+        factors = {said: result.factors for said, result in found.items()}
         rows, wins = {}, {}
         for row in those:
             ratios = factors.get(row.choice.said)
             if ratios is None:
                 continue
+            warnings = found[row.choice.said].warnings
             low, high = ends(ratios).tolist()
             low, high = min(low, 1.0), max(high, 1.0)
             rows[row.choice.said] = replace(
                 row,
+                measured=replace(row.measured, warnings=warnings),
                 hours=Interval(low * row.bill.hours, high * row.bill.hours),
                 usd=None if row.bill.usd is None else Interval(
                     low * row.bill.usd, high * row.bill.usd

@@ -322,6 +322,12 @@ UPDATES = Lines(
         }
     ),
 )
+BOARD = File(
+    "events.out.tfevents.rollcast",
+    "curves for TensorBoard: one event a step, of reward, loss, seconds, tokens and the engine",
+    real=True,
+    optional=True,
+)
 PROVENANCE = Document(
     "provenance.json",
     "versions, hardware and the date; never names or paths of a machine",
@@ -361,6 +367,22 @@ FAILURES = Table(
         Column("reason", Text(), "why", needed=True),
     ),
 )
+ARRIVALS = Table(
+    "arrivals.csv",
+    "one row a replica and weight sync, of runs of several processes",
+    real=True,
+    optional=True,
+    columns=(
+        _count("version", "of the weights that came", needed=True),
+        _count("replica", "that they came to", needed=True),
+        _seconds("sent_s", "when the loop had them sent, on the run's clock", needed=True),
+        _seconds("start_s", "when they were there, and the replica between two iterations",
+                 needed=True),
+        _seconds("loaded_s", "when they were in place", needed=True),
+        _seconds("end_s", "when they had been compared with the trainer's, where the replica was "
+                 "idle; else the same", needed=True),
+    ),
+)  # fmt: skip
 TORNADO_CSV = File(
     "tornado.csv", "one row an uncertain input: what a step, the run and its cost are at its ends",
     optional=True,
@@ -369,8 +391,8 @@ TORNADO_PICTURE = File("tornado.png", "the same as bars", optional=True)
 
 RUN: tuple[File, ...] = (
     SPANS, STEPS, ROLLOUTS, ENVIRONMENTS, DECISIONS, SCENARIO, SUMMARY, TRACE, TIMELINE,
-    TORNADO_CSV, TORNADO_PICTURE, ITERATIONS, PULSES, UPDATES, PROVENANCE, EVENTS, FAULTS,
-    FAILURES,
+    TORNADO_CSV, TORNADO_PICTURE, ITERATIONS, PULSES, UPDATES, BOARD, PROVENANCE, EVENTS,
+    ARRIVALS, FAULTS, FAILURES,
 )  # fmt: skip
 """A run's files. The summary is there once the run is."""
 

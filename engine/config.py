@@ -78,6 +78,9 @@ def _build(raw: RawScenario) -> RunSpec:
     model = validate(raw.data)
     engine, counts = model.engine, model.workload
     _check_cluster(model.cluster)
+    if model.poll_s:
+        raise ScenarioError("poll_s", "is simulated alone: the loop of a real run is told at once "
+                            "what its rollouts have done; leave it out")  # fmt: skip
     batch = Batch(counts.batch_groups, counts.group_size)
     plan = StepPlan(batch, prompts=Prompts(dataset=counts.prompts))
     policy = build_policies(model.policy, model.seed, raw.modules)

@@ -72,6 +72,7 @@ class Scenario:
     policy_name: str
     warnings: tuple[str, ...] = ()
     environment: EnvironmentSpec = UNLIMITED
+    poll_s: float = 0.0
 
     def check_memory(self) -> None:
         """Raises ScenarioError where the longest rollout that there may be, with the longest prompt
@@ -190,6 +191,7 @@ def _build(raw: RawScenario) -> Scenario:
         found.policy_name,
         tuple(said),
         environment_spec(away, model.reward),
+        model.poll_s,
     )
 
 

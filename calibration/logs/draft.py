@@ -71,6 +71,10 @@ def draft(log: RunLog, given: Iterable[Part] = ()) -> tuple[Part, ...]:
             found.append(part)
     found.extend(_workload(log))
     found.append(_policy(log))
+    poll_s = log.steps["poll_s"].median()
+    if poll_s > 0:
+        found.append(Part("poll_s", float(poll_s), f"how often {log.stack}'s trainer looks whether "
+                          "its rollouts are done"))  # fmt: skip
     found.append(Part("steps", min(max(len(log.steps), 1), _MOST_STEPS),
                       f"the log holds {len(log.steps)}"))  # fmt: skip
     found.append(Part("seed", 0, "assumed", True))

@@ -38,9 +38,9 @@ def run(
 ) -> Run:
     """Runs ``steps`` updates of ``plan`` as ``policy`` rewrites it, on ``world``.
 
-    on_step is called after each step. poll_s: as of `Loop`. Raises RunError where the run cannot go on (nothing under
-    way, a filter that accepts nothing, tokens lost), ScenarioError for a plan that contradicts
-    itself.
+    on_step is called after each step. poll_s: as of `Loop`. Raises RunError where the run cannot go
+    on (nothing under way, a filter that accepts nothing, tokens lost), ScenarioError for a plan
+    that contradicts itself.
     """
     return Loop(world, policy, plan, on_step, poll_s).run(steps)
 

@@ -157,8 +157,8 @@ class ScenarioModel(Options):
         float,
         Between(0, 3600),
         Doc(
-            "between two looks of the trainer at whether its rollouts are done, from when it begins "
-            "to wait for them; 0 tells it at once",
+            "between two looks of the trainer at whether its rollouts are done, from when it "
+            "begins to wait for them; 0 tells it at once",
             source="verl's V1 trainer looks every 2 s",
         ),
     ] = 0.0

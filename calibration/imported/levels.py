@@ -73,8 +73,8 @@ class Levels:
 def figures(steps: Steps, overlapped: bool) -> tuple[Figure, ...]:
     """What the log timed, and which phases lie in it.
 
-    Generation whose end a trainer sees late is taken to have ended half way between two looks. Where
-    syncs and switches are not timed apart, they lie in what surrounds the engine's own time,
+    Generation whose end a trainer sees late is taken to have ended half way between two looks.
+    Where syncs and switches are not timed apart, they lie in what surrounds the engine's own time,
     in the generation that the stack says holds them, or in what remains of the step.
     """
     generation, engine = steps.column("generation_s"), steps.column("engine_s")

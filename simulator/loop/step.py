@@ -21,11 +21,11 @@ class Step:
 
     launched: whether its first launch was made. look_s: when the trainer last looked whether its
     phase is over, or is to look; None where it is told, or does not wait for it yet. closed:
-    whether its rollout phase is over. streamed: the groups that the trainer has already. chosen: prompts that the plan wants first and
-    that have not been launched. late: groups that completed when it was closed, for the next step
-    to show, and whether they count; ``completed`` are its predecessor's. rejected_in_a_row: groups
-    that the filter refused since it last accepted one. begun_in_vain: groups launched from nothing
-    since one last completed.
+    whether its rollout phase is over. streamed: the groups that the trainer has already. chosen:
+    prompts that the plan wants first and that have not been launched. late: groups that completed
+    when it was closed, for the next step to show, and whether they count; ``completed`` are its
+    predecessor's. rejected_in_a_row: groups that the filter refused since it last accepted one.
+    begun_in_vain: groups launched from nothing since one last completed.
     """
 
     def __init__(

@@ -25,11 +25,11 @@ POLL_S = 2.0
 
 def scenario(iteration_s: float, *settings: str) -> RawScenario:
     """The truth, whose trainer looks every two seconds, without a word on the GPU."""
-    cost = {"linear": {"iteration_s": iteration_s, "per_rollout_s": 2e-6, "per_context_token_s": 0.0,
-                       "per_prefill_token_s": 0.0, "train_per_token_s": 9e-6, "sync_s": 0.3}}  # fmt: skip
+    linear = {"iteration_s": iteration_s, "per_rollout_s": 2e-6, "per_context_token_s": 0.0,
+              "per_prefill_token_s": 0.0, "train_per_token_s": 9e-6, "sync_s": 0.3}  # fmt: skip
     plain = {key: value for key, value in truth.SCENARIO.items() if key not in ("gpu", "model")}
     engine = {**truth.SCENARIO["engine"], "kv_tokens": 1 << 30}
-    data = {**plain, "engine": engine, "cost": cost, "poll_s": POLL_S}
+    data = {**plain, "engine": engine, "cost": {"linear": linear}, "poll_s": POLL_S}
     return override(RawScenario(data), settings)
 
 
@@ -105,5 +105,3 @@ def test_the_level_is_that_of_the_mean(factor: float) -> None:
     found, sd = polls.level(forecast, measured, 2.0)
     assert abs(math.log(found / factor)) < 2 * sd
     assert sd < 0.1 or factor == 0.3  # where all end before the first look
-
-

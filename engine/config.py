@@ -113,6 +113,9 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
     model = validate(raw.data)
     engine, counts = model.engine, model.workload
     _check_cluster(model.cluster)
+    if model.poll_s:
+        raise ScenarioError("poll_s", "is simulated alone: the loop of a real run is told at once "
+                            "what its rollouts have done; leave it out")  # fmt: skip
     batch = Batch(counts.batch_groups, counts.group_size)
     plan = StepPlan(
         batch,

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from engine.actors.machine import machine_name, pin, versions
 from engine.actors.transport import ActorLostError
 from engine.actors.weights import ByStore, Channel, unpack
-from engine.edges import Beat, SampledGroup, Trainer, TrainerState, TrainMetrics
+from engine.actors.wire import ByWire
+from engine.edges import Beat, OnWire, SampledGroup, Trainer, TrainerState, TrainMetrics
 from engine.errors import EngineError, RankLostError, sentence
 from simulator.errors import RunError, ScenarioError
 
@@ -149,6 +150,29 @@ class TrainerActor:
         with _others_there():
             weights = self._mine.weights()
         return self._channel.pack(weights) if self._rank.number == 0 else None
+
+    def invite(self, replica: int, workers: int) -> dict[str, Any]:
+        """Where a replica of so many workers finds the trainer; then `join` waits for it there.
+        This and what follows is for weights that go by wire (`engine.actors.wire`)."""
+        return self._wire.meet(replica, workers)
+
+    def join(self, replica: int) -> None:
+        """Returns once the replica is connected."""
+        self._wire.join(replica)
+
+    def send(self, replica: int, weights: OnWire) -> None:
+        """Sends weights to a replica that takes them at the same time."""
+        if isinstance(weights, OnWire):  # what came from a checkpoint is in the store
+            self._wire.send(replica, weights)
+
+    def packed(self, weights: OnWire) -> Any:
+        """The same weights for the object store. Raises EngineError where they are gone."""
+        return self._wire.packed(weights)
+
+    @property
+    def _wire(self) -> ByWire:
+        assert isinstance(self._channel, ByWire)
+        return self._channel
 
     def state(self) -> PackedState:
         """All that another trainer needs to go on from here, of rank 0."""

@@ -21,7 +21,8 @@ from engine.actors.trainer import (
 )
 from engine.actors.transport import ActorLostError, Ref, Transport
 from engine.actors.weights import Channel
-from engine.edges import Beat, TrainerState
+from engine.actors.wire import ByWire
+from engine.edges import Beat, OnWire, TrainerState
 from engine.errors import EngineError
 from simulator.errors import RunError
 
@@ -75,6 +76,7 @@ class Updates:
         self._asked_s = 0.0  # the beat, or the start
         self._pulse: Call | None = None
         self.pulses: list[Beat] = []  # taken, and not yet fetched from here
+        self._sends: dict[int, list[Ref]] = {}  # under way, by replica
         self._starting = True
         self._repairs: list[Call] = []
         self._ranks = self._start()
@@ -99,8 +101,7 @@ class Updates:
 
     def _start(self) -> TrainerRanks:
         ranks = TrainerRanks(self._transport, self._recipes, self._channel)
-        self._repairs, self._starting, self._beat = [], True, None
-        self._pulse = None
+        self._repairs, self._starting, self._beat, self._pulse = [], True, None, None
         self._asked_s = time.perf_counter()
         return ranks
 
@@ -123,8 +124,9 @@ class Updates:
             return self._ranks.started.waiting
         if self._beat is None:
             self._beat, self._asked_s = self._ranks.call("clock", lane="watch"), time.perf_counter()
-        calls = (self._done, self._beat, self._pulse)
-        return [ref for call in calls if call is not None for ref in call.waiting]
+        calls = [call for call in (self._done, self._beat, self._pulse) if call is not None]
+        sends = [ref for refs in self._sends.values() for ref in refs]
+        return [*(ref for call in calls for ref in call.waiting), *sends]
 
     def begin(self, part: Part) -> None:
         """Starts an update, or a part of one. What the trainer is before the first part is kept
@@ -154,6 +156,7 @@ class Updates:
                 elif time.perf_counter() - self._asked_s > max(START_S, self._heartbeat_s):
                     return f"did not start within {max(START_S, self._heartbeat_s):g} s"
                 return None
+            self._arrived(there)
             if self._pulse is not None and self._pulse.take(there):
                 self.pulses.append(self._pulse.value)
                 self._pulse = None
@@ -187,11 +190,13 @@ class Updates:
 
     # Losing it, and going on
 
-    def replace(self, cause: str) -> None:
+    def replace(self, cause: str, own: bool = True) -> None:
         """Ends what is left of the trainer, starts another, and brings it to where this one was;
-        what was under way is under way again. Raises EngineError where that was tried too often."""
+        what was under way is under way again. own: whether it was the trainer's own fault. Raises
+        EngineError where that was tried too often."""
         self._ranks.kill()
-        self._losses += 1
+        self._sends = {}
+        self._losses += own
         if self._losses > MOST_LOSSES:
             raise EngineError(f"the trainer was lost {self._losses} times in a row: {cause}")
         under_way, self._part, self._done = self._part, None, None
@@ -248,6 +253,41 @@ class Updates:
     def weights(self) -> Any:
         """The weights as they are; a `Ref`."""
         return self._ranks.call("weights").results[0]
+
+    # Weights by wire
+
+    @property
+    def wired(self) -> bool:
+        """Whether weights go from the trainer's device to the replicas' without a copy between."""
+        return isinstance(self._channel, ByWire)
+
+    def connect(self, replica: int, workers: int) -> Ref:
+        """Where a replica of so many workers finds the trainer, which waits for it there."""
+        where = self._ranks.first.call("invite", replica, workers, lane="wire")
+        self._sends[replica] = [self._ranks.first.call("join", replica, lane="wire")]
+        return where
+
+    def send(self, replica: int, weights: Ref) -> None:
+        """Sends weights to a replica that is told to take them."""
+        self._sends[replica].append(self._ranks.first.call("send", replica, weights, lane="wire"))
+
+    def sending_to(self, replica: int) -> bool:
+        """Whether something on its way there has not arrived."""
+        return bool(self._sends.get(replica))
+
+    def tensors(self, weights: Ref) -> Any:
+        """Weights that `unpack` makes tensors of, wherever they are. Raises ActorLostError."""
+        found = self._transport.get(weights)
+        if isinstance(found, OnWire):
+            found = self._transport.get(self._ranks.first.call("packed", weights, lane="wire"))
+        return found
+
+    def _arrived(self, there: set[Ref]) -> None:
+        """Takes in what has reached its replica. Raises EngineError where it could not."""
+        for refs in self._sends.values():
+            for ref in [ref for ref in refs if ref in there]:
+                self._transport.get(ref)
+                refs.remove(ref)
 
     def pulse(self) -> Beat:
         """How fast its device is just now; it must be idle. Raises ActorLostError."""

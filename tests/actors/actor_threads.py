@@ -37,7 +37,9 @@ class ThreadActor:
         self.lost = False
         self._transport = transport
         self._pending: set[ThreadRef] = set()
-        self._lanes: dict[str, SimpleQueue[Any]] = {"work": SimpleQueue(), "watch": SimpleQueue()}
+        self._lanes: dict[str, SimpleQueue[Any]] = {
+            lane: SimpleQueue() for lane in ("work", "watch", "wire")
+        }
         self.target = kind(*pickle.loads(pickle.dumps(tuple(arguments))))
         for lane in self._lanes.values():
             threading.Thread(target=self._serve, args=(lane,), daemon=True).start()

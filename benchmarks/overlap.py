@@ -88,6 +88,7 @@ def forecast(out: Path, steps: int) -> None:
     for name, policy in POLICIES.items():
         file = f"{{file: '{fitted}'}}"
         sets = [f"policy={policy}", f"steps={steps}", f"cost={file}", f"workload.lengths={file}"]
+        sets.append("workload.prompt_tokens=null")  # the fitted file has its own
         words = [word for one in sets for word in ("--set", one)]
         folder = out / "forecast" / slug(name)
         call("simulate", SCENARIO, *words, "--out", folder, "--no-plot", "--force")

@@ -143,6 +143,7 @@ def test_a_full_disk_while_saving(home: Home, whole: Outcome, suffix: str) -> No
     assert text.splitlines()[-1].startswith("error: cannot save the run to ")
     assert sorted(path.name for path in home.saved.parent.iterdir()) == [
         "checkpoint.json",
+        "events.out.tfevents.rollcast",
         "journal.jsonl",
         "state-2.json",
         "tokens-2.safetensors",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from engine.edges import Sampling
+from engine.environments.base import Environment
 from engine.hub import is_hub_name
 from engine.options import TaskSpec, TrainerConfig
+from engine.tasks.named import load_named
 from engine.vllm.environment import vllm_version
 from engine.world import SHAPE
 from simulator.errors import ScenarioError
@@ -26,7 +28,8 @@ from simulator.scenario.scenario import (
     overlapping,
     validate,
 )
-from simulator.scenario.sections import ClusterSection
+from simulator.scenario.sections import ClusterSection, ScenarioModel
+from simulator.workload.environment import EnvironmentSection
 from simulator.world import ClusterShape
 
 DTYPES = ("float32", "bfloat16")
@@ -35,11 +38,26 @@ SHARED_MEMORY, OWN_MEMORY = 0.3, 0.9
 
 
 @dataclass(frozen=True)
+class TurnSpec:
+    """What a scenario says of rollouts of several turns.
+
+    environment: what it says of those. make: makes one, of a task of one's own; None is the
+    built-in task's. max_turns, max_context_tokens: at which a rollout is ended; None is no cap but
+    the model's own context.
+    """
+
+    environment: EnvironmentSection
+    make: Callable[[], Environment] | None
+    max_turns: int | None
+    max_context_tokens: int | None
+
+
+@dataclass(frozen=True)
 class RunSpec:
     """A checked scenario for the real engine.
 
     model: folder of a Hugging Face model, or its name on the hub; None is the built-in task's
-        warm-started one.
+        warm-started one. turns: of rollouts that have several; None where they have one.
     """
 
     name: str
@@ -57,6 +75,7 @@ class RunSpec:
     sampling: Sampling
     raw: RawScenario
     weights_folder: Path | None = None
+    turns: TurnSpec | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -94,8 +113,15 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
     model = validate(raw.data)
     engine, counts = model.engine, model.workload
     _check_cluster(model.cluster)
+    if model.poll_s:
+        raise ScenarioError("poll_s", "is simulated alone: the loop of a real run is told at once "
+                            "what its rollouts have done; leave it out")  # fmt: skip
     batch = Batch(counts.batch_groups, counts.group_size)
-    plan = StepPlan(batch, prompts=Prompts(dataset=counts.prompts))
+    plan = StepPlan(
+        batch,
+        prompts=Prompts(dataset=counts.prompts),
+        failed="keep" if model.environment is None else model.environment.failed,
+    )
     policy = build_policies(model.policy, model.seed, raw.modules)
     said = check_policy(policy, plan)
     sampling = _sampling(engine.sampling)
@@ -116,6 +142,7 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
     task = read(TaskSpec, engine.task or {}, TaskSpec.FIELD)
     if task.prompts is not None:
         task = replace(task, prompts=raw.folder / task.prompts)
+    turns = _turns(model, task, raw.modules)
     if engine.model is None and task.prompts is not None:
         raise ScenarioError("engine.model", "missing; a task of your own needs a model's folder")
     return RunSpec(
@@ -136,7 +163,46 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
         sampling,
         raw,
         _weights_folder(engine.weights_folder, raw.folder),
+        turns,
         tuple(said),
+    )
+
+
+def _turns(model: ScenarioModel, task: TaskSpec, folder: Path | None) -> TurnSpec | None:
+    """What is said of rollouts of several turns; None where the task has one. folder: where the
+    module of its environment is looked for too."""
+    counts = model.workload
+    if not task.has_turns:
+        for field, section in (
+            ("workload.turns", counts.turns),
+            ("environment", model.environment),
+        ):
+            if section is not None:
+                raise ScenarioError(
+                    field,
+                    "is of rollouts of several turns, and those of engine.task have one; leave it "
+                    "out, or make the task calculator, or one with an environment of your own",
+                )
+        return None
+    if model.reward is not None:
+        raise ScenarioError(
+            "reward", "is the simulator's; a real run of several turns has its rewards at once"
+        )
+    if model.cluster.placement != "colocated" or model.cluster.replicas != 1:
+        raise ScenarioError(
+            "engine.task",
+            "rollouts of several turns have one replica that takes turns with the trainer so far: "
+            "make cluster.placement colocated and cluster.replicas 1",
+        )
+    make = None
+    if task.environment:
+        methods = ("reset", "step", "close")
+        make = load_named(task.environment, "engine.task.environment", methods, folder)
+    return TurnSpec(
+        model.environment or EnvironmentSection(),
+        make,
+        None if counts.turns is None else counts.turns.drawn.max_turns,
+        counts.max_context_tokens,
     )
 
 

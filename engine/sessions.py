@@ -10,11 +10,13 @@ rollouts' keys, and each goes on to what follows; then slots that are free go to
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.desk import Landed, Order
+from engine.edges import Response
 from engine.environments.base import Environment, Episode, Said
 from engine.environments.sandbox import Outcome, Patience, Sandbox
 from engine.environments.threads import Runner
@@ -31,6 +33,8 @@ _ENDS: dict[str, tuple[CallEnd, Ending | None]] = {
     "timeout": ("timeout", "timeout"),
     "failed": ("failed", "environment"),
 }
+CLOSING_S = 5.0
+"""That a run waits at its end for its environments to close."""
 _AT_ONCE_S = 1e-9
 """What is due so soon is due now."""
 
@@ -108,11 +112,6 @@ class Session:
             return "end"
         return "environment" if self.tokens.asking else "model"
 
-    @property
-    def spent(self) -> bool:
-        """Whether it has had what it was allowed."""
-        return self.turns_left == 0 or (self.tokens_left is not None and self.tokens_left <= 0)
-
     def launch(self, rollout: Rollout) -> None:
         """It is submitted."""
         self.rollout, self.flying = rollout, True
@@ -145,6 +144,7 @@ class Sessions:
         self._waiting: dict[_Errand, None] = {}
         self._working: dict[_Errand, None] = {}
         self._turned: dict[Session, None] = {}
+        self._closing = 0  # environments that are being closed
 
     # In flight
 
@@ -194,10 +194,13 @@ class Sessions:
         see `engine.responses.Responses.land`. for_good: of one that was stopped, see `put_away`."""
         session = self._known[landed.key]
         rollout, tokens = session.rollout, session.tokens
+        ending = self._ending(session, landed.response)
         made = self._responses.take_in(rollout, landed)
         if session.tokens_left is not None:
             session.tokens_left -= made
-        ending = self._ending(session, landed.response.finish_reason)
+        tokens.asking = landed.response.finish_reason not in (None, "length")
+        if tokens.asking and session.turns_left is not None:
+            session.turns_left -= 1
         reward = None
         if ending in ("length", "context"):
             tokens.ending = ending
@@ -212,18 +215,21 @@ class Sessions:
             self.put_away(session, for_good)
         return told
 
-    def _ending(self, session: Session, finish_reason: str | None) -> Ending:
-        tokens = session.tokens
-        if finish_reason is None:
+    def ends_turn(self, key: Key, response: Response) -> bool:
+        """Whether what left an engine is a turn after which the rollout stays in flight."""
+        return self._ending(self._known[key], response) == "turn"
+
+    def _ending(self, session: Session, response: Response) -> Ending:
+        tokens, reached = session.tokens, len(response.token_ids)
+        if response.finish_reason is None:
             return "aborted"
-        if finish_reason != "length":
-            tokens.asking = True
-            if session.turns_left is not None:
-                session.turns_left -= 1
-            return "budget" if session.spent else "turn"
-        if len(tokens.ids) >= self._turn_end(tokens):
+        if response.finish_reason != "length":
+            made, left = reached - len(tokens.ids), session.tokens_left
+            spent = session.turns_left == 1 or (left is not None and left <= made)
+            return "budget" if spent else "turn"
+        if reached >= self._turn_end(tokens):
             return "length"
-        full = session.prompt_tokens + len(tokens.ids) >= self._rules.context_tokens
+        full = session.prompt_tokens + reached >= self._rules.context_tokens
         return "context" if full else "budget"
 
     def _reward(self, session: Session) -> float:
@@ -312,11 +318,11 @@ class Sessions:
         """Takes note of work that is done, and gives up what takes too long."""
         for errand, outcome in self._runner.ended():
             if errand is None:
-                continue  # a sandbox was closed
-            if errand in self._working and errand.outcome is None:
+                self._closing -= 1
+            elif errand in self._working and errand.outcome is None:
                 errand.outcome, errand.due_s = outcome, errand.began_s + outcome.seconds
             else:
-                self._runner.start(None, errand.sandbox.close)
+                self._close(errand.sandbox)
         limit_s, timer_s = self._rules.patience.timeout_s, self._runner.timer()
         for errand in self._working:
             since = None if errand.sandbox is None else errand.sandbox.since
@@ -468,7 +474,12 @@ class Sessions:
     def _close_of(self, session: Session) -> None:
         sandbox, session.sandbox = session.sandbox, None
         if sandbox is not None:
-            self._runner.start(None, sandbox.close)
+            self._close(sandbox)
+
+    def _close(self, sandbox: Sandbox) -> None:
+        """Closes an environment beside everything else."""
+        self._closing += 1
+        self._runner.start(None, sandbox.close)
 
     @staticmethod
     def _give_up(errand: _Errand) -> None:
@@ -484,5 +495,9 @@ class Sessions:
                 self.put_away(session, for_good=True)
 
     def close(self) -> None:
-        """Closes all of them; does not wait for it."""
+        """Closes all of them, and waits for that as long as is decent."""
         self.keep_only(())
+        until_s = time.monotonic() + CLOSING_S
+        while self._closing and time.monotonic() < until_s:
+            self._runner.wait(0.1)
+            self._look()

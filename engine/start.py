@@ -3,21 +3,25 @@ process or in ones of their own."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.config import RunSpec
-from engine.edges import Engine, Sampling, Trainer
+from engine.config import RunSpec, TurnSpec
+from engine.edges import Engine, Limits, Sampling, Trainer
+from engine.environments.sandbox import Patience
 from engine.errors import sentence
 from engine.hub import fetch
-from engine.options import TrainerConfig
+from engine.options import TaskSpec, TrainerConfig
 from engine.room import Devices, parameters, require_room
+from engine.sessions import TurnRules
 from engine.tasks.base import Task
 from engine.vllm.environment import prepare
 from engine.world import EngineWorld
 from simulator.errors import ScenarioError
 from simulator.scenario.sections import EngineSection
+from simulator.workload.environment import environment_spec
 
 if TYPE_CHECKING:
     from engine.actors.trainer import Rank
@@ -39,7 +43,15 @@ def start_world(spec: RunSpec) -> EngineWorld:
     except ScenarioError as error:
         raise spec.raw.locate(error) from None
     replica = start_replica(spec, path)
-    return EngineWorld(replica, trainer, task, spec.seed, sleeps=spec.engine.sleep)
+    sleeps = spec.engine.sleep
+    if spec.turns is None:
+        return EngineWorld(replica, trainer, task, spec.seed, sleeps=sleeps)
+    try:
+        rules = turn_rules(spec.turns, spec.task, task, replica.limits)
+    except ScenarioError as error:
+        replica.shutdown()
+        raise spec.raw.locate(error) from None
+    return EngineWorld(replica, trainer, task, spec.seed, turns=rules, sleeps=sleeps)
 
 
 def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
@@ -130,8 +142,38 @@ def start_task(spec: RunSpec) -> tuple[Task, Path]:
     from engine.tasks.warm_start import Recipe, warm_start
 
     log_sd = LOG_SD if task.log_sd is None else task.log_sd
+    if spec.turns is not None:
+        from engine.environments.delays import DrawnDelays
+        from engine.tasks.calculator import CalculatorTask
+
+        delays = DrawnDelays(spec.turns.environment, spec.seed)
+        calculator = CalculatorTask(spec.max_new_tokens, log_sd, delays)
+        return calculator, model or warm_start(Recipe(style="calculator"))
     built_in = CollatzTask(task.style, spec.max_new_tokens, log_sd)
     return built_in, model or warm_start(Recipe(style=task.style))
+
+
+def turn_rules(turns: TurnSpec, named: TaskSpec, task: Any, limits: Limits) -> TurnRules:
+    """What rollouts of several turns of this task are. limits: of the engine. Raises ScenarioError
+    where the engine cannot hold their context."""
+    cap, most = turns.max_context_tokens, limits.max_model_len
+    if cap is not None and cap > most:
+        raise ScenarioError(
+            "workload.max_context_tokens",
+            f"is {cap}, but the model's context and the KV pool of {limits.kv_tokens} tokens allow "
+            f"{most}; make it {most} or less",
+        )
+    away = turns.environment
+    return TurnRules(
+        turns.make or task.environment,
+        task.encode,
+        limits.vocab_size,
+        environment_spec(away, None),
+        Patience(math.inf if away.timeout_s is None else away.timeout_s, away.retry),
+        turns.max_turns,
+        cap or most,
+        task.reward if named.reward else None,
+    )
 
 
 def start_trainer(spec: RunSpec, path: Path) -> Trainer:

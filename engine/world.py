@@ -103,7 +103,8 @@ class EngineWorld:
             self._sessions = Sessions(turns, self._responses, now, failed, runner or Threads())
         environments = None if turns is None else turns.spec.slots
         self.shape = shape_of(replica.limits.max_seqs, environments)
-        self._desk = Desk(replica, lambda: self.now_s)
+        stays = {} if self._sessions is None else {"stays": self._sessions.ends_turn}
+        self._desk = Desk(replica, lambda: self.now_s, **stays)
         self._flying: dict[Key, Rollout] = {}
         self._update: tuple[TrainBatch, Layout] | None = None
         self._sync_asked = False

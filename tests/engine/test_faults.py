@@ -286,7 +286,7 @@ def test_a_kv_pool_too_small_for_one_rollout(
         (["engine.sampling.top_p=0"], "engine.sampling.top_p", "above 0 and up to 1"),
         (["engine.sampling.top_p=0.9"], "engine.trainer.old_log_probs", "must be trainer"),
         (["engine.sampling.topk=5"], "engine.sampling.topk", "top_k"),
-        (["engine.task.name=math"], "engine.task.name", "must be collatz"),
+        (["engine.task.name=math"], "engine.task.name", "one of collatz, calculator"),
         (["engine.task.style=3"], "engine.task.style", "one of bare, worded"),
         (["engine.task.style=wordy"], "engine.task.style", "worded"),
         (["engine.task.stile=bare"], "engine.task.stile", "style"),

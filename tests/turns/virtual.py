@@ -1,5 +1,5 @@
-"""The real engine in a time of its own: what an iteration, an environment and a judge take is said,
-and passes at once, so that a real run happens exactly when a simulated one does."""
+"""A real world in a time of its own: what an iteration and an environment take is said, and passes
+at once, so that a real run happens exactly when a simulated one does."""
 
 from __future__ import annotations
 
@@ -40,16 +40,6 @@ class TimedEngine:
         responses = self._engine.step()
         self._clock.now_s += self._iteration_s
         return responses
-
-
-class TimedTrainer:
-    """A trainer that takes no time, as the clock has it."""
-
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._trainer, name)
 
 
 class Inline:

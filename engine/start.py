@@ -112,10 +112,10 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
 def channel(spec: RunSpec) -> Channel | None:
     """How weights leave the trainer; None is the transport's store."""
     from engine.actors.weights import ByFiles
-    from engine.actors.wire import ByWire
+    from engine.vllm.wire import ByVllm
 
     if spec.engine.weights_by == "nccl":
-        return ByWire()
+        return ByVllm()
     return None if spec.weights_folder is None else ByFiles(spec.weights_folder)
 
 

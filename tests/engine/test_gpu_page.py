@@ -14,9 +14,9 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 import torch
 
 from engine.actors.weights import ByFiles
-from engine.actors.wire import ByWire
 from engine.config import RunSpec, build_run
 from engine.start import EngineStart, channel
+from engine.vllm.wire import ByVllm
 from simulator.errors import ScenarioError
 from simulator.scenario.file import override, parse_scenario
 
@@ -61,7 +61,7 @@ def test_devices_and_shares_reach_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_how_weights_leave_the_trainer(tmp_path: Path) -> None:
     assert channel(spec()) is None  # the store
-    assert isinstance(channel(spec("engine.weights_by=nccl")), ByWire)
+    assert isinstance(channel(spec("engine.weights_by=nccl")), ByVllm)
     folder = spec(f"engine.weights_folder={tmp_path}")
     assert channel(folder) == ByFiles(tmp_path.resolve())
 

@@ -64,9 +64,9 @@ def off(found: Turned) -> dict[str, float]:
         differences[f"answers {name}"] = (fit - value) / errors["environment"][name]
     named = {"median": LENGTHS["median_tokens"], **{k: LENGTHS[k] for k in ("between_sd", "within_sd")}}  # fmt: skip
     for name, value in named.items():
-        differences[f"tokens {name}"] = (
-            getattr(tokens, name) - value
-        ) / tokens.standard_errors[name]
+        differences[f"tokens {name}"] = (getattr(tokens, name) - value) / tokens.standard_errors[
+            name
+        ]
     return differences
 
 
@@ -101,7 +101,9 @@ def test_what_was_stopped_counts_as_longer(runs: list[Turned]) -> None:
 
 @pytest.mark.parametrize("held", ["call", "rollout"])
 def test_boots_and_failures_are_told_from_answers(held: str) -> None:
-    fitted = sections(found := turned(3, "sync", boot_s=2.0, failure=0.1, held=held), turn_lengths(found))
+    fitted = sections(
+        found := turned(3, "sync", boot_s=2.0, failure=0.1, held=held), turn_lengths(found)
+    )
     assert fitted["environment"]["boot_s"] == pytest.approx(2.0, rel=0.15)
     assert fitted["environment"]["failure"] == pytest.approx(0.1, rel=0.35)
     assert fitted["environment"]["turn_s"]["median_s"] == pytest.approx(0.5, rel=0.25)

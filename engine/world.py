@@ -230,9 +230,13 @@ class EngineWorld:
 
     def _train(self, batch: TrainBatch, layout: Layout) -> Event:
         start_s = self.now_s
+        groups = [self._responses.sampled(group) for group in batch.groups]
+        groups = [group for group in groups if group.rollouts]
+        if not groups:
+            raise RunError(f"no rollout of step {batch.step} has a token: their environments failed")
         try:
             metrics = self._trainer.step(
-                [self._responses.sampled(group) for group in batch.groups],
+                groups,
                 shared_prefix=layout == "shared_prefix",
                 version=batch.step,
                 mask_before_version=batch.mask_before_version,

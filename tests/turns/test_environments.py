@@ -261,6 +261,18 @@ def test_a_raising_a_hanging_and_a_lying_environment_end_their_rollouts_alone(zo
     until(lambda: zoo.closed == zoo.made)
 
 
+def test_a_rollout_without_a_token_is_not_trained_on(zoo: Zoo) -> None:
+    """Where slots are held for a whole rollout, a boot may fail before its first turn."""
+    result, world = real_run(zoo, held="rollout", slots=16)
+    stays = result.stays
+    empty = (stays["finished"] == 1) & (stays["total_tokens"] == 0)
+    keys = zip(stays["group"][empty].tolist(), stays["index"][empty].tolist(), strict=True)
+    assert list(keys) == [(1, 3)]
+    assert result.steps[0].trained_rollouts == 16
+    ((_, first), _) = world.log.updates
+    assert first.rollouts == 15
+
+
 def test_another_rollout_takes_the_place_of_one_whose_environment_failed(zoo: Zoo) -> None:
     """Where it always fails the run ends, and says so."""
     from simulator.errors import RunError

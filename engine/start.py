@@ -63,6 +63,7 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
     from engine.actors.world import ActorWorld, Recipes
 
     prepare(local_files=not isinstance(spec.model, str))
+    turns = spec.turns
     shape, gpus = spec.shape, int(spec.engine.device == "cuda")
     here = address in (None, LOCAL)
     # On a GPU the cores are for whoever needs them; elsewhere they are another machine's.
@@ -89,6 +90,7 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
             spec.seed,
             spec.cluster.routing,
             spec.engine.heartbeat_s,
+            None if turns is None else lambda limits: turn_rules(turns, spec.task, task, limits),
         )
     except ScenarioError as error:
         transport.close()

@@ -152,7 +152,7 @@ class EngineWorld:
         if self._sessions is not None:
             for key in sorted({*wanted}.difference(computed)):
                 del self._flying[key]
-                stays.append(self._sessions.aborted_away(key, for_good))
+                stays.append(self._sessions.stop(key, for_good))
         return sorted(stays, key=lambda stay: stay.key)
 
     def _land(self, landed: Sequence[Landed], for_good: bool = False) -> list[Stay]:
@@ -233,7 +233,9 @@ class EngineWorld:
         groups = [self._responses.sampled(group) for group in batch.groups]
         groups = [group for group in groups if group.rollouts]
         if not groups:
-            raise RunError(f"no rollout of step {batch.step} has a token: their environments failed")
+            raise RunError(
+                f"no rollout of step {batch.step} has a token: their environments failed"
+            )
         try:
             metrics = self._trainer.step(
                 groups,

@@ -21,12 +21,20 @@ from simulator.plan import Batch, Prompts, StepPlan
 from simulator.policies import check_policy, spell
 from simulator.policy import Chain
 from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import EngineSection, build_policies, overlapping, validate
+from simulator.scenario.scenario import (
+    EngineSection,
+    build_policies,
+    cluster_shape,
+    overlapping,
+    validate,
+)
 from simulator.scenario.sections import ClusterSection, ScenarioModel
 from simulator.workload.environment import EnvironmentSection
 from simulator.world import ClusterShape
 
 DTYPES = ("float32", "bfloat16")
+SHARED_MEMORY, OWN_MEMORY = 0.3, 0.9
+"""Of a GPU's memory, vLLM's part where the trainer shares the GPU, and where it does not."""
 
 
 @dataclass(frozen=True)
@@ -77,26 +85,37 @@ class RunSpec:
 
     @property
     def shape(self) -> ClusterShape:
-        """Its replicas and trainer, of one device each."""
-        cluster = self.cluster
-        return ClusterShape(cluster.replicas, 1, 1, cluster.placement == "colocated")
+        """Its replicas, and its trainer, of one device a rank."""
+        return cluster_shape(self.cluster)
+
+    @property
+    def memory_share(self) -> float:
+        """Of each of its GPUs, what vLLM takes."""
+        said = self.engine.gpu_memory_utilization
+        if said is not None:
+            return said
+        return SHARED_MEMORY if self.shape.colocated else OWN_MEMORY
 
 
-def build_run(raw: RawScenario) -> RunSpec:
+def build_run(raw: RawScenario, elsewhere: bool = False) -> RunSpec:
     """Checks a scenario for the real engine; nothing is loaded or started.
 
-    Raises ScenarioError that names the key and its line, EngineError where vLLM is missing.
+    elsewhere: whether it will run on other machines, whose GPUs are not known here. Raises
+    ScenarioError that names the key and its line, EngineError where vLLM is missing.
     """
     try:
-        return _build(raw)
+        return _build(raw, elsewhere)
     except ScenarioError as error:
         raise raw.locate(error) from None
 
 
-def _build(raw: RawScenario) -> RunSpec:
+def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
     model = validate(raw.data)
     engine, counts = model.engine, model.workload
     _check_cluster(model.cluster)
+    if model.poll_s:
+        raise ScenarioError("poll_s", "is simulated alone: the loop of a real run is told at once "
+                            "what its rollouts have done; leave it out")  # fmt: skip
     batch = Batch(counts.batch_groups, counts.group_size)
     plan = StepPlan(
         batch,
@@ -117,6 +136,9 @@ def _build(raw: RawScenario) -> RunSpec:
     _check_streaming(policy.plan(plan, policy.init()), trainer)
     _check_engine(engine, counts.max_new_tokens)
     _check_devices(model.cluster, engine)
+    _check_device(engine.device)
+    if not elsewhere:
+        _check_here(engine.device, model.cluster)
     task = read(TaskSpec, engine.task or {}, TaskSpec.FIELD)
     if task.prompts is not None:
         task = replace(task, prompts=raw.folder / task.prompts)
@@ -205,16 +227,16 @@ def _weights_folder(named: str | None, folder: Path) -> Path | None:
 
 
 def _check_cluster(cluster: ClusterSection) -> None:
-    for key in ("tensor_parallel", "pipeline_parallel"):
-        if (count := getattr(cluster, key)) != 1:
-            message = f"is {count}; a replica of the real engine is one device, so make it 1"
-            raise ScenarioError(f"cluster.{key}", message)
-    trainer = cluster.replicas if cluster.trainer_gpus is None else cluster.trainer_gpus
-    if trainer != 1:
+    if cluster.pipeline_parallel != 1:
+        message = f"is {cluster.pipeline_parallel}; a real replica is one stage, so make it 1"
+        raise ScenarioError("cluster.pipeline_parallel", message)
+    if cluster.tensor_parallel != 1 and cluster.placement == "colocated":
         raise ScenarioError(
-            "cluster.trainer_gpus",
-            f"is {trainer}; the real trainer is one process on one device, so make it 1",
+            "cluster.tensor_parallel",
+            f"is {cluster.tensor_parallel}, but a replica that shares its devices with the trainer "
+            "is one device: make it 1, or cluster.placement: disaggregated",
         )
+    cluster_shape(cluster)  # refuses more ranks than the devices that they share
 
 
 def _check_streaming(plan: StepPlan, trainer: TrainerConfig) -> None:
@@ -231,7 +253,19 @@ def _check_streaming(plan: StepPlan, trainer: TrainerConfig) -> None:
 
 
 def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
-    """Several actors have a GPU each."""
+    """Several actors have a GPU each; one that sleeps shares it."""
+    if engine.sleep and not engine.device.startswith("cuda"):
+        message = (
+            f"is true, but engine.device is {engine.device}: only on a GPU there is memory to free"
+        )
+        raise ScenarioError("engine.sleep", message)
+    if engine.sleep and cluster.placement != "colocated":
+        raise ScenarioError(
+            "engine.sleep",
+            "is true, but no trainer shares the replica's GPU: leave it out, or make "
+            "cluster.placement colocated",
+        )
+    _check_wire(cluster, engine)
     alone = cluster.replicas == 1 and cluster.placement == "colocated"
     if alone or not engine.device.startswith("cuda"):
         return
@@ -246,6 +280,23 @@ def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
             "several replicas that share their GPUs with the trainer are not supported; make it "
             "disaggregated",
         )
+
+
+def _check_wire(cluster: ClusterSection, engine: EngineSection) -> None:
+    """NCCL goes from the trainer's one GPU to those of others."""
+    if engine.weights_by != "nccl":
+        return
+    why = None
+    if not engine.device.startswith("cuda"):
+        why = f"engine.device is {engine.device}, which NCCL does not reach"
+    elif cluster.placement == "colocated":
+        why = "a replica that shares the trainer's GPU needs no wire"
+    elif cluster_shape(cluster).trainer_gpus > 1:
+        why = "a trainer of several ranks puts its weights together in the store"
+    elif engine.weights_folder is not None:
+        why = "engine.weights_folder has them go through files"
+    if why is not None:
+        raise ScenarioError("engine.weights_by", f"is nccl, but {why}; make it store")
 
 
 def _check_engine(engine: EngineSection, max_new_tokens: int) -> None:
@@ -270,29 +321,43 @@ def _check_engine(engine: EngineSection, max_new_tokens: int) -> None:
         )
     if engine.dtype not in DTYPES:
         raise ScenarioError("engine.dtype", f"{engine.dtype!r} is not one of {', '.join(DTYPES)}")
-    _check_device(engine.device, on_cpu)
 
 
-def _check_device(name: str, on_cpu: bool) -> None:
-    """The device is the trainer's and the engine's. on_cpu: whether vLLM is built for CPUs."""
+def _check_device(name: str) -> None:
+    """The device is the trainer's and the engine's."""
     import torch
 
-    field = "engine.device"
     try:
-        device = torch.device(name)
+        kind = torch.device(name).type
     except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise ScenarioError(field, f"{name!r} is not cpu, cuda, or one of several such as cuda:1")
-    if device.type == "cpu" and not on_cpu:
-        raise ScenarioError(field, "is cpu, but the vLLM here is built for GPUs; make it cuda")
-    if device.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (device.index or 0) >= count:
-            seen = f"{count} GPU{'s' if count > 1 else ''}" if count else "no GPU"
-            raise ScenarioError(field, f"is {name}, but torch sees {seen} here; make it cpu")
-        if on_cpu:
-            raise ScenarioError(field, f"is {name}, but the vLLM here is built for CPUs")
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        message = f"{name!r} is not cpu, cuda, or one of several such as cuda:1"
+        raise ScenarioError("engine.device", message)
+
+
+def _check_here(name: str, cluster: ClusterSection) -> None:
+    """This machine has the devices, and a vLLM for them."""
+    import torch
+
+    field, device = "engine.device", torch.device(name)
+    _, on_cpu = vllm_version()
+    if device.type == "cpu":
+        if not on_cpu:
+            raise ScenarioError(field, "is cpu, but the vLLM here is built for GPUs; make it cuda")
+        return
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) >= count:
+        seen = f"{count} GPU{'s' if count > 1 else ''}" if count else "no GPU"
+        raise ScenarioError(field, f"is {name}, but torch sees {seen} here; make it cpu")
+    if on_cpu:
+        raise ScenarioError(field, f"is {name}, but the vLLM here is built for CPUs")
+    if (asked := cluster_shape(cluster).gpus) > count:
+        raise ScenarioError(
+            "cluster.replicas",
+            f"with tensor_parallel and trainer_gpus this takes {asked} GPUs, but torch sees "
+            f"{count} here; ask for fewer, or give --ray a cluster that has them",
+        )
 
 
 def trainer_config(

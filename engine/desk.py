@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.common import CommonTokens
-from engine.edges import Engine, EngineIteration, Response
+from engine.edges import Engine, EngineIteration, OnWire, Response
 from simulator.rollout import Key, Shared
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Desk:
             self._book(measured, start_s)
         return turn, self._land(responses)
 
-    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+    def load(self, weights: Mapping[str, Tensor] | OnWire, version: int) -> None:
         """Replaces the engine's weights, and forgets what it had cached under the old ones. What
         is in flight goes on with the keys and values that it has."""
         self.engine.load_weights(weights, version, keep_keys=True)

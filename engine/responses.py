@@ -16,8 +16,9 @@ from simulator.errors import RunError
 from simulator.rollout import Ending, Key, Rollout, Segment, Stay
 from simulator.world import TrainBatch, TrainGroup
 
-SYNC_SAMPLE = 4
-"""Sequences that each weight sync is checked on."""
+SYNC_SAMPLE, SYNC_TOKENS = 4, 48
+"""Sequences that each weight sync is checked on, and how much of each: wrong weights show in any
+token, and a replica that checks samples nothing."""
 
 
 @dataclass(slots=True)
@@ -208,10 +209,11 @@ class Responses:
         return SampledGroup(prompt, tuple(rollouts), group.baseline_rewards)
 
     def sample(self, batch: TrainBatch, longest: int) -> list[list[int]]:
-        """A few sequences of a batch, cut to ``longest`` tokens, to compare engine and trainer
-        on."""
+        """The ends of a few sequences of a batch, of ``longest`` tokens at most, to compare engine
+        and trainer on."""
+        most = min(longest, SYNC_TOKENS)
         return [
-            [*self.prompt(group.group).token_ids, *self.tokens[rollout.key].ids][:longest]
+            [*self.prompt(group.group).token_ids, *self.tokens[rollout.key].ids][-most:]
             for group in batch.groups[:SYNC_SAMPLE]
             for rollout in group.rollouts[:1]
             if self.tokens[rollout.key].ids

@@ -71,7 +71,8 @@ class EngineWorld:
 
     task: prompts and rewards. seed: see `engine.responses.Responses`. clock: what it goes by; None
     is the wall's. turns: of rollouts that have several; None where they have one. runner: does what
-    their environments have to do; None is threads.
+    their environments have to do; None is threads. sleeps: whether the engine gives up its memory
+    while the trainer works.
 
     Raises EngineError where the engine or a reward function fails, RunError where the trainer does
     or where a verb is called that the state of the world forbids.
@@ -88,6 +89,8 @@ class EngineWorld:
         clock: Clock | None = None,
         turns: TurnRules | None = None,
         runner: Runner | None = None,
+        *,
+        sleeps: bool = False,
     ) -> None:
         self.log = EngineLog()
         self._clock: Clock = WallClock() if clock is None else clock
@@ -107,6 +110,7 @@ class EngineWorld:
         self._sync_asked = False
         self._updates = 0
         self._sample: list[list[int]] = []
+        self._sleeps, self._asleep = sleeps, False
 
     @property
     def now_s(self) -> float:
@@ -126,6 +130,7 @@ class EngineWorld:
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
         """Queues rollouts in the engine, of which there is one; the next iteration sees them. One
         whose environment is to answer first waits for that."""
+        self._wake()
         for rollout in rollouts:
             if rollout.key in self._flying:
                 raise RunError(f"{rollout} is already in flight")
@@ -229,6 +234,7 @@ class EngineWorld:
                 self._sessions.wait(left_s)
 
     def _train(self, batch: TrainBatch, layout: Layout) -> Event:
+        switch = self._fall_asleep()
         start_s = self.now_s
         groups = [self._responses.sampled(group) for group in batch.groups]
         groups = [group for group in groups if group.rollouts]
@@ -249,9 +255,28 @@ class EngineWorld:
         self.log.updates.append((batch.step, metrics))
         longest = self._replica.limits.max_model_len - 1  # the check samples one token more
         self._sample = self._responses.sample(batch, longest)
-        return Trained(batch.step, phases(metrics, start_s, self.now_s))
+        return Trained(batch.step, (*switch, *phases(metrics, start_s, self.now_s)))
+
+    def _fall_asleep(self) -> tuple[Phase, ...]:
+        """Has the engine make room for the trainer; what that took."""
+        if not self._sleeps or self._asleep:
+            return ()
+        start_s = self.now_s
+        self._replica.sleep()
+        self._asleep = True
+        return (Phase("switch", start_s, self.now_s),)
+
+    def _wake(self) -> tuple[Phase, ...]:
+        """The way back."""
+        if not self._asleep:
+            return ()
+        start_s = self.now_s
+        self._replica.wake()
+        self._asleep = False
+        return (Phase("switch", start_s, self.now_s),)
 
     def _sync(self) -> Event:
+        switch = self._wake()
         start_s = self.now_s
         self._desk.load(self._trainer.weights(), self._updates)
         loaded_s = self.now_s
@@ -259,7 +284,7 @@ class EngineWorld:
             difference = check_sync(self._replica, self._trainer, self._sample)
             self.log.sync_differences.append(difference)
             self.log.sync_check_s.append(self.now_s - loaded_s)
-        return Synced((Phase("sync", start_s, self.now_s),))
+        return Synced((*switch, Phase("sync", start_s, self.now_s)))
 
     def close(self) -> None:
         """Ends the engine, and whatever environments there are."""

@@ -1,9 +1,9 @@
 """What a replica and a trainer that work at the same time cost each other, measured on both.
 
-Two processes on one machine share its memory, its caches, and the cores that the driver needs. A run
-in which one waits for the other says nothing of that. So the same rollouts are sampled again and
-again, and the same batch is trained on again and again: each alone, and both at once. As the replica
-never gets the new weights, its responses are the same each time, and so are its iterations.
+Two processes on one machine share its memory, its caches, and the cores that the driver needs. A
+run in which one waits for the other says nothing of that. So the same rollouts are sampled again
+and again, and the same batch is trained on again and again: each alone, and both at once. As the
+replica never gets the new weights, its responses are the same each time, and so are its iterations.
 """
 
 from __future__ import annotations

@@ -56,10 +56,11 @@ _LOOK_S = 1e-3  # environments are looked at no more often than that
 
 @dataclass(frozen=True, slots=True)
 class Recipes:
-    """How the actors are made. channel: how weights leave the trainer; None is the object store."""
+    """How the actors are made. trainer: of each rank. channel: how weights leave the trainer; None
+    is the object store."""
 
     replicas: Sequence[Recipe]
-    trainer: Recipe
+    trainer: Sequence[Recipe]
     channel: Channel | None = None
 
 
@@ -147,6 +148,7 @@ class ActorWorld:
         heartbeat_s: float = 60.0,
         turns: Callable[[Limits], TurnRules] | None = None,
     ) -> None:
+        self.shape = shape
         self.log = EngineLog()
         self._transport = transport
         self._responses = Responses(task, seed)
@@ -397,6 +399,8 @@ class ActorWorld:
         weights = self._serving
         if weights is not None:
             home.actor.call("load", token, weights.ref, weights.version, weights.sample)
+            if self._updates.wired:
+                self._updates.send(home.number, weights.ref)
 
     def _require_free(self, what: str) -> None:
         busy = "an update" if self._updates.busy else "a sync" if self._sync else None
@@ -440,9 +444,7 @@ class ActorWorld:
         told = self._updates.receive(ready)
         self._note_pulses()
         if isinstance(told, str):
-            began = time.perf_counter()
-            self._updates.replace(told)
-            self._fault("trainer", told, 0, began)
+            self._lose_trainer(told)
         elif told is not None:
             self._updated(*told)
 
@@ -515,11 +517,31 @@ class ActorWorld:
 
     # Losing a replica, and going on
 
+    def _lose_trainer(self, cause: str, own: bool = True) -> None:
+        """Replaces the trainer, which then finds out by itself where this one was."""
+        began = time.perf_counter()
+        stuck = [home for home in self._fleet.live if self._updates.sending_to(home.number)]
+        self._updates.replace(cause, own)
+        self._fault("trainer", cause, 0, began)
+        for home in stuck:
+            self._lose(home, "the trainer was lost that sent it weights")
+        for home in self._fleet.live:
+            self._connect(home)
+
+    def _connect(self, home: Replica) -> None:
+        """Has a replica and the trainer meet, where weights go by wire."""
+        if self._updates.wired:
+            where = self._updates.connect(home.number, self.shape.gpus_per_replica)
+            home.actor.call("connect", where)
+
     def _lose(self, home: Replica, cause: str) -> None:
         """Replaces a replica. What was in flight there begins again from the tokens that are known
         here: those that it had when it was submitted."""
         began = time.perf_counter()
         lost = self._fleet.replace(home, cause)
+        if self._updates.sending_to(home.number):  # it would wait there for ever
+            cause = f"its weights were on their way to replica {home.number}"
+            self._lose_trainer(cause, own=False)
         self._fault(f"replica {home.number}", cause, len(lost), began)
         for token in [t for t, (there, _) in self._stopping.items() if there is home]:
             _, keys = self._stopping.pop(token)
@@ -534,6 +556,7 @@ class ActorWorld:
 
     def _welcome(self, home: Replica) -> None:
         """A replica has started: it gets the weights that the others have, then what waits."""
+        self._connect(home)
         if self._serving is not None:
             token = 0
             if self._sync is not None:
@@ -577,7 +600,7 @@ class ActorWorld:
         serving, kept, version = self._serving, self._responses, self._version
         weights = None
         if serving is not None and version != self._updates.version:
-            weights = unpack(self._transport.get(serving.ref))
+            weights = unpack(self._updates.tensors(serving.ref))
         tokens = {key: replace(tokens) for key, tokens in kept.tokens.items()}
         return ActorState(
             self.now_s,

@@ -430,6 +430,9 @@ PROBE_BURST = ("start_s", "seconds", "rollouts", "context_tokens", "prefill_toke
                "prefill_pairs", "prefill_rollouts")  # fmt: skip
 """Columns of `ITERATIONS` that a probe has of each burst."""
 
+PROBE_BESIDE = ("iterations_alone_s", "iterations_beside_s", "update_alone_s", "update_beside_s")
+"""What a round of a probe says of a replica and a trainer of processes of their own."""
+
 _PULSE = Keys({"short_s": BEAT, "long_s": BEAT})
 _LENGTH = Number(whole=True, most=LARGEST_TOKENS)
 _AS_COLUMNS = {name: Each(ITERATIONS[name].shape, at_least=1) for name in PROBE_BURST}
@@ -452,6 +455,18 @@ PROBE = Document(
             ),
             "bursts": Each(Keys({"iterations": Keys(_AS_COLUMNS), "pulse": _PULSE})),
         },
-        may={"engine": Maybe(Keys())},
+        may={
+            "engine": Maybe(Keys()),
+            "beside": Each(
+                Keys(
+                    {
+                        "iterations": Number(whole=True),
+                        **dict.fromkeys(PROBE_BESIDE, Number()),
+                        "pulse_alone": _PULSE,
+                        "pulse_beside": _PULSE,
+                    }
+                )
+            ),
+        },
     ),
 )

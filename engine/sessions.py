@@ -164,6 +164,13 @@ class Sessions:
     def __getitem__(self, key: Key) -> Session:
         return self._known[key]
 
+    def catch_up(self) -> None:
+        """Takes in what environments have done by now for rollouts that are put away."""
+        self._look()
+        for errand in [*self._working]:
+            if self._is_due(errand) and not errand.session.flying:
+                self._ends(errand)
+
     def open(self, rollout: Rollout, placement: Placement = "router") -> Session:
         """The session of a rollout that is submitted. Raises RunError where its prompt leaves no
         room in the context."""
@@ -356,14 +363,17 @@ class Sessions:
 
     def _round(self) -> list[Session]:
         """Who goes on now, in order of key."""
-        news, now_s = dict(self._turned), self._now()
+        news = dict(self._turned)
         self._turned.clear()
         for errand in [*self._working]:
-            if errand.due_s is not None and errand.due_s <= now_s + _AT_ONCE_S:
+            if self._is_due(errand):
                 self._ends(errand)
                 if errand.session.flying:
                     news[errand.session] = None
         return sorted(news, key=lambda session: session.key)
+
+    def _is_due(self, errand: _Errand) -> bool:
+        return errand.due_s is not None and errand.due_s <= self._now() + _AT_ONCE_S
 
     def _give_slots(self) -> bool:
         """Gives free slots to those who wait; whether any was."""

@@ -131,6 +131,8 @@ class EngineWorld:
         """Queues rollouts in the engine, of which there is one; the next iteration sees them. One
         whose environment is to answer first waits for that."""
         self._wake()
+        if self._sessions is not None:
+            self._sessions.catch_up()
         for rollout in rollouts:
             if rollout.key in self._flying:
                 raise RunError(f"{rollout} is already in flight")

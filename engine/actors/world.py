@@ -217,6 +217,8 @@ class ActorWorld:
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
         """Sends rollouts to their replicas, each of which sees all of its own at once."""
         fresh = []
+        if self._sessions is not None:
+            self._sessions.catch_up()
         for rollout in rollouts:
             if rollout.key in self._flights or self._away(rollout.key):
                 raise RunError(f"{rollout} is already in flight")

@@ -1,4 +1,4 @@
-"""Rollouts of several turns on actors: replicas sample, a trainer trains, and environments work, all
+"""Rollouts of several turns on actors: replicas sample, a trainer trains and environments work, all
 at the same time."""
 
 from __future__ import annotations

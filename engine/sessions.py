@@ -338,11 +338,6 @@ class Sessions:
                 seconds = min(seconds, left_s)
         return seconds
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is under way away from the engines."""
-        return not (self._waiting or self._working or self._turned)
-
     def _look(self) -> None:
         """Takes note of work that is done, and gives up what takes too long."""
         for errand, outcome in self._runner.ended():

@@ -67,6 +67,7 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
     from engine.actors.world import ActorWorld, Recipes
 
     prepare(local_files=not isinstance(spec.model, str))
+    turns = spec.turns
     shape, gpus = spec.shape, int(spec.engine.device == "cuda")
     width = shape.gpus_per_replica  # of one machine, as is all that an actor has
     here = address in (None, LOCAL)
@@ -100,6 +101,7 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
             spec.seed,
             spec.cluster.routing,
             spec.engine.heartbeat_s,
+            None if turns is None else lambda limits: turn_rules(turns, spec.task, task, limits),
         )
     except ScenarioError as error:
         transport.close()

@@ -62,9 +62,19 @@ def recorded_trajectories(
     rows: dict[Name, list[_Row]] = {}
     columns = ("group", "attempt", "index", "turn", "new_tokens", "observation_tokens", "ending",
                "finished", "end_s", "prompt_tokens", "reward")  # fmt: skip
-    for group, attempt, index, turn, tokens, observed, ending, finished, end_s, prompt, reward in (
-        zip(*(stays[name].tolist() for name in columns), strict=True)
-    ):
+    for (
+        group,
+        attempt,
+        index,
+        turn,
+        tokens,
+        observed,
+        ending,
+        finished,
+        end_s,
+        prompt,
+        reward,
+    ) in zip(*(stays[name].tolist() for name in columns), strict=True):
         row = _Row(turn, tokens, observed, ENDINGS[ending], bool(finished), end_s, prompt, reward)
         rows.setdefault((group, attempt, index), []).append(row)
     asked: dict[Name, list[_Call]] = {}

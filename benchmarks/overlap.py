@@ -30,8 +30,9 @@ POLICIES = {
     "fully asynchronous": "fully_async(max_staleness=2)",
 }
 STEPS = 24
-SETTLED = 4
-"""Steps at the start of a run that are left out: the engine warms up, and the overlap fills."""
+SETTLED, DRAINED = 4, 2
+"""Steps at both ends of a run that are left out: the engine warms up and the overlap fills, and at
+the end there is nothing left to sample."""
 SHOWN_S = 8.0
 """Seconds of each run in the picture."""
 
@@ -50,9 +51,9 @@ class Ran:
 
     @property
     def steps(self) -> pd.DataFrame:
-        """Its steps.csv, without those before it had settled."""
+        """Its steps.csv, without both ends."""
         steps = pd.read_csv(self.folder / "steps.csv")
-        return steps[steps["step"] >= SETTLED]
+        return steps.iloc[SETTLED : len(steps) - DRAINED]
 
     @property
     def step_s(self) -> float:
@@ -88,6 +89,7 @@ def forecast(out: Path, steps: int) -> None:
     for name, policy in POLICIES.items():
         file = f"{{file: '{fitted}'}}"
         sets = [f"policy={policy}", f"steps={steps}", f"cost={file}", f"workload.lengths={file}"]
+        sets.append("workload.prompt_tokens=null")  # the fitted file has its own
         words = [word for one in sets for word in ("--set", one)]
         folder = out / "forecast" / slug(name)
         call("simulate", SCENARIO, *words, "--out", folder, "--no-plot", "--force")
@@ -185,8 +187,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
     try:
-        if options.steps < SETTLED + 2:
-            raise ScenarioError("--steps", f"is {options.steps}; give at least {SETTLED + 2}")
+        if options.steps < (least := SETTLED + DRAINED + 2):
+            raise ScenarioError("--steps", f"is {options.steps}; give at least {least}")
         out = options.out.resolve()
         measure(out, options.steps)
         forecast(out, options.steps)

@@ -59,9 +59,11 @@ def costs(
     found = {
         "to_trainer_s": overheads["to_train"],
         "from_trainer_s": overheads["to_rollout"],
+        "open_s": np.array([run.summary.get("saving_s", 0.0) / len(run.steps["step"])
+                            for run in runs]),
         "load_s": load,
         "check_s": check,
-    }
+    }  # fmt: skip
     if slower is not None:
         found |= {"iteration_beside": slower.iterations, "update_beside": slower.updates}
     middle: dict[str, Any] = {name: float(np.median(each)) for name, each in found.items()}

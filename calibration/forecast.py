@@ -28,6 +28,7 @@ from calibration.folder import SAME, RunFolder
 from calibration.robust import FloatArray
 from calibration.tempo import by_phase
 from simulator.chance import Drawn
+from simulator.costs.fitted import FittedCost
 from simulator.loop import run as run_loop
 from simulator.options import read
 from simulator.scenario.file import RawScenario
@@ -211,6 +212,23 @@ def forecast(
         point = {name: np.median([run[name] for run in runs], axis=0) for name in METRICS}
     stacked = {name: np.array([draw[name] for draw in noisy]) for name in METRICS}
     return Forecast(point, stacked, np.array(totals), unmeasured, flags, pulses is not None)
+
+
+def replayed_run(fitted: Fitted, target: RunFolder) -> Run:
+    """A replay of ``target`` without noise, with every span: its own lengths and rewards, under the
+    fitted costs. Raises ScenarioError or RunError where its scenario cannot be simulated."""
+    resampled = ResampledWorkload(fitted.groups, target.cap, _SEED_STRIDE)
+    workload = _measured(target, resampled)
+    own = replace(_own_scenario(target), workload=workload, cost=_priced(fitted, target))
+    return _simulate(own)[0]
+
+
+def _priced(fitted: Fitted, target: RunFolder) -> FittedCost:
+    """The fitted costs, of actors at the machine's mean pulse in the run where that is known."""
+    pulses = fitted.pulses(target) if target.of_actors else None
+    if pulses is None:
+        return fitted.cost
+    return fitted.cost.slowed(*by_phase(pulses).mean(axis=0).tolist())
 
 
 def _own_scenario(target: RunFolder) -> Scenario:

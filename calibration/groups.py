@@ -71,9 +71,7 @@ def measured(found: Responses) -> MeasuredGroups:
     )
 
 
-def _further(
-    found: Responses, turned: Sequence[Trajectory] | None, i: int
-) -> NDArray[np.bool_]:
+def _further(found: Responses, turned: Sequence[Trajectory] | None, i: int) -> NDArray[np.bool_]:
     """Which rollouts came further than one: in tokens, and in turns if there are any."""
     longer = np.asarray(found.tokens > found.tokens[i])
     if turned is None:

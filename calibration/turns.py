@@ -41,9 +41,7 @@ class Turned:
     @property
     def mean_turn_tokens(self) -> FloatArray:
         """Tokens that each sampled in a turn, at least half of one; shape (rollouts,)."""
-        means = [
-            own.trajectory.new_tokens / len(own.trajectory.turns) for own in self.rollouts
-        ]
+        means = [own.trajectory.new_tokens / len(own.trajectory.turns) for own in self.rollouts]
         return np.maximum(np.array(means), 0.5)
 
 
@@ -174,7 +172,8 @@ def _counts(found: Turned) -> tuple[Any, Any, Any]:
         made = own.trajectory
         count, ended = len(made.turns), own.cut in (None, "reward") and made.ending == "stop"
         asked = own.cut == "environment" or (
-            own.cut is None and (made.ending in (*FAILED, "turns") or made.turns[-1].environment_s > 0)
+            own.cut is None
+            and (made.ending in (*FAILED, "turns") or made.turns[-1].environment_s > 0)
         )
         group.append(owner)
         turns.append(count if ended or asked else count - 1)

@@ -188,12 +188,6 @@ def _turns(model: ScenarioModel, task: TaskSpec, folder: Path | None) -> TurnSpe
         raise ScenarioError(
             "reward", "is the simulator's; a real run of several turns has its rewards at once"
         )
-    if model.cluster.placement != "colocated" or model.cluster.replicas != 1:
-        raise ScenarioError(
-            "engine.task",
-            "rollouts of several turns have one replica that takes turns with the trainer so far: "
-            "make cluster.placement colocated and cluster.replicas 1",
-        )
     make = None
     if task.environment:
         methods = ("reset", "step", "close")

@@ -187,12 +187,15 @@ class Responses:
         return Stay(*key, replica, prompt, (), "aborted", now_s, now_s)
 
     def sampled(self, group: TrainGroup) -> SampledGroup:
-        """What the trainer gets of a group. Raises RunError for a rollout without a reward."""
+        """What the trainer gets of a group; without rollouts that have no token, as their
+        environment failed before the first. Raises RunError for a rollout without a reward."""
         rollouts = []
         for rollout in group.rollouts:
             tokens = self.tokens[rollout.key]
             if rollout.reward is None:
                 raise RunError(f"{rollout} has no reward")
+            if not tokens.ids:
+                continue
             rollouts.append(
                 SampledRollout(
                     tokens.ids,
@@ -213,6 +216,7 @@ class Responses:
             [*self.prompt(group.group).token_ids, *self.tokens[rollout.key].ids][-most:]
             for group in batch.groups[:SYNC_SAMPLE]
             for rollout in group.rollouts[:1]
+            if self.tokens[rollout.key].ids
         ]
 
     def keep_only(self, groups: Collection[int]) -> None:

@@ -26,10 +26,11 @@ def parameters(folder: Path) -> int:
     try:
         for path in folder.glob("*.safetensors"):
             with path.open("rb") as file:
-                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+                length = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(min(length, path.stat().st_size)))
             tensors = (entry for name, entry in header.items() if name != "__metadata__")
             count += sum(prod(entry["shape"]) for entry in tensors)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, MemoryError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return 0
     return count
 

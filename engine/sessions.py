@@ -24,6 +24,7 @@ from engine.log import Failure
 from engine.responses import Responses, Tokens
 from engine.tasks.base import Prompt
 from simulator.errors import RunError
+from simulator.plan import Placement
 from simulator.rollout import FAILED, Call, CallEnd, Ending, Key, Rollout, Stay
 from simulator.workload.slots import UNLIMITED, EnvironmentSpec
 
@@ -35,6 +36,7 @@ _ENDS: dict[str, tuple[CallEnd, Ending | None]] = {
 }
 CLOSING_S = 5.0
 """That a run waits at its end for its environments to close."""
+_POLL_S = 0.01
 _AT_ONCE_S = 1e-9
 """What is due so soon is due now."""
 
@@ -84,18 +86,19 @@ class Session:
     """A rollout with turns, as its world keeps it beside the engines.
 
     tokens: what it is made of. sandbox: its environment. holds: whether it has a slot beyond an
-    errand. flying: whether it is in flight; tokens_left, turns_left: that it may have in this
-    flight, None for all. calls: that its next stay tells of.
+    errand. placement: of its turns. flying: whether it is in flight; tokens_left, turns_left: that
+    it may have in this flight, None for all. calls: that its next stay tells of.
     """
 
-    __slots__ = ("calls", "errand", "flying", "holds", "prompt_tokens", "rollout", "sandbox",
-                 "tokens", "tokens_left", "turns_left")  # fmt: skip
+    __slots__ = ("calls", "errand", "flying", "holds", "placement", "prompt_tokens", "rollout",
+                 "sandbox", "tokens", "tokens_left", "turns_left")  # fmt: skip
 
     def __init__(self, rollout: Rollout, tokens: Tokens, prompt_tokens: int) -> None:
         self.rollout, self.tokens, self.prompt_tokens = rollout, tokens, prompt_tokens
         self.sandbox: Sandbox | None = None
         self.errand: _Errand | None = None
         self.holds = self.flying = False
+        self.placement: Placement = "router"
         self.tokens_left: int | None = None
         self.turns_left: int | None = None
         self.calls: list[Call] = []
@@ -112,9 +115,9 @@ class Session:
             return "end"
         return "environment" if self.tokens.asking else "model"
 
-    def launch(self, rollout: Rollout) -> None:
+    def launch(self, rollout: Rollout, placement: Placement) -> None:
         """It is submitted."""
-        self.rollout, self.flying = rollout, True
+        self.rollout, self.placement, self.flying = rollout, placement, True
         self.tokens_left, self.turns_left = rollout.allowance, rollout.turn_allowance
 
     def told(self, stay: Stay) -> Stay:
@@ -153,10 +156,22 @@ class Sessions:
         """In flight."""
         return {key for key, session in self._known.items() if session.flying}
 
+    def flies(self, key: Key) -> bool:
+        """Whether a rollout is in flight."""
+        session = self._known.get(key)
+        return session is not None and session.flying
+
     def __getitem__(self, key: Key) -> Session:
         return self._known[key]
 
-    def open(self, rollout: Rollout) -> Session:
+    def catch_up(self) -> None:
+        """Takes in what environments have done by now for rollouts that are put away."""
+        self._look()
+        for errand in [*self._working]:
+            if self._is_due(errand) and not errand.session.flying:
+                self._ends(errand)
+
+    def open(self, rollout: Rollout, placement: Placement = "router") -> Session:
         """The session of a rollout that is submitted. Raises RunError where its prompt leaves no
         room in the context."""
         tokens = self._responses.begin(rollout)
@@ -172,7 +187,7 @@ class Sessions:
                     f"at {self._rules.max_context_tokens}: make workload.max_context_tokens larger"
                 )
             session = self._known[rollout.key] = Session(rollout, tokens, prompt_tokens)
-        session.launch(rollout)
+        session.launch(rollout, placement)
         return session
 
     def order(self, session: Session) -> Order:
@@ -244,17 +259,19 @@ class Sessions:
     def _text(self, ids: Sequence[int]) -> str:
         return self._responses.task.decode(ids)
 
-    def aborted_away(self, key: Key, for_good: bool) -> Stay:
-        """Stops a rollout that is in flight away from the engines."""
+    def stop(self, key: Key, for_good: bool, replica: int = -1) -> Stay:
+        """Stops a rollout that is in flight away from the engines, or waits for one."""
         session = self._known[key]
         self.put_away(session, for_good)
-        return self._nothing(session, "aborted", None)
+        return self._nothing(session, "aborted", None, replica)
 
-    def _nothing(self, session: Session, ending: Ending, reward: float | None) -> Stay:
-        """The stay of a rollout that is stopped, or ends, away from the engines."""
+    def _nothing(
+        self, session: Session, ending: Ending, reward: float | None, replica: int = -1
+    ) -> Stay:
+        """The stay of a rollout that is stopped, or ends, without an iteration."""
         rollout, now_s = session.rollout, self._now()
         key = (rollout.group, rollout.index, rollout.attempt)
-        stay = Stay(*key, -1, session.prompt_tokens, (), ending, now_s, now_s, reward=reward)
+        stay = Stay(*key, replica, session.prompt_tokens, (), ending, now_s, now_s, reward=reward)
         return session.told(stay)
 
     # Between turns
@@ -296,7 +313,20 @@ class Sessions:
 
     def wait(self, seconds: float) -> None:
         """Returns when something may have happened, or after ``seconds``."""
-        now_s = self._now()
+        seconds = min(seconds, self._due_s)
+        if seconds > 0:
+            self._runner.wait(seconds)
+
+    @property
+    def next_s(self) -> float:
+        """Seconds after which to look again, for who waits for other things as well."""
+        working = any(errand.outcome is None for errand in self._working)
+        return min(self._due_s, _POLL_S if working else math.inf)
+
+    @property
+    def _due_s(self) -> float:
+        """Seconds until an errand is over, or given up, as far as that is known."""
+        now_s, seconds = self._now(), math.inf
         for errand in self._working:
             if errand.due_s is not None:
                 seconds = min(seconds, errand.due_s - now_s)
@@ -306,13 +336,7 @@ class Sessions:
                 if since is not None:
                     left_s -= self._runner.timer() - since
                 seconds = min(seconds, left_s)
-        if seconds > 0:
-            self._runner.wait(seconds)
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is under way away from the engines."""
-        return not (self._waiting or self._working or self._turned)
+        return seconds
 
     def _look(self) -> None:
         """Takes note of work that is done, and gives up what takes too long."""
@@ -334,14 +358,17 @@ class Sessions:
 
     def _round(self) -> list[Session]:
         """Who goes on now, in order of key."""
-        news, now_s = dict(self._turned), self._now()
+        news = dict(self._turned)
         self._turned.clear()
         for errand in [*self._working]:
-            if errand.due_s is not None and errand.due_s <= now_s + _AT_ONCE_S:
+            if self._is_due(errand):
                 self._ends(errand)
                 if errand.session.flying:
                     news[errand.session] = None
         return sorted(news, key=lambda session: session.key)
+
+    def _is_due(self, errand: _Errand) -> bool:
+        return errand.due_s is not None and errand.due_s <= self._now() + _AT_ONCE_S
 
     def _give_slots(self) -> bool:
         """Gives free slots to those who wait; whether any was."""

@@ -38,7 +38,7 @@ def start_world(spec: RunSpec) -> EngineWorld:
     prepare(local_files=not isinstance(spec.model, str))
     try:
         task, path = start_task(spec)
-        _require_room(spec, path)
+        require_fit(spec, path)
         trainer = start_trainer(spec, path)
     except ScenarioError as error:
         raise spec.raw.locate(error) from None
@@ -67,6 +67,7 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
     from engine.actors.world import ActorWorld, Recipes
 
     prepare(local_files=not isinstance(spec.model, str))
+    turns = spec.turns
     shape, gpus = spec.shape, int(spec.engine.device == "cuda")
     width = shape.gpus_per_replica  # of one machine, as is all that an actor has
     here = address in (None, LOCAL)
@@ -83,15 +84,14 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
         transport.require(needs)
         task, path = start_task(spec)
         if here:
-            _require_room(spec, path)
+            require_fit(spec, path)
         model = spec.model if isinstance(spec.model, str) and not here else path
         engine = EngineStart(model, spec.engine, spec.sampling, spec.seed, spec.memory_share, width)
         trainer = TrainerStart(model, spec.engine, spec.trainer, spec.seed)
-        channel = _channel(spec)
         recipes = Recipes(
             [Recipe(engine, need) for need in needs[: shape.replicas]],
             [Recipe(trainer, need) for need in needs[shape.replicas :]],
-            channel,
+            channel(spec),
         )
         return ActorWorld(
             transport,
@@ -101,6 +101,7 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
             spec.seed,
             spec.cluster.routing,
             spec.engine.heartbeat_s,
+            None if turns is None else lambda limits: turn_rules(turns, spec.task, task, limits),
         )
     except ScenarioError as error:
         transport.close()
@@ -110,13 +111,13 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
         raise
 
 
-def _channel(spec: RunSpec) -> Channel | None:
+def channel(spec: RunSpec) -> Channel | None:
     """How weights leave the trainer; None is the transport's store."""
     from engine.actors.weights import ByFiles
-    from engine.actors.wire import ByWire
+    from engine.vllm.wire import ByVllm
 
     if spec.engine.weights_by == "nccl":
-        return ByWire()
+        return ByVllm()
     return None if spec.weights_folder is None else ByFiles(spec.weights_folder)
 
 
@@ -282,7 +283,7 @@ class EngineStart:
         )
 
 
-def _require_room(spec: RunSpec, path: Path) -> None:
+def require_fit(spec: RunSpec, path: Path) -> None:
     """Raises ScenarioError where the model cannot fit this machine's GPUs."""
     if not spec.engine.device.startswith("cuda"):
         return

@@ -131,6 +131,8 @@ class EngineWorld:
         """Queues rollouts in the engine, of which there is one; the next iteration sees them. One
         whose environment is to answer first waits for that."""
         self._wake()
+        if self._sessions is not None:
+            self._sessions.catch_up()
         for rollout in rollouts:
             if rollout.key in self._flying:
                 raise RunError(f"{rollout} is already in flight")
@@ -157,7 +159,7 @@ class EngineWorld:
         if self._sessions is not None:
             for key in sorted({*wanted}.difference(computed)):
                 del self._flying[key]
-                stays.append(self._sessions.aborted_away(key, for_good))
+                stays.append(self._sessions.stop(key, for_good))
         return sorted(stays, key=lambda stay: stay.key)
 
     def _land(self, landed: Sequence[Landed], for_good: bool = False) -> list[Stay]:
@@ -236,9 +238,15 @@ class EngineWorld:
     def _train(self, batch: TrainBatch, layout: Layout) -> Event:
         switch = self._fall_asleep()
         start_s = self.now_s
+        groups = [self._responses.sampled(group) for group in batch.groups]
+        groups = [group for group in groups if group.rollouts]
+        if not groups:
+            raise RunError(
+                f"no rollout of step {batch.step} has a token: their environments failed"
+            )
         try:
             metrics = self._trainer.step(
-                [self._responses.sampled(group) for group in batch.groups],
+                groups,
                 shared_prefix=layout == "shared_prefix",
                 version=batch.step,
                 mask_before_version=batch.mask_before_version,

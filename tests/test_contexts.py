@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from simulator.costs.models import model_from_config, model_presets
@@ -79,7 +77,8 @@ CONFIG = {
         ({"max_position_embeddings": 40960}, 40960),
         ({"max_position_embeddings": 40960, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
           "original_max_position_embeddings": 32768}}, 131072),
-        ({"max_position_embeddings": 1000, "rope_scaling": {"type": "linear", "factor": 2.0}}, 2000),
+        ({"max_position_embeddings": 1000, "rope_scaling": {"type": "linear", "factor": 2.0}},
+         2000),
         ({"max_position_embeddings": 131072, "rope_scaling": {"rope_type": "llama3",
           "factor": 8.0, "original_max_position_embeddings": 8192}}, 131072),
     ],

@@ -122,6 +122,24 @@ def test_weights_come_in_while_a_replica_runs() -> None:
     assert [segment.tokens for segment in stay.segments] == [6, 24]
 
 
+def test_a_step_that_is_opened_beside_an_update_begins_once_the_run_is_saved() -> None:
+    opened = simulated(scenario("one_step_off", {"open_s": 0.3})).steps
+    plain = simulated(scenario("one_step_off", {})).steps
+    assert opened[1].rollout_end_s == pytest.approx(plain[1].rollout_end_s + 0.3)
+    assert opened[0].train_s == plain[0].train_s  # which has begun already
+    turns = [simulated(scenario("sync", actors)).steps for actors in ({"open_s": 0.3}, {})]
+    assert turns[0][-1].end_s == turns[1][-1].end_s
+
+
+def test_what_waits_for_a_run_to_be_saved_can_be_stopped() -> None:
+    world = scenario("one_step_off", {"open_s": 0.3}).world()
+    world.train(TrainBatch(0, ()), "dense")
+    world.submit([Rollout(0, 0), Rollout(1, 0)])
+    [stay] = world.abort([(0, 0)])
+    assert (stay.ending, stay.segments) == ("aborted", ())
+    assert until(world, Ended).stay.start_s == pytest.approx(0.3)
+
+
 def test_parts_of_an_update_are_told_of_at_once() -> None:
     """Only new weights have to be packed and sent."""
     result = simulated(scenario("streaming", WAYS, groups=3, sd=0.4, steps=1, per_rollout_s=0.01))
@@ -173,6 +191,7 @@ def test_two_replicas_and_a_trainer_share_two_cores() -> None:
     [
         ("to_trainer_s", -0.1),
         ("load_s", "soon"),
+        ("open_s", -1),
         ("iteration_beside", 0.9),
         ("update_beside", 1e9),
         ("cores", 0),

@@ -83,6 +83,7 @@ class SimulatedCluster:
         ]
         self._actors = None if shape.colocated else cost.actors
         self._machine: Machine | None = None
+        self._opened = -1  # the tick of the last order to train: the next step is opened after it
         if self._actors is not None:
             self._machine = Machine(self._env, self._actors, self._replicas)
         self._router: Router = ROUTINGS[routing](self._replicas)
@@ -122,6 +123,12 @@ class SimulatedCluster:
             if flying or (sessions is not None and sessions.flies(key)):
                 raise RunError(f"{rollout} is already in flight")
         now = self._now
+        if self._actors is not None and self._opened == now and self._actors.open_s:
+            held = [*rollouts]
+            self._late |= {rollout.key: (held, rollout) for rollout in held}
+            ready = now + to_ticks(self._actors.open_s)
+            self._env.process(self._queue_later(ready, held, placement))
+            return
         self._leaving = {key: tick for key, tick in self._leaving.items() if tick > now}
         if not self._leaving:
             self._queue(rollouts, placement)
@@ -371,6 +378,7 @@ class SimulatedCluster:
         start, told_s = self._claim("train"), 0.0
         if self._actors is not None:
             start += to_ticks(self._actors.to_trainer_s)
+            self._opened = self._now
             told_s = self._actors.from_trainer_s if batch.final else 0.0
         phases_s = self._stream.part(load, batch.final)
         steps = [(name, seconds, load.tokens) for name, seconds in phases_s]

@@ -33,6 +33,12 @@ class ActorCosts(Options):
     from_trainer_s: Annotated[
         float, _SECONDS, Doc("from an update's end until its weights are sent")
     ] = 0.0
+    open_s: Annotated[
+        float,
+        _SECONDS,
+        Doc("from an update's order to the next step's first rollouts, where that is opened at once: "
+            "the driver saves the run in between"),
+    ] = 0.0  # fmt: skip
     load_s: Annotated[
         float,
         _SECONDS,

@@ -148,8 +148,11 @@ class Model(Options):
     max_positions: Annotated[
         int | None,
         Between(1, 10**9),
-        Doc("longest context that it can take; more, where its positions are stretched (YaRN), is "
-            "said here; null is not known", unit="tokens"),
+        Doc(
+            "longest context that it can take; more, where its positions are stretched (YaRN), is "
+            "said here; null is not known",
+            unit="tokens",
+        ),
     ] = None
     source: Annotated[str, Doc("where these figures come from")] = "given in the scenario"
 

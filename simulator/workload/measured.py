@@ -85,7 +85,12 @@ class TurnRules:
         ending: Ending = measured.ending if len(rows) == len(measured.turns) else "turns"
         last = len(rows) - 1
         timed = [
-            (observed, tokens, 0.0 if ending == "turns" and i == last else self.slower * seconds, 1.0)
+            (
+                observed,
+                tokens,
+                0.0 if ending == "turns" and i == last else self.slower * seconds,
+                1.0,
+            )
             for i, (observed, tokens, seconds) in enumerate(rows)
         ]
         made = trajectory(
@@ -160,7 +165,6 @@ class MeasuredGroups:
     def drawn(self, rng: np.random.Generator) -> MeasuredGroups:
         """As many groups, drawn from these with replacement: a bootstrap."""
         return self._of(np.sort(rng.integers(len(self), size=len(self))).tolist())
-
 
 
 class ResampledWorkload:
@@ -243,11 +247,12 @@ class ResampledWorkload:
         groups = self.groups
         if groups.turned is None:
             return self.max_prompt_tokens + self.max_new_tokens
+        cap = self.max_new_tokens
         found = (
-            prompt + sum(observed + min(tokens, self.max_new_tokens) for observed, tokens, _ in each.turns)
+            prompt + sum(observed + min(tokens, cap) for observed, tokens, _ in each.turns)
             for prompt, rollouts in zip(groups.prompt_tokens, groups.turned, strict=True)
             for each in rollouts
-        )  # fmt: skip
+        )
         longest, most = max(found), self._rules.caps.context_tokens
         return longest if most is None else min(longest, most)
 

@@ -29,6 +29,11 @@ _numbers = count()
 class ThreadWire(ByWire):
     """But for what carries the tensors, the one that there is."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._infos: dict[int, int] = {}
+        self._senders: dict[int, int] = {}
+
     def meet(self, replica: int, workers: int) -> dict[str, Any]:
         number = next(_numbers)
         LINES[number] = Line()
@@ -40,10 +45,9 @@ class ThreadWire(ByWire):
         LINES[number].joined.wait()
         self._senders[replica] = number
 
-    def send(self, replica: int, weights: OnWire) -> None:
+    def transmit(self, replica: int, tensors: Any) -> None:
         line = LINES[self._senders[replica]]
-        line.tensors = self._tensors(weights)
-        self._sent = max(self._sent, weights.number)
+        line.tensors = tensors
         line.sent.set()
         line.taken.wait()
         line.taken.clear()

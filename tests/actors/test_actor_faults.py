@@ -269,6 +269,13 @@ def test_a_rank_that_is_lost_in_an_update_has_all_replaced(lost: int) -> None:
             killed.append(lost)
 
     updates._issue = kill  # type: ignore[method-assign]
+    replace = updates.replace
+
+    def replaced(cause: str) -> None:
+        replace(cause)
+        assert len(home.transport.alive("trainer")) == 3  # none is left behind
+
+    updates.replace = replaced  # type: ignore[method-assign]
     result, _ = drive(home, "one_step_off")
     (fault,) = home.world.log.faults
     assert (fault.actor, fault.cause) == ("trainer", f"rank {lost}: killed")

@@ -149,12 +149,14 @@ def test_what_vllm_is_told_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> N
     pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
     from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
 
-    mine, theirs = ByWire().infos("10.0.0.7", 4711, 5)
+    from engine.vllm.wire import ByVllm
+
+    mine, theirs = ByVllm().infos("10.0.0.7", 4711, 5)
     parsed: Any = NCCLWeightTransferEngine.init_info_cls(**theirs)
     assert (mine.backend, mine.rank, mine.is_sender) == ("nccl", 0, True)
     for name in ("master_address", "master_port", "world_size", "packed",
                  "packed_buffer_size_bytes", "packed_num_buffers"):  # fmt: skip
         assert getattr(mine, name) == getattr(parsed, name)
     assert (parsed.master_address, parsed.world_size, parsed.rank_offset) == ("10.0.0.7", 5, 1)
-    place = ByWire().meet(0, workers=4)
+    place = ByVllm().meet(0, workers=4)
     assert place["world_size"] == 5

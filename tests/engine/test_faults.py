@@ -143,6 +143,7 @@ def test_a_full_disk_while_saving(home: Home, whole: Outcome, suffix: str) -> No
     assert text.splitlines()[-1].startswith("error: cannot save the run to ")
     assert sorted(path.name for path in home.saved.parent.iterdir()) == [
         "checkpoint.json",
+        "events.out.tfevents.rollcast",
         "journal.jsonl",
         "state-2.json",
         "tokens-2.safetensors",
@@ -315,6 +316,10 @@ def test_a_kv_pool_too_small_for_one_rollout(
         (["cluster.trainer_gpus=2"], "cluster.trainer_gpus", "is 2.*hold only 1 GPU"),
         (["policy=[one_step_off]"], "policy.one_step_off", "placement: disaggregated"),
         (["engine.heartbeat_s=0"], "engine.heartbeat_s", "1"),
+        (["engine.sleep=true"], "engine.sleep", "is cpu: only on a GPU"),
+        (["engine.sleep=perhaps"], "engine.sleep", "true or false"),
+        (["engine.weights_by=nccl"], "engine.weights_by", "is cpu, which NCCL does not reach"),
+        (["engine.weights_by=pigeon"], "engine.weights_by", "store.*nccl"),
         (["engine.weights_folder=nowhere"], "engine.weights_folder", "make it first"),
         (
             ["policy=[streaming]", "cluster.placement=disaggregated", "engine.trainer.epochs=2"],

@@ -26,8 +26,8 @@ from simulator.spans import Run
 from simulator.workload.recorded import RecordedWorkload
 from simulator.world import ClusterShape
 from tests.turns.oracle import CAP, CASES, FIRST_WORD, MAX_CONTEXT, MAX_TURNS, TurnTask, rules
-from tests.turns.test_both_worlds import COST, ITERATION_S, require_same
-from tests.turns.virtual import Inline, TimedEngine, VirtualClock
+from tests.turns.test_both_worlds import COST, ITERATION_S, TRAIN_S, require_same
+from tests.turns.virtual import Inline, TimedEngine, TimedTrainer, VirtualClock
 
 STEPS = 3
 
@@ -43,8 +43,9 @@ def real_run(replica: Any, policy: str, turns: Any, failed: Any) -> Run:
     model = build_tiny(1)
     replica.load_weights(model.state_dict())
     replica.version = 0
-    trainer = Trainer(model, TrainerConfig(learning_rate=1e-3, seed=0))
     clock = VirtualClock()
+    config = TrainerConfig(learning_rate=1e-3, seed=0)
+    trainer: Any = TimedTrainer(Trainer(model, config), clock, TRAIN_S)
     engine: Any = TimedEngine(replica, clock, ITERATION_S)
     world = EngineWorld(engine, trainer, TurnTask(), 3, clock, turns, Inline(clock))
     return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4), failed=failed), STEPS)

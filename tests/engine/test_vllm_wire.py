@@ -27,7 +27,7 @@ from vllm.distributed.weight_transfer.factory import (
 )
 from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferUpdateInfo
 
-from engine.actors.wire import ByWire
+from engine.vllm.wire import ByVllm
 
 if TYPE_CHECKING:
     from engine.vllm.replica import VllmReplica
@@ -101,7 +101,7 @@ class SocketTrainer(TrainerWeightTransferEngine[SocketTrainerInit]):
         self.client.finish_weight_update()
 
 
-class BySocket(ByWire):
+class BySocket(ByVllm):
     def infos(self, host: str, port: int, size: int) -> tuple[Any, dict[str, Any]]:
         mine = SocketTrainerInit(host="127.0.0.1", port=port, size=size, rank=0)
         return mine, {"host": "127.0.0.1", "port": port, "size": size}

@@ -24,19 +24,21 @@ from simulator.spans import Run
 from simulator.workload.recorded import RecordedWorkload
 from simulator.world import ClusterShape
 from tests.actors.actor_fakes import FakeEngine, FakeTrainer
-from tests.turns.oracle import CAP, CASES, MAX_TURNS, MORE_CASES, TurnTask, rules
-from tests.turns.virtual import TICKS, Inline, TimedEngine, VirtualClock
+from tests.turns.oracle import CAP, CASES, MAX_CONTEXT, MAX_TURNS, MORE_CASES, TurnTask, rules
+from tests.turns.virtual import TICKS, Inline, TimedEngine, TimedTrainer, VirtualClock
 
 STEPS = 4
 ITERATION_S = 1 / TICKS
+TRAIN_S = 16 / TICKS
 COST = LinearCost(iteration_s=ITERATION_S, per_rollout_s=0, per_context_token_s=0,
-                  per_prefill_token_s=0, train_per_token_s=0)  # fmt: skip
+                  per_prefill_token_s=0, train_per_token_s=0, train_fixed_s=TRAIN_S)  # fmt: skip
 
 
 def real_run(policy: str, turns: Any, failed: Any) -> Run:
     clock = VirtualClock()
     engine: Any = TimedEngine(FakeEngine(8), clock, ITERATION_S)
-    world = EngineWorld(engine, FakeTrainer(), TurnTask(), 3, clock, turns, Inline(clock))
+    trainer: Any = TimedTrainer(FakeTrainer(), clock, TRAIN_S)
+    world = EngineWorld(engine, trainer, TurnTask(), 3, clock, turns, Inline(clock))
     return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4), failed=failed), STEPS)
 
 
@@ -63,6 +65,8 @@ def test_turns_take_the_same_course_in_both_worlds(
     assert "stop" in endings
     assert endings & {"turn", "budget"}
     assert max(real.stays["turn"]) == MAX_TURNS - 1
+    parts = ("prompt_tokens", "total_tokens", "observation_tokens")
+    assert sum(real.stays[name] for name in parts).max() <= MAX_CONTEXT
 
 
 def require_same(real: Run, simulated: Run) -> None:

@@ -19,7 +19,7 @@ from engine.world import EngineWorld
 from simulator.loop import run
 from simulator.plan import Batch, StepPlan
 from simulator.policies import parse_policy
-from simulator.rollout import ENDINGS
+from simulator.rollout import ENDINGS, Rollout
 from simulator.spans import Run
 from simulator.workload.slots import EnvironmentSpec
 from tests.actors.actor_fakes import FakeEngine, FakeTrainer
@@ -159,6 +159,7 @@ class Zoo:
     most_at_once: int = 0
     made: int = 0
     closed: int = 0
+    closed_at_work: int = 0
 
     def make(self) -> Any:
         return Animal(self)
@@ -166,7 +167,7 @@ class Zoo:
 
 class Animal:
     def __init__(self, zoo: Zoo) -> None:
-        self.zoo, self.index = zoo, -1
+        self.zoo, self.index, self.busy = zoo, -1, False
         with zoo.lock:
             zoo.made += 1
 
@@ -178,12 +179,14 @@ class Animal:
     def step(self, said: Said) -> Any:
         zoo = self.zoo
         with zoo.lock:
+            self.busy = True
             zoo.at_once += 1
             zoo.most_at_once = max(zoo.most_at_once, zoo.at_once)
         try:
             return self._answer(said)
         finally:
             with zoo.lock:
+                self.busy = False
                 zoo.at_once -= 1
 
     def _answer(self, said: Said) -> Any:
@@ -199,6 +202,7 @@ class Animal:
     def close(self) -> None:
         with self.zoo.lock:
             self.zoo.closed += 1
+            self.zoo.closed_at_work += self.busy
         raise RuntimeError("who cares")
 
 
@@ -214,14 +218,18 @@ def in_vocabulary(text: str) -> list[int]:
 
 
 def real_run(zoo: Zoo, failed: Any = "keep", **spec: Any) -> tuple[Run, EngineWorld]:
-    rules = TurnRules(zoo.make, in_vocabulary, VOCABULARY, EnvironmentSpec(**spec),
-                      Patience(TIMEOUT_S), MAX_TURNS, MAX_CONTEXT)  # fmt: skip
-    world = EngineWorld(FakeEngine(16), FakeTrainer(), TurnTask(40), 3, None, rules)
+    world = make_world(zoo, **spec)
     try:
         plan = StepPlan(Batch(2, 8), failed=failed)
         return run(world, parse_policy("sync"), plan, 2), world
     finally:
         world.close()
+
+
+def make_world(zoo: Zoo, **spec: Any) -> EngineWorld:
+    rules = TurnRules(zoo.make, in_vocabulary, VOCABULARY, EnvironmentSpec(**spec),
+                      Patience(TIMEOUT_S), MAX_TURNS, MAX_CONTEXT)  # fmt: skip
+    return EngineWorld(FakeEngine(16), FakeTrainer(), TurnTask(40), 3, None, rules)
 
 
 def until(reached: Callable[[], bool]) -> None:
@@ -259,6 +267,34 @@ def test_a_raising_a_hanging_and_a_lying_environment_end_their_rollouts_alone(zo
     assert 4 < zoo.most_at_once <= 6 + 4
     zoo.release.set()
     until(lambda: zoo.closed == zoo.made)
+
+
+def test_a_rollout_without_a_token_is_not_trained_on(zoo: Zoo) -> None:
+    """Where slots are held for a whole rollout, a boot may fail before its first turn."""
+    result, world = real_run(zoo, held="rollout", slots=16)
+    stays = result.stays
+    empty = (stays["finished"] == 1) & (stays["total_tokens"] == 0)
+    keys = zip(stays["group"][empty].tolist(), stays["index"][empty].tolist(), strict=True)
+    assert list(keys) == [(1, 3)]
+    assert result.steps[0].trained_rollouts == 16
+    ((_, first), _) = world.log.updates
+    assert first.rollouts == 15
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+def test_an_environment_is_not_closed_while_it_works(zoo: Zoo, for_good: bool) -> None:
+    world = make_world(zoo, put_away="close")
+    rollouts = [Rollout(0, index) for index in range(8)]
+    world.submit(rollouts)
+    while zoo.at_once < 3:
+        world.wait(world.now_s + 0.002)
+    stays = world.abort(for_good=for_good)
+    assert {stay.key for stay in stays} <= {rollout.key for rollout in rollouts}
+    assert {"closed"} <= {call.ended for stay in stays for call in stay.calls}
+    zoo.release.set()
+    until(lambda: zoo.closed == zoo.made)
+    assert zoo.closed_at_work == 0
+    world.close()
 
 
 def test_another_rollout_takes_the_place_of_one_whose_environment_failed(zoo: Zoo) -> None:

@@ -114,6 +114,14 @@ def test_what_turns_are_made_of_comes_back() -> None:
     assert TOKENS[3, 0].observed == (False, True, True, False)
 
 
+def test_an_answer_is_of_the_version_before_it() -> None:
+    tokens = Tokens(0, (5, 6), (-0.1, -2.0), (0, 3))
+    tokens.observe((8, 9))
+    assert tokens == Tokens(0, (5, 6, 8, 9), (-0.1, -2.0, 0.0, 0.0), (0, 3, 3, 3), ((2, 4),))
+    tokens.observe(())
+    assert (tokens.turn, tokens.turn_start, tokens.observation_tokens) == (2, 4, 2)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -42,6 +42,21 @@ class TimedEngine:
         return responses
 
 
+class TimedTrainer:
+    """A trainer each of whose updates takes ``train_s`` on a clock."""
+
+    def __init__(self, trainer: Any, clock: VirtualClock, train_s: float) -> None:
+        self._trainer, self._clock, self._train_s = trainer, clock, train_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+    def step(self, *groups: Any, **options: Any) -> Any:
+        metrics = self._trainer.step(*groups, **options)
+        self._clock.now_s += self._train_s
+        return metrics
+
+
 class Inline:
     """Does jobs when they are given, in no time; waiting moves the clock."""
 

@@ -17,7 +17,7 @@ from simulator.chance import Levels
 from simulator.errors import RollcastError
 from simulator.loop import run
 from simulator.scenario.scenario import Scenario
-from simulator.spans import StepRecord
+from simulator.spans import Run, StepRecord
 from simulator.studies.redrawn import DRIFT, drift_of, lengths_drawn
 from simulator.studies.simulate import from_raw
 from simulator.workload.synthetic import SyntheticWorkload
@@ -206,6 +206,13 @@ def rollouts_of(records: Sequence[StepRecord]) -> int:
         (record.launched_groups + record.resumed_groups) * record.group_size for record in records
     )
     return round(count / max(len(records), 1))
+
+
+def turns_of(run: Run) -> float:
+    """Turns that a rollout has on average; 1 where rollouts have no environments."""
+    if not len(run.calls):
+        return 1.0
+    return max(len(run.stays) / max(int((run.stays["turn"] == 0).sum()), 1), 1.0)
 
 
 def longer(scenario: Scenario, name: str, z: float) -> Scenario:

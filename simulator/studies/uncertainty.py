@@ -13,6 +13,7 @@ against each other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 
@@ -39,6 +40,7 @@ from simulator.studies.short_runs import (
     rollouts_of,
     settled,
     short_run,
+    turns_of,
 )
 from simulator.studies.simulate import Result
 from simulator.studies.work import Prices, Work
@@ -120,7 +122,8 @@ def uncertainty(
         responses = respond(scenario, records, allowed, on_step, alike)
     shape = result.run.shape
     sides = Sides.of(result.summary, shape.replicas * shape.gpus_per_replica, flows)
-    luck = _luck(scenario, records, alike or kind, on_step, steps or len(records))
+    turns = turns_of(result.run)
+    luck = _luck(scenario, records, alike or kind, on_step, steps or len(records), turns)
     run = _Surrogate(records, responses, sides, flows)
     levels = _levels(responses, scenario.seed)
     cycle = np.arange(DRAWS) % max(len(drawn), 1)
@@ -219,16 +222,23 @@ def _table(prices: Sequence[Prices]) -> FloatArray:
 
 
 def _luck(
-    scenario: Scenario, records: Sequence[StepRecord], kind: Kind, on_step: OnStep, whole: int
+    scenario: Scenario,
+    records: Sequence[StepRecord],
+    kind: Kind,
+    on_step: OnStep,
+    whole: int,
+    turns: float,
 ) -> FloatArray:
     """What other lengths and rewards of the same kind would have made of a run of ``whole`` steps:
-    ratios by draw, shape (draws, figures)."""
+    ratios by draw, shape (draws, figures). turns: of a rollout; each is as much work as a rollout
+    of one."""
     steps = len(records)
     long = kind == "alone" and steps > 2 * LUCK_STEPS  # leaves out as many as others, for pairs
     mine = _rows(settled(records, "carried" if long else kind))
     missing = LUCK_STEPS - len(mine)
     if missing > 0:
-        most = max(LEAST_ROLLOUTS // max(rollouts_of(records), 1), steps)
+        each = max(rollouts_of(records), 1) * turns
+        most = max(int(LEAST_ROLLOUTS // each), math.ceil(steps / turns))
         mine = np.concatenate([mine, _others(scenario, min(missing, most), kind, on_step)])
     count = len(mine)
     if count > 2 and drift_of(scenario.raw):  # which is no luck

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from calibration import actors, iterations, responses, updates
 from calibration import groups as measured_groups
-from calibration import iterations, responses, updates
 from calibration.folder import RunFolder, check_alike
 from calibration.probes import Probed, read_probe
 from calibration.robust import FloatArray, median_error
@@ -122,6 +122,9 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     tempo = Tempo.of_runs(runs)
     pulses = [_pulses(run, tempo) for run in runs]
     probed = None if probe is None else read_probe(probe, runs[0], tempo)
+    slower = None if probed is None else probed.slower
+    if tempo is not None and slower is not None:
+        tempo = tempo.with_pulses_beside(slower)
     samples = iterations.collect(runs, pulses)
     bursts, shapes = (None, None) if probed is None else (probed.iterations, probed.updates)
     of_iterations = iterations.fit_iterations(samples, bursts)
@@ -139,7 +142,10 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     of_rollout, of_update, of_rest = typical.tolist()
     found = responses.collect(runs)
     packed = updates.packing(runs[0], done.padded)
-    middle = {name: float(np.median(seconds)) for name, seconds in rest.items()}
+    middle = {name: of_rest * float(np.median(seconds)) for name, seconds in rest.items()}
+    apart, apart_errors = None, None
+    if runs[0].of_actors:
+        apart, apart_errors = actors.costs(runs, rest, pulses, slower)
     return Fitted(
         {
             "schema": SCHEMA,
@@ -147,9 +153,10 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
                 "iteration": scaled(of_iterations.cost(), of_rollout),
                 "dense": scaled(dense.cost(), of_update),
                 "shared_prefix": None if shared is None else scaled(shared.cost(), of_update),
-                "sync_s": middle["sync"] * of_rest,
-                "switch_to_train_s": middle["to_train"] * of_rest,
-                "switch_to_rollout_s": middle["to_rollout"] * of_rest,
+                "sync_s": middle["sync"],
+                "switch_to_train_s": middle["to_train"],
+                "switch_to_rollout_s": middle["to_rollout"],
+                "actors": apart,
                 "packing": None if packed is None else packed.to_mapping(),
                 "skips_equal_rewards": done.skips_equal_rewards,
             },
@@ -160,6 +167,7 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
                 "dense": updates.describe(dense),
                 "shared_prefix": None if shared is None else updates.describe(shared),
                 "overheads": {name: _spread(seconds) for name, seconds in rest.items()},
+                "actors": None if apart_errors is None else {"standard_errors": apart_errors},
             },
             "covariance": {
                 "iteration": _covariance(of_iterations.fit.names, of_iterations.fit.covariance),

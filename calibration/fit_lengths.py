@@ -52,17 +52,21 @@ class LengthFit:
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """Sufficient statistics of each group, shape (groups,), in log tokens.
+    """Sufficient statistics, in log tokens, shape (rows,). A row is a group, or all groups of one
+    size in which nothing was cut: their means differ by ``scatter``.
 
-    count, mean, squares: number, mean and centred sum of squares of the responses that ended by
-    themselves. capped: number at the cap. log_cap: log of the last length below the cap.
-    unfinished_group, log_reached: group, and log of the tokens reached, of each response that was
-    cut off elsewhere, shape (unfinished,).
+    groups: of the row. count, mean: number of responses of each that ended by themselves, and their
+    mean. squares: centred sum of squares within groups, scatter: of the groups' means. capped:
+    number at the cap, a group. log_cap: log of the last length below the cap. unfinished_group,
+    log_reached: row, and log of the tokens reached, of each response that was cut off elsewhere,
+    shape (unfinished,).
     """
 
+    groups: FloatArray
     count: FloatArray
     mean: FloatArray
     squares: FloatArray
+    scatter: FloatArray
     capped: FloatArray
     log_cap: float
     unfinished_group: NDArray[np.int64]
@@ -71,7 +75,12 @@ class _Observed:
     @property
     def capped_share(self) -> float:
         censored = self.capped.sum() + len(self.log_reached)
-        return float(censored / (censored + self.count.sum()))
+        return float(censored / (censored + self.ended))
+
+    @property
+    def ended(self) -> float:
+        """Responses that ended by themselves."""
+        return float(self.groups @ self.count)
 
 
 def fit_lengths(
@@ -88,8 +97,23 @@ def fit_lengths(
     ValueError on lengths below 1 token, on fewer than two groups and where no group has two
     responses below the cap, since the two spreads cannot then be told apart.
     """
-    observed = _observe(groups, cap, unfinished)
-    rollouts = int(observed.count.sum() + observed.capped.sum()) + len(observed.log_reached)
+    cut_off = _flat(unfinished) if unfinished else None
+    if unfinished and len(unfinished) != len(groups):
+        raise ValueError(f"unfinished lists {len(unfinished)} groups, and there are {len(groups)}")
+    return fit_owned(len(groups), *_flat(groups), cap, cut_off)
+
+
+def fit_owned(
+    groups: int,
+    owner: NDArray[np.int64],
+    lengths: FloatArray,
+    cap: int,
+    unfinished: tuple[NDArray[np.int64], FloatArray] | None = None,
+) -> LengthFit:
+    """As `fit_lengths`, of responses in any order. owner, lengths: group (from 0 to below
+    ``groups``) and tokens of each; unfinished: the same of those that were cut off."""
+    observed = _observe(groups, owner, lengths, cap, unfinished)
+    rollouts = int(observed.ended + observed.capped.sum()) + len(observed.log_reached)
     parameters, log_likelihood = _maximise(observed)
     errors = _standard_errors(observed, parameters)
     mu, between_sd, within_sd, runaway = parameters
@@ -103,48 +127,67 @@ def fit_lengths(
         runaway=runaway,
         standard_errors=errors,
         log_likelihood=log_likelihood,
-        groups=len(groups),
+        groups=groups,
         rollouts=rollouts,
         capped=int(observed.capped.sum()),
     )
 
 
+def _flat(groups: Sequence[Sequence[float]]) -> tuple[NDArray[np.int64], FloatArray]:
+    """Group and tokens of each response."""
+    owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    return owner, np.array([tokens for group in groups for tokens in group], dtype=np.float64)
+
+
 def _observe(
-    groups: Sequence[Sequence[float]],
+    groups: int,
+    owner: NDArray[np.int64],
+    lengths: FloatArray,
     cap: int,
-    unfinished: Sequence[Sequence[float]] | None = None,
+    unfinished: tuple[NDArray[np.int64], FloatArray] | None = None,
 ) -> _Observed:
     if cap < 2:
         raise ValueError(f"a cap of {cap} tokens leaves no length to fit")
-    owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-    lengths = np.array([tokens for group in groups for tokens in group], dtype=np.float64)
     if not np.all(lengths >= 1.0):
         raise ValueError("a response has at least one token")
     below = lengths < cap
-    count = np.bincount(owner[below], minlength=len(groups)).astype(np.float64)
-    if len(groups) < 2 or count.max() < 2:
+    count = np.bincount(owner[below], minlength=groups).astype(np.float64)
+    if groups < 2 or count.max() < 2:
         raise ValueError(
             "two groups or more are needed, one of them with two responses below the cap"
         )
     # N = n stands for X in (n - 1, n]: its middle keeps short lengths from a bias.
     logs, own = np.log(lengths[below] - 0.5), owner[below]
-    mean = np.bincount(own, logs, minlength=len(groups)) / np.maximum(count, 1.0)
+    mean = np.bincount(own, logs, minlength=groups) / np.maximum(count, 1.0)
     around = (logs - mean[own]) ** 2
-    squares = np.bincount(own, around, minlength=len(groups)).astype(np.float64)
-    capped = np.bincount(owner[~below], minlength=len(groups)).astype(np.float64)
-    stopped, reached = _cut_off(unfinished or [], len(groups))
-    return _Observed(count, mean, squares, capped, math.log(cap - 1.0), stopped, reached)
+    squares = np.bincount(own, around, minlength=groups).astype(np.float64)
+    capped = np.bincount(owner[~below], minlength=groups).astype(np.float64)
+    stopped, reached = unfinished if unfinished is not None else (owner[:0], lengths[:0])
+    stopped, reached = stopped[reached > 0], reached[reached > 0]  # else it says nothing
+    cut = capped > 0
+    cut[stopped] = True
+    row = _rows(count, cut)
+    each = np.bincount(row).astype(np.float64)
+    middle = np.bincount(row, mean) / each
+    first = np.unique(row, return_index=True)[1]
+    return _Observed(
+        each,
+        count[first],
+        middle,
+        np.bincount(row, squares).astype(np.float64),
+        np.bincount(row, (mean - middle[row]) ** 2).astype(np.float64),
+        capped[first],
+        math.log(cap - 1.0),
+        row[stopped],
+        np.log(reached),
+    )
 
 
-def _cut_off(
-    unfinished: Sequence[Sequence[float]], groups: int
-) -> tuple[NDArray[np.int64], FloatArray]:
-    """Group and log tokens of each unfinished response; one that has no token says nothing."""
-    if unfinished and len(unfinished) != groups:
-        raise ValueError(f"unfinished lists {len(unfinished)} groups, and there are {groups}")
-    found = [(i, tokens) for i, row in enumerate(unfinished) for tokens in row if tokens > 0]
-    owner = np.array([i for i, _ in found], dtype=np.int64)
-    return owner, np.log(np.array([tokens for _, tokens in found], dtype=np.float64))
+def _rows(count: FloatArray, cut: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The row of each group: one for all of a size in which nothing was cut, one for each other."""
+    sizes, row = np.unique(count, return_inverse=True)
+    key = np.where(cut, len(sizes) + np.arange(len(count)), row)
+    return np.unique(key, return_inverse=True)[1].astype(np.int64)
 
 
 def _negative_log_likelihood(
@@ -160,13 +203,13 @@ def _negative_log_likelihood(
     k, between_var, within_var = observed.count, between_sd**2, within_sd**2
     spread = within_var + k * between_var
     off = observed.mean - mu
+    each = k * _LOG_2PI + np.where(k > 0, (k - 1.0) * math.log(within_var) + np.log(spread), 0.0)
     log_density = -0.5 * (
-        k * _LOG_2PI
-        + np.where(k > 0, (k - 1.0) * math.log(within_var) + np.log(spread), 0.0)
+        observed.groups * (each + k * off**2 / spread)
         + observed.squares / within_var
-        + k * off**2 / spread
+        + k * observed.scatter / spread
     )
-    total = float(log_density.sum()) + float(k.sum()) * math.log1p(-runaway)
+    total = float(log_density.sum()) + observed.ended * math.log1p(-runaway)
     with_cap = observed.capped > 0
     with_cap[observed.unfinished_group] = True
     if with_cap.any():
@@ -196,9 +239,12 @@ def _maximise(observed: _Observed) -> tuple[tuple[float, float, float, float], f
     """The most likely (mu, between_sd, within_sd, runaway) and its log-likelihood."""
     from scipy.optimize import minimize
 
-    several = observed.count > 1
-    within = math.sqrt(observed.squares[several].sum() / (observed.count[several] - 1).sum())
-    means = observed.mean[observed.count > 0]
+    several, some = observed.count > 1, observed.count > 0
+    free = observed.groups[several] @ (observed.count[several] - 1)
+    within = math.sqrt(observed.squares[several].sum() / free)
+    each, means = observed.groups[some], observed.mean[some]
+    mean = float(each @ means / each.sum())
+    between = math.sqrt((each @ (means - mean) ** 2 + observed.scatter[some].sum()) / each.sum())
     share = observed.capped_share
 
     def decode(theta: FloatArray) -> tuple[float, float, float, float]:
@@ -210,7 +256,7 @@ def _maximise(observed: _Observed) -> tuple[tuple[float, float, float, float], f
 
     sd_bounds = (math.log(_SMALLEST_SD), math.log(20.0))
     bounds = [(None, None), sd_bounds, sd_bounds, (0.0, min(1.0, 0.99 / share) if share else 0.0)]
-    centre = [float(means.mean()), math.log(max(float(means.std()), 0.05)), math.log(within + 1e-3)]
+    centre = [mean, math.log(max(between, 0.05)), math.log(within + 1e-3)]
     # The capped responses may be the tail of the lengths or runaways: start from either side.
     starts = [np.array([*centre, start]) for start in ((0.05, 0.9) if share else (0.0,))]
     fits = [minimize(objective, start, method="L-BFGS-B", bounds=bounds) for start in starts]

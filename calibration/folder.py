@@ -27,6 +27,7 @@ Table = dict[str, NDArray[Any]]
 FIELD = "RUN_DIR"
 _GIVE = "give the folder of a finished run, as rollcast run --out writes it"
 SAME = ("python", "versions", "processor", "cores", "torch_threads", "gpu")
+_ROUNDING_S = 2e-6  # tables may be kept to the microsecond
 _CAP = Option(whole=True, bounds=Between(1, LARGEST_TOKENS))
 _SAME_SCENARIO = ("model", "gpu", "cluster", "engine")
 
@@ -172,9 +173,30 @@ class RunFolder:
         if not self._has(schema.PULSES):
             return None
         table, steps = read_table(self.path, schema.PULSES, FIELD), len(self.steps["step"])
-        if table["steps_done"].tolist() != list(range(steps + 1)):
+        done = table["steps_done"].tolist()
+        if self.of_actors:  # which take it as often as costs next to nothing
+            if not done or sorted(set(done)) != done or done[-1] > steps:
+                raise self._wrong(schema.PULSES, "is not in order of the run's steps")
+        elif done != list(range(steps + 1)):
             raise self._wrong(schema.PULSES, "has not one pulse before each step and a last")
         return table
+
+    @cached_property
+    def arrivals(self) -> Table | None:
+        """arrivals.csv by column; None for a run of one process."""
+        has = self._has(schema.ARRIVALS)
+        return read_table(self.path, schema.ARRIVALS, FIELD) if has else None
+
+    @property
+    def of_actors(self) -> bool:
+        """Whether replicas and trainer had processes of their own, each its device."""
+        return self.section("cluster").get("placement", "colocated") == "disaggregated"
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the rollouts of a step began before the step before it had ended."""
+        begin, end = self.steps["rollout_start_s"], self.steps["end_s"]
+        return bool((begin[1:] < end[:-1] - _ROUNDING_S).any())
 
     @cached_property
     def updates(self) -> list[dict[str, Any]] | None:
@@ -266,10 +288,10 @@ def check_alike(runs: Sequence[RunFolder]) -> None:
     first = runs[0]
     for run in runs:
         cluster = run.section("cluster")
-        if cluster.get("replicas", 1) != 1 or cluster.get("placement", "colocated") != "colocated":
+        if cluster.get("replicas", 1) != 1 or run.overlaps:
             raise _wrong(
-                f"{run.path}: a calibration needs one replica, colocated with its trainer, whose "
-                "iterations do not overlap"
+                f"{run.path}: a calibration needs one replica that takes turns with its trainer, "
+                "as under policy sync"
             )
         check_same(first.path, first.provenance, run)
         _check_keys(_SAME_SCENARIO, first.path, first.scenario, run.path, run.scenario)

@@ -28,6 +28,7 @@ from calibration.folder import SAME, RunFolder
 from calibration.robust import FloatArray
 from calibration.tempo import by_phase
 from simulator.chance import Drawn
+from simulator.costs.fitted import FittedCost
 from simulator.loop import run as run_loop
 from simulator.options import read
 from simulator.scenario.file import RawScenario
@@ -173,6 +174,8 @@ def forecast(
     pulses = fitted.pulses(target) if at_pulse else None
     machine = _Machine.of(fitted, pulses is not None)
     own, cost, groups = _own_scenario(target), fitted.cost, fitted.groups
+    moods = None if pulses is None else by_phase(pulses)
+    level = np.ones(3) if moods is None or not target.of_actors else moods.mean(axis=0)
     runs, noisy, totals, unmeasured = [], [], [], 0
     flags: list[str] = []
     for number in range(draws + 1):
@@ -183,13 +186,15 @@ def forecast(
         resampled = ResampledWorkload(known, target.cap, own_seed, _rules(fitted, target))
         replayed = _measured(target, resampled) if mode == "replay" else None
         workload = resampled if replayed is None else replayed
+        if target.of_actors and moods is not None:  # where phases overlap, so do their levels
+            priced = priced.slowed(*level.tolist())
         result, found = _simulate(replace(own, workload=workload, cost=priced))
         if number == 0:
             flags = [*found, *workload.warnings, *_flags(fitted, target)]
             unmeasured = 0 if replayed is None else replayed.unmeasured
         metrics = _by_step(result)
-        if pulses is not None:
-            metrics = _slowed(metrics, by_phase(pulses))
+        if moods is not None:
+            metrics = _slowed(metrics, moods / level)
         runs.append(metrics)
         if number or draws == 0:
             for _ in range(NOISE_DRAWS[mode]):
@@ -207,6 +212,23 @@ def forecast(
         point = {name: np.median([run[name] for run in runs], axis=0) for name in METRICS}
     stacked = {name: np.array([draw[name] for draw in noisy]) for name in METRICS}
     return Forecast(point, stacked, np.array(totals), unmeasured, flags, pulses is not None)
+
+
+def replayed_run(fitted: Fitted, target: RunFolder) -> Run:
+    """A replay of ``target`` without noise, with every span: its own lengths and rewards, under the
+    fitted costs. Raises ScenarioError or RunError where its scenario cannot be simulated."""
+    resampled = ResampledWorkload(fitted.groups, target.cap, _SEED_STRIDE)
+    workload = _measured(target, resampled)
+    own = replace(_own_scenario(target), workload=workload, cost=_priced(fitted, target))
+    return _simulate(own)[0]
+
+
+def _priced(fitted: Fitted, target: RunFolder) -> FittedCost:
+    """The fitted costs, of actors at the machine's mean pulse in the run where that is known."""
+    pulses = fitted.pulses(target) if target.of_actors else None
+    if pulses is None:
+        return fitted.cost
+    return fitted.cost.slowed(*by_phase(pulses).mean(axis=0).tolist())
 
 
 def _own_scenario(target: RunFolder) -> Scenario:
@@ -379,14 +401,17 @@ def _further_level(levels: FloatArray, rng: np.random.Generator) -> FloatArray:
 
 
 def _slowed(metrics: dict[str, FloatArray], ratios: FloatArray) -> dict[str, FloatArray]:
-    """The metrics with rollout, update and rest so many times as long; shape (steps, 3). Time in
-    which all rollouts are in their environments is the environments' own."""
+    """The metrics with rollout, update and rest so many times as long; shape (steps, 3). A step
+    in which rollout and update overlap is as much longer as both together. Time in which all
+    rollouts are in their environments is the environments' own."""
     rollout, train, rest = ratios.T
     away = metrics["away"]
     rollout = away + (1.0 - away) * rollout
     rollout_s, train_s = metrics["rollout_s"] * rollout, metrics["train_s"] * train
-    other_s = (metrics["step_s"] - metrics["rollout_s"] - metrics["train_s"]) * rest
-    step_s = rollout_s + train_s + other_s
+    both_s = metrics["rollout_s"] + metrics["train_s"]
+    other_s = (metrics["step_s"] - both_s) * rest
+    mean = (rollout_s + train_s) / np.maximum(both_s, 1e-12)
+    step_s = np.where(other_s < 0, metrics["step_s"] * mean, rollout_s + train_s + other_s)
     idle_s = metrics["bubble"] * metrics["step_s"] * rest
     return {
         "step_s": step_s,

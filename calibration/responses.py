@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from calibration import turns
-from calibration.fit_lengths import fit_lengths
+from calibration.fit_lengths import fit_owned
 from calibration.folder import RunFolder, Table
 from calibration.robust import FloatArray
 from calibration.turns import Turned
@@ -171,10 +171,10 @@ def lengths(found: Responses) -> dict[str, Any]:
     ended = found.finished & ~found.capped
     reached = np.where(found.capped, found.cap - 1.0, found.tokens)
     reached = reached * np.exp(-kept * found.launched)
-    by_group = _split(found.group, tokens, ended)
-    cut_off = _split(found.group, reached, ~ended)
+    cut_off = found.group[~ended], reached[~ended].clip(1.0)
+    groups, own = int(found.group.max()) + 1, found.group[ended]
     try:
-        fit = fit_lengths(by_group, 1 << 24, cut_off)
+        fit = fit_owned(groups, own, tokens[ended].clip(1.0), 1 << 24, cut_off)
     except ValueError as error:
         raise ScenarioError("RUN_DIR", f"lengths cannot be fitted: {error}") from None
     errors = {**fit.standard_errors, "drift_per_step": drift_error}
@@ -193,13 +193,6 @@ def lengths(found: Responses) -> dict[str, Any]:
         "rollouts": fit.rollouts,
         "drift_measured": drift,
     }
-
-
-def _split(group: Any, values: FloatArray, chosen: Any) -> list[list[float]]:
-    rows: list[list[float]] = [[] for _ in range(int(group.max()) + 1)]
-    for owner, value in zip(group[chosen].tolist(), values[chosen].tolist(), strict=True):
-        rows[owner].append(max(value, 1.0))
-    return rows
 
 
 def _drift(found: Responses) -> tuple[float, float]:

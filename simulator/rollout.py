@@ -241,6 +241,8 @@ class Rollout:
             self.truncated = ending in CUT
             self.failed = ending in FAILED
             self.reward = stay.reward
+        elif ending == "turn" and self.turn_allowance is not None:
+            self.turn_allowance -= 1
         return sampled
 
     def tokens_before(self, version: int) -> int:

@@ -16,7 +16,7 @@ from benchmarks.published_lengths import (
     straggler_rate,
     within_sd_for_straggler_rate,
 )
-from calibration.fit_lengths import _negative_log_likelihood, _observe, fit_lengths
+from calibration.fit_lengths import _flat, _negative_log_likelihood, _observe, fit_lengths
 from simulator.workload.length_specs import length_presets
 from simulator.workload.lengths import LengthModel, whole_tokens
 from tests.data.extract import LENGTHS, read, statistics
@@ -70,7 +70,9 @@ def test_standard_errors_match_the_scatter_of_repeated_fits():
 
 
 def test_likelihood_against_brute_force_integration():
-    groups, cap = [[300, 520, 900], [900, 900, 750], [40, 900], [900, 900]], 900
+    groups = [[300, 520, 900], [900, 900, 750], [40, 900], [900, 900]]
+    groups += [[310, 410, 520], [250, 33, 820], [50, 60, 70], [600, 601]]  # rows of several groups
+    cap = 900
     mu, between, within, runaway = math.log(420.0), 0.6, 0.35, 0.04
     effects = np.linspace(-9.0, 9.0, 40_001) * between
     weights = stats.norm.pdf(effects, scale=between) * (effects[1] - effects[0])
@@ -85,7 +87,9 @@ def test_likelihood_against_brute_force_integration():
                 beyond = stats.norm.sf(math.log(cap - 1), centre, within)
                 likelihood *= runaway + (1 - runaway) * beyond
         total += math.log(float(likelihood @ weights))
-    ours = -_negative_log_likelihood(_observe(groups, cap), mu, between, within, runaway)
+    observed = _observe(len(groups), *_flat(groups), cap)
+    assert len(observed.groups) == 6
+    ours = -_negative_log_likelihood(observed, mu, between, within, runaway)
     assert ours == pytest.approx(total, abs=1e-5)
 
 
@@ -232,5 +236,8 @@ def test_the_statistics_hold_all_that_a_fit_takes(groups: list[list[int]], cap: 
     made = [group for row in rows for group in lengths_with(row, cap)]
     assume(like(made, rows, cap))
     for parameters in ((3.0, 0.5, 0.4, 0.0), (4.0, 1.2, 0.8, 0.02)):
-        likely = [_negative_log_likelihood(_observe(g, cap), *parameters) for g in (groups, made)]
+        likely = [
+            _negative_log_likelihood(_observe(len(g), *_flat(g), cap), *parameters)
+            for g in (groups, made)
+        ]
         assert likely[1] == pytest.approx(likely[0], rel=1e-5)

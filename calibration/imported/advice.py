@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calibration.imported.beside import beside
 from calibration.imported.model import Drift, Fit
 from calibration.imported.runs import LAST_STEPS, WARM_STEPS, SmallRun
 from calibration.imported.scenario import setting
@@ -145,8 +146,9 @@ def _half(parts: Sequence[Part]) -> WhatIf | None:
     )  # fmt: skip
 
 
-def advise(known: Fit, log: RunLog, steps: Steps, words: Mapping[str, str], drift: Drift) -> Advice:
-    """Simulates the what-ifs, each with the same draws of lengths and costs as the run itself."""
+def advise(known: Fit, log: RunLog, steps: Steps, drift: Drift) -> Advice:
+    """Simulates the what-ifs, each with the same draws of lengths and costs as the run itself, half
+    of them in a process beside this one."""
     asked = what_ifs(known, log)
     runs: list[tuple[WhatIf, SmallRun | None, str]] = []
     for each in asked:
@@ -159,21 +161,17 @@ def advise(known: Fit, log: RunLog, steps: Steps, words: Mapping[str, str], drif
         return Advice(bottleneck(known, log, steps), (), 0, 1)
     rollouts = max(known.counts.batch_groups * known.counts.group_size // base.divided, 1)
     point, draws, length = _effort(rollouts, len(runs))
-    timed: dict[str, list[float]] = {}
     failed = {each.key: why for each, _, why in runs if why}
-    for each, run, _ in runs:
-        if run is None:
-            continue
-        try:
-            timed[each.key] = [
-                run.mean_step_s(draw, length if draw else point) for draw in range(draws + 1)
-            ]
-        except (ScenarioError, RunError) as error:
-            failed[each.key] = str(error)
+    able = [(each.key, run) for each, run, _ in runs if run is not None]
+    with beside(lambda: _timed(able[1::2], point, draws, length)) as others:
+        timed, why_not = _timed(able[::2], point, draws, length)
+        timed_beside, why_not_beside = others()
+    timed |= timed_beside
+    failed |= why_not | why_not_beside
     answers = []
     first = timed.get(asked[0].key)
     for each in asked:
-        said = words.get(each.key, "")
+        said = log.advice.get(each.key, "")
         if first is None or each.key not in timed:
             answers.append(Answer(each.key, each.said, said, why_not=failed.get(each.key, "")))
             continue
@@ -184,6 +182,22 @@ def advise(known: Fit, log: RunLog, steps: Steps, words: Mapping[str, str], drif
         low, high = middle * ends(ratios[1:] / np.median(ratios[1:]), LEVEL)
         answers.append(Answer(each.key, each.said, said, middle, float(low), float(high), own[0]))
     return Advice(bottleneck(known, log, steps), tuple(answers), draws, base.divided)
+
+
+def _timed(
+    runs: Sequence[tuple[str, SmallRun]], point: int, draws: int, length: int
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Mean step of each run as fitted, over ``point`` steps, and of each draw, over ``length``; and
+    why those that failed did."""
+    timed, failed = {}, {}
+    for key, run in runs:
+        try:
+            timed[key] = [
+                run.mean_step_s(draw, length if draw else point) for draw in range(draws + 1)
+            ]
+        except (ScenarioError, RunError) as error:
+            failed[key] = str(error)
+    return timed, failed
 
 
 def _effort(rollouts: int, runs: int) -> tuple[int, int, int]:

@@ -72,21 +72,27 @@ def outcome(
                      "mean; --tokenizer counts them")  # fmt: skip
     if rollouts is not None and rollouts.tokens_from == own_rollouts.FROM_TOKENIZER:
         notes.append(_counted(log, rollouts, used))
-    try:
-        known = fits.fit(log, used, tuple(parts), rollouts)
-        # under a policy that resumes rollouts, what a step generates is not what it trains on
-        several = log.overlapped or bool(setting(parts, "policy"))
-        if several:
-            known = with_pace(known, used, drift)
+    # under a policy that resumes rollouts, what a step generates is not what it trains on
+    several = log.overlapped or bool(setting(parts, "policy"))
+    judge = hold_out_overlapped if several else hold_out
+    judged: tuple[Judged, ...] = ()
+    advice = None
+    with beside(lambda: judge(log, used, tuple(parts), rollouts, drift)) as judged_of:
+        try:
+            known = fits.fit(log, used, tuple(parts), rollouts)
+            known = with_pace(known, used, drift) if several else known
+        except ScenarioError as error:
+            notes.append(f"the log's settings make no scenario ({error}): nothing was fitted")
+            return Outcome(tuple(parts), None, (), changed, used, drift, None, tuple(notes))
         able = known.shape != "none" and (known.few is not None or known.rollouts is not None)
-        judge = hold_out_overlapped if several else hold_out
-        with beside(lambda: what_if.advise(known, log, used, log.advice, drift),
-                    advised and able) as advice_of:  # fmt: skip
-            judged = judge(log, used, tuple(parts), rollouts, drift)
-            advice = advice_of() if advised and able else None
-    except ScenarioError as error:
-        notes.append(f"the log's settings make no scenario ({error}): nothing was fitted")
-        return Outcome(tuple(parts), None, (), changed, used, drift, None, tuple(notes))
+        try:
+            advice = what_if.advise(known, log, used, drift) if advised and able else None
+        except ScenarioError as error:
+            notes.append(f"no change was simulated ({error})")
+        try:
+            judged = judged_of()
+        except ScenarioError as error:
+            notes.append(f"the last third was not forecast ({error})")
     notes.extend(known.notes)
     whole = scenario_parts(known, drift)
     return Outcome(whole, known, judged, changed, used, drift, advice, tuple(notes))

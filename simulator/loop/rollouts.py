@@ -3,17 +3,18 @@ to be trained on."""
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from simulator.errors import RunError
 from simulator.loop.books import Books, reward_of
 from simulator.loop.deadlines import Due, due
 from simulator.loop.prompts import PromptOrder
 from simulator.loop.step import Step
-from simulator.plan import Dispatch, Known, StepPlan
+from simulator.plan import Dispatch, StepPlan
 from simulator.rollout import Group, Key, Rollout, Stay
 from simulator.world import TrainGroup, World
 
@@ -163,7 +164,7 @@ class Rollouts:
             count = min(count, window - (len(self.flying) - count))
         if count <= 0:
             return
-        chosen = self._ordered(dispatch)[:count]
+        chosen = self._first(dispatch, count)
         if count == len(self.held):
             self.held = []
         else:
@@ -174,15 +175,20 @@ class Rollouts:
             rollout.submitted_s = now_s
         self._world.submit(chosen, dispatch.placement)
 
-    def _ordered(self, dispatch: Dispatch) -> list[Rollout]:
+    def _first(self, dispatch: Dispatch, count: int) -> list[Rollout]:
+        """The first ``count`` of those held, in the order of ``dispatch``."""
         predictor = dispatch.predictor
         if predictor is None:
-            return self.held
+            return self.held[:count]
+        finished: dict[int, list[int]] = {}
         for rollout in self.held:
-            siblings = self.groups[rollout.group].winners
-            rollout.expected_tokens = predictor(_Known(rollout, siblings, self._world))
+            tokens = finished.get(rollout.group)
+            if tokens is None:
+                winners = self.groups[rollout.group].winners
+                tokens = finished[rollout.group] = [winner.new_tokens for winner in winners]
+            rollout.expected_tokens = predictor(_Known(rollout, tokens, self._world))
         if dispatch.order == "fifo":
-            return self.held
+            return self.held[:count]
         longest = dispatch.order == "longest_first"
 
         def place(rollout: Rollout) -> tuple[float, int]:
@@ -191,7 +197,7 @@ class Rollouts:
                 return (-math.inf if longest else math.inf), rollout.index
             return (-expected if longest else expected), 0
 
-        return sorted(self.held, key=place)  # stable: equals stay in order of launch
+        return heapq.nsmallest(count, self.held, key=place)  # equals stay in order of launch
 
     def _fresh(self, step: Step) -> Group:
         number = self.next_group
@@ -463,12 +469,11 @@ def _allow(rollouts: Sequence[Rollout], plan: StepPlan) -> None:
         rollout.turn_allowance = turns
 
 
-@dataclass(frozen=True, slots=True)
-class _Known(Known):
+class _Known(NamedTuple):
     """A rollout as predictors see it."""
 
     rollout: Rollout
-    siblings: Sequence[Rollout]
+    siblings_tokens: Sequence[int]
     world: World
 
     @property
@@ -478,10 +483,6 @@ class _Known(Known):
     @property
     def new_tokens(self) -> int:
         return self.rollout.new_tokens
-
-    @property
-    def siblings_tokens(self) -> Sequence[int]:
-        return [sibling.new_tokens for sibling in self.siblings]
 
     def foresee(self) -> int:
         found = self.world.foresee(self.rollout)

@@ -72,6 +72,7 @@ class Scenario:
     policy_name: str
     warnings: tuple[str, ...] = ()
     environment: EnvironmentSpec = UNLIMITED
+    poll_s: float = 0.0
     whatever: tuple[str, ...] = ()  # the warnings that it has under any policy
 
     def check_memory(self) -> None:
@@ -192,6 +193,7 @@ def _build(raw: RawScenario) -> Scenario:
         found.policy_name,
         (*whatever, *said),
         environment_spec(away, model.reward),
+        model.poll_s,
         whatever,
     )
 

@@ -17,7 +17,7 @@ from simulator.chance import Levels
 from simulator.errors import RollcastError
 from simulator.loop import run
 from simulator.scenario.scenario import Scenario
-from simulator.spans import Run, StepRecord
+from simulator.spans import StepRecord
 from simulator.studies.redrawn import DRIFT, drift_of, lengths_drawn
 from simulator.studies.simulate import from_raw
 from simulator.workload.synthetic import SyntheticWorkload
@@ -106,7 +106,8 @@ def in_turns(records: Sequence[StepRecord]) -> bool:
 
 def short_run(scenario: Scenario, steps: int, on_step: OnStep = None) -> list[StepRecord]:
     """The first steps of a scenario's run."""
-    return run(scenario.world(), scenario.policy, scenario.plan, steps, on_step).steps
+    return run(scenario.world(), scenario.policy, scenario.plan, steps, on_step,
+               scenario.poll_s).steps  # fmt: skip
 
 
 def length_inputs(scenario: Scenario) -> list[str]:
@@ -200,19 +201,18 @@ def respond(
     return Responses(lengths, tuple(dict.fromkeys(left_out)))
 
 
+def least_work(records: Sequence[StepRecord], inputs: Sequence[str], kind: Kind) -> int:
+    """Rollouts that `respond` takes at least."""
+    tries = len(inputs) + (kind == "beside" and bool(inputs))
+    return rollouts_of(records) * LEAST_STEPS[kind] * tries
+
+
 def rollouts_of(records: Sequence[StepRecord]) -> int:
     """Rollouts that a step launches or takes up again, on average."""
     count = sum(
         (record.launched_groups + record.resumed_groups) * record.group_size for record in records
     )
     return round(count / max(len(records), 1))
-
-
-def turns_of(run: Run) -> float:
-    """Turns that a rollout has on average; 1 where rollouts have no environments."""
-    if not len(run.calls):
-        return 1.0
-    return max(len(run.stays) / max(int((run.stays["turn"] == 0).sum()), 1), 1.0)
 
 
 def longer(scenario: Scenario, name: str, z: float) -> Scenario:

@@ -114,9 +114,11 @@ def paths(stays: Stays) -> dict[tuple[int, Name], Path]:
 
     Each row names the earlier one of its version with which it has most tokens in common: rows form
     a tree, and the owner of a beginning is the first row that had it. A path ends where no other
-    response goes further along it.
+    response goes further along it. Of several turns, what environments said is among the tokens; a
+    row without a replica has computed nothing.
     """
-    columns = ("group", "attempt", "index", "version", "prompt_tokens", "total_tokens")
+    columns = ("group", "attempt", "index", "version", "replica", "prompt_tokens", "total_tokens",
+               "observation_tokens")  # fmt: skip
     shared = ("shared_tokens", "shared_group", "shared_index")
     rows = zip(*(stays[name].tolist() for name in (*columns, *shared)), strict=True)
     whole: dict[tuple[int, Name], list[tuple[int, int]]] = {}  # by version and response
@@ -124,19 +126,24 @@ def paths(stays: Stays) -> dict[tuple[int, Name], Path]:
     # Of the tokens of each row that no earlier one began with: which responses go along them, and
     # how far, in tokens from their beginning.
     lines: list[dict[Name, int]] = []
-    for row, (group, attempt, index, version, prompt, total, tokens, *other) in enumerate(rows):
-        name = (group, attempt, index)
+    for row, (group, attempt, index, version, replica, *parts, tokens, whose, place) in enumerate(
+        rows
+    ):
+        if replica < 0:
+            lines.append({})
+            continue
+        name, context = (group, attempt, index), sum(parts)
         path: list[tuple[int, int]] = []
         if tokens:
-            earlier = latest.get((version, other[0], other[1]))
+            earlier = latest.get((version, whose, place))
             if earlier is None or earlier[-1][0] < tokens:
                 raise RunError(
-                    f"stay {row} of the run began with {tokens} tokens of rollout {tuple(other)}, "
-                    f"which has no earlier stay of so many in version {version}"
+                    f"stay {row} of the run began with {tokens} tokens of rollout "
+                    f"{(whose, place)}, which has no earlier stay of so many in version {version}"
                 )
             path = _cut(earlier, tokens)
-        if prompt + total > tokens:
-            path.append((prompt + total, row))
+        if context > tokens:
+            path.append((context, row))
         lines.append({})
         for end, owner in path:
             lines[owner][name] = end

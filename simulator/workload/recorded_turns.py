@@ -52,6 +52,7 @@ class _Call(NamedTuple):
     kind: str
     ended: CallEnd
     seconds: float
+    asked_s: float
     end_s: float
 
 
@@ -78,11 +79,11 @@ def recorded_trajectories(
         row = _Row(turn, tokens, observed, ENDINGS[ending], bool(finished), end_s, prompt, reward)
         rows.setdefault((group, attempt, index), []).append(row)
     asked: dict[Name, list[_Call]] = {}
-    of_calls = ("group", "attempt", "index", "turn", "kind", "ended", "start_s", "end_s")
-    for group, attempt, index, turn, kind, ended, start_s, end_s in zip(
+    of_calls = (*columns[:4], "kind", "ended", "asked_s", "start_s", "end_s")
+    for group, attempt, index, turn, kind, ended, asked_s, start_s, end_s in zip(
         *(calls[name].tolist() for name in of_calls), strict=True
     ):
-        call = _Call(turn, CALL_KINDS[kind], CALL_ENDS[ended], end_s - start_s, end_s)
+        call = _Call(turn, CALL_KINDS[kind], CALL_ENDS[ended], end_s - start_s, asked_s, end_s)
         asked.setdefault((group, attempt, index), []).append(call)
     return {name: _trajectory(mine, asked.get(name, []), spec) for name, mine in rows.items()}
 
@@ -142,6 +143,8 @@ def _trajectory(
     waiting = list(reversed(calls))
     for place, row in enumerate(rows):
         while waiting and waiting[-1].end_s <= row.end_s:
+            if row.tokens and waiting[-1].asked_s >= row.end_s:
+                break  # asked with what this stay sampled, and stopped at the same instant
             call = waiting.pop()
             if call.kind == "reward":
                 judge_s, judged = judge_s + call.seconds, True

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from simulator.costs import LinearCost
+from simulator.costs.actors import ActorCosts
 from simulator.costs.base import Curve, Iteration, TrainCost, TrainLoad
 from simulator.costs.clock import to_seconds
 from simulator.loop import run
@@ -80,6 +81,10 @@ class NoisyCost:
     @property
     def sync_s(self) -> float:
         return self.base.sync_s
+
+    @property
+    def actors(self) -> ActorCosts | None:
+        return self.base.actors
 
     @property
     def switch_to_train_s(self) -> float:

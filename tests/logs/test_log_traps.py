@@ -143,7 +143,7 @@ def test_verl_validation_is_inside_the_old_trainers_step_only(tmp_path: Path) ->
     log = read_log([written.verl_file(tmp_path / "v1.jsonl", truth, **off)])
     assert log.steps["validation_inside"].tolist() == [0] * 5
     assert log.steps["rest_s"].tolist() == pytest.approx([0.25] * 5)
-    assert set(log.steps["generation_grain_s"]) == {2.0}  # V1 polls
+    assert set(log.steps["poll_s"]) == {2.0}  # V1 polls
 
 
 def test_verl_clip_ratio_counts_the_longest_of_the_batch(tmp_path: Path) -> None:

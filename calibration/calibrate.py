@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from calibration import actors, iterations, responses, updates
 from calibration import groups as measured_groups
-from calibration import iterations, responses, updates
 from calibration.folder import RunFolder, check_alike
 from calibration.probes import Probed, read_probe
 from calibration.robust import FloatArray, median_error
@@ -51,6 +51,12 @@ class Fitted:
     def groups(self) -> MeasuredGroups:
         """Its measured groups. Raises ScenarioError for what are none."""
         return MeasuredGroups.from_mapping(self.content["groups"], self.name)
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """``environment`` of the scenario of its runs; empty where they had none."""
+        found = self.content["provenance"].get("environment")
+        return found if isinstance(found, Mapping) else {}
 
     def pulses(self, run: RunFolder) -> FloatArray | None:
         """The pulse around each step of ``run`` over the one that the costs are stated at, short
@@ -116,6 +122,9 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     tempo = Tempo.of_runs(runs)
     pulses = [_pulses(run, tempo) for run in runs]
     probed = None if probe is None else read_probe(probe, runs[0], tempo)
+    slower = None if probed is None else probed.slower
+    if tempo is not None and slower is not None:
+        tempo = tempo.with_pulses_beside(slower)
     samples = iterations.collect(runs, pulses)
     bursts, shapes = (None, None) if probed is None else (probed.iterations, probed.updates)
     of_iterations = iterations.fit_iterations(samples, bursts)
@@ -133,7 +142,10 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     of_rollout, of_update, of_rest = typical.tolist()
     found = responses.collect(runs)
     packed = updates.packing(runs[0], done.padded)
-    middle = {name: float(np.median(seconds)) for name, seconds in rest.items()}
+    middle = {name: of_rest * float(np.median(seconds)) for name, seconds in rest.items()}
+    apart, apart_errors = None, None
+    if runs[0].of_actors:
+        apart, apart_errors = actors.costs(runs, rest, pulses, slower)
     return Fitted(
         {
             "schema": SCHEMA,
@@ -141,9 +153,10 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
                 "iteration": scaled(of_iterations.cost(), of_rollout),
                 "dense": scaled(dense.cost(), of_update),
                 "shared_prefix": None if shared is None else scaled(shared.cost(), of_update),
-                "sync_s": middle["sync"] * of_rest,
-                "switch_to_train_s": middle["to_train"] * of_rest,
-                "switch_to_rollout_s": middle["to_rollout"] * of_rest,
+                "sync_s": middle["sync"],
+                "switch_to_train_s": middle["to_train"],
+                "switch_to_rollout_s": middle["to_rollout"],
+                "actors": apart,
                 "packing": None if packed is None else packed.to_mapping(),
                 "skips_equal_rewards": done.skips_equal_rewards,
             },
@@ -154,6 +167,7 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
                 "dense": updates.describe(dense),
                 "shared_prefix": None if shared is None else updates.describe(shared),
                 "overheads": {name: _spread(seconds) for name, seconds in rest.items()},
+                "actors": None if apart_errors is None else {"standard_errors": apart_errors},
             },
             "covariance": {
                 "iteration": _covariance(of_iterations.fit.names, of_iterations.fit.covariance),
@@ -181,9 +195,14 @@ def _described(
 
 
 def _responses(found: responses.Responses) -> dict[str, Any]:
-    of_lengths = responses.lengths(found)
+    of_turns = None
+    if found.turned is None:
+        of_lengths = responses.lengths(found)
+    else:
+        of_lengths, of_turns = responses.turn_lengths(found, found.turned)
     return {
         "lengths": of_lengths,
+        "turns": of_turns,
         "rewards": responses.rewards(found, of_lengths["lengths"]),
         "prompt_tokens": responses.prompts(found),
         "groups": measured_groups.measured(found).to_mapping(),
@@ -202,7 +221,7 @@ def _covered(
     names = ("rollouts", "context_tokens", "prefill_tokens")
     ranges = {n: np.concatenate([each.counts[n] for each in measured]) for n in names}
     ranges["train_tokens"] = np.concatenate([each.computed for each in trained])
-    ranges["rollout_tokens"] = found.prompt_tokens + found.tokens
+    ranges["rollout_tokens"] = found.contexts
     return {name: [int(values.min()), int(values.max())] for name, values in ranges.items()}
 
 
@@ -261,6 +280,7 @@ def _provenance(runs: Sequence[RunFolder]) -> dict[str, Any]:
         "fitted_on": date.today().isoformat(),
         "measured_on": sorted({str(run.provenance.get("date")) for run in runs}),
         "engine": runs[0].scenario.get("engine"),
+        "environment": runs[0].scenario.get("environment"),
         "runs": [
             {"name": run.name, "policy": run.policy, "seed": run.seed,
              "steps": len(run.steps["step"]), "makespan_s": run.summary.get("makespan_s")}

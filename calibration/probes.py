@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calibration.actors import Slower
 from calibration.folder import RunFolder, check_same
 from calibration.iterations import COUNTS, Samples
 from calibration.robust import FloatArray
@@ -27,10 +28,12 @@ _ENGINE = ("model", "device", "dtype", "trainer", "max_seqs", "max_batched_token
 @dataclass(frozen=True)
 class Probed:
     """What a probe measured, at the reference pulse: updates of the trainer, and iterations of the
-    engine, whose ``step`` numbers the bursts."""
+    engine, whose ``step`` numbers the bursts. slower: where replica and trainer had processes of
+    their own, each beside the other; None where they had not."""
 
     updates: Updates
     iterations: Samples
+    slower: Slower | None = None
 
 
 def read_probe(path: Path, run: RunFolder, tempo: Tempo | None) -> Probed:
@@ -60,7 +63,8 @@ def read_probe(path: Path, run: RunFolder, tempo: Tempo | None) -> Probed:
     columns = [_burst(f"{path}, bursts[{i}]", row, tempo) for i, row in enumerate(bursts)]
     rows = [_update(row, packed, tempo) for row in updates]
     trained = Updates.of(rows, skips_equal_rewards=False, padded=True)
-    return Probed(trained, _samples(columns))
+    beside = content.get("beside")
+    return Probed(trained, _samples(columns), None if beside is None else Slower.of(beside))
 
 
 def _slower(row: Mapping[str, Any], tempo: Tempo | None) -> tuple[float, float]:
@@ -68,7 +72,8 @@ def _slower(row: Mapping[str, Any], tempo: Tempo | None) -> tuple[float, float]:
     if tempo is None:
         return 1.0, 1.0
     pulse = row["pulse"]
-    return pulse["short_s"] / tempo.short_s, pulse["long_s"] / tempo.long_s
+    [[short, long]] = tempo.ratios(np.array([pulse["short_s"]]), np.array([pulse["long_s"]]))
+    return float(short), float(long)
 
 
 def _update(row: Mapping[str, Any], packed: Packing, tempo: Tempo | None) -> Update:

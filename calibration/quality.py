@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from calibration.robust import FloatArray
 from simulator.studies.bootstrap import block_rows
@@ -86,8 +87,10 @@ def qualities(curves: Mapping[str, Sequence[FloatArray]], reference: str) -> dic
 
 
 def _mean(runs: Sequence[FloatArray]) -> FloatArray:
+    """Over the runs, as far as all reach; a step in which nothing finished is as the one before."""
     length = min(map(len, runs), default=0)
-    return np.asarray(np.nanmean([run[:length] for run in runs], axis=0)) if length else np.empty(0)
+    found = pd.DataFrame({place: run[:length] for place, run in enumerate(runs)}).mean(axis=1)
+    return np.asarray(found.ffill().bfill().to_numpy(dtype=float))
 
 
 def _rises(curve: FloatArray) -> bool:

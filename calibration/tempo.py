@@ -8,11 +8,12 @@ be judged at that pulse: what is left of its error is the model's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
 
+from calibration.actors import Slower
 from calibration.folder import RunFolder
 from calibration.robust import MOOD, FloatArray
 from simulator.options import POSITIVE, read
@@ -21,10 +22,15 @@ from simulator.options import POSITIVE, read
 @dataclass(frozen=True)
 class Tempo:
     """The pulse that costs are stated at. short_s: what an iteration is compared with, and all that
-    is launched rather than computed; long_s: what an update is."""
+    is launched rather than computed; long_s: what an update is. of_actors: of processes of their
+    own, whose short pulse is disturbed by what else wakes up at a weight sync; the long one stands
+    for both. beside: how many times as long that is beside a replica that works, as in runs in
+    which rollouts and updates overlap: that is no sign of a slower machine."""
 
     short_s: Annotated[float, POSITIVE]
     long_s: Annotated[float, POSITIVE]
+    of_actors: bool = False
+    beside: Annotated[float, POSITIVE] = 1.0
 
     @classmethod
     def of_runs(cls, runs: Sequence[RunFolder]) -> Tempo | None:
@@ -34,7 +40,11 @@ class Tempo:
         if len(known) < len(runs):
             return None
         short_s, long_s = np.exp(np.log(known).mean(axis=0)).tolist()
-        return cls(short_s, long_s)
+        return cls(short_s, long_s, any(run.of_actors for run in runs))
+
+    def with_pulses_beside(self, slower: Slower) -> Tempo:
+        """The same, with what a probe says of pulses beside a replica."""
+        return replace(self, beside=max(float(np.median(slower.pulses)), 1.0))
 
     @classmethod
     def from_mapping(cls, spec: object, field: str) -> Tempo | None:
@@ -47,23 +57,29 @@ class Tempo:
 
     def ratios(self, short_s: FloatArray, long_s: FloatArray) -> FloatArray:
         """Pulses over this one: short, long; shape (n, 2), above 1 where the machine is slower."""
-        return np.column_stack([short_s / self.short_s, long_s / self.long_s])
+        long = long_s / self.long_s
+        return np.column_stack([long if self.of_actors else short_s / self.short_s, long])
 
     def of(self, run: RunFolder) -> FloatArray | None:
         """The pulse around each step of ``run`` over this one, shape (steps, 2); None where the run
         has none."""
         pulses = by_step(run)
-        return None if pulses is None else self.ratios(*pulses.T)
+        if pulses is None:
+            return None
+        return self.ratios(*pulses.T) / (self.beside if run.overlaps else 1.0)
 
 
 def by_step(run: RunFolder) -> FloatArray | None:
     """The run's pulse around each step, short and long, seconds, shape (steps, 2): the mean of the
-    `MOOD` + 1 nearest, half of them before the step. Not the median: a machine that is now and then
+    `MOOD` + 1 nearest, half of them before the step; where there is none between two steps, the
+    nearest counts in its place. Not the median: a machine that is now and then
     busy with something else is slower for it."""
     table = run.pulses
     if table is None:
         return None
-    beats = np.column_stack([table["short_s"], table["long_s"]])
+    asked = np.arange(len(run.steps["step"]) + 1)
+    nearest = np.abs(asked[:, None] - table["steps_done"][None, :]).argmin(axis=1)
+    beats = np.column_stack([table["short_s"], table["long_s"]])[nearest]
     padded = np.pad(beats, ((MOOD // 2, MOOD // 2), (0, 0)), mode="edge")
     windows = np.lib.stride_tricks.sliding_window_view(padded, MOOD + 1, axis=0)
     return np.asarray(windows.mean(axis=-1))

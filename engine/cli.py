@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from engine.run import Progress
 
 
 def register(app: typer.Typer) -> None:
@@ -60,9 +63,9 @@ def run(
     The policies are the same objects that simulate runs. One replica that takes turns with the
     trainer (cluster.placement: colocated) runs in this process; anything else has processes of its
     own for the replicas and the trainer, on Ray. With --out: the files of simulate
-    (steps.csv with the accuracy too), iterations.csv, pulses.csv, updates.jsonl and
-    provenance.json. Until it is finished, the run is saved after every step in DIR.running, from
-    where --resume goes on.
+    (steps.csv with the accuracy too), iterations.csv, pulses.csv, updates.jsonl, provenance.json
+    and curves for TensorBoard (tensorboard --logdir DIR). Until it is finished, the run is saved
+    after every step in DIR.running, from where --resume goes on, and the curves so far are there.
     """
     from engine.hub import asks_the_hub
     from engine.vllm.environment import prepare
@@ -75,7 +78,7 @@ def run(
     from engine.config import build_run
     from engine.run import run_scenario
 
-    spec = build_run(raw)
+    spec = build_run(raw, elsewhere=ray not in (None, "local"))
     with _notes_shown(), _progress(spec.steps) as advance:
         real = run_scenario(
             spec, out, resume=resume, force=force, plot=not no_plot, on_step=advance, ray=ray
@@ -193,7 +196,7 @@ def _notes_shown() -> Iterator[None]:
 
 @contextmanager
 def _progress(steps: int) -> Iterator[Any]:
-    """A progress bar with step time and accuracy on a terminal, nothing in a pipe."""
+    """A progress bar with `progress_text` on a terminal, nothing in a pipe."""
     from simulator.cli.progress import progress_bar
 
     with progress_bar("", steps, said="starting the engine", transient=False) as update:
@@ -201,8 +204,15 @@ def _progress(steps: int) -> Iterator[Any]:
             yield None
             return
 
-        def advance(record: Any, reward: float) -> None:
-            text = f"{record.step_s:.2f} s a step, accuracy {reward:.2f}"
-            update(completed=record.step + 1, said=text)
+        def advance(progress: Progress) -> None:
+            update(completed=progress.record.step + 1, said=progress_text(progress))
 
         yield advance
+
+
+def progress_text(progress: Progress) -> str:
+    """What stands behind the bar: the last step's seconds and accuracy, and the bubble so far."""
+    from simulator.results.so_far import idle_text
+
+    shown = f"{progress.record.step_s:.2f} s a step, accuracy {progress.accuracy:.2f}"
+    return f"{shown}, {idle_text(progress.idle)}"

@@ -87,19 +87,50 @@ class Fault:
     rollouts: int
 
 
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Weights that came to a replica in a process of its own: their version, and on the run's clock
+    when they were sent, when the replica stood between two iterations with them at hand, when they
+    were in place, and when they had been compared with the trainer's, where it was idle."""
+
+    version: int
+    replica: int
+    sent_s: float
+    start_s: float
+    loaded_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call of a rollout's environment that brought no answer: when it was over, whose it was,
+    after which turn, and why."""
+
+    at_s: float
+    group: int
+    index: int
+    turn: int
+    reason: str
+
+
 @dataclass(slots=True)
 class EngineLog:
     """iterations: the engine's. updates: ``(step, what the trainer reports)``. sync_differences:
     the largest difference between the engine's and the trainer's log-probabilities after each
     weight sync; sync_check_s: what finding it cost. pulses: ``(steps done, the machine's pulse)``,
-    outside the run's clock. faults: actors lost, in order."""
+    outside the run's clock, or beside a weight sync. arrivals: of weights, where replicas have
+    processes of their own. saving_s: what each look between two steps took, saving included, on the
+    run's clock or not. faults: actors lost, in order. failures: of environments."""
 
     iterations: Iterations = field(default_factory=Iterations)
     updates: list[tuple[int, TrainMetrics]] = field(default_factory=list)
     sync_differences: list[float] = field(default_factory=list)
     sync_check_s: list[float] = field(default_factory=list)
     pulses: list[tuple[int, Beat]] = field(default_factory=list)
+    arrivals: list[Arrival] = field(default_factory=list)
+    saving_s: list[float] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
 
 
 _LISTS: Mapping[str, Any] = {
@@ -107,7 +138,10 @@ _LISTS: Mapping[str, Any] = {
     "sync_differences": list[float],
     "sync_check_s": list[float],
     "pulses": list[tuple[int, Beat]],
+    "arrivals": list[Arrival],
+    "saving_s": list[float],
     "faults": list[Fault],
+    "failures": list[Failure],
 }
 
 

@@ -4,6 +4,9 @@ A run's own batches are all alike, so what an update costs per token, per microb
 cannot be told apart from it, nor, where its prompts have one length, what an iteration costs per
 prompt and per token of it; and a layout that it never used not at all. A probe asks trainer and
 engine directly, in two to three minutes, in random order, and takes the machine's pulse all along.
+
+Where replica and trainer are to have processes of their own, it also asks what they cost each other
+when both work (`engine.actors.beside`), in a minute more.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any
 from engine.config import RunSpec
 from engine.edges import Engine, SampledGroup, SampledRollout, TrainMetrics
 from engine.log import Iterations
-from engine.start import start_replica, start_task, start_trainer
+from engine.start import start_actors, start_replica, start_task, start_trainer
 from engine.vllm.environment import prepare
 from simulator.errors import ScenarioError
 from simulator.results.schema import PROBE_BURST, PROBE_SCHEMA, PROBE_UPDATE
@@ -101,6 +104,7 @@ def probe(spec: RunSpec, on_step: Callable[[int, int], None] | None = None) -> d
     prepare(local_files=not isinstance(spec.model, str))
     from engine.provenance import provenance
 
+    beside = _beside(spec)
     task, path = start_task(spec)
     trainer = start_trainer(spec, path)
     replica = start_replica(spec, path)
@@ -135,7 +139,23 @@ def probe(spec: RunSpec, on_step: Callable[[int, int], None] | None = None) -> d
         "engine": spec.raw.data.get("engine"),
         "updates": [row for row in done if "layout" in row],
         "bursts": [row for row in done if "iterations" in row],
+        **({} if beside is None else {"beside": beside}),
     }
+
+
+def _beside(spec: RunSpec) -> list[dict[str, Any]] | None:
+    """What one replica and the trainer cost each other in processes of their own; None where they
+    take turns, or where there are several replicas."""
+    if spec.shape.colocated or spec.shape.replicas != 1:
+        return None
+    from engine.actors.beside import measure
+
+    world = start_actors(spec)
+    try:
+        batch = spec.plan.batch
+        return [each.to_plain() for each in measure(world, batch.groups, batch.group_size)]
+    finally:
+        world.close()
 
 
 def _burst(replica: Engine, burst: Burst, number: int, rng: Random) -> dict[str, list[float]]:

@@ -16,8 +16,9 @@ from simulator.errors import RunError
 from simulator.rollout import Ending, Key, Rollout, Segment, Stay
 from simulator.world import TrainBatch, TrainGroup
 
-SYNC_SAMPLE = 4
-"""Sequences that each weight sync is checked on."""
+SYNC_SAMPLE, SYNC_TOKENS = 4, 48
+"""Sequences that each weight sync is checked on, and how much of each: wrong weights show in any
+token, and a replica that checks samples nothing."""
 
 
 @dataclass(slots=True)
@@ -25,13 +26,64 @@ class Tokens:
     """What a rollout is made of.
 
     ids, log_probs and versions have one entry a response token: the token, the log-probability
-    that it was sampled with, and the version of the weights that did.
+    that it was sampled with, and the version of the weights that did. Of several turns, the
+    environment's answers are among them, with log-probabilities of 0 and the version before.
+
+    answers: where each answer begins and ends within the response. asking: whether a turn is over,
+    and its environment has not answered yet. earned: by the answers. ending: of a rollout that is
+    over, but for being told so.
     """
 
     attempt: int = 0
     ids: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
     versions: tuple[int, ...] = ()
+    answers: tuple[tuple[int, int], ...] = ()
+    asking: bool = False
+    earned: float = 0.0
+    ending: Ending | None = None
+
+    @property
+    def turn(self) -> int:
+        """Which one it is in, from 0."""
+        return len(self.answers)
+
+    @property
+    def turn_start(self) -> int:
+        """Where that begins."""
+        return self.answers[-1][1] if self.answers else 0
+
+    @property
+    def observation_tokens(self) -> int:
+        """That the answers added."""
+        return sum(end - start for start, end in self.answers)
+
+    @property
+    def observed(self) -> tuple[bool, ...]:
+        """Whether each token is an answer's; none where there are no answers."""
+        if not self.answers:
+            return ()
+        mask = [False] * len(self.ids)
+        for start, end in self.answers:
+            mask[start:end] = [True] * (end - start)
+        return tuple(mask)
+
+    @property
+    def said(self) -> list[tuple[int, ...]]:
+        """The tokens sampled in each turn that is over."""
+        starts = [0, *(end for _, end in self.answers)]
+        ends = [start for start, _ in self.answers]
+        if self.asking:
+            ends.append(len(self.ids))
+        return [self.ids[start:end] for start, end in zip(starts, ends, strict=False)]
+
+    def observe(self, tokens: tuple[int, ...]) -> None:
+        """An answer came, and the next turn begins."""
+        start = len(self.ids)
+        self.ids += tokens
+        self.log_probs += (0.0,) * len(tokens)
+        self.versions += self.versions[-1:] * len(tokens)
+        self.answers += ((start, len(self.ids)),)
 
 
 class Responses:
@@ -39,59 +91,85 @@ class Responses:
 
     task: prompts and rewards. seed: of prompts and of every rollout's random stream, which hangs on
     (seed, group, index, attempt) and the tokens it has alone. asked: the prompt's number by group.
-    tokens: by (group, index), as far as each rollout had got when its last stay ended.
+    tokens: by (group, index), as far as each rollout had got when its last stay ended, or its
+    environment answered.
     """
 
     def __init__(self, task: Task, seed: int) -> None:
         self.asked: dict[int, int] = {}
         self.tokens: dict[Key, Tokens] = {}
-        self._task = task
-        self._seed = seed
+        self.task = task
+        self.seed = seed
         self._prompts: dict[int, Prompt] = {}
 
-    def order(self, rollout: Rollout) -> Order:
-        """What an engine is asked for; raises RunError where it has other tokens than the loop
-        says."""
+    def begin(self, rollout: Rollout) -> Tokens:
+        """What a rollout that is submitted is made of; raises RunError where that is of other
+        tokens than the loop says."""
         self.asked[rollout.group] = rollout.prompt
         tokens = self.tokens.get(rollout.key)
         if tokens is None or tokens.attempt != rollout.attempt:
             tokens = self.tokens[rollout.key] = Tokens(rollout.attempt)
-        if len(tokens.ids) != rollout.new_tokens:
-            raise RunError(f"{rollout} has {len(tokens.ids)} tokens in the engine's world")
-        name = request_name(rollout.key)
+        sampled = len(tokens.ids) - tokens.observation_tokens
+        if sampled != rollout.new_tokens:
+            raise RunError(f"{rollout} has {sampled} tokens in the engine's world")
+        return tokens
+
+    def order(self, rollout: Rollout) -> Order:
+        """What an engine is asked for, of a rollout of one turn. Raises as `begin` does."""
+        self.begin(rollout)
+        return self.order_to(rollout, self._cap(rollout))
+
+    def order_to(self, rollout: Rollout, cap: int) -> Order:
+        """What an engine is asked for: a response of ``cap`` tokens at most."""
+        tokens, name = self.tokens[rollout.key], request_name(rollout.key)
         return Order(
             rollout.key,
             rollout.attempt,
-            self._prompt(rollout.group).token_ids,
+            self.prompt(rollout.group).token_ids,
             tokens.ids,
             tokens.log_probs,
-            self._cap(rollout),
-            zlib.crc32(f"{self._seed} {name} {rollout.attempt}".encode()),
+            cap,
+            zlib.crc32(f"{self.seed} {name} {rollout.attempt}".encode()),
         )
 
     def land(self, rollout: Rollout, landed: Landed, replica: int, zero_s: float = 0.0) -> Stay:
         """Takes in what an engine made of a rollout, and says what its stay was. zero_s: what the
         desk's clock showed when the run's stood at 0. Raises EngineError where the reward
         function fails."""
-        response = landed.response
-        tokens = self.tokens[rollout.key]
+        self.take_in(rollout, landed)
+        ending, reward = self._ending(landed.response), None
+        if ending in ("stop", "length"):
+            text = self.task.decode(self.tokens[rollout.key].ids)
+            reward = self.task.reward(self.prompt(rollout.group), text)
+        return self.stay(rollout, landed, replica, zero_s, ending, reward)
+
+    def take_in(self, rollout: Rollout, landed: Landed) -> int:
+        """Takes in what an engine made of a rollout; returns how many tokens that is."""
+        response, tokens = landed.response, self.tokens[rollout.key]
         made = [version for version, count in response.segments for _ in range(count)]
         tokens.versions += tuple(made)
         tokens.ids, tokens.log_probs = response.token_ids, response.log_probs
         if len(tokens.versions) != len(tokens.ids):
             raise RunError(f"{rollout}: the engine lost or invented tokens")
-        ending = self._ending(response)
-        prompt = self._prompt(rollout.group)
-        reward = None
-        if ending in ("stop", "length"):
-            reward = self._task.reward(prompt, self._task.decode(tokens.ids))
+        return len(made)
+
+    def stay(
+        self,
+        rollout: Rollout,
+        landed: Landed,
+        replica: int,
+        zero_s: float,
+        ending: Ending,
+        reward: float | None,
+    ) -> Stay:
+        """The stay that came of it."""
         return Stay(
             rollout.group,
             rollout.index,
             rollout.attempt,
             replica,
-            len(prompt.token_ids),
-            tuple(Segment(version, count) for version, count in response.segments),
+            len(self.prompt(rollout.group).token_ids),
+            tuple(Segment(version, count) for version, count in landed.response.segments),
             ending,
             landed.start_s - zero_s,
             landed.end_s - zero_s,
@@ -104,30 +182,41 @@ class Responses:
 
     def never_ran(self, rollout: Rollout, replica: int, now_s: float) -> Stay:
         """The stay of a rollout that was stopped and has no token of it."""
-        prompt = len(self._prompt(rollout.group).token_ids)
+        prompt = len(self.prompt(rollout.group).token_ids)
         key = (rollout.group, rollout.index, rollout.attempt)
         return Stay(*key, replica, prompt, (), "aborted", now_s, now_s)
 
     def sampled(self, group: TrainGroup) -> SampledGroup:
-        """What the trainer gets of a group. Raises RunError for a rollout without a reward."""
+        """What the trainer gets of a group; without rollouts that have no token, as their
+        environment failed before the first. Raises RunError for a rollout without a reward."""
         rollouts = []
         for rollout in group.rollouts:
             tokens = self.tokens[rollout.key]
             if rollout.reward is None:
                 raise RunError(f"{rollout} has no reward")
+            if not tokens.ids:
+                continue
             rollouts.append(
-                SampledRollout(tokens.ids, tokens.log_probs, tokens.versions, rollout.reward)
+                SampledRollout(
+                    tokens.ids,
+                    tokens.log_probs,
+                    tokens.versions,
+                    rollout.reward,
+                    tokens.observed,
+                )
             )
-        prompt = self._prompt(group.group).token_ids
+        prompt = self.prompt(group.group).token_ids
         return SampledGroup(prompt, tuple(rollouts), group.baseline_rewards)
 
     def sample(self, batch: TrainBatch, longest: int) -> list[list[int]]:
-        """A few sequences of a batch, cut to ``longest`` tokens, to compare engine and trainer
-        on."""
+        """The ends of a few sequences of a batch, of ``longest`` tokens at most, to compare engine
+        and trainer on."""
+        most = min(longest, SYNC_TOKENS)
         return [
-            [*self._prompt(group.group).token_ids, *self.tokens[rollout.key].ids][:longest]
+            [*self.prompt(group.group).token_ids, *self.tokens[rollout.key].ids][-most:]
             for group in batch.groups[:SYNC_SAMPLE]
             for rollout in group.rollouts[:1]
+            if self.tokens[rollout.key].ids
         ]
 
     def keep_only(self, groups: Collection[int]) -> None:
@@ -143,15 +232,16 @@ class Responses:
 
     def _cap(self, rollout: Rollout) -> int:
         """Response tokens that the rollout may have at the end of its stay."""
-        cap = self._task.max_new_tokens
+        cap = self.task.max_new_tokens
         if rollout.allowance is None:
             return cap
         return min(cap, rollout.new_tokens + rollout.allowance)
 
-    def _prompt(self, group: int) -> Prompt:
+    def prompt(self, group: int) -> Prompt:
+        """What a group is asked."""
         if group not in self._prompts:
             number = self.asked.get(group, group)
-            self._prompts[group] = self._task.prompt(number, self._seed)
+            self._prompts[group] = self.task.prompt(number, self.seed)
         return self._prompts[group]
 
     def _ending(self, response: Response) -> Ending:
@@ -159,4 +249,4 @@ class Responses:
             return "aborted"
         if response.finish_reason != "length":
             return "stop"
-        return "length" if len(response.token_ids) >= self._task.max_new_tokens else "budget"
+        return "length" if len(response.token_ids) >= self.task.max_new_tokens else "budget"

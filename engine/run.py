@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, field
@@ -13,21 +14,33 @@ import numpy as np
 
 from engine import checkpoint
 from engine.actors.saving import ActorResumed
+from engine.board import Board, write_board
 from engine.config import RunSpec
 from engine.log import EngineLog
 from engine.saving import Resumed, require_prompts
 from engine.stages import InProcess, OnActors, Stage
-from simulator.errors import ScenarioError
+from simulator.errors import RunError, ScenarioError
 from simulator.loop import Loop
 from simulator.loop.recorded import Entry
 from simulator.results import schema
 from simulator.results.folder import check_target, write_folder
 from simulator.results.metrics import accuracy, run_summary
+from simulator.results.so_far import Idle, IdleSoFar
 from simulator.results.write import write_json, write_lines, write_run, write_table
 from simulator.spans import Run, StepRecord
 
-OnStep = Callable[[StepRecord, float], None]
-"""Called after each step with its record and its accuracy."""
+
+@dataclass(frozen=True)
+class Progress:
+    """A run after a step: the step's record and accuracy, and the bubble so far."""
+
+    record: StepRecord
+    accuracy: float
+    idle: Idle
+
+
+OnStep = Callable[[Progress], None]
+"""Called after each step."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +79,10 @@ def run_scenario(
         )
     resumed = _check_out(spec, out, resume, force)
 
+    live = _Live(out, on_step)
+
     def stepped(record: StepRecord) -> None:
-        if on_step is not None:
-            on_step(record, accuracy(stage.loop.result)[record.step])
+        live.look(stage, record)
 
     stage: Stage
     if spec.in_process:
@@ -80,7 +94,7 @@ def run_scenario(
     world = stage.world
     try:
         result = _run(spec, stage, out, resumed)
-        result.warnings.extend((*spec.warnings, *_losses(world.log)))
+        result.warnings.extend((*spec.warnings, *_losses(world.log), *_failures(world.log)))
         real = RealRun(result, world.log, _summary(spec, result, world.log), stage.entries)
         if out is not None:
             write_folder(out, lambda folder: _write(folder, spec, real, plot), force)
@@ -91,10 +105,45 @@ def run_scenario(
             error.add_note("add --resume to go on from the last step that was saved")
         raise
     finally:
+        live.close()
         world.close()
     if out is not None:
         checkpoint.discard(out)
     return real
+
+
+class _Live:
+    """What is shown of a run while it goes on: beside ``out`` the curves so far, and what
+    ``on_step`` makes of it."""
+
+    def __init__(self, out: Path | None, on_step: OnStep | None) -> None:
+        self._out, self._on_step = out, on_step
+        self._board: Board | None = None
+        self._idle: IdleSoFar | None = None
+
+    def look(self, stage: Stage, record: StepRecord) -> None:
+        """Shows the step that has ended."""
+        loop, log = stage.loop, stage.world.log
+        with stage.world.clock_stopped():
+            if self._on_step is not None:
+                self._idle = self._idle or IdleSoFar(loop.result)
+                idle = self._idle.look(loop.rollouts.flying.values())
+                self._on_step(Progress(record, accuracy(loop.result)[record.step], idle))
+            if self._out is not None:
+                self._draw(checkpoint.place(self._out), loop.result, log)
+
+    def _draw(self, folder: Path, run: Run, log: EngineLog) -> None:
+        try:
+            self._board = self._board or Board(folder)
+            self._board.catch_up(run, log)
+        except OSError as error:
+            message = f"cannot write to {folder}: {error.strerror or error}; make room there"
+            raise RunError(message) from None
+
+    def close(self) -> None:
+        """Ends the file."""
+        if self._board is not None:
+            self._board.close()
 
 
 def _check_out(
@@ -136,7 +185,9 @@ def _run(
         with world.clock_stopped():
             world.keep_only(loop.outstanding)
             world.take_pulse(loop.next_step)
+            began_s = time.perf_counter()
             stage.save()
+            world.log.saving_s.append(time.perf_counter() - began_s)
 
     if resumed is None:
         if out is not None:
@@ -152,6 +203,19 @@ def _losses(log: EngineLog) -> list[str]:
     lost = Counter(fault.actor for fault in log.faults)
     said = ", ".join(f"{actor} {count}x" for actor, count in sorted(lost.items()))
     return [f"actors were lost and replaced: {said}; {schema.FAULTS.name} says when and why"]
+
+
+def _failures(log: EngineLog) -> list[str]:
+    """A sentence on calls of environments that brought no answer, if any did."""
+    if not log.failures:
+        return []
+    reasons = Counter(failure.reason for failure in log.failures)
+    (commonest, count), others = reasons.most_common(1)[0], len(reasons) - 1
+    more = f", and {others} other reasons" if others else ""
+    return [
+        f"{len(log.failures)} rollouts were ended by their environments: {commonest} ({count}x)"
+        f"{more}; {schema.FAILURES.name} says which and why"
+    ]
 
 
 def _prompts_digest(spec: RunSpec) -> str | None:
@@ -178,6 +242,7 @@ def _summary(spec: RunSpec, run: Run, log: EngineLog) -> dict[str, Any]:
         sync_log_prob_difference=max(log.sync_differences, default=float("nan")),
         sync_check_s=sum(log.sync_check_s),
         iterations=len(log.iterations),
+        saving_s=sum(log.saving_s),
         actors_lost=len(log.faults),
         rollouts_begun_again=sum(fault.rollouts for fault in log.faults),
     )
@@ -198,11 +263,16 @@ def _write(folder: Path, spec: RunSpec, real: RealRun, plot: bool) -> None:
     started = schema.ITERATIONS.names.index("start_s")
     rows = sorted(log.iterations.rows(), key=lambda row: float(row[started]))
     write_table(folder, schema.ITERATIONS, rows)  # of several replicas they come as they are told
-    if len(log.pulses) == len(real.run.steps) + 1:  # with overlap there is no moment for them
+    if log.pulses:
         write_table(folder, schema.PULSES, pulses)
     write_lines(folder, schema.UPDATES, updates)
+    write_board(folder, real.run, log)
     write_json(folder / schema.PROVENANCE.name, provenance(spec.engine.device))
     if real.entries:
         write_lines(folder, schema.EVENTS, (entry.to_plain() for entry in real.entries))
+    if log.arrivals:
+        write_table(folder, schema.ARRIVALS, (astuple(arrival) for arrival in log.arrivals))
     if log.faults:
         write_table(folder, schema.FAULTS, (astuple(fault) for fault in log.faults))
+    if log.failures:
+        write_table(folder, schema.FAILURES, (astuple(failure) for failure in log.failures))

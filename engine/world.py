@@ -7,16 +7,20 @@ and `EngineWorld.wait` does it, one engine iteration, update or sync at a time.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
+from engine.clock import WallClock
 from engine.desk import Desk, Landed
 from engine.edges import Engine, Trainer, TrainerState, TrainMetrics
+from engine.environments.threads import Runner, Threads
 from engine.errors import sentence
 from engine.log import EngineLog
 from engine.responses import Responses, Tokens
+from engine.sessions import Sessions, TurnRules
 from engine.sync_check import check_sync
 from engine.tasks.base import Task
 from simulator.errors import RunError
@@ -45,11 +49,30 @@ class WorldState:
     trainer: TrainerState
 
 
+class Clock(Protocol):
+    """What a world goes by, seconds."""
+
+    @property
+    def now_s(self) -> float:
+        """What it shows."""
+        ...
+
+    def set(self, now_s: float) -> None:
+        """Has it show ``now_s`` from here on."""
+        ...
+
+    def stopped(self) -> AbstractContextManager[None]:
+        """The enclosed code takes no time."""
+        ...
+
+
 class EngineWorld:
     """A `simulator.world.World` of one engine and one trainer.
 
-    task: prompts and rewards. seed: see `engine.responses.Responses`. clock_s: what the clock
-    starts from.
+    task: prompts and rewards. seed: see `engine.responses.Responses`. clock: what it goes by; None
+    is the wall's. turns: of rollouts that have several; None where they have one. runner: does what
+    their environments have to do; None is threads. sleeps: whether the engine gives up its memory
+    while the trainer works.
 
     Raises EngineError where the engine or a reward function fails, RunError where the trainer does
     or where a verb is called that the state of the world forbids.
@@ -58,34 +81,45 @@ class EngineWorld:
     name = "engine"
 
     def __init__(
-        self, replica: Engine, trainer: Trainer, task: Task, seed: int, clock_s: float = 0.0
+        self,
+        replica: Engine,
+        trainer: Trainer,
+        task: Task,
+        seed: int,
+        clock: Clock | None = None,
+        turns: TurnRules | None = None,
+        runner: Runner | None = None,
+        *,
+        sleeps: bool = False,
     ) -> None:
-        self.shape = replace(SHAPE, slots=replica.limits.max_seqs)
         self.log = EngineLog()
+        self._clock: Clock = WallClock() if clock is None else clock
         self._replica = replica
         self._trainer = trainer
         self._responses = Responses(task, seed)
-        self._zero = time.perf_counter() - clock_s
-        self._desk = Desk(replica, lambda: self.now_s)
+        self._sessions = None
+        if turns is not None:
+            now, failed = lambda: self.now_s, lambda failure: self.log.failures.append(failure)
+            self._sessions = Sessions(turns, self._responses, now, failed, runner or Threads())
+        environments = None if turns is None else turns.spec.slots
+        self.shape = shape_of(replica.limits.max_seqs, environments)
+        stays = {} if self._sessions is None else {"stays": self._sessions.ends_turn}
+        self._desk = Desk(replica, lambda: self.now_s, **stays)
         self._flying: dict[Key, Rollout] = {}
         self._update: tuple[TrainBatch, Layout] | None = None
         self._sync_asked = False
         self._updates = 0
         self._sample: list[list[int]] = []
+        self._sleeps, self._asleep = sleeps, False
 
     @property
     def now_s(self) -> float:
         """Wall-clock seconds since the run began; interruptions and saving left out."""
-        return time.perf_counter() - self._zero
+        return self._clock.now_s
 
-    @contextmanager
-    def clock_stopped(self) -> Iterator[None]:
+    def clock_stopped(self) -> AbstractContextManager[None]:
         """The enclosed code takes no time of the run."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._zero += time.perf_counter() - began
+        return self._clock.stopped()
 
     def tokens(self, rollout: Rollout) -> Tokens:
         """What a rollout that is neither in flight nor trained is made of. Raises KeyError."""
@@ -94,12 +128,21 @@ class EngineWorld:
     # Rollouts
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
-        """Queues rollouts in the engine, of which there is one; the next iteration sees them."""
+        """Queues rollouts in the engine, of which there is one; the next iteration sees them. One
+        whose environment is to answer first waits for that."""
+        self._wake()
+        if self._sessions is not None:
+            self._sessions.catch_up()
         for rollout in rollouts:
             if rollout.key in self._flying:
                 raise RunError(f"{rollout} is already in flight")
-            self._desk.submit(self._responses.order(rollout))
             self._flying[rollout.key] = rollout
+            if self._sessions is None:
+                self._desk.submit(self._responses.order(rollout))
+                continue
+            session = self._sessions.open(rollout)
+            if self._sessions.next_leg(session) == "model":
+                self._desk.submit(self._sessions.order(session))
 
     def foresee(self, rollout: Rollout) -> None:
         """Nobody knows here."""
@@ -111,10 +154,25 @@ class EngineWorld:
         for key in wanted:
             if key not in self._flying:
                 raise RunError(f"rollout {key} is not in flight and cannot be aborted")
-        return self._land(self._desk.abort(wanted))
+        computed = [key for key in wanted if self._desk.has(key)]
+        stays = self._land(self._desk.abort(computed), for_good)
+        if self._sessions is not None:
+            for key in sorted({*wanted}.difference(computed)):
+                del self._flying[key]
+                stays.append(self._sessions.stop(key, for_good))
+        return sorted(stays, key=lambda stay: stay.key)
 
-    def _land(self, landed: Sequence[Landed]) -> list[Stay]:
-        return [self._responses.land(self._flying.pop(one.key), one, 0) for one in landed]
+    def _land(self, landed: Sequence[Landed], for_good: bool = False) -> list[Stay]:
+        stays = []
+        for one in landed:
+            if self._sessions is None:
+                stay = self._responses.land(self._flying[one.key], one, 0)
+            else:
+                stay = self._sessions.landed(one, 0, for_good=for_good)
+            if stay.ending != "turn":
+                del self._flying[one.key]
+            stays.append(stay)
+        return stays
 
     def _iterate(self) -> list[Event]:
         """One engine iteration, and the rewards of what it finished."""
@@ -122,6 +180,18 @@ class EngineWorld:
         if turn is not None:
             self.log.iterations.add(turn.version, turn.start_s, turn.measured)
         return [Ended(stay) for stay in self._land(landed)]
+
+    def _settle(self) -> list[Event]:
+        """Goes on with what has happened away from the engine; the rollouts that came to their end
+        there."""
+        if self._sessions is None:
+            return []
+        take_turns, ended = self._sessions.settle()
+        for session in take_turns:
+            self._desk.submit(self._sessions.order(session))
+        for stay in ended:
+            del self._flying[stay.key]
+        return [Ended(stay) for stay in ended]
 
     # Updates
 
@@ -152,17 +222,31 @@ class EngineWorld:
             return [self._sync()]
         if not self._flying:
             raise RunError("the loop waits, but no rollout, update or sync is under way")
-        while until_s is None or self.now_s < until_s:
-            events = self._iterate()
+        while True:
+            events = self._settle()
+            if not events and self._desk.busy and (until_s is None or self.now_s < until_s):
+                events = self._iterate()
+                events += self._settle()
             if events:
-                return events
-        return []
+                return sorted(events, key=_order)
+            if until_s is not None and self.now_s >= until_s:
+                return []
+            if self._sessions is not None and not self._desk.busy:
+                left_s = math.inf if until_s is None else until_s - self.now_s
+                self._sessions.wait(left_s)
 
     def _train(self, batch: TrainBatch, layout: Layout) -> Event:
+        switch = self._fall_asleep()
         start_s = self.now_s
+        groups = [self._responses.sampled(group) for group in batch.groups]
+        groups = [group for group in groups if group.rollouts]
+        if not groups:
+            raise RunError(
+                f"no rollout of step {batch.step} has a token: their environments failed"
+            )
         try:
             metrics = self._trainer.step(
-                [self._responses.sampled(group) for group in batch.groups],
+                groups,
                 shared_prefix=layout == "shared_prefix",
                 version=batch.step,
                 mask_before_version=batch.mask_before_version,
@@ -173,9 +257,28 @@ class EngineWorld:
         self.log.updates.append((batch.step, metrics))
         longest = self._replica.limits.max_model_len - 1  # the check samples one token more
         self._sample = self._responses.sample(batch, longest)
-        return Trained(batch.step, phases(metrics, start_s, self.now_s))
+        return Trained(batch.step, (*switch, *phases(metrics, start_s, self.now_s)))
+
+    def _fall_asleep(self) -> tuple[Phase, ...]:
+        """Has the engine make room for the trainer; what that took."""
+        if not self._sleeps or self._asleep:
+            return ()
+        start_s = self.now_s
+        self._replica.sleep()
+        self._asleep = True
+        return (Phase("switch", start_s, self.now_s),)
+
+    def _wake(self) -> tuple[Phase, ...]:
+        """The way back."""
+        if not self._asleep:
+            return ()
+        start_s = self.now_s
+        self._replica.wake()
+        self._asleep = False
+        return (Phase("switch", start_s, self.now_s),)
 
     def _sync(self) -> Event:
+        switch = self._wake()
         start_s = self.now_s
         self._desk.load(self._trainer.weights(), self._updates)
         loaded_s = self.now_s
@@ -183,10 +286,12 @@ class EngineWorld:
             difference = check_sync(self._replica, self._trainer, self._sample)
             self.log.sync_differences.append(difference)
             self.log.sync_check_s.append(self.now_s - loaded_s)
-        return Synced((Phase("sync", start_s, self.now_s),))
+        return Synced((*switch, Phase("sync", start_s, self.now_s)))
 
     def close(self) -> None:
-        """Ends the engine."""
+        """Ends the engine, and whatever environments there are."""
+        if self._sessions is not None:
+            self._sessions.close()
         self._replica.shutdown()
 
     # Between two steps
@@ -197,6 +302,8 @@ class EngineWorld:
 
     def keep_only(self, groups: Collection[int]) -> None:
         """Forgets prompts and tokens of every other group: they are trained, or dropped."""
+        if self._sessions is not None:
+            self._sessions.keep_only(groups)
         self._responses.keep_only(groups)
 
     def state(self) -> WorldState:
@@ -217,7 +324,19 @@ class EngineWorld:
         self._updates = state.version
         self._replica.load_weights(self._trainer.weights(), state.version)
         self.log = log
-        self._zero = time.perf_counter() - state.clock_s
+        self._clock.set(state.clock_s)
+
+
+def shape_of(max_seqs: int, environments: int | None = None) -> ClusterShape:
+    """The shape of a world whose engine takes ``max_seqs`` rollouts at once, with so many slots for
+    environments (None: no limit)."""
+    return replace(SHAPE, slots=max_seqs, environment_slots=environments or 0)
+
+
+def _order(event: Event) -> tuple[bool, Key]:
+    """Ends of turns first, each kind by key."""
+    assert isinstance(event, Ended)
+    return event.stay.ending != "turn", event.stay.key
 
 
 def phases(metrics: TrainMetrics, start_s: float, end_s: float) -> tuple[Phase, ...]:

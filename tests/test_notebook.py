@@ -1,4 +1,4 @@
-"""The notebook runs, from the committed measurements, and keeps its pictures."""
+"""The notebooks run, from the committed measurements, and keep their pictures."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
-NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "calibrate_and_confirm.ipynb"
+FOLDER = Path(__file__).parent.parent / "notebooks"
+NOTEBOOKS = {"calibrate_and_confirm.ipynb": "DRAWS = 20", "overlap.ipynb": "DRAWS = 8"}
 
 
-def cells() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(NOTEBOOK.read_text("utf-8"))["cells"]
+def cells(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((FOLDER / name).read_text("utf-8"))["cells"]
     return found
 
 
-def test_every_cell_was_executed_in_order_and_pictures_are_kept() -> None:
-    executed = [cell for cell in cells() if cell["cell_type"] == "code"]
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_every_cell_was_executed_in_order_and_pictures_are_kept(name: str) -> None:
+    executed = [cell for cell in cells(name) if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in executed] == list(range(1, len(executed) + 1))
     outputs = [output for cell in executed for output in cell["outputs"]]
     assert not [output for output in outputs if output["output_type"] == "error"]
@@ -26,18 +28,19 @@ def test_every_cell_was_executed_in_order_and_pictures_are_kept() -> None:
 
 
 @pytest.mark.filterwarnings("default")
-def test_its_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_its_code_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With few draws: the numbers are looser, the code is the same."""
     import matplotlib
 
     matplotlib.use("agg")
     lines = []
-    for cell in cells():
+    for cell in cells(name):
         if cell["cell_type"] == "code":
             lines += [line for line in cell["source"] if not line.startswith("%")] + ["\n"]
-    source = "".join(lines)
-    assert "DRAWS = 20" in source
+    source, draws = "".join(lines), NOTEBOOKS[name]
+    assert draws in source
     space: dict[str, Any] = {"display": print}
-    exec(compile(source.replace("DRAWS = 20", "DRAWS = 1"), str(NOTEBOOK), "exec"), space)
+    exec(compile(source.replace(draws, "DRAWS = 1"), name, "exec"), space)
     content = space["content"]
     assert content["ranking"]["clear_pairs"] >= 1

@@ -79,6 +79,10 @@ class _Logged:
         return self._cost.sync_s
 
     @property
+    def actors(self) -> None:
+        """One replica, and nothing else."""
+
+    @property
     def switch_to_train_s(self) -> float:
         return self._cost.switch_to_train_s
 

@@ -109,7 +109,7 @@ def teacher_response(start: int, rng: Random, slip: float) -> str:
                 value = right
                 parts.append(str(value))
             else:
-                wrong = _wrong_digit(right, rng)
+                wrong = wrong_digit(right, rng)
                 noticed = rng.random() < 0.5
                 value = right if noticed else wrong
                 parts.append(f"{wrong}!{right}" if noticed else str(wrong))
@@ -182,7 +182,8 @@ def _held_out_order() -> Any:
         yield starts.draw(rng)
 
 
-def _wrong_digit(value: int, rng: Random) -> int:
+def wrong_digit(value: int, rng: Random) -> int:
+    """The value with one of its digits changed; it keeps its length."""
     digits = list(str(value))
     at = rng.randrange(len(digits))
     smallest = 1 if at == 0 else 0

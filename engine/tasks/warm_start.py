@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from engine.tasks import collatz, tokenizer
+from engine.tasks import calculator, collatz, tokenizer
 from engine.tasks.model import build_model
 
 if TYPE_CHECKING:
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int, float], None]
 """``(step, steps, loss)`` after every step."""
+
+
+class Lesson(NamedTuple):
+    """A prompt and a response; taught: whether each token is one that the model is to say."""
+
+    token_ids: list[int]
+    taught: list[bool]
+
 
 _REVISION = 1  # bumped when the code below trains differently by the same recipe
 _POOL_BATCHES = 64
@@ -44,7 +52,8 @@ class Recipe:
     batch_tokens: padded tokens in a batch; responses of like length share one.
     slip: the teacher's probability of getting a step wrong.
     style: the style of prompts; ``worded`` first trains as ``bare`` and then for
-        ``adaptation_steps`` behind the instruction.
+        ``adaptation_steps`` behind the instruction. ``calculator`` trains as ``bare`` too, and then
+        on conversations with a calculator.
     """
 
     style: str = "bare"
@@ -162,42 +171,53 @@ def _rate_factor(step: int, steps: int, warmup_steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warmup_steps) / max(1, steps - warmup_steps)))
 
 
-def _batches(recipe: Recipe, adapting: bool) -> Iterator[list[tuple[list[int], list[int]]]]:
-    """Batches of ``(number>, response and end token)``, alike in length, in random order."""
-    rng = Random(f"warm start {recipe.seed} {adapting}")
+def _lessons(recipe: Recipe, adapting: bool, rng: Random) -> Iterator[Lesson]:
+    """What the teacher says to one number after the other."""
     starts = collatz.starts_for(False)
     while True:
-        pool: list[tuple[list[int], list[int]]] = []
+        start = starts.draw(rng)
+        prompt = tokenizer.encode(f"{start}>")
+        if adapting and recipe.style == "calculator":
+            response, taught = calculator.teacher_response(start, rng, recipe.slip)
+        else:
+            text = collatz.teacher_response(start, rng, recipe.slip)
+            response = [*tokenizer.encode(text), tokenizer.END_ID]
+            taught = [True] * len(response)
+        yield Lesson([*prompt, *response], [*([False] * len(prompt)), *taught])
+
+
+def _batches(recipe: Recipe, adapting: bool) -> Iterator[list[Lesson]]:
+    """Batches of lessons alike in length, in random order."""
+    rng = Random(f"warm start {recipe.seed} {adapting}")
+    lessons = _lessons(recipe, adapting, rng)
+    while True:
+        pool: list[Lesson] = []
         tokens = 0
         while tokens < _POOL_BATCHES * recipe.batch_tokens:
-            start = starts.draw(rng)
-            response = tokenizer.encode(collatz.teacher_response(start, rng, recipe.slip))
-            pool.append((tokenizer.encode(f"{start}>"), [*response, tokenizer.END_ID]))
-            tokens += len(pool[-1][0]) + len(pool[-1][1])
-        pool.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
-        batches: list[list[tuple[list[int], list[int]]]] = [[]]
-        for pair in pool:  # the longest comes last, so it sets the padded width
-            width = len(pair[0]) + len(pair[1])
+            pool.append(next(lessons))
+            tokens += len(pool[-1].token_ids)
+        pool.sort(key=lambda lesson: len(lesson.token_ids))
+        batches: list[list[Lesson]] = [[]]
+        for lesson in pool:  # the longest comes last, so it sets the padded width
+            width = len(lesson.token_ids)
             if batches[-1] and width * (len(batches[-1]) + 1) > recipe.batch_tokens:
                 batches.append([])
-            batches[-1].append(pair)
+            batches[-1].append(lesson)
         rng.shuffle(batches)
         yield from batches
 
 
-def _loss(
-    model: Any, preamble: list[int], batch: list[tuple[list[int], list[int]]]
-) -> torch.Tensor:
-    """Mean cross-entropy of the response tokens. The preamble is computed once for the batch."""
+def _loss(model: Any, preamble: list[int], batch: list[Lesson]) -> torch.Tensor:
+    """Mean cross-entropy of the tokens taught. The preamble is computed once for the batch."""
     import torch
 
-    width = max(len(prompt) + len(response) for prompt, response in batch)
+    width = max(len(lesson.token_ids) for lesson in batch)
     ids = torch.full((len(batch), width), tokenizer.PAD_ID)
     targets = torch.full((len(batch), width), -100)
-    for row, (prompt, response) in enumerate(batch):
-        both = torch.tensor([*prompt, *response])
-        ids[row, : len(both)] = both
-        targets[row, len(prompt) : len(both)] = both[len(prompt) :]
+    for row, lesson in enumerate(batch):
+        own, taught = torch.tensor(lesson.token_ids), torch.tensor(lesson.taught)
+        ids[row, : len(own)] = own
+        targets[row, : len(own)] = torch.where(taught, own, -100)
     shared = None
     if preamble:
         shared = model(input_ids=torch.tensor([preamble]), use_cache=True).past_key_values

@@ -16,7 +16,9 @@ class Example:
 
     group: index of its group among those of the step; prompts are equal within a group.
     sampled: the sampled log-probability of each response token.
-    trained: whether each response token counts in the loss (False: masked as too old).
+    trained: whether each response token counts in the loss (False: masked as too old, or said by
+        the rollout's environment).
+    observed_tokens: response tokens that its environment said.
     """
 
     group: int
@@ -25,6 +27,7 @@ class Example:
     sampled: Sequence[float]
     trained: Sequence[bool]
     advantage: float
+    observed_tokens: int = 0
 
     @property
     def input_tokens(self) -> int:
@@ -47,8 +50,9 @@ def make_examples(
 ) -> list[Example]:
     """Advantages and masks of a step's rollouts, in their order.
 
-    Tokens of a version below ``mask_before_version`` do not count in the loss; their rewards still
-    count in the advantages. Raises ValueError where a group cannot be what was sampled.
+    Tokens of a version below ``mask_before_version`` do not count in the loss, nor do those that
+    environments said; their rewards still count in the advantages. Raises ValueError where a group
+    cannot be what was sampled.
     """
     examples: list[Example] = []
     for index, group in enumerate(groups):
@@ -60,9 +64,10 @@ def make_examples(
             divide_by_std=divide_by_std,
         )
         for rollout, advantage in zip(group.rollouts, advantages, strict=True):
+            observed = rollout.observed or [False] * len(rollout.response)
             trained = [
-                mask_before_version is None or made_by >= mask_before_version
-                for made_by in rollout.versions
+                not seen and (mask_before_version is None or made_by >= mask_before_version)
+                for made_by, seen in zip(rollout.versions, observed, strict=True)
             ]
             examples.append(
                 Example(
@@ -72,6 +77,7 @@ def make_examples(
                     sampled=rollout.log_probs,
                     trained=trained,
                     advantage=advantage,
+                    observed_tokens=sum(observed),
                 )
             )
     return examples
@@ -92,6 +98,8 @@ def _check(group: SampledGroup, index: int, version: int) -> None:
                 f"{where}: {tokens} tokens, {len(rollout.log_probs)} log-probabilities and "
                 f"{len(rollout.versions)} versions; there must be one of each a token"
             )
+        if len(rollout.observed) not in (0, tokens):
+            raise ValueError(f"{where}: {tokens} tokens, and a mask of {len(rollout.observed)}")
         if any(a > b for a, b in itertools.pairwise(rollout.versions)):
             raise ValueError(f"{where}: the versions of its tokens must not fall")
         if rollout.versions[-1] > version:

@@ -162,7 +162,7 @@ def show_comparison(
 ) -> None:
     """Prints one row a policy, and how sure their ranking is."""
     from simulator.report.words import sureness
-    from simulator.studies.compare import table
+    from simulator.studies.compare import table, warnings_of
 
     rows = table(results, ranking)
     if as_json:
@@ -204,10 +204,7 @@ def show_comparison(
         if len(result.summary["group_sizes"]) > 1:
             sizes, steps = _group_sizes(result.summary)
             screen.print(f"{name}: groups of {sizes} {steps}.", style="dim", markup=False)
-    said: list[str] = []
-    for result in results.values():
-        said.extend(w for w in result.summary["warnings"] if w not in said)
-    _warn(screen, said)
+    _warn(screen, warnings_of(results))
 
 
 _AT_CAP = "at\ncap"

@@ -107,7 +107,9 @@ class Replica:
         self._extremes = extremes
         self._ended = ended
         self._turn = turn
+        self._slower = 1.0  # how many times as long iterations take, for what else works
         self._curves: dict[int, Curve] = {}
+        self._curves_at = {self._slower: self._curves}
         self._it = 0  # iterations so far
         self._decoding = 0
         self._off_sum = 0
@@ -133,6 +135,11 @@ class Replica:
     def busy(self) -> bool:
         """Whether it has, or will have, anything to run once the aborted have left."""
         return self.load > len(self._aborted)
+
+    @property
+    def works(self) -> bool:
+        """Whether it is iterating, or about to."""
+        return self._jump is not None or (self.busy and self._paused is None)
 
     @property
     def idle_at(self) -> int:
@@ -185,6 +192,12 @@ class Replica:
         if self._paused is not None:
             self._paused.succeed()
             self._paused = None
+
+    def go_slower(self, times: float) -> None:
+        """Iterations after the one under way take so many times as long as they would alone."""
+        if times != self._slower:
+            self._slower, self._curves = times, self._curves_at.setdefault(times, {})
+            self._cut()
 
     def new_weights(self, version: int) -> None:
         """New weights are in place: what runs goes on with the keys and values that it has."""
@@ -329,7 +342,7 @@ class Replica:
                     work.prefill_rollouts,
                     work.prefill_context_tokens,
                 )
-                ticks = to_ticks(self._cost.mixed_iteration_s(iteration))
+                ticks = to_ticks(self._slower * self._cost.mixed_iteration_s(iteration))
             else:
                 ticks = self._curve(rollouts).ticks(context)
             return Jump(now, 1, rollouts, context, None, ticks)
@@ -348,7 +361,8 @@ class Replica:
     def _curve(self, rollouts: int) -> Curve:
         curve = self._curves.get(rollouts)
         if curve is None:
-            curve = self._curves[rollouts] = self._cost.decode_curve(rollouts)
+            curve = self._cost.decode_curve(rollouts).scaled(self._slower)
+            self._curves[rollouts] = curve
         return curve
 
     def _head_fits(self) -> bool:

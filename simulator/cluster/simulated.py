@@ -10,15 +10,17 @@ import simpy
 
 from simulator.cluster.batching import Request
 from simulator.cluster.kv import Leading, leading_blocks, shared_blocks
+from simulator.cluster.machine import Machine
 from simulator.cluster.replica import EngineSpec, Replica, check_pool
 from simulator.cluster.routing import ROUTINGS, Balance, Router
 from simulator.cluster.sessions import Session, Sessions
 from simulator.cluster.streamed import Streamed
+from simulator.costs.actors import ActorCosts
 from simulator.costs.base import CostModel, Extremes, TrainLoad
 from simulator.costs.clock import to_seconds, to_ticks
 from simulator.errors import RunError
 from simulator.plan import Layout, Placement
-from simulator.rollout import Key, Rollout, Stay
+from simulator.rollout import GOES_ON, Key, Rollout, Stay
 from simulator.workload.build import Workload, longest_context
 from simulator.workload.draws import Sharing, Trajectory
 from simulator.workload.slots import UNLIMITED, EnvironmentSpec
@@ -79,6 +81,11 @@ class SimulatedCluster:
             Replica(self._env, i, engine, cost, self.extremes, self._stay_ended, self._turn)
             for i in range(shape.replicas)
         ]
+        self._actors = None if shape.colocated else cost.actors
+        self._machine: Machine | None = None
+        self._opened = -1  # the tick of the last order to train: the next step is opened after it
+        if self._actors is not None:
+            self._machine = Machine(self._env, self._actors, self._replicas)
         self._router: Router = ROUTINGS[routing](self._replicas)
         self._balance = Balance(shape.replicas)
         self._stream = Streamed(cost)
@@ -109,22 +116,30 @@ class SimulatedCluster:
         still leaving a replica is queued when it has left: it is never on two at once."""
         self._draw(rollouts)
         sessions = self._sessions
+        requests, late = self._requests, self._late
         for rollout in rollouts:
-            flying = rollout.key in self._requests or rollout.key in self._late
-            if flying or (sessions is not None and sessions.flies(rollout.key)):
+            key = rollout.key
+            flying = key in requests or key in late
+            if flying or (sessions is not None and sessions.flies(key)):
                 raise RunError(f"{rollout} is already in flight")
         now = self._now
+        if self._actors is not None and self._opened == now and self._actors.open_s:
+            held = [*rollouts]
+            self._late |= {rollout.key: (held, rollout) for rollout in held}
+            ready = now + to_ticks(self._actors.open_s)
+            self._env.process(self._queue_later(ready, held, placement))
+            return
         self._leaving = {key: tick for key, tick in self._leaving.items() if tick > now}
         if not self._leaving:
             self._queue(rollouts, placement)
             return
-        late: dict[int, list[Rollout]] = {}
+        later: dict[int, list[Rollout]] = {}
         for rollout in rollouts:
             if rollout.key in self._leaving:
-                late.setdefault(self._leaving[rollout.key], []).append(rollout)
-                self._late[rollout.key] = (late[self._leaving[rollout.key]], rollout)
+                later.setdefault(self._leaving[rollout.key], []).append(rollout)
+                late[rollout.key] = (later[self._leaving[rollout.key]], rollout)
         self._queue([r for r in rollouts if r.key not in self._leaving], placement)
-        for tick, waiting in late.items():
+        for tick, waiting in later.items():
             self._env.process(self._queue_later(tick, waiting, placement))
 
     def _queue_later(
@@ -143,10 +158,10 @@ class SimulatedCluster:
     def _queue(self, rollouts: Sequence[Rollout], placement: Placement) -> None:
         queues: list[list[Request]] = [[] for _ in self._replicas]
         cap = self._workload.max_new_tokens
+        drawn = self._drawn
         for rollout in rollouts:
-            _, prompt_tokens, total_tokens, reward, leading, sharing, trajectory = self._drawn[
-                rollout.key
-            ]
+            key = rollout.key
+            _, prompt_tokens, total_tokens, reward, leading, sharing, trajectory = drawn[key]
             if trajectory is not None:
                 session = self._all_sessions.open(rollout, prompt_tokens, reward, trajectory)
                 session.balanced = placement == "balanced"
@@ -174,7 +189,7 @@ class SimulatedCluster:
             else:
                 number = self._router.route(rollout, queues)
             queues[number].append(request)
-            self._requests[rollout.key] = (self._replicas[number], request)
+            self._requests[key] = (self._replicas[number], request)
             self.extremes.rollout_tokens = max(self.extremes.rollout_tokens, request.target)
         self._flush(queues)
 
@@ -241,26 +256,30 @@ class SimulatedCluster:
         """Draws what is not known yet: a group at a time, for all its rollouts in the list. Others
         of it may be at another attempt, and keep what was drawn for that."""
         sizes: dict[tuple[int, int, int, int], int] = {}
+        drawn = self._drawn
+        again = False  # whether any is drawn anew
         for rollout in rollouts:
-            known = self._drawn.get(rollout.key)
+            known = drawn.get(rollout.key)
             if known is None or known[0] != rollout.attempt:
+                again |= known is not None
                 key = (rollout.group, rollout.attempt, rollout.prompt, rollout.visit)
                 sizes[key] = max(sizes.get(key, 0), rollout.index + 1)
-        asked = {rollout.key for rollout in rollouts} if sizes else ()
+        asked = {rollout.key for rollout in rollouts} if again else ()
         for (group, attempt, prompt, visit), size in sizes.items():
             draw = self._workload.draw(group, size, attempt, self._version, prompt, visit)
             leading = leading_blocks(prompt, draw.prompt_tokens, self._block_tokens)
+            prompt_tokens, sharing, turned = draw.prompt_tokens, draw.sharing, draw.trajectories
             for index in range(size):
-                known = self._drawn.get((group, index))
+                known = drawn.get((group, index))
                 if known is None or (known[0] != attempt and (group, index) in asked):
-                    self._drawn[group, index] = Drawn(
+                    drawn[group, index] = Drawn(
                         attempt,
-                        draw.prompt_tokens,
+                        prompt_tokens,
                         draw.new_tokens[index],
                         draw.rewards[index],
                         leading,
-                        draw.sharing,
-                        None if draw.trajectories is None else draw.trajectories[index],
+                        sharing,
+                        None if turned is None else turned[index],
                     )
 
     def foresee(self, rollout: Rollout) -> int:
@@ -325,7 +344,7 @@ class SimulatedCluster:
         return stay if session is None else session.told(stay)
 
     def _stay_ended(self, stay: Stay) -> None:
-        session = self._requests.pop(stay.key)[1].session
+        session = self._requests.pop(stay[:2])[1].session
         if session is None:
             self._settle(stay)
         elif stay.ending == "turn":
@@ -338,8 +357,8 @@ class SimulatedCluster:
 
     def _settle(self, stay: Stay) -> None:
         """Forgets what need not be known any more."""
-        key = stay.key
-        if stay.finished:
+        key = stay[:2]
+        if stay.ending not in GOES_ON:
             del self._drawn[key]
         self._balance.left(key)
 
@@ -356,7 +375,11 @@ class SimulatedCluster:
         load = TrainLoad(groups, layout == "shared_prefix", equal)
         self.extremes.train_tokens = max(self.extremes.train_tokens, load.tokens)
         self.extremes.shared_prefix |= load.shared_prefix
-        start = self._claim("train")
+        start, told_s = self._claim("train"), 0.0
+        if self._actors is not None:
+            start += to_ticks(self._actors.to_trainer_s)
+            self._opened = self._now
+            told_s = self._actors.from_trainer_s if batch.final else 0.0
         phases_s = self._stream.part(load, batch.final)
         steps = [(name, seconds, load.tokens) for name, seconds in phases_s]
         if self.shape.colocated:
@@ -366,11 +389,14 @@ class SimulatedCluster:
             self._updates += batch.final
             return Trained(batch.step, phases)
 
-        self._env.process(self._work(start, steps, done))
+        self._env.process(self._work(start, steps, done, told_s))
 
     def sync_weights(self) -> None:
         """Starts the sync, once every replica stands between two iterations."""
         start = self._claim("sync")
+        if self._actors is not None:
+            self._env.process(self._send(self._actors))
+            return
         for replica in self._replicas:
             replica.pause()
         start = max(start, *(replica.idle_at for replica in self._replicas))
@@ -378,6 +404,20 @@ class SimulatedCluster:
         if self.shape.colocated:
             steps.append(("switch", self._cost.switch_to_rollout_s, 0))
         self._env.process(self._work(start, steps, self._new_weights))
+
+    def _send(self, actors: ActorCosts) -> Generator[Any]:
+        """New weights on their way to replicas in processes of their own: these go on until they
+        are there, stand still to take them in, and go on with them."""
+        env, began = self._env, self._now
+        yield env.timeout(to_ticks(max(self._cost.sync_s - actors.load_s - actors.check_s, 0.0)))
+        for replica in self._replicas:
+            replica.pause()
+        yield env.timeout(max(replica.idle_at for replica in self._replicas) - self._now)
+        idle = not any(replica.busy for replica in self._replicas)
+        yield env.timeout(to_ticks(actors.load_s + (actors.check_s if idle else 0.0)))
+        self._updating = None
+        span = Phase("sync", to_seconds(began), to_seconds(self._now))
+        self._mail.append(self._new_weights((span,) if self._now > began else ()))
 
     def _claim(self, what: Literal["train", "sync"]) -> int:
         """The tick at which an update or a sync can begin, as far as it hangs on the GPUs that it
@@ -401,14 +441,23 @@ class SimulatedCluster:
             replica.go_on()
         return Synced(phases)
 
-    def _work(self, start: int, steps: list[tuple[str, float, int]], done: Any) -> Generator[Any]:
+    def _work(
+        self, start: int, steps: list[tuple[str, float, int]], done: Any, told_s: float = 0.0
+    ) -> Generator[Any]:
+        """An update or a sync: its parts one after another, of which the loop is told so much
+        later."""
         yield self._env.timeout(start - self._now)
         phases = []
         for kind, seconds, tokens in steps:
             begin = self._now
-            yield self._env.timeout(to_ticks(seconds))
+            if self._machine is None or kind == "sync":
+                yield self._env.timeout(to_ticks(seconds))
+            else:
+                yield from self._machine.update(to_ticks(seconds))
             if self._now > begin:
                 phases.append(Phase(kind, to_seconds(begin), to_seconds(self._now), tokens))
+        if told_s:
+            yield self._env.timeout(to_ticks(told_s))
         self._updating = None
         self._mail.append(done(tuple(phases)))
 
@@ -430,6 +479,8 @@ class SimulatedCluster:
             if self._mail:
                 mail, self._mail = self._mail, []
                 return sorted(mail, key=_order) if len(mail) > 1 else mail
+            if self._machine is not None and self._machine.settle():
+                continue
             if until is not None and self._now >= until:
                 return []
             if self._turns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.chance import Chance
+from simulator.costs.actors import ActorCosts
 from simulator.costs.base import Curve, Extremes, Iteration, ScenarioCost, TrainCost, TrainLoad
 
 
@@ -40,6 +41,11 @@ class Around:
     def switch_to_rollout_s(self) -> float:
         """Seconds from synced weights to the first rollout on shared GPUs."""
         return self.inner.switch_to_rollout_s
+
+    @property
+    def actors(self) -> ActorCosts | None:
+        """See `CostModel.actors`."""
+        return self.inner.actors
 
     @property
     def kv_pool_tokens(self) -> int | None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from simulator.chance import Chance
+from simulator.costs.actors import ActorCosts
 from simulator.costs.clock import to_seconds, to_ticks
 
 LARGEST_COST_S = 1e6
@@ -209,6 +210,12 @@ class CostModel(Protocol):
     @property
     def switch_to_rollout_s(self) -> float:
         """Seconds from synced weights to the first rollout on shared GPUs."""
+        ...
+
+    @property
+    def actors(self) -> ActorCosts | None:
+        """What it costs that replicas and a trainer apart from them are processes of their own;
+        None where that is nothing."""
         ...
 
     def warnings(self, extremes: Extremes) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from simulator.chance import Chance
+from simulator.costs.actors import ActorCosts
 from simulator.costs.base import LARGEST_COST_S, Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.errors import ScenarioError
 from simulator.options import NOT_NEGATIVE, AtLeast, Between, given, read
@@ -150,6 +151,7 @@ class FittedCost:
     shared_prefix: the update in that layout; None where it was never measured, and then it is
         priced as dense microbatches of the tokens that it feeds.
     skips_equal_rewards: whether the trainer left out groups whose rewards are all equal.
+    actors: of runs of several processes, what that cost; None for others.
     policies: those of the measured runs, as a command line spells them.
     content: the whole file, which tells how sure each coefficient is.
     """
@@ -163,6 +165,7 @@ class FittedCost:
     packing: Packing | None
     skips_equal_rewards: bool
     covered: Covered
+    actors: ActorCosts | None = None
     policies: tuple[str, ...] = ()
     name: str = field(default="fitted file", compare=False)
     content: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -194,6 +197,14 @@ class FittedCost:
             return self
         content = {**self.content, "cost": drawn_cost(self.content, chance)}
         return FittedCost.from_mapping(content, self.name)
+
+    def slowed(self, rollout: float, update: float, rest: float) -> FittedCost:
+        """The costs of a machine on which iterations, updates and all the rest take so many times
+        as long."""
+        from simulator.costs.fitted_draws import slowed_cost
+
+        cost = slowed_cost(self.content["cost"], rollout, update, rest)
+        return FittedCost.from_mapping({**self.content, "cost": cost}, self.name)
 
     def decode_curve(self, rollouts: int) -> Curve:
         """Affine in the context."""
@@ -271,6 +282,7 @@ class _Costs:
     skips_equal_rewards: bool
     shared_prefix: UpdateCost | None = None
     packing: Packing | None = None
+    actors: ActorCosts | None = None
 
 
 def _read(content: Mapping[str, Any], name: str) -> FittedCost:

@@ -35,6 +35,13 @@ def check_draws(content: Mapping[str, Any]) -> None:
             if name not in cost[layout]:
                 field = f"fits.{layout}.standard_errors.{name}"
                 raise ScenarioError(field, f"cost.{layout} has no such coefficient")
+    if cost.get("actors") is not None:
+        if fits.get("actors") is None:
+            raise ScenarioError("fits.actors", "missing, as cost has actors")
+        for name in fits["actors"]["standard_errors"]:
+            if name not in cost["actors"]:
+                field = f"fits.actors.standard_errors.{name}"
+                raise ScenarioError(field, "cost.actors has no such figure")
 
 
 def drawn_cost(content: Mapping[str, Any], chance: Chance) -> dict[str, Any]:
@@ -55,6 +62,8 @@ def drawn_cost(content: Mapping[str, Any], chance: Chance) -> dict[str, Any]:
     for layout in ("dense", "shared_prefix"):
         if cost.get(layout) is not None:
             _draw_coefficients(cost[layout], fits[layout]["standard_errors"], chance, layout)
+    if cost.get("actors") is not None:
+        _draw_actors(cost["actors"], fits["actors"]["standard_errors"], chance)
     names = {"sync": "sync_s", "to_train": "switch_to_train_s", "to_rollout": "switch_to_rollout_s"}
     for short, name in names.items():
         error = fits["overheads"][short]["standard_error_s"]
@@ -71,6 +80,24 @@ def scaled(cost: Mapping[str, Any], factor: float) -> dict[str, Any]:
         else factor * value
         for name, value in cost.items()
     }
+
+
+def slowed_cost(
+    cost: Mapping[str, Any], rollout: float, update: float, rest: float
+) -> dict[str, Any]:
+    """The mapping ``cost`` of a fitted file, with iterations, updates and all else so many times as
+    long."""
+    factors = {"iteration": rollout, "dense": update, "shared_prefix": update, "actors": rest}
+    found: dict[str, Any] = dict(cost)
+    for part, factor in factors.items():
+        if cost.get(part) is not None:
+            found[part] = scaled(cost[part], factor)
+    if cost.get("actors") is not None:  # of which some are no seconds
+        kept = {name: cost["actors"][name] for name in cost["actors"] if not name.endswith("_s")}
+        found["actors"] |= kept
+    for name in ("sync_s", "switch_to_train_s", "switch_to_rollout_s"):
+        found[name] = rest * cost[name]
+    return found
 
 
 def _draw_iteration(iteration: dict[str, Any], content: Mapping[str, Any], chance: Chance) -> None:
@@ -96,6 +123,13 @@ def _draw_iteration(iteration: dict[str, Any], content: Mapping[str, Any], chanc
         for start, slope in iteration["rollout_pieces"]
     ]
     iteration["fixed_s"] = max(iteration["fixed_s"], 1e-9)
+
+
+def _draw_actors(cost: dict[str, Any], errors: Mapping[str, float], chance: Chance) -> None:
+    """Each of its own: how slow one is beside the other was measured on each."""
+    for name, error in errors.items():
+        least = 1.0 if name.endswith("_beside") else 0.0
+        cost[name] = max(cost[name] + error * chance.normal(f"actors/{name}"), least)
 
 
 def _draw_coefficients(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from simulator.chance import Chance
+from simulator.costs.actors import ActorCosts
 from simulator.costs.base import (
     LARGEST_COST_S,
     Curve,
@@ -61,6 +62,10 @@ class LinearCost(Options):
     padded: Annotated[
         bool, Doc("whether the trainer pads each rollout to the longest of the batch, as TRL does")
     ] = False
+    actors: Annotated[
+        ActorCosts | None,
+        Doc("what it costs that replicas and a trainer apart from them are processes of their own"),
+    ] = None
 
     def agree(self) -> None:
         """Time goes on."""

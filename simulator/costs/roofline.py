@@ -310,6 +310,10 @@ class RooflineCost(RooflineOptions):
         return self.switch_fixed_s + moved_s
 
     @property
+    def actors(self) -> None:
+        """Not known."""
+
+    @property
     def switch_to_train_s(self) -> float:
         """Colocated: free the KV pool (fixed) and load the trained states from the host."""
         return self._switch_s(back=True)

@@ -239,6 +239,10 @@ class TablesCost:
         return self.roofline.sync_s
 
     @property
+    def actors(self) -> None:
+        """Not known."""
+
+    @property
     def switch_to_train_s(self) -> float:
         """As the roofline."""
         return self.roofline.switch_to_train_s

@@ -257,7 +257,7 @@ class Rollouts:
         if len(stays) > 1:
             self._arriving = {stay.key: stay for stay in stays if stay.ending != "turn"}
         for stay in stays:
-            key = stay.key
+            key = stay[:2]
             rollout = self.flying.get(key)
             if rollout is None:
                 raise RunError(f"rollout {key} ended, but it is not in flight")
@@ -270,7 +270,7 @@ class Rollouts:
             self._books.stay(rollout, stay, self.version)
             self._left(rollout, step)
             group = self.groups.get(rollout.group)
-            if group is None or not step.plan.has_budget:
+            if group is None or not step.has_budget:
                 continue
             if not any(other.key in self.flying for other in group.rollouts):
                 del self.groups[group.group]
@@ -463,9 +463,10 @@ class Rollouts:
 
 def _allow(rollouts: Sequence[Rollout], plan: StepPlan) -> None:
     """Gives rollouts what they may have in this step."""
+    tokens, turns = plan.budget_tokens, plan.budget_turns
     for rollout in rollouts:
-        rollout.allowance = plan.budget_tokens
-        rollout.turn_allowance = plan.budget_turns
+        rollout.allowance = tokens
+        rollout.turn_allowance = turns
 
 
 class _Known(NamedTuple):

@@ -32,6 +32,7 @@ class Step:
         self, plan: StepPlan, record: StepRecord, completed: Sequence[tuple[Group, bool]] = ()
     ) -> None:
         self.plan = plan
+        self.has_budget = plan.has_budget
         self.record = record
         self.launched = False
         self.look_s: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -33,7 +33,10 @@ class Choice:
 
     def scenario(self, raw: RawScenario) -> Scenario:
         """The scenario to simulate. Raises ScenarioError where it cannot be run."""
-        return build_scenario(self.applied(raw)).with_policy(self.policy)
+        applied = self.applied(raw)
+        # the scenario's own policy, which these settings may not allow, is not asked for
+        plain = replace(applied, data={**applied.data, "policy": "sync"})
+        return build_scenario(plain).with_policy(self.policy)
 
     @property
     def said(self) -> str:

@@ -100,9 +100,10 @@ def setup_of(scenario: Scenario) -> Setup:
 
 def measured(result: Result, whole: int | None = None) -> Measured:
     """What a finished run says; of ``whole`` updates, how sure it is."""
-    factors = ()
+    factors, luck = (), ""
     if whole is not None:
-        draws = uncertainty(result, steps=whole).draws.get("step_s")
+        sure = uncertainty(result, steps=whole)
+        draws, luck = sure.draws.get("step_s"), sure.luck.said
         if draws is not None:
             factors = tuple((draws[:DRAWS] / result.summary["step_s"]).tolist())
     summary, records = result.summary, result.run.steps
@@ -121,7 +122,7 @@ def measured(result: Result, whole: int | None = None) -> Measured:
         summary["staleness_mean"] or 0.0,
         max(map(int, summary["staleness"]), default=0),
         summary["length_bias"],
-        tuple(summary["warnings"]),
+        (*summary["warnings"], *([luck] if luck else ())),
         steady_of(result.run).known,
         factors,
     )

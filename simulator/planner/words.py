@@ -19,12 +19,16 @@ def hours(value: float) -> str:
         return f"{value / 24:.1f} days"
     if value >= 10:
         return f"{value:.0f} h"
-    return f"{value:.1f} h" if value >= 1 else f"{60 * value:.0f} min"
+    if value >= 1:
+        return f"{value:.1f} h"
+    return f"{60 * value:.0f} min" if value >= 1 / 30 else f"{3600 * value:.3g} s"
 
 
 def usd(value: float) -> str:
     """Money for people."""
-    return f"${value:,.0f}" if value >= 10 else f"${value:.2f}"
+    if value >= 10:
+        return f"${value:,.0f}"
+    return f"${value:.2f}" if value >= 0.1 or not value else f"${value:.1g}"
 
 
 def _between(interval: Interval | None, said: object) -> str:
@@ -42,6 +46,13 @@ def setup(row: Row) -> str:
     if s.placement == "colocated":
         return f"{s.gpus}{name}, colocated, {each}"
     return f"{s.gpus}{name}: {each} for rollouts, {s.trainer_gpus} GPUs for the trainer"
+
+
+def split(row: Row) -> str:
+    """How the GPUs are split, for a table: replicas, and the trainer's own."""
+    s = row.setup
+    own = f" + {s.trainer_gpus}" if s.placement == "disaggregated" else ""
+    return f"{s.replicas} x {s.gpus_per_replica_said}{own}"
 
 
 def others(row: Row) -> str:

@@ -38,6 +38,7 @@ from simulator.report.words import bias, sureness, time_spent
 from simulator.results.figures import count, seconds, share
 from simulator.scenario.scenario import Scenario
 from simulator.studies.compare import table as table_of
+from simulator.studies.compare import warnings_of
 from simulator.studies.ranking import Ranking
 from simulator.studies.simulate import Result
 
@@ -103,12 +104,11 @@ def comparison_page(
     base = next((each for each in told if each.name == SYNCHRONOUS), first)
     scenario = results[best.name].scenario
     uses = {name: gpu_use(result.run) for name, result in results.items()}
-    warned = list(dict.fromkeys(w for each in told for w in each.summary["warnings"]))
     return page(
         scenario.name,
         _headline(best, first, len(told), ranking, uses[best.name]),
         _tiles(best, first),
-        notes(warned),
+        notes(warnings_of(results)),
         section(
             "Side by side",
             table(COLUMNS, [_row(each, each is best, each is first) for each in told],

@@ -56,7 +56,8 @@ PARTS: Mapping[str, Shape] = {
                 {name: Keys({"standard_error_s": Number()})
                  for name in ("sync", "to_train", "to_rollout")}
             ),
-        }
+        },
+        may={"actors": Maybe(_OF_LAYOUT)},
     ),
     "covariance": Keys({"iteration": _SPREAD}),
     "lengths": Keys({"lengths": Keys()}),

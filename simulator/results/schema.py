@@ -322,6 +322,12 @@ UPDATES = Lines(
         }
     ),
 )
+BOARD = File(
+    "events.out.tfevents.rollcast",
+    "curves for TensorBoard: one event a step, of reward, loss, seconds, tokens and the engine",
+    real=True,
+    optional=True,
+)
 PROVENANCE = Document(
     "provenance.json",
     "versions, hardware and the date; never names or paths of a machine",
@@ -348,6 +354,35 @@ FAULTS = Table(
         _count("rollouts", "in flight there, which began again", needed=True),
     ),
 )
+FAILURES = Table(
+    "failures.csv",
+    "one row a call of a rollout's environment that brought no answer",
+    real=True,
+    optional=True,
+    columns=(
+        _seconds("at_s", "when it was over", needed=True),
+        _count("group", "of the rollout", needed=True),
+        _count("index", "of the rollout within its group", needed=True),
+        _count("turn", "after which it was made", needed=True),
+        Column("reason", Text(), "why", needed=True),
+    ),
+)
+ARRIVALS = Table(
+    "arrivals.csv",
+    "one row a replica and weight sync, of runs of several processes",
+    real=True,
+    optional=True,
+    columns=(
+        _count("version", "of the weights that came", needed=True),
+        _count("replica", "that they came to", needed=True),
+        _seconds("sent_s", "when the loop had them sent, on the run's clock", needed=True),
+        _seconds("start_s", "when they were there, and the replica between two iterations",
+                 needed=True),
+        _seconds("loaded_s", "when they were in place", needed=True),
+        _seconds("end_s", "when they had been compared with the trainer's, where the replica was "
+                 "idle; else the same", needed=True),
+    ),
+)  # fmt: skip
 TORNADO_CSV = File(
     "tornado.csv", "one row an uncertain input: what a step, the run and its cost are at its ends",
     optional=True,
@@ -356,7 +391,8 @@ TORNADO_PICTURE = File("tornado.png", "the same as bars", optional=True)
 
 RUN: tuple[File, ...] = (
     SPANS, STEPS, ROLLOUTS, ENVIRONMENTS, DECISIONS, SCENARIO, SUMMARY, TRACE, TIMELINE,
-    TORNADO_CSV, TORNADO_PICTURE, ITERATIONS, PULSES, UPDATES, PROVENANCE, EVENTS, FAULTS,
+    TORNADO_CSV, TORNADO_PICTURE, ITERATIONS, PULSES, UPDATES, BOARD, PROVENANCE, EVENTS,
+    ARRIVALS, FAULTS, FAILURES,
 )  # fmt: skip
 """A run's files. The summary is there once the run is."""
 
@@ -394,6 +430,9 @@ PROBE_BURST = ("start_s", "seconds", "rollouts", "context_tokens", "prefill_toke
                "prefill_pairs", "prefill_rollouts")  # fmt: skip
 """Columns of `ITERATIONS` that a probe has of each burst."""
 
+PROBE_BESIDE = ("iterations_alone_s", "iterations_beside_s", "update_alone_s", "update_beside_s")
+"""What a round of a probe says of a replica and a trainer of processes of their own."""
+
 _PULSE = Keys({"short_s": BEAT, "long_s": BEAT})
 _LENGTH = Number(whole=True, most=LARGEST_TOKENS)
 _AS_COLUMNS = {name: Each(ITERATIONS[name].shape, at_least=1) for name in PROBE_BURST}
@@ -416,6 +455,18 @@ PROBE = Document(
             ),
             "bursts": Each(Keys({"iterations": Keys(_AS_COLUMNS), "pulse": _PULSE})),
         },
-        may={"engine": Maybe(Keys())},
+        may={
+            "engine": Maybe(Keys()),
+            "beside": Each(
+                Keys(
+                    {
+                        "iterations": Number(whole=True),
+                        **dict.fromkeys(PROBE_BESIDE, Number()),
+                        "pulse_alone": _PULSE,
+                        "pulse_beside": _PULSE,
+                    }
+                )
+            ),
+        },
     ),
 )

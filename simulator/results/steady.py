@@ -20,6 +20,7 @@ from simulator.spans import Run, StepRecord
 FloatArray = NDArray[np.float64]
 
 _SAME_SHARE = 0.1  # of a batch of groups left over
+_RISE = 1.05  # over all that was before: more than a settled state varies by
 _NEARLY_S = 1e-9
 LEAST_STEPS = 4
 """Fewer steady steps say nothing of the steady state."""
@@ -31,7 +32,8 @@ class Steady(NamedTuple):
     step_s: their mean; not a number where there is no step. fill_s and drain_s: what the steps
     before and after them took beyond so many steady ones, so that the steps together take
     ``steps * step_s + fill_s + drain_s``; a drain is negative where the last steps have nothing to
-    wait for. known: whether the run is long enough to tell.
+    wait for. known: whether the run is long enough to tell: so many steps are left, and no state
+    was still rising to what it had not been.
     """
 
     start: int
@@ -83,7 +85,11 @@ def steady_state(
         mean,
         float((times[:start] - mean).sum()),
         float((times[stop:] - mean).sum()),
-        not carries or stop - start >= LEAST_STEPS,
+        not carries
+        or (
+            stop - start >= LEAST_STEPS
+            and not any(_rises(np.asarray(state, dtype=float)[:stop]) for state in states)
+        ),
     )
 
 
@@ -121,6 +127,12 @@ def _settled(state: FloatArray) -> int:
     room = 0.01 * max(abs(float(late.max())), 1e-12)
     inside = (state >= late.min() - room) & (state <= late.max() + room)
     return int(np.argmax(inside))
+
+
+def _rises(state: FloatArray) -> bool:
+    """Whether the last quarter goes beyond all that was before it."""
+    late = len(state) - len(state) // 4
+    return 0 < late < len(state) and bool(state[late:].max() > _RISE * state[:late].max() + 0.02)
 
 
 def _least_variance(times: FloatArray, least: int, most: int) -> int:

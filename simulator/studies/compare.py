@@ -13,6 +13,7 @@ from simulator.results.folder import is_ours
 from simulator.results.write import write_rows, write_run
 from simulator.scenario.scenario import Scenario
 from simulator.spans import StepRecord
+from simulator.studies.luck import TOO_FEW
 from simulator.studies.ranking import Ranking
 from simulator.studies.simulate import Result, simulate
 
@@ -57,6 +58,20 @@ def compare(
         except RunError as error:
             raise RunError(f"under {name}, {error}") from None
     return results
+
+
+def warnings_of(results: Mapping[str, Result]) -> list[str]:
+    """What is to be said of any of them, once each; of steps that are too few, the policy that
+    needs the most."""
+    found: list[str] = []
+    few: list[tuple[int, str]] = []
+    for name, result in results.items():
+        for said in result.summary["warnings"]:
+            if said.endswith(TOO_FEW):
+                few.append((result.summary["luck"]["enough_steps"], f"under {name}, {said}"))
+            elif said not in found:
+                found.append(said)
+    return [*found, *([max(few)[1]] if few else ())]
 
 
 def table(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[str, Any]]:

@@ -201,6 +201,12 @@ def respond(
     return Responses(lengths, tuple(dict.fromkeys(left_out)))
 
 
+def least_work(records: Sequence[StepRecord], inputs: Sequence[str], kind: Kind) -> int:
+    """Rollouts that `respond` takes at least."""
+    tries = len(inputs) + (kind == "beside" and bool(inputs))
+    return rollouts_of(records) * LEAST_STEPS[kind] * tries
+
+
 def rollouts_of(records: Sequence[StepRecord]) -> int:
     """Rollouts that a step launches or takes up again, on average."""
     count = sum(

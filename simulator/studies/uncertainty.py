@@ -14,31 +14,28 @@ against each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.chance import Levels
 from simulator.costs.base import ScenarioCost
-from simulator.errors import RollcastError
 from simulator.scenario.scenario import Scenario
 from simulator.spans import StepRecord
-from simulator.studies.bootstrap import BLOCK_STEPS, block_rows
 from simulator.studies.flowing import Sides, by_tokens, refills
 from simulator.studies.interval import ends
-from simulator.studies.redrawn import UNCERTAIN, drift_of, intervals, reseeded
+from simulator.studies.luck import DRAWS, LEAST_ROLLOUTS, Luck, luck_of, work_of_a_step
+from simulator.studies.redrawn import UNCERTAIN, intervals
 from simulator.studies.short_runs import (
     FIGURES,
     Kind,
     Responses,
     in_turns,
     kind_of,
+    least_work,
     length_inputs,
     respond,
-    rollouts_of,
-    settled,
-    short_run,
 )
 from simulator.studies.simulate import Result
 from simulator.studies.work import Prices, Work
@@ -48,21 +45,15 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 OnStep = Callable[[StepRecord], None] | None
 
-DRAWS = 2048
 COST_DRAWS = 64
 """Of the costs; each meets `DRAWS` / `COST_DRAWS` draws of all else."""
+
+MODEST_ROLLOUTS = 12_000
+"""A second's work: lengths are tried by short runs where those take less, however short the run."""
 
 SEEDS = "seeds"
 SAID, MOST_SAID = 0.05, 3
 """Shares below are not said, nor are more than so many."""
-
-LEAST_ROLLOUTS = 3000
-"""That the short runs may take however short the run was: a fraction of a second."""
-
-LUCK_STEPS = 8
-"""Of which luck is told; a run of fewer is followed by some with other seeds."""
-
-_MOST_DRAWN = 1000  # steps of a run; the luck of a longer one is next to nothing
 
 _GAUSS = 3.0**0.5  # nodes of Gauss-Hermite of three points: 0 and these, at 2/3 and 1/6 each
 _NOTHING = 1e-9  # of a variance: rounding
@@ -73,11 +64,13 @@ class Uncertainty:
     """Of one run. draws: its figures (`redrawn.UNCERTAIN`, those that it has) by draw, shape
     (draws,); runs made for the same ``costs`` and seed are drawn alike. shares: of the variance of
     the log of its step time, by source, most first; they sum to 1 at most. left_out: inputs that
-    could not be tried."""
+    could not be tried. figures: as the run had them. luck: of so many steps."""
 
     draws: Mapping[str, FloatArray]
     shares: Mapping[str, float]
     left_out: tuple[str, ...] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
+    luck: Luck = field(default_factory=Luck)
 
     def said(self, scenario: Scenario) -> str:
         """The sources that matter most, in a line."""
@@ -89,8 +82,14 @@ class Uncertainty:
 
     @property
     def intervals(self) -> dict[str, list[float]]:
-        """The 90 % interval of each figure."""
-        return {key: ends(values).tolist() for key, values in self.draws.items()}
+        """The 90 % interval of each figure, the run's own included: luck may have put that beyond
+        what other seeds say."""
+        found = {}
+        for key, values in self.draws.items():
+            low, high = ends(values).tolist()
+            own = self.figures.get(key, low)
+            found[key] = [min(low, own), max(high, own)]
+        return found
 
 
 def uncertainty(
@@ -103,24 +102,26 @@ def uncertainty(
     """Of a finished run.
 
     For runs to be drawn alike, costs: draws of them (`cost_draws`), and alike: the kind of run of
-    which steps are taken (`widest`); its own where None. steps: of the run whose luck is drawn,
-    where it is a longer one than what was simulated of it.
+    which steps are taken (`widest`); its own where None. steps: of the whole run, where that is
+    another than what was simulated of it: its luck is that of the fewer.
     """
     scenario, records = result.scenario, result.run.steps
     if not records:
         return Uncertainty({}, {})
     drawn = cost_draws(scenario) if costs is None else costs
     work = Work(scenario, result.run)
-    allowed = max(rollouts_of(records) * len(records), LEAST_ROLLOUTS)
     kind = kind_of(records)
-    flows = kind == "beside" and refills(scenario)
-    if flows or kind == "carried":
-        responses = by_tokens(scenario, work, length_inputs(scenario))
+    fortune = luck_of(scenario, result.run, alike or kind, on_step, steps)
+    luck, inputs = fortune.ratios, length_inputs(scenario)
+    left = work_of_a_step(result.run) * len(records) - fortune.spent
+    dear = least_work(records, inputs, alike or kind) > max(left, MODEST_ROLLOUTS)
+    flows = kind == "beside" and (dear or refills(scenario))
+    if dear or flows or kind == "carried":
+        responses = by_tokens(scenario, work, inputs)
     else:
-        responses = respond(scenario, records, allowed, on_step, alike)
+        responses = respond(scenario, records, max(left, LEAST_ROLLOUTS), on_step, alike)
     shape = result.run.shape
     sides = Sides.of(result.summary, shape.replicas * shape.gpus_per_replica, flows)
-    luck = _luck(scenario, records, alike or kind, on_step, steps or len(records))
     run = _Surrogate(records, responses, sides, flows)
     levels = _levels(responses, scenario.seed)
     cycle = np.arange(DRAWS) % max(len(drawn), 1)
@@ -134,10 +135,9 @@ def uncertainty(
     ratio["makespan_s"] = ratio["gpu_hours"] = ratio["cost_usd"] = ratio["step_s"]
     ratio["rollout_tokens_per_s"] = ratio["tokens"] / ratio["rollout_s"]
     summary = result.summary
-    kept = {
-        key: summary[key] * ratio[key] for key in UNCERTAIN if summary.get(key) is not None
-    }  # fmt: skip
-    return Uncertainty(kept, shares, responses.left_out)
+    own = {key: summary[key] for key in UNCERTAIN if summary.get(key) is not None}
+    kept = {key: value * ratio[key] for key, value in own.items()}
+    return Uncertainty(kept, shares, responses.left_out, own, fortune)
 
 
 def add_intervals(
@@ -149,7 +149,9 @@ def add_intervals(
     alike: Kind | None = None,
 ) -> Uncertainty:
     """Puts into a run's summary its 90 % ``intervals``, what they are of (``intervals_from``),
-    ``interval_shares`` by source and a line about them, ``interval_note``.
+    ``interval_shares`` by source and a line about them, ``interval_note``; and its ``luck``: by
+    which share luck alone may move a mean step (``off``), and of how many steps by no more than
+    `luck.CLOSE` (``enough_steps``).
 
     draws: whole runs to take the intervals from, or None for short ones; the shares are of short
     ones. on_step, on_short_step: called after each step of a whole run, of a short one. costs,
@@ -163,6 +165,9 @@ def add_intervals(
     summary["intervals"] = intervals(result, draws, on_step) if draws else quick.intervals
     summary["interval_shares"] = dict(quick.shares)
     summary["interval_note"] = quick.said(result.scenario)
+    summary["luck"] = {"off": quick.luck.off, "enough_steps": quick.luck.enough}
+    if quick.luck.said:
+        summary["warnings"].append(quick.luck.said)
     if quick.left_out:
         summary["warnings"].append(
             f"intervals: {', '.join(quick.left_out)} could not be varied; they leave that out"
@@ -213,57 +218,6 @@ def _levels(responses: Responses, seed: int) -> dict[str, FloatArray]:
 def _table(prices: Sequence[Prices]) -> FloatArray:
     """Shape (4, draws)."""
     return np.array([astuple(each) for each in prices]).T
-
-
-# Luck
-
-
-def _luck(
-    scenario: Scenario, records: Sequence[StepRecord], kind: Kind, on_step: OnStep, whole: int
-) -> FloatArray:
-    """What other lengths and rewards of the same kind would have made of a run of ``whole`` steps:
-    ratios by draw, shape (draws, figures)."""
-    steps = len(records)
-    long = kind == "alone" and steps > 2 * LUCK_STEPS  # leaves out as many as others, for pairs
-    mine = _rows(settled(records, "carried" if long else kind))
-    missing = LUCK_STEPS - len(mine)
-    if missing > 0:
-        most = max(LEAST_ROLLOUTS // max(rollouts_of(records), 1), steps)
-        mine = np.concatenate([mine, _others(scenario, min(missing, most), kind, on_step)])
-    count = len(mine)
-    if count > 2 and drift_of(scenario.raw):  # which is no luck
-        place = np.arange(count) - (count - 1) / 2
-        mine = mine - np.outer(place, place @ mine / (place @ place))
-    if count < 2:
-        return np.ones((DRAWS, len(FIGURES)))
-    rng = np.random.default_rng(scenario.seed)
-    if missing > 0:  # not one run's steps in order: singly
-        length = 1
-        rows = rng.integers(count, size=(DRAWS, min(whole, _MOST_DRAWN)))
-    else:
-        length = min(BLOCK_STEPS, count)
-        rows = block_rows(count, min(whole, _MOST_DRAWN), DRAWS, rng)
-    means = mine[rows].mean(axis=1)
-    base = mine.mean(axis=0)
-    ratios = np.divide(means, base, out=np.ones_like(means), where=base > 0)
-    # Stretches of n steps vary among themselves by n / steps too little: their mean is the run's.
-    wider = 1.0 / np.sqrt(max(1.0 - length / count, 0.25))
-    return np.asarray(np.maximum(1.0 + wider * (ratios - 1.0), 1e-3))
-
-
-def _others(scenario: Scenario, steps: int, kind: Kind, on_step: OnStep) -> FloatArray:
-    """Steps of a run with another seed; none where it cannot be made."""
-    try:
-        found = short_run(reseeded(scenario, 1), steps, on_step)
-    except RollcastError:
-        return np.empty((0, len(FIGURES)))
-    return _rows(settled(found, kind))
-
-
-def _rows(records: Sequence[StepRecord]) -> FloatArray:
-    """Figures by step, shape (steps, figures)."""
-    rows = [(r.step_s, r.rollout_s, r.train_s, float(r.generated_tokens)) for r in records]
-    return np.array(rows).reshape(-1, len(FIGURES))
 
 
 # What a run's figures become

@@ -25,6 +25,7 @@ except ImportError as error:
 
 from simulator.cluster.replica import EngineSpec
 from simulator.cluster.simulated import SimulatedCluster
+from simulator.costs.actors import ActorCosts
 from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
 from simulator.loop import run
 from simulator.plan import (
@@ -229,6 +230,7 @@ class TableCost:
     sync_s: float = 0.0
     switch_to_train_s: float = 0.0
     switch_to_rollout_s: float = 0.0
+    actors: ActorCosts | None = None
 
     def decode_curve(self, rollouts: int) -> Curve:
         """Seconds of a decode iteration over its context."""

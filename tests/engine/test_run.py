@@ -23,7 +23,9 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 import run_rewards
 from running import STEPS, Home, Outcome, kill_myself, lend, outcome, require_same, revive, set_up
 
+from calibration.logs.formats.events import events
 from engine import checkpoint
+from simulator.results.schema import BOARD
 
 
 @pytest.fixture
@@ -65,8 +67,15 @@ def test_the_folder_has_all_of_simulates_files_and_the_engines(
     names = {path.name for path in home.out.iterdir()}
     of_simulate = {"spans.csv", "steps.csv", "rollouts.csv", "decisions.jsonl", "scenario.json"}
     of_engine = {"iterations.csv", "pulses.csv", "updates.jsonl", "provenance.json"}
-    assert names == of_simulate | of_engine | {"summary.json", "trace.json.gz"}
+    assert names == of_simulate | of_engine | {"summary.json", "trace.json.gz", BOARD.name}
+    assert board_steps(home) == list(range(STEPS))
     check_tables(home)
+
+
+def board_steps(home: Home) -> list[int]:
+    """The steps of the loss's curve."""
+    with (home.out / BOARD.name).open("rb") as file:
+        return [event.step for event in events(file) if event.tag == "train/loss"]
 
 
 def check_tables(home: Home) -> None:
@@ -254,6 +263,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
     assert home.saved.is_file()
     assert home.run("--resume") == 0
     require_same(outcome(home), whole, done)
+    assert board_steps(home) == list(range(STEPS))  # none of them twice
     assert not home.saved.parent.exists()
     with (home.out / "steps.csv").open() as file:
         times = [float(row[key]) for row in csv.DictReader(file) for key in ("start_s", "end_s")]
@@ -261,12 +271,13 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
 
 
 def test_the_clock_leaves_interruptions_and_saving_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine import world
+    from engine import clock as clocks
+    from engine.world import EngineWorld
 
     clock = SimpleNamespace(perf_counter=lambda: clock.now_s, now_s=50.0)
-    monkeypatch.setattr(world, "time", clock)
+    monkeypatch.setattr(clocks, "time", clock)
     replica: Any = SimpleNamespace(limits=SimpleNamespace(max_seqs=1))
-    ours = world.EngineWorld(replica, None, None, seed=0, clock_s=7.0)  # type: ignore[arg-type]
+    ours = EngineWorld(replica, None, None, 0, clocks.WallClock(7.0))  # type: ignore[arg-type]
     clock.now_s += 2.0
     with ours.clock_stopped():
         clock.now_s += 100.0
@@ -346,7 +357,9 @@ def test_resuming_what_cannot_be_resumed(home: Home, capsys: pytest.CaptureFixtu
     assert "had another seed" in refused("--resume", "--seed", "8")
     assert "had another policy" in refused("--resume", "--set", "policy=[]")
     assert "has done 2 already" in refused("--resume", "--set", "steps=1")
-    for path in home.saved.parent.iterdir():
+    saved = [path for path in home.saved.parent.iterdir() if path.name != BOARD.name]
+    assert len(saved) < len([*home.saved.parent.iterdir()])  # the curves so far are not read again
+    for path in saved:
         content = path.read_bytes()
         assert content
         middle = len(content) // 2

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import ScenarioError
+from simulator.options import read
 from simulator.planner.choices import (
     MOST_SPLITS,
     Choice,
@@ -15,7 +16,9 @@ from simulator.planner.choices import (
     enumerated,
     ways_to_split,
 )
+from simulator.planner.planner import question
 from simulator.scenario.file import parse_scenario
+from simulator.scenario.plan_section import PlanSection
 from simulator.scenario.scenario import outline
 
 SCENARIO = """
@@ -116,6 +119,24 @@ def test_policies_apart_go_with_gpus_apart() -> None:
     kinds = {(c.settings["cluster.placement"], c.policy) for c in found if isinstance(c, Choice)}
     assert ("colocated", "one_step_off") not in kinds
     assert ("disaggregated", "one_step_off") in kinds
+
+
+def test_a_scenario_whose_own_policy_a_choice_does_not_allow() -> None:
+    raw = parse_scenario(SCENARIO.replace("colocated", "disaggregated") + "policy: [one_step_off]")
+    [choice] = enumerated(CLUSTER, {"placement": ["colocated"]}, ["sync"])
+    assert isinstance(choice, Choice)
+    assert choice.scenario(raw).shape.colocated
+
+
+def test_keys_of_the_scenarios_policy_are_policies() -> None:
+    raw = parse_scenario(SCENARIO + "policy: [april: {over_sampling: 2}]")
+    section = read(PlanSection, {"choose": {"policy.april.over_sampling": [1.5, 3]}})
+    asked = question(raw, section)
+    assert [*asked.policies] == ["april(over_sampling=1.5)", "april(over_sampling=3)"]
+    assert not asked.choose
+    both = read(PlanSection, {"choose": {"policy.april.over_sampling": [1.5], "policy": ["sync"]}})
+    with pytest.raises(ScenarioError, match=r"choose.policy.april.over_sampling: is of the"):
+        question(raw, both)
 
 
 def test_what_cannot_be_says_why() -> None:

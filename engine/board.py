@@ -1,0 +1,142 @@
+"""A run's curves as TensorBoard reads them: accuracy, losses, times, tokens and the engine's own.
+
+One event a step in a file of TFRecords, by the writer and the messages of tensorboardX, without
+TensorFlow. The file's name says nothing of the machine, which the usual one would.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.edges import TrainMetrics
+from engine.log import EngineLog, Iterations
+from simulator.results.metrics import step_columns
+from simulator.results.schema import BOARD
+from simulator.spans import Run, StepRecord
+
+_SECONDS = {"step": "step_s", "rollout": "rollout_s", "train": "train_s", "sync": "sync_s",
+            "switch": "switch_s"}  # fmt: skip
+_TOKENS = ("generated", "trained", "masked", "dropped", "resumed")
+_UPDATE = ("loss", "aux_loss", "grad_norm", "clip_fraction", "mean_ratio", "padding_tokens",
+           "microbatches", "updates")  # fmt: skip
+
+
+def curves(run: Run, log: EngineLog, first: int = 0) -> list[dict[str, float]]:
+    """For each step from ``first`` on, its figures by tag; what a step had none of is left out.
+
+    ``seconds/*``; ``tokens/*`` of responses, and ``tokens/per_s`` over the step; ``reward/*``;
+    ``staleness/mean`` in versions; ``train/*`` as `engine.edges.TrainMetrics` has it; ``engine/*``
+    of the iterations that began between the end of the step before and its own: their number, their
+    mean seconds, mean rollouts in one and left waiting, most KV blocks held, preemptions.
+    """
+    derived = {name: values.tolist() for name, values in step_columns(run).items()}
+    updates = dict(log.updates)
+    engine = _of_engine(log.iterations, run, first)
+    found = []
+    for record, iterations in zip(run.steps[first:], engine, strict=True):
+        step = record.step
+        figures = _of_step(record)
+        figures["reward/accuracy"] = derived["accuracy"][step]
+        figures["staleness/mean"] = derived["mean_staleness"][step]
+        figures["tokens/truncated_share"] = derived["truncated_share"][step]
+        if step in updates:
+            figures |= _of_update(updates[step])
+        figures |= iterations
+        found.append({tag: float(v) for tag, v in figures.items() if math.isfinite(v)})
+    return found
+
+
+def _of_step(record: StepRecord) -> dict[str, float]:
+    figures = {f"seconds/{tag}": getattr(record, name) for tag, name in _SECONDS.items()}
+    figures |= {f"tokens/{name}": getattr(record, f"{name}_tokens") for name in _TOKENS}
+    if record.step_s > 0:
+        figures["tokens/per_s"] = record.generated_tokens / record.step_s
+    figures["reward/trained"] = record.mean_reward
+    return figures
+
+
+def _of_update(metrics: TrainMetrics) -> dict[str, float]:
+    return {f"train/{name}": getattr(metrics, name) for name in _UPDATE}
+
+
+def _of_engine(iterations: Iterations, run: Run, first: int) -> list[dict[str, float]]:
+    ends = [record.end_s for record in run.steps]
+    start_s = iterations["start_s"]
+    step = np.searchsorted(ends, start_s, "left")  # begun when a step ended is the next one's
+    columns = {name: iterations[name] for name in ("seconds", "rollouts", "waiting", "kv_blocks",
+                                                   "preemptions")}  # fmt: skip
+    found: list[dict[str, float]] = []
+    for number in range(first, len(ends)):
+        mine = {name: values[step == number] for name, values in columns.items()}
+        if not len(mine["seconds"]):
+            found.append({})
+            continue
+        found.append(
+            {
+                "engine/iterations": float(len(mine["seconds"])),
+                "engine/iteration_s": float(mine["seconds"].mean()),
+                "engine/rollouts": float(mine["rollouts"].mean()),
+                "engine/waiting": float(mine["waiting"].mean()),
+                "engine/kv_blocks": float(mine["kv_blocks"].max()),
+                "engine/preemptions": float(mine["preemptions"].sum()),
+            }
+        )
+    return found
+
+
+class Board:
+    """An event file in ``folder``, written anew. None of its steps is there twice: a run that goes
+    on from a save begins the file again, with the steps that it has done already.
+
+    Raises OSError where the disk refuses.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboardX import RecordWriter
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        self._event: Any = Event
+        self._summary: Any = Summary
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer: Any = RecordWriter(str(folder / BOARD.name))
+        self._written = 0
+        self._zero_s: float | None = None  # the run's clock at 0, as the wall has it
+        self._put(Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    def catch_up(self, run: Run, log: EngineLog) -> None:
+        """Writes the steps that are not there yet."""
+        for record, figures in zip(
+            run.steps[self._written :], curves(run, log, self._written), strict=True
+        ):
+            if self._zero_s is None:
+                self._zero_s = time.time() - run.steps[-1].end_s
+            values = [
+                self._summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()
+            ]
+            summary = self._summary(value=values)
+            wall_s = self._zero_s + record.end_s
+            self._put(self._event(wall_time=wall_s, step=record.step, summary=summary))
+        self._written = len(run.steps)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Ends the file."""
+        self._writer.close()
+
+    def _put(self, event: Any) -> None:
+        self._writer.write(event.SerializeToString())
+
+
+def write_board(folder: Path, run: Run, log: EngineLog) -> None:
+    """All of a run's steps, in an event file in ``folder``."""
+    board = Board(folder)
+    try:
+        board.catch_up(run, log)
+    finally:
+        board.close()

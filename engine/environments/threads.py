@@ -1,0 +1,82 @@
+"""Errands of environments beside the engine, each in a thread: they wait, and do not compute."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
+
+Job = Callable[[], Any]
+
+
+class Runner(Protocol):
+    """Does jobs, and says what they returned."""
+
+    def timer(self) -> float:
+        """What jobs are timed by, seconds."""
+        ...
+
+    def start(self, ticket: Hashable, job: Job) -> None:
+        """Starts a job, which raises nothing."""
+        ...
+
+    def ended(self) -> list[tuple[Any, Any]]:
+        """(ticket, what it returned) of the jobs that ended since the last look."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Returns once a job has ended, or after ``seconds``."""
+        ...
+
+
+class Threads:
+    """A thread a job, used again. One whose job never ends is left behind, and does not keep the
+    process alive."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Hashable, Job]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+        self._seen: list[tuple[Any, Any]] = []
+        self._lock = threading.Lock()
+        self._idle = 0
+
+    def timer(self) -> float:
+        """The wall's clock."""
+        return time.perf_counter()
+
+    def start(self, ticket: Hashable, job: Job) -> None:
+        """Hands it to an idle thread, or to a new one."""
+        with self._lock:
+            idle = self._idle > 0
+            self._idle -= idle
+        self._jobs.put((ticket, job))
+        if not idle:
+            threading.Thread(target=self._serve, name="environment", daemon=True).start()
+
+    def ended(self) -> list[tuple[Any, Any]]:
+        """Those that have ended by now."""
+        found, self._seen = self._seen, []
+        while True:
+            try:
+                found.append(self._done.get_nowait())
+            except queue.Empty:
+                return found
+
+    def wait(self, seconds: float) -> None:
+        """Until one ends. No longer than a second, so that a stop of the process gets through."""
+        if seconds <= 0 or self._seen:
+            return
+        try:
+            self._seen.append(self._done.get(timeout=min(seconds, 1.0)))
+        except queue.Empty:
+            return
+
+    def _serve(self) -> None:
+        while True:
+            ticket, job = self._jobs.get()
+            result = job()
+            with self._lock:
+                self._idle += 1
+            self._done.put((ticket, result))

@@ -1,0 +1,169 @@
+"""The built-in task of several turns: Collatz stopping times with a calculator.
+
+As in `engine.tasks.collatz`, but for odd numbers the model asks: it writes ``x*3+1`` and ends its
+turn, and the calculator writes the result and ``>``. Halving is the model's own work::
+
+    874>  437>437*3+1  1312>  656>328>164=164
+    |prompt|  turn 0  |answer|    turn 1
+
+A turn that holds ``=`` is the last; the reward is 1 if what follows is right. The calculator
+answers what it does not understand with ``?>``, and has nothing to say of right or wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from random import Random
+from typing import Protocol
+
+from engine.environments.base import Answer, CallError, Environment, Episode, Said
+from engine.tasks import tokenizer
+from engine.tasks.collatz import (
+    LARGEST_VALUE,
+    LOG_SD,
+    MOST_STEPS,
+    CollatzTask,
+    following,
+    wrong_digit,
+)
+
+LARGEST_RESULT = 10**12
+MOST_TOKENS = 900
+NOT_UNDERSTOOD = "?>"
+_QUESTION = re.compile(r"(\d{1,12})((?:[*+-]\d{1,12}){0,4})")
+_FINAL = "="
+
+
+def calculate(text: str) -> str:
+    """The calculator's answer to a turn: to the sum or product after its last ``>`` or ``!``."""
+    question = _QUESTION.fullmatch(re.split("[>!]", text)[-1])
+    if question is None or not question[2]:
+        return NOT_UNDERSTOOD
+    value = sum(
+        _sign(term) * _product(term.lstrip("+-"))
+        for term in re.findall(r"[+-]?[^+-]+", question[0])
+    )
+    return f"{value}>" if 0 <= value < LARGEST_RESULT else NOT_UNDERSTOOD
+
+
+def _sign(term: str) -> int:
+    return -1 if term.startswith("-") else 1
+
+
+def _product(term: str) -> int:
+    value = 1
+    for factor in term.split("*"):
+        value *= int(factor)
+    return value
+
+
+class Delays(Protocol):
+    """How long an environment takes, for who makes one up."""
+
+    def boot_s(self, episode: Episode) -> float:
+        """Of its boot, seconds."""
+        ...
+
+    def turn(self, episode: Episode, turn: int) -> tuple[float, int]:
+        """Of the answer to a turn: seconds of a call, and how many calls fail before one does
+        not."""
+        ...
+
+
+class Calculator:
+    """Answers one rollout. delays: None is at once."""
+
+    def __init__(self, delays: Delays | None = None) -> None:
+        self._delays = delays
+        self._episode: Episode | None = None
+        self._turn = -1
+        self._failures = 0
+
+    def reset(self, episode: Episode) -> float:
+        """The seconds of its boot."""
+        self._episode = episode
+        return self._delays.boot_s(episode) if self._delays else 0.0
+
+    def step(self, said: Said) -> Answer:
+        """The result of what was asked, or the reward of what is no question. Raises CallError
+        where it is to fail."""
+        assert self._episode is not None
+        if _FINAL in said.text:
+            right = said.text.rpartition(_FINAL)[2] == self._episode.answer
+            return Answer(done=True, reward=float(right))
+        seconds = 0.0
+        if self._delays is not None:
+            seconds, failures = self._delays.turn(self._episode, said.turn)
+            if said.turn != self._turn:
+                self._turn, self._failures = said.turn, failures
+            if self._failures > 0:
+                self._failures -= 1
+                raise CallError("it failed, as environment.failure has it", seconds)
+        return Answer(calculate(said.text), seconds=seconds)
+
+    def close(self) -> None:
+        """Nothing is left of it."""
+
+
+class CalculatorTask(CollatzTask):
+    """The task: prompts of `CollatzTask`, answered in turns. max_new_tokens: of a turn."""
+
+    def __init__(
+        self, max_new_tokens: int = 64, log_sd: float = LOG_SD, delays: Delays | None = None
+    ) -> None:
+        super().__init__("bare", max_new_tokens, log_sd)
+        self._delays = delays
+
+    def environment(self) -> Environment:
+        """A calculator."""
+        return Calculator(self._delays)
+
+    def encode(self, text: str) -> Sequence[int]:
+        """The token ids of an answer."""
+        return tokenizer.encode(text)
+
+
+def teacher_response(start: int, rng: Random, slip: float) -> tuple[list[int], list[bool]]:
+    """A conversation by a teacher who gets a digit wrong with probability ``slip``, of an iterate
+    or of the number in a question; half of the slips are noticed at once and put right after a
+    ``!``. One that does not come down in time starts over. Token ids, and whether each is the
+    model's."""
+    while True:
+        turns, value = _conversation(start, rng, slip)
+        ids: list[int] = []
+        said: list[bool] = []
+        for turn, answer in turns:
+            sampled, observed = (
+                [*tokenizer.encode(turn), tokenizer.END_ID],
+                tokenizer.encode(answer),
+            )
+            ids += [*sampled, *observed]
+            said += [True] * len(sampled) + [False] * len(observed)
+        if value < start and len(ids) <= MOST_TOKENS:
+            return ids, said
+
+
+def _conversation(start: int, rng: Random, slip: float) -> tuple[list[tuple[str, str]], int]:
+    """Turns with their answers, and the value that they end with."""
+    turns: list[tuple[str, str]] = []
+    said, value = "", start
+    for _ in range(2 * MOST_STEPS):
+        if value % 2:
+            written, asked = _written(value, rng, slip)
+            turns.append((f"{said}{written}*3+1", f"{3 * asked + 1}>"))
+            said, value = "", 3 * asked + 1
+        else:
+            written, value = _written(following(value), rng, slip)
+            said += written if value < start else f"{written}>"
+        if value < start or value > LARGEST_VALUE:
+            break
+    return [*turns, (f"{said}={value}", "")], value
+
+
+def _written(right: int, rng: Random, slip: float) -> tuple[str, int]:
+    """How a number is written, and the one that stands there then."""
+    if rng.random() >= slip:
+        return str(right), right
+    wrong = wrong_digit(right, rng)
+    return (f"{wrong}!{right}", right) if rng.random() < 0.5 else (str(wrong), wrong)

@@ -1,0 +1,55 @@
+"""The machine that replicas and a trainer of processes of their own share: who works on it, and how
+much slower that makes the others."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import simpy
+
+from simulator.cluster.replica import Replica
+from simulator.costs.actors import ActorCosts
+
+
+class Machine:
+    """costs: how much slower each actor is beside others. A replica's iteration goes on as it
+    began; work of the trainer changes its pace in the middle."""
+
+    def __init__(
+        self, env: simpy.Environment, costs: ActorCosts, replicas: Sequence[Replica]
+    ) -> None:
+        self._env, self._costs, self._replicas = env, costs, replicas
+        self._trainer: simpy.Process | None = None  # at work
+        self._working = 0
+
+    def settle(self) -> bool:
+        """Once all has happened that does at this instant: has everybody work at the pace that who
+        else works leaves it. Whether that changed anything."""
+        working = sum(replica.works for replica in self._replicas) + (self._trainer is not None)
+        if working == self._working:
+            return False
+        self._working = working
+        slower = self._costs.slower_iterations(working)
+        for replica in self._replicas:
+            replica.go_slower(slower)
+        if self._trainer is not None:
+            self._trainer.interrupt()
+        return True
+
+    def update(self, ticks: int) -> Generator[simpy.Event, Any, None]:
+        """Work of the trainer that takes so many ticks where nobody else works; of its process."""
+        env = self._env
+        self._trainer = env.active_process
+        left = float(ticks)
+        try:
+            while left > 0:
+                slower = self._costs.slower_updates(self._working)
+                began = env.now
+                try:
+                    yield env.timeout(max(round(left * slower), 1))
+                    return
+                except simpy.Interrupt:
+                    left -= (env.now - began) / slower
+        finally:
+            self._trainer = None

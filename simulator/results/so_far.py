@@ -1,0 +1,94 @@
+"""The bubble of a run while it goes on: idle GPU-seconds by cause, a step at a time.
+
+What becomes of a rollout in flight, and on which replica it is, is known once its stay has ended.
+So idle time counts up to the *horizon*: the end of the last step, or the earliest submit of what is
+still in flight. Everything before it is known, and looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.results.metrics import CAUSES, gpu_lanes, total_s
+from simulator.rollout import Rollout
+from simulator.spans import PhaseSpan, Run, Stays, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Idle over held GPU-seconds, from a run's start to some horizon. by_cause: the share of each
+    of `simulator.results.metrics.CAUSES` that there was."""
+
+    by_cause: dict[str, float]
+
+    @property
+    def fraction(self) -> float:
+        """All causes together."""
+        return sum(self.by_cause.values())
+
+
+class IdleSoFar:
+    """Follows a run. Each look costs what came since the one before."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._from_s: float | None = None
+        self._stays: list[tuple[Any, ...]] = []  # that reach beyond the horizon
+        self._calls: list[tuple[Any, ...]] = []
+        self._phases: list[PhaseSpan] = []
+        self._seen = (0, 0, 0)
+        self._idle_s = dict.fromkeys(CAUSES, 0.0)
+
+    def look(self, flying: Iterable[Rollout]) -> Idle:
+        """What the bubble is by now. flying: the rollouts in flight."""
+        run = self._run
+        begin_s = run.start_s if self._from_s is None else self._from_s
+        known_s = run.steps[-1].end_s if run.steps else run.start_s
+        horizon_s = min([known_s, *(rollout.submitted_s for rollout in flying)])
+        self._take_in()
+        if horizon_s > begin_s:
+            self._add(begin_s, horizon_s)
+            self._from_s = horizon_s
+            self._forget(horizon_s)
+        held_s = run.shape.gpus * ((self._from_s or run.start_s) - run.start_s)
+        if held_s <= 0:
+            return Idle({})
+        return Idle({cause: s / held_s for cause, s in self._idle_s.items() if s > 0})
+
+    def _take_in(self) -> None:
+        run, (stays, calls, phases) = self._run, self._seen
+        self._stays += run.stays.rows(stays)
+        self._calls += run.calls.rows(calls)
+        self._phases += run.phases[phases:]
+        self._seen = (len(run.stays), len(run.calls), len(run.phases))
+
+    def _add(self, begin_s: float, horizon_s: float) -> None:
+        part = Run(self._run.world, self._run.shape, start_s=begin_s, end_s=horizon_s)
+        part.stays.extend(self._stays)
+        part.calls.extend(self._calls)
+        part.phases += self._phases
+        for lane in gpu_lanes(part):
+            for cause, intervals in lane.idle.items():
+                self._idle_s[cause] += lane.gpus * total_s(intervals)
+
+    def _forget(self, horizon_s: float) -> None:
+        self._stays = _reaching(self._stays, Stays, horizon_s)
+        self._calls = _reaching(self._calls, type(self._run.calls), horizon_s)
+        self._phases = [phase for phase in self._phases if phase.end_s > horizon_s]
+
+
+def _reaching(
+    rows: list[tuple[Any, ...]], table: type[Table], horizon_s: float
+) -> list[tuple[Any, ...]]:
+    end = table.columns.index("end_s")
+    return [row for row in rows if row[end] > horizon_s]
+
+
+def idle_text(idle: Idle) -> str:
+    """As a progress line has it: ``idle 23 % (trainer 18, stragglers 5)``."""
+    parts = sorted(idle.by_cause.items(), key=lambda pair: -pair[1])
+    shown = [f"{cause} {100 * share:.0f}" for cause, share in parts if share >= 0.005]
+    causes = f" ({', '.join(shown)})" if shown else ""
+    return f"idle {100 * idle.fraction:.0f} %{causes}"

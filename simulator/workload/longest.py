@@ -1,0 +1,82 @@
+"""The longest rollout of a group: how often it is longer than so many tokens, and one put into a
+workload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.workload.draws import GroupDraw
+from simulator.workload.lengths import LengthModel
+
+if TYPE_CHECKING:
+    from simulator.workload.build import Workload
+
+FloatArray = NDArray[np.float64]
+
+_POINTS = 200  # lengths, from where the tail begins to the cap
+_NODES = np.arange(-8.6, 8.61, 0.2)  # of a standard normal: the trapezoid rule
+_WEIGHTS = np.exp(-0.5 * _NODES**2) / np.exp(-0.5 * _NODES**2).sum()
+
+
+def tail_of_groups(lengths: LengthModel, size: int, beyond: int, cap: int) -> tuple[float, float]:
+    """The probability that the longest of ``size`` rollouts of a prompt has more than ``beyond``
+    tokens, and its mean then; (0, ``beyond``) where none can."""
+    if beyond >= cap:
+        return 0.0, float(beyond)
+    tokens = np.geomspace(max(beyond, 1), cap, _POINTS)
+    log_tokens = np.log(tokens)
+    shorter = np.zeros(_POINTS)
+    for weight, component in zip(lengths.weights, lengths.components, strict=True):
+        for z, node in zip(_NODES, _WEIGHTS, strict=True):
+            shorter += weight * node * (1.0 - component.sf_given(z, log_tokens)) ** size
+    if lengths.runaway > 0:
+        shorter *= float(_WEIGHTS @ (1.0 - lengths.runaway_given(_NODES)) ** size)
+    longer = np.clip(1.0 - shorter, 0.0, 1.0)
+    if longer[0] <= 1e-12:
+        return 0.0, float(beyond)
+    area = float(np.diff(tokens) @ (longer[1:] + longer[:-1])) / 2
+    return float(longer[0]), float(tokens[0]) + area / float(longer[0])
+
+
+@dataclass(frozen=True, slots=True)
+class WithOne:
+    """A workload (`simulator.workload.build.Workload`) of which one group's first rollout has
+    ``tokens`` tokens."""
+
+    base: Workload
+    group: int
+    tokens: int
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The base's."""
+        return self.base.max_new_tokens
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """The base's."""
+        return self.base.max_prompt_tokens
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The base's."""
+        return self.base.warnings
+
+    def draw(
+        self,
+        group: int,
+        size: int,
+        attempt: int = 0,
+        version: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> GroupDraw:
+        """See `Workload.draw`."""
+        drawn = self.base.draw(group, size, attempt, version, prompt, visit)
+        if group != self.group or attempt:
+            return drawn
+        return replace(drawn, new_tokens=[self.tokens, *drawn.new_tokens[1:]])

@@ -1,0 +1,64 @@
+"""What a replica and a trainer cost each other: the same work alone and at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from actor_fakes import FakeTask, StartEngine, StartTrainer
+from actor_threads import ThreadTransport
+from running_actors import CAP, make
+
+from engine.actors.beside import measure
+from engine.actors.fleet import Recipe
+from engine.actors.world import ActorWorld, Recipes
+from simulator.errors import RunError
+from simulator.world import ClusterShape
+
+ITERATION_S, TOKEN_S = 2e-3, 2e-4
+
+
+@pytest.fixture
+def world() -> Iterator[ActorWorld]:
+    recipes = Recipes([Recipe(StartEngine(8, ITERATION_S))], Recipe(StartTrainer(TOKEN_S)))
+    world = ActorWorld(ThreadTransport(), recipes, ClusterShape(1, 1, 1, False), FakeTask(CAP), 3)
+    yield world
+    world.close()
+
+
+def test_each_round_times_the_same_work_alone_and_beside(world: ActorWorld) -> None:
+    done: list[int] = []
+    found = measure(world, 4, 4, rounds=3, on_round=lambda: done.append(1))
+    assert len(found) == len(done) == 3
+    updates = [one.update_alone_s for one in found]
+    assert min(updates) > 10 * ITERATION_S
+    assert max(updates) < 1.5 * min(updates)  # the same batch each time
+    for one in found:
+        assert one.iterations >= 5  # the update takes some
+        for seconds in (one.iterations_alone_s, one.iterations_beside_s):
+            assert ITERATION_S <= seconds / one.iterations < 5 * ITERATION_S
+        assert one.update_beside_s > 0.9 * one.update_alone_s
+        assert one.pulse_alone.long_s > 0
+        assert one.to_plain()["pulse_beside"]["short_s"] > 0
+    assert world.quiet
+    assert not world.log.arrivals  # no new weights, or responses would differ
+
+
+def test_the_replica_samples_the_same_again_and_again(world: ActorWorld) -> None:
+    measure(world, 2, 4, rounds=2)
+    log = world.log.iterations
+    work = list(zip(log["rollouts"].tolist(), log["context_tokens"].tolist(), strict=True))
+    starts = [place for place, tokens in enumerate(log["prefill_tokens"].tolist()) if tokens]
+    waves = [work[a:b] for a, b in zip(starts, [*starts[1:], len(work)], strict=True)]
+    again = [wave for wave in waves if wave == waves[1]]
+    assert len(again) >= len(waves) - 1 >= 6  # all but what is trained on
+
+
+@pytest.mark.parametrize("options", [{"replicas": 2}, {"replicas": 1, "colocated": True}])
+def test_of_any_other_world_there_is_nothing_to_measure(options: dict[str, int]) -> None:
+    home = make(**options)  # type: ignore[arg-type]
+    try:
+        with pytest.raises(RunError, match="one replica and a trainer"):
+            measure(home.world, 2, 2)
+    finally:
+        home.world.close()

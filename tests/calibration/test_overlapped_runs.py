@@ -1,0 +1,68 @@
+"""Committed runs of actors: calibrated on turns, held against what overlaps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.measure import CAMPAIGN, Campaign
+from calibration.calibrate import Fitted, calibrate
+from calibration.folder import RunFolder
+from calibration.validate import Validation, validate
+from simulator.studies.replayed import replay
+
+DATA = CAMPAIGN.parents[1] / "overlap"
+RUNS = DATA / "runs"
+SYNC = [RUNS / f"sync-{seed}" for seed in range(3)]
+HELD = [RUNS / f"{name}-10" for name in ("one-off", "async2", "pipeline", "replicas")]
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Fitted:
+    return calibrate(SYNC, RUNS / "probe.json")
+
+
+@pytest.fixture(scope="module")
+def replayed(fitted: Fitted) -> Validation:
+    return validate(fitted, HELD, "replay", draws=1)
+
+
+def test_every_run_of_the_campaign_is_there() -> None:
+    for run in Campaign.read(DATA / "campaign.yaml").runs:
+        found = RunFolder.open(RUNS / run.name)
+        assert found.seed == run.seed
+        assert len(found.steps["step"]) == run.steps
+        assert (RUNS / run.name / "iterations.csv.gz").exists() == run.iterations
+        assert found.arrivals is not None
+        assert found.pulses is not None
+        assert found.overlaps == (run.policy not in ("sync", "streaming(groups=4)"))
+        assert "address" not in str(found.provenance)
+
+
+@pytest.mark.parametrize("name", ["one-off-10", "async2-10", "pipeline-10", "replicas-10"])
+def test_decisions_follow_from_the_record_alone(name: str) -> None:
+    found = replay(RUNS / name)
+    assert found.differs is None
+    assert found.run.ledger.balance == 0
+
+
+def test_each_is_slower_beside_the_other(fitted: Fitted) -> None:
+    actors = fitted.cost.actors
+    assert actors is not None
+    assert 1.0 <= actors.iteration_beside < 2.0
+    assert 1.0 <= actors.update_beside < 2.0
+    assert 0 < actors.to_trainer_s < 0.05
+    assert 0 < actors.load_s < fitted.cost.sync_s
+
+
+def test_a_bound_on_staleness_holds_for_real() -> None:
+    for versions in (1, 2, 4):
+        staleness = RunFolder.open(RUNS / f"async{versions}-10").steps["mean_staleness"]
+        assert staleness.max() <= versions
+    assert RunFolder.open(RUNS / "one-off-10").steps["mean_staleness"].max() == 1.0
+
+
+def test_replays_know_how_stale_training_is(replayed: Validation) -> None:
+    for check in replayed.checks:
+        real, expected = (x["staleness"] for x in (check.measured, check.forecast.point))
+        assert np.mean(expected) == pytest.approx(np.mean(real), abs=0.35), check.run.name

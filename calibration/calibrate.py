@@ -216,8 +216,9 @@ def _covered(
     probed: Probed | None,
 ) -> dict[str, list[int]]:
     """The least and the most of each quantity in runs and probe."""
-    measured = [samples] if probed is None else [samples, probed.iterations]
-    trained = [done] if probed is None else [done, probed.updates]
+    measured, trained = [samples], [done]
+    if probed is not None and probed.iterations is not None and probed.updates is not None:
+        measured, trained = [samples, probed.iterations], [done, probed.updates]
     names = ("rollouts", "context_tokens", "prefill_tokens")
     ranges = {n: np.concatenate([each.counts[n] for each in measured]) for n in names}
     ranges["train_tokens"] = np.concatenate([each.computed for each in trained])

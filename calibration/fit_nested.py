@@ -102,7 +102,7 @@ class _Sums:
         total = np.bincount(data.rollout, data.value, minlength=rollouts)
         mean = total / np.maximum(n, 1.0)
         off = (data.value - mean[data.rollout]) ** 2
-        squares = np.bincount(data.rollout, off, minlength=rollouts)
+        squares = np.bincount(data.rollout, off, minlength=rollouts).astype(float)
         return cls(data, int(data.group.max()) + 1, n, mean, squares)
 
     def negative_log_likelihood(

@@ -28,6 +28,7 @@ FIELD = "RUN_DIR"
 _GIVE = "give the folder of a finished run, as rollcast run --out writes it"
 SAME = ("python", "versions", "processor", "cores", "torch_threads", "gpu")
 _ROUNDING_S = 2e-6  # tables may be kept to the microsecond
+_NO_CHECK_S = 5e-4
 _CAP = Option(whole=True, bounds=Between(1, LARGEST_TOKENS))
 _SAME_SCENARIO = ("model", "gpu", "cluster", "engine")
 
@@ -186,6 +187,15 @@ class RunFolder:
         """arrivals.csv by column; None for a run of one process."""
         has = self._has(schema.ARRIVALS)
         return read_table(self.path, schema.ARRIVALS, FIELD) if has else None
+
+    @property
+    def busy_at_syncs(self) -> float:
+        """The share of the syncs that replicas of other processes worked through: they were not
+        idle to be compared with the trainer. 0 for a run of one process."""
+        table = self.arrivals
+        if table is None or not len(table["version"]):
+            return 0.0
+        return float((table["end_s"] - table["loaded_s"] < _NO_CHECK_S).mean())
 
     @property
     def of_actors(self) -> bool:

@@ -344,7 +344,7 @@ def _away(result: Run) -> FloatArray:
     idle = Idle.of({name: result.stays[name] for name in columns})
     start, end = (np.array([getattr(record, name) for record in steps])
                   for name in ("rollout_start_s", "rollout_end_s"))  # fmt: skip
-    return np.clip(idle.between(start, end) / np.maximum(end - start, 1e-12), 0.0, 1.0)
+    return np.asarray(np.clip(idle.between(start, end) / np.maximum(end - start, 1e-12), 0.0, 1.0))
 
 
 def _derived(

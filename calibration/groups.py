@@ -34,8 +34,8 @@ def measured(found: Responses) -> MeasuredGroups:
     means = _mean_logs(found, graded)
     logs = means[found.group]
     turned = None if found.turned is None else [own.trajectory for own in found.turned.rollouts]
-    for i in np.flatnonzero(~graded & np.isfinite(logs)):
-        able = np.flatnonzero(graded & _further(found, turned, int(i)))
+    for i in np.flatnonzero(~graded & np.isfinite(logs)).tolist():
+        able = np.flatnonzero(graded & _further(found, turned, i))
         if len(able):
             nearest = able[np.argsort(np.abs(logs[able] - logs[i]), kind="stable")[:_DONORS]]
             donor = int(rng.choice(nearest))

@@ -28,11 +28,11 @@ _ENGINE = ("model", "device", "dtype", "trainer", "max_seqs", "max_batched_token
 @dataclass(frozen=True)
 class Probed:
     """What a probe measured, at the reference pulse: updates of the trainer, and iterations of the
-    engine, whose ``step`` numbers the bursts. slower: where replica and trainer had processes of
-    their own, each beside the other; None where they had not."""
+    engine, whose ``step`` numbers the bursts; None of one that asked for neither. slower: where
+    replica and trainer had processes of their own, each beside the other."""
 
-    updates: Updates
-    iterations: Samples
+    updates: Updates | None
+    iterations: Samples | None
     slower: Slower | None = None
 
 
@@ -54,17 +54,20 @@ def read_probe(path: Path, run: RunFolder, tempo: Tempo | None) -> Probed:
     for key in _ENGINE:
         if engine.get(key) != own.get(key):
             raise ScenarioError(FIELD, f"{path} was made with another engine.{key} than {run.path}")
+    beside = content.get("beside")
+    slower = None if beside is None else Slower.of(beside)
+    updates, bursts = content["updates"], content["bursts"]
+    if slower is not None and not updates and not bursts:
+        return Probed(None, None, slower)
     packed = packing(run, padded=True)
     assert packed is not None
-    updates, bursts = content["updates"], content["bursts"]
     for key, rows in (("updates", updates), ("bursts", bursts)):
         if len(rows) < MIN_UPDATES:
             raise ScenarioError(FIELD, f"{path} has fewer than {MIN_UPDATES} {key}")
     columns = [_burst(f"{path}, bursts[{i}]", row, tempo) for i, row in enumerate(bursts)]
     rows = [_update(row, packed, tempo) for row in updates]
     trained = Updates.of(rows, skips_equal_rewards=False, padded=True)
-    beside = content.get("beside")
-    return Probed(trained, _samples(columns), None if beside is None else Slower.of(beside))
+    return Probed(trained, _samples(columns), slower)
 
 
 def _slower(row: Mapping[str, Any], tempo: Tempo | None) -> tuple[float, float]:

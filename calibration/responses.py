@@ -229,10 +229,9 @@ def rewards(found: Responses, fitted_lengths: dict[str, Any]) -> dict[str, Any]:
         raise ScenarioError("RUN_DIR", "too few groups have two graded rollouts to fit rewards")
     best = _reward_parameters(moments, binary, *spreads)
     rng = np.random.default_rng(0)
-    drawn = [
-        _reward_parameters(moments[rng.integers(len(moments), size=len(moments))], binary, *spreads)
-        for _ in range(_RESAMPLES)
-    ]
+    samples = (moments[rng.integers(len(moments), size=len(moments))] for _ in range(_RESAMPLES))
+    drawn = [_reward_parameters(each, binary, *spreads) for each in samples
+             if (each[:, 0] > 1).any()]  # fmt: skip
     errors = {name: float(np.std([draw[name] for draw in drawn])) for name in best}
     family = "beta_bernoulli" if binary else "normal"
     if binary and found.capped.any() and found.turned is None:

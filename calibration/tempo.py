@@ -24,8 +24,8 @@ class Tempo:
     """The pulse that costs are stated at. short_s: what an iteration is compared with, and all that
     is launched rather than computed; long_s: what an update is. of_actors: of processes of their
     own, whose short pulse is disturbed by what else wakes up at a weight sync; the long one stands
-    for both. beside: how many times as long that is beside a replica that works, as in runs in
-    which rollouts and updates overlap: that is no sign of a slower machine."""
+    for both. beside: how many times as long that is beside a replica that works through the sync,
+    as where weights come in while rollouts run: that is no sign of a slower machine."""
 
     short_s: Annotated[float, POSITIVE]
     long_s: Annotated[float, POSITIVE]
@@ -66,7 +66,7 @@ class Tempo:
         pulses = by_step(run)
         if pulses is None:
             return None
-        return self.ratios(*pulses.T) / (self.beside if run.overlaps else 1.0)
+        return self.ratios(*pulses.T) / (1.0 + (self.beside - 1.0) * run.busy_at_syncs)
 
 
 def by_step(run: RunFolder) -> FloatArray | None:

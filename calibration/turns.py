@@ -42,7 +42,7 @@ class Turned:
     def mean_turn_tokens(self) -> FloatArray:
         """Tokens that each sampled in a turn, at least half of one; shape (rollouts,)."""
         means = [own.trajectory.new_tokens / len(own.trajectory.turns) for own in self.rollouts]
-        return np.maximum(np.array(means), 0.5)
+        return np.asarray(np.maximum(np.array(means), 0.5))
 
 
 def check_alike(runs: Sequence[RunFolder]) -> None:

@@ -120,6 +120,13 @@ def probe(
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FILE", help="Where the measurements go.")
     ] = Path("probe.json"),
+    beside: Annotated[
+        bool,
+        typer.Option(
+            "--beside",
+            help="Only what a replica and a trainer apart from it cost each other: a minute.",
+        ),
+    ] = False,
     settings: Settings = None,
     seed: Seed = None,
 ) -> None:
@@ -143,7 +150,8 @@ def probe(
 
     spec = build_run(raw)
     with progress_bar("batches", None) as update:
-        found = measure(spec, update and (lambda done, all_: update(completed=done, total=all_)))
+        on_step = update and (lambda done, all_: update(completed=done, total=all_))
+        found = measure(spec, on_step, beside_only=beside)
     write_json_file(output, found, "-o")
     print(f"wrote {output}", file=sys.stderr)
 

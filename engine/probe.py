@@ -95,16 +95,40 @@ def bursts(
     ]
 
 
-def probe(spec: RunSpec, on_step: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+def probe(
+    spec: RunSpec,
+    on_step: Callable[[int, int], None] | None = None,
+    *,
+    beside_only: bool = False,
+) -> dict[str, Any]:
     """Times every shape and burst, and returns what a probe's file holds.
 
-    on_step: called with the number done and the number of all. Raises ScenarioError or EngineError
-    where model, trainer or engine cannot be had.
+    on_step: called with the number done and the number of all. beside_only: times nothing but what
+    replica and trainer cost each other. Raises ScenarioError or EngineError where model, trainer or
+    engine cannot be had, ScenarioError (``--beside``) where these two are not apart.
     """
     prepare(local_files=not isinstance(spec.model, str))
     from engine.provenance import provenance
 
     beside = _beside(spec)
+    if beside_only and beside is None:
+        message = "needs one replica and a trainer apart from it (cluster.placement: disaggregated)"
+        raise ScenarioError("--beside", message)
+    done = [] if beside_only else _shapes_and_bursts(spec, on_step)
+    return {
+        "schema": PROBE_SCHEMA,
+        "provenance": provenance(spec.engine.device),
+        "engine": spec.raw.data.get("engine"),
+        "updates": [row for row in done if "layout" in row],
+        "bursts": [row for row in done if "iterations" in row],
+        **({} if beside is None else {"beside": beside}),
+    }
+
+
+def _shapes_and_bursts(
+    spec: RunSpec, on_step: Callable[[int, int], None] | None
+) -> list[dict[str, Any]]:
+    """A row each, with the pulse after it."""
     task, path = start_task(spec)
     trainer = start_trainer(spec, path)
     replica = start_replica(spec, path)
@@ -133,14 +157,7 @@ def probe(spec: RunSpec, on_step: Callable[[int, int], None] | None = None) -> d
                     on_step(len(done), len(wanted))
     finally:
         replica.shutdown()
-    return {
-        "schema": PROBE_SCHEMA,
-        "provenance": provenance(spec.engine.device),
-        "engine": spec.raw.data.get("engine"),
-        "updates": [row for row in done if "layout" in row],
-        "bursts": [row for row in done if "iterations" in row],
-        **({} if beside is None else {"beside": beside}),
-    }
+    return done
 
 
 def _beside(spec: RunSpec) -> list[dict[str, Any]] | None:

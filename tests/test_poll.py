@@ -111,3 +111,10 @@ def test_the_key_of_a_scenario() -> None:
 def test_bad_values(value: object) -> None:
     with pytest.raises(ScenarioError, match="poll_s"):
         build_scenario(_built(poll_s=value))
+
+
+def test_a_real_run_is_told_at_once() -> None:
+    from engine.config import build_run
+
+    with pytest.raises(ScenarioError, match="poll_s: is simulated alone"):
+        build_run(_built(poll_s=2.0))

@@ -85,6 +85,9 @@ def gathered(
     """The run that files hold, of which each was read. Raises LogError as `read_log` does."""
     one = _stack(scanned, wanted)
     settings, notes = _settings(scanned, one)
+    if settings.get("run.filter_groups") and settings["run.filter_groups"].value:
+        notes.append(f"groups are filtered ({settings['run.filter_groups'].theirs}): lengths are "
+                     "those of what was trained on, generation's time is that of all")  # fmt: skip
     parts = _parts(scanned, one, settings)
     whole = overlay.merged(one, parts) if parts else None
     size = setting(settings, "workload.group_size")

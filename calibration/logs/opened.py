@@ -336,8 +336,11 @@ def _below(path: Path) -> Iterator[LogFile]:
 
 
 def _one(path: Path) -> Iterator[LogFile]:
-    with path.open("rb") as file:
-        magic = file.read(4)
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise LogError(f"cannot read {path}: {error.strerror}") from None
     if magic != _ZIP or path.suffix != ".zip":  # torch's own files are zip archives as well
         yield LogFile(path)
         return

@@ -8,7 +8,12 @@ from simulator.planner.answer import Interval, Rival, Row
 from simulator.planner.whole_run import Work
 from simulator.scenario.plan_section import LimitSection, Objective
 
-_NAMED = {"usd": "cost", "hours": "time", "gpu_hours": "GPU hours", "balanced": "hours x cost"}
+NAMED: Mapping[Objective, str] = {
+    "usd": "cost",
+    "hours": "time",
+    "gpu_hours": "GPU hours",
+    "balanced": "hours x cost",
+}
 SURE = 0.05
 """Whoever wins in a smaller share of the draws does not change places."""
 
@@ -104,7 +109,7 @@ def recommendation(
 def _rivals(rivals: Sequence[Rival], objective: Objective) -> str:
     if not rivals:
         return "No other choice was near."
-    aim = _NAMED[objective]
+    aim = NAMED[objective]
     near = [rival for rival in rivals if rival.wins is not None and rival.wins > SURE]
     if not near:
         first = rivals[0]

@@ -19,7 +19,7 @@ _WIDTH_PX = 1000
 _LABEL_PX = 15
 _LETTER_PX = 6.6
 _DOT_PX = 6.0
-_LONGEST_LABEL = 34
+_LONGEST_LABEL = 44
 _SHORT = 18  # letters that a phone has room for
 _FEW = 5
 """So many points, and all of them have their names."""

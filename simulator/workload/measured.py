@@ -58,7 +58,8 @@ class MeasuredTurns:
     @classmethod
     def of(cls, made: Trajectory) -> MeasuredTurns:
         """Of what a rollout did."""
-        return cls(tuple(map(tuple, made.turns)), made.ending, made.boot_s, made.reward_s)
+        turns = tuple((each[0], each[1], each[2]) for each in made.turns)
+        return cls(turns, made.ending, made.boot_s, made.reward_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +131,9 @@ class MeasuredGroups:
 
     def _of(self, rows: list[int]) -> MeasuredGroups:
         """The groups of these numbers."""
-        columns = (tuple(getattr(self, key)[i] for i in rows) for key in _COLUMNS)
+        columns = {key: tuple(getattr(self, key)[i] for i in rows) for key in _COLUMNS}
         turned = None if self.turned is None else tuple(self.turned[i] for i in rows)
-        return MeasuredGroups(*columns, self.max_new_tokens, turned)
+        return replace(self, **columns, turned=turned)
 
     def _rows(self) -> list[tuple[Any, ...]]:
         """One row a group. Raises ScenarioError where the columns do not make any."""

@@ -37,6 +37,7 @@ class RecordedWorkload:
         environments: EnvironmentSpec = UNLIMITED,
     ) -> None:
         self.max_new_tokens = max_new_tokens
+        self.warnings: tuple[str, ...] = ()
         self.turned = (
             recorded_trajectories(stays, calls, environments)
             if calls is not None and len(calls)

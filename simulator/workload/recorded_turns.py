@@ -79,9 +79,9 @@ def recorded_trajectories(
         row = _Row(turn, tokens, observed, ENDINGS[ending], bool(finished), end_s, prompt, reward)
         rows.setdefault((group, attempt, index), []).append(row)
     asked: dict[Name, list[_Call]] = {}
-    columns = ("group", "attempt", "index", "turn", "kind", "ended", "asked_s", "start_s", "end_s")
+    of_calls = (*columns[:4], "kind", "ended", "asked_s", "start_s", "end_s")
     for group, attempt, index, turn, kind, ended, asked_s, start_s, end_s in zip(
-        *(calls[name].tolist() for name in columns), strict=True
+        *(calls[name].tolist() for name in of_calls), strict=True
     ):
         call = _Call(turn, CALL_KINDS[kind], CALL_ENDS[ended], end_s - start_s, asked_s, end_s)
         asked.setdefault((group, attempt, index), []).append(call)

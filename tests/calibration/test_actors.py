@@ -102,6 +102,16 @@ def test_without_a_probe_nobody_is_slower(runs: list[Path], tmp_path: Path) -> N
     assert calibrate(runs, old).cost.actors == actors
 
 
+def test_a_probe_may_say_nothing_else(runs: list[Path], fitted: Fitted, tmp_path: Path) -> None:
+    probe = write_probe(tmp_path / "p.json", runs[0], beside=rounds(), updates=[], bursts=[])
+    found = calibrate(runs, probe)
+    assert found.cost.actors == fitted.cost.actors
+    assert found.cost.iteration == calibrate(runs).cost.iteration
+    probe = write_probe(tmp_path / "p.json", runs[0], beside=rounds(), updates=[])
+    with pytest.raises(ScenarioError, match="fewer than 5 updates"):
+        calibrate(runs, probe)
+
+
 def test_a_run_of_one_process_says_nothing_of_actors(tmp_path: Path) -> None:
     assert calibrate([write_world(tmp_path / "run", seed=3)]).cost.actors is None
 
@@ -139,13 +149,16 @@ def overlapping(run: Path) -> Path:
 
 
 def test_a_pulse_beside_a_replica_is_no_slower_machine(runs: list[Path], tmp_path: Path) -> None:
-    """Of an overlapping run, the pulses are longer for what works beside them; the short ones say
-    nothing."""
+    """Of a run whose replica works through the syncs, and so is compared with nothing, the pulses
+    are longer for what works beside them; the short ones say nothing."""
     tempo = Tempo(PULSE["short_s"], PULSE["long_s"], of_actors=True, beside=BESIDE["long"])
     run = write_actors(tmp_path / "run", seed=5)
     write_pulses(run, 3.0, BESIDE["long"])
     alone = tempo.of(RunFolder.open(run))
-    beside = tempo.of(RunFolder.open(overlapping(run)))
+    arrivals = pd.read_csv(run / "arrivals.csv")
+    arrivals["end_s"] = arrivals["loaded_s"]
+    arrivals.to_csv(run / "arrivals.csv", index=False)
+    beside = tempo.of(RunFolder.open(run))
     assert alone is not None
     assert beside is not None
     assert np.median(alone, axis=0) == pytest.approx([1.25, 1.25], rel=0.05)

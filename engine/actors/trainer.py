@@ -189,6 +189,10 @@ class TrainerActor:
         with _others_there():
             return self._mine.pulse()
 
+    def beat(self, pause_s: float) -> None:
+        """A sign of life, after a pause: asked for without one, it would keep both sides busy."""
+        time.sleep(pause_s)
+
     def clock(self) -> float:
         """This process's clock, seconds."""
         return time.perf_counter()

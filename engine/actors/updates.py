@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.actors.fleet import MOST_LOSSES, START_S, Recipe, clock_offset
+from engine.actors.fleet import MOST_LOSSES, POLL_S, START_S, Recipe, clock_offset
 from engine.actors.machine import machine_name, versions
 from engine.actors.ranks import Call, TrainerRanks
 from engine.actors.trainer import (
@@ -123,7 +123,9 @@ class Updates:
         if self._starting:
             return self._ranks.started.waiting
         if self._beat is None:
-            self._beat, self._asked_s = self._ranks.call("clock", lane="watch"), time.perf_counter()
+            pause_s = min(POLL_S, self._heartbeat_s / 4)
+            self._beat = self._ranks.call("beat", pause_s, lane="watch")
+            self._asked_s = time.perf_counter()
         calls = [call for call in (self._done, self._beat, self._pulse) if call is not None]
         sends = [ref for refs in self._sends.values() for ref in refs]
         return [*(ref for call in calls for ref in call.waiting), *sends]

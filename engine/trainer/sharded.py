@@ -164,10 +164,11 @@ class Sharded(Joined):
             self._model.set_requires_gradient_sync(False)
 
     def drop(self) -> None:
-        """Forgets gradients that were not reduced."""
+        """Forgets gradients that were not reduced, and what a pass left that did not come to its
+        end."""
         for parameter in self._whole:
             parameter.grad = None
-        self.scatter()
+        self._model.reset_iter_state()
 
     def _nothing(self) -> torch.Tensor:
         """A forward pass of the whole model on one token, without its randomness."""

@@ -122,6 +122,34 @@ def stumble(case: Case, bad: int) -> tuple[str, str, bool]:
     return kind, said, all(torch.equal(a[name], b[name]) for name in a)
 
 
+def tear(case: Case, where: str) -> tuple[str, float]:
+    """An update in which the last rank fails within a layer, forward or backward: what was raised,
+    and how far the next one is from what it would have been."""
+    model, trainer = make(case, True)
+    _, twin = make(case, True)
+    groups = groups_of(case.steps[0][0], 0)
+    layer = model.model.layers[0]
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no memory left")
+
+    handles = []
+    if trainer._ranks.number == trainer._ranks.count - 1:
+        name = "forward_pre" if where == "forward" else "full_backward"
+        handles.append(getattr(layer.mlp, f"register_{name}_hook")(fail))
+    said = ""
+    try:
+        trainer.step(groups, shared_prefix=case.shared, version=0)
+    except RunError as error:
+        said = str(error)
+    for handle in handles:
+        handle.remove()
+    for one in (trainer, twin):
+        one.step(groups, shared_prefix=case.shared, version=0)
+    a, b = trainer.weights(), twin.weights()
+    return said, max((float((a[name] - b[name]).abs().max()) for name in a), default=0.0)
+
+
 def overflow(case: Case) -> str:
     """A gradient that is not finite, in one rank alone."""
     model, trainer = make(case, True)

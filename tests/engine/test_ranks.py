@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from rank_cases import Case, Found, looks, lose, overflow, stumble, train  # noqa: E402
+from rank_cases import Case, Found, looks, lose, overflow, stumble, tear, train  # noqa: E402
 from rank_processes import RankProcesses  # noqa: E402
 
 from engine.edges import TrainerState  # noqa: E402
@@ -161,6 +161,14 @@ def test_what_fails_in_one_rank_fails_in_all(ranks: RankProcesses, shared: bool,
     assert len(set(said)) == 1
     assert "is nan" in said[0]
     assert all(untouched)
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_pass_that_is_torn_leaves_nothing(ranks: RankProcesses, shared: bool, where: str) -> None:
+    case = Case([STEP], shared=shared, config=TrainerConfig(learning_rate=1e-2))
+    found = ranks.run(2, tear, case, where)
+    assert found == [("RuntimeError: no memory left", 0.0)] * 2
 
 
 def test_a_gradient_that_is_not_finite_in_one_rank_stops_all(ranks: RankProcesses) -> None:

@@ -9,7 +9,7 @@ DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
   --policy 'pods(keep=4)' --policy prefix_reuse \
   --policy 'all together = april(over_sampling=2)+sagc+pods(keep=4)+prefix_reuse'
 
-.PHONY: demo demo-engine test test-core laws check bench published measure notebook clean
+.PHONY: demo demo-engine demo-overlap test test-core laws check bench published measure notebook clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -29,6 +29,9 @@ demo: $(VENV)/.installed  ## The main job: compare the policies for Qwen3-8B on 
 
 demo-engine: $(ENGINE)/.installed  ## The same loop on real vLLM and torch, on two cores
 	$(ENGINE)/bin/rollcast run examples/engine.yaml --set steps=40 --out demo-engine --force
+
+demo-overlap: $(ENGINE)/.installed  ## Rollout beside training, on two cores, and what was forecast
+	$(ENGINE)/bin/python -m benchmarks.overlap --out demo-overlap
 
 test: $(ENGINE)/.installed  ## All tests, those with real vLLM and torch included
 	OMP_NUM_THREADS=1 $(ENGINE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -61,4 +64,4 @@ notebook: $(VENV)/.installed  ## Runs the notebook again and keeps its pictures
 	$(VENV)/bin/jupyter execute --inplace notebooks/calibrate_and_confirm.ipynb
 
 clean:
-	rm -rf $(VENV) $(ENGINE) demo demo-engine .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(ENGINE) demo demo-engine demo-overlap .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -151,12 +151,12 @@ def page(found: dict[str, Any]) -> str:
     shares = []
     for name in POLICIES:
         if name in covered:
-            cells = [covered[name][each] for each in LENGTHS]
-            shares += [each["held"] for each in cells]
-            said = (f"{each['held']:.0%} ({each['off']:.0%})" for each in cells)
+            cells = [covered[name].get(each) for each in LENGTHS]
+            shares += [each["held"] for each in cells if each]
+            said = (f"{each['held']:.0%} ({each['off']:.0%})" if each else "" for each in cells)
             lines.append(f"| {name} | {' | '.join(said)} |")
     if shares:
-        seeds = {each["seeds"] for cells in covered.values() for each in cells.values()}
+        seeds = {each["seeds"] for found in covered.values() for each in found.values()}
         lines += ["", f"{np.mean(shares):.0%} of them all do, of {max(seeds):.0f} seeds each."]
     return "\n".join(lines).replace("%", " %").replace("  %", " %") + "\n"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -51,6 +51,12 @@ class Fitted:
     def groups(self) -> MeasuredGroups:
         """Its measured groups. Raises ScenarioError for what are none."""
         return MeasuredGroups.from_mapping(self.content["groups"], self.name)
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """``environment`` of the scenario of its runs; empty where they had none."""
+        found = self.content["provenance"].get("environment")
+        return found if isinstance(found, Mapping) else {}
 
     def pulses(self, run: RunFolder) -> FloatArray | None:
         """The pulse around each step of ``run`` over the one that the costs are stated at, short
@@ -189,9 +195,14 @@ def _described(
 
 
 def _responses(found: responses.Responses) -> dict[str, Any]:
-    of_lengths = responses.lengths(found)
+    of_turns = None
+    if found.turned is None:
+        of_lengths = responses.lengths(found)
+    else:
+        of_lengths, of_turns = responses.turn_lengths(found, found.turned)
     return {
         "lengths": of_lengths,
+        "turns": of_turns,
         "rewards": responses.rewards(found, of_lengths["lengths"]),
         "prompt_tokens": responses.prompts(found),
         "groups": measured_groups.measured(found).to_mapping(),
@@ -211,7 +222,7 @@ def _covered(
     names = ("rollouts", "context_tokens", "prefill_tokens")
     ranges = {n: np.concatenate([each.counts[n] for each in measured]) for n in names}
     ranges["train_tokens"] = np.concatenate([each.computed for each in trained])
-    ranges["rollout_tokens"] = found.prompt_tokens + found.tokens
+    ranges["rollout_tokens"] = found.contexts
     return {name: [int(values.min()), int(values.max())] for name, values in ranges.items()}
 
 
@@ -270,6 +281,7 @@ def _provenance(runs: Sequence[RunFolder]) -> dict[str, Any]:
         "fitted_on": date.today().isoformat(),
         "measured_on": sorted({str(run.provenance.get("date")) for run in runs}),
         "engine": runs[0].scenario.get("engine"),
+        "environment": runs[0].scenario.get("environment"),
         "runs": [
             {"name": run.name, "policy": run.policy, "seed": run.seed,
              "steps": len(run.steps["step"]), "makespan_s": run.summary.get("makespan_s")}

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibration.curvature import standard_errors
 from simulator.workload.lengths import LengthModel
 
 FloatArray = NDArray[np.float64]
@@ -268,23 +269,9 @@ def _standard_errors(
 ) -> dict[str, float]:
     """Standard errors of the parameters inside their bounds, median_tokens' being that of mu."""
     names = ("median_tokens", "between_sd", "within_sd", "runaway")
-    at = np.array(parameters)
     smallest = (-math.inf, 2 * _SMALLEST_SD, 2 * _SMALLEST_SD, 1e-4 * observed.capped_share)
-    free = [i for i in range(4) if at[i] > smallest[i]]
-    steps = np.array([1e-3, 1e-3 * at[1], 1e-3 * at[2], 1e-2 * at[3]])
-
-    def moved(*shifts: tuple[int, float]) -> float:
-        theta = at.copy()
-        for i, sign in shifts:
-            theta[i] += sign * steps[i]
-        return _negative_log_likelihood(observed, *(float(value) for value in theta))
-
-    hessian = np.empty((len(free), len(free)))
-    for row, i in enumerate(free):
-        for column, j in enumerate(free):
-            hessian[row, column] = (
-                moved((i, 1), (j, 1)) - moved((i, 1), (j, -1))
-                - moved((i, -1), (j, 1)) + moved((i, -1), (j, -1))
-            ) / (4.0 * steps[i] * steps[j])  # fmt: skip
-    variances = np.diag(np.linalg.pinv(hessian))
-    return {names[i]: math.sqrt(v) for i, v in zip(free, variances, strict=True) if v > 0.0}
+    free = [i for i in range(4) if parameters[i] > smallest[i]]
+    _, between_sd, within_sd, runaway = parameters
+    steps = (1e-3, 1e-3 * between_sd, 1e-3 * within_sd, 1e-2 * runaway)
+    errors = standard_errors(partial(_negative_log_likelihood, observed), parameters, steps, free)
+    return {names[i]: error for i, error in errors.items()}

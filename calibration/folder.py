@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import ScenarioError
-from simulator.options import A_MAPPING, Between, wrong
+from simulator.options import A_MAPPING, Between, read, wrong
 from simulator.options import Number as Option
 from simulator.results import schema
 from simulator.results.read import place, read_document, read_lines, read_table
 from simulator.results.shapes import LARGEST_TOKENS
-from simulator.rollout import ENDINGS
-from simulator.spans import Stays
+from simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
+from simulator.spans import Calls, Stays
+from simulator.workload.environment import EnvironmentSection, environment_spec
+from simulator.workload.recorded_turns import Name, RecordedTrajectory, recorded_trajectories
 
 Table = dict[str, NDArray[Any]]
 
@@ -130,10 +132,33 @@ class RunFolder:
         for column in ("step", "trained_step"):
             self._check_steps(schema.ROLLOUTS, table, column)
         self._check_steps(schema.ROLLOUTS, table, "version", most=len(self.steps["step"]))
-        if (table["total_tokens"] > self.cap).any():
+        sampled = "new_tokens" if self._has(schema.ENVIRONMENTS) else "total_tokens"
+        if (table[sampled] > self.cap).any():
             said = f"holds a response of more than workload.max_new_tokens, {self.cap}"
             raise self._wrong(schema.ROLLOUTS, said)
         return table
+
+    @cached_property
+    def environments(self) -> Table | None:
+        """environments.csv by column; None for a run whose rollouts have one turn."""
+        if not self._has(schema.ENVIRONMENTS):
+            return None
+        table = read_table(self.path, schema.ENVIRONMENTS, FIELD)
+        self._check_steps(schema.ENVIRONMENTS, table, "step")
+        for column, known in (("kind", CALL_KINDS), ("ended", CALL_ENDS)):
+            for row, word in enumerate(table[column].tolist()):
+                if word not in known:
+                    said = f"line {row + 2}, column {column!r}: {word!r} is none of "
+                    raise self._wrong(schema.ENVIRONMENTS, said + ", ".join(known))
+        return table
+
+    @cached_property
+    def environment(self) -> EnvironmentSection:
+        """The scenario's ``environment``, as it is where it says nothing."""
+        try:
+            return read(EnvironmentSection, self.section("environment"), "environment")
+        except ScenarioError as error:
+            raise self.bad_scenario(error) from None
 
     @cached_property
     def iterations(self) -> Table:
@@ -223,6 +248,25 @@ class RunFolder:
         stays = Stays()
         stays.__setstate__(data)
         return stays
+
+    def calls(self) -> Calls | None:
+        """The table of calls; None for a run that has none."""
+        table = self.environments
+        if table is None:
+            return None
+        columns = dict(table)
+        columns["kind"] = np.array([CALL_KINDS.index(word) for word in table["kind"].tolist()])
+        columns["ended"] = np.array([CALL_ENDS.index(word) for word in table["ended"].tolist()])
+        calls = Calls()
+        calls.extend(zip(*(columns[name].tolist() for name in calls.columns), strict=True))
+        return calls
+
+    def turned(self) -> dict[Name, RecordedTrajectory] | None:
+        """What its rollouts did turn by turn; None for a run of rollouts of one turn."""
+        calls = self.calls()
+        if calls is None or not len(calls):
+            return None
+        return recorded_trajectories(self.stays(), calls, environment_spec(self.environment, None))
 
     def _has(self, file: schema.File) -> bool:
         return place(self.path, file.name).exists()

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from calibration.away import Idle
 from calibration.calibrate import Fitted, run_levels
 from calibration.folder import SAME, RunFolder
 from calibration.robust import FloatArray
@@ -29,15 +30,19 @@ from calibration.tempo import by_phase
 from simulator.chance import Drawn
 from simulator.costs.fitted import FittedCost
 from simulator.loop import run as run_loop
+from simulator.options import read
 from simulator.scenario.file import RawScenario
 from simulator.scenario.scenario import Scenario, build_scenario
 from simulator.spans import Run
 from simulator.studies.bootstrap import block_rows
 from simulator.studies.interval import ends
-from simulator.workload.build import Workload
-from simulator.workload.draws import GroupDraw
-from simulator.workload.measured import ResampledWorkload
+from simulator.workload.build import Workload, longest_context
+from simulator.workload.draws import GroupDraw, Trajectory
+from simulator.workload.environment import EnvironmentSection, environment_spec
+from simulator.workload.measured import ResampledWorkload, TurnRules
 from simulator.workload.recorded import RecordedWorkload
+from simulator.workload.recorded_turns import RecordedTrajectory, continued
+from simulator.workload.turns import MAX_TURNS, Caps, Patience, trajectory
 
 Mode = Literal["replay", "predict"]
 METRICS = ("step_s", "rollout_s", "train_s", "tokens_per_s", "bubble", "staleness")
@@ -91,6 +96,7 @@ class MeasuredWorkload:
     ) -> None:
         self.max_new_tokens = measured.max_new_tokens
         self.max_prompt_tokens = max(measured.max_prompt_tokens, model.max_prompt_tokens)
+        self.max_context_tokens = max(longest_context(measured), longest_context(model))
         self.unmeasured = 0
         self.warnings: tuple[str, ...] = ()
         self._measured, self._model, self._finished = measured, model, finished
@@ -110,6 +116,7 @@ class MeasuredWorkload:
             return self._measured.draw(group, size, attempt, version, prompt, visit)
         drawn = self._model.draw(group, size, attempt, version, prompt, visit)
         tokens, rewards = list(drawn.new_tokens), list(drawn.rewards)
+        prompt_tokens = drawn.prompt_tokens
         launched = known.index(None) if None in known else size
         if launched:
             found = self._measured.draw(group, launched, attempt, version, prompt, visit)
@@ -118,9 +125,34 @@ class MeasuredWorkload:
                     tokens[index], rewards[index] = found.new_tokens[index], found.rewards[index]
                 else:
                     tokens[index] = max(tokens[index], found.new_tokens[index])
-            drawn = found
+            prompt_tokens = found.prompt_tokens
         self.unmeasured += size - sum(map(bool, known))
-        return GroupDraw(drawn.prompt_tokens, tuple(tokens), tuple(rewards))
+        turned = self._turned(group, attempt, size, drawn)
+        if turned is not None:
+            tokens = [made.new_tokens for made in turned]
+        return GroupDraw(prompt_tokens, tuple(tokens), tuple(rewards), None, turned)
+
+    def _turned(
+        self, group: int, attempt: int, size: int, drawn: GroupDraw
+    ) -> list[Trajectory] | None:
+        """Of rollouts with turns, what each had, and goes on with where it was stopped."""
+        measured = self._measured.turned
+        if measured is None or drawn.trajectories is None:
+            return None
+        known = [measured.get((group, attempt, index)) for index in range(size)]
+        return [
+            made if own is None else self._capped(own, continued(own, made))
+            for own, made in zip(known, drawn.trajectories, strict=True)
+        ]
+
+    def _capped(self, own: RecordedTrajectory, made: Trajectory) -> Trajectory:
+        """A rollout that went on longer than any of run and model has no room for that."""
+        if own.cut is None:
+            return made
+        caps = Caps(self.max_new_tokens, self.max_context_tokens)
+        rows = [(*turn, 1.0) for turn in made.turns]
+        found = trajectory(own.prompt_tokens, rows, made.ending, caps, Patience(), made.boot_s)
+        return replace(found, reward_s=made.reward_s)
 
 
 def forecast(
@@ -150,7 +182,8 @@ def forecast(
         known, priced = groups, cost
         if number:
             known, priced = groups.drawn(rng), cost.drawn(Drawn(rng))
-        resampled = ResampledWorkload(known, target.cap, seed + _SEED_STRIDE * (number + 1))
+        own_seed = seed + _SEED_STRIDE * (number + 1)
+        resampled = ResampledWorkload(known, target.cap, own_seed, _rules(fitted, target))
         replayed = _measured(target, resampled) if mode == "replay" else None
         workload = resampled if replayed is None else replayed
         if target.of_actors and moods is not None:  # where phases overlap, so do their levels
@@ -209,6 +242,12 @@ def _own_scenario(target: RunFolder) -> Scenario:
         "prompt_tokens": 1,
         "lengths": {"family": "lognormal", "median_tokens": 1, "between_sd": 0, "within_sd": 0},
     }
+    if target.turned() is not None:
+        data["workload"] |= {
+            "max_context_tokens": counts.get("max_context_tokens"),
+            "turns": {"family": "lognormal", "median": 1, "between_sd": 0, "within_sd": 0,
+                      "max_turns": 1, "observation_tokens": 0},
+        }  # fmt: skip
     data["cost"] = {"linear": {"iteration_s": 1.0, "per_rollout_s": 0.0, "per_context_token_s": 0.0,
                                "per_prefill_token_s": 0.0, "train_per_token_s": 0.0}}  # fmt: skip
     return build_scenario(RawScenario(data, name=target.name, folder=target.path))
@@ -218,7 +257,27 @@ def _measured(target: RunFolder, model: Workload) -> MeasuredWorkload:
     table = target.rollouts
     columns = (table[name].tolist() for name in ("group", "attempt", "index", "finished"))
     finished = {(g, a, i): bool(done) for g, a, i, done in zip(*columns, strict=True)}
-    return MeasuredWorkload(RecordedWorkload(target.stays(), target.cap), model, finished)
+    pools = environment_spec(target.environment, None)
+    recorded = RecordedWorkload(target.stays(), target.cap, 1, target.calls(), pools)
+    return MeasuredWorkload(recorded, model, finished)
+
+
+def _rules(fitted: Fitted, target: RunFolder) -> TurnRules:
+    """What becomes of measured rollouts with turns in the target: its caps and its patience, and
+    environments as much slower as the two runs' scenarios say that they are."""
+    turns = target.section("workload", "turns")
+    context = target.section("workload").get("max_context_tokens")
+    rules = TurnRules.of(target.cap, context, target.environment)
+    slower = _stated_s(target.section("environment")) / _stated_s(fitted.environment)
+    return replace(rules, max_turns=turns.get("max_turns") or MAX_TURNS, slower=slower)
+
+
+def _stated_s(environment: Mapping[str, Any]) -> float:
+    """The median seconds of an answer that a scenario states; 1 where it states none."""
+    if environment.get("turn_s") is None:
+        return 1.0
+    model = read(EnvironmentSection, environment, "environment").answers
+    return model.median_s or 1.0
 
 
 def _simulate(scenario: Scenario) -> tuple[Run, list[str]]:
@@ -266,12 +325,26 @@ def _by_step(result: Run) -> dict[str, FloatArray]:
     }
     behind = [sum(age * n for age, n in record.staleness.items()) for record in steps]
     total = [max(sum(record.staleness.values()), 1) for record in steps]
-    return _derived(
+    found = _derived(
         times,
         np.array([record.sync_s for record in steps]),
         np.array([record.generated_tokens for record in steps]),
         np.array(behind) / np.array(total),
     )
+    return {**found, "away": _away(result)}
+
+
+def _away(result: Run) -> FloatArray:
+    """The share of each step's rollout phase in which no rollout was with a replica, shape
+    (steps,)."""
+    steps = result.steps
+    if not len(result.calls):
+        return np.zeros(len(steps))
+    columns = ("replica", "submitted_s", "end_s")
+    idle = Idle.of({name: result.stays[name] for name in columns})
+    start, end = (np.array([getattr(record, name) for record in steps])
+                  for name in ("rollout_start_s", "rollout_end_s"))  # fmt: skip
+    return np.asarray(np.clip(idle.between(start, end) / np.maximum(end - start, 1e-12), 0.0, 1.0))
 
 
 def _derived(
@@ -329,8 +402,11 @@ def _further_level(levels: FloatArray, rng: np.random.Generator) -> FloatArray:
 
 def _slowed(metrics: dict[str, FloatArray], ratios: FloatArray) -> dict[str, FloatArray]:
     """The metrics with rollout, update and rest so many times as long; shape (steps, 3). A step
-    in which rollout and update overlap is as much longer as both together."""
+    in which rollout and update overlap is as much longer as both together. Time in which all
+    rollouts are in their environments is the environments' own."""
     rollout, train, rest = ratios.T
+    away = metrics["away"]
+    rollout = away + (1.0 - away) * rollout
     rollout_s, train_s = metrics["rollout_s"] * rollout, metrics["train_s"] * train
     both_s = metrics["rollout_s"] + metrics["train_s"]
     other_s = (metrics["step_s"] - both_s) * rest
@@ -344,4 +420,5 @@ def _slowed(metrics: dict[str, FloatArray], ratios: FloatArray) -> dict[str, Flo
         "tokens_per_s": metrics["tokens_per_s"] / rollout,
         "bubble": idle_s / np.maximum(step_s, 1e-12),
         "staleness": metrics["staleness"],
+        "away": away,
     }

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from calibration.responses import Responses
 from calibration.robust import FloatArray
-from simulator.workload.measured import MeasuredGroups
+from simulator.workload.draws import Trajectory
+from simulator.workload.measured import MeasuredGroups, MeasuredTurns
+from simulator.workload.recorded_turns import continued
 
 MOST_GROUPS = 6000
+MOST_TURNS = 200_000
 _DONORS = 20
 
 
@@ -20,24 +25,36 @@ def measured(found: Responses) -> MeasuredGroups:
     it got, from one of the groups nearest to its own in mean log length (hot-deck imputation;
     Andridge and Little, Int. Stat. Rev. 78, 2010); where none is, it runs to the cap. Groups in
     which nothing finished are left out, as they say nothing of rewards. Of more than
-    ``MOST_GROUPS`` groups as many are kept, evenly over the run.
+    ``MOST_GROUPS`` groups as many are kept, evenly over the run. A rollout of several turns keeps
+    those that it had, and goes on as the other did.
     """
     rng = np.random.default_rng(0)
     tokens, rewards = found.tokens.copy(), found.reward.copy()
     graded = found.finished & np.isfinite(found.reward)
     means = _mean_logs(found, graded)
     logs = means[found.group]
-    for i in np.flatnonzero(~graded & np.isfinite(logs)):
-        able = np.flatnonzero(graded & (tokens > found.tokens[i]))
+    turned = None if found.turned is None else [own.trajectory for own in found.turned.rollouts]
+    for i in np.flatnonzero(~graded & np.isfinite(logs)).tolist():
+        able = np.flatnonzero(graded & _further(found, turned, i))
         if len(able):
             nearest = able[np.argsort(np.abs(logs[able] - logs[i]), kind="stable")[:_DONORS]]
             donor = int(rng.choice(nearest))
             tokens[i], rewards[i] = found.tokens[donor], found.reward[donor]
+            if found.turned is not None and turned is not None:
+                turned[i] = continued(found.turned.rollouts[i], turned[donor])
+                tokens[i] = turned[i].new_tokens
+        elif found.turned is not None and turned is not None:
+            turned[i] = continued(found.turned.rollouts[i], turned[i])
+            tokens[i], rewards[i] = turned[i].new_tokens, 0.0
         else:
             tokens[i], rewards[i] = found.cap, 0.0
     owners = np.flatnonzero(np.isfinite(means))
-    if len(owners) > MOST_GROUPS:
-        owners = owners[np.linspace(0, len(owners) - 1, MOST_GROUPS).round().astype(int)]
+    most = MOST_GROUPS
+    if turned is not None:
+        turns = sum(len(made.turns) for made in turned)
+        most = min(most, max(1, len(owners) * MOST_TURNS // max(turns, 1)))
+    if len(owners) > most:
+        owners = owners[np.linspace(0, len(owners) - 1, most).round().astype(int)]
     order = np.argsort(found.group, kind="stable")
     starts = np.searchsorted(found.group[order], np.arange(found.groups + 1))
     rows = [order[starts[owner] : starts[owner + 1]] for owner in owners.tolist()]
@@ -48,7 +65,19 @@ def measured(found: Responses) -> MeasuredGroups:
         tuple(tuple(tokens[row].astype(np.int64).tolist()) for row in rows),
         tuple(tuple(rewards[row].tolist()) for row in rows),
         found.cap,
+        None
+        if turned is None
+        else tuple(tuple(MeasuredTurns.of(turned[i]) for i in row.tolist()) for row in rows),
     )
+
+
+def _further(found: Responses, turned: Sequence[Trajectory] | None, i: int) -> NDArray[np.bool_]:
+    """Which rollouts came further than one: in tokens, and in turns if there are any."""
+    longer = np.asarray(found.tokens > found.tokens[i])
+    if turned is None:
+        return longer
+    turns = np.array([len(made.turns) for made in turned])
+    return np.asarray((turns > turns[i]) | ((turns == turns[i]) & longer))
 
 
 def _mean_logs(found: Responses, graded: NDArray[np.bool_]) -> FloatArray:

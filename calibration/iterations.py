@@ -2,7 +2,8 @@
 
 An iteration lasts until the next one begins, and the first of a step from the step's first submit:
 so queueing requests, grading what finished and the engine's own bookkeeping are in its time, and
-the iterations of a step add up to its rollout time. Times are at the machine's reference pulse
+the iterations of a step add up to its rollout time, but for what all rollouts spent away with their
+environments. Times are at the machine's reference pulse
 (`calibration.tempo`). The fit gives the typical iteration; a busy machine is slower than that now
 and then, and what this comes to over a step is its *ratio*: rollout time measured over rollout time
 fitted. The costs are those of the median step.
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from calibration.away import Idle
 from calibration.folder import RunFolder
 from calibration.robust import (
     SELECTION_ROWS,
@@ -136,7 +138,10 @@ def collect(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> Samples:
         end = np.where(last, steps["rollout_end_s"][step], np.concatenate((start[1:], [0.0])))
         for name in COUNTS:
             counts[name].append(table[name][inside].astype(float))
-        seconds.append(np.maximum(end - begin, 1e-9) / pulse[step, 0])
+        taken = end - begin
+        if run.environments is not None:
+            taken -= Idle.of(run.rollouts).between(begin, end)
+        seconds.append(np.maximum(taken, 1e-9) / pulse[step, 0])
         _, dense = np.unique(step, return_inverse=True)
         owner.append(dense + before)
         before += int(dense.max()) + 1

@@ -15,10 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from calibration import turns
 from calibration.fit_lengths import fit_owned
-from calibration.folder import RunFolder
+from calibration.folder import RunFolder, Table
 from calibration.robust import FloatArray
+from calibration.turns import Turned
 from simulator.errors import ScenarioError
+from simulator.rollout import CUT, FAILED
+from simulator.workload.recorded_turns import RecordedTrajectory, context_tokens
 
 MIN_GROUPS = 20
 _RESAMPLES = 200
@@ -31,7 +35,8 @@ _LEAST_VARIANCE = 1e-9  # of log lengths: all are alike
 class Responses:
     """Rollouts of several runs, each once, as it last was. Arrays have shape (rollouts,).
 
-    group: numbers groups of all runs through. launched: the version at its first token.
+    group: numbers groups of all runs through. launched: the version at its first token. turned:
+    what each did turn by turn, of runs with turns, in which ``capped`` are those that failed too.
     """
 
     group: np.ndarray[Any, np.dtype[np.int64]]
@@ -42,11 +47,20 @@ class Responses:
     reward: FloatArray
     launched: FloatArray
     cap: int
+    turned: Turned | None = None
 
     @property
     def groups(self) -> int:
         """Groups in all."""
         return int(self.group.max()) + 1 if len(self.group) else 0
+
+    @property
+    def contexts(self) -> FloatArray:
+        """Tokens of prompt, responses and what environments said, shape (rollouts,)."""
+        if self.turned is None:
+            return self.prompt_tokens + self.tokens
+        made = [context_tokens(own.prompt_tokens, own.trajectory) for own in self.turned.rollouts]
+        return np.array(made, dtype=float)
 
 
 def collect(runs: Sequence[RunFolder]) -> Responses:
@@ -57,7 +71,9 @@ def collect(runs: Sequence[RunFolder]) -> Responses:
         raise ScenarioError(
             "RUN_DIR", f"the runs' max_new_tokens differ ({', '.join(map(str, sorted(caps)))})"
         )
+    turns.check_alike(runs)
     parts, before = [], 0
+    turned: list[RecordedTrajectory] = []
     for run in runs:
         table = run.rollouts
         keys = np.column_stack([table["group"], table["attempt"], table["index"]])
@@ -68,6 +84,9 @@ def collect(runs: Sequence[RunFolder]) -> Responses:
         ) = np.unique(keys[::-1], axis=0, return_index=True)
         last = len(keys) - 1 - from_end
         _, group = np.unique(table["group"][last], return_inverse=True)
+        of_run = run.turned()
+        if of_run is not None:
+            turned += [of_run[name] for name in map(tuple, keys[last].astype(int).tolist())]
         parts.append(
             np.column_stack(
                 [
@@ -75,7 +94,7 @@ def collect(runs: Sequence[RunFolder]) -> Responses:
                     table["total_tokens"][last],
                     table["prompt_tokens"][last],
                     table["finished"][last],
-                    table["truncated"][last],
+                    table["truncated"][last] if of_run is None else _cut_short(table, last),
                     table["reward"][last],
                     table["version"][first],
                 ]
@@ -84,8 +103,14 @@ def collect(runs: Sequence[RunFolder]) -> Responses:
         before += int(group.max()) + 1 if len(group) else 0
     group, tokens, prompt, finished, capped, reward, launched = np.vstack(parts).T
     [cap] = caps
-    found = Responses(group.astype(np.int64), tokens, prompt, finished > 0, capped > 0, reward,
-                      launched, cap)  # fmt: skip
+    numbers = group.astype(np.int64)
+    all_turned = None
+    if turned:
+        most = max(int(run.section("workload", "turns").get("max_turns") or 0) for run in runs)
+        longest = max(len(own.trajectory.turns) for own in turned)
+        all_turned = Turned(numbers, turned, runs[0].environment, most or longest)
+    found = Responses(numbers, tokens, prompt, finished > 0, capped > 0, reward,
+                      launched, cap, all_turned)  # fmt: skip
     if found.groups < MIN_GROUPS:
         raise ScenarioError(
             "RUN_DIR",
@@ -93,6 +118,43 @@ def collect(runs: Sequence[RunFolder]) -> Responses:
             f"least {MIN_GROUPS} are needed",
         )
     return found
+
+
+def _cut_short(table: Table, rows: Any) -> Any:
+    """Rollouts of several turns that a cap or their environment ended."""
+    return np.isin(table["ending"][rows], sorted(CUT | FAILED))
+
+
+def turn_lengths(found: Responses, turned: Turned) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `lengths` gives, of a turn's response, and ``turns`` of a fitted file."""
+    fit = turns.turn_lengths(turned)
+    errors = {{"median": "median_tokens"}.get(k, k): v for k, v in fit.standard_errors.items()}
+    errors.pop("sd", None)
+    of_lengths = {
+        "lengths": {
+            "family": "lognormal",
+            "median_tokens": fit.median,
+            "between_sd": fit.between_sd,
+            "within_sd": fit.within_sd,
+            "runaway": 0.0,
+            "drift_per_step": 0.0,
+        },
+        "standard_errors": errors,
+        **_counted(found),
+    }
+    return of_lengths, turns.sections(turned, fit)
+
+
+def _counted(found: Responses) -> dict[str, Any]:
+    finished = found.tokens[found.finished]
+    return {
+        "groups": found.groups,
+        "rollouts": len(found.tokens),
+        "capped": int(found.capped.sum()),
+        "unfinished": int((~found.finished).sum()),
+        "mean_version": float(found.launched.mean()),
+        "measured_tokens": {f"p{q}": float(np.quantile(finished, q / 100)) for q in (50, 90, 99)},
+    }
 
 
 def lengths(found: Responses) -> dict[str, Any]:
@@ -126,15 +188,10 @@ def lengths(found: Responses) -> dict[str, Any]:
             "drift_per_step": kept,
         },
         "standard_errors": errors,
+        **_counted(found),
         "groups": fit.groups,
         "rollouts": fit.rollouts,
-        "capped": int(found.capped.sum()),
-        "unfinished": int((~found.finished).sum()),
         "drift_measured": drift,
-        "mean_version": float(found.launched.mean()),
-        "measured_tokens": {
-            f"p{q}": float(np.quantile(found.tokens[found.finished], q / 100)) for q in (50, 90, 99)
-        },
     }
 
 
@@ -165,19 +222,19 @@ def rewards(found: Responses, fitted_lengths: dict[str, Any]) -> dict[str, Any]:
     ended = graded & ~found.capped
     if binary and (np.bincount(found.group[ended]) > 1).sum() > 1:
         graded = ended  # what the cap cut short is wrong whatever it would have said
-    logs = np.log(found.tokens.clip(1) - 0.5) - fitted_lengths["drift_per_step"] * found.launched
+    tokens = found.tokens.clip(1) if found.turned is None else found.turned.mean_turn_tokens + 0.5
+    logs = np.log(tokens - 0.5) - fitted_lengths["drift_per_step"] * found.launched
     moments = _group_moments(found.group[graded], found.reward[graded], logs[graded])
     if (moments[:, 0] > 1).sum() < 2:
         raise ScenarioError("RUN_DIR", "too few groups have two graded rollouts to fit rewards")
     best = _reward_parameters(moments, binary, *spreads)
     rng = np.random.default_rng(0)
-    drawn = [
-        _reward_parameters(moments[rng.integers(len(moments), size=len(moments))], binary, *spreads)
-        for _ in range(_RESAMPLES)
-    ]
+    samples = (moments[rng.integers(len(moments), size=len(moments))] for _ in range(_RESAMPLES))
+    drawn = [_reward_parameters(each, binary, *spreads) for each in samples
+             if (each[:, 0] > 1).any()]  # fmt: skip
     errors = {name: float(np.std([draw[name] for draw in drawn])) for name in best}
     family = "beta_bernoulli" if binary else "normal"
-    if binary and found.capped.any():
+    if binary and found.capped.any() and found.turned is None:
         best["mean"] = _mean_if_let_end(overall, best, fitted_lengths, found.cap)
     return {
         "rewards": {"family": family, **best},

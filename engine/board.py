@@ -70,7 +70,7 @@ def _of_engine(iterations: Iterations, run: Run, first: int) -> list[dict[str, f
     step = np.searchsorted(ends, start_s, "left")  # begun when a step ended is the next one's
     columns = {name: iterations[name] for name in ("seconds", "rollouts", "waiting", "kv_blocks",
                                                    "preemptions")}  # fmt: skip
-    found = []
+    found: list[dict[str, float]] = []
     for number in range(first, len(ends)):
         mine = {name: values[step == number] for name, values in columns.items()}
         if not len(mine["seconds"]):

@@ -78,7 +78,7 @@ def run(
     from engine.config import build_run
     from engine.run import run_scenario
 
-    spec = build_run(raw)
+    spec = build_run(raw, elsewhere=ray not in (None, "local"))
     with _notes_shown(), _progress(spec.steps) as advance:
         real = run_scenario(
             spec, out, resume=resume, force=force, plot=not no_plot, on_step=advance, ray=ray

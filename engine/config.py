@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from engine.edges import Sampling
+from engine.environments.base import Environment
 from engine.hub import is_hub_name
 from engine.options import TaskSpec, TrainerConfig
+from engine.tasks.named import load_named
 from engine.vllm.environment import vllm_version
 from engine.world import SHAPE
 from simulator.errors import ScenarioError
@@ -19,11 +21,35 @@ from simulator.plan import Batch, Prompts, StepPlan
 from simulator.policies import check_policy, spell
 from simulator.policy import Chain
 from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import EngineSection, build_policies, overlapping, validate
-from simulator.scenario.sections import ClusterSection
+from simulator.scenario.scenario import (
+    EngineSection,
+    build_policies,
+    cluster_shape,
+    overlapping,
+    validate,
+)
+from simulator.scenario.sections import ClusterSection, ScenarioModel
+from simulator.workload.environment import EnvironmentSection
 from simulator.world import ClusterShape
 
 DTYPES = ("float32", "bfloat16")
+SHARED_MEMORY, OWN_MEMORY = 0.3, 0.9
+"""Of a GPU's memory, vLLM's part where the trainer shares the GPU, and where it does not."""
+
+
+@dataclass(frozen=True)
+class TurnSpec:
+    """What a scenario says of rollouts of several turns.
+
+    environment: what it says of those. make: makes one, of a task of one's own; None is the
+    built-in task's. max_turns, max_context_tokens: at which a rollout is ended; None is no cap but
+    the model's own context.
+    """
+
+    environment: EnvironmentSection
+    make: Callable[[], Environment] | None
+    max_turns: int | None
+    max_context_tokens: int | None
 
 
 @dataclass(frozen=True)
@@ -31,7 +57,7 @@ class RunSpec:
     """A checked scenario for the real engine.
 
     model: folder of a Hugging Face model, or its name on the hub; None is the built-in task's
-        warm-started one.
+        warm-started one. turns: of rollouts that have several; None where they have one.
     """
 
     name: str
@@ -49,6 +75,7 @@ class RunSpec:
     sampling: Sampling
     raw: RawScenario
     weights_folder: Path | None = None
+    turns: TurnSpec | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -58,28 +85,43 @@ class RunSpec:
 
     @property
     def shape(self) -> ClusterShape:
-        """Its replicas and trainer, of one device each."""
-        cluster = self.cluster
-        return ClusterShape(cluster.replicas, 1, 1, cluster.placement == "colocated")
+        """Its replicas, and its trainer, of one device a rank."""
+        return cluster_shape(self.cluster)
+
+    @property
+    def memory_share(self) -> float:
+        """Of each of its GPUs, what vLLM takes."""
+        said = self.engine.gpu_memory_utilization
+        if said is not None:
+            return said
+        return SHARED_MEMORY if self.shape.colocated else OWN_MEMORY
 
 
-def build_run(raw: RawScenario) -> RunSpec:
+def build_run(raw: RawScenario, elsewhere: bool = False) -> RunSpec:
     """Checks a scenario for the real engine; nothing is loaded or started.
 
-    Raises ScenarioError that names the key and its line, EngineError where vLLM is missing.
+    elsewhere: whether it will run on other machines, whose GPUs are not known here. Raises
+    ScenarioError that names the key and its line, EngineError where vLLM is missing.
     """
     try:
-        return _build(raw)
+        return _build(raw, elsewhere)
     except ScenarioError as error:
         raise raw.locate(error) from None
 
 
-def _build(raw: RawScenario) -> RunSpec:
+def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
     model = validate(raw.data)
     engine, counts = model.engine, model.workload
     _check_cluster(model.cluster)
+    if model.poll_s:
+        raise ScenarioError("poll_s", "is simulated alone: the loop of a real run is told at once "
+                            "what its rollouts have done; leave it out")  # fmt: skip
     batch = Batch(counts.batch_groups, counts.group_size)
-    plan = StepPlan(batch, prompts=Prompts(dataset=counts.prompts))
+    plan = StepPlan(
+        batch,
+        prompts=Prompts(dataset=counts.prompts),
+        failed="keep" if model.environment is None else model.environment.failed,
+    )
     policy = build_policies(model.policy, model.seed, raw.modules)
     said = check_policy(policy, plan)
     sampling = _sampling(engine.sampling)
@@ -94,9 +136,13 @@ def _build(raw: RawScenario) -> RunSpec:
     _check_streaming(policy.plan(plan, policy.init()), trainer)
     _check_engine(engine, counts.max_new_tokens)
     _check_devices(model.cluster, engine)
+    _check_device(engine.device)
+    if not elsewhere:
+        _check_here(engine.device, model.cluster)
     task = read(TaskSpec, engine.task or {}, TaskSpec.FIELD)
     if task.prompts is not None:
         task = replace(task, prompts=raw.folder / task.prompts)
+    turns = _turns(model, task, raw.modules)
     if engine.model is None and task.prompts is not None:
         raise ScenarioError("engine.model", "missing; a task of your own needs a model's folder")
     return RunSpec(
@@ -117,7 +163,40 @@ def _build(raw: RawScenario) -> RunSpec:
         sampling,
         raw,
         _weights_folder(engine.weights_folder, raw.folder),
+        turns,
         tuple(said),
+    )
+
+
+def _turns(model: ScenarioModel, task: TaskSpec, folder: Path | None) -> TurnSpec | None:
+    """What is said of rollouts of several turns; None where the task has one. folder: where the
+    module of its environment is looked for too."""
+    counts = model.workload
+    if not task.has_turns:
+        for field, section in (
+            ("workload.turns", counts.turns),
+            ("environment", model.environment),
+        ):
+            if section is not None:
+                raise ScenarioError(
+                    field,
+                    "is of rollouts of several turns, and those of engine.task have one; leave it "
+                    "out, or make the task calculator, or one with an environment of your own",
+                )
+        return None
+    if model.reward is not None:
+        raise ScenarioError(
+            "reward", "is the simulator's; a real run of several turns has its rewards at once"
+        )
+    make = None
+    if task.environment:
+        methods = ("reset", "step", "close")
+        make = load_named(task.environment, "engine.task.environment", methods, folder)
+    return TurnSpec(
+        model.environment or EnvironmentSection(),
+        make,
+        None if counts.turns is None else counts.turns.drawn.max_turns,
+        counts.max_context_tokens,
     )
 
 
@@ -148,16 +227,16 @@ def _weights_folder(named: str | None, folder: Path) -> Path | None:
 
 
 def _check_cluster(cluster: ClusterSection) -> None:
-    for key in ("tensor_parallel", "pipeline_parallel"):
-        if (count := getattr(cluster, key)) != 1:
-            message = f"is {count}; a replica of the real engine is one device, so make it 1"
-            raise ScenarioError(f"cluster.{key}", message)
-    trainer = cluster.replicas if cluster.trainer_gpus is None else cluster.trainer_gpus
-    if trainer != 1:
+    if cluster.pipeline_parallel != 1:
+        message = f"is {cluster.pipeline_parallel}; a real replica is one stage, so make it 1"
+        raise ScenarioError("cluster.pipeline_parallel", message)
+    if cluster.tensor_parallel != 1 and cluster.placement == "colocated":
         raise ScenarioError(
-            "cluster.trainer_gpus",
-            f"is {trainer}; the real trainer is one process on one device, so make it 1",
+            "cluster.tensor_parallel",
+            f"is {cluster.tensor_parallel}, but a replica that shares its devices with the trainer "
+            "is one device: make it 1, or cluster.placement: disaggregated",
         )
+    cluster_shape(cluster)  # refuses more ranks than the devices that they share
 
 
 def _check_streaming(plan: StepPlan, trainer: TrainerConfig) -> None:
@@ -174,7 +253,19 @@ def _check_streaming(plan: StepPlan, trainer: TrainerConfig) -> None:
 
 
 def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
-    """Several actors have a GPU each."""
+    """Several actors have a GPU each; one that sleeps shares it."""
+    if engine.sleep and not engine.device.startswith("cuda"):
+        message = (
+            f"is true, but engine.device is {engine.device}: only on a GPU there is memory to free"
+        )
+        raise ScenarioError("engine.sleep", message)
+    if engine.sleep and cluster.placement != "colocated":
+        raise ScenarioError(
+            "engine.sleep",
+            "is true, but no trainer shares the replica's GPU: leave it out, or make "
+            "cluster.placement colocated",
+        )
+    _check_wire(cluster, engine)
     alone = cluster.replicas == 1 and cluster.placement == "colocated"
     if alone or not engine.device.startswith("cuda"):
         return
@@ -189,6 +280,23 @@ def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
             "several replicas that share their GPUs with the trainer are not supported; make it "
             "disaggregated",
         )
+
+
+def _check_wire(cluster: ClusterSection, engine: EngineSection) -> None:
+    """NCCL goes from the trainer's one GPU to those of others."""
+    if engine.weights_by != "nccl":
+        return
+    why = None
+    if not engine.device.startswith("cuda"):
+        why = f"engine.device is {engine.device}, which NCCL does not reach"
+    elif cluster.placement == "colocated":
+        why = "a replica that shares the trainer's GPU needs no wire"
+    elif cluster_shape(cluster).trainer_gpus > 1:
+        why = "a trainer of several ranks puts its weights together in the store"
+    elif engine.weights_folder is not None:
+        why = "engine.weights_folder has them go through files"
+    if why is not None:
+        raise ScenarioError("engine.weights_by", f"is nccl, but {why}; make it store")
 
 
 def _check_engine(engine: EngineSection, max_new_tokens: int) -> None:
@@ -213,29 +321,43 @@ def _check_engine(engine: EngineSection, max_new_tokens: int) -> None:
         )
     if engine.dtype not in DTYPES:
         raise ScenarioError("engine.dtype", f"{engine.dtype!r} is not one of {', '.join(DTYPES)}")
-    _check_device(engine.device, on_cpu)
 
 
-def _check_device(name: str, on_cpu: bool) -> None:
-    """The device is the trainer's and the engine's. on_cpu: whether vLLM is built for CPUs."""
+def _check_device(name: str) -> None:
+    """The device is the trainer's and the engine's."""
     import torch
 
-    field = "engine.device"
     try:
-        device = torch.device(name)
+        kind = torch.device(name).type
     except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise ScenarioError(field, f"{name!r} is not cpu, cuda, or one of several such as cuda:1")
-    if device.type == "cpu" and not on_cpu:
-        raise ScenarioError(field, "is cpu, but the vLLM here is built for GPUs; make it cuda")
-    if device.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (device.index or 0) >= count:
-            seen = f"{count} GPU{'s' if count > 1 else ''}" if count else "no GPU"
-            raise ScenarioError(field, f"is {name}, but torch sees {seen} here; make it cpu")
-        if on_cpu:
-            raise ScenarioError(field, f"is {name}, but the vLLM here is built for CPUs")
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        message = f"{name!r} is not cpu, cuda, or one of several such as cuda:1"
+        raise ScenarioError("engine.device", message)
+
+
+def _check_here(name: str, cluster: ClusterSection) -> None:
+    """This machine has the devices, and a vLLM for them."""
+    import torch
+
+    field, device = "engine.device", torch.device(name)
+    _, on_cpu = vllm_version()
+    if device.type == "cpu":
+        if not on_cpu:
+            raise ScenarioError(field, "is cpu, but the vLLM here is built for GPUs; make it cuda")
+        return
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) >= count:
+        seen = f"{count} GPU{'s' if count > 1 else ''}" if count else "no GPU"
+        raise ScenarioError(field, f"is {name}, but torch sees {seen} here; make it cpu")
+    if on_cpu:
+        raise ScenarioError(field, f"is {name}, but the vLLM here is built for CPUs")
+    if (asked := cluster_shape(cluster).gpus) > count:
+        raise ScenarioError(
+            "cluster.replicas",
+            f"with tensor_parallel and trainer_gpus this takes {asked} GPUs, but torch sees "
+            f"{count} here; ask for fewer, or give --ray a cluster that has them",
+        )
 
 
 def trainer_config(

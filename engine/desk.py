@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.common import CommonTokens
-from engine.edges import Engine, EngineIteration, Response
+from engine.edges import Engine, EngineIteration, OnWire, Response
 from simulator.rollout import Key, Shared
 
 if TYPE_CHECKING:
@@ -75,11 +75,18 @@ class _Flight:
 
 
 class Desk:
-    """clock: what it stamps with, in seconds. Its methods raise EngineError as the engine's do."""
+    """clock: what it stamps with, in seconds. stays: whether a rollout is in flight still when this
+    has come of it; such are handed out first. Its methods raise EngineError as the engine's do."""
 
-    def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Callable[[], float],
+        stays: Callable[[Key, Response], bool] = lambda key, response: False,
+    ) -> None:
         self.engine = engine
         self._clock = clock
+        self._stays = stays
         self._flights: dict[str, _Flight] = {}
         self._common = CommonTokens()
 
@@ -120,7 +127,7 @@ class Desk:
             self._book(measured, start_s)
         return turn, self._land(responses)
 
-    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+    def load(self, weights: Mapping[str, Tensor] | OnWire, version: int) -> None:
         """Replaces the engine's weights, and forgets what it had cached under the old ones. What
         is in flight goes on with the keys and values that it has."""
         self.engine.load_weights(weights, version, keep_keys=True)
@@ -129,8 +136,11 @@ class Desk:
     def _land(self, responses: Iterable[Response]) -> list[Landed]:
         end_s = self._clock()
         left = [(self._flights.pop(response.request_id), response) for response in responses]
-        left.sort(key=lambda pair: pair[0].order.key)
+        left.sort(key=lambda pair: self._place(pair[0].order.key, pair[1]))
         return [self._landed(flight, response, end_s) for flight, response in left]
+
+    def _place(self, key: Key, response: Response) -> tuple[bool, Key]:
+        return not self._stays(key, response), key
 
     def _landed(self, flight: _Flight, response: Response, end_s: float) -> Landed:
         order = flight.order

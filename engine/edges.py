@@ -129,6 +129,17 @@ class Limits:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class OnWire:
+    """Weights that the trainer keeps until an engine that is connected to it takes them: which, and
+    of each tensor name, type (as torch calls it) and shape, in the order in which they come."""
+
+    number: int
+    names: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
 class Engine(Protocol):
     """Samples responses, one iteration of continuous batching at a time.
 
@@ -190,13 +201,13 @@ class Engine(Protocol):
 
     def load_weights(
         self,
-        weights: Mapping[str, Tensor],
+        weights: Mapping[str, Tensor] | OnWire,
         version: int | None = None,
         *,
         keep_keys: bool = False,
     ) -> None:
         """Replaces the weights, named as Hugging Face does, and forgets what it cached under the
-        old ones.
+        old ones. Those that are on a wire it takes from there, once it is connected.
 
         version: of the new weights; None is one more than before. Rollouts in flight stay.
         keep_keys: they go on with the keys and values that they have; else these are computed
@@ -204,9 +215,22 @@ class Engine(Protocol):
         """
         ...
 
+    def connect(self, where: Mapping[str, Any]) -> None:
+        """Connects it to the trainer that is found there, for weights to come from its device."""
+        ...
+
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Its log-probability (temperature 1, in nats) of each token but the first, per sequence.
         Needs an idle engine."""
+        ...
+
+    def sleep(self) -> None:
+        """Gives the memory of its device to others until `wake`; needs an idle engine, which keeps
+        its weights. Only of one that was started for it."""
+        ...
+
+    def wake(self) -> None:
+        """Takes its memory back."""
         ...
 
     def shutdown(self) -> None:
@@ -346,7 +370,8 @@ class Trainer(Protocol):
         shared_prefix: the layout; the update is the same. mask_before_version: tokens of earlier
         versions are left out of the loss. final: False for a part of the batch, whose gradients are
         kept until the part that is. Raises RunError, RuntimeError or ValueError with the
-        weights, the optimiser and every random state as they were.
+        weights, the optimiser and every random state as they were; any method of a trainer over
+        several ranks RankLostError, after which it is of no further use.
         """
         ...
 
@@ -368,5 +393,6 @@ class Trainer(Protocol):
         ...
 
     def load_state(self, state: TrainerState) -> None:
-        """Goes on from a `state`. Raises ValueError for one of another model or optimiser."""
+        """Goes on from a `state`, which it leaves as it is. Raises ValueError for one of another
+        model or optimiser."""
         ...

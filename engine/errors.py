@@ -13,3 +13,8 @@ def sentence(error: BaseException) -> str:
     """The first line of an error of another library, with its type."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+class RankLostError(Exception):
+    """One of a trainer's ranks is lost, or in another state than the others: they cannot go on, and
+    the trainer has to be started anew from its last state."""

@@ -203,12 +203,16 @@ class TrainerConfig(Options):
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec(Options):
-    """What to ask and how to judge it: the built-in task (see `engine.tasks.collatz`), or one's own
-    by ``prompts`` and ``reward``."""
+    """What to ask and how to judge it: a built-in task (see `engine.tasks.collatz` and, of several
+    turns, `engine.tasks.calculator`), or one's own by ``prompts`` and ``reward``, by ``prompts``
+    and ``environment``, or by all three."""
 
     FIELD = "engine.task"
 
-    name: Annotated[Literal["collatz"] | None, Doc("the built-in task")] = None
+    name: Annotated[
+        Literal["collatz", "calculator"] | None,
+        Doc("a built-in task: collatz, of one turn, or calculator, of several; null is collatz"),
+    ] = None
     style: Annotated[
         Literal["bare", "worded"],
         Doc("prompts of about 6 characters, or of about 540; the built-in task's"),
@@ -231,6 +235,13 @@ class TaskSpec(Options):
             "the Python path, for a task of your own"
         ),
     ] = ""
+    environment: Annotated[
+        str,
+        Doc(
+            "package.module:Class that answers turns, as engine.environments.Environment does, "
+            "for a task of your own; without reward, what its answers earn is the reward"
+        ),
+    ] = ""
     chat: Annotated[
         bool, Doc("whether prompts go through the chat template, for a task of your own")
     ] = False
@@ -238,13 +249,20 @@ class TaskSpec(Options):
         float, POSITIVE, Doc("that a reward may take, for a task of your own")
     ] = 30.0
 
+    @property
+    def has_turns(self) -> bool:
+        """Whether rollouts have several turns."""
+        return bool(self.environment) or self.name == "calculator"
+
     def agree(self) -> None:
         """It is one of the two."""
-        own = self.prompts is not None or bool(self.reward)
-        if own:
-            for key in ("prompts", "reward"):
-                if not getattr(self, key):
-                    raise self.refuse(key, "missing; a task needs prompts and reward")
+        own = self.prompts is not None or bool(self.reward) or bool(self.environment)
+        if own and self.prompts is None:
+            raise self.refuse("prompts", "missing; a task needs prompts and reward")
+        if own and not (self.reward or self.environment):
+            raise self.refuse("reward", "missing; a task needs prompts and reward")
+        if self.name == "calculator" and self.style != "bare":
+            raise self.refuse("style", "the task calculator has bare prompts alone; leave it out")
         mine, message = (
             (_OF_BUILT_IN, "is of the built-in task; leave it out, or leave out prompts and reward")
             if own

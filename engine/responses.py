@@ -16,8 +16,9 @@ from simulator.errors import RunError
 from simulator.rollout import Ending, Key, Rollout, Segment, Stay
 from simulator.world import TrainBatch, TrainGroup
 
-SYNC_SAMPLE = 4
-"""Sequences that each weight sync is checked on."""
+SYNC_SAMPLE, SYNC_TOKENS = 4, 48
+"""Sequences that each weight sync is checked on, and how much of each: wrong weights show in any
+token, and a replica that checks samples nothing."""
 
 
 @dataclass(slots=True)
@@ -186,12 +187,15 @@ class Responses:
         return Stay(*key, replica, prompt, (), "aborted", now_s, now_s)
 
     def sampled(self, group: TrainGroup) -> SampledGroup:
-        """What the trainer gets of a group. Raises RunError for a rollout without a reward."""
+        """What the trainer gets of a group; without rollouts that have no token, as their
+        environment failed before the first. Raises RunError for a rollout without a reward."""
         rollouts = []
         for rollout in group.rollouts:
             tokens = self.tokens[rollout.key]
             if rollout.reward is None:
                 raise RunError(f"{rollout} has no reward")
+            if not tokens.ids:
+                continue
             rollouts.append(
                 SampledRollout(
                     tokens.ids,
@@ -205,12 +209,14 @@ class Responses:
         return SampledGroup(prompt, tuple(rollouts), group.baseline_rewards)
 
     def sample(self, batch: TrainBatch, longest: int) -> list[list[int]]:
-        """A few sequences of a batch, cut to ``longest`` tokens, to compare engine and trainer
-        on."""
+        """The ends of a few sequences of a batch, of ``longest`` tokens at most, to compare engine
+        and trainer on."""
+        most = min(longest, SYNC_TOKENS)
         return [
-            [*self.prompt(group.group).token_ids, *self.tokens[rollout.key].ids][:longest]
+            [*self.prompt(group.group).token_ids, *self.tokens[rollout.key].ids][-most:]
             for group in batch.groups[:SYNC_SAMPLE]
             for rollout in group.rollouts[:1]
+            if self.tokens[rollout.key].ids
         ]
 
     def keep_only(self, groups: Collection[int]) -> None:

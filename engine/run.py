@@ -94,7 +94,7 @@ def run_scenario(
     world = stage.world
     try:
         result = _run(spec, stage, out, resumed)
-        result.warnings.extend((*spec.warnings, *_losses(world.log)))
+        result.warnings.extend((*spec.warnings, *_losses(world.log), *_failures(world.log)))
         real = RealRun(result, world.log, _summary(spec, result, world.log), stage.entries)
         if out is not None:
             write_folder(out, lambda folder: _write(folder, spec, real, plot), force)
@@ -205,6 +205,19 @@ def _losses(log: EngineLog) -> list[str]:
     return [f"actors were lost and replaced: {said}; {schema.FAULTS.name} says when and why"]
 
 
+def _failures(log: EngineLog) -> list[str]:
+    """A sentence on calls of environments that brought no answer, if any did."""
+    if not log.failures:
+        return []
+    reasons = Counter(failure.reason for failure in log.failures)
+    (commonest, count), others = reasons.most_common(1)[0], len(reasons) - 1
+    more = f", and {others} other reasons" if others else ""
+    return [
+        f"{len(log.failures)} rollouts were ended by their environments: {commonest} ({count}x)"
+        f"{more}; {schema.FAILURES.name} says which and why"
+    ]
+
+
 def _prompts_digest(spec: RunSpec) -> str | None:
     """A hash of the prompts' file, which the scenario names but does not hold."""
     if spec.task.prompts is None:
@@ -261,3 +274,5 @@ def _write(folder: Path, spec: RunSpec, real: RealRun, plot: bool) -> None:
         write_table(folder, schema.ARRIVALS, (astuple(arrival) for arrival in log.arrivals))
     if log.faults:
         write_table(folder, schema.FAULTS, (astuple(fault) for fault in log.faults))
+    if log.failures:
+        write_table(folder, schema.FAILURES, (astuple(failure) for failure in log.failures))

@@ -21,11 +21,13 @@ from simulator.loop.journal import Journal, replay
 from simulator.loop.plain import from_plain, to_plain
 from simulator.loop.saved import load_loop, save_loop
 from simulator.policy import Policy
+from simulator.rollout import ENDINGS, Ending
 from simulator.spans import Run
 from simulator.world import ClusterShape
 
 Arrays = Mapping[str, NDArray[Any]]
 _ARRAYS = {"keys": np.int64, "ids": np.int64, "log_probs": np.float64, "versions": np.int64}
+_TURNS = {"turns": np.int64, "earned": np.float64, "answers": np.int64}
 
 
 class Saver:
@@ -111,14 +113,25 @@ def read(out: Path, scenario: Mapping[str, Any], policy: Policy, world: ClusterS
 
 def pack(tokens: Mapping[tuple[int, int], Tokens]) -> Arrays:
     """What rollouts are made of, as arrays: keys [rollouts, 4] (group, index, attempt, tokens), and
-    ids, log_probs and versions, one entry a token."""
+    ids, log_probs and versions, one entry a token. Where any has turns: turns [rollouts, 3]
+    (answers, whether it asks, how it ended), earned [rollouts], answers [all answers, 2]."""
     items = tokens.items()
+    turned = {}
+    if any(own != Tokens(own.attempt, own.ids, own.log_probs, own.versions) for _, own in items):
+        turns = [(len(own.answers), own.asking, _ending_number(own.ending)) for _, own in items]
+        answers = [answer for _, own in items for answer in own.answers]
+        turned = {
+            "turns": np.array(turns, dtype=np.int64).reshape(-1, 3),
+            "earned": np.array([own.earned for _, own in items], dtype=np.float64),
+            "answers": np.array(answers, dtype=np.int64).reshape(-1, 2),
+        }
     keys = [(*key, own.attempt, len(own.ids)) for key, own in items]
     return {
         "keys": np.array(keys, dtype=np.int64).reshape(-1, 4),
         "ids": np.array([i for _, own in items for i in own.ids], dtype=np.int64),
         "log_probs": np.array([p for _, own in items for p in own.log_probs], dtype=np.float64),
         "versions": np.array([v for _, own in items for v in own.versions], dtype=np.int64),
+        **turned,
     }
 
 
@@ -137,7 +150,35 @@ def unpack(arrays: Arrays) -> dict[tuple[int, int], Tokens]:
         start, end = end, end + count
         ids, log_probs, versions = (tuple(column[start:end].tolist()) for column in columns)
         found[group, index] = Tokens(attempt, ids, log_probs, versions)
+    if "turns" in arrays:
+        _unpack_turns(arrays, found)
     return found
+
+
+def _unpack_turns(arrays: Arrays, found: Mapping[tuple[int, int], Tokens]) -> None:
+    """Adds what `pack` says of turns. Raises ValueError where that does not fit."""
+    turns, earned, answers = (arrays.get(name, np.array([])) for name in _TURNS)
+    count = len(found)
+    shapes = turns.shape == (count, 3) and earned.shape == (count,) and answers.shape[1:] == (2,)
+    if not shapes or any(arrays[name].dtype != kind for name, kind in _TURNS.items()):
+        raise ValueError("the rollouts' turns are missing or of another type")
+    end, spans = 0, [(int(first), int(last)) for first, last in answers.tolist()]
+    rows = zip(found.values(), turns.tolist(), earned.tolist(), strict=True)
+    for own, (number, asking, ending), reward in rows:
+        start, end = end, end + number
+        own.answers, own.asking, own.earned = tuple(spans[start:end]), bool(asking), reward
+        if number < 0 or asking not in (0, 1) or not -1 <= ending < len(ENDINGS):
+            raise ValueError("the rollouts' turns are none")
+        own.ending = None if ending < 0 else ENDINGS[ending]
+        edges = [0, *(edge for span in own.answers for edge in span), len(own.ids)]
+        if edges != sorted(edges):
+            raise ValueError("the rollouts' answers do not lie within their tokens")
+    if end != len(spans):
+        raise ValueError("the rollouts' answers are not as many as they are said to be")
+
+
+def _ending_number(ending: Ending | None) -> int:
+    return -1 if ending is None else ENDINGS.index(ending)
 
 
 def require_prompts(saved: checkpoint.Saved, out: Path, prompts: str | None) -> None:

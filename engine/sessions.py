@@ -10,11 +10,13 @@ rollouts' keys, and each goes on to what follows; then slots that are free go to
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.desk import Landed, Order
+from engine.edges import Response
 from engine.environments.base import Environment, Episode, Said
 from engine.environments.sandbox import Outcome, Patience, Sandbox
 from engine.environments.threads import Runner
@@ -22,6 +24,7 @@ from engine.log import Failure
 from engine.responses import Responses, Tokens
 from engine.tasks.base import Prompt
 from simulator.errors import RunError
+from simulator.plan import Placement
 from simulator.rollout import FAILED, Call, CallEnd, Ending, Key, Rollout, Stay
 from simulator.workload.slots import UNLIMITED, EnvironmentSpec
 
@@ -31,6 +34,9 @@ _ENDS: dict[str, tuple[CallEnd, Ending | None]] = {
     "timeout": ("timeout", "timeout"),
     "failed": ("failed", "environment"),
 }
+CLOSING_S = 5.0
+"""That a run waits at its end for its environments to close."""
+_POLL_S = 0.01
 _AT_ONCE_S = 1e-9
 """What is due so soon is due now."""
 
@@ -80,18 +86,19 @@ class Session:
     """A rollout with turns, as its world keeps it beside the engines.
 
     tokens: what it is made of. sandbox: its environment. holds: whether it has a slot beyond an
-    errand. flying: whether it is in flight; tokens_left, turns_left: that it may have in this
-    flight, None for all. calls: that its next stay tells of.
+    errand. placement: of its turns. flying: whether it is in flight; tokens_left, turns_left: that
+    it may have in this flight, None for all. calls: that its next stay tells of.
     """
 
-    __slots__ = ("calls", "errand", "flying", "holds", "prompt_tokens", "rollout", "sandbox",
-                 "tokens", "tokens_left", "turns_left")  # fmt: skip
+    __slots__ = ("calls", "errand", "flying", "holds", "placement", "prompt_tokens", "rollout",
+                 "sandbox", "tokens", "tokens_left", "turns_left")  # fmt: skip
 
     def __init__(self, rollout: Rollout, tokens: Tokens, prompt_tokens: int) -> None:
         self.rollout, self.tokens, self.prompt_tokens = rollout, tokens, prompt_tokens
         self.sandbox: Sandbox | None = None
         self.errand: _Errand | None = None
         self.holds = self.flying = False
+        self.placement: Placement = "router"
         self.tokens_left: int | None = None
         self.turns_left: int | None = None
         self.calls: list[Call] = []
@@ -108,14 +115,9 @@ class Session:
             return "end"
         return "environment" if self.tokens.asking else "model"
 
-    @property
-    def spent(self) -> bool:
-        """Whether it has had what it was allowed."""
-        return self.turns_left == 0 or (self.tokens_left is not None and self.tokens_left <= 0)
-
-    def launch(self, rollout: Rollout) -> None:
+    def launch(self, rollout: Rollout, placement: Placement) -> None:
         """It is submitted."""
-        self.rollout, self.flying = rollout, True
+        self.rollout, self.placement, self.flying = rollout, placement, True
         self.tokens_left, self.turns_left = rollout.allowance, rollout.turn_allowance
 
     def told(self, stay: Stay) -> Stay:
@@ -145,6 +147,7 @@ class Sessions:
         self._waiting: dict[_Errand, None] = {}
         self._working: dict[_Errand, None] = {}
         self._turned: dict[Session, None] = {}
+        self._closing = 0  # environments that are being closed
 
     # In flight
 
@@ -153,10 +156,22 @@ class Sessions:
         """In flight."""
         return {key for key, session in self._known.items() if session.flying}
 
+    def flies(self, key: Key) -> bool:
+        """Whether a rollout is in flight."""
+        session = self._known.get(key)
+        return session is not None and session.flying
+
     def __getitem__(self, key: Key) -> Session:
         return self._known[key]
 
-    def open(self, rollout: Rollout) -> Session:
+    def catch_up(self) -> None:
+        """Takes in what environments have done by now for rollouts that are put away."""
+        self._look()
+        for errand in [*self._working]:
+            if self._is_due(errand) and not errand.session.flying:
+                self._ends(errand)
+
+    def open(self, rollout: Rollout, placement: Placement = "router") -> Session:
         """The session of a rollout that is submitted. Raises RunError where its prompt leaves no
         room in the context."""
         tokens = self._responses.begin(rollout)
@@ -172,7 +187,7 @@ class Sessions:
                     f"at {self._rules.max_context_tokens}: make workload.max_context_tokens larger"
                 )
             session = self._known[rollout.key] = Session(rollout, tokens, prompt_tokens)
-        session.launch(rollout)
+        session.launch(rollout, placement)
         return session
 
     def order(self, session: Session) -> Order:
@@ -194,10 +209,13 @@ class Sessions:
         see `engine.responses.Responses.land`. for_good: of one that was stopped, see `put_away`."""
         session = self._known[landed.key]
         rollout, tokens = session.rollout, session.tokens
+        ending = self._ending(session, landed.response)
         made = self._responses.take_in(rollout, landed)
         if session.tokens_left is not None:
             session.tokens_left -= made
-        ending = self._ending(session, landed.response.finish_reason)
+        tokens.asking = landed.response.finish_reason not in (None, "length")
+        if tokens.asking and session.turns_left is not None:
+            session.turns_left -= 1
         reward = None
         if ending in ("length", "context"):
             tokens.ending = ending
@@ -212,18 +230,21 @@ class Sessions:
             self.put_away(session, for_good)
         return told
 
-    def _ending(self, session: Session, finish_reason: str | None) -> Ending:
-        tokens = session.tokens
-        if finish_reason is None:
+    def ends_turn(self, key: Key, response: Response) -> bool:
+        """Whether what left an engine is a turn after which the rollout stays in flight."""
+        return self._ending(self._known[key], response) == "turn"
+
+    def _ending(self, session: Session, response: Response) -> Ending:
+        tokens, reached = session.tokens, len(response.token_ids)
+        if response.finish_reason is None:
             return "aborted"
-        if finish_reason != "length":
-            tokens.asking = True
-            if session.turns_left is not None:
-                session.turns_left -= 1
-            return "budget" if session.spent else "turn"
-        if len(tokens.ids) >= self._turn_end(tokens):
+        if response.finish_reason != "length":
+            made, left = reached - len(tokens.ids), session.tokens_left
+            spent = session.turns_left == 1 or (left is not None and left <= made)
+            return "budget" if spent else "turn"
+        if reached >= self._turn_end(tokens):
             return "length"
-        full = session.prompt_tokens + len(tokens.ids) >= self._rules.context_tokens
+        full = session.prompt_tokens + reached >= self._rules.context_tokens
         return "context" if full else "budget"
 
     def _reward(self, session: Session) -> float:
@@ -238,17 +259,19 @@ class Sessions:
     def _text(self, ids: Sequence[int]) -> str:
         return self._responses.task.decode(ids)
 
-    def aborted_away(self, key: Key, for_good: bool) -> Stay:
-        """Stops a rollout that is in flight away from the engines."""
+    def stop(self, key: Key, for_good: bool, replica: int = -1) -> Stay:
+        """Stops a rollout that is in flight away from the engines, or waits for one."""
         session = self._known[key]
         self.put_away(session, for_good)
-        return self._nothing(session, "aborted", None)
+        return self._nothing(session, "aborted", None, replica)
 
-    def _nothing(self, session: Session, ending: Ending, reward: float | None) -> Stay:
-        """The stay of a rollout that is stopped, or ends, away from the engines."""
+    def _nothing(
+        self, session: Session, ending: Ending, reward: float | None, replica: int = -1
+    ) -> Stay:
+        """The stay of a rollout that is stopped, or ends, without an iteration."""
         rollout, now_s = session.rollout, self._now()
         key = (rollout.group, rollout.index, rollout.attempt)
-        stay = Stay(*key, -1, session.prompt_tokens, (), ending, now_s, now_s, reward=reward)
+        stay = Stay(*key, replica, session.prompt_tokens, (), ending, now_s, now_s, reward=reward)
         return session.told(stay)
 
     # Between turns
@@ -290,7 +313,20 @@ class Sessions:
 
     def wait(self, seconds: float) -> None:
         """Returns when something may have happened, or after ``seconds``."""
-        now_s = self._now()
+        seconds = min(seconds, self._due_s)
+        if seconds > 0:
+            self._runner.wait(seconds)
+
+    @property
+    def next_s(self) -> float:
+        """Seconds after which to look again, for who waits for other things as well."""
+        working = any(errand.outcome is None for errand in self._working)
+        return min(self._due_s, _POLL_S if working else math.inf)
+
+    @property
+    def _due_s(self) -> float:
+        """Seconds until an errand is over, or given up, as far as that is known."""
+        now_s, seconds = self._now(), math.inf
         for errand in self._working:
             if errand.due_s is not None:
                 seconds = min(seconds, errand.due_s - now_s)
@@ -300,23 +336,17 @@ class Sessions:
                 if since is not None:
                     left_s -= self._runner.timer() - since
                 seconds = min(seconds, left_s)
-        if seconds > 0:
-            self._runner.wait(seconds)
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is under way away from the engines."""
-        return not (self._waiting or self._working or self._turned)
+        return seconds
 
     def _look(self) -> None:
         """Takes note of work that is done, and gives up what takes too long."""
         for errand, outcome in self._runner.ended():
             if errand is None:
-                continue  # a sandbox was closed
-            if errand in self._working and errand.outcome is None:
+                self._closing -= 1
+            elif errand in self._working and errand.outcome is None:
                 errand.outcome, errand.due_s = outcome, errand.began_s + outcome.seconds
             else:
-                self._runner.start(None, errand.sandbox.close)
+                self._close(errand.sandbox)
         limit_s, timer_s = self._rules.patience.timeout_s, self._runner.timer()
         for errand in self._working:
             since = None if errand.sandbox is None else errand.sandbox.since
@@ -328,14 +358,17 @@ class Sessions:
 
     def _round(self) -> list[Session]:
         """Who goes on now, in order of key."""
-        news, now_s = dict(self._turned), self._now()
+        news = dict(self._turned)
         self._turned.clear()
         for errand in [*self._working]:
-            if errand.due_s is not None and errand.due_s <= now_s + _AT_ONCE_S:
+            if self._is_due(errand):
                 self._ends(errand)
                 if errand.session.flying:
                     news[errand.session] = None
         return sorted(news, key=lambda session: session.key)
+
+    def _is_due(self, errand: _Errand) -> bool:
+        return errand.due_s is not None and errand.due_s <= self._now() + _AT_ONCE_S
 
     def _give_slots(self) -> bool:
         """Gives free slots to those who wait; whether any was."""
@@ -468,7 +501,12 @@ class Sessions:
     def _close_of(self, session: Session) -> None:
         sandbox, session.sandbox = session.sandbox, None
         if sandbox is not None:
-            self._runner.start(None, sandbox.close)
+            self._close(sandbox)
+
+    def _close(self, sandbox: Sandbox) -> None:
+        """Closes an environment beside everything else."""
+        self._closing += 1
+        self._runner.start(None, sandbox.close)
 
     @staticmethod
     def _give_up(errand: _Errand) -> None:
@@ -484,5 +522,9 @@ class Sessions:
                 self.put_away(session, for_good=True)
 
     def close(self) -> None:
-        """Closes all of them; does not wait for it."""
+        """Closes all of them, and waits for that as long as is decent."""
         self.keep_only(())
+        until_s = time.monotonic() + CLOSING_S
+        while self._closing and time.monotonic() < until_s:
+            self._runner.wait(0.1)
+            self._look()

@@ -12,7 +12,7 @@ from engine.actors.saving import ActorResumed, ActorSaver, read_actors
 from engine.actors.world import ActorWorld
 from engine.config import RunSpec
 from engine.saving import Resumed, Saver, read
-from engine.world import SHAPE, EngineWorld
+from engine.world import EngineWorld, shape_of
 from simulator.loop import Loop
 from simulator.loop.recorded import Entry, RecordedWorld
 from simulator.spans import StepRecord
@@ -68,7 +68,8 @@ class InProcess:
     @staticmethod
     def read(spec: RunSpec, out: Path) -> Resumed:
         """The unfinished run beside ``out``."""
-        return read(out, spec.raw.data, spec.policy, SHAPE)
+        slots = None if spec.turns is None else spec.turns.environment.slots
+        return read(out, spec.raw.data, spec.policy, shape_of(spec.engine.max_seqs, slots))
 
     def put_back(self) -> None:
         """Goes on from the unfinished run."""

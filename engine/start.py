@@ -3,22 +3,29 @@ process or in ones of their own."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.config import RunSpec
-from engine.edges import Engine, Sampling, Trainer
+from engine.config import RunSpec, TurnSpec
+from engine.edges import Engine, Limits, Sampling, Trainer
+from engine.environments.sandbox import Patience
 from engine.errors import sentence
 from engine.hub import fetch
-from engine.options import TrainerConfig
+from engine.options import TaskSpec, TrainerConfig
+from engine.room import Devices, parameters, require_room
+from engine.sessions import TurnRules
 from engine.tasks.base import Task
 from engine.vllm.environment import prepare
 from engine.world import EngineWorld
 from simulator.errors import ScenarioError
 from simulator.scenario.sections import EngineSection
+from simulator.workload.environment import environment_spec
 
 if TYPE_CHECKING:
+    from engine.actors.trainer import Rank
+    from engine.actors.weights import Channel
     from engine.actors.world import ActorWorld
 
 
@@ -31,10 +38,20 @@ def start_world(spec: RunSpec) -> EngineWorld:
     prepare(local_files=not isinstance(spec.model, str))
     try:
         task, path = start_task(spec)
+        require_fit(spec, path)
         trainer = start_trainer(spec, path)
     except ScenarioError as error:
         raise spec.raw.locate(error) from None
-    return EngineWorld(start_replica(spec, path), trainer, task, spec.seed)
+    replica = start_replica(spec, path)
+    sleeps = spec.engine.sleep
+    if spec.turns is None:
+        return EngineWorld(replica, trainer, task, spec.seed, sleeps=sleeps)
+    try:
+        rules = turn_rules(spec.turns, spec.task, task, replica.limits)
+    except ScenarioError as error:
+        replica.shutdown()
+        raise spec.raw.locate(error) from None
+    return EngineWorld(replica, trainer, task, spec.seed, turns=rules, sleeps=sleeps)
 
 
 def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
@@ -47,27 +64,34 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
     from engine.actors.machine import cores_here, shares
     from engine.actors.on_ray import LOCAL, RayTransport
     from engine.actors.transport import Need
-    from engine.actors.weights import ByFiles
     from engine.actors.world import ActorWorld, Recipes
 
     prepare(local_files=not isinstance(spec.model, str))
+    turns = spec.turns
     shape, gpus = spec.shape, int(spec.engine.device == "cuda")
+    width = shape.gpus_per_replica  # of one machine, as is all that an actor has
     here = address in (None, LOCAL)
     # On a GPU the cores are for whoever needs them; elsewhere they are another machine's.
-    actors = shape.replicas + (not shape.colocated)
+    ranks = shape.trainer_gpus
+    actors = shape.replicas * width + (0 if shape.colocated else ranks)
     mine = shares(cores_here(), actors) if here and not gpus else [()] * actors
-    needs = [Need(1, gpus, cores) for cores in mine[: shape.replicas]]
-    needs.append(Need(1, gpus, () if shape.colocated else mine[-1]))
+    own = [sum(mine[at * width : (at + 1) * width], ()) for at in range(shape.replicas)]
+    rank_cores = [()] * ranks if shape.colocated else mine[shape.replicas * width :]
+    needs = [Need(width, gpus * width, cores) for cores in own]
+    needs += [Need(1, gpus, cores) for cores in rank_cores]
     transport = RayTransport(address, gpus=_gpus_here() if gpus else 0)
     try:
         transport.require(needs)
         task, path = start_task(spec)
+        if here:
+            require_fit(spec, path)
         model = spec.model if isinstance(spec.model, str) and not here else path
-        engine = EngineStart(model, spec.engine, spec.sampling, spec.seed)
+        engine = EngineStart(model, spec.engine, spec.sampling, spec.seed, spec.memory_share, width)
         trainer = TrainerStart(model, spec.engine, spec.trainer, spec.seed)
-        channel = None if spec.weights_folder is None else ByFiles(spec.weights_folder)
         recipes = Recipes(
-            [Recipe(engine, need) for need in needs[:-1]], Recipe(trainer, needs[-1]), channel
+            [Recipe(engine, need) for need in needs[: shape.replicas]],
+            [Recipe(trainer, need) for need in needs[shape.replicas :]],
+            channel(spec),
         )
         return ActorWorld(
             transport,
@@ -77,6 +101,7 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
             spec.seed,
             spec.cluster.routing,
             spec.engine.heartbeat_s,
+            None if turns is None else lambda limits: turn_rules(turns, spec.task, task, limits),
         )
     except ScenarioError as error:
         transport.close()
@@ -84,6 +109,16 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
     except BaseException:
         transport.close()
         raise
+
+
+def channel(spec: RunSpec) -> Channel | None:
+    """How weights leave the trainer; None is the transport's store."""
+    from engine.actors.weights import ByFiles
+    from engine.vllm.wire import ByVllm
+
+    if spec.engine.weights_by == "nccl":
+        return ByVllm()
+    return None if spec.weights_folder is None else ByFiles(spec.weights_folder)
 
 
 def start_task(spec: RunSpec) -> tuple[Task, Path]:
@@ -108,8 +143,38 @@ def start_task(spec: RunSpec) -> tuple[Task, Path]:
     from engine.tasks.warm_start import Recipe, warm_start
 
     log_sd = LOG_SD if task.log_sd is None else task.log_sd
+    if spec.turns is not None:
+        from engine.environments.delays import DrawnDelays
+        from engine.tasks.calculator import CalculatorTask
+
+        delays = DrawnDelays(spec.turns.environment, spec.seed)
+        calculator = CalculatorTask(spec.max_new_tokens, log_sd, delays)
+        return calculator, model or warm_start(Recipe(style="calculator"))
     built_in = CollatzTask(task.style, spec.max_new_tokens, log_sd)
     return built_in, model or warm_start(Recipe(style=task.style))
+
+
+def turn_rules(turns: TurnSpec, named: TaskSpec, task: Any, limits: Limits) -> TurnRules:
+    """What rollouts of several turns of this task are. limits: of the engine. Raises ScenarioError
+    where the engine cannot hold their context."""
+    cap, most = turns.max_context_tokens, limits.max_model_len
+    if cap is not None and cap > most:
+        raise ScenarioError(
+            "workload.max_context_tokens",
+            f"is {cap}, but the model's context and the KV pool of {limits.kv_tokens} tokens allow "
+            f"{most}; make it {most} or less",
+        )
+    away = turns.environment
+    return TurnRules(
+        turns.make or task.environment,
+        task.encode,
+        limits.vocab_size,
+        environment_spec(away, None),
+        Patience(math.inf if away.timeout_s is None else away.timeout_s, away.retry),
+        turns.max_turns,
+        cap or most,
+        task.reward if named.reward else None,
+    )
 
 
 def start_trainer(spec: RunSpec, path: Path) -> Trainer:
@@ -119,12 +184,13 @@ def start_trainer(spec: RunSpec, path: Path) -> Trainer:
 
 def start_replica(spec: RunSpec, path: Path) -> Engine:
     """The engine, with the model in ``path``."""
-    return EngineStart(path, spec.engine, spec.sampling, spec.seed)()
+    return EngineStart(path, spec.engine, spec.sampling, spec.seed, spec.memory_share)()
 
 
 @dataclass(frozen=True)
 class TrainerStart:
-    """What makes a trainer, in whatever process. model: its folder, or its name on the hub."""
+    """What makes a trainer, or one of its ranks (it is an `engine.actors.trainer.RankStart`), in
+    whatever process. model: its folder, or its name on the hub."""
 
     model: Path | str
     engine: EngineSection
@@ -133,12 +199,34 @@ class TrainerStart:
 
     def __call__(self) -> Trainer:
         """The trainer. Raises ScenarioError where its model cannot be loaded."""
+        model = self._loaded()
+        from engine.trainer.trainer import Trainer as TorchTrainer
+
+        return TorchTrainer(model, self.trainer)
+
+    def meet(self) -> Any:
+        """What rank 0 opens for the others."""
+        from engine.trainer.sharded import Meeting
+
+        return Meeting()
+
+    def join(self, rank: Rank, place: Any) -> Trainer:
+        """One rank, with its part of the model. Raises ScenarioError where that cannot be loaded,
+        RankLostError where another rank does not come."""
+        model = self._loaded()
+        from engine.trainer import sharded
+        from engine.trainer.trainer import Trainer as TorchTrainer
+
+        sharded.join(place, rank.number, rank.count, self.engine.device)
+        ranks = sharded.Sharded(model, self.engine.device)
+        return TorchTrainer(model, self.trainer, ranks)
+
+    def _loaded(self) -> Any:
+        """The model, on its device."""
         prepare(local_files=not isinstance(self.model, str))
         import torch
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging as transformers_logging
-
-        from engine.trainer.trainer import Trainer as TorchTrainer
 
         path = _folder(self.model)
         torch.manual_seed(self.seed)
@@ -156,17 +244,20 @@ class TrainerStart:
         finally:
             if shown:
                 bars.enable_progress_bar()
-        return TorchTrainer(model, self.trainer)
+        return model
 
 
 @dataclass(frozen=True)
 class EngineStart:
-    """What makes an engine, in whatever process. model: its folder, or its name on the hub."""
+    """What makes an engine, in whatever process. model: its folder, or its name on the hub.
+    memory_share: of each GPU, what vLLM takes. width: devices that the model is spread over."""
 
     model: Path | str
     engine: EngineSection
     sampling: Sampling
     seed: int
+    memory_share: float
+    width: int = 1
 
     def __call__(self) -> Engine:
         """The engine. Raises EngineError where it cannot start."""
@@ -185,8 +276,29 @@ class EngineStart:
             seed=self.seed,
             sampling=self.sampling,
             device=section.device,
-            memory_fraction=section.gpu_memory_utilization,
+            memory_fraction=self.memory_share,
+            tensor_parallel=self.width,
+            sleeps=section.sleep,
+            transfer="nccl" if section.weights_by == "nccl" else None,
         )
+
+
+def require_fit(spec: RunSpec, path: Path) -> None:
+    """Raises ScenarioError where the model cannot fit this machine's GPUs."""
+    if not spec.engine.device.startswith("cuda"):
+        return
+    import torch
+
+    shape = spec.shape
+    device_bytes = torch.cuda.get_device_properties(torch.device(spec.engine.device)).total_memory
+    devices = Devices(
+        device_bytes,
+        spec.memory_share,
+        shape.gpus_per_replica,
+        shape.trainer_gpus,
+        shape.colocated and not spec.engine.sleep,
+    )
+    require_room(parameters(path), spec.engine.dtype, devices)
 
 
 def _gpus_here() -> int:

@@ -71,7 +71,8 @@ class EngineWorld:
 
     task: prompts and rewards. seed: see `engine.responses.Responses`. clock: what it goes by; None
     is the wall's. turns: of rollouts that have several; None where they have one. runner: does what
-    their environments have to do; None is threads.
+    their environments have to do; None is threads. sleeps: whether the engine gives up its memory
+    while the trainer works.
 
     Raises EngineError where the engine or a reward function fails, RunError where the trainer does
     or where a verb is called that the state of the world forbids.
@@ -88,6 +89,8 @@ class EngineWorld:
         clock: Clock | None = None,
         turns: TurnRules | None = None,
         runner: Runner | None = None,
+        *,
+        sleeps: bool = False,
     ) -> None:
         self.log = EngineLog()
         self._clock: Clock = WallClock() if clock is None else clock
@@ -100,12 +103,14 @@ class EngineWorld:
             self._sessions = Sessions(turns, self._responses, now, failed, runner or Threads())
         environments = None if turns is None else turns.spec.slots
         self.shape = shape_of(replica.limits.max_seqs, environments)
-        self._desk = Desk(replica, lambda: self.now_s)
+        stays = {} if self._sessions is None else {"stays": self._sessions.ends_turn}
+        self._desk = Desk(replica, lambda: self.now_s, **stays)
         self._flying: dict[Key, Rollout] = {}
         self._update: tuple[TrainBatch, Layout] | None = None
         self._sync_asked = False
         self._updates = 0
         self._sample: list[list[int]] = []
+        self._sleeps, self._asleep = sleeps, False
 
     @property
     def now_s(self) -> float:
@@ -125,6 +130,9 @@ class EngineWorld:
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
         """Queues rollouts in the engine, of which there is one; the next iteration sees them. One
         whose environment is to answer first waits for that."""
+        self._wake()
+        if self._sessions is not None:
+            self._sessions.catch_up()
         for rollout in rollouts:
             if rollout.key in self._flying:
                 raise RunError(f"{rollout} is already in flight")
@@ -151,7 +159,7 @@ class EngineWorld:
         if self._sessions is not None:
             for key in sorted({*wanted}.difference(computed)):
                 del self._flying[key]
-                stays.append(self._sessions.aborted_away(key, for_good))
+                stays.append(self._sessions.stop(key, for_good))
         return sorted(stays, key=lambda stay: stay.key)
 
     def _land(self, landed: Sequence[Landed], for_good: bool = False) -> list[Stay]:
@@ -228,10 +236,17 @@ class EngineWorld:
                 self._sessions.wait(left_s)
 
     def _train(self, batch: TrainBatch, layout: Layout) -> Event:
+        switch = self._fall_asleep()
         start_s = self.now_s
+        groups = [self._responses.sampled(group) for group in batch.groups]
+        groups = [group for group in groups if group.rollouts]
+        if not groups:
+            raise RunError(
+                f"no rollout of step {batch.step} has a token: their environments failed"
+            )
         try:
             metrics = self._trainer.step(
-                [self._responses.sampled(group) for group in batch.groups],
+                groups,
                 shared_prefix=layout == "shared_prefix",
                 version=batch.step,
                 mask_before_version=batch.mask_before_version,
@@ -242,9 +257,28 @@ class EngineWorld:
         self.log.updates.append((batch.step, metrics))
         longest = self._replica.limits.max_model_len - 1  # the check samples one token more
         self._sample = self._responses.sample(batch, longest)
-        return Trained(batch.step, phases(metrics, start_s, self.now_s))
+        return Trained(batch.step, (*switch, *phases(metrics, start_s, self.now_s)))
+
+    def _fall_asleep(self) -> tuple[Phase, ...]:
+        """Has the engine make room for the trainer; what that took."""
+        if not self._sleeps or self._asleep:
+            return ()
+        start_s = self.now_s
+        self._replica.sleep()
+        self._asleep = True
+        return (Phase("switch", start_s, self.now_s),)
+
+    def _wake(self) -> tuple[Phase, ...]:
+        """The way back."""
+        if not self._asleep:
+            return ()
+        start_s = self.now_s
+        self._replica.wake()
+        self._asleep = False
+        return (Phase("switch", start_s, self.now_s),)
 
     def _sync(self) -> Event:
+        switch = self._wake()
         start_s = self.now_s
         self._desk.load(self._trainer.weights(), self._updates)
         loaded_s = self.now_s
@@ -252,7 +286,7 @@ class EngineWorld:
             difference = check_sync(self._replica, self._trainer, self._sample)
             self.log.sync_differences.append(difference)
             self.log.sync_check_s.append(self.now_s - loaded_s)
-        return Synced((Phase("sync", start_s, self.now_s),))
+        return Synced((*switch, Phase("sync", start_s, self.now_s)))
 
     def close(self) -> None:
         """Ends the engine, and whatever environments there are."""

@@ -29,7 +29,8 @@ CUT: frozenset[Ending] = frozenset(("length", "turns", "context"))
 FAILED: frozenset[Ending] = frozenset(("timeout", "environment"))
 """Endings by the environment."""
 
-_GOES_ON = ("turn", "budget", "aborted")
+GOES_ON: frozenset[Ending] = frozenset(("turn", "budget", "aborted"))
+"""Endings after which the response goes on."""
 
 
 class Segment(NamedTuple):
@@ -119,7 +120,7 @@ class Stay(NamedTuple):
     @property
     def finished(self) -> bool:
         """Whether the response is whole."""
-        return self.ending not in _GOES_ON
+        return self.ending not in GOES_ON
 
 
 class Rollout:
@@ -235,11 +236,13 @@ class Rollout:
             self.uncomputed_tokens += stay.observation_tokens - self.observation_tokens + 1
             self.turn, self.observation_tokens = stay.turn, stay.observation_tokens
         ending = stay.ending
-        if ending not in _GOES_ON:
+        if ending not in GOES_ON:
             self.finished = True
             self.truncated = ending in CUT
             self.failed = ending in FAILED
             self.reward = stay.reward
+        elif ending == "turn" and self.turn_allowance is not None:
+            self.turn_allowance -= 1
         return sampled
 
     def tokens_before(self, version: int) -> int:
@@ -330,4 +333,9 @@ class Group:
 
 
 def _oldest(rollouts: Iterable[Rollout]) -> int | None:
-    return min((r.segments[0].version for r in rollouts if r.segments), default=None)
+    oldest = None
+    for rollout in rollouts:
+        segments = rollout.segments
+        if segments and (oldest is None or segments[0].version < oldest):
+            oldest = segments[0].version
+    return oldest

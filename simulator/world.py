@@ -155,7 +155,7 @@ class World(Protocol):
     def wait(self, until_s: float | None = None) -> list[Event]:
         """The events of the next instant at which there are any, in order of (kind, group, index),
         ends of turns first; none if ``until_s`` comes first. Raises RunError where nothing is under
-        way."""
+        way; a simulated world, whose clock can be moved on, only without ``until_s``."""
         ...
 
     def foresee(self, rollout: Rollout) -> int | None:

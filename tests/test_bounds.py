@@ -238,6 +238,7 @@ def _least(everything: list[float], batch: int) -> int:
 
 def test_those_that_are_wanted_first_are_taken_first_among_the_due() -> None:
     assert due([4, 3, 3, 4], [], 3, 1, 1) == Due([1], 0, -math.inf)
+    assert due([3, 4, 4, 4], [], 3, 1, 3) == Due([0, 1, 2], 0, -math.inf)
     assert due([4, 4, math.inf], [], 3, 1, 2) == Due([0], 0, -math.inf)
     assert due([math.inf, 5], [4, 4], 3, 1, 2) == Due([], 1, 4)
     assert due([math.inf], [math.inf], 3, 1, 1) == Due([], 0, -math.inf)

@@ -118,3 +118,45 @@ def test_the_plan_from_python_on_its_page_runs(
     said = capsys.readouterr().out
     assert said.startswith("Run ")
     assert "break_even" in said
+
+
+TURNS = (ROOT / "docs" / "turns.md").read_text("utf-8")
+
+
+def test_the_environment_of_the_page_on_turns_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine.environments import Episode, Said
+    from engine.environments.sandbox import Patience, Sandbox
+    from engine.tasks.named import load_named
+
+    (code,) = blocks("python", TURNS)
+    (tmp_path / "guessing.py").write_text(code, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (section,) = [text for text in blocks("yaml", TURNS) if "guessing" in text]
+    (named,) = re.findall(r'environment: "(.*?)"', section)
+    made = load_named(named, "engine.task.environment", ("reset", "step", "close"))
+    sandbox = Sandbox(made, Episode("?", (1,), 7, 0, 0), Patience(), lambda text: [9], 10)
+    said = ["five", "5", "9", "7"]
+    outcomes = [sandbox.work((), Said(turn, text, (1,))) for turn, text in enumerate(said)]
+    answers = [outcome.answer for outcome in outcomes if outcome.answer is not None]
+    assert [answer.observation for answer in answers[1:3]] == ["higher: ", "lower: "]
+    assert [answer.done for answer in answers] == [False, False, False, True]
+    assert sum(answer.reward for answer in answers) == 0.9
+    assert all(not outcome.reason for outcome in outcomes)
+    del sys.modules["guessing"]
+
+
+def test_the_scenario_of_ones_own_environment_is_read() -> None:
+    from engine.options import TaskSpec
+    from simulator.options import read
+    from simulator.scenario.sections import validate
+
+    (text,) = [text for text in blocks("yaml", TURNS) if "guessing" in text]
+    sections = validate(parse_scenario(text).data)
+    assert sections.environment is not None
+    assert sections.workload.turns is not None
+    assert sections.workload.turns.drawn.max_turns == 8
+    assert sections.engine.task is not None
+    assert read(TaskSpec, sections.engine.task, TaskSpec.FIELD).has_turns

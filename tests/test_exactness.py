@@ -34,7 +34,7 @@ from tests.reference.cluster import ReferenceCluster
 from tests.reference.driver import Abort, Command, Driver, Submit, Wait
 
 thorough = settings(
-    max_examples=200,
+    max_examples=max(200, settings().max_examples),  # more where the search profile says so
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

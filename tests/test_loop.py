@@ -279,7 +279,7 @@ def test_a_run_saved_between_two_steps_goes_on_as_if_it_had_not_been(
     whole, _ = watched(scenario)
     stop = data.draw(st.integers(0, scenario.steps))
     world, policy, plan = cluster(scenario), Cycle(scenario.plans), scenario.plans[0]
-    first = Loop(world, policy, plan)
+    first = Loop(world, policy, plan, poll_s=scenario.poll_s)
     journal, lines = Journal(first.result), []
 
     def save(loop: Loop) -> None:
@@ -293,7 +293,7 @@ def test_a_run_saved_between_two_steps_goes_on_as_if_it_had_not_been(
     kept = Run(world.name, world.shape)
     for added, _ in saves:
         replay(kept, added)
-    second = Loop(world, policy, plan)
+    second = Loop(world, policy, plan, poll_s=scenario.poll_s)
     second.load_state_dict(load_loop(saves[-1][1], policy, kept))
     result = second.run(scenario.steps)
     assert json.dumps(result.decisions) == json.dumps(whole.decisions)

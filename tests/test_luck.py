@@ -115,6 +115,9 @@ def test_intervals_take_no_more_work_than_a_long_run(
     made: list[StepRecord] = []
     found = uncertainty.uncertainty(result, made.append)
     assert len(made) <= steps
+    alone = luck_of(result.scenario, result.run, kind_of(result.run.steps))
+    rollouts = sum(record.trained_rollouts for record in result.run.steps)
+    assert alone.spent <= max(0.75 * rollouts, 2 * rollouts / steps)
     assert found.shares["lengths"] > 0.01
 
 

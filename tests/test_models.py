@@ -356,9 +356,10 @@ def test_windows_of_each_family(change: dict[str, Any], windowed: tuple[int, int
 
 
 def same(model: Model) -> Model:
-    """Without names, and without the width of dense layers where there is none."""
+    """Without names, without positions, which the configs above leave out, and without the width of
+    dense layers where there is none."""
     dense = model.intermediate if model.sparse_layers < model.layers else 0
-    named = {"name": "", "source": "", "precision": model.parts}
+    named = {"name": "", "source": "", "precision": model.parts, "max_positions": None}
     return replace(model, **named, moe_layers=model.sparse_layers or None, intermediate=dense)
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.results.metrics import run_summary, summarise
-from simulator.results.steady import LEAST_STEPS, steady_of, steady_state
+from simulator.results.steady import LEAST_STEPS, mean_age, steady_of, steady_state
+from simulator.spans import StepRecord
 from simulator.testing import Trial, try_policy
 
 NOISE = np.random.default_rng(3).normal(0.0, 1.0, 500)
@@ -39,6 +40,30 @@ def test_a_pipeline_that_fills(count: int, fill: int) -> None:
 def test_steps_may_settle_a_while_after_the_state() -> None:
     times = [200.0, 150.0, 150.0, 120.0] + [100.0] * 8
     assert steady_state(times, [[0.0, 1.0] + [2.0] * 10]).start == 4
+
+
+def test_a_state_that_moves_is_no_steady_one_whatever_the_times_say() -> None:
+    """Alike as they are, the first steps are a pipeline's that fills; and one that still does is
+    not known."""
+    times = [100.0] * 12
+    assert steady_state(times, [[0.0, 1.0, 2.0] + [3.0] * 9]).start == 3
+    assert steady_state(times, [[0.0, 1.0, 2.0] + [3.0] * 9]).known
+    rising = [0.0, 0.9, 1.4, 1.8, 2.1, 1.8, 2.0, 2.6, 3.0, 3.0]
+    assert not steady_state(times[:10], [rising]).known
+    assert not steady_state(times[:10], [[0.0] * 10, rising]).known
+    assert steady_state(times[:10], [rising], carries=False).known
+
+
+def test_no_more_than_half_is_start_up() -> None:
+    falling = [200.0 - 10 * step for step in range(12)]
+    found = steady_state(falling, [[float(step) for step in range(12)]])
+    assert found.start == 6
+    assert not found.known
+
+
+def test_the_age_of_a_batch_is_that_of_its_mean_token() -> None:
+    assert mean_age(StepRecord(0, 0.0, staleness={0: 10, 2: 30})) == 1.5
+    assert mean_age(StepRecord(0, 0.0)) == 0.0
 
 
 def test_the_last_steps_wait_for_nothing() -> None:

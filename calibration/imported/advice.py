@@ -147,8 +147,8 @@ def _half(parts: Sequence[Part]) -> WhatIf | None:
 
 
 def advise(known: Fit, log: RunLog, steps: Steps, drift: Drift) -> Advice:
-    """Simulates the what-ifs, each with the same draws of lengths and costs as the run itself; every
-    other one in a process beside this one."""
+    """Simulates the what-ifs, each with the same draws of lengths and costs as the run itself, half
+    of them in a process beside this one."""
     asked = what_ifs(known, log)
     runs: list[tuple[WhatIf, SmallRun | None, str]] = []
     for each in asked:

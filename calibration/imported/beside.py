@@ -21,12 +21,12 @@ def cores() -> int:
 
 
 @contextmanager
-def beside(work: Callable[[], T], wanted: bool = True) -> Iterator[Callable[[], T]]:
+def beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
     """Yields what waits for the result of ``work``, which goes on meanwhile in a forked process.
     Where that fails, ``work`` is done anew here, and raises here. Without a second core, or where
     processes cannot be forked, it is done when its result is asked for. What nobody asked for is
     stopped."""
-    if not wanted or cores() < 2 or "fork" not in multiprocessing.get_all_start_methods():
+    if cores() < 2 or "fork" not in multiprocessing.get_all_start_methods():
         yield work
         return
     context = multiprocessing.get_context("fork")

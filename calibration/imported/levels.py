@@ -73,6 +73,7 @@ class Levels:
 def figures(steps: Steps, overlapped: bool) -> tuple[Figure, ...]:
     """What the log timed, and which phases lie in it.
 
+    Generation whose end a trainer sees late is taken to have ended half way between two looks.
     Where syncs and switches are not timed apart, they lie in what surrounds the engine's own time,
     in the generation that the stack says holds them, or in what remains of the step.
     """
@@ -107,7 +108,12 @@ def figures(steps: Steps, overlapped: bool) -> tuple[Figure, ...]:
     update = _sum(steps, ("update_s", "critic_update_s"))
     if np.isfinite(update).any():
         found.append(Figure("update_s", ("update",), update))
-    return tuple(_trusted(each) for each in found) + _rest(steps, overlapped, found, remaining)
+    whole = tuple(_trusted(each) for each in found) + _rest(steps, overlapped, found, remaining)
+    late_s = np.nan_to_num(steps.column("poll_s")) / 2  # on average
+    return tuple(
+        _trusted(Figure(each.name, each.phases, each.seconds - late_s))
+        if each.name == "generation_s" else each for each in whole
+    )  # fmt: skip
 
 
 def _sum(steps: Steps, names: tuple[str, ...]) -> FloatArray:

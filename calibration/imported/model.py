@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from calibration.imported import polls
 from calibration.imported import responses as own_rollouts
 from calibration.imported.batches import Batch, dealt, from_figures
 from calibration.imported.lengths import FewFigures, LengthsFit, Spread, fit_few
@@ -275,7 +276,8 @@ def batches_of(
 
 def phases(scenario: Scenario, batches: Sequence[Batch]) -> Phases:
     """Of steps that train on ``batches`` one after another."""
-    return phases_of(scenario.cost, engines_of(scenario), scenario.shape.colocated, batches)
+    engines, colocated = engines_of(scenario), scenario.shape.colocated
+    return phases_of(scenario.cost, engines, colocated, batches, scenario.poll_s)
 
 
 def _thinned(places: list[int], batches: Sequence[Batch | None]) -> list[int]:
@@ -336,6 +338,11 @@ def _costs(
                 notes.append("the log does not hold how long prompts are: the trainer's factors "
                              "hold whatever the assumed length is off by")  # fmt: skip
             levels = levels.less_sure(("decode",), longest_sd)
+            if len(chosen) >= LEAST_STEPS:
+                late, sd = _seen_late(steps, places, forecast, levels.factors)
+                both = {p: late * levels.factors[p] for p in ("decode", "prefill")}
+                levels = replace(levels, factors={**levels.factors, **both})
+                levels = levels.less_sure(("decode",), sd)
         except ScenarioError as error:
             notes.append(f"the roofline does not take this run ({error}): its shape is not used")
         else:
@@ -355,8 +362,29 @@ def _costs(
     levels = Levels(dict.fromkeys(linear.spreads, 1.0), linear.spreads, linear.seen)
     levels = levels.less_sure(("decode",), longest_sd)
     layout = {"padded": True} if log.pads else {}
-    cost = {"linear": {**linear.coefficients, **layout}, "scale": _scale(levels)}
-    return "linear", cost, levels, linear.coefficients, further
+    coefficients = dict(linear.coefficients)
+    forecast = phases(built(replaced(parts, further), {"linear": {**coefficients, **layout}}),
+                      chosen)  # fmt: skip
+    late, sd = _seen_late(steps, places, forecast, {})
+    for name in ("iteration_s", "per_rollout_s"):
+        coefficients[name] = float(f"{late * coefficients[name]:.6g}")
+    levels = levels.less_sure(("decode",), sd)
+    cost = {"linear": {**coefficients, **layout}, "scale": _scale(levels)}
+    return "linear", cost, levels, coefficients, further
+
+
+def _seen_late(
+    steps: Steps, places: list[int], forecast: Phases, factors: dict[str, float]
+) -> tuple[float, float]:
+    """A factor on how long generation takes where the trainer sees its end late, and the standard
+    deviation of its log; 1 and 0 where it is told at once."""
+    poll_s, measured = steps.column("poll_s")[places], steps.column("generation_s")[places]
+    kept = np.isfinite(measured) & (measured > 0) & (poll_s > 0)
+    if not kept.any():
+        return 1.0, 0.0
+    made = sum(factors.get(name, 1.0) * forecast[name][kept] for name in ("decode", "prefill"))
+    pause_s = float(np.median(poll_s[kept]))
+    return polls.level(np.asarray(made), measured[kept], pause_s)
 
 
 _UNIT = {"iteration_s": 1.0, "per_rollout_s": 0.0, "per_context_token_s": 0.0,

@@ -21,6 +21,7 @@ from calibration.imported.levels import PRIOR_SD
 from calibration.imported.model import Drift, Fit
 from calibration.imported.runs import SmallRun
 from calibration.imported.steps import Steps
+from calibration.imported.wander import Wander
 from calibration.logs.draft import Part
 from calibration.logs.run_log import RunLog
 from simulator.errors import RunError, ScenarioError
@@ -83,7 +84,8 @@ def hold_out_overlapped(
     rollouts: own_rollouts.Rollouts | None,
     drift: Drift,
 ) -> tuple[Judged, ...]:
-    """A forecast of the last third from the first two, by simulated runs under the log's policy.
+    """A forecast of the last third from the first two, by simulated runs under the log's policy at
+    the level to which the run's steps had wandered.
     None where there are too few steps, or nothing prices them. Raises ScenarioError as
     `calibration.imported.model.fit` does."""
     halves = split(steps)
@@ -102,8 +104,11 @@ def hold_out_overlapped(
         return ()
     times = np.array(drawn)  # every step is alike: those of all draws are what one may take
     rng = np.random.default_rng(0)
+    speed = Wander.of(np.log(first.whole_s[first.quiet]))
+    ahead = (keep + 1).tolist()
     draws = np.array([
-        rng.choice(row, size=len(keep)) for row in times for _ in range(_MOODS)
+        rng.choice(row, size=len(keep)) * np.exp(speed.shift + speed.drawn(ahead, rng))
+        for row in times for _ in range(_MOODS)
     ])  # fmt: skip
     return (judged_by(draws, "predict", rest, keep, known.steps),)
 

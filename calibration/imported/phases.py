@@ -9,6 +9,7 @@ import numpy as np
 
 from calibration.imported.batches import Batch
 from calibration.imported.generation import Engines, generation_s
+from calibration.imported.polls import seen
 from calibration.robust import FloatArray
 from simulator.costs.base import CostModel
 from simulator.costs.scaled import PHASES
@@ -21,23 +22,30 @@ _GRADES = ("log_prob", "reference")
 
 @dataclass(frozen=True)
 class Phases:
-    """Seconds of each phase of `simulator.costs.scaled.PHASES`, each of shape (steps,)."""
+    """Seconds of each phase of `simulator.costs.scaled.PHASES`, each of shape (steps,). poll_s: as
+    of a scenario."""
 
     seconds: dict[str, FloatArray]
+    poll_s: float = 0.0
 
     def __getitem__(self, phase: str) -> FloatArray:
         return self.seconds[phase]
 
     def total(self, factors: dict[str, float] | None = None) -> FloatArray:
         """Of a step, its phases one after another, each times its factor."""
-        parts = [s * (factors or {}).get(name, 1.0) for name, s in self.seconds.items()]
-        return np.asarray(np.sum(parts, axis=0))
+        parts = {name: s * (factors or {}).get(name, 1.0) for name, s in self.seconds.items()}
+        made = parts.pop("decode") + parts.pop("prefill")
+        return np.asarray(np.sum([seen(made, self.poll_s), *parts.values()], axis=0))
 
 
 def phases_of(
-    cost: CostModel, engines: Engines, colocated: bool, batches: Sequence[Batch]
+    cost: CostModel,
+    engines: Engines,
+    colocated: bool,
+    batches: Sequence[Batch],
+    poll_s: float = 0.0,
 ) -> Phases:
-    """The phases of steps that train on ``batches``."""
+    """The phases of steps that train on ``batches``. poll_s: as of a scenario."""
     made = np.array([
         generation_s(cost, engines, batch.prompt_tokens, batch.groups) for batch in batches
     ]).reshape(-1, 2)  # fmt: skip
@@ -53,7 +61,7 @@ def phases_of(
         "switch": switch_s * ones,
         "rest": rest,
     }
-    return Phases({phase: found[phase] for phase in PHASES})
+    return Phases({phase: found[phase] for phase in PHASES}, poll_s)
 
 
 def _trained(

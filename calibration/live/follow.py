@@ -1,8 +1,8 @@
 """Looking at a log while it grows: the edge that waits, reads, and tells what it sees.
 
-Files are looked at (name, size, time, and their first bytes where those changed), and read when
-something has changed; readers go over a file from its beginning, so that the pause after a reading
-is `REST` times what it took: a log of any size costs a tenth of one core at most. A line that is
+Files are looked at (name, size, time, and their first bytes where those changed), and what was
+added is read when something has changed. The pause after a reading is `REST` times what it took: a
+log of any size costs a tenth of one core at most. A line that is
 being written is not counted before its end is there. What a file that was truncated, rotated or
 replaced held before is kept, unless its steps begin anew.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from calibration.live.monitor import State, late, state
 from calibration.logs.errors import LogError, NoStepsError
-from calibration.logs.gather import read_log
+from calibration.logs.growing import GrowingLog
 from calibration.logs.run_log import RunLog
 from simulator.errors import ScenarioError
 
@@ -69,7 +69,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """paths, stack: as of `read_log`. steps: updates of the run, where its settings do not say.
+    """paths, stack: as of `GrowingLog`. steps: updates of the run, where its settings do not say.
     every_s: between two looks at the files. patience_s: without a change in any, after which it is
     over; None: ten times the longest step, and ten minutes at least."""
 
@@ -97,13 +97,13 @@ class Asked:
 def follow(asked: Asked, clock: Clock | None = None) -> Iterator[Seen]:
     """What is to be seen at each look; the last says why it is over.
 
-    Raises LogError as `read_log` does, where the log is not one that more lines could mend.
+    Raises LogError as `GrowingLog.read` does, where the log is not one that more lines could mend.
     """
     import pandas  # noqa: F401 - what only the first reading waits for is no part of its time
     import scipy.stats  # noqa: F401
 
     clock = clock or Clock()
-    told = _Told()
+    told = _Told(GrowingLog(asked.paths, asked.stack))
     files: Mapping[str, Stamp] = {}
     changed_s, steady = clock.now(), False
     pending = True
@@ -137,6 +137,7 @@ def follow(asked: Asked, clock: Clock | None = None) -> Iterator[Seen]:
 class _Told:
     """What was read so far."""
 
+    growing: GrowingLog
     log: RunLog | None = None
     state: State | None = None
     why: str = ""
@@ -150,7 +151,7 @@ class _Told:
     ) -> Seen | None:
         """Reads the log anew; None where nothing new came of it."""
         try:
-            log = read_log(asked.paths, asked.stack)
+            log = self.growing.read()
         except NoStepsError as error:
             was, self.why = self.why, error.message
             notices = self._noticed(None)

@@ -176,8 +176,8 @@ def _series(log: RunLog, steps: Steps) -> Mapping[str, _Series]:
         beside = np.column_stack(usable)[known] if usable else np.zeros((int(known.sum()), 0))
         noise = 0.01
         if name == "generation_s":
-            grain = steps.median("generation_grain_s")
-            noise = max(noise, grain / math.sqrt(12) / middle) if grain > 0 else noise
+            poll_s = steps.median("poll_s")
+            noise = max(noise, poll_s / math.sqrt(12) / middle) if poll_s > 0 else noise
         found[name] = (np.flatnonzero(known), np.log(values[known]), beside, noise)
     return found
 

@@ -41,8 +41,8 @@ STEPS = Table(
         _key("step", "the run's own number of it"),
         _seconds("step_s", "the whole step, as the stack timed it"),
         _seconds("generation_s", "rollouts; empty where the stack timed only the wait for them"),
-        _seconds("generation_grain_s", "that generation_s is a multiple of, nearly: how often the "
-                 "trainer looks whether rollouts are done"),
+        _seconds("poll_s", "between two looks of the trainer at whether rollouts are done, of "
+                 "which generation_s is a multiple, nearly"),
         _seconds("engine_s", "of generation_s, the engine's own sampling, where timed apart"),
         _seconds("wait_s", "the trainer's wait for rollouts that were made beside it"),
         _seconds("reward_s", "judging"),

@@ -26,6 +26,8 @@ BETWEEN_SD, WITHIN_SD = 0.65, 0.30
 (between prompts 0.63 to 0.73, within 0.25 to 0.38)."""
 _REWARD_SD = 0.3
 _MOST_STEPS = 60
+_OLDEST = 10_000
+"""Versions that a bound on staleness may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,10 @@ def draft(log: RunLog, given: Iterable[Part] = ()) -> tuple[Part, ...]:
             found.append(part)
     found.extend(_workload(log))
     found.append(_policy(log))
+    poll_s = log.steps["poll_s"].median()
+    if poll_s > 0:
+        found.append(Part("poll_s", float(poll_s), f"how often {log.stack}'s trainer looks whether "
+                          "its rollouts are done"))  # fmt: skip
     found.append(Part("steps", min(max(len(log.steps), 1), _MOST_STEPS),
                       f"the log holds {len(log.steps)}"))  # fmt: skip
     found.append(Part("seed", 0, "assumed", True))
@@ -312,8 +318,8 @@ def _policy(log: RunLog) -> Part:
         return Part("policy", [], "rollouts and training took turns")
     if value(known, "run.mode") == "colocate_async":
         return Part("policy", ["colocate_async"], f"{known['run.mode'].theirs} is colocate_async")
-    bound = whole(known, "run.max_staleness")
-    if bound is not None and bound > 1:
+    bound = value(known, "run.max_staleness")
+    if isinstance(bound, int | float) and not isinstance(bound, bool) and 0 < bound <= _OLDEST:
         setting = known["run.max_staleness"]
         options: dict[str, Any] = {"max_staleness": bound, "exceeded": log.exceeded}
         syncs = whole(known, "run.sync_every")

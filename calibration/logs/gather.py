@@ -42,25 +42,56 @@ def read_log(
     and line, where there is no step and no rollout of a known stack, where the files are of two
     runs or two stacks, and where seconds are negative or no number.
     """
-    wanted = _named(stack)
-    dumps: dict[str, Rollouts] = {}
+    wanted = named(stack)
+    dumps = Dumps(wanted, tokens)
+    scanned = [scan(file, dumps.take) for file in find(paths)]
+    return gathered(paths, scanned, dumps, wanted)
 
-    def take(of: Stack, each: Rollout | Session, file: LogFile) -> None:
-        if wanted is None or of is wanted:
-            if of.name not in dumps:
-                dumps[of.name] = Rollouts(of, tokens)
-            dumps[of.name].take(each, file)
 
-    files = find(paths)
-    scanned = []
-    for file in files:
-        scanned.append(scan(file, take))
+class Dumps:
+    """Rollouts by the stack that dumped them. wanted: the only one that counts; None: any. tokens:
+    as of `read_log`."""
+
+    def __init__(self, wanted: Stack | None, tokens: Callable[[str], int] | None = None) -> None:
+        self._wanted, self.tokens = wanted, tokens
+        self._by: dict[str, Rollouts] = {}
+
+    def take(self, of: Stack, each: Rollout | Session, file: LogFile) -> None:
+        """Adds one."""
+        if self._wanted is None or of is self._wanted:
+            if of.name not in self._by:
+                self._by[of.name] = Rollouts(of, self.tokens)
+            self._by[of.name].take(each, file)
+
+    def of(self, stack: Stack) -> Rollouts:
+        """Those of a stack."""
+        return self._by.get(stack.name) or Rollouts(stack)
+
+    @property
+    def mingled(self) -> bool:
+        """See `Rollouts`."""
+        return any(rollouts.mingled for rollouts in self._by.values())
+
+    def copied(self) -> Dumps:
+        """Another of the same, which shares nothing that changes."""
+        other = Dumps(self._wanted, self.tokens)
+        other._by = {name: rollouts.copied() for name, rollouts in self._by.items()}
+        return other
+
+
+def gathered(
+    paths: Sequence[Path], scanned: Sequence[Scanned], dumps: Dumps, wanted: Stack | None
+) -> RunLog:
+    """The run that files hold, of which each was read. Raises LogError as `read_log` does."""
     one = _stack(scanned, wanted)
     settings, notes = _settings(scanned, one)
+    if settings.get("run.filter_groups") and settings["run.filter_groups"].value:
+        notes.append(f"groups are filtered ({settings['run.filter_groups'].theirs}): lengths are "
+                     "those of what was trained on, generation's time is that of all")  # fmt: skip
     parts = _parts(scanned, one, settings)
     whole = overlay.merged(one, parts) if parts else None
     size = setting(settings, "workload.group_size")
-    kept = dumps.get(one.name) or Rollouts(one)
+    kept = dumps.of(one)
     rollouts, requests, again = kept.tables(size)
     if again:
         notes.append(f"{again} dumps repeat the rollouts of the step before: counted once")
@@ -99,7 +130,7 @@ def read_log(
         len(scanned) - len(mattered),
         _words(one, rows),
         one.advice,
-        tokens is not None,
+        dumps.tokens is not None,
         pads=one.pads,
         exceeded=one.exceeded,
     )
@@ -115,7 +146,8 @@ def _words(stack: Stack, rows: Sequence[tuple[Row, Raw]]) -> dict[str, str]:
     }
 
 
-def _named(stack: str | None) -> Stack | None:
+def named(stack: str | None) -> Stack | None:
+    """The stack of that name; None for none. Raises LogError for another."""
     if stack is None:
         return None
     found = recognise.named(stack)

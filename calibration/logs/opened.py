@@ -32,6 +32,8 @@ LONGEST_LINE = 64 * 2**20
 MOST_AT_ONCE = 512 * 2**20
 """Bytes of a file that has to be held whole."""
 _BLOCK = 256 * 1024
+START = 65_536
+"""Bytes by which it is told what a file is."""
 MOST_TIMES, ALWAYS_FINE = 100, 64 * 2**20
 """A packed file may unpack to so many times its size, or to so many bytes. Consoles of genuine runs
 shrink 5 to 20 times; gzip's most is 1,030."""
@@ -46,6 +48,15 @@ _WHILE_UNPACKING = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZi
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BROKEN = "is not packed whole"
 _PASSED_OVER = {".git", "__pycache__", "node_modules"}
+
+
+@dataclass(slots=True)
+class Reached:
+    """How far a file was read: its bytes, and its lines or records, up to the end of the last that
+    was whole."""
+
+    offset: int = 0
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +122,16 @@ class LogFile:
             return LogError(f"cannot read {self.name}: {said}")
         return LogError(f"{self.name} {_BROKEN}: {error}")
 
-    def start(self, size: int = 65_536) -> bytes:
+    @property
+    def plain(self) -> bool:
+        """Whether it is neither packed nor in an archive, nor in UTF-16: its bytes are its own.
+        Raises LogError."""
+        if self.member:
+            return False
+        with self.open() as file:
+            return isinstance(file, io.BufferedReader) and isinstance(file.raw, io.FileIO)
+
+    def start(self, size: int = START) -> bytes:
         """Its first bytes, unpacked. Raises LogError."""
         with self.open() as file:
             return file.read(size)
@@ -128,17 +148,26 @@ class LogFile:
         return found
 
     def lines(
-        self, tally: Tally, cues: Sequence[bytes] = (b"",), every: Callable[[], bool] = bool
+        self,
+        tally: Tally,
+        cues: Sequence[bytes] = (b"",),
+        every: Callable[[], bool] = bool,
+        since: Reached | None = None,
+        whole: bool = False,
     ) -> Iterator[tuple[int, bytes, bool]]:
         """Number from 1, bytes without the end of line, and whether the line has its end.
 
         Lines that hold none of ``cues`` are counted and passed over, unless ``every`` says, at that
         moment, that all are wanted. A line that is too long is counted as unread and left out. A
-        packed file that breaks off is read as far as it goes.
+        packed file that breaks off is read as far as it goes. since: where to begin, in a file that
+        is not packed; it moves on. whole: leaves a last line without its end for later.
         """
-        number = 0
+        since = Reached() if since is None else since
+        number = since.count
         try:
-            for block, ended in self._blocks():
+            for block, ended, until in self._blocks(since.offset):
+                if whole and not ended:
+                    return
                 if block is None:
                     number += 1
                     tally.lines += 1
@@ -149,24 +178,27 @@ class LogFile:
                     passed = block.count(b"\n")
                     number += passed
                     tally.lines += passed
-                    continue
-                for line in block.removesuffix(b"\n").split(b"\n"):
-                    number += 1
-                    tally.lines += 1
-                    if every() or _holds(line, here):
-                        yield number, line.rstrip(b"\r"), ended
+                else:
+                    for line in block.removesuffix(b"\n").split(b"\n"):
+                        number += 1
+                        tally.lines += 1
+                        if every() or _holds(line, here):
+                            yield number, line.rstrip(b"\r"), ended
+                since.offset, since.count = until, number
         except LogError as error:
             if number == 0 or _BROKEN not in error.message:
                 raise
             tally.lines += 1
             tally.skip(number + 1, "the packed file breaks off here")
 
-    def _blocks(self) -> Iterator[tuple[bytes | None, bool]]:
-        """Whole lines, many at once, and whether they end with an end of line; None for a line that
-        is too long."""
+    def _blocks(self, start: int) -> Iterator[tuple[bytes | None, bool, int]]:
+        """Whole lines, many at once, whether they end with an end of line, and where in the file
+        that is; None for a line that is too long."""
         parts: list[bytes] = []
-        held = 0
+        held, until = 0, start
         with self.open() as file:
+            if start:
+                file.seek(start)
             while data := file.read(_BLOCK):
                 cut = data.rfind(b"\n") + 1
                 if cut == 0:
@@ -176,19 +208,20 @@ class LogFile:
                     else:
                         parts.append(data)
                     continue
+                until += held + cut
                 if held > LONGEST_LINE:
-                    yield None, True
                     first = data.find(b"\n") + 1
+                    yield None, True, until
                     whole = data[first:cut]
                 else:
                     whole = b"".join([*parts, data[:cut]])
                 parts, held = ([data[cut:]], len(data) - cut) if cut < len(data) else ([], 0)
                 if whole:
-                    yield whole, True
+                    yield whole, True, until
         if held > LONGEST_LINE:
-            yield None, False
+            yield None, False, until
         elif parts:
-            yield b"".join(parts), False
+            yield b"".join(parts), False, until
 
 
 def _holds(line: bytes, cues: Sequence[bytes]) -> bool:
@@ -303,8 +336,11 @@ def _below(path: Path) -> Iterator[LogFile]:
 
 
 def _one(path: Path) -> Iterator[LogFile]:
-    with path.open("rb") as file:
-        magic = file.read(4)
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise LogError(f"cannot read {path}: {error.strerror}") from None
     if magic != _ZIP or path.suffix != ".zip":  # torch's own files are zip archives as well
         yield LogFile(path)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Hashable, Mapping
+from copy import copy
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,8 @@ MOST_ROLLOUTS = 20_000_000
 
 class Rollouts:
     """Rollouts of one stack. Groups are numbered in the order in which they first appear. tokens:
-    counts those of a response whose text alone was dumped."""
+    counts those of a response whose text alone was dumped. some_unnamed: whether only their order
+    tells some of the groups; mingled: whether such rollouts of several files came in turns."""
 
     def __init__(self, stack: Stack, tokens: Callable[[str], int] | None = None) -> None:
         self._stack, self._tokens = stack, tokens
@@ -43,9 +45,24 @@ class Rollouts:
         self._files: dict[int, LogFile] = {}
         self._one_file = any(dump.one_file_a_step for dump in stack.dumps)
         self.some_unnamed = False
+        self.mingled = False
+        self._unnamed_in: list[str] = []
 
     def __len__(self) -> int:
         return len(self._prompts)
+
+    def copied(self) -> Rollouts:
+        """Another of the same, of which no part is shared that taking on, or `tables`, changes."""
+        other = copy(self)
+        other._keys = {name: found[:] for name, found in self._keys.items()}
+        other._given = {name: found[:] for name, found in self._given.items()}
+        other._prompts, other._by_prompt = self._prompts[:], self._by_prompt[:]
+        other._requests, other._groups = {**self._requests}, {**self._groups}
+        other._members = {group: [*rows] for group, rows in self._members.items()}
+        other._sessions = {group: {**each} for group, each in self._sessions.items()}
+        other._known, other._files = {**self._known}, {**self._files}
+        other._unnamed_in = [*self._unnamed_in]
+        return other
 
     def take(self, each: Rollout | Session, file: LogFile) -> None:
         """Adds one. Raises LogError where two files hold one step of a stack that writes it into
@@ -74,6 +91,9 @@ class Rollouts:
             raise LogError(f"{file.name}: more than {MOST_ROLLOUTS:,} rollouts")
         if each.group is None:
             self.some_unnamed = True
+            if not self._unnamed_in or self._unnamed_in[-1] != file.name:
+                self.mingled = self.mingled or file.name in self._unnamed_in
+                self._unnamed_in.append(file.name)
             group = -1
         else:
             group = self._groups.setdefault((each.step, each.group), len(self._groups))

@@ -8,8 +8,9 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from calibration.logs import recognise
 from calibration.logs.errors import LogError, TooLargeError
@@ -19,7 +20,7 @@ from calibration.logs.formats.console import Said, said
 from calibration.logs.formats.json_text import NotJsonError, flatten, parse
 from calibration.logs.formats.numbers import number, scalar
 from calibration.logs.formats.python_text import nested, opens
-from calibration.logs.opened import LogFile
+from calibration.logs.opened import LogFile, Reached
 from calibration.logs.readers import STACKS
 from calibration.logs.readers.stack import (
     Console,
@@ -45,29 +46,69 @@ Take = Callable[[Stack, Rollout | Session, LogFile], None]
 
 @dataclass(slots=True)
 class Scanned:
-    """What a file gave. rows: by the stack that wrote them. settings: given, and how surely."""
+    """What a file gave. rows: by the stack that wrote them; unnamed: of which the keys tell that
+    once all are there. settings: given, and how surely."""
 
     file: LogFile
     tally: Tally
     kind: int = JSON
     rows: dict[str, list[Metrics]] = field(default_factory=dict)
+    unnamed: list[Metrics] = field(default_factory=list)
     settings: list[tuple[int, Given]] = field(default_factory=list)
     dumped: set[str] = field(default_factory=set)
     looked_at: bool = True
 
+    def copied(self) -> Scanned:
+        """Another of the same, of which no part is shared that reading on would change."""
+        return replace(
+            self,
+            tally=replace(self.tally, examples=[*self.tally.examples]),
+            rows={name: [*rows] for name, rows in self.rows.items()},
+            unnamed=[*self.unnamed],
+            settings=[*self.settings],
+            dumped={*self.dumped},
+        )
+
+
+class Reader(Protocol):
+    """What reads a file from its beginning to its end, and may be asked to go on where that has
+    moved."""
+
+    def read(self, since: Reached, whole: bool) -> None:
+        """All from ``since`` on, which moves. whole: leaves what has no end yet for later."""
+        ...
+
+    def close(self) -> None:
+        """After the last."""
+        ...
+
+    def copied(self, found: Scanned, take: Take) -> Reader:
+        """Another that goes on from here into a copy of what this one found."""
+        ...
+
 
 def scan(file: LogFile, take: Take) -> Scanned:
     """Reads a file. Raises LogError where nothing of it can be read, or it is no honest file."""
-    found = Scanned(file, Tally(file.name))
-    try:
-        _read(found, take)
-    except TooLargeError as error:
-        found.tally.lines += 1
-        found.tally.skip(0, error.message.removeprefix(f"{file.name} is "))
+    found, reader = begun(file, take)
+    if reader is not None:
+        reader.read(Reached(), whole=False)
+        reader.close()
     return found
 
 
-def _read(found: Scanned, take: Take) -> None:
+def begun(file: LogFile, take: Take) -> tuple[Scanned, Reader | None]:
+    """What a file gave, and None; or what reads it line by line or record by record, with nothing
+    read yet. Raises LogError."""
+    found = Scanned(file, Tally(file.name))
+    try:
+        return found, _read(found, take)
+    except TooLargeError as error:
+        found.tally.lines += 1
+        found.tally.skip(0, error.message.removeprefix(f"{file.name} is "))
+    return found, None
+
+
+def _read(found: Scanned, take: Take) -> Reader | None:
     file = found.file
     start = file.start()
     if start.startswith(parquet.MAGIC):
@@ -75,7 +116,7 @@ def _read(found: Scanned, take: Take) -> None:
     elif start.startswith(sqlite.MAGIC):
         _database(found)
     elif events.is_events(start):
-        _events(found)
+        return _Events(found)
     elif start.startswith((torch_file.PICKLE, torch_file.ZIP)):
         if _DUMP.fullmatch(file.inner):
             _records(found, _torch, take)
@@ -87,7 +128,8 @@ def _read(found: Scanned, take: Take) -> None:
     elif b"\0" in start:
         found.looked_at = False
     else:
-        _text(found, start, take)
+        return _text(found, start, take)
+    return None
 
 
 # Binary files
@@ -137,29 +179,54 @@ def _database(found: Scanned) -> None:
         found.settings.extend((RESOLVED, given) for given in run.config)
 
 
-def _events(found: Scanned) -> None:
-    found.kind = EVENTS
-    tally = found.tally
-    steps: dict[int, tuple[int, float, dict[str, float]]] = {}
-    last = 0
-    with found.file.open() as file:
-        try:
-            for event in events.events(file):
-                if event.record != last:
+class _Events:
+    """An event file, record by record."""
+
+    def __init__(self, found: Scanned) -> None:
+        self.found = found
+        found.kind = EVENTS
+        self._steps: dict[int, tuple[int, float, dict[str, float]]] = {}
+        self._last = 0
+
+    def read(self, since: Reached, whole: bool) -> None:
+        """See `Reader.read`."""
+        tally, steps = self.found.tally, self._steps
+        with self.found.file.open() as file:
+            if since.offset:
+                file.seek(since.offset)
+            end = since.offset
+            try:
+                for event in events.events(file, since.count):
+                    if event.record > self._last:
+                        tally.lines += 1
+                        self._last = event.record
+                        tally.used += 1
+                    if whole:  # up to the record before, since this one may turn out damaged
+                        if event.record > since.count + 1:
+                            since.offset, since.count = end, event.record - 1
+                        end = file.tell()
+                    if isinstance(event.value, str):
+                        self.found.settings.extend(_summary(event.tag, event.value))
+                        continue
+                    if event.step not in steps:
+                        steps[event.step] = (event.record, event.wall_s, {})
+                    steps[event.step][2][event.tag] = event.value
+            except events.DamagedError as error:
+                if not whole:
                     tally.lines += 1
-                    last = event.record
-                    tally.used += 1
-                if isinstance(event.value, str):
-                    found.settings.extend(_summary(event.tag, event.value))
-                    continue
-                if event.step not in steps:
-                    steps[event.step] = (event.record, event.wall_s, {})
-                steps[event.step][2][event.tag] = event.value
-        except events.DamagedError as error:
-            tally.lines += 1
-            tally.skip(error.record, str(error))
-    rows = [Metrics(step, values, at, wall) for step, (at, wall, values) in sorted(steps.items())]
-    _assign(found, rows)
+                    tally.skip(error.record, str(error))
+
+    def close(self) -> None:
+        """See `Reader.close`."""
+        steps = sorted(self._steps.items())
+        rows = [Metrics(step, values, at, wall) for step, (at, wall, values) in steps]
+        _assign(self.found, rows)
+
+    def copied(self, found: Scanned, take: Take) -> Reader:
+        """See `Reader.copied`. Values are shared: reading a record again changes none."""
+        other = _Events(found)
+        other._steps, other._last = self._steps, self._last
+        return other
 
 
 def _summary(tag: str, text: str) -> Iterator[tuple[int, Given]]:
@@ -175,7 +242,7 @@ def _summary(tag: str, text: str) -> Iterator[tuple[int, Given]]:
 # Texts
 
 
-def _text(found: Scanned, start: bytes, take: Take) -> None:
+def _text(found: Scanned, start: bytes, take: Take) -> Reader | None:
     name = found.file.inner.lower()
     stripped = start.lstrip(b"\xef\xbb\xbf \t\r\n")
     if name.endswith((".yaml", ".yml")):
@@ -189,11 +256,12 @@ def _text(found: Scanned, start: bytes, take: Take) -> None:
     elif stripped.startswith((b"{", b"[")) and not stripped.startswith((b"{'", b"['")):
         first = stripped.split(b"\n", 1)[0]
         if name.endswith(".json") or not _complete(first, name):
-            _document(found, take)
+            return _document(found, take)
         else:
-            _json_lines(found, take)
+            return _JsonLines(found, take)
     else:
-        _console(found)
+        return _ConsoleLines(found)
+    return None
 
 
 def _complete(first: bytes, name: str) -> bool:
@@ -226,26 +294,26 @@ def _script(found: Scanned) -> None:
         found.tally.used += bool(given)
 
 
-def _document(found: Scanned, take: Take) -> None:
-    """One JSON value over many lines: TRL's state of the trainer, a configuration, a list."""
+def _document(found: Scanned, take: Take) -> Reader | None:
+    """One JSON value over many lines: TRL's state of the trainer, a configuration, a list. What
+    reads it where it turns out to be lines of them."""
     content = found.file.content()
     tally = found.tally
     try:
         value = parse(content)
     except NotJsonError as error:
         if content.count(b"\n") > 1 and content.lstrip().startswith(b"{") and b"\n{" in content:
-            _json_lines(found, take)  # lines of JSON after all, the first of them damaged
-            return
+            return _JsonLines(found, take)  # after all, the first of them damaged
         tally.lines = 1
         tally.skip(0, str(error))
-        return
+        return None
     history = value.get("log_history") if isinstance(value, dict) else value
     if not isinstance(history, list):
         tally.lines = 1
         if isinstance(value, dict) and len(content) <= configs.MOST_TEXT:
             found.settings.extend((WRITTEN, Given(k, v, 0)) for k, v in flatten(value).items())
             tally.used = 1
-        return
+        return None
     if isinstance(value, dict):
         keys = ("logging_steps", "max_steps")
         given = [Given(key, value[key], _line_of(content, key)) for key in keys if key in value]
@@ -257,6 +325,7 @@ def _document(found: Scanned, take: Take) -> None:
         tally.lines += 1
         reader.record(entry, lines[at] if len(lines) >= len(history) else 1)
     reader.close()
+    return None
 
 
 def _line_of(content: bytes, key: str) -> int:
@@ -264,23 +333,39 @@ def _line_of(content: bytes, key: str) -> int:
     return content.count(b"\n", 0, at) + 1 if at >= 0 else 0
 
 
-def _json_lines(found: Scanned, take: Take) -> None:
-    reader = _Lines(found, take)
-    tally = found.tally
-    for at, line, ended in found.file.lines(tally):
-        if not line.strip():
-            continue
-        try:
-            value = parse(line)
-        except NotJsonError as error:
-            why = str(error) if ended else "it is cut off in mid-line"
-            tally.skip(at, why, line[:200].decode("utf-8", "replace"))
-            continue
-        reader.record(value, at)
-        if tally.lines == _GIVE_UP and not tally.used and tally.unread < _GIVE_UP:
-            found.looked_at = False
-            break
-    reader.close()
+class _JsonLines:
+    """Lines of JSON."""
+
+    def __init__(self, found: Scanned, take: Take) -> None:
+        self.found = found
+        self._records = _Lines(found, take)
+
+    def read(self, since: Reached, whole: bool) -> None:
+        """See `Reader.read`."""
+        tally = self.found.tally
+        if not self.found.looked_at:
+            return
+        for at, line, ended in self.found.file.lines(tally, since=since, whole=whole):
+            if not line.strip():
+                continue
+            try:
+                value = parse(line)
+            except NotJsonError as error:
+                why = str(error) if ended else "it is cut off in mid-line"
+                tally.skip(at, why, line[:200].decode("utf-8", "replace"))
+                continue
+            self._records.record(value, at)
+            if tally.lines == _GIVE_UP and not tally.used and tally.unread < _GIVE_UP:
+                self.found.looked_at = False
+                break
+
+    def close(self) -> None:
+        """See `Reader.close`."""
+        self._records.close()
+
+    def copied(self, found: Scanned, take: Take) -> Reader:
+        """See `Reader.copied`."""
+        return _JsonLines(found, take)
 
 
 class _Dumped:
@@ -326,7 +411,6 @@ class _Lines:
     def __init__(self, found: Scanned, take: Take) -> None:
         self._found = found
         self._dumped = _Dumped(found, take)
-        self._rows: list[Metrics] = []
 
     def record(self, value: object, line: int) -> None:
         """A line's value."""
@@ -335,12 +419,12 @@ class _Lines:
             return
         row = _row(value, line)
         if row is not None and row.values:
-            self._rows.append(row)
+            self._found.unnamed.append(row)
             tally.used += 1
 
     def close(self) -> None:
         """After the last."""
-        _assign(self._found, self._rows)
+        _assign(self._found, self._found.unnamed)
 
 
 def _row(value: Mapping[str, Any], line: int) -> Metrics | None:
@@ -435,27 +519,45 @@ _KV = re.compile(r"GPU KV cache size: ([\d,]{1,20}) tokens")
 _MOST_CONFIG = 20_000
 
 
-def _console(found: Scanned) -> None:
+class _ConsoleLines:
     """Lines that people see: rows of a stack, printed configurations, command lines."""
-    found.kind = CONSOLE
-    tally = found.tally
-    consoles, config = _Consoles(found), _Printed(found)
-    ended = True
-    for at, line, ended in found.file.lines(tally, _CUES, lambda: config.open or consoles.open):
-        start = _STARTS.search(line)
-        used, wrong = False, ""
-        for piece in said(line):
-            try:
-                used = consoles.feed(at, piece, start and start.lastgroup, ended) or used
-            except (RecordError, ValueError) as error:
-                wrong = str(error)
-            used = config.feed(at, piece.actor, piece.text) or used
-        if wrong:
-            tally.skip(at, wrong, line[:200].decode("utf-8", "replace"))
-        elif used:
-            tally.used += 1
-    if ended:
-        consoles.close()
+
+    def __init__(self, found: Scanned) -> None:
+        self.found = found
+        found.kind = CONSOLE
+        self._consoles, self._config = _Consoles(found), _Printed(found)
+        self._ended = True
+
+    def read(self, since: Reached, whole: bool) -> None:
+        """See `Reader.read`."""
+        tally, consoles, config = self.found.tally, self._consoles, self._config
+        lines = self.found.file.lines(tally, _CUES, lambda: config.open or consoles.open, since,
+                                      whole)  # fmt: skip
+        for at, line, self._ended in lines:
+            start = _STARTS.search(line)
+            used, wrong = False, ""
+            for piece in said(line):
+                try:
+                    used = consoles.feed(at, piece, start and start.lastgroup, self._ended) or used
+                except (RecordError, ValueError) as error:
+                    wrong = str(error)
+                used = config.feed(at, piece.actor, piece.text) or used
+            if wrong:
+                tally.skip(at, wrong, line[:200].decode("utf-8", "replace"))
+            elif used:
+                tally.used += 1
+
+    def close(self) -> None:
+        """See `Reader.close`."""
+        if self._ended:
+            self._consoles.close()
+
+    def copied(self, found: Scanned, take: Take) -> Reader:
+        """See `Reader.copied`."""
+        other = _ConsoleLines(found)
+        other._consoles, other._config = self._consoles.copied(found), self._config.copied(found)
+        other._ended = self._ended
+        return other
 
 
 class _Consoles:
@@ -496,6 +598,12 @@ class _Consoles:
         for name, (console, _) in self._consoles.items():
             self._keep(name, console.close())
 
+    def copied(self, found: Scanned) -> _Consoles:
+        """Another that goes on from here."""
+        other = _Consoles(found)
+        other._consoles = deepcopy(self._consoles)
+        return other
+
     def _keep(self, name: str, rows: Iterable[Metrics]) -> None:
         self._found.rows.setdefault(name, []).extend(
             Metrics(row.step, recognise.of_interest(row.values), row.line) for row in rows
@@ -534,6 +642,12 @@ class _Printed:
             given = [one] if one else configs.from_command(text, line)
         self._found.settings.extend((COMMAND, each) for each in given)
         return bool(given)
+
+    def copied(self, found: Scanned) -> _Printed:
+        """Another that goes on from here."""
+        other = _Printed(found)
+        other._lines, other._actor, other._depth = [*self._lines], self._actor, self._depth
+        return other
 
     def _more(self, line: int, text: str) -> bool:
         self._lines.append((line, text))

@@ -50,7 +50,7 @@ MEANINGS: Mapping[str, str] = {
     "run.engine": "which inference engine",
     "run.strategy": "how the trainer is split",
     "run.algorithm": "of the advantage",
-    "run.filter_groups": "whether groups without spread are replaced",
+    "run.filter_groups": "whether groups without spread are replaced, or by which function",
     "run.over_sampling_groups": "prompts launched to get a batch",
     "run.partial_rollout": "whether what is unfinished is resumed",
     "run.max_staleness": "in versions, as the stack bounds it",

@@ -45,11 +45,18 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Connect:
+    """Connect to the trainer that is found there."""
+
+    where: Any
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """Shut the engine down."""
 
 
-Command = Submit | Abort | Load | End
+Command = Submit | Abort | Load | Connect | End
 
 # Notices
 

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from engine.actors.transport import Actor, ActorLostError, Lane, Need, Ref
+from engine.actors.transport import (
+    Actor,
+    ActorLostError,
+    Lane,
+    Need,
+    Ref,
+    without_place,
+)
 from engine.errors import EngineError, sentence
 
 _LOCAL = {
@@ -82,6 +89,14 @@ class RayTransport:
                 raise EngineError(
                     f"the scenario asks for {asked} {name}s, but Ray has {have.get(name, 0):g}"
                 )
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        machines = [(node.get("GPU", 0.0), node.get("CPU", 0.0)) for node in nodes]
+        if (lost := without_place(needs, machines)) is not None:
+            each = ", ".join(f"{gpus:g}" for gpus, _ in machines)
+            raise EngineError(
+                f"{lost.gpus} GPUs and {lost.cpus} CPUs of one machine, which an actor of the "
+                f"scenario takes, are not free beside the others (GPUs of each machine: {each})"
+            )
 
     def start(self, kind: type, arguments: Sequence[Any], need: Need, name: str) -> Actor:
         """An actor; it waits for its turn where others have what it needs."""
@@ -92,7 +107,7 @@ class RayTransport:
             num_cpus=need.cpus,
             num_gpus=need.gpus,
             max_restarts=0,
-            concurrency_groups={"work": 1, "watch": 1},
+            concurrency_groups={"work": 1, "watch": 1, "wire": 1},
             **environment,
         )(kind)
         handle = remote.remote(*arguments)

@@ -14,6 +14,7 @@ from engine.actors.messages import (
     Abort,
     Aborted,
     Command,
+    Connect,
     End,
     Failed,
     Iterated,
@@ -26,7 +27,7 @@ from engine.actors.messages import (
 )
 from engine.actors.weights import unpack
 from engine.desk import Desk, request_name
-from engine.edges import Engine
+from engine.edges import Engine, OnWire
 from engine.errors import EngineError, sentence
 
 MOST_TURNS = 4096
@@ -53,6 +54,10 @@ class ReplicaActor:
     def load(self, token: int, weights: object, version: int, sample: list[list[int]]) -> None:
         """`Load`, whose weights come as an argument of their own."""
         self.post(Load(token, weights, version, sample))
+
+    def connect(self, where: object) -> None:
+        """`Connect`, in the same way."""
+        self.post(Connect(where))
 
     def poll(self, timeout_s: float) -> Report:
         """What happened since the last poll, as soon as there is news."""
@@ -126,12 +131,15 @@ class ReplicaActor:
             self._outbox.put(Aborted(command.token, tuple(desk.abort(keys))))
         elif isinstance(command, Load):
             self._outbox.put(_load(desk, command))
+        elif isinstance(command, Connect):
+            desk.engine.connect(command.where)
         return True
 
 
 def _load(desk: Desk, command: Load) -> Loaded:
     start_s = time.perf_counter()
-    desk.load(unpack(command.weights), command.version)
+    weights = command.weights
+    desk.load(weights if isinstance(weights, OnWire) else unpack(weights), command.version)
     loaded_s = time.perf_counter()
     found = None
     if command.sample and not desk.busy:

@@ -1,16 +1,20 @@
-"""The trainer in a process of its own: one call an update, weights among what it returns."""
+"""The trainer in a process of its own, or in one for each of its ranks: one call an update, weights
+among what it returns."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from engine.actors.machine import machine_name, pin, versions
+from engine.actors.transport import ActorLostError
 from engine.actors.weights import ByStore, Channel, unpack
-from engine.edges import Beat, SampledGroup, Trainer, TrainerState, TrainMetrics
-from engine.errors import EngineError, sentence
+from engine.actors.wire import ByWire
+from engine.edges import Beat, OnWire, SampledGroup, Trainer, TrainerState, TrainMetrics
+from engine.errors import EngineError, RankLostError, sentence
 from simulator.errors import RunError, ScenarioError
 
 
@@ -56,27 +60,63 @@ class PackedState:
     plain: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One of a trainer's processes: its number, from 0, of so many."""
+
+    number: int = 0
+    count: int = 1
+
+
+class RankStart(Protocol):
+    """Makes a trainer of several ranks, each in its own process."""
+
+    def meet(self) -> Any:
+        """What rank 0 keeps for the ranks to find each other; its ``place`` tells the others where
+        that is."""
+        ...
+
+    def join(self, rank: Rank, place: Any) -> Trainer:
+        """One rank. Returns when all are there. Raises RankLostError where one is not."""
+        ...
+
+
 class TrainerActor:
-    """start: makes the trainer. cores: what its process is pinned to, if any. channel: how weights
-    leave it."""
+    """start: makes the trainer; a `RankStart` where there are several ranks. cores: what its
+    process is pinned to, if any. channel: how weights leave it, from rank 0.
+
+    Every rank is called alike. Every method raises ActorLostError where another one is lost.
+    """
 
     def __init__(
         self,
-        start: Callable[[], Trainer],
+        start: Callable[[], Trainer] | RankStart,
         cores: tuple[int, ...] = (),
         channel: Channel | None = None,
+        rank: Rank | None = None,
     ) -> None:
-        self._start, self._cores = start, cores
+        self._start: Any = start
+        self._cores = cores
+        self._rank = rank or Rank()
         self._channel = channel or ByStore()
         self._trainer: Trainer | None = None
+        self._meeting: Any = None
 
-    def begin(self) -> TrainerReady:
+    def meet(self) -> Any:
+        """Where the ranks meet; asked of rank 0, before they begin."""
+        self._meeting = self._start.meet()
+        return self._meeting.place
+
+    def begin(self, place: Any = None) -> TrainerReady:
         """Starts it, in the thread that its updates run in. Raises EngineError where that cannot
         be."""
         if self._cores:
             pin(self._cores)
+        alone = self._rank.count == 1
         try:
-            self._trainer = self._start()
+            self._trainer = self._start() if alone else self._start.join(self._rank, place)
+        except RankLostError as error:
+            raise ActorLostError(str(error)) from None
         except Exception as error:
             said = str(error) if isinstance(error, RunError | ScenarioError) else sentence(error)
             raise EngineError(f"the trainer cannot start: {said}") from None
@@ -87,39 +127,71 @@ class TrainerActor:
         final."""
         trainer, start_s = self._mine, time.perf_counter()
         try:
-            metrics = trainer.step(
-                part.groups,
-                shared_prefix=part.shared_prefix,
-                version=part.version,
-                mask_before_version=part.mask_before_version,
-                final=part.final,
-            )
+            with _others_there():
+                metrics = trainer.step(
+                    part.groups,
+                    shared_prefix=part.shared_prefix,
+                    version=part.version,
+                    mask_before_version=part.mask_before_version,
+                    final=part.final,
+                )
         except (RuntimeError, ValueError) as error:  # out of memory, or a token beyond the model's
             said = str(error) if isinstance(error, RunError) else sentence(error)
             return Updated(start_s, time.perf_counter(), None, [], said), None
         end_s = time.perf_counter()
         if not part.final:
             return Updated(start_s, end_s, metrics, []), None
-        log_probs = trainer.log_probs(part.sample) if part.sample else []
-        return Updated(start_s, end_s, metrics, log_probs), self._channel.pack(trainer.weights())
+        with _others_there():
+            log_probs = trainer.log_probs(part.sample) if part.sample else []
+        return Updated(start_s, end_s, metrics, log_probs), self.weights()
 
     def weights(self) -> Any:
-        """The weights as they are."""
-        return self._channel.pack(self._mine.weights())
+        """The weights as they are, of rank 0; the others help to put them together."""
+        with _others_there():
+            weights = self._mine.weights()
+        return self._channel.pack(weights) if self._rank.number == 0 else None
+
+    def invite(self, replica: int, workers: int) -> dict[str, Any]:
+        """Where a replica of so many workers finds the trainer; then `join` waits for it there.
+        This and what follows is for weights that go by wire (`engine.actors.wire`)."""
+        return self._wire.meet(replica, workers)
+
+    def join(self, replica: int) -> None:
+        """Returns once the replica is connected."""
+        self._wire.join(replica)
+
+    def send(self, replica: int, weights: OnWire) -> None:
+        """Sends weights to a replica that takes them at the same time."""
+        if isinstance(weights, OnWire):  # what came from a checkpoint is in the store
+            self._wire.send(replica, weights)
+
+    def packed(self, weights: OnWire) -> Any:
+        """The same weights for the object store. Raises EngineError where they are gone."""
+        return self._wire.packed(weights)
+
+    @property
+    def _wire(self) -> ByWire:
+        assert isinstance(self._channel, ByWire)
+        return self._channel
 
     def state(self) -> PackedState:
-        """All that another trainer needs to go on from here."""
-        state = self._mine.state()
+        """All that another trainer needs to go on from here, of rank 0."""
+        with _others_there():
+            state = self._mine.state()
         return PackedState(ByStore().pack(state.tensors), dict(state.plain))
 
     def load_state(self, state: PackedState) -> None:
         """Goes on from a `state`. Raises ValueError for one of another model."""
-        tensors = {name: _own(tensor) for name, tensor in unpack(state.tensors).items()}
-        self._mine.load_state(TrainerState(tensors, state.plain))
+        self._mine.load_state(unpack_state(state))
 
     def pulse(self) -> Beat:
         """How fast its device is just now."""
-        return self._mine.pulse()
+        with _others_there():
+            return self._mine.pulse()
+
+    def beat(self, pause_s: float) -> None:
+        """A sign of life, after a pause: asked for without one, it would keep both sides busy."""
+        time.sleep(pause_s)
 
     def clock(self) -> float:
         """This process's clock, seconds."""
@@ -132,6 +204,15 @@ class TrainerActor:
         return self._trainer
 
 
+@contextmanager
+def _others_there() -> Iterator[None]:
+    """Without another rank this one is of no use: for the driver both are lost."""
+    try:
+        yield
+    except RankLostError as error:
+        raise ActorLostError(str(error)) from None
+
+
 def pack_state(state: TrainerState) -> PackedState:
     """A state that was read from a file, on its way to an actor."""
     return PackedState(ByStore().pack(state.tensors), dict(state.plain))
@@ -140,8 +221,3 @@ def pack_state(state: TrainerState) -> PackedState:
 def unpack_state(state: PackedState) -> TrainerState:
     """A state that came from an actor; its tensors may be read and not written."""
     return TrainerState(unpack(state.tensors), state.plain)
-
-
-def _own(tensor: Any) -> Any:
-    """A copy that may be written to: an optimiser goes on in what it is given."""
-    return tensor.clone() if hasattr(tensor, "clone") else tensor.copy()

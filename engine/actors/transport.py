@@ -1,7 +1,8 @@
 """What carries between the driver and its actors: the seam between the world and Ray.
 
-An actor is an object of a plain class in a process of its own. It has two lanes: calls of ``work``
-run one after another in the order in which they were made, and beside them those of ``watch``.
+An actor is an object of a plain class in a process of its own. It has lanes: calls of ``work``
+run one after another in the order in which they were made, and beside them those of ``watch``,
+and those of ``wire``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-Lane = Literal["work", "watch"]
+Lane = Literal["work", "watch", "wire"]
 Ref = Any
 """What a call will return, or what was put; it may be an argument of another call, which then
 begins once it is there and gets the value. Hashable."""
@@ -29,6 +30,21 @@ class Need:
     gpus: int = 0
     cores: tuple[int, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def without_place(needs: Sequence[Need], machines: Sequence[tuple[float, float]]) -> Need | None:
+    """An actor that finds no machine when all are there at once; None where each does. machines:
+    GPUs and CPUs of each. The largest choose first, and take the first machine with room."""
+    free = [list(machine) for machine in machines]
+    for need in sorted(needs, key=lambda one: (-one.gpus, -one.cpus)):
+        for machine in free:
+            if need.gpus <= machine[0] and need.cpus <= machine[1]:
+                machine[0] -= need.gpus
+                machine[1] -= need.cpus
+                break
+        else:
+            return need
+    return None
 
 
 class Actor(Protocol):

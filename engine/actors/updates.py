@@ -8,20 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.actors.fleet import MOST_LOSSES, START_S, Recipe, clock_offset
+from engine.actors.fleet import MOST_LOSSES, POLL_S, START_S, Recipe, clock_offset
 from engine.actors.machine import machine_name, versions
+from engine.actors.ranks import Call, TrainerRanks
 from engine.actors.trainer import (
     PackedState,
     Part,
-    TrainerActor,
     TrainerReady,
     Updated,
     pack_state,
     unpack_state,
 )
-from engine.actors.transport import Actor, ActorLostError, Ref, Transport
+from engine.actors.transport import ActorLostError, Ref, Transport
 from engine.actors.weights import Channel
-from engine.edges import Beat, TrainerState
+from engine.actors.wire import ByWire
+from engine.edges import Beat, OnWire, TrainerState
 from engine.errors import EngineError
 from simulator.errors import RunError
 
@@ -41,26 +42,28 @@ class Weights:
 class _Saved:
     """A state of the trainer (None is how it starts), and what it was given since."""
 
-    ref: Ref | None
+    state: Call | None
     since: list[Part] = field(default_factory=list)
 
 
 class Updates:
-    """One trainer actor. ``latest``: the weights after its last update, None before the first.
+    """The trainer, of one actor a rank. ``latest``: the weights after its last update, None before
+    the first. recipes: one for each rank.
 
-    When it is lost, another takes up the last state that is known, is given again what came after
-    it, and ends with the same weights. Raises EngineError where it cannot start at all.
+    When it is lost, which it is with any rank, another takes up the last state that is known, is
+    given again what came after it, and ends with the same weights. Raises EngineError where it
+    cannot start at all.
     """
 
     def __init__(
         self,
         transport: Transport,
-        recipe: Recipe,
+        recipes: Sequence[Recipe],
         channel: Channel | None = None,
         heartbeat_s: float = 60.0,
     ) -> None:
         self._transport = transport
-        self._recipe = recipe
+        self._recipes = recipes
         self._channel = channel
         self._heartbeat_s = heartbeat_s
         self.latest: Weights | None = None
@@ -68,15 +71,15 @@ class Updates:
         self._losses = 0
         self._states = [_Saved(None)]
         self._part: Part | None = None  # under way
-        self._done: Ref = None
-        self._weights: Ref = None
-        self._beat: Ref = None
+        self._done: Call | None = None
+        self._beat: Call | None = None
         self._asked_s = 0.0  # the beat, or the start
-        self._pulse: Ref = None
+        self._pulse: Call | None = None
         self.pulses: list[Beat] = []  # taken, and not yet fetched from here
+        self._sends: dict[int, list[Ref]] = {}  # under way, by replica
         self._starting = True
-        self._repairs: list[Ref] = []
-        self._actor = self._start()
+        self._repairs: list[Call] = []
+        self._ranks = self._start()
 
     # Starting
 
@@ -84,26 +87,23 @@ class Updates:
         """Waits until it has started. Raises EngineError where it has not, or with other versions
         than this process."""
         try:
-            ready: TrainerReady = self._transport.get(self._ready)
+            self._ranks.started.wait()
         except ActorLostError as error:
             raise EngineError(f"the trainer was lost while it started: {error}") from None
         self._starting, self._repairs = False, []
-        if ready.versions != versions():
+        every: list[TrainerReady] = self._ranks.started.values
+        if any(ready.versions != versions() for ready in every):
             raise EngineError("the trainer has other versions of its packages than this process")
         self.zero_s = 0.0
-        if ready.machine != machine_name():
-            self.zero_s = clock_offset(self._transport, self._actor)
-        return ready
+        if every[0].machine != machine_name():
+            self.zero_s = clock_offset(self._transport, self._ranks.first)
+        return every[0]
 
-    def _start(self) -> Actor:
-        recipe = self._recipe
-        arguments = (recipe.start, recipe.need.cores, self._channel)
-        actor = self._transport.start(TrainerActor, arguments, recipe.need, "trainer")
-        self._ready = actor.call("begin")
-        self._repairs, self._starting, self._beat = [self._ready], True, None
-        self._pulse = None
+    def _start(self) -> TrainerRanks:
+        ranks = TrainerRanks(self._transport, self._recipes, self._channel)
+        self._repairs, self._starting, self._beat, self._pulse = [], True, None, None
         self._asked_s = time.perf_counter()
-        return actor
+        return ranks
 
     # Updates
 
@@ -121,10 +121,14 @@ class Updates:
     def refs(self) -> list[Ref]:
         """What to wait for."""
         if self._starting:
-            return [self._ready]
+            return self._ranks.started.waiting
         if self._beat is None:
-            self._beat, self._asked_s = self._actor.call("clock", lane="watch"), time.perf_counter()
-        return [ref for ref in (self._done, self._beat, self._pulse) if ref is not None]
+            pause_s = min(POLL_S, self._heartbeat_s / 4)
+            self._beat = self._ranks.call("beat", pause_s, lane="watch")
+            self._asked_s = time.perf_counter()
+        calls = [call for call in (self._done, self._beat, self._pulse) if call is not None]
+        sends = [ref for refs in self._sends.values() for ref in refs]
+        return [*(ref for call in calls for ref in call.waiting), *sends]
 
     def begin(self, part: Part) -> None:
         """Starts an update, or a part of one. What the trainer is before the first part is kept
@@ -132,16 +136,16 @@ class Updates:
         if self._part is not None:
             raise RunError("an update asked for while another is under way")
         last = self._states[-1]
-        if last.ref is None and not last.since:
-            last.ref = self._actor.call("state")
+        if last.state is None and not last.since:
+            last.state = self._ranks.call("state")
         elif last.since and last.since[-1].final:
-            self._states.append(_Saved(self._actor.call("state")))
+            self._states.append(_Saved(self._ranks.call("state")))
         self._states[-1].since.append(part)
         self._issue(part)
 
     def _issue(self, part: Part) -> None:
         self._part = part
-        self._done, self._weights = self._actor.call("step", part, results=2)
+        self._done = self._ranks.call("step", part, results=2)
 
     def receive(self, ready: Sequence[Ref]) -> tuple[Part, Updated] | str | None:
         """What these bring: a part that is done, or why the trainer is lost. Raises RunError where
@@ -149,22 +153,21 @@ class Updates:
         there = set(ready)
         try:
             if self._starting:
-                if self._ready in there:
-                    self._transport.get(self._ready)
+                if self._ranks.started.take(there):
                     self._starting = False
                 elif time.perf_counter() - self._asked_s > max(START_S, self._heartbeat_s):
                     return f"did not start within {max(START_S, self._heartbeat_s):g} s"
                 return None
-            if self._pulse is not None and self._pulse in there:
-                pulse, self._pulse = self._pulse, None
-                self.pulses.append(self._transport.get(pulse))
-            if self._part is not None and self._done in there:
+            self._arrived(there)
+            if self._pulse is not None and self._pulse.take(there):
+                self.pulses.append(self._pulse.value)
+                self._pulse = None
+            if self._done is not None and self._done.take(there):
                 for repair in self._repairs:
-                    self._transport.get(repair)
+                    repair.wait()
                 self._repairs = []
-                return self._finished(self._transport.get(self._done))
-            if self._beat in there:
-                self._transport.get(self._beat)
+                return self._finished(self._done)
+            if self._beat is not None and self._beat.take(there):
                 self._beat = None
         except ActorLostError as error:
             return str(error)
@@ -174,53 +177,56 @@ class Updates:
             return f"no sign of life for {self._heartbeat_s:g} s"
         return None
 
-    def _finished(self, updated: Updated) -> tuple[Part, Updated]:
+    def _finished(self, done: Call) -> tuple[Part, Updated]:
         assert self._part is not None
         part, self._part, self._done = self._part, None, None
-        if updated.metrics is None:
-            raise RunError(f"the update of step {part.version} failed: {updated.error}")
+        updated: Updated = done.value
+        if refused := [rank.error for rank in done.values if rank.metrics is None]:
+            raise RunError(f"the update of step {part.version} failed: {refused[0]}")
         if part.final:
             sample = [list(tokens) for tokens in part.sample]
-            self.latest = Weights(part.version + 1, self._weights, sample, updated.log_probs)
+            self.latest = Weights(part.version + 1, done.results[1], sample, updated.log_probs)
             self._losses = 0
             self._states = self._states[-1:]  # older ones are of no use once this one is known
         return part, updated
 
     # Losing it, and going on
 
-    def replace(self, cause: str) -> None:
-        """Ends the trainer, starts another, and brings it to where this one was; what was under way
-        is under way again. Raises EngineError where that was tried too often."""
-        self._transport.kill(self._actor)
-        self._losses += 1
+    def replace(self, cause: str, own: bool = True) -> None:
+        """Ends what is left of the trainer, starts another, and brings it to where this one was;
+        what was under way is under way again. own: whether it was the trainer's own fault. Raises
+        EngineError where that was tried too often."""
+        self._ranks.kill()
+        self._sends = {}
+        self._losses += own
         if self._losses > MOST_LOSSES:
             raise EngineError(f"the trainer was lost {self._losses} times in a row: {cause}")
         under_way, self._part, self._done = self._part, None, None
-        self._actor = self._start()
+        self._ranks = self._start()
         state = self._last_known()
-        if state.ref is not None:
-            self._repairs.append(self._actor.call("load_state", state.ref))
+        if state.state is not None:
+            self._repairs.append(self._ranks.call("load_state", state.state.results[0]))
         for part in state.since:
             if part is not under_way:
-                self._repairs.append(self._actor.call("step", part, results=2)[0])
+                self._repairs.append(self._ranks.call("step", part, results=2))
         if under_way is not None:
             self._issue(under_way)
 
     def _last_known(self) -> _Saved:
         """The last state that was told; what came since the others comes after it."""
-        while len(self._states) > 1 and not self._told(self._states[-1].ref):
+        while len(self._states) > 1 and not self._told(self._states[-1].state):
             lost = self._states.pop()
             self._states[-1].since += lost.since
         last = self._states[-1]
-        if not self._told(last.ref):  # the very first, which is how it starts
-            last.ref = None
+        if not self._told(last.state):  # the very first, which is how it starts
+            last.state = None
         return last
 
-    def _told(self, ref: Ref | None) -> bool:
-        if ref is None:
+    def _told(self, state: Call | None) -> bool:
+        if state is None:
             return True
         try:
-            self._transport.get(ref)
+            state.wait()
         except ActorLostError:
             return False
         return True
@@ -232,30 +238,65 @@ class Updates:
         next one. Raises ActorLostError where it is lost just then."""
         last = self._states[-1]
         if last.since and last.since[-1].final and self._part is None:
-            self._states.append(_Saved(self._actor.call("state")))
+            self._states.append(_Saved(self._ranks.call("state")))
             last = self._states[-1]
-        ref = self._actor.call("state") if last.ref is None else last.ref
-        packed: PackedState = self._transport.get(ref)
+        call = self._ranks.call("state") if last.state is None else last.state
+        packed: PackedState = call.wait()
         return unpack_state(packed)
 
     def load_state(self, state: TrainerState, updates: int) -> None:
         """Goes on from a `state`, after that many updates. Raises ValueError for one of another
         model."""
         ref = self._transport.put(pack_state(state))
-        self._transport.get(self._actor.call("load_state", ref))
-        self._states = [_Saved(ref)]
+        self._ranks.call("load_state", ref).wait()
+        self._states = [_Saved(Call(self._transport, [[ref]]))]
         self.latest = Weights(updates, self.weights(), [], []) if updates else None
 
     def weights(self) -> Any:
         """The weights as they are; a `Ref`."""
-        return self._actor.call("weights")
+        return self._ranks.call("weights").results[0]
+
+    # Weights by wire
+
+    @property
+    def wired(self) -> bool:
+        """Whether weights go from the trainer's device to the replicas' without a copy between."""
+        return isinstance(self._channel, ByWire)
+
+    def connect(self, replica: int, workers: int) -> Ref:
+        """Where a replica of so many workers finds the trainer, which waits for it there."""
+        where = self._ranks.first.call("invite", replica, workers, lane="wire")
+        self._sends[replica] = [self._ranks.first.call("join", replica, lane="wire")]
+        return where
+
+    def send(self, replica: int, weights: Ref) -> None:
+        """Sends weights to a replica that is told to take them."""
+        self._sends[replica].append(self._ranks.first.call("send", replica, weights, lane="wire"))
+
+    def sending_to(self, replica: int) -> bool:
+        """Whether something on its way there has not arrived."""
+        return bool(self._sends.get(replica))
+
+    def tensors(self, weights: Ref) -> Any:
+        """Weights that `unpack` makes tensors of, wherever they are. Raises ActorLostError."""
+        found = self._transport.get(weights)
+        if isinstance(found, OnWire):
+            found = self._transport.get(self._ranks.first.call("packed", weights, lane="wire"))
+        return found
+
+    def _arrived(self, there: set[Ref]) -> None:
+        """Takes in what has reached its replica. Raises EngineError where it could not."""
+        for refs in self._sends.values():
+            for ref in [ref for ref in refs if ref in there]:
+                self._transport.get(ref)
+                refs.remove(ref)
 
     def pulse(self) -> Beat:
         """How fast its device is just now; it must be idle. Raises ActorLostError."""
-        beat: Beat = self._transport.get(self._actor.call("pulse"))
+        beat: Beat = self._ranks.call("pulse").wait()
         return beat
 
     def ask_for_pulse(self) -> None:
         """Has the pulse taken before whatever the trainer is asked next; ``pulses`` has it then."""
         if self._pulse is None:
-            self._pulse = self._actor.call("pulse")
+            self._pulse = self._ranks.call("pulse")

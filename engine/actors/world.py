@@ -8,7 +8,7 @@ or `ActorWorld.abort` hands it out, so that the loop's decisions follow from wha
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -21,9 +21,11 @@ from engine.actors.transport import ActorLostError, Transport
 from engine.actors.updates import Updates, Weights
 from engine.actors.weights import ByStore, Channel, unpack
 from engine.desk import Landed, Order
-from engine.edges import Beat, TrainerState
+from engine.edges import Beat, Limits, TrainerState
+from engine.environments.threads import Threads
 from engine.log import Arrival, EngineLog, Fault
 from engine.responses import Responses, Tokens
+from engine.sessions import Sessions, TurnRules
 from engine.sync_check import require_close
 from engine.tasks.base import Task
 from engine.world import phases
@@ -49,14 +51,16 @@ if TYPE_CHECKING:
 PULSE_SHARE = 0.02
 """Of a run's time that its trainer takes the machine's pulse, at the most."""
 _SHORT_PASSES = 5  # of a pulse
+_LOOK_S = 1e-3  # environments are looked at no more often than that
 
 
 @dataclass(frozen=True, slots=True)
 class Recipes:
-    """How the actors are made. channel: how weights leave the trainer; None is the object store."""
+    """How the actors are made. trainer: of each rank. channel: how weights leave the trainer; None
+    is the object store."""
 
     replicas: Sequence[Recipe]
-    trainer: Recipe
+    trainer: Sequence[Recipe]
     channel: Channel | None = None
 
 
@@ -123,7 +127,8 @@ class ActorWorld:
     shape: how many, and whether trainer and replicas take turns. task, seed: see
     `engine.responses.Responses`. routing: which replica a rollout goes to, by the simulator's own
     rules (`simulator.cluster.routing`). heartbeat_s: without a sign of life after which an actor is
-    replaced.
+    replaced. turns: of rollouts that have several, by the engines' limits; None where they have
+    one. Their environments work here, beside the driver.
 
     Raises EngineError where an actor cannot start or is lost again and again, or a reward function
     fails; RunError where the trainer refuses an update, or where a verb is called that the state of
@@ -141,7 +146,9 @@ class ActorWorld:
         seed: int,
         routing: str = "least_loaded",
         heartbeat_s: float = 60.0,
+        turns: Callable[[Limits], TurnRules] | None = None,
     ) -> None:
+        self.shape = shape
         self.log = EngineLog()
         self._transport = transport
         self._responses = Responses(task, seed)
@@ -160,7 +167,17 @@ class ActorWorld:
         self._require_started()
         self._router: Router = ROUTINGS[routing](self._fleet.replicas)
         self._balance = Balance(shape.replicas)
-        self.shape = replace(shape, slots=shape.replicas * self._fleet.limits.max_seqs)
+        self._sessions, environments = None, None
+        if turns is not None:
+            rules = turns(self._fleet.limits)
+            environments = rules.spec.slots
+            now, failed = lambda: self.now_s, lambda failure: self.log.failures.append(failure)
+            self._sessions = Sessions(rules, self._responses, now, failed, Threads())
+        self.shape = replace(
+            shape,
+            slots=shape.replicas * self._fleet.limits.max_seqs,
+            environment_slots=environments or 0,
+        )
         self._zero = time.perf_counter()
 
     def _require_started(self) -> None:
@@ -188,20 +205,39 @@ class ActorWorld:
     @property
     def quiet(self) -> bool:
         """Whether nothing is under way."""
-        return not (self._flights or self._updates.busy or self._sync or self._mail)
+        return not (self._flying or self._updates.busy or self._sync or self._mail)
+
+    @property
+    def _flying(self) -> bool:
+        """Whether any rollout is in flight."""
+        return bool(self._flights or (self._sessions is not None and self._sessions.flying))
 
     # Rollouts
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
         """Sends rollouts to their replicas, each of which sees all of its own at once."""
         fresh = []
+        if self._sessions is not None:
+            self._sessions.catch_up()
         for rollout in rollouts:
-            if rollout.key in self._flights:
+            if rollout.key in self._flights or self._away(rollout.key):
                 raise RunError(f"{rollout} is already in flight")
-            flight = _Flight(rollout, self._responses.order(rollout), placement)
-            self._flights[rollout.key] = flight
-            fresh.append(flight)
+            if self._sessions is None:
+                fresh.append(self._fly(rollout, self._responses.order(rollout), placement))
+                continue
+            session = self._sessions.open(rollout, placement)
+            if self._sessions.next_leg(session) == "model":
+                fresh.append(self._fly(rollout, self._sessions.order(session), placement))
         self._place(fresh)
+
+    def _fly(self, rollout: Rollout, order: Order, placement: Placement) -> _Flight:
+        flight = self._flights[rollout.key] = _Flight(rollout, order, placement)
+        return flight
+
+    def _away(self, key: Key) -> bool:
+        """Whether a rollout is in flight away from the replicas."""
+        away = self._sessions is not None and self._sessions.flies(key)
+        return away and key not in self._flights
 
     def _place(self, flights: Iterable[_Flight]) -> None:
         """Sends rollouts to replicas that live; where none does, they wait for one."""
@@ -213,7 +249,7 @@ class ActorWorld:
                 self._homeless.append(flight.rollout.key)
                 continue
             if flight.placement == "balanced":
-                number = self._balance.place(flight.rollout)
+                number = self._balance.home(flight.rollout)
             else:
                 number = self._router.route(flight.rollout, queues)
             if not replicas[number].live:
@@ -233,14 +269,17 @@ class ActorWorld:
     def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
         """Stops rollouts wherever they are, and waits for what each became: a replica answers
         between two iterations."""
-        wanted = sorted(self._flights if keys is None else keys)
+        flying = set(self._flights)
+        if self._sessions is not None:
+            flying |= self._sessions.flying
+        wanted = sorted(flying if keys is None else keys)
         for key in wanted:
-            if key not in self._flights:
+            if key not in flying:
                 raise RunError(f"rollout {key} is not in flight and cannot be aborted")
         by_replica: dict[int, list[Key]] = {}
         for key in wanted:
-            flight = self._flights[key]
-            if flight.landed is None and flight.replica is not None:
+            flight = self._flights.get(key)
+            if flight is not None and flight.landed is None and flight.replica is not None:
                 by_replica.setdefault(flight.replica.number, []).append(key)
         for number, there in by_replica.items():
             home, token = self._fleet.replicas[number], next(self._tokens)
@@ -251,18 +290,52 @@ class ActorWorld:
         gone = set(wanted)
         self._mail.ended = [(at, f) for at, f in self._mail.ended if f.rollout.key not in gone]
         self._homeless = [key for key in self._homeless if key not in gone]
-        return [self._hand_out(self._flights[key]) for key in wanted]
+        return [self._stopped(key, for_good) for key in wanted]
 
-    def _hand_out(self, flight: _Flight) -> Stay:
-        """The stay of a rollout that the loop is told of now."""
-        rollout = flight.rollout
+    def _stopped(self, key: Key, for_good: bool) -> Stay:
+        """The stay of a rollout that was aborted, and has left where it was."""
+        if key in self._flights:
+            return self._hand_out(self._flights[key], for_good, aborted=True)
+        assert self._sessions is not None
+        self._balance.left(key)
+        return self._sessions.stop(key, for_good)
+
+    def _hand_out(self, flight: _Flight, for_good: bool = False, aborted: bool = False) -> Stay:
+        """The stay of a rollout that the loop is told of now. for_good: of one that was aborted,
+        whether it is never submitted again."""
+        rollout, sessions = flight.rollout, self._sessions
         del self._flights[rollout.key]
-        self._balance.left(rollout.key)
         number = 0 if flight.replica is None else flight.replica.number
-        if flight.landed is None:
-            return self._responses.never_ran(rollout, number, self.now_s)
-        stay = self._responses.land(rollout, flight.landed, number, flight.zero_s + self._zero)
-        return self._shared_with_told(stay)
+        zero_s = flight.zero_s + self._zero
+        if sessions is None:
+            if flight.landed is None:
+                stay = self._responses.never_ran(rollout, number, self.now_s)
+            else:
+                stay = self._responses.land(rollout, flight.landed, number, zero_s)
+        elif flight.landed is None:
+            stay = sessions.stop(rollout.key, for_good, number)
+        else:
+            stay = sessions.landed(flight.landed, number, zero_s, for_good)
+            if aborted and stay.ending == "turn":  # it was over just before
+                sessions.put_away(sessions[rollout.key], for_good)
+                stay = stay._replace(ending="aborted")
+        if stay.ending != "turn":
+            self._balance.left(rollout.key)
+        return stay if flight.landed is None else self._shared_with_told(stay)
+
+    def _settle(self) -> list[Event]:
+        """Goes on with what has happened away from the replicas; the rollouts that came to their
+        end there."""
+        if self._sessions is None:
+            return []
+        take_turns, ended = self._sessions.settle()
+        self._place(
+            self._fly(session.rollout, self._sessions.order(session), session.placement)
+            for session in take_turns
+        )
+        for stay in ended:
+            self._balance.left(stay.key)
+        return [Ended(stay) for stay in ended]
 
     def _shared_with_told(self, stay: Stay) -> Stay:
         """The stay with what its tokens have in common with one of its version of which the loop
@@ -328,12 +401,14 @@ class ActorWorld:
         weights = self._serving
         if weights is not None:
             home.actor.call("load", token, weights.ref, weights.version, weights.sample)
+            if self._updates.wired:
+                self._updates.send(home.number, weights.ref)
 
     def _require_free(self, what: str) -> None:
         busy = "an update" if self._updates.busy else "a sync" if self._sync else None
         if busy is not None:
             raise RunError(f"{what} asked for while {busy} is under way")
-        if self.shape.colocated and self._flights:
+        if self.shape.colocated and self._flying:
             raise RunError(f"{what} asked for while rollouts are in flight")
 
     # What happens
@@ -342,10 +417,17 @@ class ActorWorld:
         """The events of the earliest instant that is known of; waits for one where none is."""
         if self.quiet:
             raise RunError("the loop waits, but no rollout, update or sync is under way")
-        while not self._mail:
+        while True:
+            events = self._settle()
+            if events:
+                return events
+            if self._mail:
+                break
             left_s = 1.0 if until_s is None else min(1.0, until_s - self.now_s)
             if left_s <= 0:
                 return []
+            if self._sessions is not None:
+                left_s = min(left_s, max(self._sessions.next_s, _LOOK_S))
             self._receive(left_s)
         instant = self._mail.first_s
         ended = [flight for at_s, flight in self._mail.ended if at_s == instant]
@@ -364,9 +446,7 @@ class ActorWorld:
         told = self._updates.receive(ready)
         self._note_pulses()
         if isinstance(told, str):
-            began = time.perf_counter()
-            self._updates.replace(told)
-            self._fault("trainer", told, 0, began)
+            self._lose_trainer(told)
         elif told is not None:
             self._updated(*told)
 
@@ -433,16 +513,37 @@ class ActorWorld:
         if sync is None or sync.waiting or not sync.done:
             return
         self._sync = None
+        self._router.new_weights()
         phase = Phase("sync", sync.start_s - self._zero, sync.end_s - self._zero)
         self._mail.others.append((sync.end_s, Synced((phase,))))
 
     # Losing a replica, and going on
+
+    def _lose_trainer(self, cause: str, own: bool = True) -> None:
+        """Replaces the trainer, which then finds out by itself where this one was."""
+        began = time.perf_counter()
+        stuck = [home for home in self._fleet.live if self._updates.sending_to(home.number)]
+        self._updates.replace(cause, own)
+        self._fault("trainer", cause, 0, began)
+        for home in stuck:
+            self._lose(home, "the trainer was lost that sent it weights")
+        for home in self._fleet.live:
+            self._connect(home)
+
+    def _connect(self, home: Replica) -> None:
+        """Has a replica and the trainer meet, where weights go by wire."""
+        if self._updates.wired:
+            where = self._updates.connect(home.number, self.shape.gpus_per_replica)
+            home.actor.call("connect", where)
 
     def _lose(self, home: Replica, cause: str) -> None:
         """Replaces a replica. What was in flight there begins again from the tokens that are known
         here: those that it had when it was submitted."""
         began = time.perf_counter()
         lost = self._fleet.replace(home, cause)
+        if self._updates.sending_to(home.number):  # it would wait there for ever
+            cause = f"its weights were on their way to replica {home.number}"
+            self._lose_trainer(cause, own=False)
         self._fault(f"replica {home.number}", cause, len(lost), began)
         for token in [t for t, (there, _) in self._stopping.items() if there is home]:
             _, keys = self._stopping.pop(token)
@@ -457,6 +558,7 @@ class ActorWorld:
 
     def _welcome(self, home: Replica) -> None:
         """A replica has started: it gets the weights that the others have, then what waits."""
+        self._connect(home)
         if self._serving is not None:
             token = 0
             if self._sync is not None:
@@ -483,6 +585,8 @@ class ActorWorld:
     def keep_only(self, groups: Collection[int]) -> None:
         """Forgets prompts and tokens of every other group: they are trained, or dropped."""
         kept = set(groups)
+        if self._sessions is not None:
+            self._sessions.keep_only(kept)
         self._responses.keep_only(kept)
         self._told = {
             key: tokens
@@ -498,7 +602,7 @@ class ActorWorld:
         serving, kept, version = self._serving, self._responses, self._version
         weights = None
         if serving is not None and version != self._updates.version:
-            weights = unpack(self._transport.get(serving.ref))
+            weights = unpack(self._updates.tensors(serving.ref))
         tokens = {key: replace(tokens) for key, tokens in kept.tokens.items()}
         return ActorState(
             self.now_s,
@@ -535,7 +639,9 @@ class ActorWorld:
             self.sync_weights()
 
     def close(self) -> None:
-        """Ends the actors."""
+        """Ends the actors, and whatever environments there are."""
+        if self._sessions is not None:
+            self._sessions.close()
         try:
             self._fleet.close()
         finally:

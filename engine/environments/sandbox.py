@@ -87,6 +87,9 @@ class Sandbox:
             return Outcome("timeout", self._seconds, reason=str(late))
         except BaseException as error:  # SystemExit of a careless one included
             return Outcome("failed", self._seconds, reason=_reason(error))
+        finally:
+            if self.given_up:
+                self.close()
 
     def close(self) -> None:
         """Ends the environment, if there is one; what it says to that is of no account."""
@@ -135,9 +138,7 @@ class Sandbox:
         return (answer, observed), answer.seconds
 
     def _tokens(self, observation: str | Sequence[int]) -> tuple[int, ...]:
-        if isinstance(observation, str):
-            return tuple(self._encode(observation))
-        tokens = tuple(observation)
+        tokens = tuple(self._encode(observation) if isinstance(observation, str) else observation)
         for token in tokens:
             if type(token) is not int or not 0 <= token < self._vocab_size:
                 raise _NonsenseError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from engine.errors import EngineError
 from engine.tasks.base import Prompt
 from engine.tasks.rewards import RewardCaller, load_reward
 from simulator.errors import ScenarioError
@@ -25,6 +26,7 @@ class FileTask:
     hangs for ``reward_timeout_s`` or returns something else ends the run with an EngineError that
     names it, as :class:`engine.tasks.rewards.RewardCaller` says.
 
+    reward: empty where the rollouts' environment says what they earn.
     chat: wrap each prompt as the user's turn of the tokenizer's chat template. folder: where the
     function's module is looked for after the Python path.
 
@@ -46,7 +48,11 @@ class FileTask:
             raise ScenarioError("engine.task.max_new_tokens", "it has to be at least 1.")
         self.max_new_tokens = max_new_tokens
         self._chat = chat
-        self._reward = RewardCaller(load_reward(reward, folder=folder), reward, reward_timeout_s)
+        self._reward = None
+        if reward:
+            self._reward = RewardCaller(
+                load_reward(reward, folder=folder), reward, reward_timeout_s
+            )
         self._tokenizer = _load_tokenizer(tokenizer)
         if chat and not self._tokenizer.chat_template:
             raise ScenarioError("engine.task.chat", f"{tokenizer} has no chat template.")
@@ -65,6 +71,8 @@ class FileTask:
 
     def reward(self, prompt: Prompt, response_text: str) -> float:
         """What the reward function says. Raises EngineError where it raises, hangs or misleads."""
+        if self._reward is None:
+            raise EngineError("No reward function judges this task's responses.")
         return self._reward(prompt, response_text)
 
     def held_out(self, count: int) -> Sequence[Prompt]:
@@ -74,6 +82,11 @@ class FileTask:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of a response, without special tokens."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def encode(self, text: str) -> Sequence[int]:
+        """The token ids of what an environment says, without special tokens."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return ids
 
     def _prompt(self, text: str, answer: Any) -> Prompt:
         if self._chat:

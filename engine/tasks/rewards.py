@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
 import queue
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +11,7 @@ from typing import Any
 
 from engine.errors import EngineError
 from engine.tasks.base import Prompt
-from simulator.errors import ScenarioError
+from engine.tasks.named import load_named
 
 RewardFunction = Callable[[str, str, Any], float]
 """``(prompt text, response text, answer) -> reward``"""
@@ -23,33 +20,8 @@ RewardFunction = Callable[[str, str, Any], float]
 def load_reward(
     path: str, field: str = "engine.task.reward", folder: Path | None = None
 ) -> RewardFunction:
-    """The function that ``package.module:function`` names; the working folder is importable, and
-    after all else ``folder``, which stays on the path for what the module imports later.
-
-    Raises ScenarioError(field, ...) when the path is not of that form, or nothing callable is
-    there.
-    """
-    module_name, colon, name = path.partition(":")
-    if not (module_name and colon and name):
-        raise ScenarioError(field, f"{path!r} is not of the form package.module:function.")
-    added = os.getcwd() not in sys.path and "" not in sys.path
-    if added:
-        sys.path.insert(0, os.getcwd())
-    if folder is not None and str(folder.resolve()) not in sys.path:
-        sys.path.append(str(folder.resolve()))
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise ScenarioError(
-            field, f"module {module_name} cannot be imported ({type(error).__name__}: {error})."
-        ) from error
-    finally:
-        if added:
-            sys.path.remove(os.getcwd())
-    function: Any = getattr(module, name, None)
-    if not callable(function):
-        raise ScenarioError(field, f"module {module_name} has no function {name}.")
-    found: RewardFunction = function
+    """The function that ``package.module:function`` names; see `engine.tasks.named.load_named`."""
+    found: RewardFunction = load_named(path, field, folder=folder)
     return found
 
 

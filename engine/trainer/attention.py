@@ -12,7 +12,6 @@ activation checkpointing recomputes a layer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,22 +27,26 @@ NAME = "rollcast_shared_prefix"
 """The name under which transformers knows :func:`shared_prefix_attention`."""
 
 
-@dataclass(slots=True)
+# Neither is a dataclass: those are rebuilt on their way into a layer by FSDP, which looks for
+# tensors with gradients in them, and what a copy keeps is lost.
+
+
 class PrefixCapture:
     """Phase A: each layer's keys and values, [1, kv_heads, tokens, head_dim], with their graph."""
 
-    layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def keep(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Remember a layer's tensors; a later recomputation of the layer changes nothing."""
         self.layers.setdefault(layer, (key, value))
 
 
-@dataclass(frozen=True, slots=True)
 class PrefixRead:
     """Phase B: each layer's keys and values as leaves, whose gradients add up over microbatches."""
 
-    layers: dict[int, tuple[Tensor, Tensor]]
+    def __init__(self, layers: dict[int, tuple[Tensor, Tensor]]) -> None:
+        self.layers = layers
 
 
 def shared_prefix_attention(

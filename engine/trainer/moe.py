@@ -91,6 +91,16 @@ class RouterBalance:
         self._counts = counts if self._counts is None else self._counts + counts
         self._rows += sums.rows * times
 
+    def counted(self) -> tuple[list[float], int]:
+        """What was counted so far, as plain numbers: how often each expert was chosen, and rows."""
+        return ([] if self._counts is None else self._counts.tolist(), self._rows)
+
+    def count_all(self, counted: Sequence[tuple[list[float], int]], device: torch.device) -> None:
+        """Takes the sum of these for what was counted: each rank's part of a batch."""
+        found = [torch.tensor(counts, dtype=torch.float64) for counts, _ in counted if counts]
+        self._counts = torch.stack(found).sum(0).to(device) if found else None
+        self._rows = sum(rows for _, rows in counted)
+
     def loss(self, sums: RouterSums, times: int = 1) -> Tensor:
         """The share of one microbatch in the batch's weighted auxiliary loss, with gradient."""
         if self._counts is None:

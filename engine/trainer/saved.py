@@ -14,19 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from engine.trainer.shards import split_as
+
 MODEL, OPTIMIZER, RANDOM = "model", "optimizer", "random"
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Weights and buffers, tied ones once."""
+    """Weights and buffers as the model holds them, tied ones once."""
     found: dict[str, Tensor] = {}
-    seen: set[tuple[Any, ...]] = set()
-    for name, tensor in model.state_dict().items():
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and place in seen:
-            continue
-        seen.add(place)
-        found[f"{MODEL}/{name}"] = tensor
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            found[f"{MODEL}/{name}"] = tensor
     return found
 
 
@@ -37,12 +37,15 @@ def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     _require_names({name.partition("/")[2] for name in expected}, given)
     for name, tensor in given.items():
         _require_like(f"{MODEL}/{name}", tensor, expected[f"{MODEL}/{name}"])
-    model.load_state_dict(given, strict=False)  # a tied weight is in place with its twin
+    with torch.no_grad():
+        for name, tensor in given.items():
+            own = expected[f"{MODEL}/{name}"]
+            own.copy_(split_as(tensor, own))
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What the optimiser has gathered of each parameter, by the parameter's number. Its settings
-    are not among them: they are the scenario's."""
+    """What the optimiser holds of each parameter, by the parameter's number. Its settings are not
+    among them: they are the scenario's."""
     state: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
     return {
         f"{OPTIMIZER}/{number}/{name}": tensor
@@ -60,11 +63,11 @@ def load_optimizer(
         number, _, name = key.partition("/")
         if not number.isdecimal() or int(number) >= len(parameters):
             raise ValueError(f"the optimiser's tensor {key} belongs to no parameter")
-        moment = name in ("exp_avg", "exp_avg_sq")
-        shape = parameters[int(number)].shape if moment else torch.Size()
-        if tensor.shape != shape:
+        moment, parameter = name in ("exp_avg", "exp_avg_sq"), parameters[int(number)]
+        if tensor.shape != (parameter.shape if moment else torch.Size()):
             raise ValueError(f"the optimiser's tensor {key} is not of its parameter's shape")
-        state[int(number)][name] = tensor
+        # A copy, for the optimiser goes on in it, and a part of a whole would keep all of that.
+        state[int(number)][name] = (split_as(tensor, parameter) if moment else tensor).clone()
     for own in state.values():
         _require_names({"step", "exp_avg", "exp_avg_sq"}, own)
     whole = optimizer.state_dict() | {"state": dict(state)}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, fields
 from functools import partial
 
 import torch
@@ -26,6 +27,9 @@ from engine.trainer.model import Forward, LogProbModel
 from engine.trainer.moe import Router, RouterBalance, RouterSums
 from engine.trainer.prefix_reuse import PrefixReuse
 from engine.trainer.pulse import Pulse
+from engine.trainer.ranks import Alone, Ranks
+from engine.trainer.shards import held, whole, whole_ones
+from engine.trainer.shares import shares
 from simulator.errors import ScenarioError
 
 
@@ -44,6 +48,11 @@ class _Sums:
     microbatches: int = 0
     updates: int = 0
 
+    def add(self, other: _Sums) -> None:
+        """Adds another's."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
 
 @dataclass(slots=True)
 class _Begun:
@@ -60,22 +69,35 @@ class Trainer:
     give equal weights; on CUDA as far as its kernels do (torch.use_deterministic_algorithms).
     Raises UnsupportedModelError on a model that cannot be computed exactly. It is a
     `engine.edges.Trainer`.
+
+    ranks: the processes among which ``model`` is split, None for this one alone. Each has a trainer
+    and makes the same calls in the same order, with whole batches; each computes its share of a
+    batch, and the update is that of one process but for rounding. Seconds are this rank's, and what
+    it waits for the others counts as ``gradient_s``. Weights and state are rank 0's to hand out;
+    the others give empty ones. Raises RankLostError where the others are lost.
     """
 
-    def __init__(self, model: PreTrainedModel, config: TrainerConfig | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: TrainerConfig | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
         self.model = model
         self.config = config or TrainerConfig()
+        self._ranks: Ranks = ranks or Alone()
         if model.is_gradient_checkpointing:
             # From here on config.checkpoint decides.
             model.gradient_checkpointing_disable()  # type: ignore[no-untyped-call]
         text_config = model.config.get_text_config()
-        self._runner = LogProbModel(
-            model,
-            temperature=self.config.temperature,
-            autocast=self.config.autocast,
-            head_chunk_tokens=self.config.head_chunk_tokens,
-            router=Router.of(text_config, self.config.router_aux_coefficient),
-        )
+        with self._gathered():
+            self._runner = LogProbModel(
+                model,
+                temperature=self.config.temperature,
+                autocast=self.config.autocast,
+                head_chunk_tokens=self.config.head_chunk_tokens,
+                router=Router.of(text_config, self.config.router_aux_coefficient),
+            )
         self.context_tokens: int | None = getattr(text_config, "max_position_embeddings", None)
         self.vocab_size: int = text_config.vocab_size
         self._pulse: Pulse | None = None
@@ -139,7 +161,7 @@ class Trainer:
                 undo()
             raise
         finally:
-            self._optimizer.zero_grad(set_to_none=True)
+            self._drop_gradients()
         return self._metrics(examples, clock, sums)
 
     def _step_part(
@@ -156,12 +178,16 @@ class Trainer:
             with in_mode(self.model, training=True):
                 if examples and self.config.old_log_probs == "trainer":
                     self._observe(examples, shared_prefix, clock, old)
-                self._accumulate(examples, shared_prefix, clock, sums, old, ONE, None)
                 begun.totals += LossTotals.of(examples)
+                updates = final and begun.totals.trained_tokens > 0
+                with self._gathered(clock):
+                    self._accumulate(examples, shared_prefix, clock, sums, old, ONE, None)
+                    if updates:
+                        self._reduce(clock)
                 begun.loss += sums.loss
                 divisor = begun.totals.divisor(self.config.loss)
                 sums.loss = begun.loss / divisor
-                if final and begun.totals.trained_tokens:
+                if updates:
                     for parameter in self._parameters:
                         if parameter.grad is not None:
                             parameter.grad.div_(divisor)
@@ -170,7 +196,7 @@ class Trainer:
         finally:
             self._begun = begun if done else None
             if not done:
-                self._optimizer.zero_grad(set_to_none=True)
+                self._drop_gradients()
         return self._metrics(examples, clock, sums)
 
     def _require_one_update(self) -> None:
@@ -183,14 +209,16 @@ class Trainer:
 
     def weights(self) -> Mapping[str, Tensor]:
         """The weights, named as Hugging Face does; valid until the next `step`."""
-        weights: Mapping[str, Tensor] = self.model.state_dict()
-        return weights
+        own: Mapping[str, Tensor] = self.model.state_dict(keep_vars=True)
+        return whole_ones(own, keep=self._ranks.number == 0)
 
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """The weights' log-probability (temperature 1) of each token but the first, per sequence:
         the model's own forward pass, without anything of the trainer's."""
-        rows = []
-        with in_mode(self.model, training=False), torch.no_grad():
+        rows: list[list[float]] = []
+        with self._gathered(), in_mode(self.model, training=False), torch.no_grad():
+            if self._ranks.number != 0:
+                return rows
             for tokens in sequences:
                 ids = torch.tensor([[*tokens]], device=self.model.device)
                 logits = self.model(input_ids=ids).logits[0, :-1].float()
@@ -211,10 +239,12 @@ class Trainer:
         return [[found[next(rows)].tolist() for _ in group.rollouts] for group in groups]
 
     def pulse(self) -> Beat:
-        """How fast the device is just now; see `engine.trainer.pulse`."""
-        if self._pulse is None:
-            self._pulse = Pulse(self.model)
-        return self._pulse.take()
+        """How fast the device is just now; see `engine.trainer.pulse`. Ranks take it at once, as
+        they compute an update."""
+        with self._gathered():
+            if self._pulse is None:
+                self._pulse = Pulse(self.model)
+            return self._pulse.take()
 
     def state(self) -> TrainerState:
         """Weights, optimiser and random states: what a resumed run needs. Gradients of parts are
@@ -224,10 +254,12 @@ class Trainer:
             **saved.optimizer_tensors(self._optimizer),
             **saved.random_tensors(),
         }
-        return TrainerState(tensors, {"shuffle": saved.shuffle(self._shuffle)})
+        kept = whole_ones(tensors, keep=self._ranks.number == 0)
+        return TrainerState(kept, {"shuffle": saved.shuffle(self._shuffle)})
 
     def load_state(self, state: TrainerState) -> None:
-        """Goes on from a `state`. Raises ValueError for one of another model or optimiser."""
+        """Goes on from a `state`, of however many ranks; each takes its part of it. Raises
+        ValueError for one of another model or optimiser."""
         known = ("model", "optimizer", "random")
         if unknown := [name for name in state.tensors if name.partition("/")[0] not in known]:
             raise ValueError(f"the tensor {unknown[0]} is none of a trainer's")
@@ -236,6 +268,32 @@ class Trainer:
         saved.load_random(state.tensors)
         saved.load_shuffle(self._shuffle, state.plain.get("shuffle"))
         self._begun = None
+        self._drop_gradients()
+
+    # -- the ranks --------------------------------------------------------------------------------
+
+    @contextmanager
+    def _gathered(self, clock: Clock | None = None) -> Iterator[None]:
+        """The enclosed code, which does not change the weights, has whole ones."""
+        with nullcontext() if clock is None else clock("forward"):
+            self._ranks.gather()
+        try:
+            yield
+        finally:
+            self._ranks.scatter()
+
+    def _share(self, examples: Sequence[Example], shared_prefix: bool) -> list[Example]:
+        """What this rank computes of a batch."""
+        every = shares(examples, self._ranks.count, shared_prefix=shared_prefix)
+        return every[self._ranks.number]
+
+    def _reduce(self, clock: Clock) -> None:
+        """Adds up the ranks' gradients."""
+        with clock("gradient"):
+            self._ranks.reduce()
+
+    def _drop_gradients(self) -> None:
+        self._ranks.drop()
         self._optimizer.zero_grad(set_to_none=True)
 
     # -- one update -------------------------------------------------------------------------------
@@ -255,7 +313,9 @@ class Trainer:
         if self._runner.router is not None and balance is None:
             balance = self._observe(examples, shared_prefix, clock, None)
         self._optimizer.zero_grad(set_to_none=True)
-        self._accumulate(examples, shared_prefix, clock, sums, old, totals, balance)
+        with self._gathered(clock):
+            self._accumulate(examples, shared_prefix, clock, sums, old, totals, balance)
+            self._reduce(clock)
         self._apply(clock, sums)
 
     def _accumulate(
@@ -268,20 +328,26 @@ class Trainer:
         totals: LossTotals,
         balance: RouterBalance | None,
     ) -> None:
-        """Adds the gradients of these examples' share of the loss."""
-        packing = self._pack(examples, shared_prefix)
-        sums.computed_tokens += packing.tokens
-        sums.padding_tokens += packing.padding_tokens
-        sums.microbatches += packing.microbatches
+        """Adds the gradients of this rank's share of the examples' share of the loss, and to
+        ``sums`` what all ranks counted."""
+        packing = self._pack(self._share(examples, shared_prefix), shared_prefix)
+        own = _Sums(
+            computed_tokens=packing.tokens,
+            padding_tokens=packing.padding_tokens,
+            microbatches=packing.microbatches,
+        )
 
         def train(batch: Sequence[Example], run: Callable[[], Forward]) -> None:
-            self._train_microbatch(batch, run, totals, clock, sums, old, balance)
+            self._train_microbatch(batch, run, totals, clock, own, old, balance)
 
-        for batch in packing.dense:
-            with self._runner.checkpointed(self.config.checkpoint == "all"):
-                train(batch, partial(self._runner.dense, batch))
-        for group in packing.shared:
-            self._train_shared(group, train, clock, sums, balance)
+        with self._ranks.together(waiting=clock("gradient")):
+            for batch in packing.dense:
+                with self._runner.checkpointed(self.config.checkpoint == "all"):
+                    train(batch, partial(self._runner.dense, batch))
+            for group in packing.shared:
+                self._train_shared(group, train, clock, own, balance)
+        for counted in self._ranks.exchange(own):
+            sums.add(counted)
 
     def _train_shared(
         self,
@@ -349,15 +415,18 @@ class Trainer:
         """Clip the gradients and update the weights."""
         with clock("gradient"):
             limit = self.config.max_grad_norm
-            norm = torch.nn.utils.clip_grad_norm_(
-                self._parameters, float("inf") if limit is None else limit
-            )
+            with self._ranks.bound():
+                norm = whole(
+                    torch.nn.utils.clip_grad_norm_(
+                        self._parameters, float("inf") if limit is None else limit
+                    )
+                )
             if not torch.isfinite(norm):
                 raise NonFiniteLoss(
                     f"the norm of the gradient is {norm.item()}; the weights are those from before "
                     "this step"
                 )
-        with clock("optimizer"):
+        with clock("optimizer"), self._ranks.bound():
             self._optimizer.step()
         sums.grad_norm += float(norm)
         sums.updates += 1
@@ -384,18 +453,37 @@ class Trainer:
             if balance is not None and router is not None:
                 balance.count(router, times)
 
-        packing = self._pack(examples, shared_prefix)
+        packing = self._pack(self._share(examples, shared_prefix), shared_prefix)
         with in_mode(self.model, training=False), torch.no_grad(), clock("log_prob"):
-            for batch in packing.dense:
-                note(batch, self._runner.dense(batch))
-            for group in packing.shared:
-                reuse = self._prefix_reuse()
-                with reuse.engaged():
-                    prefix = reuse.begin(group.prefix)
-                    count(prefix.router, group.rollouts)
-                    for batch in group.microbatches:
-                        note(batch, reuse.suffix(prefix, batch))
+            with self._gathered(), self._ranks.together():
+                for batch in packing.dense:
+                    note(batch, self._runner.dense(batch))
+                for group in packing.shared:
+                    reuse = self._prefix_reuse()
+                    with reuse.engaged():
+                        prefix = reuse.begin(group.prefix)
+                        count(prefix.router, group.rollouts)
+                        for batch in group.microbatches:
+                            note(batch, reuse.suffix(prefix, batch))
+            if self._ranks.count > 1:
+                self._pool(examples, found, balance)
         return balance
+
+    def _pool(
+        self,
+        examples: Sequence[Example],
+        found: dict[Example, Tensor] | None,
+        balance: RouterBalance | None,
+    ) -> None:
+        """Puts together what the ranks found. A later update deals the examples out anew, so each
+        rank needs the log-probabilities of all."""
+        device = self.model.device
+        if found is not None:
+            own = {place: found[e].cpu() for place, e in enumerate(examples) if e in found}
+            for theirs in self._ranks.exchange(own):
+                found |= {examples[place]: row.to(device) for place, row in theirs.items()}
+        if balance is not None:
+            balance.count_all(self._ranks.exchange(balance.counted()), device)
 
     # -- preparation ------------------------------------------------------------------------------
 
@@ -460,14 +548,14 @@ class Trainer:
         )
 
     def _snapshot(self) -> Callable[[], None]:
-        """A copy of weights and optimiser in host memory; call it to put them back."""
-        weights = [p.detach().to("cpu", copy=True) for p in self._parameters]
+        """A copy of this rank's weights and optimiser in host memory; call it to put them back."""
+        weights = [held(p).detach().to("cpu", copy=True) for p in self._parameters]
         optimizer = copy.deepcopy(self._optimizer.state_dict())
 
         def undo() -> None:
             with torch.no_grad():
                 for parameter, weight in zip(self._parameters, weights, strict=True):
-                    parameter.copy_(weight)
+                    held(parameter).copy_(weight)
             self._optimizer.load_state_dict(optimizer)
 
         return undo

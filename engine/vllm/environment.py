@@ -22,6 +22,7 @@ OLDEST_VLLM = (0, 32)
 _ALWAYS: Mapping[str, str] = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the scheduler has to live in this process
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork of a process that has threads may hang
     "VLLM_LOGGING_LEVEL": "CRITICAL",  # a failure is one sentence here, not a dump of its state
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.edges import EngineIteration, Limits, Response, Sampling
+from engine.edges import EngineIteration, Limits, OnWire, Response, Sampling
 from engine.errors import EngineError, sentence
 from engine.in_flight import InFlight, stream_seed
 from engine.quiet import quiet
@@ -54,6 +54,10 @@ class VllmReplica:
     stop_token_ids: what ends a response; None takes the model's own end tokens.
     enforce_eager: None compiles on a GPU, and not on a CPU.
     memory_fraction: share of the GPU's memory that vLLM may take, weights included.
+    tensor_parallel: devices that the model is spread over, the first ones that this process sees,
+        each with a worker process of its own.
+    sleeps: whether `sleep` is to free the GPU's memory. transfer: vLLM's name of the way on which
+        weights come from a trainer that it is connected to, such as ``nccl``.
     device: ``cuda:1`` for that GPU; None or one without a number is the first.
     stall_iterations: iterations without work, while rollouts wait, after which to give up.
     step_timeout_s: seconds after which a single iteration counts as hung (main thread only).
@@ -78,6 +82,9 @@ class VllmReplica:
         stop_token_ids: Sequence[int] | None = None,
         enforce_eager: bool | None = None,
         memory_fraction: float = 0.3,
+        tensor_parallel: int = 1,
+        sleeps: bool = False,
+        transfer: str | None = None,
         device: str | None = None,
         local_files: bool = True,
         stall_iterations: int = 16,
@@ -112,6 +119,9 @@ class VllmReplica:
             seed=seed,
             enforce_eager=on_cpu if enforce_eager is None else enforce_eager,
             memory_fraction=memory_fraction,
+            tensor_parallel=tensor_parallel,
+            sleeps=sleeps,
+            transfer=transfer,
         )
         with threads_kept(), quiet():
             self._engine = start(options, device)
@@ -199,7 +209,7 @@ class VllmReplica:
 
     def load_weights(
         self,
-        weights: Mapping[str, Tensor],
+        weights: Mapping[str, Tensor] | OnWire,
         version: int | None = None,
         *,
         keep_keys: bool = False,
@@ -212,12 +222,8 @@ class VllmReplica:
         finds any more. Raises EngineError when vLLM refuses the weights.
         """
         self._check_alive()
-        options = {"weights_iterator": iter(list(weights.items()))}
         with quiet():
-            self._guarded(
-                lambda: self._engine.collective_rpc("reload_weights", kwargs=options),
-                "loading weights",
-            )
+            self._guarded(lambda: self._replace(weights), "loading weights")
         if keep_keys:
             with self._taken_for_free():
                 emptied = self._engine.reset_prefix_cache()
@@ -229,6 +235,26 @@ class VllmReplica:
         self.version = self.version + 1 if version is None else version
         for live in self._live.values():
             live.new_version(self.version, len(self._so_far(live).token_ids))
+
+    def _replace(self, weights: Mapping[str, Tensor] | OnWire) -> None:
+        call = self._engine.collective_rpc
+        if not isinstance(weights, OnWire):
+            call("reload_weights", kwargs={"weights_iterator": iter(list(weights.items()))})
+            return
+        shapes = [list(shape) for shape in weights.shapes]
+        names, dtypes = [*weights.names], [*weights.dtypes]
+        call("start_weight_update")
+        call("update_weights", args=({"names": names, "dtype_names": dtypes, "shapes": shapes},))
+        call("finish_weight_update")
+
+    def connect(self, where: Mapping[str, Any]) -> None:
+        """Have every worker meet the trainer, which waits for them there (what vLLM's
+        ``init_weight_transfer_engine`` takes)."""
+        self._check_alive()
+        call = self._engine.collective_rpc
+        self._guarded(
+            lambda: call("init_weight_transfer_engine", args=(dict(where),)), "meeting the trainer"
+        )
 
     @contextmanager
     def _taken_for_free(self) -> Iterator[None]:
@@ -261,6 +287,19 @@ class VllmReplica:
         found = self._prompt_log_probs(sequences)
         self._engine.reset_prefix_cache()  # later rollouts find none of their keys
         return found
+
+    def sleep(self) -> None:
+        """Free the GPU's memory until `wake`: the weights wait in host memory, what is cached is
+        forgotten. Raises EngineError while rollouts are in flight."""
+        self._check_alive()
+        if self._live:
+            raise EngineError("sleep needs an idle engine, but rollouts are in flight.")
+        self._guarded(lambda: self._engine.sleep(level=1), "falling asleep")
+
+    def wake(self) -> None:
+        """Take the memory back, weights included."""
+        self._check_alive()
+        self._guarded(self._engine.wake_up, "waking up")
 
     def shutdown(self) -> None:
         """End the engine and free its memory; the replica is of no use afterwards."""

@@ -22,6 +22,9 @@ def engine_options(
     seed: int,
     enforce_eager: bool,
     memory_fraction: float,
+    tensor_parallel: int = 1,
+    sleeps: bool = False,
+    transfer: str | None = None,
 ) -> dict[str, Any]:
     """The arguments of vLLM's ``EngineArgs``; see `engine.vllm.replica.VllmReplica`."""
     options: dict[str, Any] = {
@@ -42,6 +45,13 @@ def engine_options(
         "logprobs_mode": "processed_logprobs",
         "use_tqdm_on_load": False,
     }
+    if tensor_parallel > 1:  # its workers are processes of this one, which has all of its devices
+        options["tensor_parallel_size"] = tensor_parallel
+        options["distributed_executor_backend"] = "mp"
+    if transfer is not None:
+        options["weight_transfer_config"] = {"backend": transfer}
+    if sleeps:
+        options["enable_sleep_mode"] = True
     if kv_tokens is not None:
         options["num_gpu_blocks_override"] = kv_tokens // block_tokens + 1  # one is a null block
         if on_cpu:  # the number of blocks decides; this only skips measuring the memory
@@ -86,13 +96,19 @@ def put_on(config: Any, device: str | None) -> None:
 
 
 def hold_generators_back(core: Any) -> None:
-    """Keep vLLM from winding back a CPU random generator, which PyTorch does not support.
+    """Keep vLLM from winding back a CPU random generator, which PyTorch does not support, in every
+    worker of an engine.
 
     A chunk that does not complete a prefill samples a token that is thrown away, and vLLM undoes
     the draw through the generator's offset; that raises on a CPU. Such rollouts hide their
     generator for the iteration instead: nothing is drawn, so nothing has to be undone.
     """
-    runner = core.model_executor.driver_worker.worker.model_runner
+    core.model_executor.collective_rpc(_hold_back)
+
+
+def _hold_back(worker: Any) -> None:
+    """In the worker's own process."""
+    runner = worker.model_runner
     sample_tokens = runner.sample_tokens
 
     def without_unfinished_prefills(*args: Any, **kwargs: Any) -> Any:

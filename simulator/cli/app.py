@@ -474,7 +474,9 @@ def _resolved(scenario: Any) -> dict[str, Any]:
 
 def _say_where(out: Path | None) -> None:
     if out is not None:
-        print(f"wrote {out}/", file=sys.stderr)
+        from simulator.visible import visible
+
+        print(f"wrote {visible(str(out))}/", file=sys.stderr)
 
 
 @contextmanager

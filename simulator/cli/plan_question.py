@@ -66,6 +66,8 @@ def _pairs(texts: Sequence[str], flag: str, example: str) -> dict[str, Any]:
             raise ScenarioError(flag, f"{text!r} is not of the form key=value, such as {example}")
         if key in found:
             raise ScenarioError(flag, f"{key} is given twice")
+        if not value.strip():
+            raise ScenarioError(flag, f"{key} has no value; give one, such as {example}")
         found[key] = _value(value, flag)
     return found
 

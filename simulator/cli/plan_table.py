@@ -118,15 +118,12 @@ def _table(rows: Sequence[Row], columns: Sequence[str], width: int) -> Table:
 
 def _cells(row: Row) -> dict[str, str]:
     s, m = row.setup, row.measured
-    split = f"{s.replicas} x {s.gpus_per_replica_said}"
-    if s.placement == "disaggregated":
-        split += f" + {s.trainer_gpus}"
     about = "" if row.exact else "~"
     cost = f"{row.bill.gpu_hours:,.0f} GPU-h" if row.bill.usd is None else words.usd(row.bill.usd)
     return {
         _FRONT: "*" if row.on_front else "",
         "GPUs": f"{s.gpus} {s.gpu}".strip(),
-        "split": split,
+        "split": words.split(row),
         _HOURS: f"{about}{words.hours(row.bill.hours)}{_spread(row.hours, row.bill.hours)}",
         _COST: f"{about}{cost}",
         "bound by": m.bound_by,

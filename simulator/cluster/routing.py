@@ -129,6 +129,12 @@ class Balance:
         self._placed[rollout.key] = (number, weight)
         return number
 
+    def home(self, rollout: Rollout) -> int:
+        """The replica of a rollout that has been placed, and stays there turn after turn, or is
+        placed now."""
+        known = self._placed.get(rollout.key)
+        return self.place(rollout) if known is None else known[0]
+
     def left(self, key: Key) -> None:
         """A rollout has left its replica."""
         if key in self._placed:

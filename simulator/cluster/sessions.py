@@ -139,11 +139,11 @@ class Session:
 
     @property
     def turn_ending(self) -> Ending:
-        """What the end of the turn under way is called."""
+        """What the end of the turn under way is called. Where an environment has the last word, it
+        is not known to be the last turn."""
         trajectory = self.trajectory
-        if self.last:
-            away = trajectory.asks_at_last or trajectory.judged
-            return "turn" if away else trajectory.ending
+        if self.last and not trajectory.asks_at_last:
+            return "turn" if trajectory.judged else trajectory.ending
         spent = self.tokens_left is not None and self.tokens_left <= self.turn_end - self.sampled
         return "budget" if spent or self.turns_left == 1 else "turn"
 

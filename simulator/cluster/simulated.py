@@ -20,7 +20,7 @@ from simulator.costs.base import CostModel, Extremes, TrainLoad
 from simulator.costs.clock import to_seconds, to_ticks
 from simulator.errors import RunError
 from simulator.plan import Layout, Placement
-from simulator.rollout import Key, Rollout, Stay
+from simulator.rollout import GOES_ON, Key, Rollout, Stay
 from simulator.workload.build import Workload, longest_context
 from simulator.workload.draws import Sharing, Trajectory
 from simulator.workload.slots import UNLIMITED, EnvironmentSpec
@@ -116,9 +116,11 @@ class SimulatedCluster:
         still leaving a replica is queued when it has left: it is never on two at once."""
         self._draw(rollouts)
         sessions = self._sessions
+        requests, late = self._requests, self._late
         for rollout in rollouts:
-            flying = rollout.key in self._requests or rollout.key in self._late
-            if flying or (sessions is not None and sessions.flies(rollout.key)):
+            key = rollout.key
+            flying = key in requests or key in late
+            if flying or (sessions is not None and sessions.flies(key)):
                 raise RunError(f"{rollout} is already in flight")
         now = self._now
         if self._actors is not None and self._opened == now and self._actors.open_s:
@@ -131,13 +133,13 @@ class SimulatedCluster:
         if not self._leaving:
             self._queue(rollouts, placement)
             return
-        late: dict[int, list[Rollout]] = {}
+        later: dict[int, list[Rollout]] = {}
         for rollout in rollouts:
             if rollout.key in self._leaving:
-                late.setdefault(self._leaving[rollout.key], []).append(rollout)
-                self._late[rollout.key] = (late[self._leaving[rollout.key]], rollout)
+                later.setdefault(self._leaving[rollout.key], []).append(rollout)
+                late[rollout.key] = (later[self._leaving[rollout.key]], rollout)
         self._queue([r for r in rollouts if r.key not in self._leaving], placement)
-        for tick, waiting in late.items():
+        for tick, waiting in later.items():
             self._env.process(self._queue_later(tick, waiting, placement))
 
     def _queue_later(
@@ -156,10 +158,10 @@ class SimulatedCluster:
     def _queue(self, rollouts: Sequence[Rollout], placement: Placement) -> None:
         queues: list[list[Request]] = [[] for _ in self._replicas]
         cap = self._workload.max_new_tokens
+        drawn = self._drawn
         for rollout in rollouts:
-            _, prompt_tokens, total_tokens, reward, leading, sharing, trajectory = self._drawn[
-                rollout.key
-            ]
+            key = rollout.key
+            _, prompt_tokens, total_tokens, reward, leading, sharing, trajectory = drawn[key]
             if trajectory is not None:
                 session = self._all_sessions.open(rollout, prompt_tokens, reward, trajectory)
                 session.balanced = placement == "balanced"
@@ -187,7 +189,7 @@ class SimulatedCluster:
             else:
                 number = self._router.route(rollout, queues)
             queues[number].append(request)
-            self._requests[rollout.key] = (self._replicas[number], request)
+            self._requests[key] = (self._replicas[number], request)
             self.extremes.rollout_tokens = max(self.extremes.rollout_tokens, request.target)
         self._flush(queues)
 
@@ -254,26 +256,30 @@ class SimulatedCluster:
         """Draws what is not known yet: a group at a time, for all its rollouts in the list. Others
         of it may be at another attempt, and keep what was drawn for that."""
         sizes: dict[tuple[int, int, int, int], int] = {}
+        drawn = self._drawn
+        again = False  # whether any is drawn anew
         for rollout in rollouts:
-            known = self._drawn.get(rollout.key)
+            known = drawn.get(rollout.key)
             if known is None or known[0] != rollout.attempt:
+                again |= known is not None
                 key = (rollout.group, rollout.attempt, rollout.prompt, rollout.visit)
                 sizes[key] = max(sizes.get(key, 0), rollout.index + 1)
-        asked = {rollout.key for rollout in rollouts} if sizes else ()
+        asked = {rollout.key for rollout in rollouts} if again else ()
         for (group, attempt, prompt, visit), size in sizes.items():
             draw = self._workload.draw(group, size, attempt, self._version, prompt, visit)
             leading = leading_blocks(prompt, draw.prompt_tokens, self._block_tokens)
+            prompt_tokens, sharing, turned = draw.prompt_tokens, draw.sharing, draw.trajectories
             for index in range(size):
-                known = self._drawn.get((group, index))
+                known = drawn.get((group, index))
                 if known is None or (known[0] != attempt and (group, index) in asked):
-                    self._drawn[group, index] = Drawn(
+                    drawn[group, index] = Drawn(
                         attempt,
-                        draw.prompt_tokens,
+                        prompt_tokens,
                         draw.new_tokens[index],
                         draw.rewards[index],
                         leading,
-                        draw.sharing,
-                        None if draw.trajectories is None else draw.trajectories[index],
+                        sharing,
+                        None if turned is None else turned[index],
                     )
 
     def foresee(self, rollout: Rollout) -> int:
@@ -338,7 +344,7 @@ class SimulatedCluster:
         return stay if session is None else session.told(stay)
 
     def _stay_ended(self, stay: Stay) -> None:
-        session = self._requests.pop(stay.key)[1].session
+        session = self._requests.pop(stay[:2])[1].session
         if session is None:
             self._settle(stay)
         elif stay.ending == "turn":
@@ -351,8 +357,8 @@ class SimulatedCluster:
 
     def _settle(self, stay: Stay) -> None:
         """Forgets what need not be known any more."""
-        key = stay.key
-        if stay.finished:
+        key = stay[:2]
+        if stay.ending not in GOES_ON:
             del self._drawn[key]
         self._balance.left(key)
 

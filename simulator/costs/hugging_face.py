@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.costs.quantised import quantised_keys
 from simulator.errors import ScenarioError
-from simulator.options import AtLeast, mapping, whole
+from simulator.options import AtLeast, mapping, number, whole
 
 Config = Mapping[str, Any]
 Keys = dict[str, Any]
@@ -55,10 +55,29 @@ def keys_of(config: Config, field: str, name: str) -> Keys:
     given["name"] = name or kind
     given["source"] = f"Hugging Face config, model_type {kind}"
     layers = whole(given["layers"], field, AtLeast(1))
+    given["max_positions"] = _positions(text, kind, field)
     given.update(_windows(text, kind, layers, field))
     given.update(_FAMILIES[kind](text, field))
     given.update(quantised_keys(text, layers, field))
     return given
+
+
+def _positions(config: Config, kind: str, field: str) -> int | None:
+    """The longest context, as vLLM 0.11 derives it: stretched positions count with their factor,
+    from what the model had before for YaRN, and but where the config has it in already."""
+    most = config.get("max_position_embeddings")
+    if most is None:
+        return None
+    positions = whole(most, field, AtLeast(1))
+    scaling = config.get("rope_scaling")
+    if not isinstance(scaling, Mapping) or kind.startswith("gemma3"):
+        return positions
+    how = scaling.get("rope_type") or scaling.get("type")
+    if how in (None, "default", "mrope", "su", "longrope", "llama3"):
+        return positions
+    if how == "yarn" and scaling.get("original_max_position_embeddings"):
+        positions = whole(scaling["original_max_position_embeddings"], field, AtLeast(1))
+    return int(positions * number(scaling.get("factor") or 1.0, field))
 
 
 def _windows(config: Config, kind: str, layers: int, field: str) -> Keys:

@@ -145,6 +145,15 @@ class Model(Options):
     kv_bytes_per_element: Annotated[
         float, BYTES, Doc("of the KV cache", unit="bytes", source="bfloat16")
     ] = 2.0
+    max_positions: Annotated[
+        int | None,
+        Between(1, 10**9),
+        Doc(
+            "longest context that it can take; more, where its positions are stretched (YaRN), is "
+            "said here; null is not known",
+            unit="tokens",
+        ),
+    ] = None
     source: Annotated[str, Doc("where these figures come from")] = "given in the scenario"
 
     @classmethod

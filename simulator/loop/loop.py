@@ -9,6 +9,7 @@ masked, dropped or carried, and every rollout submitted ends, or the run fails w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -33,19 +34,22 @@ def run(
     plan: StepPlan,
     steps: int,
     on_step: Callable[[StepRecord], None] | None = None,
+    poll_s: float = 0.0,
 ) -> Run:
     """Runs ``steps`` updates of ``plan`` as ``policy`` rewrites it, on ``world``.
 
-    on_step is called after each step. Raises RunError where the run cannot go on (nothing under
-    way, a filter that accepts nothing, tokens lost), ScenarioError for a plan that contradicts
-    itself.
+    on_step is called after each step. poll_s: as of `Loop`. Raises RunError where the run cannot go
+    on (nothing under way, a filter that accepts nothing, tokens lost), ScenarioError for a plan
+    that contradicts itself.
     """
-    return Loop(world, policy, plan, on_step).run(steps)
+    return Loop(world, policy, plan, on_step, poll_s).run(steps)
 
 
 class Loop:
     """The loop's state: the rollouts, the trainer, and the step whose rollouts run.
 
+    poll_s: seconds between two looks of the trainer at whether a rollout phase is over, from the
+    moment on at which it begins to wait for it (verl's replay buffer); 0 tells it at once.
     step: the latest that was opened; None before the first. next_step: the number of the next one.
     """
 
@@ -55,11 +59,14 @@ class Loop:
         policy: Policy,
         plan: StepPlan,
         on_step: Callable[[StepRecord], None] | None = None,
+        poll_s: float = 0.0,
     ) -> None:
         self.world = world
         self.policy = policy
         self.base = plan
         self.on_step = on_step
+        self._poll_s = poll_s
+        self._look_s: float | None = None  # the look that the loop waits for
         self.policy_state: Any = policy.init()
         self.next_step = 0
         self.step: Step | None = None
@@ -194,11 +201,24 @@ class Loop:
         plan, rollouts = step.plan, self.rollouts
         if not step.launched:
             step.launched = True  # with nothing due
+        waits = not plan.keeps_running or self.trainer.quiet
+        if self._poll_s and waits and step.look_s is None:
+            step.look_s = self.world.now_s
         if not plan.stop(self._progress(step)):
             return False
-        if plan.keeps_running and not self.trainer.quiet:
+        if not waits or rollouts.overdue(step):
             return False
-        return not rollouts.overdue(step)
+        return step.look_s is None or self._looks(step, step.look_s)
+
+    def _looks(self, step: Step, last_s: float) -> bool:
+        """Whether the trainer looks at this moment; if not, the loop waits for its next look.
+        last_s: when it looked, or is to look."""
+        now_s = self.world.now_s
+        if now_s > last_s:
+            last_s += self._poll_s * math.ceil((now_s - last_s) / self._poll_s)
+        step.look_s = last_s
+        self._look_s = last_s if last_s > now_s else None
+        return last_s <= now_s
 
     def _progress(self, step: Step) -> Progress:
         ready = len(self.rollouts.ready) + len(step.streamed)
@@ -249,9 +269,10 @@ class Loop:
     def _wait(self) -> None:
         """Waits until something may have become possible."""
         self._launches = 0
-        events = self.world.wait()
+        until_s, self._look_s = self._look_s, None
+        events = self.world.wait(until_s)
         while not self._take_in(events):
-            events = self.world.wait()
+            events = self.world.wait(until_s)
 
     def _take_in(self, events: list[Event]) -> bool:
         """Takes in what happened; whether more than rollouts of groups that are still under way."""

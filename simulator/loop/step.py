@@ -19,20 +19,23 @@ from simulator.world import TrainBatch, TrainGroup
 class Step:
     """A step from its opening to its update.
 
-    launched: whether its first launch was made. closed: whether its rollout phase is over.
-    streamed: the groups that the trainer has already. chosen: prompts that the plan wants first and
-    that have not been launched. late: groups that completed when it was closed, for the next step
-    to show, and whether they count; ``completed`` are its predecessor's. rejected_in_a_row: groups
-    that the filter refused since it last accepted one. begun_in_vain: groups launched from nothing
-    since one last completed.
+    launched: whether its first launch was made. look_s: when the trainer last looked whether its
+    phase is over, or is to look; None where it is told, or does not wait for it yet. closed:
+    whether its rollout phase is over. streamed: the groups that the trainer has already. chosen:
+    prompts that the plan wants first and that have not been launched. late: groups that completed
+    when it was closed, for the next step to show, and whether they count; ``completed`` are its
+    predecessor's. rejected_in_a_row: groups that the filter refused since it last accepted one.
+    begun_in_vain: groups launched from nothing since one last completed.
     """
 
     def __init__(
         self, plan: StepPlan, record: StepRecord, completed: Sequence[tuple[Group, bool]] = ()
     ) -> None:
         self.plan = plan
+        self.has_budget = plan.has_budget
         self.record = record
         self.launched = False
+        self.look_s: float | None = None
         self.closed = False
         self.streamed: list[TrainGroup] = []
         self.chosen = deque(plan.prompts.chosen)

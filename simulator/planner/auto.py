@@ -13,12 +13,15 @@ from simulator.planner.measure import Failure
 from simulator.policies import check_policy, decisions, name_of, parse_policy, spell
 from simulator.policy import chain
 from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import Outline
+from simulator.scenario.scenario import Outline, build_policies
 
 MOST_GPUS = 4096
 TIMES_THE_LEAST = 8
 SCHEDULES = ("sync", "april(over_sampling=1.5)", "one_step_off", "fully_async(max_staleness=2)")
 """The policies that are tried where none is named."""
+
+TELLING = frozenset({"over_sampling", "max_staleness"})
+"""Parameters without which a policy's name says little."""
 
 _SCHEDULING = ("launch", "stop", "interrupt", "unfinished", "staleness", "surplus", "take",
                "budget_tokens", "budget_turns", "dispatch", "sync_every",
@@ -77,8 +80,13 @@ def policies(found: Outline, staleness: float | None) -> list[str]:
             if _works(found, text):
                 listed.append(text)
                 break
-    mine = found.policy_name
+    mine = own_policy(found)
     return listed if mine in listed else [mine, *listed]
+
+
+def own_policy(found: Outline) -> str:
+    """The scenario's own chain, spelt with what matters most even where it is the default."""
+    return spell(build_policies(found.sections.policy, 0, found.raw.modules), TELLING)
 
 
 def _joined(schedule: str, rest: str) -> list[str]:

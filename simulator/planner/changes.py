@@ -77,7 +77,7 @@ def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
                 less = 1 - aim.value(row.bill) / aim.value(best.bill)
                 found.append(
                     f"Without the limit of {name} ({limit:g}), {row.choice.policy} on "
-                    f"{words.setup(row)} would take {less:.0%} less "
+                    f"{words.setup(row)} would take {less:.0%} less {words.NAMED[aim.objective]} "
                     f"({words.takes(row, intervals=False)})."
                 )
                 break
@@ -88,7 +88,8 @@ def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
             more = aim.value(fresh[0].bill) / aim.value(best.bill) - 1
             found.append(
                 f"On-policy, {fresh[0].choice.policy} on {words.setup(fresh[0])} is the best, "
-                f"{more:.0%} more ({words.takes(fresh[0], intervals=False)})."
+                f"{more:.0%} more {words.NAMED[asked.aim.objective]} "
+                f"({words.takes(fresh[0], intervals=False)})."
             )
     return found
 

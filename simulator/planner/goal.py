@@ -59,7 +59,7 @@ class Aim:
         if limits.usd is not None and bill.usd is not None and bill.usd > limits.usd:
             yield "usd", f"the limit of {usd_said(limits.usd)} ({usd_said(bill.usd)})"
         if limits.gpus is not None and setup.gpus > limits.gpus:
-            yield "gpus", f"the limit of {limits.gpus} GPUs ({setup.gpus})"
+            yield "gpus", f"the limit of {limits.gpus} GPU{'s' * (limits.gpus != 1)} ({setup.gpus})"
         if limits.staleness is not None and measured.staleness_max > limits.staleness:
             yield (
                 "staleness",

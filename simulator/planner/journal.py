@@ -32,19 +32,23 @@ def digest(question: Any) -> str:
 class Journal:
     """The results of a plan by key; on disk too where it has a path.
 
-    found: how many an earlier plan had left. Raises OSError where the file cannot be written.
+    found: how many an earlier plan had left. One that holds nothing is not left behind, nor are
+    folders that were made for it. Raises OSError where the file cannot be written.
     """
 
     def __init__(self, path: Path | None, question: str) -> None:
         self._path = path
         self._known: dict[str, Any] = {}
         self._file: TextIO | None = None
+        self._made: list[Path] = []
         if path is None:
             self.found = 0
             return
         whole = self._read(path, question)
         self.found = len(self._known)
         if whole is None:
+            self._made = [each for each in path.parents if not each.exists()]
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("w", encoding="utf-8")
             self._write({"format": _FORMAT, "question": question})
         else:
@@ -86,11 +90,13 @@ class Journal:
         self._file.flush()
 
     def close(self, done: bool) -> None:
-        """Closes the file; removes it if the plan is ``done``."""
+        """Closes the file; removes it if the plan is ``done``, or was before it knew anything."""
         if self._file is None or self._path is None:
             return
         self._file.close()
         self._file = None
-        if done:
-            with suppress(FileNotFoundError):
+        if done or not self._known:
+            with suppress(OSError):
                 os.remove(self._path)
+                for folder in self._made:  # innermost first; one that somebody else filled stays
+                    folder.rmdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -29,6 +29,7 @@ from simulator.planner.race import Entrant, Rungs, Standing, race
 from simulator.planner.whole_run import Bill, Work, bill, quality_of, work_of
 from simulator.planner.workers import Died, Workers, local
 from simulator.policies import label, parse_labelled, spell
+from simulator.policies.registry import SYNCHRONOUS
 from simulator.policy import Policy
 from simulator.scenario.file import RawScenario, override, read_scenario
 from simulator.scenario.plan_section import CLUSTER_KEYS, PlanSection, check_cluster_choice
@@ -105,15 +106,16 @@ def question(
     cluster = cluster_of(scenario, asked.gpus_per_node)
     choose: dict[str, Any] = dict(asked.choose or {})
     check_cluster_choice(choose)
-    listed = list(policies) or [str(each) for each in choose.pop("policy", ())]
+    place = "--policy" if policies else "plan.choose.policy"
+    listed = [text.strip() for text in policies or choose.get("policy", ())]
     choose.pop("policy", None)
     listed += _policies_of_settings(plain, choose, listed)
     if not choose and not listed:
         choose.update(auto.choose(scenario, cluster, limits.gpus))
         listed = auto.policies(scenario, limits.staleness)
     elif not listed:
-        listed = [scenario.policy_name]
-    apart = frozenset(text for text in listed if _overlaps(scenario, text))
+        listed = [auto.own_policy(scenario)]
+    apart = frozenset(_apart(scenario, listed, place))
     _check_keys(plain, choose)
     batch = scenario.plan.batch
     quality = {str(name): float(value) for name, value in (asked.quality or {}).items()}
@@ -145,18 +147,29 @@ def _policies_of_settings(
     found = []
     for each in product(*values):
         texts = [f"{key}={json.dumps(value)}" for key, value in zip(keys, each, strict=True)]
-        found.append(outline(override(raw, texts, option="plan.choose")).policy_name)
+        found.append(auto.own_policy(outline(override(raw, texts, option="plan.choose"))))
     return list(dict.fromkeys(found))
 
 
-def _overlaps(scenario: Outline, text: str) -> bool:
-    """Whether a policy lets training overlap with rollout. Raises ScenarioError for one that there
-    is not."""
-    try:
-        chain = parse_labelled(text, seed=scenario.sections.seed, folder=scenario.raw.modules)[1]
-        return overlapping(chain, scenario.plan) is not None
-    except ScenarioError as error:
-        raise scenario.raw.locate(error) from None
+def _apart(scenario: Outline, listed: Sequence[str], place: str) -> Iterator[str]:
+    """Those of the policies that let training overlap with rollout. Raises ScenarioError
+    (``place``) for one that there is not, or that is given twice."""
+    names: dict[str, str] = {}
+    for text in listed:
+        try:
+            name, chain = parse_labelled(
+                text, seed=scenario.sections.seed, folder=scenario.raw.modules
+            )
+            overlaps = overlapping(chain, scenario.plan) is not None
+        except ScenarioError as error:
+            raise scenario.raw.locate(ScenarioError(place, str(error))) from None
+        if name in names:
+            raise scenario.raw.locate(
+                ScenarioError(place, f"{text!r} is the same as {names[name]!r}; give one of them")
+            )
+        names[name] = text
+        if overlaps:
+            yield text
 
 
 def _check_keys(raw: RawScenario, choose: Mapping[str, Sequence[Any]]) -> None:
@@ -176,10 +189,12 @@ def _check_keys(raw: RawScenario, choose: Mapping[str, Sequence[Any]]) -> None:
                 )
 
 
-_NOT_CHOSEN = ("plan", "steps", "seed", "name")
+_NOT_CHOSEN = ("plan", "steps", "seed", "name", "modules")
 
 
 def _check_quality(name: str, listed: Sequence[str]) -> None:
+    if name == SYNCHRONOUS:
+        raise ScenarioError(f"plan.quality.{name}", "is what the others are held against; it is 1")
     if not any(quality_of(policy, {name: 2.0}) != 1.0 for policy in listed):
         raise ScenarioError(
             f"plan.quality.{name}", f"names no policy that is chosen from; {nearest(name, listed)}"

@@ -8,7 +8,12 @@ from simulator.planner.answer import Interval, Rival, Row
 from simulator.planner.whole_run import Work
 from simulator.scenario.plan_section import LimitSection, Objective
 
-_NAMED = {"usd": "cost", "hours": "time", "gpu_hours": "GPU hours", "balanced": "hours x cost"}
+NAMED: Mapping[Objective, str] = {
+    "usd": "cost",
+    "hours": "time",
+    "gpu_hours": "GPU hours",
+    "balanced": "hours x cost",
+}
 SURE = 0.05
 """Whoever wins in a smaller share of the draws does not change places."""
 
@@ -19,12 +24,16 @@ def hours(value: float) -> str:
         return f"{value / 24:.1f} days"
     if value >= 10:
         return f"{value:.0f} h"
-    return f"{value:.1f} h" if value >= 1 else f"{60 * value:.0f} min"
+    if value >= 1:
+        return f"{value:.1f} h"
+    return f"{60 * value:.0f} min" if value >= 1 / 30 else f"{3600 * value:.3g} s"
 
 
 def usd(value: float) -> str:
     """Money for people."""
-    return f"${value:,.0f}" if value >= 10 else f"${value:.2f}"
+    if value >= 10:
+        return f"${value:,.0f}"
+    return f"${value:.2f}" if value >= 0.1 or not value else f"${value:.1g}"
 
 
 def _between(interval: Interval | None, said: object) -> str:
@@ -42,6 +51,13 @@ def setup(row: Row) -> str:
     if s.placement == "colocated":
         return f"{s.gpus}{name}, colocated, {each}"
     return f"{s.gpus}{name}: {each} for rollouts, {s.trainer_gpus} GPUs for the trainer"
+
+
+def split(row: Row) -> str:
+    """How the GPUs are split, for a table: replicas, and the trainer's own."""
+    s = row.setup
+    own = f" + {s.trainer_gpus}" if s.placement == "disaggregated" else ""
+    return f"{s.replicas} x {s.gpus_per_replica_said}{own}"
 
 
 def others(row: Row) -> str:
@@ -93,7 +109,7 @@ def recommendation(
 def _rivals(rivals: Sequence[Rival], objective: Objective) -> str:
     if not rivals:
         return "No other choice was near."
-    aim = _NAMED[objective]
+    aim = NAMED[objective]
     near = [rival for rival in rivals if rival.wins is not None and rival.wins > SURE]
     if not near:
         first = rivals[0]

@@ -11,11 +11,13 @@ from typing import Any
 import yaml
 
 from simulator.planner.answer import Planned, Row
+from simulator.policies.outside import is_reference
+from simulator.policies.spelling import read_terms
 from simulator.results import schema
 from simulator.results.write import write_json, write_rows_as_table
 
 _PATHS = (("workload", "lengths", "trace"), ("workload", "lengths", "file"), ("cost", "file"),
-          ("model",), ("engine", "model"))  # fmt: skip
+          ("model",), ("engine", "model"), ("modules",))  # fmt: skip
 """Where a scenario holds a path, or may: what is no path of a file that is there, stays."""
 
 
@@ -83,7 +85,10 @@ def _chosen(row: Row | None, planned: Planned) -> dict[str, Any] | None:
 def scenario_text(planned: Planned, source: Path, target: Path) -> str:
     """recommended.yaml: the scenario as it was simulated, its paths from where it will stand."""
     assert planned.scenario is not None
-    data = _moved(planned.scenario, source, target)
+    data = dict(planned.scenario)
+    if any(is_reference(term.name) for term in read_terms(data["policy"])):
+        data.setdefault("modules", ".")
+    data = _moved(data, source, target)
     said = "\n".join(f"# {line}" for line in planned.sentences)
     return f"{said}\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}"
 

@@ -10,7 +10,7 @@ An empty list, or ``sync``, is synchronous RL.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -100,17 +100,20 @@ def _is_policy(name: str) -> bool:
     return name == SYNCHRONOUS or kind_of(name) is not None
 
 
-def spell(policy: Policy) -> str:
+def spell(policy: Policy, always: Container[str] = ()) -> str:
     """The shortest text that `parse_policy` reads as this policy, with the parameters that differ
-    from their defaults. Raises ValueError for a policy whose class has no name."""
+    from their defaults, and those of the names ``always``. Raises ValueError for a policy whose
+    class has no name."""
     if isinstance(policy, Chain):
-        return "+".join(spell(member) for member in policy.policies) or SYNCHRONOUS
+        return "+".join(spell(member, always) for member in policy.policies) or SYNCHRONOUS
     if not is_named(policy):
         raise ValueError(f"{policy!r} is not among the named policies")
     if isinstance(policy, outside.Outside):
         return spell_term(policy.called, policy.given)
     given = [(option.key, getattr(policy, option.key), option) for option in declared(type(policy))]
-    changed = [(key, value) for key, value, option in given if value != option.default]
+    changed = [
+        (key, value) for key, value, option in given if key in always or value != option.default
+    ]
     return spell_term(name_of(policy), changed)
 
 

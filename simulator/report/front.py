@@ -15,8 +15,15 @@ from simulator.report.parts import figure, key
 from simulator.report.scale import around, marks
 
 _HEIGHT_PX = 320
+_WIDTH_PX = 1000
 _LABEL_PX = 15
-_LONGEST_LABEL = 34
+_LETTER_PX = 6.6
+_DOT_PX = 6.0
+_LONGEST_LABEL = 44
+_SHORT = 18  # letters that a phone has room for
+_FEW = 5
+"""So many points, and all of them have their names."""
+
 _UPON_EACH_OTHER = 1.5  # per cent of the picture
 
 
@@ -144,37 +151,85 @@ def _dots(
 def _labels(
     points: Sequence[Point], places: Sequence[tuple[float, float]], best: set[int]
 ) -> list[Markup]:
-    """Names of the choice and the front, moved down where they would meet; of dots that lie upon
-    each other, one has its name."""
-    found = []
-    taken: list[tuple[float, float]] = []
+    """Names of the choice and the front, of all where they are few, each where it meets the least;
+    of dots that lie upon each other, one has its name."""
+    few = len(points) <= _FEW
+    wanted = best | {i for i, point in enumerate(points) if point.chosen}
     named: list[int] = []
-    for i in sorted(best | {i for i, point in enumerate(points) if point.chosen},
-                    key=lambda i: not points[i].chosen):  # fmt: skip
+    for i in sorted(range(len(points)) if few else wanted, key=lambda i: not points[i].chosen):
         if not any(math.dist(places[i], places[other]) < _UPON_EACH_OTHER for other in named):
             named.append(i)
-    for i in sorted(named, key=lambda i: places[i][1]):
-        left, top = places[i]
-        y_px = top / 100 * _HEIGHT_PX
-        while any(abs(left - a) < 45 and abs(y_px - b) < _LABEL_PX for a, b in taken):
-            y_px += _LABEL_PX
-        taken.append((left, y_px))
-        end = left > 60
+    dots = [_Box.around(*_pixels(place), _DOT_PX) for place in places]
+    taken: list[_Box] = []
+    found = []
+    for i in named:
         name = points[i].name
+        name = name if len(name) <= _LONGEST_LABEL else name[: _LONGEST_LABEL - 1] + "…"
+        x, y = _pixels(places[i])
+        wide = _LETTER_PX * len(name)
+        others = [dot for other, dot in enumerate(dots) if other != i] + taken
+        boxes = [_Box.of(x, y, wide, side) for side in _SIDES]
+        met = [sum(box.meets(other) for other in others) + 3 * box.leaves() for box in boxes]
+        best_side = int(np.argmin(met))
+        taken.append(boxes[best_side])
+        anchor, dx, dy = _SIDES[best_side]
+        classes = ["label"] + ["chosen"] * points[i].chosen + ["of-few"] * few
+        classes += ["long"] * (len(name) > _SHORT)
         found.append(
             tag(
                 "text",
-                name if len(name) <= _LONGEST_LABEL else name[: _LONGEST_LABEL - 1] + "…",
-                x=_percent(left),
-                y=y_px,
-                dx="-12" if end else "12",
-                dy="4" if end else "-7",  # above the line that goes on to the right
-                text_anchor="end" if end else None,
-                class_="label chosen" if points[i].chosen else "label",
+                name,
+                x=_percent(places[i][0]),
+                y=_percent(places[i][1]),
+                dx=dx,
+                dy=dy,
+                text_anchor=anchor,
+                class_=" ".join(classes),
                 aria_hidden="true",
             )
         )
     return found
+
+
+_SIDES = (
+    ("start", 12, -7), ("end", -12, -7), ("start", 12, 17), ("end", -12, 17), ("start", 12, 4),
+    ("end", -12, 4), ("middle", 0, -13), ("middle", 0, 23),
+)  # fmt: skip
+"""Where a name may stand beside its dot, the best first: anchor, and its base line from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A part of the picture, in pixels of a page of common width."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    @classmethod
+    def around(cls, x: float, y: float, radius: float) -> _Box:
+        return cls(x - radius, x + radius, y - radius, y + radius)
+
+    @classmethod
+    def of(cls, x: float, y: float, wide: float, side: tuple[str, float, float]) -> _Box:
+        """Of a text beside a dot."""
+        anchor, dx, dy = side
+        left = x + dx - {"start": 0.0, "middle": wide / 2, "end": wide}[anchor]
+        return cls(left, left + wide, y + dy - 0.75 * _LABEL_PX, y + dy + 0.25 * _LABEL_PX)
+
+    def meets(self, other: _Box) -> bool:
+        """Whether the two overlap."""
+        apart = self.right < other.left or other.right < self.left
+        return not (apart or self.bottom < other.top or other.bottom < self.top)
+
+    def leaves(self) -> bool:
+        """Whether a part is outside the picture."""
+        return self.left < -50 or self.right > _WIDTH_PX or self.top < -20
+
+
+def _pixels(place: tuple[float, float]) -> tuple[float, float]:
+    return place[0] / 100 * _WIDTH_PX, place[1] / 100 * _HEIGHT_PX
 
 
 def _percent(value: float) -> str:

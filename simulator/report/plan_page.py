@@ -143,14 +143,15 @@ def _point(row: Row, chosen: bool) -> Point:
     lines += [f"beyond the limits: {', '.join(row.beyond)}"] if row.beyond else []
     lines += [] if row.exact else ["from a short simulation"]
     low, high = (None, None) if row.hours is None else (row.hours.low, row.hours.high)
-    name = f"{row.choice.policy}, {row.setup.gpus}"
+    name = f"{row.choice.policy}, {row.setup.gpus} GPUs"
     return Point(name, row.bill.hours, row.bill.cost, "\n".join(lines), low, high, chosen)
 
 
 def _choices(planned: Planned) -> Markup:
     columns = (
         Column("policy", text=True),
-        Column("GPUs", text=True),
+        Column("GPUs", "all that are held: replicas x tensor parallelism + the trainer's",
+               text=True),
         Column("whole run", "hours of it, and their 90 % interval"),
         Column("cost", "of the whole run"),
         Column("bound by", "what its steps wait for most"),
@@ -196,7 +197,11 @@ def _line(row: Row, chosen: bool) -> Line:
     cost = f"{row.bill.gpu_hours:,.0f} GPU h" if row.bill.usd is None else words.usd(row.bill.usd)
     cells: Sequence[Content] = (
         breakable(row.choice.policy),
-        words.setup(row) + (f"; {more}" if more else ""),
+        [
+            f"{row.setup.gpus} {row.setup.gpu}",
+            tag("small", tag("br"), words.split(row)),
+            tag("small", tag("br"), more) if more else None,
+        ],
         [f"{'' if row.exact else '~'}{words.hours(row.bill.hours)}", spread],
         cost,
         m.bound_by,

@@ -354,6 +354,19 @@ FAULTS = Table(
         _count("rollouts", "in flight there, which began again", needed=True),
     ),
 )
+FAILURES = Table(
+    "failures.csv",
+    "one row a call of a rollout's environment that brought no answer",
+    real=True,
+    optional=True,
+    columns=(
+        _seconds("at_s", "when it was over", needed=True),
+        _count("group", "of the rollout", needed=True),
+        _count("index", "of the rollout within its group", needed=True),
+        _count("turn", "after which it was made", needed=True),
+        Column("reason", Text(), "why", needed=True),
+    ),
+)
 ARRIVALS = Table(
     "arrivals.csv",
     "one row a replica and weight sync, of runs of several processes",
@@ -379,7 +392,7 @@ TORNADO_PICTURE = File("tornado.png", "the same as bars", optional=True)
 RUN: tuple[File, ...] = (
     SPANS, STEPS, ROLLOUTS, ENVIRONMENTS, DECISIONS, SCENARIO, SUMMARY, TRACE, TIMELINE,
     TORNADO_CSV, TORNADO_PICTURE, ITERATIONS, PULSES, UPDATES, BOARD, PROVENANCE, EVENTS,
-    ARRIVALS, FAULTS,
+    ARRIVALS, FAULTS, FAILURES,
 )  # fmt: skip
 """A run's files. The summary is there once the run is."""
 

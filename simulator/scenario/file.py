@@ -34,7 +34,8 @@ class RawScenario:
 
     folder: what relative paths inside it start from. overridden: the option behind each key that
     the command line set. modules: where modules of policies are looked for, if not on the Python
-    path alone: the folder of a scenario's file, but not that of a run, which runs no code.
+    path alone: the folder of a scenario's file, or what its key ``modules`` says, but nothing of a
+    run, which runs no code.
     """
 
     data: dict[str, Any]
@@ -79,7 +80,13 @@ def parse_scenario(text: str, name: str = "scenario", folder: Path = Path()) -> 
     data, lines = _parse(text, name)
     if not isinstance(data, dict):
         raise ScenarioError("", f"{name} is empty or not a mapping of keys; see examples/")
-    return RawScenario(data, lines, name, folder, modules=folder)
+    return RawScenario(data, lines, name, folder, modules=_modules(data, folder))
+
+
+def _modules(data: Mapping[str, Any], folder: Path) -> Path:
+    """Where a scenario says that modules of policies are, its own folder where it does not."""
+    said = data.get("modules")
+    return folder / said if isinstance(said, str) else folder
 
 
 def _parse(text: str, name: str) -> tuple[Any, dict[str, int]]:
@@ -188,7 +195,8 @@ def override(
     if seed is not None:
         data["seed"] = seed
         overridden["seed"] = "--seed"
-    return RawScenario(data, lines, raw.name, raw.folder, overridden, raw.modules)
+    modules = None if raw.modules is None else _modules(data, raw.folder)
+    return RawScenario(data, lines, raw.name, raw.folder, overridden, modules)
 
 
 def _put(place: dict[str, Any], path: Sequence[str], value: Any, key: str) -> None:

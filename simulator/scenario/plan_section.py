@@ -132,6 +132,8 @@ class PlanSection(Options):
             place = join("plan.choose", str(key))
             if not isinstance(values, list | tuple):
                 raise wrong(place, "a list of values", values)
+            if key == "policy" and not all(isinstance(value, str) for value in values):
+                raise wrong(place, "a list of policies, each as --policy takes it", values)
             if not values:
                 raise ScenarioError(place, "has no values; give at least one, or leave it out")
             for i, value in enumerate(values):

@@ -32,9 +32,9 @@ from simulator.scenario.sections import (
     validate,
 )
 from simulator.visible import visible
-from simulator.workload.build import Workload, build_workload
+from simulator.workload.build import Workload, build_workload, longest_context
 from simulator.workload.environment import environment_spec
-from simulator.workload.section import MAX_ROLLOUTS
+from simulator.workload.section import MAX_ROLLOUTS, WorkloadSection
 from simulator.workload.slots import UNLIMITED, EnvironmentSpec
 from simulator.world import ClusterShape
 
@@ -72,6 +72,8 @@ class Scenario:
     policy_name: str
     warnings: tuple[str, ...] = ()
     environment: EnvironmentSpec = UNLIMITED
+    poll_s: float = 0.0
+    whatever: tuple[str, ...] = ()  # the warnings that it has under any policy
 
     def check_memory(self) -> None:
         """Raises ScenarioError where the longest rollout that there may be, with the longest prompt
@@ -108,8 +110,8 @@ class Scenario:
         return self._under(parsed, name)
 
     def _under(self, policy: Chain, name: str) -> Scenario:
-        said = _check_policy(policy, self.plan, self.shape)
-        return replace(self, policy=policy, policy_name=visible(name), warnings=tuple(said))
+        said = (*self.whatever, *_check_policy(policy, self.plan, self.shape))
+        return replace(self, policy=policy, policy_name=visible(name), warnings=said)
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ def _build(raw: RawScenario) -> Scenario:
     workload = build_workload(counts, model.seed, raw.folder, away, model.reward)
     engine = _engine(model.engine, cost, network, gpu, cluster)
     _check_sizes(plan.batch, workload, engine, shape, cluster.routing)
+    whatever = _check_context(counts, network, workload)
     said = _check_policy(found.policy, plan, shape)
     return Scenario(
         found.name,
@@ -188,8 +191,10 @@ def _build(raw: RawScenario) -> Scenario:
         raw,
         cluster.routing,
         found.policy_name,
-        tuple(said),
+        (*whatever, *said),
         environment_spec(away, model.reward),
+        model.poll_s,
+        whatever,
     )
 
 
@@ -198,6 +203,34 @@ def build_policies(spec: Any, seed: int, folder: Path | None = None) -> Chain:
     where modules of policies are looked for too. Raises ScenarioError."""
     build = parse_policy if isinstance(spec, str) else build_chain
     return build(spec, seed=seed, folder=folder)
+
+
+def _check_context(
+    counts: WorkloadSection, network: Model | None, workload: Workload
+) -> tuple[str, ...]:
+    """What is worth a warning about contexts that the model cannot take. Raises ScenarioError for
+    prompts, and for a cap on contexts, that are longer than that."""
+    most = None if network is None else network.max_positions
+    if network is None or most is None:
+        return ()
+    prompt = workload.max_prompt_tokens
+    for field, tokens in (
+        ("workload.max_context_tokens", counts.max_context_tokens or 0),
+        ("workload.prompt_tokens", prompt + 1 if prompt >= most else 0),
+    ):
+        if tokens > most:
+            raise ScenarioError(
+                field,
+                f"{network.name} takes contexts of {most} tokens, and this asks for {tokens}; make "
+                "it smaller, or say how far positions are stretched with model.max_positions",
+            )
+    if counts.max_context_tokens is None and longest_context(workload) > most:
+        return (
+            f"{network.name} takes contexts of {most} tokens, and prompts and responses may have "
+            f"{longest_context(workload)} (workload.max_context_tokens caps turns, max_new_tokens "
+            "responses; model.max_positions says how far positions are stretched)",
+        )
+    return ()
 
 
 def _check_policy(policy: Chain, plan: StepPlan, shape: ClusterShape) -> list[str]:

@@ -105,10 +105,28 @@ class EngineSection(Options):
         str, Doc("of trainer and replica: cpu, or cuda, or cuda:1; the real engine's")
     ] = "cpu"
     gpu_memory_utilization: Annotated[
-        float,
+        float | None,
         Above(0, 1),
-        Doc("share of the GPU's memory that vLLM takes; the real engine's", unit="share"),
-    ] = 0.3
+        Doc(
+            "share of a GPU's memory that vLLM takes; null is 0.3 where the trainer shares it, and "
+            "0.9 where not; the real engine's",
+            unit="share",
+        ),
+    ] = None
+    sleep: Annotated[
+        bool,
+        Doc(
+            "whether vLLM gives up its GPU memory while a trainer that shares the GPU works; the "
+            "real engine's"
+        ),
+    ] = False
+    weights_by: Annotated[
+        Literal["store", "nccl"],
+        Doc(
+            "how weights go to replicas with GPUs of their own: through Ray's object store, or "
+            "from GPU to GPU by vLLM's weight transfer; the real engine's"
+        ),
+    ] = "store"
     weights_folder: Annotated[
         str | None,
         Doc(
@@ -150,9 +168,22 @@ class ScenarioModel(Options):
         Any,  # its own reader says better what is wrong with it
         Doc("the scheduling policies, a list in order of application; empty is synchronous"),
     ] = None
+    modules: Annotated[
+        str | None,
+        Doc("the folder in which modules of policies of your own are; null is that of this file"),
+    ] = None
     cost: Annotated[CostSection, Doc("where durations come from; a source's name will do")] = field(
         default_factory=lambda: CostSection.from_text("roofline")
     )
+    poll_s: Annotated[
+        float,
+        Between(0, 3600),
+        Doc(
+            "between two looks of the trainer at whether its rollouts are done, from when it "
+            "begins to wait for them; 0 tells it at once",
+            source="verl's V1 trainer looks every 2 s",
+        ),
+    ] = 0.0
     steps: Annotated[int, Between(1, MAX_STEPS), Doc("updates to run", unit="steps")] = 10
     seed: Annotated[int, Between(0, 2**63 - 1), Doc("of every draw", unit="")] = 0
     plan: Annotated[PlanSection | None, Doc("the question that rollcast plan answers")] = None

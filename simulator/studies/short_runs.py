@@ -106,7 +106,8 @@ def in_turns(records: Sequence[StepRecord]) -> bool:
 
 def short_run(scenario: Scenario, steps: int, on_step: OnStep = None) -> list[StepRecord]:
     """The first steps of a scenario's run."""
-    return run(scenario.world(), scenario.policy, scenario.plan, steps, on_step).steps
+    return run(scenario.world(), scenario.policy, scenario.plan, steps, on_step,
+               scenario.poll_s).steps  # fmt: skip
 
 
 def length_inputs(scenario: Scenario) -> list[str]:

@@ -44,7 +44,8 @@ def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = 
     world = scenario.world()
     try:
         with _seldom_searched():
-            result = run(world, scenario.policy, scenario.plan, scenario.steps, on_step)
+            result = run(world, scenario.policy, scenario.plan, scenario.steps, on_step,
+                         scenario.poll_s)  # fmt: skip
     except ScenarioError as error:  # a trace too short, a batch too large for the trainer
         raise scenario.raw.locate(error) from None
     result.warnings.extend(scenario.warnings)

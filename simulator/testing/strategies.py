@@ -305,6 +305,7 @@ class Scenario:
     plans: tuple[StepPlan, ...]
     steps: int
     environment: EnvironmentSpec = UNLIMITED
+    poll_s: float = 0.0
 
     def world(self) -> SimulatedCluster:
         """A fresh simulated cluster."""
@@ -315,7 +316,9 @@ class Scenario:
 
 def run_scenario(scenario: Scenario, world: World) -> Run:
     """The scenario's run on this world."""
-    return run(world, Cycle(scenario.plans), scenario.plans[0], scenario.steps)
+    return run(
+        world, Cycle(scenario.plans), scenario.plans[0], scenario.steps, poll_s=scenario.poll_s
+    )
 
 
 round_seconds = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0])
@@ -548,6 +551,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         routing=draw(st.sampled_from(ROUTINGS)),
         plans=tuple(draw(kinds.filter(_go_together))),
         steps=draw(st.integers(1, 4)),
+        poll_s=draw(st.sampled_from([0.0, 0.0, 0.0, 0.25, 1 / 3, 2.0])),
     )
 
 

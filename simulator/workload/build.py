@@ -15,7 +15,7 @@ from simulator.workload.judged import JudgedWorkload
 from simulator.workload.length_specs import FIELD as LENGTHS_FIELD
 from simulator.workload.length_specs import DrawnLengths, MeasuredLengths, TraceLengths
 from simulator.workload.measured import FIELD as MEASURED_FIELD
-from simulator.workload.measured import ResampledWorkload, measured_workload
+from simulator.workload.measured import ResampledWorkload, TurnRules, measured_workload
 from simulator.workload.rewards import BetaBernoulli, RewardModel
 from simulator.workload.seconds import seconds_model
 from simulator.workload.section import WorkloadSection
@@ -121,6 +121,23 @@ def _unjudged(
         raise missing(LENGTHS_FIELD, "a family, a preset, a trace or a file")
     if isinstance(lengths, TraceLengths) and has_turns(folder / lengths.trace):
         return _turn_trace(section, lengths, folder, environment)
+    if isinstance(lengths, MeasuredLengths):
+        return _measured_workload(section, lengths, seed, folder, environment)
+    _refuse_turns(section, environment)
+    if isinstance(lengths, TraceLengths):
+        return _trace_workload(section, lengths, seed, folder)
+    prompts = section.prompt_lengths
+    if prompts is None:
+        raise missing("workload.prompt_tokens", "a number of tokens")
+    model = lengths.model()
+    rewards: RewardModel = section.rewards or _DEFAULT_REWARDS
+    if isinstance(rewards, BetaBernoulli):
+        rewards = correlated_by_ratio(rewards, model, section.max_new_tokens)
+    return SyntheticWorkload(model, rewards, prompts, section.max_new_tokens, seed)
+
+
+def _refuse_turns(section: WorkloadSection, environment: EnvironmentSection | None) -> None:
+    """Raises ScenarioError for what only rollouts of several turns have."""
     if environment is not None:
         raise ScenarioError(
             "environment", "answers turns, and there are none; give workload.turns, or leave it out"
@@ -130,18 +147,6 @@ def _unjudged(
             "workload.max_context_tokens",
             "caps rollouts with turns, and there are none; give workload.turns, or leave it out",
         )
-    if isinstance(lengths, TraceLengths):
-        return _trace_workload(section, lengths, seed, folder)
-    if isinstance(lengths, MeasuredLengths):
-        return _measured_workload(section, lengths, seed, folder)
-    prompts = section.prompt_lengths
-    if prompts is None:
-        raise missing("workload.prompt_tokens", "a number of tokens")
-    model = lengths.model()
-    rewards: RewardModel = section.rewards or _DEFAULT_REWARDS
-    if isinstance(rewards, BetaBernoulli):
-        rewards = correlated_by_ratio(rewards, model, section.max_new_tokens)
-    return SyntheticWorkload(model, rewards, prompts, section.max_new_tokens, seed)
 
 
 def _turn_workload(
@@ -195,7 +200,11 @@ def _turn_trace(
 
 
 def _measured_workload(
-    section: WorkloadSection, lengths: MeasuredLengths, seed: int, folder: Path
+    section: WorkloadSection,
+    lengths: MeasuredLengths,
+    seed: int,
+    folder: Path,
+    environment: EnvironmentSection | None,
 ) -> ResampledWorkload:
     place = folder / lengths.file
     try:
@@ -206,7 +215,14 @@ def _measured_workload(
     for key in ("prompt_tokens", "rewards"):
         if getattr(section, key) is not None:
             raise ScenarioError(f"workload.{key}", f"{place.name} has its own; leave this out")
-    return measured_workload(content, place.name, section.max_new_tokens, seed)
+    rules = TurnRules.of(section.max_new_tokens, section.max_context_tokens, environment)
+    found = measured_workload(content, place.name, section.max_new_tokens, seed, rules)
+    if found.groups.turned is None:
+        _refuse_turns(section, environment)
+    for key in ("turn_s", "boot_s", "failure"):
+        if environment is not None and getattr(environment, key):
+            raise ScenarioError(f"environment.{key}", f"{place.name} has its own; leave this out")
+    return found
 
 
 def _trace_workload(

@@ -9,7 +9,7 @@ lengths. `rollcast calibrate` keeps them in its file, and a scenario uses them w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -19,13 +19,18 @@ from numpy.typing import NDArray
 from simulator.errors import ScenarioError
 from simulator.options import Between, read
 from simulator.results.shapes import LARGEST_TOKENS, MOST
+from simulator.rollout import CUT, FAILED, Ending
 from simulator.workload.draws import (
     GROUPS_PER_BLOCK,
     GroupDraw,
+    Trajectory,
     address,
     check_seed,
     keyed_uniforms,
 )
+from simulator.workload.environment import EnvironmentSection
+from simulator.workload.seconds import SECONDS
+from simulator.workload.turns import MAX_TURNS, Caps, Patience, trajectory
 
 FIELD = "workload.lengths.file"
 NEAR_GROUPS = 256
@@ -36,6 +41,63 @@ _GROUPS, _ORDER = 0x72736770, 0x72736F72  # Philox streams: the letters of "rsgp
 
 LENGTH = Between(1, LARGEST_TOKENS)
 _COLUMNS = ("version", "prompt_tokens", "new_tokens", "rewards")
+_COUNT = Annotated[int, Between(0, LARGEST_TOKENS)]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTurns:
+    """A rollout of several turns: of each (observation tokens, tokens sampled, seconds of the
+    answer), how the last one ended, and the seconds of its environment's boot, where that was no
+    part of its first answer, and of its judge, if it had any."""
+
+    turns: tuple[tuple[_COUNT, _COUNT, Annotated[float, SECONDS]], ...]
+    ending: Ending
+    boot_s: Annotated[float, SECONDS] = 0.0
+    reward_s: Annotated[float | None, SECONDS] = None
+
+    @classmethod
+    def of(cls, made: Trajectory) -> MeasuredTurns:
+        """Of what a rollout did."""
+        turns = tuple((each[0], each[1], each[2]) for each in made.turns)
+        return cls(turns, made.ending, made.boot_s, made.reward_s)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRules:
+    """At which rollouts of several turns are ended, how long their answers are waited for, and how
+    much slower than measured their environments are."""
+
+    caps: Caps
+    patience: Patience = Patience()  # noqa: RUF009  # frozen
+    max_turns: int = MAX_TURNS
+    slower: float = 1.0
+
+    @classmethod
+    def of(
+        cls, turn_tokens: int, context_tokens: int | None, environment: EnvironmentSection | None
+    ) -> TurnRules:
+        """Of a scenario. Failures are part of what was measured."""
+        given = Patience.of(environment)
+        return cls(Caps(turn_tokens, context_tokens), Patience(given.timeout_s))
+
+    def applied(self, prompt_tokens: int, measured: MeasuredTurns) -> Trajectory:
+        """What becomes of a measured rollout."""
+        rows = measured.turns[: self.max_turns]
+        ending: Ending = measured.ending if len(rows) == len(measured.turns) else "turns"
+        last = len(rows) - 1
+        timed = [
+            (
+                observed,
+                tokens,
+                0.0 if ending == "turns" and i == last else self.slower * seconds,
+                1.0,
+            )
+            for i, (observed, tokens, seconds) in enumerate(rows)
+        ]
+        made = trajectory(
+            prompt_tokens, timed, ending, self.caps, self.patience, self.slower * measured.boot_s
+        )
+        return replace(made, reward_s=measured.reward_s)
 
 
 @dataclass(frozen=True)
@@ -43,7 +105,8 @@ class MeasuredGroups:
     """Groups as a run measured them, in order of their versions.
 
     version: of the weights when each was launched. prompt_tokens: of each. new_tokens, rewards: of
-    its rollouts, as many as it had. max_new_tokens: at which they were cut.
+    its rollouts, as many as it had. max_new_tokens: at which they were cut; each turn, if there
+    were any: then ``turned`` has what each rollout did.
     """
 
     version: Annotated[tuple[int, ...], Between(0, MOST)]
@@ -51,6 +114,7 @@ class MeasuredGroups:
     new_tokens: Annotated[tuple[tuple[int, ...], ...], LENGTH]
     rewards: tuple[tuple[float, ...], ...]
     max_new_tokens: Annotated[int, LENGTH]
+    turned: tuple[tuple[MeasuredTurns, ...], ...] | None = None
 
     def __len__(self) -> int:
         return len(self.version)
@@ -60,11 +124,16 @@ class MeasuredGroups:
         """The mapping ``groups`` of a fitted file. Raises ScenarioError naming what is wrong."""
         try:
             groups = read(cls, content, "groups")
-            rows = groups._rows()
+            order = sorted(range(len(groups._rows())), key=lambda i: groups.version[i])
         except ScenarioError as error:
             raise ScenarioError(FIELD, f"{name}: {error}") from None
-        version, prompts, tokens, rewards = zip(*sorted(rows, key=lambda r: r[0]), strict=True)
-        return cls(version, prompts, tokens, rewards, groups.max_new_tokens)
+        return groups._of(order)
+
+    def _of(self, rows: list[int]) -> MeasuredGroups:
+        """The groups of these numbers."""
+        columns = {key: tuple(getattr(self, key)[i] for i in rows) for key in _COLUMNS}
+        turned = None if self.turned is None else tuple(self.turned[i] for i in rows)
+        return replace(self, **columns, turned=turned)
 
     def _rows(self) -> list[tuple[Any, ...]]:
         """One row a group. Raises ScenarioError where the columns do not make any."""
@@ -79,22 +148,24 @@ class MeasuredGroups:
                 raise ScenarioError(
                     f"groups.new_tokens[{i}]", f"{len(tokens)} lengths and {len(rewards)} rewards"
                 )
+        if self.turned is not None:
+            sizes = [len(tokens) for _, _, tokens, _ in rows]
+            if [len(each) for each in self.turned] != sizes:
+                raise ScenarioError("groups.turned", "has not the rollouts that new_tokens has")
+            if not all(each.turns for group in self.turned for each in group):
+                raise ScenarioError("groups.turned", "holds a rollout without turns")
         return rows
 
     def to_mapping(self) -> dict[str, Any]:
         """What `from_mapping` reads."""
-        return {key: getattr(self, key) for key in (*_COLUMNS, "max_new_tokens")}
+        found = {key: getattr(self, key) for key in (*_COLUMNS, "max_new_tokens")}
+        if self.turned is not None:
+            found["turned"] = [[asdict(each) for each in group] for group in self.turned]
+        return found
 
     def drawn(self, rng: np.random.Generator) -> MeasuredGroups:
         """As many groups, drawn from these with replacement: a bootstrap."""
-        rows = np.sort(rng.integers(len(self), size=len(self))).tolist()
-        return MeasuredGroups(
-            tuple(self.version[i] for i in rows),
-            tuple(self.prompt_tokens[i] for i in rows),
-            tuple(self.new_tokens[i] for i in rows),
-            tuple(self.rewards[i] for i in rows),
-            self.max_new_tokens,
-        )
+        return self._of(np.sort(rng.integers(len(self), size=len(self))).tolist())
 
 
 class ResampledWorkload:
@@ -103,11 +174,19 @@ class ResampledWorkload:
     A group takes the responses of a measured one in random order. Beyond as many as that had, they
     come from the measured groups nearest to it in mean length, brought to its own mean, so that a
     group larger than those measured has a longer tail, as it should. Lengths are cut to
-    ``max_new_tokens``; what was cut shorter when it was measured stays so.
+    ``max_new_tokens``; what was cut shorter when it was measured stays so. Rollouts of several
+    turns are those measured, under ``rules``, however many a group has.
     """
 
-    def __init__(self, groups: MeasuredGroups, max_new_tokens: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        groups: MeasuredGroups,
+        max_new_tokens: int,
+        seed: int = 0,
+        rules: TurnRules | None = None,
+    ) -> None:
         self.groups = groups
+        self._rules = rules or TurnRules(Caps(max_new_tokens, None))
         self.max_new_tokens = max_new_tokens
         self.max_prompt_tokens = max(groups.prompt_tokens)
         self.warnings = _cut_warnings(groups, max_new_tokens)
@@ -116,6 +195,7 @@ class ResampledWorkload:
         self._mean = np.array([np.log(tokens).mean() for tokens in groups.new_tokens])
         self._near = lru_cache(maxsize=64)(self._nearest)
         self._uniforms = lru_cache(maxsize=16)(self._block)
+        self.max_context_tokens = self._longest()
 
     def draw(
         self,
@@ -136,6 +216,7 @@ class ResampledWorkload:
         source = int(near[place])
         tokens: list[int] = []
         rewards: list[float] = []
+        turned: list[MeasuredTurns] = []
         lane = 0
         while len(tokens) < size:
             donor = int(near[_beside(place, lane, len(near))])
@@ -143,8 +224,38 @@ class ResampledWorkload:
             order = self._permutation(group, len(whole_lengths), attempt, lane)
             tokens += [whole_lengths[i] for i in order]
             rewards += [self.groups.rewards[donor][i] for i in order]
+            if self.groups.turned is not None:
+                turned += [self.groups.turned[donor][i] for i in order]
             lane += 1
-        return GroupDraw(self.groups.prompt_tokens[source], tokens[:size], rewards[:size])
+        prompt_tokens = self.groups.prompt_tokens[source]
+        if self.groups.turned is None:
+            return GroupDraw(prompt_tokens, tokens[:size], rewards[:size])
+        return self._turned(prompt_tokens, turned[:size], rewards[:size])
+
+    def _turned(
+        self, prompt_tokens: int, measured: list[MeasuredTurns], rewards: list[float]
+    ) -> GroupDraw:
+        """A group of rollouts of several turns; what the rules end earns nothing."""
+        made = [self._rules.applied(prompt_tokens, each) for each in measured]
+        ended = CUT | FAILED
+        earned = [
+            0.0 if new.ending in ended and new.ending != old.ending else reward
+            for new, old, reward in zip(made, measured, rewards, strict=True)
+        ]
+        return GroupDraw(prompt_tokens, [each.new_tokens for each in made], earned, None, made)
+
+    def _longest(self) -> int:
+        groups = self.groups
+        if groups.turned is None:
+            return self.max_prompt_tokens + self.max_new_tokens
+        cap = self.max_new_tokens
+        found = (
+            prompt + sum(observed + min(tokens, cap) for observed, tokens, _ in each.turns)
+            for prompt, rollouts in zip(groups.prompt_tokens, groups.turned, strict=True)
+            for each in rollouts
+        )
+        longest, most = max(found), self._rules.caps.context_tokens
+        return longest if most is None else min(longest, most)
 
     def _nearest(self, step: int) -> NDArray[np.int64]:
         """The groups that a step draws from, shortest mean first: so that neighbouring steps, which
@@ -190,10 +301,14 @@ def _beside(place: int, lane: int, count: int) -> int:
 
 
 def measured_workload(
-    content: Mapping[str, Any], name: str, max_new_tokens: int, seed: int
+    content: Mapping[str, Any],
+    name: str,
+    max_new_tokens: int,
+    seed: int,
+    rules: TurnRules | None = None,
 ) -> ResampledWorkload:
     """The workload of a fitted file. Raises ScenarioError (``workload.lengths.file``)."""
     if "groups" not in content:
         raise ScenarioError(FIELD, f"{name} keeps no measured groups; calibrate again")
     groups = MeasuredGroups.from_mapping(content["groups"], name)
-    return ResampledWorkload(groups, max_new_tokens, seed)
+    return ResampledWorkload(groups, max_new_tokens, seed, rules)

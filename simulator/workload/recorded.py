@@ -7,32 +7,65 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.errors import RunError
-from simulator.spans import Stays
+from simulator.spans import Calls, Stays
 from simulator.workload.draws import GroupDraw, Path
-
-Name = tuple[int, int, int]
-"""(group, attempt, index) of a response."""
+from simulator.workload.recorded_turns import (
+    NOTHING,
+    Name,
+    context_tokens,
+    never_ending,
+    recorded_trajectories,
+)
+from simulator.workload.slots import UNLIMITED, EnvironmentSpec
 
 
 class RecordedWorkload:
     """The responses of a run's table of stays, by (group, attempt, index).
 
     A rollout that the run never finished is longer than it got, by ``unfinished_tokens`` at least:
-    where the replay takes the same decisions, it never gets there. max_new_tokens: the run's cap.
+    where the replay takes the same decisions, it never gets there; nor does an environment answer
+    that it never let answer. max_new_tokens: the run's cap, of each turn if there are any.
+    calls: of the run, whose rollouts have turns, or judges, if there are any; environments: its.
     """
 
-    def __init__(self, stays: Stays, max_new_tokens: int, unfinished_tokens: int = 1) -> None:
+    def __init__(
+        self,
+        stays: Stays,
+        max_new_tokens: int,
+        unfinished_tokens: int = 1,
+        calls: Calls | None = None,
+        environments: EnvironmentSpec = UNLIMITED,
+    ) -> None:
         self.max_new_tokens = max_new_tokens
+        self.warnings: tuple[str, ...] = ()
+        self.turned = (
+            recorded_trajectories(stays, calls, environments)
+            if calls is not None and len(calls)
+            else None
+        )
         self._found: dict[tuple[int, int], dict[int, tuple[int, float]]] = {}
         self._prompts: dict[int, int] = {}
         columns = ("group", "attempt", "index", "prompt_tokens", "total_tokens", "finished")
         for group, attempt, index, prompt, total, finished, reward in zip(
             *(stays[name].tolist() for name in (*columns, "reward")), strict=True
         ):
-            tokens = total if finished else min(total + unfinished_tokens, max_new_tokens)
+            tokens = total if finished else total + unfinished_tokens
+            if self.turned is None:
+                tokens = min(tokens, max_new_tokens)
             self._found.setdefault((group, attempt), {})[index] = (tokens, reward)
             self._prompts[group] = prompt
         self.max_prompt_tokens = max(self._prompts.values(), default=1)
+        self.max_context_tokens = self.max_prompt_tokens + max_new_tokens
+        self._made = {}
+        if self.turned is not None:
+            self._made = {
+                name: never_ending(own, unfinished_tokens, max_new_tokens)
+                for name, own in self.turned.items()
+            }
+            self.max_context_tokens = max(
+                context_tokens(self.turned[name].prompt_tokens, made)
+                for name, made in self._made.items()
+            )
         self._paths = paths(stays) if (stays["shared_tokens"] > 0).any() else None
 
     def draw(
@@ -56,7 +89,11 @@ class RecordedWorkload:
         lengths = tuple(tokens for tokens, _ in drawn)
         rewards = tuple(reward for _, reward in drawn)
         sharing = None if self._paths is None else RecordedSharing(self._paths, group, attempt)
-        return GroupDraw(self._prompts[group], lengths, rewards, sharing)
+        made = None
+        if self.turned is not None:
+            made = [self._made.get((group, attempt, index), NOTHING) for index in range(size)]
+            lengths = tuple(each.new_tokens for each in made)
+        return GroupDraw(self._prompts[group], lengths, rewards, sharing, made)
 
 
 @dataclass(frozen=True)
@@ -77,9 +114,11 @@ def paths(stays: Stays) -> dict[tuple[int, Name], Path]:
 
     Each row names the earlier one of its version with which it has most tokens in common: rows form
     a tree, and the owner of a beginning is the first row that had it. A path ends where no other
-    response goes further along it.
+    response goes further along it. Of several turns, what environments said is among the tokens; a
+    row without a replica has computed nothing.
     """
-    columns = ("group", "attempt", "index", "version", "prompt_tokens", "total_tokens")
+    columns = ("group", "attempt", "index", "version", "replica", "prompt_tokens", "total_tokens",
+               "observation_tokens")  # fmt: skip
     shared = ("shared_tokens", "shared_group", "shared_index")
     rows = zip(*(stays[name].tolist() for name in (*columns, *shared)), strict=True)
     whole: dict[tuple[int, Name], list[tuple[int, int]]] = {}  # by version and response
@@ -87,19 +126,24 @@ def paths(stays: Stays) -> dict[tuple[int, Name], Path]:
     # Of the tokens of each row that no earlier one began with: which responses go along them, and
     # how far, in tokens from their beginning.
     lines: list[dict[Name, int]] = []
-    for row, (group, attempt, index, version, prompt, total, tokens, *other) in enumerate(rows):
-        name = (group, attempt, index)
+    for row, (group, attempt, index, version, replica, *parts, tokens, whose, place) in enumerate(
+        rows
+    ):
+        if replica < 0:
+            lines.append({})
+            continue
+        name, context = (group, attempt, index), sum(parts)
         path: list[tuple[int, int]] = []
         if tokens:
-            earlier = latest.get((version, other[0], other[1]))
+            earlier = latest.get((version, whose, place))
             if earlier is None or earlier[-1][0] < tokens:
                 raise RunError(
-                    f"stay {row} of the run began with {tokens} tokens of rollout {tuple(other)}, "
-                    f"which has no earlier stay of so many in version {version}"
+                    f"stay {row} of the run began with {tokens} tokens of rollout "
+                    f"{(whose, place)}, which has no earlier stay of so many in version {version}"
                 )
             path = _cut(earlier, tokens)
-        if prompt + total > tokens:
-            path.append((prompt + total, row))
+        if context > tokens:
+            path.append((context, row))
         lines.append({})
         for end, owner in path:
             lines[owner][name] = end

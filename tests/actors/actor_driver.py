@@ -21,7 +21,7 @@ from simulator.scenario.file import read_scenario
 def start_actors(spec: RunSpec, address: str | None = None) -> Any:
     recipes = Recipes(
         [Recipe(StartEngine(8, 5e-3))] * spec.cluster.replicas,
-        Recipe(StartTrainer(1e-4, tensors=True)),
+        [Recipe(StartTrainer(1e-4, tensors=True))],
     )
     return ActorWorld(RayTransport(), recipes, spec.shape, FakeTask(spec.max_new_tokens), 3)
 

@@ -8,9 +8,11 @@ trainer's weight is a digest of everything that it was trained on, in order.
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -18,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.actors.trainer import Rank
 from engine.edges import (
     Beat,
     EngineIteration,
@@ -282,10 +285,127 @@ class StartTrainer:
         return FakeTrainer(self.token_s, self.trouble, self.tensors)
 
 
+class FakeRank(FakeTrainer):
+    """A rank that has to hear from all others before an update, and to hand out what it is."""
+
+    def __init__(self, rank: Rank, exchange: Callable[[Any], list[Any]], token_s: float) -> None:
+        super().__init__(token_s / rank.count)
+        self._rank, self._exchange = rank, exchange
+
+    def step(self, groups: Sequence[SampledGroup], **given: Any) -> TrainMetrics:
+        seen = self._exchange((given["version"], len(groups)))
+        assert len(seen) == self._rank.count
+        assert len(set(seen)) == 1
+        metrics = super().step(groups, **given)
+        weights = self._exchange(self._weight)
+        assert len(set(weights)) == 1
+        return metrics
+
+    def weights(self) -> Mapping[str, Any]:
+        self._exchange("weights")
+        return super().weights() if self._rank.number == 0 else {}
+
+    def state(self) -> TrainerState:
+        self._exchange("state")
+        return super().state() if self._rank.number == 0 else TrainerState({}, {})
+
+
+@dataclass(frozen=True)
+class Meeting:
+    place: Any
+
+
+@dataclass(frozen=True)
+class StartRank:
+    """A recipe for one of several ranks, which are threads; the others of one that is killed wait
+    for it for as long as a test lasts."""
+
+    token_s: float = 0.0
+
+    def meet(self) -> Meeting:
+        room = f"room {len(_ROOMS)}"
+        _ROOMS[room] = _Room()
+        return Meeting(room)
+
+    def join(self, rank: Rank, place: str) -> FakeRank:
+        room = _ROOMS[place]
+
+        def exchange(value: Any) -> list[Any]:
+            return room.exchange(rank, value)
+
+        exchange("joined")
+        return FakeRank(rank, exchange, self.token_s)
+
+
+class _Room:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._rounds: list[dict[int, Any]] = []
+        self._done: dict[int, int] = {}
+
+    def exchange(self, rank: Rank, value: Any) -> list[Any]:
+        with self._changed:
+            number = self._done[rank.number] = self._done.get(rank.number, -1) + 1
+            if number == len(self._rounds):
+                self._rounds.append({})
+            heard = self._rounds[number]
+            heard[rank.number] = value
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: len(heard) == rank.count)
+            return [heard[other] for other in range(rank.count)]
+
+
+_ROOMS: dict[str, _Room] = {}
+
+
+@dataclass(frozen=True)
+class StartProcessRank:
+    """A recipe for one of several ranks, which are processes that talk by torch."""
+
+    token_s: float = 0.0
+    processes: Path | None = None
+
+    def meet(self) -> Any:
+        from engine.trainer.sharded import Meeting
+
+        return Meeting()
+
+    def join(self, rank: Rank, place: Any) -> FakeRank:
+        from engine.trainer.sharded import Joined, join
+
+        sign(self.processes, f"trainer rank {rank.number}")
+        join(place, rank.number, rank.count, "cpu")
+        return FakeRank(rank, Joined().exchange, self.token_s)
+
+
 def sign(processes: Path | None, name: str) -> None:
     """Leaves a file that says which process this is."""
     if processes is not None:
         (processes / f"{name}-{os.getpid()}").touch()
+
+
+def signed(processes: Path, name: str = "") -> list[Path]:
+    """The files of actors of that name whose processes are there still, as processes of Ray; those
+    of others are removed."""
+    found = []
+    for mark in sorted(processes.glob(f"{name}*-*")):
+        try:
+            command = Path("/proc", mark.name.rpartition("-")[2], "cmdline").read_bytes()
+        except OSError:
+            command = b""
+        if command.startswith(b"ray::"):
+            found.append(mark)
+        else:
+            mark.unlink(missing_ok=True)
+    return found
+
+
+def kill_signed(mark: Path) -> str:
+    """Kills a process by its file; the actor's name."""
+    name, _, process = mark.name.rpartition("-")
+    mark.unlink()
+    os.kill(int(process), signal.SIGKILL)
+    return name
 
 
 @dataclass

@@ -1,14 +1,14 @@
 """Actors killed by SIGKILL at random moments, until there were enough: how many runs ended right.
 
 ``python tests/actors/actor_kills.py [KILLS]``: each run is of a policy in turn, on two replicas
-and a trainer in processes of Ray, of no model. A run is right if it ends, its books balance, its
-record gives the same decisions, and its trainer was given each batch once.
+and a trainer in processes of Ray, of no model; every other one's trainer has two ranks. A run is
+right if it ends, its books balance, its record gives the same decisions, and its trainer was given
+each batch once.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tempfile
 import threading
@@ -17,7 +17,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from actor_fakes import FakeTask, StartEngine, StartTrainer
+from actor_fakes import (
+    FakeTask,
+    StartEngine,
+    StartProcessRank,
+    StartTrainer,
+    kill_signed,
+    signed,
+)
 from actor_threads import FOLDERS, Lent
 from running_actors import CAP, PLAN
 from test_actor_faults import POLICIES, trained_on
@@ -37,25 +44,24 @@ def kill_some(folder: Path, random: Random, kills: int, stop: threading.Event) -
     """Kills processes that have signed in ``folder``, each actor thrice at most."""
     killed: list[str] = []
     while len(killed) < kills and not stop.wait(random.uniform(0.1, 1.5)):
-        marks = sorted(folder.iterdir())
+        marks = signed(folder)
         if marks:
-            mark = random.choice(marks)
-            mark.unlink()
-            name, _, process = mark.name.partition("-")
-            os.kill(int(process), signal.SIGKILL)
-            killed.append(name)
+            killed.append(kill_signed(random.choice(marks)))
     return killed
 
 
-def one_run(transport: Any, policy: str, seed: int, kills: int) -> tuple[list[str], bool, str]:
+def one_run(
+    transport: Any, policy: str, seed: int, kills: int, ranks: int
+) -> tuple[list[str], bool, str]:
     """One run: what was killed, whether it ended right, and what was wrong."""
     folder, stop = Path(tempfile.mkdtemp()), threading.Event()
+    alone = StartTrainer(5e-4, processes=folder)
+    trainer = [alone] if ranks == 1 else [StartProcessRank(5e-4, folder)] * ranks
     recipes = Recipes(
-        [Recipe(StartEngine(8, 2e-2, processes=folder))] * 2,
-        Recipe(StartTrainer(5e-4, processes=folder)),
+        [Recipe(StartEngine(8, 2e-2, processes=folder))] * 2, [Recipe(start) for start in trainer]
     )
     lent = Lent(transport)
-    world = ActorWorld(lent, recipes, ClusterShape(2, 1, 1, False), FakeTask(CAP), seed)
+    world = ActorWorld(lent, recipes, ClusterShape(2, 1, ranks, False), FakeTask(CAP), seed)
     parts: list[Any] = []
     begin = world._updates.begin
 
@@ -100,10 +106,14 @@ def main(kills: int) -> int:
     began = time.perf_counter()
     while len(done) < kills:
         policy = POLICIES[runs % len(POLICIES)]
-        killed, right, said = one_run(transport, policy, runs, random.randint(3, 7))
+        ranks = 1 + (runs // len(POLICIES) + runs) % 2
+        killed, right, said = one_run(transport, policy, runs, random.randint(3, 7), ranks)
         runs, done = runs + 1, done + killed
         wrong += not right
-        print(f"{runs}: {policy}, {len(killed)} killed, {said or 'right'}", flush=True)
+        print(
+            f"{runs}: {policy}, {ranks} rank(s), {len(killed)} killed, {said or 'right'}",
+            flush=True,
+        )
     counts = ", ".join(f"{done.count(name)} {name}s" for name in sorted(set(done)))
     seconds = time.perf_counter() - began
     print(f"{len(done)} killed ({counts}) in {runs} runs, {wrong} not right; {seconds:.0f} s")

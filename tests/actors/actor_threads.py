@@ -37,7 +37,9 @@ class ThreadActor:
         self.lost = False
         self._transport = transport
         self._pending: set[ThreadRef] = set()
-        self._lanes: dict[str, SimpleQueue[Any]] = {"work": SimpleQueue(), "watch": SimpleQueue()}
+        self._lanes: dict[str, SimpleQueue[Any]] = {
+            lane: SimpleQueue() for lane in ("work", "watch", "wire")
+        }
         self.target = kind(*pickle.loads(pickle.dumps(tuple(arguments))))
         for lane in self._lanes.values():
             threading.Thread(target=self._serve, args=(lane,), daemon=True).start()
@@ -134,13 +136,24 @@ class ThreadTransport:
 
 
 class Lent:
-    """A transport that outlives the worlds that are given it."""
+    """A transport that outlives the worlds that are given it. keep: other worlds have actors on it,
+    too, so only this one's are ended with it."""
 
-    def __init__(self, transport: Any) -> None:
+    def __init__(self, transport: Any, keep: bool = False) -> None:
         self._transport = transport
+        self._keep = keep
+        self._started: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
+    def start(self, *given: Any) -> Any:
+        self._started.append(self._transport.start(*given))
+        return self._started[-1]
+
     def close(self) -> None:
-        self._transport.end_actors()
+        if not self._keep:
+            self._transport.end_actors()
+            return
+        for actor in self._started:
+            self._transport.kill(actor)

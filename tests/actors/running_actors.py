@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from actor_fakes import FakeTask, StartEngine, StartTrainer, Trouble
+from actor_fakes import FakeTask, StartEngine, StartRank, StartTrainer, Trouble
 from actor_threads import ThreadTransport
 
 from engine.actors.fleet import Recipe
@@ -61,13 +61,13 @@ def make(
     trainer_trouble: Trouble | None = None,
     heartbeat_s: float = 60.0,
     tensors: bool = False,
+    ranks: int = 1,
 ) -> Home:
     transport = ThreadTransport()
-    recipes = Recipes(
-        [Recipe(StartEngine(8, iteration_s, engine_trouble))] * replicas,
-        Recipe(StartTrainer(1e-5, trainer_trouble, tensors)),
-    )
-    shape = ClusterShape(replicas, 1, 1, colocated=colocated)
+    alone = Recipe(StartTrainer(1e-5, trainer_trouble, tensors))
+    trainer = [alone] if ranks == 1 else [Recipe(StartRank(1e-5))] * ranks
+    recipes = Recipes([Recipe(StartEngine(8, iteration_s, engine_trouble))] * replicas, trainer)
+    shape = ClusterShape(replicas, 1, ranks, colocated=colocated)
     task = FakeTask(CAP)
     return Home(ActorWorld(transport, recipes, shape, task, 3, heartbeat_s=heartbeat_s), transport)
 

@@ -19,7 +19,7 @@ from running_actors import CAP, PLAN, STEPS, Home, drive, keeps_its_bound, make
 
 from engine.actors.fleet import MOST_LOSSES, Fleet, Recipe
 from engine.actors.trainer import Part
-from engine.errors import EngineError
+from engine.errors import EngineError, RankLostError
 from simulator.errors import RunError
 from simulator.loop import Loop
 from simulator.loop.recorded import RecordedWorld
@@ -50,8 +50,8 @@ class Killer:
     def _run(self) -> None:
         while self._left and not self._end.wait(self._random.uniform(0.002, 0.03)):
             name = self._random.choice(self._left)
-            for actor in self._home.transport.alive(name):
-                actor.kill()
+            if actors := self._home.transport.alive(name):
+                self._random.choice(actors).kill()  # of a trainer, one of its ranks
                 self._left.remove(name)
                 self.killed.append(name)
 
@@ -103,10 +103,10 @@ def made(result: Run) -> list[tuple[Any, ...]]:
     return sorted(zip(*(result.stays[name][finished].tolist() for name in columns), strict=True))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "ranks"), [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2), (5, 3)])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_killed_at_random_moments_a_run_ends_right(policy: str, seed: int) -> None:
-    home = make(2, iteration_s=2e-3)
+def test_killed_at_random_moments_a_run_ends_right(policy: str, seed: int, ranks: int) -> None:
+    home = make(2, iteration_s=2e-3, ranks=ranks)
     parts = watched(home)
     chain = parse_policy(policy, seed=5)
     try:
@@ -251,3 +251,75 @@ def test_a_trainer_that_hangs_is_noticed() -> None:
     assert (fault.actor, fault.cause) == ("trainer", "no sign of life for 1 s")
     result, _ = drive(home, "fully_async", steps=3)
     assert result.ledger.balance == 0
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_rank_that_is_lost_in_an_update_has_all_replaced(lost: int) -> None:
+    """The others wait for it in vain; what they were is taken up by as many new ones."""
+    home = make(2, ranks=3)
+    parts = watched(home)
+    updates, issue = home.world._updates, home.world._updates._issue
+    killed: list[int] = []
+
+    def kill(part: Part) -> None:
+        issue(part)
+        if part.version == 2 and not killed:
+            (actor,) = home.transport.alive(f"trainer rank {lost}")
+            actor.kill()
+            killed.append(lost)
+
+    updates._issue = kill  # type: ignore[method-assign]
+    replace = updates.replace
+
+    def replaced(cause: str) -> None:
+        replace(cause)
+        assert len(home.transport.alive("trainer")) == 3  # none is left behind
+
+    updates.replace = replaced  # type: ignore[method-assign]
+    result, _ = drive(home, "one_step_off")
+    (fault,) = home.world.log.faults
+    assert (fault.actor, fault.cause) == ("trainer", f"rank {lost}: killed")
+    assert weight_of(home) == trained_on(parts)
+    assert result.ledger.balance == 0
+    started = [name for name, _ in home.transport.actors if name.startswith("trainer")]
+    assert started == [f"trainer rank {number}" for number in (0, 1, 2)] * 2
+
+
+def test_a_rank_that_hangs_is_noticed() -> None:
+    home = make(1, heartbeat_s=1.0, ranks=2)
+    (rank,) = home.transport.alive("trainer rank 1")
+    rank.target.clock = lambda: time.sleep(3600)
+    while not home.world.log.faults:
+        home.world._receive(0.1)
+    (fault,) = home.world.log.faults
+    assert (fault.actor, fault.cause) == ("trainer", "no sign of life for 1 s")
+    result, _ = drive(home, "sync", steps=2)
+    assert result.ledger.balance == 0
+
+
+def test_a_rank_that_loses_another_is_lost_itself() -> None:
+    """What it says is no verdict on the update."""
+    home = make(1, ranks=2)
+    (rank,) = home.transport.alive("trainer rank 1")
+
+    def torn(*_: Any, **__: Any) -> None:
+        raise RankLostError("connection closed by peer")
+
+    rank.target._trainer.step = torn
+    result, _ = drive(home, "sync", steps=2)
+    (fault,) = home.world.log.faults
+    assert (fault.actor, fault.cause) == ("trainer", "rank 1: connection closed by peer")
+    assert result.ledger.balance == 0
+
+
+def test_an_update_that_all_ranks_refuse_ends_the_run() -> None:
+    home = make(1, ranks=2)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError("a token is outside the vocabulary of 100")
+
+    for rank in home.transport.alive("trainer rank"):
+        rank.target._trainer.step = refuse
+    with pytest.raises(RunError, match="the update of step 0 failed: ValueError: a token"):
+        drive(home, "sync", steps=2)
+    assert not home.world.log.faults

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from actor_fakes import StartEngine
+from actor_fakes import StartEngine, StartRank
 from actor_threads import ThreadTransport
 
-from engine.actors import fleet
+from engine.actors import fleet, updates
 from engine.actors.fleet import Fleet, Recipe
 from engine.actors.machine import cores_here, machine_name, shares
 from engine.actors.on_ray import RayTransport
+from engine.actors.transport import Need, without_place
+from engine.actors.updates import Updates
 from engine.actors.weights import ByFiles, ByStore, Packed, unpack
 from engine.errors import EngineError
 
@@ -82,6 +84,13 @@ def test_another_version_on_a_node_is_refused(monkeypatch: pytest.MonkeyPatch) -
         list(replicas.receive(replicas.polls))
 
 
+def test_a_rank_with_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Updates(ThreadTransport(), [Recipe(StartRank())] * 2)
+    monkeypatch.setattr(updates, "versions", lambda: (("rollcast", "9.9"),))
+    with pytest.raises(EngineError, match="the trainer has other versions"):
+        trainer.require_started()
+
+
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(EngineError, match=r"Ray is not installed.*rollcast\[ray\]"):
@@ -112,3 +121,20 @@ def test_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineError, match="Ray cannot be had on this machine: Run") as caught:
         RayTransport()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "machines", "lost"),
+    [
+        ([1, 1, 1], [(4, 8)], None),
+        ([2, 1, 2, 1], [(3, 8), (3, 8)], None),
+        ([4], [(2, 8), (2, 8)], 4),  # enough in all, but a replica stays on one machine
+        ([2, 2, 1], [(2, 8), (2, 8)], 1),
+        ([0, 0], [(0, 1)], 0),  # the CPUs
+    ],
+)
+def test_a_replica_that_no_machine_has_room_for(
+    gpus: list[int], machines: list[tuple[float, float]], lost: int | None
+) -> None:
+    found = without_place([Need(1, count) for count in gpus], machines)
+    assert (None if found is None else found.gpus) == lost

@@ -14,7 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from actor_fakes import FakeTask, StartEngine, StartTrainer
+from actor_fakes import (
+    FakeTask,
+    StartEngine,
+    StartProcessRank,
+    StartTrainer,
+    kill_signed,
+    signed,
+)
 from running_actors import CAP, PLAN, STEPS, drive, make, rows
 from test_actor_faults import made
 
@@ -29,10 +36,14 @@ from simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
 from simulator.world import ClusterShape
 
 
-def world_of(lent: Any, processes: Path, heartbeat_s: float = 60.0, **options: Any) -> ActorWorld:
+def world_of(
+    lent: Any, processes: Path, heartbeat_s: float = 60.0, ranks: int = 1, **options: Any
+) -> ActorWorld:
     start = StartEngine(8, processes=processes, **options)
-    recipes = Recipes([Recipe(start)] * 2, Recipe(StartTrainer(1e-5, processes=processes)))
-    shape = ClusterShape(2, 1, 1, colocated=False)
+    alone = [Recipe(StartTrainer(1e-5, processes=processes))]
+    trainer = alone if ranks == 1 else [Recipe(StartProcessRank(1e-5, processes))] * ranks
+    recipes = Recipes([Recipe(start)] * 2, trainer)
+    shape = ClusterShape(2, 1, ranks, colocated=False)
     return ActorWorld(lent, recipes, shape, FakeTask(CAP), 3, heartbeat_s=heartbeat_s)
 
 
@@ -75,20 +86,22 @@ def test_more_than_there_is_is_refused(lent: Any) -> None:
         lent.require([Need(1, 1), Need(1, 1)])
 
 
-def test_processes_are_killed_at_random_moments(lent: Any, tmp_path: Path) -> None:
-    """Replicas and the trainer, by SIGKILL; the run is that of one without."""
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_processes_are_killed_at_random_moments(lent: Any, tmp_path: Path, ranks: int) -> None:
+    """Replicas and the trainer, or one of its ranks, by SIGKILL; the run is that of one without."""
+    if ranks > 1:
+        pytest.importorskip("torch")
     random, stop, killed = Random(1), threading.Event(), []
-    world = world_of(lent, tmp_path, iteration_s=5e-3)
+    world = world_of(lent, tmp_path, ranks=ranks, iteration_s=5e-3)
 
     def kill() -> None:
         for name in ("replica", "trainer", "replica"):
             if stop.wait(random.uniform(0.05, 0.5)):
                 return
-            alive = sorted(tmp_path.glob(f"{name}-*"))
-            mark = random.choice(alive)
-            mark.unlink()
-            os.kill(int(mark.name.partition("-")[2]), signal.SIGKILL)
-            killed.append(name)
+            while not (there := signed(tmp_path, name)):  # it is being replaced
+                if stop.wait(0.05):
+                    return
+            killed.append(kill_signed(random.choice(there)))
 
     thread = threading.Thread(target=kill)
     record = RecordedWorld([], world, world.shape, "engine")

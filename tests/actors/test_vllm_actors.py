@@ -7,7 +7,8 @@ What was recorded is then carried out by the simulator, which takes the same dec
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ if find_spec("ray") is None:
 
 from actor_threads import Lent
 
+from engine.actors.transport import Need
 from engine.actors.world import ActorState, ActorWorld
 from engine.config import build_run
+from engine.errors import EngineError
 from engine.log import EngineLog
 from engine.start import start_actors
 from simulator.cluster.following import FollowingWorld
@@ -126,6 +129,63 @@ def test_real_and_simulated_decisions_are_identical(
     if policy == "sync":  # nothing is decided by time: lengths and rewards alone will do
         free = SimulatedCluster(result.shape, spec, COST, recorded)
         assert run(free, chain, PLAN, STEPS).decisions == result.decisions
+
+
+def test_each_replica_and_each_rank_asks_for_a_device(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Need] = []
+
+    class Asked:
+        def __init__(self, address: str | None, gpus: int) -> None:
+            self.gpus = gpus
+
+        def require(self, needs: Sequence[Need]) -> None:
+            asked.extend(needs)
+            raise EngineError(f"of {self.gpus} GPUs")
+
+        def close(self) -> None:
+            asked.append(Need(0))
+
+    monkeypatch.setattr("engine.actors.on_ray.RayTransport", Asked)
+    monkeypatch.setattr("engine.start._gpus_here", lambda: 4)
+    text = SCENARIO.replace("replicas: 1, trainer_gpus: 1", "replicas: 2, trainer_gpus: 3")
+    spec = build_run(parse_scenario(text, "scenario.yaml", home))
+    on_gpus = replace(spec, engine=replace(spec.engine, device="cuda"))
+    for one, gpus in ((spec, 0), (on_gpus, 4)):
+        with pytest.raises(EngineError, match=f"of {gpus} GPUs"):
+            start_actors(one)
+    assert [need.gpus for need in asked] == [0] * 6 + [1] * 5 + [0]
+
+
+def test_two_ranks_train_as_one(
+    started: tuple[ActorWorld, ActorState], home: Path, ray_transport: Any
+) -> None:
+    """The same scenario with a trainer over two ranks: the same decisions, and the same weights."""
+    world, fresh = started
+    alone, _ = real_run(started, "sync")
+    after = world.state().trainer
+    with pytest.MonkeyPatch.context() as patch:
+        lent = Lent(ray_transport, keep=True)
+        patch.setattr("engine.actors.on_ray.RayTransport", lambda *args, **options: lent)
+        two = SCENARIO.replace("trainer_gpus: 1", "trainer_gpus: 2")
+        ranked = start_actors(build_run(parse_scenario(two, "scenario.yaml", home)))
+    try:
+        assert ranked.shape.trainer_gpus == 2
+        ranked.load_state(fresh, EngineLog())  # of one rank
+        record = RecordedWorld([], ranked, ranked.shape, ranked.name)
+        result = run(record, parse_policy("sync", seed=5), PLAN, STEPS)
+        assert result.decisions == alone.decisions
+        assert result.ledger.balance == 0
+        assert max(ranked.log.sync_differences) < 1e-4
+        ours = ranked.state().trainer
+        assert ours.tensors.keys() == after.tensors.keys()
+        assert ours.plain == after.plain
+        for name, tensor in after.tensors.items():
+            if name.startswith("model/"):  # within a tenth of one step of AdamW
+                assert float((ours.tensors[name] - tensor).abs().max()) < 1e-4
+    finally:
+        ranked.close()
 
 
 def test_rollouts_run_beside_updates(started: tuple[ActorWorld, ActorState]) -> None:

@@ -111,8 +111,12 @@ def write_world(
     versions: dict[str, str] | None = None,
     prompts: object = PROMPTS,
     group_size: int = 6,
+    turns: dict[str, Any] | None = None,
+    environment: dict[str, Any] | None = None,
+    reward: dict[str, Any] | None = None,
 ) -> Path:
     """Simulates one run, iteration by iteration, and writes the folder of a real one."""
+    away = {"environment": environment, "reward": reward}
     data = {
         "cluster": {"placement": "colocated", "replicas": 1},
         "engine": {"max_seqs": 64, "max_batched_tokens": 512, "kv_tokens": 20000},
@@ -123,7 +127,9 @@ def write_world(
             "max_new_tokens": 200,
             "lengths": lengths or LENGTHS,
             "rewards": REWARDS,
+            **({} if turns is None else {"turns": turns, "max_context_tokens": 2000}),
         },
+        **{key: section for key, section in away.items() if section is not None},
         "policy": policy,
         "cost": {"linear": LINEAR},
         "steps": steps,
@@ -133,7 +139,9 @@ def write_world(
     assert isinstance(scenario.cost, LinearCost)
     cost = NoisyCost(scenario.cost, np.random.default_rng(seed + 77), spread, outliers, bend)
     workload = OnlyPromptsShared(scenario.workload)
-    world = ReferenceCluster(scenario.shape, scenario.engine, cost, workload)
+    world = ReferenceCluster(
+        scenario.shape, scenario.engine, cost, workload, environment=scenario.environment
+    )
     result = run(world, scenario.policy, scenario.plan, steps)
     summary = {"schema": "rollcast-run/1", "policy": scenario.policy_name, "seed": seed,
                **summarise(result)}  # fmt: skip

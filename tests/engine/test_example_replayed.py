@@ -76,7 +76,7 @@ def make_run(
         trainer = start_trainer(spec, tiny_path)
         first._replica.load_weights(trainer.weights())
         first._replica.version = 0
-        world = EngineWorld(first._replica, trainer, first._responses._task, spec.seed)
+        world = EngineWorld(first._replica, trainer, first._responses.task, spec.seed)
         return spec, run(world, spec.policy, spec.plan, spec.steps)
 
     yield make

@@ -143,6 +143,7 @@ def test_a_full_disk_while_saving(home: Home, whole: Outcome, suffix: str) -> No
     assert text.splitlines()[-1].startswith("error: cannot save the run to ")
     assert sorted(path.name for path in home.saved.parent.iterdir()) == [
         "checkpoint.json",
+        "events.out.tfevents.rollcast",
         "journal.jsonl",
         "state-2.json",
         "tokens-2.safetensors",
@@ -285,7 +286,7 @@ def test_a_kv_pool_too_small_for_one_rollout(
         (["engine.sampling.top_p=0"], "engine.sampling.top_p", "above 0 and up to 1"),
         (["engine.sampling.top_p=0.9"], "engine.trainer.old_log_probs", "must be trainer"),
         (["engine.sampling.topk=5"], "engine.sampling.topk", "top_k"),
-        (["engine.task.name=math"], "engine.task.name", "must be collatz"),
+        (["engine.task.name=math"], "engine.task.name", "one of collatz, calculator"),
         (["engine.task.style=3"], "engine.task.style", "one of bare, worded"),
         (["engine.task.style=wordy"], "engine.task.style", "worded"),
         (["engine.task.stile=bare"], "engine.task.stile", "style"),
@@ -306,11 +307,19 @@ def test_a_kv_pool_too_small_for_one_rollout(
         (["engine.block_tokens=16"], "engine.block_tokens", "multiple of 32"),
         (["engine.max_batched_tokens=64"], "engine.max_batched_tokens", "less than max_seqs"),
         (["engine.kv_tokens=512"], "engine.kv_tokens", "cannot hold one rollout"),
-        (["cluster.tensor_parallel=2"], "cluster.tensor_parallel", "make it 1"),
-        (["cluster.replicas=2"], "cluster.trainer_gpus", "is 2.*make it 1"),
-        (["cluster.trainer_gpus=2"], "cluster.trainer_gpus", "is 2.*make it 1"),
+        (["cluster.tensor_parallel=2"], "cluster.tensor_parallel", "placement: disaggregated"),
+        (
+            ["cluster.pipeline_parallel=2", "cluster.placement=disaggregated"],
+            "cluster.pipeline_parallel",
+            "make it 1",
+        ),
+        (["cluster.trainer_gpus=2"], "cluster.trainer_gpus", "is 2.*hold only 1 GPU"),
         (["policy=[one_step_off]"], "policy.one_step_off", "placement: disaggregated"),
         (["engine.heartbeat_s=0"], "engine.heartbeat_s", "1"),
+        (["engine.sleep=true"], "engine.sleep", "is cpu: only on a GPU"),
+        (["engine.sleep=perhaps"], "engine.sleep", "true or false"),
+        (["engine.weights_by=nccl"], "engine.weights_by", "is cpu, which NCCL does not reach"),
+        (["engine.weights_by=pigeon"], "engine.weights_by", "store.*nccl"),
         (["engine.weights_folder=nowhere"], "engine.weights_folder", "make it first"),
         (
             ["policy=[streaming]", "cluster.placement=disaggregated", "engine.trainer.epochs=2"],
@@ -361,6 +370,38 @@ def test_the_device_is_of_trainer_and_engine_alike(
     )
     start_replica(build_run(raw), Path("model"))
     assert (started["device"], started["memory_fraction"]) == (device, 0.45)
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        (["cluster.replicas=2", "cluster.trainer_gpus=1"], 3),
+        (["cluster.tensor_parallel=4", "cluster.trainer_gpus=1"], 5),
+        (["cluster.replicas=1", "cluster.trainer_gpus=1"], None),
+    ],
+)
+def test_more_gpus_than_there_are(
+    monkeypatch: pytest.MonkeyPatch, settings: list[str], asked: int | None
+) -> None:
+    """Said before anything starts; those of a cluster elsewhere are counted there."""
+    monkeypatch.setattr("engine.config.vllm_version", lambda: ("0.32.0", False))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    apart = ["engine.device=cuda", "cluster.placement=disaggregated"]
+    raw = override(read_scenario(EXAMPLE), [*apart, *settings])
+    spec = build_run(raw, elsewhere=True)
+    assert spec.memory_share == 0.9  # a replica has its GPUs to itself
+    if asked is None:
+        assert build_run(raw).shape.gpus == 2
+        return
+    assert spec.shape.gpus == asked
+    with pytest.raises(ScenarioError, match=f"takes {asked} GPUs, but torch sees 2 here") as caught:
+        build_run(raw)
+    assert caught.value.field == "cluster.replicas"
+
+
+def test_vllm_leaves_room_for_a_trainer_on_the_same_gpu() -> None:
+    assert build_run(read_scenario(EXAMPLE)).memory_share == 0.3
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

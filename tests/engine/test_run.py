@@ -271,12 +271,13 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
 
 
 def test_the_clock_leaves_interruptions_and_saving_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine import world
+    from engine import clock as clocks
+    from engine.world import EngineWorld
 
     clock = SimpleNamespace(perf_counter=lambda: clock.now_s, now_s=50.0)
-    monkeypatch.setattr(world, "time", clock)
+    monkeypatch.setattr(clocks, "time", clock)
     replica: Any = SimpleNamespace(limits=SimpleNamespace(max_seqs=1))
-    ours = world.EngineWorld(replica, None, None, seed=0, clock_s=7.0)  # type: ignore[arg-type]
+    ours = EngineWorld(replica, None, None, 0, clocks.WallClock(7.0))  # type: ignore[arg-type]
     clock.now_s += 2.0
     with ours.clock_stopped():
         clock.now_s += 100.0

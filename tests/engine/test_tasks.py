@@ -28,7 +28,7 @@ from engine.tasks.custom import FileTask
 from engine.tasks.evaluation import Evaluation, evaluate
 from engine.tasks.model import build_model
 from engine.tasks.rewards import RewardCaller, load_reward
-from engine.tasks.warm_start import Recipe
+from engine.tasks.warm_start import Lesson, Recipe
 from simulator.errors import ScenarioError
 
 SHORT = Recipe(steps=8, warmup_steps=2, batch_tokens=512, adaptation_steps=3)
@@ -213,12 +213,15 @@ SHORT_FIELDS = {name: getattr(SHORT, name) for name in SHORT.__dataclass_fields_
 def test_a_preamble_computed_once_gives_the_loss_of_one_in_every_row() -> None:
     model = build_model(0).eval()
     preamble = tokenizer.encode("halve or triple\n")
-    rows = [
-        (tokenizer.encode(f"{n}>"), [*tokenizer.encode(right_response(n)), tokenizer.END_ID])
-        for n in (6, 7, 12, 15)
-    ]
+    rows, long = [], []
+    for n in (6, 7, 12, 15):
+        prompt = tokenizer.encode(f"{n}>")
+        response = [*tokenizer.encode(right_response(n)), tokenizer.END_ID]
+        taught = [True] * len(response)
+        rows.append(Lesson([*prompt, *response], [*[False] * len(prompt), *taught]))
+        before = [*preamble, *prompt]
+        long.append(Lesson([*before, *response], [*[False] * len(before), *taught]))
     shared = warm_start._loss(model, preamble, rows)
-    long = [([*preamble, *prompt], response) for prompt, response in rows]
     dense = warm_start._loss(model, [], long)
     assert shared.item() == pytest.approx(dense.item(), rel=1e-5)
     gradients = []

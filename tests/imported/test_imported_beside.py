@@ -24,11 +24,6 @@ def test_the_result_is_that_of_the_work_where_ever_it_is_done(cores: int) -> Non
     assert (process == os.getpid()) is (cores == 1)
 
 
-def test_work_that_is_not_wanted_is_done_only_if_asked_for() -> None:
-    with beside.beside(os.getpid, wanted=False) as result:
-        assert result() == os.getpid()
-
-
 def test_what_the_work_raises_is_raised_where_its_result_is_asked_for(cores: int) -> None:
     def fails() -> None:
         raise ScenarioError("steps", "too few")

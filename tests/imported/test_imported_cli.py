@@ -9,10 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from calibration.imported.outcome import outcome
+from calibration.imported.page import page
 from calibration.imported.steps import changes, steps_of
 from calibration.logs.draft import draft
 from calibration.logs.gather import read_log
 from simulator.cli.app import main
+from simulator.errors import ScenarioError
+from tests.imported import truth
 from tests.logs import written
 
 
@@ -70,8 +74,6 @@ def test_without_advice_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_text_is_counted_with_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The logged lengths hold the token that ends each, which a dump leaves out."""
-    from calibration.imported.outcome import outcome
-    from tests.imported import truth
 
     folder = truth.write("verl", tmp_path, monkeypatch)
     bare = read_log([folder])
@@ -115,8 +117,6 @@ def test_a_drift_that_is_none_is_refused(
 
 
 def test_drift_is_frozen_or_goes_on(tmp_path: Path) -> None:
-    from calibration.imported.outcome import outcome
-
     rows = _rows(40)
     for row in rows:
         for name in ("mean_new_tokens", "max_new_tokens"):
@@ -165,8 +165,6 @@ def test_a_figure_less_is_a_fit_less(gone: str, tmp_path: Path) -> None:
 
 def test_a_batch_that_nobody_says_is_one_batch_throughout(tmp_path: Path) -> None:
     """Lengths are fitted for as many rollouts as forecasts draw, so that the longest is right."""
-    from calibration.imported.outcome import outcome
-
     rng = np.random.default_rng(0)
     rows = []
     for row in _rows(40):
@@ -226,3 +224,28 @@ def test_a_wait_is_not_taken_for_generation(tmp_path: Path) -> None:
     timed = figures(steps_of(log), log.overlapped)
     assert "update" in {phase for figure in timed for phase in figure.phases}
     assert not any("decode" in figure.phases for figure in timed)
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("fits.fit", "the log's settings make no scenario (steps: too many): nothing was fitted"),
+        ("what_if.advise", "no change was simulated (steps: too many)"),
+        ("hold_out", "the last third was not forecast (steps: too many)"),
+    ],
+)
+def test_what_goes_wrong_is_named_and_the_rest_stands(
+    broken: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ScenarioError("steps", "too many")
+
+    written.table(tmp_path / "run.csv", _rows(20))
+    log = read_log([tmp_path / "run.csv"])
+    monkeypatch.setattr(f"calibration.imported.outcome.{broken}", fails)
+    found = outcome(log, draft(log), "freeze")
+    assert said in found.notes
+    assert (found.fit is None) is (broken == "fits.fit")
+    assert (found.advice is None) is (broken != "hold_out")
+    assert bool(found.judged) is (broken == "what_if.advise")
+    assert page(log, found)  # is made of whatever there is

@@ -16,6 +16,7 @@ import pytest
 
 from calibration.live.follow import Asked, follow, joined
 from calibration.logs.errors import LogError
+from calibration.logs.growing import GrowingLog
 from simulator.cli.app import main
 from tests.live import growing
 from tests.live.growing import news, watched
@@ -146,8 +147,6 @@ def test_what_no_line_can_mend_is_refused(tmp_path: Path) -> None:
 
 def test_reading_is_a_tenth_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that grows at every look is read no more often than its reading allows."""
-    from calibration.live import follow as module
-
     path = tmp_path / "run.jsonl"
     path.write_text("".join(growing.lines(3)))
     reads = []
@@ -157,8 +156,8 @@ def test_reading_is_a_tenth_of_the_time(tmp_path: Path, monkeypatch: pytest.Monk
         time.sleep(0.05)
         return real(*arguments)
 
-    real = module.read_log
-    monkeypatch.setattr(module, "read_log", slow)
+    real = GrowingLog.read
+    monkeypatch.setattr(GrowingLog, "read", slow)
     stop = time.perf_counter() + 3.0
     for each in follow(Asked((path,), every_s=0.05)):
         with path.open("a") as file:

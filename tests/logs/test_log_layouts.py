@@ -106,6 +106,12 @@ _SHARE = "async_training.staleness_threshold"
         ("prime_rl", {"orchestrator.max_off_policy_steps": 8},
          {"max_staleness": 8, "exceeded": "drop"}),
         ("trl", {"max_staleness": 4}, {"max_staleness": 4, "exceeded": "drop"}),
+        ("trl", {"max_staleness": 1}, {"max_staleness": 1, "exceeded": "drop"}),
+        ("areal", {"rollout.max_head_offpolicyness": 1},
+         {"max_staleness": 1, "exceeded": "capacity"}),
+        ("roll", {"async_generation_ratio": 0.5}, {"max_staleness": 0.5, "exceeded": "wait"}),
+        # the rollouts of the next update may start, and none beyond them
+        ("verl", {_SHARE: 1.0, _SYNCS: 1}, {"max_staleness": 1, "exceeded": "capacity"}),
         ("nemo_rl", {"grpo.async_grpo.max_trajectory_age_steps": 2},
          {"max_staleness": 2, "exceeded": "wait"}),
         # verl's bound is a share of the rollouts of a synchronisation, here of 10 and of 4 updates
@@ -120,7 +126,7 @@ def test_what_becomes_of_the_too_old_is_the_rule_of_the_stack(
 ) -> None:
     values = {"areal": written.areal_values, "skyrl": written.skyrl_values,
               "trl": written.trl_entry, "nemo_rl": written.nemo_values,
-              "verl": written.verl_values}  # fmt: skip
+              "verl": written.verl_values, "roll": written.roll_values}  # fmt: skip
     if stack == "prime_rl":
         written.prime_metrics(tmp_path / "metrics.jsonl", written.run())
     else:

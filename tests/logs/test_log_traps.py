@@ -143,7 +143,7 @@ def test_verl_validation_is_inside_the_old_trainers_step_only(tmp_path: Path) ->
     log = read_log([written.verl_file(tmp_path / "v1.jsonl", truth, **off)])
     assert log.steps["validation_inside"].tolist() == [0] * 5
     assert log.steps["rest_s"].tolist() == pytest.approx([0.25] * 5)
-    assert set(log.steps["generation_grain_s"]) == {2.0}  # V1 polls
+    assert set(log.steps["poll_s"]) == {2.0}  # V1 polls
 
 
 def test_verl_clip_ratio_counts_the_longest_of_the_batch(tmp_path: Path) -> None:
@@ -535,3 +535,25 @@ def test_another_programs_metrics_beside_a_run(tmp_path: Path) -> None:
     written.lines(tmp_path / "eval.jsonl", ({"step": s, "reward": 0.5} for s in range(9)))
     log = read_log([tmp_path])
     assert (log.stack, len(log.steps)) == ("verl", 5)
+
+
+@pytest.mark.parametrize("filtered", [True, False])
+def test_filtered_groups_are_told(tmp_path: Path, filtered: bool) -> None:
+    """What is rejected takes its time, and no length of it is logged."""
+    written.verl_file(tmp_path / "run.jsonl", written.run())
+    said = {"algorithm.filter_groups.enable": filtered, "trainer.nnodes": 1,
+            "data.train_batch_size": 4}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    notes = read_log([tmp_path]).notes
+    assert any("algorithm.filter_groups.enable" in note for note in notes) is filtered
+
+
+def test_the_step_of_an_early_slime(tmp_path: Path) -> None:
+    """0.1 called it total_train_time."""
+    text = "\n".join(line for t in written.run() for line in written.slime_lines(t))
+    path = tmp_path / "console.log"
+    path.write_text(text)
+    now = read_log([path]).steps["step_s"]
+    path.write_text(text.replace("perf/step_time", "perf/total_train_time"))
+    assert now.notna().all()
+    assert read_log([path]).steps["step_s"].tolist() == now.tolist()

@@ -71,3 +71,16 @@ def test_without_a_path_nothing_is_written(tmp_path: Path) -> None:
 def test_a_digest_is_of_the_content() -> None:
     assert digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
     assert digest({"a": 1}) != digest({"a": 2})
+
+
+def test_folders_are_made_for_it_and_go_with_it(tmp_path: Path) -> None:
+    path = journal_path(tmp_path / "not" / "there" / "out")
+    Journal(path, "q").close(done=False)  # before anything was found
+    assert list(tmp_path.iterdir()) == []
+    journal = Journal(path, "q")
+    journal.put("a", {"x": 1})
+    journal.close(done=False)
+    assert entries(path) == {"a": {"x": 1}}
+    path.with_name("another").write_text("")
+    Journal(path, "q").close(done=True)
+    assert [each.name for each in path.parent.iterdir()] == ["another"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -164,10 +165,18 @@ def test_without_a_question_it_chooses_by_itself(path: Path) -> None:
 def test_its_own_chain_keeps_what_does_not_schedule(path: Path) -> None:
     scenario = load(path, "policy=[april, {pods: {keep: 2}}]")
     found = question(scenario.raw).policies
-    assert found[0] == "april+pods(keep=2)"
+    assert found[0] == "april(over_sampling=2)+pods(keep=2)"
     assert "pods(keep=2)" in found
     assert "one_step_off+pods(keep=2)" in found
     assert "sync" not in found
+
+
+def test_its_own_policy_is_told_by_what_matters(path: Path) -> None:
+    scenario = load(path, "cluster.placement=disaggregated", "policy=[{fully_async: "
+                    "{exceeded: capacity}}]")  # fmt: skip
+    assert question(scenario.raw).policies[0] == "fully_async(max_staleness=4, exceeded=capacity)"
+    own = load(path, "policy=[{april: {over_sampling: 1.5}}]")
+    assert question(own.raw).policies.count("april(over_sampling=1.5)") == 1
 
 
 def test_no_staleness_leaves_synchronous_schedules(path: Path) -> None:
@@ -306,6 +315,8 @@ def _section(plain: dict[str, Any]) -> Any:
 # The command
 
 
+KEYS = ("batch_groups", "group_size", "prompt_tokens", "max_new_tokens")
+LONG = ", ".join(map(str, range(20, 32)))
 FLAGS = ("--choose", "gpus=4,8", "--policy", "sync", "--policy", "april", "--run", "steps=100",
          "--workers", 1, "--no-intervals")  # fmt: skip
 
@@ -362,6 +373,34 @@ def test_the_scenario_of_what_is_recommended_finds_its_files(
     assert cli("plan", path, *FLAGS, "--out", out)[0] == 0
     best = json.loads((out / "plan.json").read_text())["recommended"]
     assert simulate(load(out / "recommended.yaml")).summary["step_s"] == best["step_s"]
+
+
+def test_a_policy_of_one_s_own_is_found_again(
+    cli: Cli, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_the_scenario.py").write_text(
+        "from dataclasses import dataclass, replace\n"
+        "from rollcast import Policy\n\n\n"
+        "@dataclass(frozen=True)\n"
+        "class More(Policy):\n"
+        "    decides = frozenset({'launch.over_sampling'})\n"
+        "    share: float = 0.5\n\n"
+        "    def plan(self, plan, state):\n"
+        "        more = replace(plan.launch, over_sampling=1 + self.share)\n"
+        "        return replace(plan, launch=more)\n"
+    )
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    out = tmp_path / "deep" / "out"
+    code, _, problem = cli("plan", path, "--policy", "beside_the_scenario:More(share=0.25)",
+                           "--run", "steps=100", "--workers", 1, "--no-intervals",
+                           "--out", out)  # fmt: skip
+    assert code == 0, problem
+    best = json.loads((out / "plan.json").read_text())["recommended"]
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "beside_the_scenario")
+    found = load(out / "recommended.yaml")
+    assert found.policy_name == "beside_the_scenario:More(share=0.25)"
+    assert simulate(found).summary["step_s"] == best["step_s"]
 
 
 def test_nothing_meets_the_limits_is_exit_code_3(cli: Cli, path: Path, tmp_path: Path) -> None:
@@ -430,7 +469,43 @@ def test_it_fits_the_terminal(
         ("objective: speed", "plan.objective"),
         ("quality: {april: 0}", "plan.quality.april"),
         ("quality: {sagc: 1.2}", "plan.quality.sagc: names no policy"),
+        ("quality: {sync: 2}", "plan.quality.sync: is what the others are held against"),
+        ("quality: {april: .nan}", "plan.quality.april"),
+        ("quality: []", "plan.quality: must be a mapping"),
+        ("quality: {5: 2}", "'5' is not text"),
         ("gpus_per_node: 0", "plan.gpus_per_node"),
+        ("gpus_per_node: 2.5", "plan.gpus_per_node"),
+        ("nonsense: 1", "plan.nonsense: unknown key"),
+        ("limits: {hours: .nan}", "plan.limits.hours: must be a number above 0, got nan"),
+        ("limits: {usd: .inf}", "plan.limits.usd: must be a number above 0, got inf"),
+        ("limits: {staleness: -1}", "plan.limits.staleness: must be a number of 0 or more"),
+        ("limits: [hours]", "plan.limits: must be a mapping"),
+        ("run: {steps: .inf}", "plan.run.steps"),
+        ("run: {steps: 5 d}", "plan.run.steps"),
+        ("run: {}", "plan.run: give one of"),
+        ("run: {prompts: 10, epochs: -1}", "plan.run.epochs"),
+        ("run: {trained_rollouts: -5}", "plan.run.trained_rollouts"),
+        ("choose: {gpus: [-8]}", "plan.choose.gpus"),
+        ("choose: {gpus: [.nan]}", "plan.choose.gpus"),
+        ("choose: {gpus: [true]}", "plan.choose.gpus"),
+        ("choose: {gpus: null}", "plan.choose.gpus: must be a list of values"),
+        ("choose: {gpus: [12]}", "take 8 or 16"),
+        ("choose: {gpus: [100000000]}", "none of 1 choices can be run"),
+        ("choose: {gpu: [h1000]}", "did you mean h100-sxm"),
+        ("choose: {tensor_parallel: [3]}", "lie across nodes of 8"),
+        ("choose: {workload: [1]}", "workload: must be a mapping"),
+        ("choose: {workload.group_size: [x]}", "workload.group_size: must be a whole number"),
+        ("choose: {seed: [1, 2]}", "plan.choose.seed"),
+        ("choose: {modules: [a]}", "plan.choose.modules"),
+        ("choose: {'': [1]}", "plan.choose.: names no key"),
+        ("choose: {gpus=placement: [8]}", "gpus cannot go with other keys"),
+        ("choose: {cluster.placement: [colocated], placement: [colocated]}", "the same as"),
+        ("choose: {policy: [null]}", "plan.choose.policy: must be a list of policies"),
+        ("choose: {policy: [{april: {over_sampling: 2}}]}", "plan.choose.policy: must be a list"),
+        ("choose: {policy: ['april(over_sampling=-1)']}", "plan.choose.policy: policy.april"),
+        ("choose: {policy: [sync, 'sync ']}", "plan.choose.policy: 'sync' is the same as 'sync'"),
+        ("choose: {policy: ['april(over_sampling=3)', 'april(over_sampling=3.0)']}", "the same as"),
+        (f"choose: {{{', '.join(f'workload.{k}: [{LONG}]' for k in KEYS)}}}", "20000 choices are"),
     ],
 )
 def test_what_a_section_gets_wrong(cli: Cli, path: Path, section: str, said: str) -> None:
@@ -455,13 +530,54 @@ def test_what_a_section_gets_wrong(cli: Cli, path: Path, section: str, said: str
         (("--objective", "speed"), "plan.objective"),
         (("--quality", "april=fast"), "plan.quality.april"),
         (("--workers", "0"), "--workers"),
+        (("--limit", "hours="), "--limit: hours has no value"),
+        (("--limit", "hours=nan"), "(from --limit)"),
+        (("--limit", "hours=1", "--limit", "hours=2"), "--limit: hours is given twice"),
+        (("--limit", "hours={"), "--limit: cannot read"),
+        (("--run", ""), "--run"),
+        (("--run", "epochs=2"), "plan.run: give one of"),
+        (("--run", "steps=5,steps=6"), "--run: steps is given twice"),
+        (("--choose", "gpus=8,,16"), "--choose: cannot read"),
+        (("--choose", "gpus=8-64"), "plan.choose.gpus"),
+        (("--choose", "gpus=8", "--choose", "gpus=16"), "--choose: gpus is given twice"),
+        (("--policy", ""), "--policy: policy: '' names no policy"),
+        (("--policy", "x = "), "--policy"),
+        (("--policy", "sync", "--policy", "sync"), "--policy: 'sync' is the same as 'sync'"),
+        (
+            ("--policy", "x = sync", "--policy", "x = april"),
+            "the same as 'x = sync'",
+        ),
+        (("--set", "plan=5"), "(from --set plan)"),
+        (("--out", "s.yaml"), "--out"),
+        (("--out", "s.yaml/x"), "--out"),
+        (("--out", "\x1b[31mred" * 60), "cannot use"),
     ],
 )
-def test_what_a_user_gets_wrong(cli: Cli, path: Path, flags: tuple[str, ...], said: str) -> None:
+def test_what_a_user_gets_wrong(
+    cli: Cli, path: Path, flags: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(path.parent)
     code, _, problem = cli("plan", path, *flags)
     assert code == 2
     assert said in problem
     assert problem.count("\n") == 1
+    assert "\x1b" not in problem
+    assert [each.name for each in path.parent.iterdir()] == ["s.yaml"]  # nothing half-written
+
+
+def test_a_folder_of_another_kind_is_left_alone(cli: Cli, path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mine"
+    out.mkdir()
+    (out / "letter.txt").write_text("dear")
+    for more in ((), ("--force",)):
+        code, _, problem = cli("plan", path, *FLAGS, "--out", out, *more)
+        assert (code, "holds no run alone" in problem) == (2, True)
+    assert (out / "letter.txt").read_text() == "dear"
+    code, _, problem = cli("plan", path, *FLAGS, "--objective", "usd", "--set",
+                           "gpu={preset: h100-sxm, usd_per_hour: 0}", "--out",
+                           tmp_path / "not" / "there")  # fmt: skip
+    assert (code, "needs the price" in problem) == (2, True)
+    assert not (tmp_path / "not").exists()
 
 
 def test_a_price_that_is_missing(cli: Cli, path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.planner.measure import Failure, Measured
-from simulator.planner.race import Entrant, Rungs, Standing, race
+from simulator.planner.race import Entrant, Rungs, Standing, _bills, _off_best, _survivors, race
 from simulator.planner.whole_run import Bill
 
 RUNGS = Rungs()
@@ -173,6 +173,65 @@ def test_a_few_are_all_run_to_the_end() -> None:
         standing = race(world.entrants(), Least(), world.simulate, RUNGS)
         assert standing.final == list(range(count))
         assert standing.steps == count * RUNGS.last
+
+
+def test_what_is_off_by_its_own_luck_goes_on() -> None:
+    """Of two that differ by 6 %, the worse goes on only where their steps do not share their luck,
+    or where it was too short to settle."""
+    shared = np.exp(np.random.default_rng(0).normal(0, 0.3, 16))
+    own = np.exp(np.random.default_rng(1).normal(0, 0.3, 16))
+    best = measured((10 * shared).tolist())
+    own *= 10.6 / (10 * own).mean() * shared.mean() * 10
+    entrants = World(0, 3).entrants()
+    sure = measured((10.6 * shared).tolist())
+
+    def survivors(other: Measured) -> list[int]:
+        far = measured((40 * shared).tolist())
+        standing = Standing({0: best, 1: other, 2: far}, final=[0, 1, 2])
+        return _survivors([replace(e, gpus=8) for e in entrants], Least(), standing, 3, 0.015)
+
+    assert survivors(sure) == [0]
+    assert survivors(replace(sure, settled=False)) == [0, 1]
+    assert survivors(measured(own.tolist())) == [0, 1]
+
+
+def test_beyond_a_bar_nothing_is_on_the_front() -> None:
+    world = World(1, 2)
+    world.gpus[:] = [8, 32]
+    standing = Standing({0: measured([20.0] * 6), 1: measured([10.0] * 6)}, final=[0, 1])
+    entrants = world.entrants()
+    assert _survivors(entrants, Least(), standing, 3, 0.015) == [0, 1]
+    assert _survivors(entrants, Least(gpus=8), standing, 3, 0.015) == [0]
+
+
+def test_what_is_measured_goes_before_what_was_hoped_for() -> None:
+    world = World(1, 3)
+    world.estimate[:] = [10.0, 10.0, 10.0]
+    entrants = world.entrants()
+    standing = Standing({0: measured([40.0] * 6)}, {2: "no"})
+    hopes = {entrant.kind: 0.5 for entrant in entrants}
+    assert [bill.hours for bill in _bills(entrants, standing, hopes)] == [40.0, 5.0, np.inf]
+
+
+def test_beyond_a_limit_is_further_off_than_anything_within() -> None:
+    world = World(1, 4)
+    world.gpus[:] = 8
+    entrants = world.entrants()
+    standing = Standing({i: measured([hours] * 6) for i, hours in enumerate([9, 12, 30, 20])})
+    bills = _bills(entrants, standing, {})
+    assert _off_best(entrants, bills, Dearest(hours=15), standing).tolist() == pytest.approx(
+        [12 / 9, 1.0, 2.0, 20 / 15]
+    )
+    assert _off_best(entrants, bills, Dearest(hours=6), standing).tolist() == pytest.approx(
+        [1.0, 12 / 9, 30 / 9, 20 / 9]
+    )
+
+
+class Dearest(Least):
+    """The fewer hours the worse, so that a limit of hours is what holds."""
+
+    def value(self, bill: Bill) -> float:
+        return 1 / bill.hours
 
 
 def test_nobody_comes() -> None:

@@ -466,10 +466,10 @@ class ReferenceCluster:
             instants += [instant for instant, _, _ in self.late]
             instants += [j.errand.end for j in self.away.under_way if j.errand is not None]
             instants += [job.end for job in (self.update, self.sync) if job is not None]
-            known = [instant for instant in instants if instant is not None]
+            known = [instant for instant in (*instants, until) if instant is not None]
             if not known:
                 raise RunError("nothing is under way")
-            self.now = min(known) if until is None else min(*known, until)
+            self.now = min(known)
 
     def happen(self) -> list[Event]:
         """Everything that happens at this instant, in order of (kind, group, index)."""

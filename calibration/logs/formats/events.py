@@ -51,10 +51,9 @@ def is_events(start: bytes) -> bool:
     return bool(length <= LONGEST_RECORD and check == _masked(start[:8]))
 
 
-def events(file: IO[bytes]) -> Iterator[Event]:
-    """The scalars and texts of an event file, in order. Raises DamagedError where it breaks off:
-    what came before stands."""
-    record = 0
+def events(file: IO[bytes], record: int = 0) -> Iterator[Event]:
+    """The scalars and texts of an event file, in order, after its first ``record`` records. Raises
+    DamagedError where it breaks off: what came before stands."""
     while True:
         header = file.read(_HEADER.size)
         if not header:

@@ -35,10 +35,7 @@ def read(content: bytes) -> dict[str, Tracked]:
     for name, step, text in sqlite.rows(content, "metrics", ("run_name", "step", "metrics")):
         run = runs.setdefault(str(name), Tracked())
         run.rows += 1
-        try:
-            said = parse(text)
-        except (NotJsonError, TypeError):
-            said = None
+        said = _said(text)
         if not isinstance(said, dict):
             run.damaged.append(run.rows)
             continue
@@ -61,11 +58,16 @@ def _add(run: Tracked, step: object, values: dict[str, float]) -> None:
         row[key] = row.get(key, 0.0) + item if key.startswith(_PROFILING) else item
 
 
-def _config(text: object) -> Iterable[Given]:
+def _said(text: object) -> object:
+    """What a cell of JSON says; None where it is damaged."""
     try:
-        said = parse(text)  # type: ignore[arg-type]
-    except (NotJsonError, TypeError):
-        return []
+        return parse(text) if isinstance(text, str | bytes) else None
+    except NotJsonError:
+        return None
+
+
+def _config(text: object) -> Iterable[Given]:
+    said = _said(text)
     return (
         [Given(key, item, 0) for key, item in flatten(said).items()]
         if isinstance(said, dict)

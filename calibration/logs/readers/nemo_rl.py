@@ -74,6 +74,7 @@ _SETTINGS = {
     "run.nodes": ("cluster.num_nodes",),
     "run.gpus_per_node": ("cluster.gpus_per_node",),
     "run.asynchronous": ("grpo.async_grpo.enabled",),
+    "run.filter_groups": ("grpo.use_dynamic_sampling",),
     "run.max_staleness": ("grpo.async_grpo.max_trajectory_age_steps",),
     "run.max_turns": ("grpo.max_rollout_turns",),
     "run.max_total_tokens": ("policy.max_total_sequence_length",),

@@ -5,7 +5,8 @@ and trace_utils.py (0.1.0 to 0.3.1). Traps held here:
 
 - a step has two rows, the rollout manager's and the trainer's, and a third, ``rollout N: {...}``
   (log_utils.py), which alone tells how long prompts are;
-- ``perf/step_time`` is the wait and the training, without the weights' way and sleep;
+- ``perf/step_time`` (``total_train_time`` in 0.1) is the wait and the training, without the way of
+  the weights and sleep;
 - ``response_length`` holds what tools wrote (loss_mask 0).
 """
 
@@ -37,7 +38,7 @@ from calibration.logs.readers.stack import (
 from calibration.logs.settings import Settings, value
 
 _METRICS = {
-    "step_s": ("perf/step_time",),
+    "step_s": ("perf/step_time", "perf/total_train_time"),
     "generation_s": ("perf/rollout_time",),
     "wait_s": ("perf/train_wait_time",),
     "log_prob_s": ("perf/log_probs_time",),
@@ -75,6 +76,7 @@ _SETTINGS = {
     "run.mini_batch_rollouts": ("global-batch-size", "global_batch_size"),
     "run.over_sampling_groups": ("over-sampling-batch-size", "over_sampling_batch_size"),
     "run.partial_rollout": ("partial-rollout", "partial_rollout"),
+    "run.filter_groups": ("dynamic-sampling-filter-path", "dynamic_sampling_filter_path"),
     "run.gpu_memory_share": ("sglang-mem-fraction-static", "sglang_mem_fraction_static"),
     "engine.max_seqs": ("sglang-max-running-requests", "sglang_max_running_requests"),
     "run.dynamic_batches": ("use-dynamic-batch-size", "use_dynamic_batch_size"),

@@ -9,7 +9,7 @@ experimental/fully_async_policy/detach_utils.py (releases 0.2 to 0.9.1, mid-2026
 - V0's step holds validation, V1's does not; both hold the checkpoint;
 - ``response_length/clip_ratio`` counts those as long as the batch's longest, which is the cap only
   where a response reached it; ``response_length`` holds what tools wrote;
-- V1 looks every two seconds whether its rollouts are done.
+- V1 looks every two seconds whether its rollouts are done, from when its trainer waits for them.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ _METRICS = {
     "tokens_per_gpu_s": ("perf/throughput",),
     "trainer_flop_share": ("perf/mfu/actor",),
 }  # fmt: skip
-_POLLS_S = 2.0  # V1's replay buffer, seen of 0.9.1
+_POLL_S = 2.0
+"""V1's replay buffer (verl/trainer/ppo/v1/replay_buffer.py, ``poll_interval``, which no setting
+changes)."""
 _TURNS = ("timing_s/switch_to_trainer", "timing_s/switch_wait", "timing_s/switch_to_rollout")
 _SIGNS = ("fully_async/count/current_param_version", "timing_s/generate_async",
           "timing_s/wait_prev_gen", "timing_s/wait_for_enough_samples",
@@ -190,8 +192,8 @@ def _derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
     if turns:
         row["switch_s"] = sum(turns)
     v1 = any(key.startswith(_OFF) for key in raw)
-    if v1 and "generation_s" in row:
-        row["generation_grain_s"] = _POLLS_S
+    if v1:
+        row["poll_s"] = _POLL_S
     if "validation_s" in row:
         row["validation_inside"] = float(
             not v1 and row["validation_s"] <= row.get("step_s", float("inf"))

@@ -1,5 +1,5 @@
-"""The real engine in a time of its own: what an iteration, an environment and a judge take is said,
-and passes at once, so that a real run happens exactly when a simulated one does."""
+"""A real world in a time of its own: what an iteration and an environment take is said, and passes
+at once, so that a real run happens exactly when a simulated one does."""
 
 from __future__ import annotations
 
@@ -43,13 +43,18 @@ class TimedEngine:
 
 
 class TimedTrainer:
-    """A trainer that takes no time, as the clock has it."""
+    """A trainer each of whose updates takes ``train_s`` on a clock."""
 
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
+    def __init__(self, trainer: Any, clock: VirtualClock, train_s: float) -> None:
+        self._trainer, self._clock, self._train_s = trainer, clock, train_s
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._trainer, name)
+
+    def step(self, *groups: Any, **options: Any) -> Any:
+        metrics = self._trainer.step(*groups, **options)
+        self._clock.now_s += self._train_s
+        return metrics
 
 
 class Inline:

@@ -1,0 +1,186 @@
+"""What the world of actors costs, and what it gains, on two cores: ``python -m benchmarks.actors``.
+
+Runs the built-in task for real, the cases one after another and then again (``--rounds``), and adds
+what it measured to ``benchmarks/results/actors.json``; ``actors.md`` is made of all rounds there.
+Every figure is a ratio of runs of one round, or of one run; medians over rounds, and their range.
+
+- actors against one process: the same synchronous rollouts and updates, step by step.
+- weight sync: from the loop's asking until every replica has the weights, the check against the
+  trainer's log-probabilities included; the driver's processor time a rollout, rewards included.
+- two replicas against one: the same rollouts, enough of them to fill both; tokens over the time in
+  which any rollout is in flight.
+- one step off: a step over the longer of its rollouts and its update, as long as these take beside
+  each other; and how much longer that is than alone, in the synchronous run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+RESULTS = HERE / "results"
+STEPS, SETTLED = 14, 3
+
+_MANY = ("workload.batch_groups=64", f"steps={SETTLED + 3}")
+CASES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "in process": ("engine.yaml", ("policy=[]",)),
+    "actors": ("overlap.yaml", ("policy=[]",)),
+    "one step off": ("overlap.yaml", ("policy=one_step_off",)),
+    "one replica": ("overlap.yaml", ("policy=[]", *_MANY)),
+    "two replicas": (
+        "overlap.yaml",
+        ("policy=[]", *_MANY, "cluster.placement=colocated", "cluster.replicas=2"),
+    ),
+}
+"""Scenario and settings. Two colocated replicas have a core each, as one apart from its trainer."""
+
+
+def run(case: str) -> dict[str, Any]:
+    """One case, in this process: figures of its settled steps."""
+    from engine.vllm.environment import prepare
+
+    prepare()
+    from engine.config import build_run
+    from engine.run import Progress, run_scenario
+    from simulator.scenario.file import override, read_scenario
+
+    name, settings = CASES[case]
+    raw = read_scenario(ROOT / "examples" / name)
+    spec = build_run(override(raw, [f"steps={STEPS}", *settings]))
+    used: list[float] = []
+
+    def stepped(progress: Progress) -> None:
+        used.append(time.process_time())
+
+    result = run_scenario(spec, None, plot=False, on_step=stepped).run
+    records = result.steps[SETTLED:]
+    sync = [p.seconds for p in result.phases if p.kind == "sync" and p.step >= SETTLED]
+    rollouts = sum(record.trained_rollouts for record in records)
+    return {
+        "step_s": [record.step_s for record in records],
+        "rollout_s": [record.rollout_s for record in records],
+        "train_s": [record.train_s for record in records],
+        "sync_s": sync,
+        "tokens_per_s": sum(r.generated_tokens for r in records)
+        / sum(r.rollout_s for r in records),
+        "tokens": [record.generated_tokens for record in records],
+        "driver_s_per_rollout": (used[-1] - used[SETTLED - 1]) / rollouts,
+    }
+
+
+def measure(case: str) -> dict[str, Any]:
+    """The same in a process of its own."""
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    asked = [sys.executable, "-m", "benchmarks.actors", "--one", case]
+    done = subprocess.run(asked, env=environment, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"error: {case} failed: {done.stderr.strip().splitlines()[-1]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+Round = Mapping[str, dict[str, Any]]
+
+
+def slower(found: Round) -> float:
+    """Actors over one process: all settled steps, which have the same rollouts."""
+    return sum(found["actors"]["step_s"]) / sum(found["in process"]["step_s"])
+
+
+def one_off(found: Round) -> float:
+    """A step over the longer of its two sides, as they are beside each other."""
+    run = found["one step off"]
+    return _mean(run["step_s"]) / max(_mean(run["rollout_s"]), _mean(run["train_s"]))
+
+
+def beside(key: str) -> Callable[[Round], float]:
+    """How much longer rollouts or updates take beside each other than one after the other."""
+    return lambda found: _mean(found["one step off"][key]) / _mean(found["actors"][key])
+
+
+FIGURES: Sequence[tuple[str, str, str, Callable[[Round], float]]] = (
+    ("actors over one process, synchronous, one replica", "<= 1.05", "{:.3f}", slower),
+    ("weight sync, ms", "<= 50", "{:.1f}", lambda f: 1e3 * median(f["actors"]["sync_s"])),
+    (
+        "driver's processor time a rollout, ms",
+        "<= 2",
+        "{:.2f}",
+        lambda f: 1e3 * f["actors"]["driver_s_per_rollout"],
+    ),
+    (
+        "two replicas over one, rollout tokens/s, 512 rollouts a step",
+        ">= 1.6",
+        "{:.2f}",
+        lambda f: f["two replicas"]["tokens_per_s"] / f["one replica"]["tokens_per_s"],
+    ),
+    ("one step off: step over max(rollout, train)", "<= 1.10", "{:.3f}", one_off),
+    ("rollouts beside an update, over alone", "", "{:.3f}", beside("rollout_s")),
+    ("an update beside rollouts, over alone", "", "{:.3f}", beside("train_s")),
+    (
+        "one step off over synchronous, step",
+        "",
+        "{:.3f}",
+        lambda f: _mean(f["one step off"]["step_s"]) / _mean(f["actors"]["step_s"]),
+    ),
+)
+"""What is reported: its name, the target, its format, and how a round gives it."""
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def table(rounds: Sequence[Round]) -> list[str]:
+    """Lines of Markdown."""
+    lines = [
+        f"# Actors on two cores, {len(rounds)} rounds",
+        "",
+        "Made by `python -m benchmarks.actors`, whose head says what each is: medians of the",
+        "rounds, and their ranges.",
+        "",
+        "| what | target | measured |",
+        "|---|---|--:|",
+    ]
+    for name, target, form, figure in FIGURES:
+        values = [figure(found) for found in rounds]
+        low, high = form.format(min(values)), form.format(max(values))
+        lines.append(f"| {name} | {target} | {form.format(median(values))} ({low}-{high}) |")
+    return lines
+
+
+def main() -> None:
+    """Measures, adds to what there is, and prints."""
+    parser = argparse.ArgumentParser(prog="benchmarks.actors", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1, help="five minutes each; 0 only reports")
+    parser.add_argument("--fresh", action="store_true", help="forget the rounds there are")
+    parser.add_argument("--one", choices=CASES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(run(options.one)))
+        return
+    kept = RESULTS / "actors.json"
+    rounds = json.loads(kept.read_text()) if kept.is_file() and not options.fresh else []
+    for _ in range(options.rounds):
+        found = {}
+        for case in CASES:
+            print(case, file=sys.stderr, flush=True)
+            found[case] = measure(case)
+        rounds.append(found)
+        kept.write_text(json.dumps(rounds) + "\n")
+    lines = table(rounds)
+    (RESULTS / "actors.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

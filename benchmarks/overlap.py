@@ -1,0 +1,207 @@
+"""Rollout and training at the same time, for real: ``make demo-overlap``, two cores, five minutes.
+
+The built-in task with one replica and a trainer, each on a core of its own: synchronous, one step
+off, and fully asynchronous. ``rollcast calibrate`` is given the synchronous run alone, and
+``rollcast simulate`` forecasts all three from it. Writes the run folders, the fitted file,
+``overlap.md`` (a table) and ``overlap.png``: who worked when, measured and forecast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simulator.errors import RollcastError, RunError, ScenarioError
+
+ROOT = Path(__file__).parent.parent
+SCENARIO = ROOT / "examples" / "overlap.yaml"
+POLICIES = {
+    "synchronous": "[]",
+    "one step off": "one_step_off",
+    "fully asynchronous": "fully_async(max_staleness=2)",
+}
+STEPS = 24
+SETTLED, DRAINED = 4, 2
+"""Steps at both ends of a run that are left out: the engine warms up and the overlap fills, and at
+the end there is nothing left to sample."""
+SHOWN_S = 8.0
+"""Seconds of each run in the picture."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run's folder, measured or forecast."""
+
+    folder: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Its summary.json."""
+        content: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        return content
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """Its steps.csv, without both ends."""
+        steps = pd.read_csv(self.folder / "steps.csv")
+        return steps.iloc[SETTLED : len(steps) - DRAINED]
+
+    @property
+    def step_s(self) -> float:
+        """Mean seconds a step."""
+        return float(self.steps["step_s"].mean())
+
+
+def call(*words: object) -> str:
+    """What ``rollcast`` prints. Raises RunError with its reason where it fails."""
+    # One thread: a second one waits for the first, and on a shared machine for everyone else.
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    asked = [sys.executable, "-m", "rollcast", *map(str, words)]
+    done = subprocess.run(asked, env=environment, capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.startswith("error")]
+        raise RunError(f"rollcast {words[0]} failed: {(said or ['no reason given'])[-1]}")
+    return done.stdout
+
+
+def measure(out: Path, steps: int) -> None:
+    """The three runs, each in a folder of its own below ``out``."""
+    for number, (name, policy) in enumerate(POLICIES.items(), 1):
+        folder = out / "measured" / slug(name)
+        print(f"{number}/{len(POLICIES)} {name}, for real", file=sys.stderr, flush=True)
+        sets = ("--set", f"policy={policy}", "--set", f"steps={steps}")
+        call("run", SCENARIO, *sets, "--out", folder, "--no-plot", "--force")
+
+
+def forecast(out: Path, steps: int) -> None:
+    """The same three from the synchronous one alone."""
+    fitted = (out / "fitted.json").resolve()
+    call("calibrate", out / "measured" / slug("synchronous"), "-o", fitted)
+    for name, policy in POLICIES.items():
+        file = f"{{file: '{fitted}'}}"
+        sets = [f"policy={policy}", f"steps={steps}", f"cost={file}", f"workload.lengths={file}"]
+        sets.append("workload.prompt_tokens=null")  # the fitted file has its own
+        words = [word for one in sets for word in ("--set", one)]
+        folder = out / "forecast" / slug(name)
+        call("simulate", SCENARIO, *words, "--out", folder, "--no-plot", "--force")
+
+
+def table(out: Path) -> list[str]:
+    """Lines of Markdown."""
+    lines = [
+        "| policy | step s | against sync | rollout s | train s | replica idle | trainer idle "
+        "| staleness | forecast step s | off by |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    base = Ran(out / "measured" / slug("synchronous")).step_s
+    for name in POLICIES:
+        real, made = (Ran(out / kind / slug(name)) for kind in ("measured", "forecast"))
+        replica, trainer = (idle(real, who) for who in ("replica 0", "trainer"))
+        steps, off = real.steps, made.step_s / real.step_s - 1
+        lines.append(
+            f"| {name} | {real.step_s:.2f} | {real.step_s / base:.2f} "
+            f"| {steps['rollout_s'].mean():.2f} | {steps['train_s'].mean():.2f} "
+            f"| {replica:.0%} | {trainer:.0%} | {real.summary['staleness_mean']:.2f} "
+            f"| {made.step_s:.2f} | {off:+.0%} |"
+        )
+    return lines
+
+
+def busy(ran: Ran, track: str) -> pd.DataFrame:
+    """``start_s`` and ``end_s`` of what a replica's rollouts, or the trainer, did."""
+    spans = pd.read_csv(ran.folder / "spans.csv")
+    kept = spans[(spans["track"] == track) & (spans["end_s"] > spans["start_s"])]
+    return kept[["start_s", "end_s"]]
+
+
+def idle(ran: Ran, track: str) -> float:
+    """The share of the settled steps in which nothing of a track was under way."""
+    steps, spans = ran.steps, busy(ran, track)
+    first, last = steps["end_s"].iloc[0] - steps["step_s"].iloc[0], steps["end_s"].iloc[-1]
+    times, counts = under_way(spans)
+    cuts = np.clip(np.append(times, last), first, last)
+    held = np.diff(cuts)[counts == 0].sum() + max(cuts[0] - first, 0.0)
+    return float(held / (last - first))
+
+
+def under_way(spans: pd.DataFrame) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """How many intervals cover each stretch: where it begins, and their number until the next."""
+    start, end = np.sort(spans["start_s"]), np.sort(spans["end_s"])
+    times = np.unique(np.concatenate((start, end)))
+    counts = np.searchsorted(start, times, "right") - np.searchsorted(end, times, "right")
+    return times, counts
+
+
+def picture(out: Path) -> None:
+    """Who worked when: rollouts in flight on the replica, and the trainer below, in a window that
+    begins when a step ends; each run measured and forecast."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = [(name, kind) for name in POLICIES for kind in ("measured", "forecast")]
+    figure, axes = plt.subplots(len(rows), 1, sharex=True, figsize=(10, 1.15 * len(rows)))
+    for axis, (name, kind) in zip(axes, rows, strict=True):
+        ran = Ran(out / kind / slug(name))
+        zero_s = float(ran.steps["end_s"].iloc[0])
+        times, counts = under_way(busy(ran, "replica 0"))
+        most = max(counts.max(), 1)
+        axis.fill_between(times - zero_s, counts / most, step="post", color="#4878b0", lw=0)
+        trainer = busy(ran, "trainer")
+        bars = list(zip(trainer["start_s"] - zero_s, trainer["end_s"] - trainer["start_s"],
+                        strict=True))  # fmt: skip
+        axis.broken_barh(bars, (-0.45, 0.35), color="#e8913a", lw=0)
+        for end_s in ran.steps["end_s"] - zero_s:
+            axis.axvline(end_s, color="0.2", lw=0.6)
+        axis.set_ylim(-0.5, 1.05)
+        axis.set_yticks([-0.28, 0.5], ["trainer", "rollouts"], fontsize=7)
+        axis.set_title(f"{name}, {kind}: {ran.step_s:.2f} s a step", fontsize=8, loc="left", pad=2)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    axes[-1].set_xlim(0, SHOWN_S)
+    axes[-1].set_xlabel("seconds; a line where new weights are in place")
+    figure.tight_layout(h_pad=0.3)
+    figure.savefig(out / "overlap.png", dpi=130)
+    plt.close(figure)
+
+
+def slug(name: str) -> str:
+    """A folder's name."""
+    return name.replace(" ", "_")
+
+
+def main() -> int:
+    """Measures, forecasts, prints; exit code 2 with one sentence where it cannot."""
+    parser = argparse.ArgumentParser(prog="benchmarks.overlap", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("demo-overlap"))
+    parser.add_argument("--steps", type=int, default=STEPS)
+    options = parser.parse_args()
+    try:
+        if options.steps < (least := SETTLED + DRAINED + 2):
+            raise ScenarioError("--steps", f"is {options.steps}; give at least {least}")
+        out = options.out.resolve()
+        measure(out, options.steps)
+        forecast(out, options.steps)
+        lines = table(out)
+        (out / "overlap.md").write_text("\n".join(lines) + "\n")
+        picture(out)
+    except RollcastError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(lines))
+    print(f"wrote {options.out}/: overlap.md, overlap.png, and the runs", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

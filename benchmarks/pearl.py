@@ -1,0 +1,156 @@
+"""Published figures of agentic RL, as far as they can be set up: ``python -m benchmarks.pearl``.
+
+PEARL (2026-09) reports of SWE-bench on H800, with groups of 16, batches of 64, contexts of 32k and
+a staleness of 1: with unlimited rollout GPUs a rollout phase takes 216 s and training 164 s; 24
+rollout GPUs in place of 16 shorten it by 10.3 %, 32 by a further 8.9 %; of the tokens of all
+requests 3.3 % are sampled. Neither the model, nor the trainer's GPUs, nor what sandboxes take is
+known here, so three models are run, with the preset of turns ``swe`` as it stands, and 16 GPUs of
+a trainer. Nothing is fitted to the figures: what is missed is as much a result as what is met.
+
+Writes ``benchmarks/results/pearl.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simulator.scenario.file import RawScenario
+from simulator.scenario.scenario import build_scenario
+from simulator.studies.simulate import simulate
+
+PAGE = Path(__file__).parent / "results" / "pearl.md"
+KEPT = PAGE.with_suffix(".json")
+MODELS = {"qwen3-8b": 1, "qwen3-14b": 1, "qwen3-32b": 4}
+"""Models, and the tensor-parallel degree of a replica."""
+GPUS = (16, 24, 32, 256)
+"""Of rollout; the last are as good as unlimited."""
+BATCHES = {"rollouts": 4, "groups": 64}
+"""What 64 are a batch, and how many groups that is."""
+ANSWERS: dict[str, Any] = {"tail": {"preset": "swe"}, "0.28 s": 0.28}
+"""Seconds of an answer: the preset with its assumed tail; its published median, always."""
+TRAINER_GPUS = 16
+SEEDS = {4: 3, 64: 1}
+"""By groups of a batch."""
+
+
+class Found(NamedTuple):
+    """Means over steps and seeds, seconds; the share of all requests' tokens that was sampled."""
+
+    rollout_s: float
+    train_s: float
+    sampled: float
+
+
+def scenario(model: str, gpus: int, groups: int, answers: Any, seed: int) -> dict[str, Any]:
+    """One of the set-ups."""
+    degree = MODELS[model]
+    return {
+        "model": model,
+        "gpu": "h800-sxm",
+        "cluster": {
+            "placement": "disaggregated",
+            "replicas": max(gpus // degree, 1),
+            "tensor_parallel": degree,
+            "trainer_gpus": TRAINER_GPUS,
+            "routing": "session_affinity",
+        },
+        "engine": {"max_seqs": 128, "max_batched_tokens": 8192},
+        "workload": {
+            "batch_groups": groups,
+            "group_size": 16,
+            "prompt_tokens": {"median_tokens": 2500, "sd": 0.5, "max_tokens": 8000},
+            "max_new_tokens": 4096,
+            "max_context_tokens": 32768,
+            "turns": {"preset": "swe"},
+        },
+        "environment": {"turn_s": answers, "timeout_s": 600},
+        "policy": "sync",
+        "steps": 2 if groups < 64 else 1,
+        "seed": seed,
+    }
+
+
+def measured(model: str, gpus: int, groups: int, answers: Any) -> Found:
+    """What a set-up comes to."""
+    rollout, train, sampled = [], [], []
+    for seed in range(SEEDS[groups]):
+        given = scenario(model, gpus, groups, answers, seed)
+        result = simulate(build_scenario(RawScenario(given)))
+        run, summary = result.run, result.summary
+        rollout += [record.rollout_s for record in run.steps]
+        train += [record.train_s for record in run.steps]
+        turns = summary["turns"]
+        requests = turns["context_tokens_mean"] * turns["turns_mean"] / 2.0
+        sampled.append(summary["generated_tokens"] / summary["rollouts"] / requests)
+    return Found(statistics.mean(rollout), statistics.mean(train), statistics.mean(sampled))
+
+
+def main() -> None:
+    """Runs what is asked for, keeps it beside what was run before, and writes the page of all."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    options.add_argument("--batches", nargs="+", default=list(BATCHES), choices=list(BATCHES))
+    chosen = options.parse_args()
+    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    for batch in chosen.batches:
+        for answers, turn_s in ANSWERS.items():
+            for model in chosen.models:
+                found = {g: measured(model, g, BATCHES[batch], turn_s) for g in GPUS}
+                kept[f"{batch}, {answers}, {model}"] = {g: list(f) for g, f in found.items()}
+                print(batch, answers, _row(model, found), flush=True)
+                KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+    lines = [_HEAD]
+    for batch in BATCHES:
+        for answers in ANSWERS:
+            lines += [f"\n## 64 {batch}; {_ANSWERS[answers]}\n", *_TABLE]
+            for model in MODELS:
+                rows = kept.get(f"{batch}, {answers}, {model}")
+                if rows:
+                    lines.append(_row(model, {int(g): Found(*each) for g, each in rows.items()}))
+    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+_ANSWERS = {
+    "tail": "answers as the preset has them, of 0.28 s in the median with a tail",
+    "0.28 s": "every answer takes 0.28 s",
+}
+_TABLE = [
+    "| model | rollout, s: 16 GPUs | 24 | 32 | unlimited | training, s "
+    "| rollout over training (16) | tokens sampled, % |",
+    "|---|---|---|---|---|---|---|---|",
+    "| *PEARL* | | *-10.3 %* | *a further -8.9 %* | *216* | *164* | *4.5 to 5.7* | *3.3* |",
+]
+
+
+def _row(model: str, found: dict[int, Found]) -> str:
+    base, last = found[16], found[GPUS[-1]]
+    shorter = []
+    for before, gpus in ((16, 24), (24, 32)):
+        now_s = found[gpus].rollout_s
+        shorter.append(f"{now_s:.0f} ({now_s / found[before].rollout_s - 1:+.1%})")
+    cells = [
+        model, f"{base.rollout_s:.0f}", *shorter, f"{last.rollout_s:.0f}", f"{base.train_s:.0f}",
+        f"{base.rollout_s / base.train_s:.1f}", f"{100 * base.sampled:.1f}",
+    ]  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+_HEAD = f"""# PEARL's figures of SWE-bench, as far as they can be set up
+
+`python -m benchmarks.pearl`. PEARL (2026-09) trains on SWE-bench with groups of 16, batches of 64,
+contexts of 32k and a staleness of 1, on H800. What it states stands in each table's first row.
+
+Assumed: the model (three are run), {TRAINER_GPUS} GPUs of a trainer, the preset of turns `swe`, as
+many sandboxes as anybody wants and no boot, costs from presets, session affinity. "A batch of 64"
+may mean rollouts or groups, and nothing is known of the sandboxes' times: each is run both ways.
+Seeds: 3 of two steps, of 64 groups one of one. "Unlimited" is {GPUS[-1]} GPUs. Nothing was fitted
+to the figures. Steps are synchronous: training has GPUs of its own, so that a bound on staleness
+would change what overlaps, and hardly what a phase of rollouts takes. The share sampled is of the
+tokens of all requests, each with its whole context."""
+
+if __name__ == "__main__":
+    main()

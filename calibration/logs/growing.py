@@ -1,0 +1,138 @@
+"""A log that grows, of which each look reads what was added since the one before.
+
+Consoles, lines of JSON and event files go on from the end of the last line or record that was
+whole; what has no end yet counts, as in `read_log`, for that look alone. Other files (tables,
+documents, packed ones, dumps of other kinds) are read again where they changed, and those that did
+not change are not opened. What came of a look is what `read_log` makes of the same files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from calibration.logs.errors import LogError
+from calibration.logs.gather import Dumps, gathered, named, read_log
+from calibration.logs.opened import START, LogFile, Reached, find
+from calibration.logs.run_log import RunLog
+from calibration.logs.scan import Reader, Scanned, begun
+
+_TAIL = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What a file looks like from outside."""
+
+    inode: int
+    size: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, file: LogFile) -> _Mark:
+        """Raises LogError for a file that is gone."""
+        try:
+            status = file.path.stat()
+        except OSError as error:
+            raise LogError(f"cannot read {file.name}: {error.strerror}") from None
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@dataclass(slots=True)
+class _Known:
+    """A file as far as it was read. reader: what may go on; None for one that is read whole. tail:
+    the last bytes before ``reached``."""
+
+    mark: _Mark
+    found: Scanned
+    reader: Reader | None
+    reached: Reached = field(default_factory=Reached)
+    tail: bytes = b""
+
+    def grew(self, file: LogFile, mark: _Mark) -> bool:
+        """Whether nothing but its end has changed. Raises LogError."""
+        if self.reader is None or self.reached.offset < START:
+            return False  # of its first bytes, all were not there when it was told what it is
+        if mark.inode != self.mark.inode or mark.size < self.reached.offset:
+            return False
+        return _before(file, self.reached.offset) == self.tail
+
+
+class GrowingLog:
+    """The log of a run that goes on. paths, stack: as of `read_log`."""
+
+    def __init__(self, paths: Sequence[Path], stack: str | None = None) -> None:
+        self._paths, self._stack, self._wanted = paths, stack, named(stack)
+        self._known: dict[str, _Known] = {}
+        self._dumps = Dumps(self._wanted)
+
+    def read(self) -> RunLog:
+        """What `read_log` would read now. Raises LogError as it does."""
+        try:
+            files = find(self._paths)
+            marks = {file.name: _Mark.of(file) for file in files}
+            again = self._changed(files, marks)
+            if any(known.found.dumped for known in again.values()):
+                self._forget()  # rollouts are not told apart by file
+            for name in again:
+                self._known.pop(name, None)
+            for file in files:
+                self._read(file, marks[file.name])
+            dumps = self._dumps.copied()
+            scanned = [_finished(self._known[file.name], dumps) for file in files]
+            if dumps.mingled:  # groups that only the order of reading tells
+                self._forget()
+                return read_log(self._paths, self._stack)
+            return gathered(self._paths, scanned, dumps, self._wanted)
+        except LogError:
+            self._forget()  # a file may have been read in part
+            raise
+
+    def _forget(self) -> None:
+        self._known, self._dumps = {}, Dumps(self._wanted)
+
+    def _changed(self, files: Sequence[LogFile], marks: dict[str, _Mark]) -> dict[str, _Known]:
+        """Those that are gone, or hold something else than before."""
+        here = {file.name: file for file in files}
+        return {
+            name: known
+            for name, known in self._known.items()
+            if name not in here
+            or (marks[name] != known.mark and not known.grew(here[name], marks[name]))
+        }
+
+    def _read(self, file: LogFile, mark: _Mark) -> None:
+        """What was added to a file; all of a new one."""
+        known = self._known.get(file.name)
+        if known is None:
+            found, reader = begun(file, self._dumps.take)
+            if reader is not None and not file.plain:
+                reader.read(Reached(), whole=False)
+                reader.close()
+                reader = None
+            known = self._known[file.name] = _Known(mark, found, reader)
+        elif known.mark == mark:
+            return
+        known.mark = mark
+        if known.reader is not None:
+            known.reader.read(known.reached, whole=True)
+            known.tail = _before(file, known.reached.offset)
+
+
+def _finished(known: _Known, dumps: Dumps) -> Scanned:
+    """What a file gave, with what has no end yet."""
+    if known.reader is None:
+        return known.found
+    found = known.found.copied()
+    reader = known.reader.copied(found, dumps.take)
+    reader.read(replace(known.reached), whole=False)
+    reader.close()
+    return found
+
+
+def _before(file: LogFile, offset: int) -> bytes:
+    """The last bytes of a file before ``offset``. Raises LogError."""
+    with file.open() as opened:
+        opened.seek(max(offset - _TAIL, 0))
+        return opened.read(min(offset, _TAIL))

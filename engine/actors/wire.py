@@ -1,0 +1,74 @@
+"""Weights from the trainer's device to those of the replicas, with no process between them.
+
+Each replica has a connection of its own, to the trainer. So a replica takes its weights between two
+of its own iterations, whatever the others do, and where one is lost no other has to meet anew.
+`engine.vllm.wire` is the one that there is; it lives in the trainer's process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from engine.actors.weights import ByStore
+from engine.edges import OnWire
+from engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ByWire:
+    """A `engine.actors.weights.Channel` that keeps a copy of the weights on the trainer's device,
+    until a replica is told to take it. What connects and sends is another's to say."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, dict[str, Tensor]] = {}
+        self._packed = self._sent = 0
+
+    def pack(self, tensors: Mapping[str, Tensor]) -> OnWire:
+        """A copy, which later updates leave alone. What was sent last is kept as well: a new
+        replica has to have it."""
+        self._packed += 1
+        own = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        self._kept = {number: kept for number, kept in self._kept.items() if number >= self._sent}
+        self._kept[self._packed] = own
+        return OnWire(
+            self._packed,
+            tuple(own),
+            tuple(str(tensor.dtype).removeprefix("torch.") for tensor in own.values()),
+            tuple(tuple(tensor.shape) for tensor in own.values()),
+        )
+
+    def meet(self, replica: int, workers: int) -> dict[str, Any]:
+        """Where a replica of so many workers finds the trainer: what `engine.edges.Engine.connect`
+        takes. An older connection of that replica is given up."""
+        raise NotImplementedError
+
+    def join(self, replica: int) -> None:
+        """Returns once the replica's workers are there too."""
+        raise NotImplementedError
+
+    def transmit(self, replica: int, tensors: Mapping[str, Tensor]) -> None:
+        """Returns once the replica's workers have them."""
+        raise NotImplementedError
+
+    def send(self, replica: int, weights: OnWire) -> None:
+        """Sends weights to a replica that takes them at the same time. Raises EngineError where
+        they are gone."""
+        tensors = self._tensors(weights)
+        self._sent = max(self._sent, weights.number)
+        self.transmit(replica, tensors)
+
+    def packed(self, weights: OnWire) -> Any:
+        """The same weights for the object store. Raises EngineError where they are gone."""
+        return ByStore().pack(self._tensors(weights))
+
+    def _tensors(self, weights: OnWire) -> dict[str, Tensor]:
+        found = self._kept.get(weights.number)
+        if found is None:
+            raise EngineError(
+                "the weights that the replicas have went with the trainer that was lost; add "
+                "--resume to go on from the last step that was saved"
+            )
+        return found

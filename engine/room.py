@@ -1,0 +1,74 @@
+"""Whether a model fits the devices that a scenario gives it, by arithmetic on its files alone.
+
+What is counted must be there whatever the batch: of a replica the weights, of the trainer weights,
+gradients and AdamW's two moments, all of the scenario's type. Activations and the KV pool come on
+top, so that a model which passes may still be too large; one that does not pass never fits.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from simulator.errors import ScenarioError
+
+_BYTES = {"float32": 4, "bfloat16": 2}
+_TRAINER_COPIES = 4
+_GB = 1e9
+
+
+def parameters(folder: Path) -> int:
+    """How many numbers a model's safetensors hold, from their headers (huggingface.co/docs/
+    safetensors: eight bytes of length, then JSON). 0 where that cannot be read."""
+    count = 0
+    try:
+        for path in folder.glob("*.safetensors"):
+            with path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(min(length, path.stat().st_size)))
+            tensors = (entry for name, entry in header.items() if name != "__metadata__")
+            count += sum(prod(entry["shape"]) for entry in tensors)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return 0
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """What a scenario gives a model. device_bytes: of each GPU. share: of it, vLLM's. width: GPUs
+    of a replica. ranks: of the trainer. shared: whether the trainer has what vLLM leaves of the
+    same GPU, rather than one of its own."""
+
+    device_bytes: int
+    share: float
+    width: int = 1
+    ranks: int = 1
+    shared: bool = False
+
+
+def require_room(count: int, dtype: str, devices: Devices) -> None:
+    """Raises ScenarioError where a model of so many parameters cannot fit."""
+    weights = count * _BYTES[dtype]
+    held, room = weights / devices.width, devices.share * devices.device_bytes
+    if held > room:
+        raise ScenarioError(
+            "cluster.tensor_parallel",
+            f"is {devices.width}: a replica's GPU would hold {_said(held)} of weights, but vLLM "
+            f"has {_said(room)} of it (engine.gpu_memory_utilization {devices.share:g}); raise "
+            "either",
+        )
+    held = _TRAINER_COPIES * weights / devices.ranks
+    room = devices.device_bytes * (1 - devices.share if devices.shared else 1)
+    if held > room:
+        raise ScenarioError(
+            "cluster.trainer_gpus",
+            f"is {devices.ranks}: weights, gradients and optimiser in {dtype} take {_said(held)} "
+            f"of a GPU, of which the trainer has {_said(room)}; a smaller model, bfloat16 or "
+            "larger GPUs would fit",
+        )
+
+
+def _said(size: float) -> str:
+    return f"{size / _GB:.1f} GB"

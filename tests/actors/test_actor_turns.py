@@ -1,0 +1,134 @@
+"""Rollouts of several turns on actors: replicas sample, a trainer trains and environments work, all
+at the same time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from actor_fakes import StartEngine, StartTrainer, Trouble
+from actor_threads import ThreadTransport
+
+from engine.actors.fleet import Recipe
+from engine.actors.world import ActorWorld, Recipes
+from simulator.loop import Loop
+from simulator.loop.plain import to_plain
+from simulator.loop.recorded import RecordedWorld, read_entry
+from simulator.plan import Batch, StepPlan
+from simulator.policies import parse_policy
+from simulator.rollout import ENDINGS
+from simulator.spans import Run
+from simulator.world import ClusterShape
+from tests.actors import actor_fakes as fakes
+from tests.turns.oracle import MAX_TURNS, TurnTask, rules
+
+STEPS = 4
+PLAN = StepPlan(Batch(3, 4))
+
+
+@pytest.fixture(autouse=True)
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn ends after a few tokens, wherever it begins."""
+    import actor_fakes
+
+    token_at = actor_fakes.token_at
+
+    def ends(seed: int, place: int) -> int:
+        token = token_at(seed, place)
+        return fakes.END if token % 5 == 0 else token % 90 + 2
+
+    monkeypatch.setattr(actor_fakes, "token_at", ends)
+
+
+def make(trouble: Trouble | None = None, routing: str = "least_loaded", **spec: Any) -> ActorWorld:
+    recipes = Recipes(
+        [Recipe(StartEngine(8, 5e-4, trouble))] * 2, Recipe(StartTrainer(1e-5, None, False))
+    )
+    shape = ClusterShape(2, 1, 1, colocated=False)
+    turns = rules(slow=20, **spec)
+    transport = ThreadTransport()
+    return ActorWorld(transport, recipes, shape, TurnTask(), 3, routing, 60.0, lambda limits: turns)
+
+
+def drive(world: ActorWorld, policy: str) -> tuple[Run, RecordedWorld]:
+    record = RecordedWorld([], world, world.shape, world.name)
+    try:
+        return Loop(record, parse_policy(policy, seed=5), PLAN).run(STEPS), record
+    finally:
+        world.close()
+
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("sync", {"slots": 4}),
+    ("april(over_sampling=2)", {"put_away": "close"}),
+    ("one_step_off", {"routing": "session_affinity"}),
+    ("fully_async(max_staleness=2)", {"slots": 6}),
+    ("fully_async(max_staleness=1)", {"held": "rollout", "slots": 12, "put_away": "close"}),
+    ("pipeline_rl", {"timeout": 0.8}),
+    ("april(over_sampling=2)+longest_first(predictor=probe)", {}),
+]
+
+
+@pytest.mark.parametrize(("policy", "options"), CASES)
+def test_turns_and_training_at_the_same_time(policy: str, options: dict[str, Any]) -> None:
+    result, record = drive(make(**options), policy)
+    assert result.ledger.balance == 0
+    stays = result.stays
+    ended = Counter(ENDINGS[number] for number in stays["ending"].tolist())
+    assert ended["turn"] > ended["stop"] > 0
+    assert 1 < max(stays["turn"]) < MAX_TURNS
+    names = ("group", "index", "attempt", "finished")
+    finished = Counter(
+        key for *key, done in zip(*(stays[n].tolist() for n in names), strict=True) if done
+        for key in [tuple(key)]
+    )  # fmt: skip
+    assert set(finished.values()) == {1}
+    assert (result.calls["end_s"] >= result.calls["start_s"]).all()
+    assert (result.calls["start_s"] >= result.calls["asked_s"]).all()
+    same_again(result, record, policy)
+
+
+def same_again(result: Run, record: RecordedWorld, policy: str) -> None:
+    """The record, through JSON's types, leads to the same decisions and figures."""
+    entries = [read_entry(entry.to_plain(), "entry") for entry in record.entries]
+    told = RecordedWorld(entries, None, record.shape, record.name)
+    again = Loop(told, parse_policy(policy, seed=5), PLAN).run(STEPS)
+    assert to_plain(again.decisions) == to_plain(result.decisions)
+    assert repr([*again.stays.rows()]) == repr([*result.stays.rows()])
+    assert repr([*again.calls.rows()]) == repr([*result.calls.rows()])
+
+
+def test_turns_of_a_replica_that_is_lost_begin_again(tmp_path: Path) -> None:
+    world = make(Trouble(tmp_path / "struck", 60), slots=8)
+    result, _ = drive(world, "fully_async(max_staleness=2)")
+    assert len(world.log.faults) == 1
+    assert result.ledger.balance == 0
+
+
+@pytest.mark.parametrize("policy", ["april(over_sampling=2)", "fully_async(max_staleness=2)"])
+def test_a_run_goes_on_from_whatever_was_under_way(policy: str) -> None:
+    """Saved in the middle of a step, with rollouts in their environments."""
+    first = make(slots=8)
+    record = RecordedWorld([], first, first.shape, first.name)
+    loop = Loop(record, parse_policy(policy, seed=5), PLAN)
+    loop.begin(STEPS)
+    asking = 0
+    while len(loop.result.steps) < 2 or asking < 2:
+        loop.advance()
+        flying = [key for key in loop.rollouts.flying if key in first._responses.tokens]
+        asking = sum(first._responses.tokens[key].asking for key in flying)
+    state, entries = first.state(), list(record.entries)
+    first.close()
+    second = make(slots=8)
+    second.load_state(replace(state), second.log)
+    record = RecordedWorld(entries, second, second.shape, second.name, second.go_on)
+    try:
+        result = Loop(record, parse_policy(policy, seed=5), PLAN).run(STEPS)
+    finally:
+        second.close()
+    assert len(result.steps) == STEPS
+    assert result.ledger.balance == 0
+    same_again(result, record, policy)

@@ -1,0 +1,162 @@
+"""Weights that go from the trainer's device to each replica's, and what becomes of that when one of
+them is lost. The wire is one between threads; vLLM's own is asked for what its workers take."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed (engine/engine-cpu.lock)")
+
+import torch
+from actor_fakes import FakeTask, StartTrainer
+from actor_threads import ThreadTransport
+from actor_wires import StartWired, ThreadWire
+from running_actors import CAP, PLAN, STEPS, Home, drive
+
+from engine.actors.fleet import Recipe
+from engine.actors.weights import unpack
+from engine.actors.wire import ByWire
+from engine.actors.world import ActorWorld, Recipes
+from engine.edges import OnWire
+from engine.errors import EngineError
+from engine.log import EngineLog
+from simulator.loop.recorded import UnderWay
+from simulator.world import ClusterShape
+
+
+def make(replicas: int = 2) -> Home:
+    transport = ThreadTransport()
+    recipes = Recipes(
+        [Recipe(StartWired())] * replicas, [Recipe(StartTrainer(1e-5, None, True))], ThreadWire()
+    )
+    shape = ClusterShape(replicas, 1, 1, colocated=False)
+    return Home(ActorWorld(transport, recipes, shape, FakeTask(CAP), 3), transport)
+
+
+@pytest.mark.parametrize(
+    "policy", ["sync", "one_step_off", "fully_async(max_staleness=2)", "pipeline_rl"]
+)
+def test_every_replica_has_the_trainers_weights(policy: str) -> None:
+    home = make()
+    result, _ = drive(home, policy)
+    assert result.ledger.balance == 0
+    assert len(result.steps) == STEPS
+    assert not home.world.log.faults
+    if policy == "sync":  # elsewhere replicas are seldom idle when they come
+        assert len(home.world.log.sync_differences) == 2 * STEPS
+    assert set(home.world.log.sync_differences) <= {0.0}
+
+
+def test_a_run_ends_right_whoever_is_killed() -> None:
+    """But where the trainer goes with the only copy of what the replicas have, and a replica asks
+    for it before the next update: then it says how to go on."""
+    ends = []
+    for seed in range(10):
+        home, rng = make(), Random(seed)
+        kills = iter(rng.sample(["replica 0", "replica 1", "trainer"], 2))
+        left = rng.randrange(40, 160)
+
+        def kill_sometimes(home: Home = home, kills: Any = kills, rng: Any = rng) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0 and (name := next(kills, None)):
+                left = rng.randrange(40, 160)
+                for actor in home.transport.alive(name):
+                    actor.kill()
+
+        receive = home.world._receive
+
+        def watched(timeout_s: float, home: Home = home, receive: Any = receive) -> None:
+            kill_sometimes()
+            receive(timeout_s)
+
+        home.world._receive = watched  # type: ignore[method-assign]
+        try:
+            result, _ = drive(home, "one_step_off" if seed % 2 else "sync")
+        except EngineError as error:
+            ends.append(str(error))
+            continue
+        assert home.world.log.faults
+        assert result.ledger.balance == 0
+        assert len(result.steps) == STEPS
+        assert set(home.world.log.sync_differences) <= {0.0}
+        ends.append("right")
+    assert all(end == "right" or "add --resume" in end for end in ends)
+    assert ends.count("right") > len(ends) / 2
+
+
+def test_a_run_goes_on_from_what_is_saved() -> None:
+    """The weights of a checkpoint come by the store, the next ones by wire again."""
+    first = make(1)
+    drive_a_little(first)
+    state = first.world.state()
+    assert (state.version, state.updates) == (1, 2)
+    assert state.weights is not None  # the replica's are not the trainer's
+    first.world.close()
+    home = make(1)
+    home.world.load_state(state, EngineLog())
+    home.world.go_on(UnderWay((), None, sync=True))
+    while not home.world.quiet:
+        home.world.wait()
+    assert home.world.log.sync_differences == []  # nothing to compare with in a checkpoint
+    assert home.world.state().weights is None
+    home.world.close()
+
+
+def drive_a_little(home: Home) -> None:
+    """Two updates, of which the replica has the first."""
+    from simulator.rollout import Rollout
+    from simulator.world import Ended, TrainBatch, TrainGroup
+
+    world = home.world
+    rollouts = [Rollout(0, index) for index in range(PLAN.batch.group_size)]
+    world.submit(rollouts)
+    while any(not rollout.finished for rollout in rollouts):
+        for event in world.wait():
+            assert isinstance(event, Ended)
+            next(r for r in rollouts if r.key == event.stay.key).add(event.stay)
+    rewards = tuple(rollout.reward or 0.0 for rollout in rollouts)
+    for step in range(2):
+        world.train(TrainBatch(step, (TrainGroup(0, tuple(rollouts), rewards),)), "dense")
+        while not world.quiet:
+            world.wait()
+        if step == 0:
+            world.sync_weights()
+            while not world.quiet:
+                world.wait()
+
+
+def test_a_copy_is_kept_until_it_is_sent_and_another_came() -> None:
+    wire, weights = ByWire(), {"a": torch.ones(2, 3, dtype=torch.bfloat16)}
+    first = wire.pack(weights)
+    assert first == OnWire(1, ("a",), ("bfloat16",), ((2, 3),))
+    weights["a"] += 1
+    second = wire.pack(weights)
+    assert unpack(wire.packed(first))["a"].float().sum() == 6
+    assert unpack(wire.packed(second))["a"].float().sum() == 12
+    wire._sent = second.number
+    wire.pack(weights)
+    with pytest.raises(EngineError, match="add --resume"):
+        wire.packed(first)
+    wire.packed(second)
+
+
+def test_what_vllm_is_told_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its own classes: both sides agree on place, size and packing."""
+    pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
+    from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
+
+    from engine.vllm.wire import ByVllm
+
+    mine, theirs = ByVllm().infos("10.0.0.7", 4711, 5)
+    parsed: Any = NCCLWeightTransferEngine.init_info_cls(**theirs)
+    assert (mine.backend, mine.rank, mine.is_sender) == ("nccl", 0, True)
+    for name in ("master_address", "master_port", "world_size", "packed",
+                 "packed_buffer_size_bytes", "packed_num_buffers"):  # fmt: skip
+        assert getattr(mine, name) == getattr(parsed, name)
+    assert (parsed.master_address, parsed.world_size, parsed.rank_offset) == ("10.0.0.7", 5, 1)
+    place = ByVllm().meet(0, workers=4)
+    assert place["world_size"] == 5

@@ -1,0 +1,148 @@
+"""What is asked of the ranks of a trainer, and of one process beside them: see `rank_processes`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tiny_models import build, make_groups
+from torch import Tensor
+
+from engine.edges import SampledGroup, TrainerState
+from engine.errors import RankLostError
+from engine.trainer import NonFiniteLoss, Trainer, TrainerConfig
+from engine.trainer.sharded import Sharded
+from engine.trainer.shards import held, whole
+from simulator.errors import RunError
+
+Shapes = Sequence[tuple[int, Sequence[int]]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """parts: the shapes of each part of each step. start: a state to go on from."""
+
+    steps: Sequence[Sequence[Shapes]]
+    kind: str = "qwen3"
+    config: TrainerConfig = field(default_factory=TrainerConfig)
+    shared: bool = False
+    float64: bool = True
+    overrides: dict[str, Any] = field(default_factory=dict)
+    start: TrainerState | None = None
+
+
+@dataclass
+class Found:
+    """What a trainer came to: the gradient of its last update (after clipping), and so on."""
+
+    gradients: dict[str, Tensor]
+    weights: dict[str, Tensor]
+    state: TrainerState
+    metrics: Any
+    held: dict[str, tuple[int, int]]  # elements in this process, of weights and of moments
+
+
+def make(case: Case, ranks: bool) -> tuple[Any, Trainer]:
+    dtype = torch.float64 if case.float64 else torch.float32
+    model = build(case.kind, dtype, **case.overrides)
+    trainer = Trainer(model, case.config, Sharded(model, "cpu") if ranks else None)
+    if case.start is not None:
+        trainer.load_state(case.start)
+    return model, trainer
+
+
+def groups_of(shapes: Shapes, seed: int) -> list[SampledGroup]:
+    return make_groups(shapes, seed=seed)
+
+
+def train(case: Case, ranks: bool = True) -> Found:
+    """The steps of a case, over the ranks or in one process."""
+    model, trainer = make(case, ranks)
+    named = [*model.named_parameters()]
+    gradients: dict[str, Tensor] = {}
+
+    def keep(*_: Any) -> None:
+        gradients.update({name: whole(p.grad).clone() for name, p in named})
+
+    trainer._optimizer.register_step_pre_hook(keep)
+    metrics = None
+    for number, parts in enumerate(case.steps):
+        for place, shapes in enumerate(parts):
+            metrics = trainer.step(
+                groups_of(shapes, 10 * number + place),
+                shared_prefix=case.shared,
+                version=0,
+                final=place == len(parts) - 1,
+            )
+    moments = trainer._optimizer.state
+    sizes = {
+        name: (held(p).numel(), held(moments[p]["exp_avg"]).numel() if p in moments else 0)
+        for name, p in named
+    }
+    weights = {name: tensor.clone() for name, tensor in trainer.weights().items()}
+    state = trainer.state()
+    kept = TrainerState({n: t.clone() for n, t in state.tensors.items()}, state.plain)
+    return Found(gradients, weights, kept, metrics, sizes)
+
+
+def looks(case: Case, sequences: Sequence[Sequence[int]], ranks: bool = True) -> Any:
+    """What it says without an update: log-probabilities either way, and its pulse."""
+    _, trainer = make(case, ranks)
+    groups = groups_of(case.steps[0][0], 0)
+    beat = trainer.pulse()
+    assert beat.long_s > 0
+    return (
+        trainer.log_probs(sequences),
+        trainer.response_log_probs(groups, shared_prefix=case.shared),
+    )
+
+
+def stumble(case: Case, bad: int) -> tuple[str, str, bool]:
+    """An update in which rollout ``bad`` has no probability: what was raised, and whether the next
+    one is as if nothing had happened."""
+    _, trainer = make(case, True)
+    _, twin = make(case, True)
+    good = groups_of(case.steps[0][0], 0)
+    rollouts = [rollout for group in good for rollout in group.rollouts]
+    nan = float("nan")
+    saved = rollouts[bad].log_probs
+    object.__setattr__(rollouts[bad], "log_probs", [nan] * len(saved))
+    kind = said = ""
+    try:
+        trainer.step(good, shared_prefix=case.shared, version=0)
+    except RunError as error:
+        kind, said = type(error).__name__, str(error)
+    object.__setattr__(rollouts[bad], "log_probs", saved)
+    for one in (trainer, twin):
+        one.step(good, shared_prefix=case.shared, version=0)
+    a, b = trainer.weights(), twin.weights()
+    return kind, said, all(torch.equal(a[name], b[name]) for name in a)
+
+
+def overflow(case: Case) -> str:
+    """A gradient that is not finite, in one rank alone."""
+    model, trainer = make(case, True)
+    trainer._ranks.gather()
+    if trainer._ranks.number == trainer._ranks.count - 1:
+        model.lm_head.weight.register_hook(lambda grad: grad * float("inf"))
+    trainer._ranks.scatter()
+    try:
+        trainer.step(groups_of(case.steps[0][0], 0), shared_prefix=case.shared, version=0)
+    except NonFiniteLoss as error:
+        return str(error)
+    return ""
+
+
+def lose(case: Case) -> str:
+    """The last rank dies in an update: what becomes of the others."""
+    _, trainer = make(case, True)
+    if trainer._ranks.number == trainer._ranks.count - 1:
+        os._exit(1)
+    try:
+        trainer.step(groups_of(case.steps[0][0], 0), shared_prefix=case.shared, version=0)
+    except RankLostError as error:
+        return str(error)
+    return ""

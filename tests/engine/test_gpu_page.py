@@ -1,0 +1,111 @@
+"""docs/gpus.md: its scenario is sound, its script is one, and what it says of refusals is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
+
+import torch
+
+from engine.actors.weights import ByFiles
+from engine.config import RunSpec, build_run
+from engine.start import EngineStart, channel
+from engine.vllm.wire import ByVllm
+from simulator.errors import ScenarioError
+from simulator.scenario.file import override, parse_scenario
+
+TEXT = (Path(__file__).parents[2] / "docs" / "gpus.md").read_text("utf-8")
+
+
+def spec(*settings: str) -> RunSpec:
+    (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    task = ["engine.task={prompts: p.jsonl, reward: 'a:b'}", "workload.batch_groups=4",
+            "workload.group_size=4", "workload.max_new_tokens=64"]  # fmt: skip
+    raw = override(parse_scenario(text + "workload: {}\n"), [*task, *settings])
+    return build_run(raw, elsewhere=True)
+
+
+@pytest.fixture(autouse=True)
+def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.config.vllm_version", lambda: ("0.32.0", False))
+
+
+def test_the_scenario_takes_the_gpus_that_the_page_says() -> None:
+    said = spec()
+    assert said.shape.gpus == 7
+    assert "takes seven GPUs" in TEXT
+    assert (said.engine.dtype, said.memory_share) == ("bfloat16", 0.9)
+
+
+def test_devices_and_shares_reach_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(
+        "engine.vllm.replica.VllmReplica", lambda path, **given: asked.update(given)
+    )
+    said = spec("engine.weights_by=nccl", "engine.gpu_memory_utilization=0.8")
+    EngineStart(
+        Path("m"), said.engine, said.sampling, 0, said.memory_share, said.shape.gpus_per_replica
+    )()
+    assert {key: asked[key] for key in ("device", "dtype", "memory_fraction", "tensor_parallel",
+                                        "transfer", "kv_tokens")} == {
+        "device": "cuda", "dtype": "bfloat16", "memory_fraction": 0.8, "tensor_parallel": 2,
+        "transfer": "nccl", "kv_tokens": None,
+    }  # fmt: skip
+
+
+def test_how_weights_leave_the_trainer(tmp_path: Path) -> None:
+    assert channel(spec()) is None  # the store
+    assert isinstance(channel(spec("engine.weights_by=nccl")), ByVllm)
+    folder = spec(f"engine.weights_folder={tmp_path}")
+    assert channel(folder) == ByFiles(tmp_path.resolve())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["cluster.trainer_gpus=2"], "several ranks"),
+        (["engine.weights_folder=."], "files"),
+        (
+            ["cluster.placement=colocated", "cluster.replicas=1", "cluster.tensor_parallel=1"],
+            "no wire",
+        ),
+    ],
+)
+def test_nccl_where_it_cannot_be(settings: list[str], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message) as caught:
+        spec("engine.weights_by=nccl", *settings)
+    assert caught.value.field == "engine.weights_by"
+
+
+def test_an_engine_that_no_trainer_wakes() -> None:
+    with pytest.raises(ScenarioError, match="no trainer shares") as caught:
+        spec("engine.sleep=true")
+    assert caught.value.field == "engine.sleep"
+
+
+def test_a_model_too_large_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from engine.start import require_fit
+
+    device = type("Device", (), {"total_memory": 80_000_000_000})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device_: device)
+    monkeypatch.setattr("engine.start.parameters", lambda path: 100_000_000_000)
+    with pytest.raises(ScenarioError, match=r"100\.0 GB of weights"):
+        require_fit(spec(), tmp_path)
+
+
+def test_the_script_is_one(tmp_path: Path) -> None:
+    scripts = [code for code in re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL) if "SBATCH" in code]
+    (script,) = scripts
+    path = tmp_path / "job.sh"
+    path.write_text(script)
+    done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert script.count("#SBATCH") == 6

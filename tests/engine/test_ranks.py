@@ -1,0 +1,204 @@
+"""A trainer over several ranks is the one of a single process: gradients, weights, state, failures.
+
+The ranks are processes over gloo, started once for this file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from rank_cases import Case, Found, looks, lose, overflow, stumble, train  # noqa: E402
+from rank_processes import RankProcesses  # noqa: E402
+
+from engine.edges import TrainerState  # noqa: E402
+from engine.options import DAPO, GRPO, GSPO, TrainerConfig  # noqa: E402
+from engine.trainer.batch import Example  # noqa: E402
+from engine.trainer.shares import shares  # noqa: E402
+
+torch.set_num_threads(1)
+
+LOSSES = {"grpo": GRPO, "dapo": DAPO, "gspo": dataclasses.replace(GSPO, clip_low=0.2, clip_high=9)}
+SHAPES = [(6, [5, 1, 8, 3]), (11, [2, 7, 4]), (3, [6, 6]), (1, [4, 2])]
+STEP = [SHAPES]
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[RankProcesses]:
+    processes = RankProcesses(3)
+    yield processes
+    processes.close()
+
+
+def largest(a: dict[str, Any], b: dict[str, Any]) -> float:
+    assert a.keys() == b.keys()
+    return max(float((a[name].double() - b[name].double()).abs().max()) for name in a)
+
+
+def require_equal(found: Found, truth: Found, within: float = 1e-9) -> None:
+    assert largest(found.gradients, truth.gradients) < within
+    assert largest(found.weights, truth.weights) < within
+    for name in ("loss", "aux_loss", "grad_norm", "clip_fraction", "mean_ratio"):
+        ours, theirs = getattr(found.metrics, name), getattr(truth.metrics, name)
+        assert ours == pytest.approx(theirs, rel=max(within, 1e-9), abs=max(within, 1e-12)), name
+    for name in ("rollouts", "trained_tokens", "masked_tokens", "updates", "computed_tokens"):
+        assert getattr(found.metrics, name) == getattr(truth.metrics, name), name
+
+
+_SHAPES = st.lists(
+    st.tuples(st.integers(1, 9), st.lists(st.integers(1, 9), min_size=1, max_size=4)),
+    min_size=1,
+    max_size=5,
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Ragged groups, whole or in parts, in every way to train on them."""
+    parts = draw(st.lists(_SHAPES, min_size=1, max_size=2))
+    whole = len(parts) == 1
+    kind = draw(st.sampled_from(["qwen3", "llama", "qwen3_moe"] if whole else ["qwen3"]))
+    config = TrainerConfig(
+        loss=LOSSES[draw(st.sampled_from([*LOSSES]))],
+        learning_rate=1e-3,
+        max_grad_norm=draw(st.sampled_from([None, 0.05])),
+        microbatch_tokens=draw(st.sampled_from([1, 17, 10_000])),
+        minibatches=draw(st.integers(1, 3)) if whole else 1,
+        epochs=draw(st.integers(1, 2)) if whole else 1,
+        old_log_probs=draw(st.sampled_from(["sampled", "trainer"])),
+        router_aux_coefficient=0.1 if kind == "qwen3_moe" else None,
+        checkpoint=draw(st.sampled_from(["none", "prefix", "all"])),
+    )
+    tied = {"tie_word_embeddings": draw(st.booleans())}
+    return Case([parts], kind, config, draw(st.booleans()), overrides=tied)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[*HealthCheck],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+@given(cases(), st.integers(2, 3))
+def test_an_update_is_that_of_one_process(ranks: RankProcesses, case: Case, count: int) -> None:
+    found, *others = ranks.run(count, train, case)
+    truth = train(case, False)
+    require_equal(found, truth)
+    for other in others:
+        assert not other.weights
+        assert not other.state.tensors
+        assert not found.gradients or largest(other.gradients, found.gradients) == 0
+        assert other.metrics.loss == found.metrics.loss
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_in_float32_it_differs_by_rounding_alone(ranks: RankProcesses, shared: bool) -> None:
+    case = Case([STEP], config=TrainerConfig(learning_rate=1e-3), shared=shared, float64=False)
+    found, truth = ranks.run(3, train, case)[0], train(case, False)
+    scale = max(float(g.abs().max()) for g in truth.gradients.values())
+    assert scale > 0.01
+    assert largest(found.gradients, truth.gradients) < 1e-6 * max(scale, 1.0)
+
+
+def test_more_ranks_than_groups(ranks: RankProcesses) -> None:
+    case = Case([[[(5, [3, 4])]]], shared=True, config=TrainerConfig(learning_rate=1e-3))
+    require_equal(ranks.run(3, train, case)[0], train(case, False))
+
+
+def test_each_rank_holds_a_part_of_weights_and_moments(ranks: RankProcesses) -> None:
+    found = ranks.run(3, train, Case([STEP]))
+    alone = train(Case([STEP]), False)
+    for name, tensor in alone.weights.items():
+        rows, width = tensor.shape[0], tensor[0].numel()
+        part = -(-rows // 3)
+        expected = [max(0, min(part, rows - rank * part)) * width for rank in range(3)]
+        assert [rank.held[name] for rank in found] == [(size, size) for size in expected], name
+
+
+def test_a_state_is_gone_on_from_by_any_number_of_ranks(ranks: RankProcesses) -> None:
+    config = TrainerConfig(learning_rate=1e-2, minibatches=2, epochs=2, seed=3)
+    steps = [[[(4 + n, [3, 5 + n, 2]), (2, [6, 1]), (7, [n + 1])]] for n in range(4)]
+    truth = train(Case(steps, config=config), False)
+    state: TrainerState | None = None
+    for number, count in enumerate([1, 2, 1, 3]):
+        # A case draws its batches by the number of the step: those before are given as none.
+        case = Case([[]] * number + [steps[number]], config=config, start=state)
+        found = train(case, False) if count == 1 else ranks.run(count, train, case)[0]
+        state = found.state
+    assert largest(found.weights, truth.weights) < 1e-9
+    assert largest(dict(state.tensors), dict(truth.state.tensors)) < 1e-9
+    assert state.plain == truth.state.plain
+
+
+def test_what_is_asked_without_an_update(ranks: RankProcesses) -> None:
+    sequences = [[1, 5, 7, 30, 2], [4, 4, 9]]
+    for shared in (False, True):
+        case = Case([STEP], shared=shared)
+        (plain, responses), *others = ranks.run(2, looks, case, sequences)
+        expected, theirs = looks(case, sequences, False)
+        flat = [x for row in plain for x in row]
+        assert flat == pytest.approx([x for row in expected for x in row], abs=1e-5)
+        for ours, truth in zip(responses, theirs, strict=True):
+            assert [*map(pytest.approx, truth)] == ours
+        assert others == [([], responses)]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("bad", [0, 8])
+def test_what_fails_in_one_rank_fails_in_all(ranks: RankProcesses, shared: bool, bad: int) -> None:
+    config = TrainerConfig(learning_rate=1e-2, minibatches=2, epochs=2)
+    found = ranks.run(3, stumble, Case([STEP], shared=shared, config=config), bad)
+    kinds, said, untouched = zip(*found, strict=True)
+    assert set(kinds) == {"NonFiniteLoss"}
+    assert len(set(said)) == 1
+    assert "is nan" in said[0]
+    assert all(untouched)
+
+
+def test_a_gradient_that_is_not_finite_in_one_rank_stops_all(ranks: RankProcesses) -> None:
+    said = ranks.run(2, overflow, Case([STEP]))
+    assert len(set(said)) == 1
+    assert "the norm of the gradient is" in said[0]
+
+
+def test_a_rank_that_dies_is_said_by_the_others() -> None:
+    processes = RankProcesses(2)
+    try:
+        with pytest.raises(EOFError):
+            processes.run(2, lose, Case([STEP]))
+        # The pipe of the lost one is at its end; the other one has answered.
+        said, trouble = processes.answer(0)
+    finally:
+        processes.close()
+    assert not trouble
+    assert "rank 0 cannot go on with the others" in said
+
+
+def example(group: int, prompt: int, response: int) -> Example:
+    return Example(group, [1] * prompt, [2] * response, [0.0] * response, [True] * response, 1.0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_SHAPES, st.integers(1, 6), st.booleans())
+def test_shares_are_a_balanced_partition(shapes: Any, count: int, shared: bool) -> None:
+    examples = [example(g, p, r) for g, (p, rs) in enumerate(shapes) for r in rs]
+    found = shares(examples, count, shared_prefix=shared)
+    assert len(found) == count
+    assert sorted(map(id, (e for share in found for e in share))) == sorted(map(id, examples))
+    for share in found:
+        assert [*share] == [e for e in examples if e in share]
+    if shared:
+        for group in range(len(shapes)):
+            assert sum(any(e.group == group for e in share) for share in found) == 1
+    else:
+        loads = [sum(e.input_tokens for e in share) for share in found]
+        most = max(e.input_tokens for e in examples)
+        assert max(loads) - min(loads) <= most

@@ -1,0 +1,110 @@
+"""A replica over two devices, here two processes on CPU cores: it samples what one device does,
+takes new weights in every worker, and its workers end with it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
+
+from conftest import build_tiny
+
+from engine.vllm.start import engine_options
+
+if TYPE_CHECKING:
+    from engine.vllm.replica import VllmReplica
+
+SEQUENCES = [[5, 9, 33, 60, 2, 7], [44, 3, 8, 90, 11, 12, 13]]
+
+
+@pytest.fixture(scope="module")
+def wide(make_replica: Callable[..., VllmReplica]) -> Iterator[VllmReplica]:
+    replica = make_replica(tensor_parallel=2, max_batched_tokens=32)
+    yield replica
+    replica.shutdown()
+
+
+def responses(replica: VllmReplica, seed: int) -> dict[str, tuple[int, ...]]:
+    """Of prompts longer than what one iteration prefills."""
+    for index in range(6):
+        prompt = [5 + (7 * index + place) % 80 for place in range(20)]
+        replica.submit(f"{seed}/{index}", prompt, max_new_tokens=16, seed=seed + index)
+    found = []
+    while replica.unfinished:
+        found += replica.step()
+    return {response.request_id: response.token_ids for response in found}
+
+
+def children() -> set[int]:
+    """Worker processes of this one."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            stat = (entry / "stat").read_text() if entry.name.isdigit() else ""
+        except OSError:
+            continue
+        if stat and int(stat.rpartition(")")[2].split()[1]) == os.getpid():
+            found.add(int(entry.name))
+    return found
+
+
+def test_it_samples_what_one_device_does(wide: VllmReplica, replica: VllmReplica) -> None:
+    ours, theirs = wide.log_probs(SEQUENCES), replica.log_probs(SEQUENCES)
+    for row, other in zip(ours, theirs, strict=True):
+        assert row == pytest.approx(other, abs=1e-4)
+    assert responses(wide, 3) == responses(replica, 3)
+
+
+def test_new_weights_reach_every_worker(
+    wide: VllmReplica, replica: VllmReplica, tiny_model: Any
+) -> None:
+    before, other = wide.log_probs(SEQUENCES), build_tiny(1)
+    for one in (wide, replica):
+        one.load_weights(other.state_dict())
+    ours, theirs = wide.log_probs(SEQUENCES), replica.log_probs(SEQUENCES)
+    for row, old, expected in zip(ours, before, theirs, strict=True):
+        assert row == pytest.approx(expected, abs=1e-4)
+        assert row != pytest.approx(old, abs=1e-2)
+    wide.load_weights(tiny_model.state_dict())
+
+
+def test_its_workers_end_with_it(make_replica: Callable[..., VllmReplica]) -> None:
+    before = children()
+    replica = make_replica(tensor_parallel=2)
+    workers = children() - before
+    assert len(workers) >= 2
+    replica.shutdown()
+    deadline = time.monotonic() + 60
+    while workers & children() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not workers & children()
+
+
+def test_an_engine_that_sleeps_goes_on_after_it(replica: VllmReplica) -> None:
+    """On a CPU there is no memory to give up, and the calls are the same."""
+    before = responses(replica, 5)
+    replica.sleep()
+    replica.wake()
+    assert responses(replica, 5) == before
+
+
+def test_what_vllm_is_asked_for() -> None:
+    asked: dict[str, Any] = {
+        "on_cpu": False, "max_seqs": 8, "max_batched_tokens": 64, "kv_tokens": None,
+        "block_tokens": 16, "prefix_caching": True, "max_model_len": None, "dtype": "bfloat16",
+        "seed": 0, "enforce_eager": False, "memory_fraction": 0.9,
+    }  # fmt: skip
+    alone = engine_options("m", **asked)
+    assert not {"tensor_parallel_size", "enable_sleep_mode"} & alone.keys()
+    assert (alone["dtype"], alone["gpu_memory_utilization"]) == ("bfloat16", 0.9)
+    wide = engine_options("m", **asked, tensor_parallel=4)
+    # Its workers are processes of the actor's, which has all of its GPUs: one machine's.
+    assert wide["tensor_parallel_size"] == 4
+    assert wide["distributed_executor_backend"] == "mp"
+    assert engine_options("m", **asked, sleeps=True)["enable_sleep_mode"] is True

@@ -1,0 +1,207 @@
+"""``rollcast run`` with rollouts of several turns, on real vLLM."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
+
+import run_rewards
+from running import Home, kill_myself, lend, revive, set_up
+
+from engine.config import build_run
+from engine.tasks.tokenizer import END_ID, encode
+from simulator.errors import ScenarioError
+from simulator.scenario.file import override, read_scenario
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "engine_agent.yaml"
+ENDS = [END_ID, *encode("0123456789>= !")]
+"""Tokens with which the model that nobody trained ends its turns: it soon says one of them."""
+SCENARIO = """\
+cluster: {placement: colocated, replicas: 1}
+engine:
+  model: model
+  max_seqs: 8
+  max_batched_tokens: 512
+  kv_tokens: 8192
+  block_tokens: 32
+  task: {prompts: prompts.jsonl, environment: "run_environments:Parrot"}
+  trainer: {learning_rate: 1.0e-3, minibatches: 2}
+workload:
+  batch_groups: 3
+  group_size: 4
+  max_new_tokens: 16
+  max_context_tokens: 120
+  turns: {preset: search, max_turns: 4}
+environment: {slots: 6, timeout_s: 5}
+policy:
+  - april: {over_sampling: 2.0}
+steps: 3
+seed: 7
+"""
+
+
+@pytest.fixture
+def home(
+    tmp_path: Path, tiny_path: Path, tiny_model: Any, replica: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Home]:
+    set_up(tmp_path, tiny_path)
+    (tmp_path / "scenario.yaml").write_text(SCENARIO)
+    run_rewards.arm(None)
+    home = Home(tmp_path, replica)
+    lend(home, tiny_model, monkeypatch)
+    monkeypatch.setattr(replica, "stop_token_ids", ENDS)
+    yield home
+    revive(replica)
+
+
+def table(home: Home, name: str) -> list[dict[str, str]]:
+    with (home.out / name).open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_of_several_turns_with_an_environment_of_ones_own(home: Home) -> None:
+    assert home.run() == 0
+    rows, calls = table(home, "rollouts.csv"), table(home, "environments.csv")
+    summary = json.loads((home.out / "summary.json").read_text())
+    endings = Counter(row["ending"] for row in rows)
+    assert endings["stop"] > 3
+    assert endings["turn"] > endings["stop"]
+    assert {row["replica"] for row in rows if row["ending"] == "stop"} == {"-1"}
+    assert {row["ended"] for row in calls} >= {"answered", "failed"}
+    took: Counter[tuple[str, ...]] = Counter()
+    for row in calls:  # one that went on while its rollout was put away has two rows
+        key = tuple(row[name] for name in ("group", "index", "attempt", "turn"))
+        took[key] += float(row["end_s"]) - float(row["start_s"])  # type: ignore[assignment]
+        if row["ended"] == "answered":  # as long as it slept, at least
+            assert took[key] > 0.002 * (1 + int(row["index"])) - 1e-4
+    failures = table(home, "failures.csv")
+    assert {(row["index"], row["turn"]) for row in failures} == {("3", "1")}
+    assert {row["reason"] for row in failures} == {"KeyError: 'the cage is empty'"}
+    assert any("the cage is empty" in warning for warning in summary["warnings"])
+    assert summary["turns"]["endings"]["environment"] == endings["environment"] == len(failures)
+    assert summary["sync_log_prob_difference"] < 1e-4
+    check_what_was_trained(home, {(row["group"], row["index"]): row for row in rows})
+
+
+def check_what_was_trained(home: Home, last: dict[tuple[str, str], dict[str, str]]) -> None:
+    """Tokens as they were sampled, and between them what the parrot said, masked."""
+    from engine.tasks.tokenizer import VOCABULARY
+
+    letters = {token: letter for letter, token in VOCABULARY.items()}
+    heard = 0
+    for _, groups in home.trained:
+        for rollout in (r for group in groups for r in group.rollouts):
+            if not rollout.observed:
+                continue
+            assert rollout.response[-1] in ENDS or len(rollout.response) > 16
+            assert not rollout.observed[-1]
+            said, text = "", ""
+            for token, seen, log_prob in zip(
+                rollout.response, rollout.observed, rollout.log_probs, strict=True
+            ):
+                assert log_prob == 0 if seen else log_prob < 0
+                letter = "" if token in (END_ID, 0) else letters[token]
+                if seen:
+                    text += letter
+                    continue
+                if text:
+                    assert text == said[::-1] + ">"
+                    heard, said, text = heard + 1, "", ""
+                said += letter
+    assert heard > 20
+
+
+def test_a_killed_run_of_several_turns_goes_on(home: Home) -> None:
+    """Environments die with their process; what they had been asked is asked again."""
+    with pytest.MonkeyPatch.context() as patch:
+        status, _ = home.in_child(before=lambda: kill_in_rollout(home, patch))
+    assert os.WIFSIGNALED(status)
+    saved = json.loads(home.saved.read_text())
+    assert saved["number"] == 2  # before the first step, and after it
+    assert home.run("--resume") == 0
+    assert [int(row["step"]) for row in table(home, "steps.csv")] == [0, 1, 2]
+    summary = json.loads((home.out / "summary.json").read_text())
+    ended = ("trained", "masked", "dropped", "carried")
+    assert summary["generated_tokens"] == sum(summary[f"{name}_tokens"] for name in ended)
+    rows = table(home, "rollouts.csv")
+    finished = Counter((r["group"], r["index"], r["attempt"]) for r in rows if r["finished"] == "1")
+    assert set(finished.values()) == {1}
+    resumed = [r for r in rows if r["step"] == "1" and r["resumed"] == "1" and r["turn"] != "0"]
+    assert resumed, "some were in their environment, or between two turns, at the save"
+
+
+def kill_in_rollout(home: Home, patch: pytest.MonkeyPatch) -> None:
+    """In the second step, when a few rollouts have come to their end."""
+    step, done = home.replica.step, [0]
+
+    def counted() -> Any:
+        found = step()
+        done[0] += len(found)
+        if home.trained and done[0] > 80:
+            kill_myself()
+        return found
+
+    patch.setattr(home.replica, "step", counted)
+
+
+@pytest.mark.parametrize("slow", ["0.0", "{family: lognormal, median_s: 0.01, sd: 1.0}"])
+def test_the_example_runs(home: Home, slow: str) -> None:
+    text = EXAMPLE.read_text().replace("seed: 0", "seed: 3")
+    (home.folder / "scenario.yaml").write_text(text)
+    settings = ["engine.model=model", "steps=2", "workload.batch_groups=2", "workload.group_size=4",
+                f"environment.turn_s={slow}", "environment.failure=0.1"]  # fmt: skip
+    assert home.run(*(part for setting in settings for part in ("--set", setting))) == 0
+    rows = table(home, "rollouts.csv")
+    assert len(table(home, "environments.csv")) > 10
+    assert sum(row["finished"] == "1" for row in rows) == 16
+
+
+OWN = "engine.task={prompts: p.jsonl, environment: 'run_environments:Parrot'}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "message"),
+    [
+        (["engine.task.name=collatz"], "workload.turns", "those of engine.task have one"),
+        (["engine.task.name=collatz", "workload.turns=null"], "environment", "have one"),
+        (["engine.task.style=worded"], "engine.task.style", "bare prompts alone"),
+        (["engine.task.environment=a:B"], "engine.task.prompts", "missing"),
+        ([OWN.replace("p.jsonl", "null")], "engine.task.prompts", "missing"),
+        ([OWN, "engine.task.environment=Parrot"], "engine.task.environment", "not of the form"),
+        ([OWN, "engine.task.environment=no_such:Parrot"], "engine.task.environment", "imported"),
+        ([OWN.replace(":Parrot", ":Parot")], "engine.task.environment", "has no class Parot"),
+        ([OWN.replace(":Parrot", ":Mute")], "engine.task.environment", "has no method step"),
+        ([OWN.replace(":Parrot", ":time")], "engine.task.environment", "has no class time"),
+        (["reward={seconds: 2}"], "reward", "simulator's"),
+        (["environment.slots=0"], "environment.slots", "1"),
+        (["environment.timeout_s=0"], "environment.timeout_s", "above 0"),
+        (["environment.boot_s=9"], "environment.timeout_s", "boots in 9"),
+        (["environment.turn_s=-1"], "environment.turn_s", "0"),
+        (["workload.turns.max_turns=0"], "workload.turns.max_turns", "1"),
+        (["workload.max_context_tokens=1"], "workload.max_context_tokens", "2"),
+    ],
+)
+def test_a_wrong_scenario_names_its_key(
+    settings: list[str], field: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    with pytest.raises(ScenarioError, match=message) as caught:
+        build_run(override(read_scenario(EXAMPLE), settings))
+    assert caught.value.field == field
+    assert "\n" not in str(caught.value)
+
+
+def test_a_context_beyond_the_models_is_refused(home: Home, capsys: Any) -> None:
+    assert home.run("--set", "workload.max_context_tokens=257") == 2
+    said = capsys.readouterr().err
+    assert "workload.max_context_tokens" in said
+    assert "is 257, but the model's context" in said

@@ -1,0 +1,219 @@
+"""What is said of a choice before it is simulated, and what a simulation says of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulator.errors import ScenarioError
+from simulator.planner.choices import Choice
+from simulator.planner.estimate import Estimate, estimate, estimated
+from simulator.planner.goal import Aim
+from simulator.planner.measure import Failure, Measured, Setup, bound_by, measured, setup_of
+from simulator.planner.whole_run import Bill
+from simulator.scenario.file import parse_scenario
+from simulator.scenario.plan_section import LimitSection
+from simulator.scenario.scenario import Scenario
+from simulator.studies.simulate import from_raw, simulate
+
+SCENARIO = """
+model: qwen3-8b
+gpu: h100-sxm
+cluster: {placement: disaggregated, replicas: 4, tensor_parallel: 1, trainer_gpus: 4}
+workload:
+  batch_groups: 16
+  group_size: 4
+  prompt_tokens: 64
+  max_new_tokens: 2048
+  lengths: {family: lognormal, median_tokens: 300, between_sd: 0.4, within_sd: 0.4}
+  rewards: {family: beta_bernoulli, mean: 0.5, between_sd: 0.3}
+steps: 6
+"""
+SETUP = Setup("h100-sxm", 8, "disaggregated", 4, 1, 4, 2.5)
+
+
+def scenario(*settings: str, policy: str = "sync") -> Scenario:
+    return from_raw(parse_scenario(SCENARIO), *settings).with_policy(policy)
+
+
+def by_hand(overlaps: bool) -> Estimate:
+    return Estimate(SETUP, 10.0, 6.0, 1.0, overlaps, 64.0, 16.0, 64.0)
+
+
+# Estimates
+
+
+def test_a_step_is_its_parts_one_after_the_other_or_the_longer_of_them() -> None:
+    assert by_hand(overlaps=False).step_s() == 17.0
+    assert by_hand(overlaps=False).step_s(2.0) == 27.0
+    assert by_hand(overlaps=True).step_s() == 11.0
+    assert by_hand(overlaps=True).step_s(0.3) == 7.0
+
+
+def test_a_simulation_says_by_how_much_rollouts_were_off() -> None:
+    for overlaps in (False, True):
+        found = by_hand(overlaps)
+        for factor in (0.8, 1.0, 1.7):
+            assert found.factor(found.step_s(factor)) == pytest.approx(factor)
+    assert by_hand(overlaps=True).factor(7.0) is None  # the update hides it
+    assert by_hand(overlaps=False).factor(3.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    "settings", [(), ("cluster.replicas=2",), ("cluster.replicas=8",), ("engine.max_seqs=8",),
+                 ("cluster.placement=colocated",)]
+)  # fmt: skip
+def test_synchronous_estimates_are_near(settings: tuple[str, ...]) -> None:
+    found = estimated(scenario(*settings))
+    truth = simulate(scenario(*settings, "steps=12")).summary
+    assert found.step_s() == pytest.approx(truth["step_s"], rel=0.12)
+    assert found.train_s == pytest.approx(truth["train_s"] / 12, rel=0.12)
+    assert found.taken == found.trained == 64
+    assert found.used == 16
+
+
+def test_an_estimate_knows_the_plan() -> None:
+    plain = estimated(scenario())
+    assert estimated(scenario(policy="april(over_sampling=1.5)")).train_s == plain.train_s
+    few = estimated(scenario(policy="pods(keep=2)"))
+    assert (few.taken, few.trained) == (64, 32)
+    assert few.train_s < 0.8 * plain.train_s
+    ahead = estimated(scenario(policy="one_step_off"))
+    assert ahead.overlaps
+    assert not plain.overlaps
+    rarely = estimated(scenario(policy="fully_async(max_staleness=4, sync_every=2)"))
+    often = estimated(scenario(policy="fully_async(max_staleness=4)"))
+    assert often.between_s == pytest.approx(2 * rarely.between_s)
+    wave = estimated(scenario(policy="sorted_rl"))  # four times the batch, until enough are done
+    first = simulate(scenario("steps=1", policy="sorted_rl")).run.steps[0]
+    assert wave.rollout_s == pytest.approx(first.rollout_s, rel=0.15)
+
+
+def test_what_does_not_fit_is_known_without_a_simulation() -> None:
+    huge = Choice({}, {"workload.max_new_tokens": 4_000_000}, "sync")
+    found = estimate(parse_scenario(SCENARIO), huge)
+    assert isinstance(found, Failure)
+    assert "cannot hold one rollout" in found.problem
+    assert isinstance(estimate(parse_scenario(SCENARIO), Choice({}, {}, "sync")), Estimate)
+
+
+# What is measured
+
+
+def test_what_an_update_takes_in_uses_up_and_trains_on() -> None:
+    found = measured(simulate(scenario(policy="dynamic_sampling+pods(keep=2)")))
+    records = simulate(scenario(policy="dynamic_sampling+pods(keep=2)")).run.steps
+    assert found.taken == 64
+    assert found.trained == 32
+    rejected = sum(record.rejected_groups for record in records)
+    assert rejected
+    assert found.used == pytest.approx(16 + rejected / len(records))
+    assert found.staleness_max == 0
+    assert found.steps == len(found.series_s) == 6
+
+
+def test_how_old_how_settled_how_sure() -> None:
+    result = simulate(scenario("steps=24", policy="fully_async(max_staleness=2)"))
+    found = measured(result, 100)
+    assert found.staleness_max == 2
+    assert found.settled
+    assert found.fill_s == result.summary["fill_s"] > 0
+    assert min(found.factors) < 1 < max(found.factors)
+    short = measured(simulate(scenario("steps=3", policy="fully_async(max_staleness=2)")))
+    assert not short.settled
+    assert short.factors == ()
+    assert Measured.from_plain(found.plain()) == found
+
+
+def test_luck_is_said_of_what_was_simulated() -> None:
+    rare = ("workload.batch_groups=2", "workload.lengths.runaway=0.003", "steps=5")
+    found = measured(simulate(scenario(*rare)), 500)
+    assert any("5 steps are few" in said for said in found.warnings)
+    assert not any("are few" in said for said in measured(simulate(scenario(*rare))).warnings)
+
+
+def test_gpus_of_a_pipeline() -> None:
+    found = setup_of(scenario("cluster.tensor_parallel=2", "cluster.pipeline_parallel=2"))
+    assert (found.gpus, found.tensor_parallel, found.stages) == (20, 2, 2)
+    assert found.gpus_per_replica_said == "TP 2 x PP 2"
+    assert setup_of(scenario()) == replace(SETUP, usd_per_gpu_hour=setup_of(scenario()).usd_per_gpu_hour)  # noqa: E501  # fmt: skip
+
+
+def summary(**more: Any) -> dict[str, Any]:
+    return {
+        "sync_s": 1.0, "switch_s": 0.0, "train_s": 20.0, "rollout_s": 100.0,
+        "underfilled_fraction": 0.2, "bubble_by_cause": {"environment": 0.0}, **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        (summary(), "rollout throughput"),
+        (summary(underfilled_fraction=0.6), "rollout tail"),
+        (summary(train_s=150.0), "trainer"),
+        (summary(sync_s=120.0), "sync"),
+        (summary(bubble_by_cause={"environment": 0.5}), "environment"),
+        # at once: the parts are more than the whole
+        (summary(step_s=100.0, train_s=50.0), "rollout throughput"),
+        (summary(step_s=100.0, train_s=50.0, underfilled_fraction=0.7), "rollout tail"),
+        (summary(step_s=100.0, train_s=95.0), "trainer"),
+        (summary(step_s=100.0, train_s=30.0, sync_s=65.0), "sync"),
+    ],
+)
+def test_what_bounds_a_step(figures: dict[str, Any], said: str) -> None:
+    whole_s = figures.pop("step_s", figures["rollout_s"] + figures["train_s"] + figures["sync_s"])
+    [record] = simulate(scenario("steps=1")).run.steps
+    record.step_s = whole_s
+    assert bound_by(figures, [record]) == said
+
+
+# What is aimed at
+
+
+def bill(hours: float, usd: float | None) -> Bill:
+    return Bill(10.0, hours, 8 * hours, usd)
+
+
+def run_of(staleness: int) -> Measured:
+    return replace(measured(simulate(scenario("steps=1"))), staleness_max=staleness)
+
+
+def test_how_far_beyond_the_limits() -> None:
+    aim = Aim("usd", LimitSection(hours=10, usd=100, gpus=8, staleness=1))
+    assert aim.excess(bill(5, 50)) == 0.5
+    assert aim.excess(bill(20, 50)) == 2.0
+    assert aim.excess(bill(5, 300)) == 3.0
+    assert aim.excess(bill(5, None)) == 0.5
+    assert aim.barred(4, None) == 0.5
+    assert aim.barred(16, None) == 2.0
+    assert aim.barred(4, run_of(1)) == 1.0
+    assert aim.barred(4, run_of(3)) == 2.0
+    free = Aim("usd", LimitSection())
+    assert (free.excess(bill(1e9, 1e9)), free.barred(10**6, run_of(9))) == (0.0, 0.0)
+
+
+def test_which_limits_are_broken() -> None:
+    aim = Aim("usd", LimitSection(hours=10, usd=100, gpus=8, staleness=1))
+
+    def broken(gpus: int, stale: int, made: Bill) -> list[str]:
+        setup = replace(SETUP, gpus=gpus)
+        return [name for name, _ in aim.beyond(setup, run_of(stale), made)]
+
+    assert broken(8, 1, bill(10, 100)) == []  # a limit may be reached
+    assert broken(8, 1, bill(10, None)) == []
+    assert broken(9, 1, bill(10, 100)) == ["gpus"]
+    assert broken(8, 2, bill(10, 100)) == ["staleness"]
+    assert broken(8, 1, bill(10.1, 100)) == ["hours"]
+    assert broken(16, 2, bill(11, 101)) == ["hours", "usd", "gpus", "staleness"]
+
+
+def test_the_objective_needs_a_price() -> None:
+    assert Aim("gpu_hours", LimitSection()).value(bill(2, None)) == 16
+    assert Aim("balanced", LimitSection()).value(bill(2, 40.0)) == 80
+    with pytest.raises(ScenarioError, match="price"):
+        Aim("usd", LimitSection()).value(bill(2, None))
+    assert math.isfinite(Aim("balanced", LimitSection()).value(bill(2, None)))

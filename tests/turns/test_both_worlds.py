@@ -1,0 +1,83 @@
+"""Rollouts of several turns in the real world, with an engine of no size, and in the simulated one:
+the same course to the last stay and call, at the same times.
+
+The real world runs on a clock on which every iteration takes equally long, and its environments say
+how long they take: so it happens exactly when the simulated run does that replays it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.world import EngineWorld
+from simulator.cluster.replica import EngineSpec
+from simulator.cluster.simulated import SimulatedCluster
+from simulator.costs import LinearCost
+from simulator.loop import run
+from simulator.plan import Batch, StepPlan
+from simulator.policies import parse_policy
+from simulator.rollout import ENDINGS
+from simulator.spans import Run
+from simulator.workload.recorded import RecordedWorkload
+from simulator.world import ClusterShape
+from tests.actors.actor_fakes import FakeEngine, FakeTrainer
+from tests.turns.oracle import CAP, CASES, MAX_CONTEXT, MAX_TURNS, MORE_CASES, TurnTask, rules
+from tests.turns.virtual import TICKS, Inline, TimedEngine, TimedTrainer, VirtualClock
+
+STEPS = 4
+ITERATION_S = 1 / TICKS
+TRAIN_S = 16 / TICKS
+COST = LinearCost(iteration_s=ITERATION_S, per_rollout_s=0, per_context_token_s=0,
+                  per_prefill_token_s=0, train_per_token_s=0, train_fixed_s=TRAIN_S)  # fmt: skip
+
+
+def real_run(policy: str, turns: Any, failed: Any) -> Run:
+    clock = VirtualClock()
+    engine: Any = TimedEngine(FakeEngine(8), clock, ITERATION_S)
+    trainer: Any = TimedTrainer(FakeTrainer(), clock, TRAIN_S)
+    world = EngineWorld(engine, trainer, TurnTask(), 3, clock, turns, Inline(clock))
+    return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4), failed=failed), STEPS)
+
+
+def replay(real: Run, policy: str, turns: Any, failed: Any) -> Run:
+    spec = EngineSpec(8, 4096, 65_536, block_tokens=16, prefix_caching=False)
+    recorded = RecordedWorkload(real.stays, CAP, calls=real.calls, environments=turns.spec)
+    shape = ClusterShape(1, 1, 1, colocated=True)
+    world = SimulatedCluster(shape, spec, COST, recorded, environment=turns.spec)
+    return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4), failed=failed), STEPS)
+
+
+@pytest.mark.parametrize(("policy", "spec", "failed"), [*CASES, *MORE_CASES])
+def test_turns_take_the_same_course_in_both_worlds(
+    policy: str, spec: dict[str, Any], failed: str
+) -> None:
+    turns = rules(**spec)
+    real = real_run(policy, turns, failed)
+    simulated = replay(real, policy, turns, failed)
+    require_same(real, simulated)
+    for column in ("start_s", "end_s"):
+        assert np.allclose(real.stays[column], simulated.stays[column], atol=1e-9, rtol=0), column
+        assert np.allclose(real.calls[column], simulated.calls[column], atol=1e-9, rtol=0), column
+    endings = {ENDINGS[number] for number in real.stays["ending"].tolist()}
+    assert "stop" in endings
+    assert endings & {"turn", "budget"}
+    assert max(real.stays["turn"]) == MAX_TURNS - 1
+    parts = ("prompt_tokens", "total_tokens", "observation_tokens")
+    assert sum(real.stays[name] for name in parts).max() <= MAX_CONTEXT
+
+
+def require_same(real: Run, simulated: Run) -> None:
+    """But for the times."""
+    for column in ("step", "group", "index", "attempt", "turn", "kind", "ended"):
+        assert real.calls[column].tolist() == simulated.calls[column].tolist(), column
+    columns = ("step", "group", "index", "attempt", "turn", "observation_tokens", "version",
+               "versions", "new_tokens", "ending", "finished", "replica", "prefill_tokens",
+               "fate", "trained_step")  # fmt: skip
+    for column in columns:
+        assert real.stays[column].tolist() == simulated.stays[column].tolist(), column
+    assert simulated.decisions == real.decisions
+    assert real.ledger == simulated.ledger
+    assert real.ledger.balance == 0

@@ -24,8 +24,8 @@ class Tempo:
     """The pulse that costs are stated at. short_s: what an iteration is compared with, and all that
     is launched rather than computed; long_s: what an update is. of_actors: of processes of their
     own, whose short pulse is disturbed by what else wakes up at a weight sync; the long one stands
-    for both. beside: how many times as long that is beside a replica that works through the sync,
-    as where weights come in while rollouts run: that is no sign of a slower machine."""
+    for both. beside: how many times as long that is beside a replica whose rollouts go on at once
+    with the new weights: that is no sign of a slower machine."""
 
     short_s: Annotated[float, POSITIVE]
     long_s: Annotated[float, POSITIVE]

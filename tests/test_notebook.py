@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
-NOTEBOOKS = {"calibrate_and_confirm.ipynb": "DRAWS = 20", "overlap.ipynb": "DRAWS = 8"}
+NOTEBOOKS = {"calibrate_and_confirm.ipynb": "DRAWS = 20", "overlap.ipynb": "DRAWS = 4"}
 
 
 def cells(name: str) -> list[dict[str, Any]]:

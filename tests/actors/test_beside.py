@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from actor_fakes import FakeTask, StartEngine, StartTrainer
@@ -12,7 +15,10 @@ from running_actors import CAP, make
 from engine.actors.beside import measure
 from engine.actors.fleet import Recipe
 from engine.actors.world import ActorWorld, Recipes
-from simulator.errors import RunError
+from simulator.errors import RunError, ScenarioError
+from simulator.plan import Batch
+from simulator.results.read import check
+from simulator.results.schema import PROBE
 from simulator.world import ClusterShape
 
 ITERATION_S, TOKEN_S = 2e-3, 2e-4
@@ -62,3 +68,29 @@ def test_of_any_other_world_there_is_nothing_to_measure(options: dict[str, int])
             measure(home.world, 2, 2)
     finally:
         home.world.close()
+
+
+def asked(shape: ClusterShape) -> Any:
+    """As much of a scenario as a probe of nothing else looks at."""
+    return SimpleNamespace(
+        shape=shape,
+        plan=SimpleNamespace(batch=Batch(2, 4)),
+        model=None,
+        engine=SimpleNamespace(device="cpu"),
+        raw=SimpleNamespace(data={"engine": {"max_seqs": 8}}),
+    )
+
+
+def test_a_probe_may_time_nothing_else(world: ActorWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from engine import probe
+
+    monkeypatch.setattr(probe, "prepare", lambda local_files: None)
+    monkeypatch.setattr(probe, "start_actors", lambda spec: world)
+    content = probe.probe(asked(ClusterShape(1, 1, 1, False)), beside_only=True)
+    check(json.loads(json.dumps(content)), PROBE.shape, "probe.json", "--probe")
+    assert (content["updates"], content["bursts"]) == ([], [])
+    assert len(content["beside"]) >= 5
+    with pytest.raises(ScenarioError, match="one replica and a trainer apart") as error:
+        probe.probe(asked(ClusterShape(1, 1, 1, True)), beside_only=True)
+    assert error.value.field == "--beside"

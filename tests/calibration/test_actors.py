@@ -149,15 +149,16 @@ def overlapping(run: Path) -> Path:
 
 
 def test_a_pulse_beside_a_replica_is_no_slower_machine(runs: list[Path], tmp_path: Path) -> None:
-    """Of a run whose replica works through the syncs, and so is compared with nothing, the pulses
-    are longer for what works beside them; the short ones say nothing."""
+    """Of a run whose rollouts go on at once with new weights, the pulses are longer for what works
+    beside them; the short ones say nothing."""
     tempo = Tempo(PULSE["short_s"], PULSE["long_s"], of_actors=True, beside=BESIDE["long"])
     run = write_actors(tmp_path / "run", seed=5)
     write_pulses(run, 3.0, BESIDE["long"])
     alone = tempo.of(RunFolder.open(run))
-    arrivals = pd.read_csv(run / "arrivals.csv")
-    arrivals["end_s"] = arrivals["loaded_s"]
-    arrivals.to_csv(run / "arrivals.csv", index=False)
+    overlapping(run)
+    stays = pd.read_csv(run / "rollouts.csv")
+    stays["start_s"], stays["end_s"] = 0.0, 1e6
+    stays.to_csv(run / "rollouts.csv", index=False)
     beside = tempo.of(RunFolder.open(run))
     assert alone is not None
     assert beside is not None
@@ -175,7 +176,7 @@ def test_pulses_of_some_steps_stand_for_their_neighbours(tmp_path: Path) -> None
     assert pulses is not None
     assert pulses.shape == (12, 2)
     assert pulses[11, 1] == pytest.approx((0.3 + 5 * 0.4) / 6)  # around steps 9 to 14
-    (run / "pulses.csv").write_text("steps_done,short_s,long_s\n3,1,1\n3,1,1\n")
+    (run / "pulses.csv").write_text("steps_done,short_s,long_s\n4,1,1\n3,1,1\n")
     with pytest.raises(ScenarioError, match="not in order of the run's steps"):
         _ = RunFolder.open(run).pulses
 

@@ -13,7 +13,7 @@ from simulator.studies.replayed import replay
 
 DATA = CAMPAIGN.parents[1] / "overlap"
 RUNS = DATA / "runs"
-SYNC = [RUNS / f"sync-{seed}" for seed in range(3)]
+SYNC = [RUNS / f"sync-{seed}" for seed in range(2)]
 HELD = [RUNS / f"{name}-10" for name in ("one-off", "async2", "pipeline", "replicas")]
 
 
@@ -56,9 +56,8 @@ def test_each_is_slower_beside_the_other(fitted: Fitted) -> None:
 
 
 def test_a_bound_on_staleness_holds_for_real() -> None:
-    for versions in (1, 2, 4):
-        staleness = RunFolder.open(RUNS / f"async{versions}-10").steps["mean_staleness"]
-        assert staleness.max() <= versions
+    staleness = RunFolder.open(RUNS / "async2-10").steps["mean_staleness"]
+    assert staleness.max() <= 2
     assert RunFolder.open(RUNS / "one-off-10").steps["mean_staleness"].max() == 1.0
 
 

@@ -66,5 +66,5 @@ def test_turns_on_vllm_take_the_same_course_in_the_simulator(
     turns = rules(**spec)
     real = real_run(shared_replica, policy, turns, failed)
     require_same(real, replay(shared_replica, real, policy, turns, failed))
-    assert max(real.stays["turn"]) == MAX_TURNS - 1
+    assert STEPS - 1 <= max(real.stays["turn"]) < MAX_TURNS  # a turn a step, at the least
     assert max(real.stays["prompt_tokens"]) + MAX_CONTEXT < CONTEXT_TOKENS

@@ -200,7 +200,7 @@ class RunFolder:
     @property
     def of_actors(self) -> bool:
         """Whether replicas and trainer had processes of their own, each its device."""
-        return self.section("cluster").get("placement", "colocated") == "disaggregated"
+        return str(self.section("cluster").get("placement", "colocated")) == "disaggregated"
 
     @property
     def overlaps(self) -> bool:

@@ -36,8 +36,8 @@ class ActorCosts(Options):
     open_s: Annotated[
         float,
         _SECONDS,
-        Doc("from an update's order to the next step's first rollouts, where that is opened at once: "
-            "the driver saves the run in between"),
+        Doc("from an update's order to the next step's first rollouts, where that is opened at "
+            "once: the driver saves the run in between"),
     ] = 0.0  # fmt: skip
     load_s: Annotated[
         float,

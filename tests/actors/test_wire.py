@@ -57,13 +57,13 @@ def test_a_run_ends_right_whoever_is_killed() -> None:
     for seed in range(10):
         home, rng = make(), Random(seed)
         kills = iter(rng.sample(["replica 0", "replica 1", "trainer"], 2))
-        left = rng.randrange(40, 160)
+        left = rng.randrange(4, 14)
 
         def kill_sometimes(home: Home = home, kills: Any = kills, rng: Any = rng) -> None:
             nonlocal left
             left -= 1
             if left == 0 and (name := next(kills, None)):
-                left = rng.randrange(40, 160)
+                left = rng.randrange(4, 14)
                 for actor in home.transport.alive(name):
                     actor.kill()
 

@@ -158,6 +158,7 @@ def test_the_example_runs(home: Home, slow: str) -> None:
     text = EXAMPLE.read_text().replace("seed: 0", "seed: 3")
     (home.folder / "scenario.yaml").write_text(text)
     settings = ["engine.model=model", "steps=2", "workload.batch_groups=2", "workload.group_size=4",
+                "workload.max_context_tokens=240", "workload.max_new_tokens=24",
                 f"environment.turn_s={slow}", "environment.failure=0.1"]  # fmt: skip
     assert home.run(*(part for setting in settings for part in ("--set", setting))) == 0
     rows = table(home, "rollouts.csv")

@@ -131,7 +131,9 @@ class MeasuredGroups:
 
     def _of(self, rows: list[int]) -> MeasuredGroups:
         """The groups of these numbers."""
-        columns: dict[str, Any] = {key: tuple(getattr(self, key)[i] for i in rows) for key in _COLUMNS}
+        columns: dict[str, Any] = {
+            key: tuple(getattr(self, key)[i] for i in rows) for key in _COLUMNS
+        }
         turned = None if self.turned is None else tuple(self.turned[i] for i in rows)
         return replace(self, **columns, turned=turned)
 

@@ -13,7 +13,7 @@ from calibration.logs.errors import LogError, NoStepsError
 from calibration.logs.opened import LogFile, find
 from calibration.logs.readers import STACKS
 from calibration.logs.readers.stack import Raw, Rollout, Row, Session, Stack
-from calibration.logs.rollouts import Rollouts
+from calibration.logs.rollouts import MOST_TOKENS, Rollouts
 from calibration.logs.run_log import Gap, RunLog
 from calibration.logs.scan import CONSOLE, Scanned, scan
 from calibration.logs.settings import Setting, Settings
@@ -27,6 +27,8 @@ _LEAST_SETTINGS = 3
 """Of a stack's keys in a written configuration, before it counts as that stack's."""
 _EVERY_STACK = {"engine.kv_tokens": ("vllm: GPU KV cache size",)}
 _SECONDS = tuple(c.name for c in columns.STEPS.columns if c.unit == "s" and c.name != "logged_s")
+_LENGTHS = tuple(f"{which}_{what}_tokens" for which in ("mean", "max", "min")
+                 for what in ("new", "prompt"))  # fmt: skip
 _WANTED = ("step_s", "generation_s", "update_s", "mean_new_tokens", "max_new_tokens",
            "min_new_tokens", "truncated_share", "mean_prompt_tokens", "rollouts",
            "sync_s")  # fmt: skip
@@ -281,6 +283,10 @@ def _rows(
                 raise LogError(f"{step.place}: {column} of step {number} is {row[column]:g}; "
                                "seconds are not negative, and numbers")  # fmt: skip
         row = {name: item for name, item in row.items() if math.isfinite(item)}
+        for column in _LENGTHS:
+            if not 0 <= row.get(column, 0.0) <= MOST_TOKENS:
+                raise LogError(f"{step.place}: {column} of step {number} is {row[column]:g}; no "
+                               "response has so many tokens")  # fmt: skip
         stack.derive(row, step.values, settings, overlapped)
         if not row.keys() & {"step_s", "mean_new_tokens", *columns.PHASES, "orchestrator_step_s"}:
             continue  # a validation by itself, say

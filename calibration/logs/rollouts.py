@@ -22,6 +22,9 @@ _NUMBERS = tuple(name for name in columns.ROLLOUTS.names if name not in _KEYS)
 _ASKED = tuple(name for name in columns.REQUESTS.names if name not in _KEYS)
 _NAN = math.nan
 MOST_ROLLOUTS = 20_000_000
+MOST_TOKENS = 1e9
+"""Of a rollout: beyond it, a figure is damaged."""
+_COUNTS = ("prompt_tokens", "new_tokens", "tool_tokens", "characters")
 
 
 class Rollouts:
@@ -109,6 +112,9 @@ class Rollouts:
         for name, found in given.items():
             column = self._given.get(name)
             if found is not None and column is not None:
+                if name in _COUNTS and not 0 <= found <= MOST_TOKENS:
+                    raise LogError(f"{file.name}: a rollout of step {each.step} has {name} "
+                                   f"{found:g}, which no response has")  # fmt: skip
                 if len(column) < row:
                     column.extend(repeat(_NAN, row - len(column)))
                 column.append(found)

@@ -28,7 +28,7 @@ FIELD = "RUN_DIR"
 _GIVE = "give the folder of a finished run, as rollcast run --out writes it"
 SAME = ("python", "versions", "processor", "cores", "torch_threads", "gpu")
 _ROUNDING_S = 2e-6  # tables may be kept to the microsecond
-_NO_CHECK_S = 5e-4
+_AT_ONCE_S = 0.05  # before that, a replica is still being given its rollouts
 _CAP = Option(whole=True, bounds=Between(1, LARGEST_TOKENS))
 _SAME_SCENARIO = ("model", "gpu", "cluster", "engine")
 
@@ -176,7 +176,7 @@ class RunFolder:
         table, steps = read_table(self.path, schema.PULSES, FIELD), len(self.steps["step"])
         done = table["steps_done"].tolist()
         if self.of_actors:  # which take it as often as costs next to nothing
-            if not done or sorted(set(done)) != done or done[-1] > steps:
+            if not done or sorted(done) != done or done[-1] > steps:
                 raise self._wrong(schema.PULSES, "is not in order of the run's steps")
         elif done != list(range(steps + 1)):
             raise self._wrong(schema.PULSES, "has not one pulse before each step and a last")
@@ -190,17 +190,19 @@ class RunFolder:
 
     @property
     def busy_at_syncs(self) -> float:
-        """The share of the syncs that replicas of other processes worked through: they were not
-        idle to be compared with the trainer. 0 for a run of one process."""
+        """The share of the syncs after which rollouts went on at once: weights came in while they
+        ran, or they had been interrupted for them. 0 where steps do not overlap."""
         table = self.arrivals
-        if table is None or not len(table["version"]):
+        if table is None or not len(table["version"]) or not self.overlaps:
             return 0.0
-        return float((table["end_s"] - table["loaded_s"] < _NO_CHECK_S).mean())
+        soon_s = table["end_s"][:, None] + _AT_ONCE_S
+        stays = self.rollouts
+        return float(((stays["start_s"] <= soon_s) & (stays["end_s"] > soon_s)).any(axis=1).mean())
 
     @property
     def of_actors(self) -> bool:
         """Whether replicas and trainer had processes of their own, each its device."""
-        return str(self.section("cluster").get("placement", "colocated")) == "disaggregated"
+        return bool(self.section("cluster").get("placement", "colocated") == "disaggregated")
 
     @property
     def overlaps(self) -> bool:

@@ -271,8 +271,8 @@ def test_a_rank_that_is_lost_in_an_update_has_all_replaced(lost: int) -> None:
     updates._issue = kill  # type: ignore[method-assign]
     replace = updates.replace
 
-    def replaced(cause: str) -> None:
-        replace(cause)
+    def replaced(*given: Any) -> None:
+        replace(*given)
         assert len(home.transport.alive("trainer")) == 3  # none is left behind
 
     updates.replace = replaced  # type: ignore[method-assign]
@@ -288,7 +288,7 @@ def test_a_rank_that_is_lost_in_an_update_has_all_replaced(lost: int) -> None:
 def test_a_rank_that_hangs_is_noticed() -> None:
     home = make(1, heartbeat_s=1.0, ranks=2)
     (rank,) = home.transport.alive("trainer rank 1")
-    rank.target.clock = lambda: time.sleep(3600)
+    rank.target.beat = lambda pause_s: time.sleep(3600)
     while not home.world.log.faults:
         home.world._receive(0.1)
     (fault,) = home.world.log.faults

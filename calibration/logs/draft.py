@@ -319,6 +319,9 @@ def _policy(log: RunLog) -> Part:
     if value(known, "run.mode") == "colocate_async":
         return Part("policy", ["colocate_async"], f"{known['run.mode'].theirs} is colocate_async")
     bound = value(known, "run.max_staleness")
+    if log.stack == "prime_rl" and bound == 1:  # batches in turn, one ahead of the trainer
+        setting = known["run.max_staleness"]
+        return Part("policy", ["one_step_off"], f"{setting.theirs} is 1 in {setting.place}")
     if isinstance(bound, int | float) and not isinstance(bound, bool) and 0 < bound <= _OLDEST:
         setting = known["run.max_staleness"]
         options: dict[str, Any] = {"max_staleness": bound, "exceeded": log.exceeded}

@@ -271,13 +271,8 @@ def test_a_rank_that_is_lost_in_an_update_has_all_replaced(lost: int) -> None:
     updates._issue = kill  # type: ignore[method-assign]
     replace = updates.replace
 
-<<<<<<< HEAD
-    def replaced(cause: str, own: bool = True) -> None:
-        replace(cause, own)
-=======
     def replaced(*given: Any) -> None:
         replace(*given)
->>>>>>> h13a
         assert len(home.transport.alive("trainer")) == 3  # none is left behind
 
     updates.replace = replaced  # type: ignore[method-assign]

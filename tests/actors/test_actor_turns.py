@@ -45,7 +45,7 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make(trouble: Trouble | None = None, routing: str = "least_loaded", **spec: Any) -> ActorWorld:
     recipes = Recipes(
-        [Recipe(StartEngine(8, 5e-4, trouble))] * 2, Recipe(StartTrainer(1e-5, None, False))
+        [Recipe(StartEngine(8, 5e-4, trouble))] * 2, [Recipe(StartTrainer(1e-5, None, False))]
     )
     shape = ClusterShape(2, 1, 1, colocated=False)
     turns = rules(slow=20, **spec)

@@ -26,7 +26,7 @@ ITERATION_S, TOKEN_S = 2e-3, 2e-4
 
 @pytest.fixture
 def world() -> Iterator[ActorWorld]:
-    recipes = Recipes([Recipe(StartEngine(8, ITERATION_S))], Recipe(StartTrainer(TOKEN_S)))
+    recipes = Recipes([Recipe(StartEngine(8, ITERATION_S))], [Recipe(StartTrainer(TOKEN_S))])
     world = ActorWorld(ThreadTransport(), recipes, ClusterShape(1, 1, 1, False), FakeTask(CAP), 3)
     yield world
     world.close()
@@ -43,7 +43,7 @@ def test_each_round_times_the_same_work_alone_and_beside(world: ActorWorld) -> N
         assert one.iterations >= 5  # the update takes some
         for seconds in (one.iterations_alone_s, one.iterations_beside_s):
             assert ITERATION_S <= seconds / one.iterations < 5 * ITERATION_S
-        assert one.update_beside_s > 0.9 * one.update_alone_s
+        assert one.update_beside_s > 10 * ITERATION_S
         assert one.pulse_alone.long_s > 0
         assert one.to_plain()["pulse_beside"]["short_s"] > 0
     assert world.quiet

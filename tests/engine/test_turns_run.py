@@ -94,9 +94,10 @@ def test_a_run_of_several_turns_with_an_environment_of_ones_own(home: Home) -> N
 
 def check_what_was_trained(home: Home, last: dict[tuple[str, str], dict[str, str]]) -> None:
     """Tokens as they were sampled, and between them what the parrot said, masked."""
-    from engine.tasks.tokenizer import VOCABULARY
+    from engine.tasks.tokenizer import UNKNOWN, VOCABULARY
 
     letters = {token: letter for letter, token in VOCABULARY.items()}
+    silent = (END_ID, 0, VOCABULARY[UNKNOWN])  # special tokens, of which a text has nothing
     heard = 0
     for _, groups in home.trained:
         for rollout in (r for group in groups for r in group.rollouts):
@@ -109,7 +110,7 @@ def check_what_was_trained(home: Home, last: dict[tuple[str, str], dict[str, str
                 rollout.response, rollout.observed, rollout.log_probs, strict=True
             ):
                 assert log_prob == 0 if seen else log_prob < 0
-                letter = "" if token in (END_ID, 0) else letters[token]
+                letter = "" if token in silent else letters[token]
                 if seen:
                     text += letter
                     continue

@@ -22,7 +22,7 @@ def rows(content: bytes, table: str, columns: tuple[str, ...]) -> Iterator[tuple
             if known.issuperset(columns):
                 names = ", ".join(f'"{column}"' for column in columns)
                 yield from base.execute(f'SELECT {names} FROM "{table}" ORDER BY rowid')
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise CannotReadError(f"no SQLite file: {error}") from None
 
 

@@ -86,8 +86,8 @@ def test_every_key_is_found_by_its_name(entry: Entry) -> None:
         ("over_sampling", "unknown key"),
         (
             "zzz",
-            "valid: cluster, cost, engine, environment, gpu, model, name, plan, policy, reward, "
-            "seed, steps, workload",
+            "valid: cluster, cost, engine, environment, gpu, model, modules, name, plan, policy, "
+            "poll_s, reward, seed, steps, workload",
         ),
         ("x" * 10_000, "unknown key; valid"),
     ],

@@ -12,6 +12,7 @@ and trace_utils.py (0.1.0 to 0.3.1). Traps held here:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -152,7 +153,9 @@ def _one(sample: Mapping[str, Any], step: int) -> Rollout:
     reward = sample.get("reward")
     if isinstance(reward, Mapping):
         reward = next((item for item in reward.values() if real(item) is not None), None)
-    versions = [int(v) for v in sample.get("weight_versions") or () if str(v).isdecimal()]
+    versions = [
+        int(v) for v in sample.get("weight_versions") or () if re.fullmatch(r"[0-9]{1,12}", str(v))
+    ]
     group, index = sample.get("group_index"), sample.get("index")
     requests = tuple(_requests(sample.get("trace")))
     asked = sample.get("prompt")

@@ -234,11 +234,14 @@ def length(value: object) -> int:
 
 
 def total(value: object) -> int:
-    """The sum of a list or tensor of flags. Raises RecordError."""
+    """How many of a list or tensor of flags are set. Raises RecordError."""
     try:
-        return int(sum(cast(Iterable[Any], value)))
+        found = int(sum(cast(Iterable[Any], value)))
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise RecordError("a list of numbers was expected") from None
+    if not 0 <= found <= length(value):
+        raise RecordError("a list of flags was expected")
+    return found
 
 
 def whole(value: object, said: str) -> int:

@@ -51,6 +51,10 @@ class Aim:
             found.append((1 + measured.staleness_max) / (1 + self.limits.staleness))
         return max(found)
 
+    def sure(self, measured: Measured) -> bool:
+        """Whether its staleness cannot come to break the limit, however long the run."""
+        return self.limits.staleness is None or measured.staleness_max == 0
+
     def beyond(self, setup: Setup, measured: Measured, bill: Bill) -> Iterator[tuple[str, str]]:
         """(name, sentence) of each limit that a choice breaks."""
         limits = self.limits

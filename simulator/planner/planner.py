@@ -308,12 +308,16 @@ class _Search:
 
     def _run_baseline(self, entrants: Sequence[Entrant], standing: Standing) -> None:
         """The best synchronous choice is held against the others exactly, even where it dropped out
-        of the race; where it was never in it, by its estimate, which synchronous ones keep to."""
+        of the race; where it was never in it, by its estimate, off by as much as those of the
+        synchronous ones that were."""
         aim = self.asked.aim
+        told = [entrants[i].factor(m) for i, m in standing.measured.items()
+                if self.choices[i].policy == "sync"]  # fmt: skip
+        off = float(np.mean([each for each in told if each is not None] or [1.0]))
 
         def far(i: int) -> tuple[float, float, int]:
             m = standing.measured.get(i)
-            made = entrants[i].estimate(1.0) if m is None else entrants[i].bill(m)
+            made = entrants[i].estimate(off) if m is None else entrants[i].bill(m)
             beyond = max(1.0, aim.excess(made), aim.barred(entrants[i].gpus, m))
             return beyond, aim.value(made), i
 

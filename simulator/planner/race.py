@@ -89,6 +89,10 @@ class Goal(Protocol):
         says of staleness; at most 1 within. Nothing beyond is on the front."""
         ...
 
+    def sure(self, measured: Measured) -> bool:
+        """Whether more steps cannot show a limit broken: rollouts grow older as a run goes on."""
+        ...
+
 
 @dataclass(slots=True)
 class Standing:
@@ -228,7 +232,31 @@ def _nearness(
     bills = _bills(entrants, standing, hopes)
     best = _off_best(entrants, bills, goal, standing)
     front = _off_front(entrants, bills, goal, standing)
-    return np.asarray(np.minimum(best, front))
+    return np.minimum.reduce([best, front, _off_sure(entrants, bills, goal, standing)])
+
+
+def _off_sure(
+    entrants: Sequence[Entrant], bills: Sequence[Bill], goal: Goal, standing: Standing
+) -> NDArray[np.float64]:
+    """By which factor each is off the best of those that are within every limit for sure; infinite
+    for the others. Of those that were not simulated it is what their kind showed."""
+    sure: dict[str, bool] = {}
+    for i, result in standing.measured.items():
+        kind = entrants[i].kind
+        sure[kind] = sure.get(kind, True) and goal.sure(result)
+    among = [
+        i
+        for i, entrant in enumerate(entrants)
+        if (goal.sure(standing.measured[i]) if i in standing.measured else sure.get(entrant.kind))
+    ]
+    found = np.full(len(entrants), np.inf)
+    if any(i in standing.measured for i in among):
+        part = Standing({n: standing.measured[i] for n, i in enumerate(among)
+                         if i in standing.measured})  # fmt: skip
+        found[among] = _off_best(
+            [entrants[i] for i in among], [bills[i] for i in among], goal, part
+        )
+    return found
 
 
 def _off_best(
@@ -277,7 +305,8 @@ def _survivors(
     entrants: Sequence[Entrant], goal: Goal, standing: Standing, places: int, mistrust: float
 ) -> list[int]:
     """Who of the last rung goes on: those whose difference to the best is not sure, the best first,
-    and in what is left of the places those on the front and near it. mistrust: what a short
+    some places kept for those that are within every limit whatever more steps show, and in what is
+    left of the places those on the front and near it. mistrust: what a short
     simulation may be off by beyond its steps' own luck, as a share: a pipeline that fills, say."""
     done = sorted(standing.final or standing.measured)
     if not done:
@@ -299,7 +328,8 @@ def _survivors(
     ]
     front = [n for n in order if behind[n] <= 1.0 + mistrust]
     half = close[: max(2, -(-places // 2))]
-    chosen = list(dict.fromkeys([*half, *sorted(front, key=lambda n: (behind[n], off[n], n)),
+    sure = [n for n in order if goal.sure(found.measured[n])][: max(1, places // 4)]
+    chosen = list(dict.fromkeys([*half, *sure, *sorted(front, key=lambda n: (behind[n], off[n], n)),
                                  *close]))  # fmt: skip
     return sorted(done[n] for n in chosen[:places])
 

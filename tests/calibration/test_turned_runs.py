@@ -66,8 +66,9 @@ def test_a_replay_is_near_whatever_environments_take(
 ) -> None:
     policy, away = UNSEEN[name]
     folder = write_world(tmp_path / "unseen", seed=11, policy=policy, environment=away, **WORK)
-    [check] = validate(fitted, [folder], "replay", draws=2).checks
-    assert abs(check.total_error) < 0.03
+    [check] = validate(fitted, [folder], "replay", draws=1).checks
+    # Without the draws of costs, of which few would be luck: ten updates fix theirs loosely.
+    assert check.forecast.point["step_s"].sum() == pytest.approx(check.total_s, rel=0.03)
     assert check.error_of("step_s") < 0.04
     assert check.held_out
 

@@ -232,7 +232,8 @@ def _nearness(
     bills = _bills(entrants, standing, hopes)
     best = _off_best(entrants, bills, goal, standing)
     front = _off_front(entrants, bills, goal, standing)
-    return np.minimum.reduce([best, front, _off_sure(entrants, bills, goal, standing)])
+    sure = _off_sure(entrants, bills, goal, standing)
+    return np.asarray(np.minimum(np.minimum(best, front), sure))
 
 
 def _off_sure(

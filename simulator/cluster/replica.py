@@ -261,7 +261,7 @@ class Replica:
             else:
                 self.pool.used += need
                 self.pool.evict()
-                self._fill(last, tokens, work, prefilling=last.known - last.computed > 1)
+                self._fill(last, tokens, work)
                 budget -= tokens
         if not preempted:
             self._admit(budget, work)
@@ -288,15 +288,13 @@ class Replica:
         request.preemptions += 1
         self.waiting.appendleft(request)
 
-    def _fill(self, request: Request, tokens: int, work: Work, prefilling: bool) -> None:
+    def _fill(self, request: Request, tokens: int, work: Work) -> None:
         """Schedules tokens, whose blocks are taken, of a rollout that does not decode yet."""
         before = request.computed
         request.computed += tokens
         self.pool.cache(request, request.computed)
         self._filling.append(request)
         work.context_tokens += request.computed
-        if not prefilling:
-            return
         request.prefill_tokens += tokens
         if request.preemptions:
             request.recomputed_tokens += tokens
@@ -321,7 +319,7 @@ class Replica:
             pool.evict()
             if request.start < 0:
                 request.start = self._now
-            self._fill(request, tokens, work, prefilling=True)
+            self._fill(request, tokens, work)
             budget -= tokens
 
     def _plan_jump(self, context: int, work: Work) -> Jump:
@@ -333,18 +331,15 @@ class Replica:
             context += work.context_tokens
             extremes.context_tokens = max(extremes.context_tokens, context)
             extremes.prefill_tokens = max(extremes.prefill_tokens, work.prefill_tokens)
-            if work.prefill_tokens:
-                iteration = Iteration(
-                    rollouts,
-                    context,
-                    work.prefill_tokens,
-                    work.prefill_pairs,
-                    work.prefill_rollouts,
-                    work.prefill_context_tokens,
-                )
-                ticks = to_ticks(self._slower * self._cost.mixed_iteration_s(iteration))
-            else:
-                ticks = self._curve(rollouts).ticks(context)
+            iteration = Iteration(
+                rollouts,
+                context,
+                work.prefill_tokens,
+                work.prefill_pairs,
+                work.prefill_rollouts,
+                work.prefill_context_tokens,
+            )
+            ticks = to_ticks(self._slower * self._cost.mixed_iteration_s(iteration))
             return Jump(now, 1, rollouts, context, None, ticks)
         if not decoding:
             raise RunError(

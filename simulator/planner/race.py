@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Protocol
 
 import numpy as np
@@ -170,20 +171,22 @@ def _look(
     at_once = max(2, min(batch, places // 4))
     left = set(range(len(entrants)))
     while left and (room := places - len(entrants) + len(left)) > 0:
-        near = _nearness(entrants, goal, standing, _hopes(entrants, standing, kinds))
-        order = sorted(left, key=lambda i: (near[i], i))
+        promises = _promises(entrants, goal, standing, _hopes(entrants, standing, kinds))
+        orders = [[int(i) for i in np.argsort(off, kind="stable") if i in left] for off in promises]
         tried = Counter(entrant.kind for i, entrant in enumerate(entrants) if i not in left)
         untried = [
-            next(i for i in order if entrants[i].kind == kind)
+            next(i for i in orders[0] if entrants[i].kind == kind)
             for kind in kinds
             if tried[kind] < min(2, places // len(kinds))
             and any(entrants[i].kind == kind for i in left)
         ]  # each is tried, lest an estimate condemn it
         if standing.measured:
-            promising = [i for i in order if near[i] <= 1.0 + CLOSE]
-            chosen = list(dict.fromkeys([*untried, *promising]))[: min(at_once, room)]
+            promising = [[i for i in order if off[i] <= 1.0 + CLOSE]
+                         for order, off in zip(orders, promises, strict=True)]  # fmt: skip
+            in_turn = [i for each in zip_longest(*promising) for i in each if i is not None]
+            chosen = list(dict.fromkeys([*untried, *in_turn]))[: min(at_once, room)]
         else:
-            chosen = untried[:room] or order[:room]
+            chosen = untried[:room] or orders[0][:room]
         if not chosen:
             return
         _simulate(simulate, chosen, steps, standing)
@@ -224,16 +227,13 @@ def _bills(
     return found
 
 
-def _nearness(
+def _promises(
     entrants: Sequence[Entrant], goal: Goal, standing: Standing, hopes: Mapping[str, float]
-) -> NDArray[np.float64]:
-    """By which factor each is off the best that is measured, or off the front, whichever is less;
-    at most 1 for one that may be better."""
+) -> list[NDArray[np.float64]]:
+    """By which factor each is off the best that is measured, off the front, and off the best of
+    those that are within every limit for sure; at most 1 for one that may be better."""
     bills = _bills(entrants, standing, hopes)
-    best = _off_best(entrants, bills, goal, standing)
-    front = _off_front(entrants, bills, goal, standing)
-    sure = _off_sure(entrants, bills, goal, standing)
-    return np.asarray(np.minimum(np.minimum(best, front), sure))
+    return [off(entrants, bills, goal, standing) for off in (_off_best, _off_front, _off_sure)]
 
 
 def _off_sure(

@@ -305,11 +305,6 @@ class Monitor:
             return
         found = stay.prompt_tokens + before - stay.prefill_tokens
         block = self._block
-        # Where a chunk leaves one token over, the simulator decodes that one.
-        odd = int(
-            found > 0 and not self._tokens_of and (block is None or found % block == 1 % block)
-        )
-        found -= odd
         if block is None:
             assert found == 0, f"{stay} found {found} tokens in a cache that is not there"
             return

@@ -59,16 +59,7 @@ def replay(replica: Any, real: Run, policy: str, turns: Any, failed: Any) -> Run
     return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4), failed=failed), STEPS)
 
 
-COUNTED_OTHERWISE = pytest.mark.xfail(
-    strict=True, reason="one stay of a hundred prefills 65 tokens on vLLM and 64 in the simulator"
-)
-"""Not explained yet; the stays before it, and all calls, are the same."""
-
-
-@pytest.mark.parametrize(
-    ("policy", "spec", "failed"),
-    [*CASES[:5], *(pytest.param(*case, marks=COUNTED_OTHERWISE) for case in CASES[5:])],
-)
+@pytest.mark.parametrize(("policy", "spec", "failed"), CASES)
 def test_turns_on_vllm_take_the_same_course_in_the_simulator(
     shared_replica: Any, policy: str, spec: dict[str, Any], failed: str
 ) -> None:

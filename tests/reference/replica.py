@@ -43,6 +43,7 @@ class Stay:
     computed: int = 0  # tokens in the KV cache
     blocks: list[Block] = field(default_factory=list)  # in the order of its tokens
     scheduled: int = 0  # tokens of the iteration under way
+    awaited: int = 0  # tokens that it knew when it was admitted, with which its prefill ends
     prefilling: bool = False  # in the iteration under way
     leaving: int | None = None  # which abort it is that ends it with the iteration under way
     start: int | None = None
@@ -184,8 +185,7 @@ class Replica:
                 self.preempt(self.running[-1])
             if stay not in self.running:
                 break
-            prefilling = stay.known - stay.computed > 1
-            self.schedule(stay, tokens, prefilling)
+            self.schedule(stay, tokens, prefilling=stay.computed < stay.awaited)
             budget -= tokens
             position += 1
         return budget
@@ -214,6 +214,7 @@ class Replica:
                 self.free = [other for other in self.free if other is not block]
             stay.blocks = hits
             stay.computed = len(hits) * self.engine.block_tokens
+            stay.awaited = stay.known
             tokens = min(stay.known - stay.computed, budget)
             self.schedule(stay, tokens, prefilling=True)
             budget -= tokens

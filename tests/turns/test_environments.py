@@ -233,7 +233,7 @@ def make_world(zoo: Zoo, **spec: Any) -> EngineWorld:
 
 
 def until(reached: Callable[[], bool]) -> None:
-    for _ in range(200):
+    for _ in range(3000):
         if reached():
             return
         time.sleep(0.01)

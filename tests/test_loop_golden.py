@@ -1,4 +1,4 @@
-"""The loop does what version 0.1 did, to the tick, for every policy that has not changed since."""
+"""The loop does what it did, to the tick, for every policy (`tests.golden.runs`)."""
 
 from __future__ import annotations
 

@@ -106,13 +106,13 @@ def test_a_prompt_in_chunks() -> None:
     assert (done.prefill_tokens, done.end_s) == (10, 3.0)
 
 
-def test_a_prompt_one_token_short_of_its_chunks_ends_like_a_decode() -> None:
+def test_the_last_token_of_a_prompt_is_prefilled_where_its_chunks_leave_one() -> None:
     cost = TableCost(1.0, per_prefill_token_s=1.0)
     world = cluster((1,), (9,), budget=4, max_seqs=4, caching=False, cost=cost)
     launch(world, (0, 0))
     done = finish(world)[0, 0]
-    assert works(world)[2] == Iteration(1, 9)
-    assert (done.prefill_tokens, done.end_s) == (8, 5.0 + 5.0 + 1.0)
+    assert works(world)[2] == Iteration(1, 9, 1, 9, 1, 9)
+    assert (done.prefill_tokens, done.end_s) == (9, 5.0 + 5.0 + 2.0)
 
 
 def test_decoding_comes_first_and_the_rest_of_the_budget_goes_to_prompts() -> None:

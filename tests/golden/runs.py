@@ -1,7 +1,7 @@
 """The kept runs: every policy, alone and composed, with a fast and a slow trainer.
 
-The digests in ``digests.json`` were written by version 0.1's loop, and anew where the last token of a
-prefill came to count as one. `python -m tests.golden.runs`
+The digests in ``digests.json`` were written by version 0.1's loop, and anew where the last token of
+a prefill came to count as one. `python -m tests.golden.runs`
 writes them anew: do so only where a policy's decisions are meant to change, and say which in the
 change log.
 """

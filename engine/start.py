@@ -82,6 +82,7 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
     transport = RayTransport(address, gpus=_gpus_here() if gpus else 0)
     try:
         transport.require(needs)
+        transport.reserve(needs)
         task, path = start_task(spec)
         if here:
             require_fit(spec, path)

@@ -30,6 +30,7 @@ _LOCAL = {
 LOCAL = "local"
 _STORE_BYTES = 512 << 20
 _ANSWER_S = 10.0
+_ROOM_S = 60.0  # for others on a cluster to hand back what they no longer need
 _SLOTS = 64  # actors say where they run by themselves; Ray only counts
 
 
@@ -77,6 +78,7 @@ class RayTransport:
             raise EngineError(f"Ray cannot be had {where}: {sentence(error)}") from None
         _silence()
         self._handles: list[Any] = []
+        self._group: Any = None
 
     def require(self, needs: Sequence[Need]) -> None:
         """Raises EngineError where the cluster has not what these actors need all together."""
@@ -98,11 +100,35 @@ class RayTransport:
                 f"scenario takes, are not free beside the others (GPUs of each machine: {each})"
             )
 
+    def reserve(self, needs: Sequence[Need], within_s: float = _ROOM_S) -> None:
+        """Holds a place for each of these actors, all or none, until this closes: those that start
+        from here on, and those that replace them, take these places. One place is on one machine,
+        and few machines are taken. Raises EngineError where others hold too much for ``within_s``.
+        """
+        places = [
+            {name: float(count) for name, count in (("CPU", n.cpus), ("GPU", n.gpus)) if count}
+            for n in needs
+        ]
+        group = self._ray.util.placement_group(places, strategy="PACK")
+        if not group.wait(within_s):
+            self._ray.util.remove_placement_group(group)
+            free = self._ray.available_resources()
+            raise EngineError(
+                f"of the {sum(n.gpus for n in needs)} GPUs and {sum(n.cpus for n in needs)} CPUs "
+                f"that the scenario asks for others hold some: after {within_s:g} s "
+                f"{free.get('GPU', 0):g} GPUs and {free.get('CPU', 0):g} CPUs are free"
+            )
+        self._group = group
+
     def start(self, kind: type, arguments: Sequence[Any], need: Need, name: str) -> Actor:
         """An actor; it waits for its turn where others have what it needs."""
         environment: dict[str, Any] = {}
         if need.environment:
             environment = {"runtime_env": {"env_vars": dict(need.environment)}}
+        if self._group is not None:
+            from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+            environment["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group)
         remote = self._ray.remote(
             num_cpus=need.cpus,
             num_gpus=need.gpus,
@@ -158,6 +184,8 @@ class RayTransport:
     def close(self) -> None:
         """Ends the actors, and a local Ray."""
         self.end_actors()
+        if self._group is not None:
+            self._ray.util.remove_placement_group(self._group)
         self._ray.shutdown()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -31,8 +31,8 @@ ROOT = HERE.parent
 RESULTS = HERE / "results"
 STEPS, SETTLED = 14, 3
 
-# 1,024 rollouts a step: two replicas that share nothing are then 1.79 times one (`rollcast simulate`
-# of these scenarios), and 1.60 times with half as many, of which the tail is a greater part.
+# 1,024 rollouts a step: two replicas that share nothing are then 1.79 times one (by `rollcast
+# simulate`), and 1.60 times with half as many, of which the tail is a greater part.
 _MANY = ("workload.batch_groups=128", f"steps={SETTLED + 3}")
 CASES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "in process": ("engine.yaml", ("policy=[]",)),

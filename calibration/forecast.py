@@ -175,7 +175,9 @@ def forecast(
     machine = _Machine.of(fitted, pulses is not None)
     own, cost, groups = _own_scenario(target), fitted.cost, fitted.groups
     moods = None if pulses is None else by_phase(pulses)
-    level = np.ones(3) if moods is None or not target.of_actors else moods.mean(axis=0)
+    # Where phases overlap, so do their levels, and environments take the time that they take.
+    priced_at_level = target.of_actors or target.turned() is not None
+    level = np.ones(3) if moods is None or not priced_at_level else moods.mean(axis=0)
     runs, noisy, totals, unmeasured = [], [], [], 0
     flags: list[str] = []
     for number in range(draws + 1):
@@ -186,7 +188,7 @@ def forecast(
         resampled = ResampledWorkload(known, target.cap, own_seed, _rules(fitted, target))
         replayed = _measured(target, resampled) if mode == "replay" else None
         workload = resampled if replayed is None else replayed
-        if target.of_actors and moods is not None:  # where phases overlap, so do their levels
+        if priced_at_level and moods is not None:
             priced = priced.slowed(*level.tolist())
         result, found = _simulate(replace(own, workload=workload, cost=priced))
         if number == 0:
@@ -224,8 +226,8 @@ def replayed_run(fitted: Fitted, target: RunFolder) -> Run:
 
 
 def _priced(fitted: Fitted, target: RunFolder) -> FittedCost:
-    """The fitted costs, of actors at the machine's mean pulse in the run where that is known."""
-    pulses = fitted.pulses(target) if target.of_actors else None
+    """The fitted costs, of actors or turns at the machine's mean pulse in the run where known."""
+    pulses = fitted.pulses(target) if target.of_actors or target.turned() is not None else None
     if pulses is None:
         return fitted.cost
     return fitted.cost.slowed(*by_phase(pulses).mean(axis=0).tolist())

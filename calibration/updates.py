@@ -168,15 +168,23 @@ def collect(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> Updates:
 
 def loads(run: RunFolder, skips: bool) -> dict[int, TrainLoad]:
     """What each update of a run trained on, by step; without groups of equal rewards if ``skips``.
+    Of a rollout's stays, one a turn and one a resume, the last says what it came to.
 
     The order of groups is that of their numbers, which may not be the run's.
     """
     table = run.rollouts
+    there = table["trained"] > 0
+    fed = table["total_tokens"] + table.get("observation_tokens", 0)
+    columns = (table["trained_step"], table["group"], table["index"], table["attempt"], fed,
+               table["prompt_tokens"], table["reward"])  # fmt: skip
+    last: dict[tuple[int, int, int], tuple[int, int, int, float]] = {}
+    for step, group, index, *stay in zip(*(each[there].tolist() for each in columns), strict=True):
+        key, found_stay = (int(step), int(group), int(index)), tuple(stay)
+        if key not in last or found_stay[:2] >= last[key][:2]:
+            last[key] = found_stay  # type: ignore[assignment]
     batches: dict[int, dict[int, list[tuple[int, int, float]]]] = {}
-    columns = ("trained_step", "group", "prompt_tokens", "total_tokens", "reward")
-    rows = zip(*(table[name][table["trained"] > 0].tolist() for name in columns), strict=True)
-    for step, group, prompt, tokens, reward in rows:
-        batches.setdefault(int(step), {}).setdefault(int(group), []).append(
+    for (step, group, _), (_, tokens, prompt, reward) in last.items():
+        batches.setdefault(step, {}).setdefault(group, []).append(
             (int(prompt), int(tokens), reward)
         )
     layouts = dict(zip(run.steps["step"].tolist(), run.layouts, strict=False))

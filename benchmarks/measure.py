@@ -141,14 +141,17 @@ def measure(campaign: Campaign, run: Measurement, work: Path) -> Path:
 
 
 def probe(campaign: Campaign, work: Path) -> Path:
-    """Probes the scenario's trainer and engine, unless that was done already, and returns the file.
+    """Probes trainer and engine as the runs to calibrate on have them, unless that was done before,
+    and returns the file.
 
     Raises ScenarioError (``scenario``) where it fails.
     """
     file = work / schema.PROBE_FILE
     if not file.exists():
         work.mkdir(parents=True, exist_ok=True)
+        settings = next((run.settings for run in campaign.runs if run.iterations), {})
         asked = [sys.executable, "-m", "rollcast", "probe", str(campaign.scenario)]
+        asked += [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
         _call([*asked, f"--output={file}"], "scenario", "the probe")
     return file
 

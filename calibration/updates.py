@@ -181,7 +181,7 @@ def loads(run: RunFolder, skips: bool) -> dict[int, TrainLoad]:
     for step, group, index, *stay in zip(*(each[there].tolist() for each in columns), strict=True):
         key, found_stay = (int(step), int(group), int(index)), tuple(stay)
         if key not in last or found_stay[:2] >= last[key][:2]:
-            last[key] = found_stay  # type: ignore[assignment]
+            last[key] = found_stay
     batches: dict[int, dict[int, list[tuple[int, int, float]]]] = {}
     for (step, group, _), (_, tokens, prompt, reward) in last.items():
         batches.setdefault(step, {}).setdefault(group, []).append(

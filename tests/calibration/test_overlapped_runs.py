@@ -65,3 +65,29 @@ def test_replays_know_how_stale_training_is(replayed: Validation) -> None:
     for check in replayed.checks:
         real, expected = (x["staleness"] for x in (check.measured, check.forecast.point))
         assert np.mean(expected) == pytest.approx(np.mean(real), abs=0.35), check.run.name
+
+
+IDLE = DATA / "idle"
+
+
+def test_every_run_of_the_idle_campaign_is_there() -> None:
+    runs = Campaign.read(DATA / "idle.yaml").runs
+    assert len(runs) == 11
+    for run in runs:
+        assert len(RunFolder.open(IDLE / run.name).steps["step"]) == run.steps
+
+
+@pytest.mark.parametrize(("name", "bound"), [("async1-10", 1), ("async2-11", 2), ("async4-10", 4)])
+def test_each_bound_on_staleness_holds_for_real(name: str, bound: int) -> None:
+    run = RunFolder.open(IDLE / name)
+    assert bound - 1 < run.steps["mean_staleness"].max() <= bound
+    assert replay(IDLE / name).differs is None
+
+
+def test_overlap_on_idle_cores_is_predicted() -> None:
+    fitted = calibrate([IDLE / "sync-0", IDLE / "sync-1"], IDLE / "probe.json")
+    held = [IDLE / f"{name}-10" for name in ("one-off", "async1", "async2", "pipeline", "replicas")]
+    checks = validate(fitted, held, "predict", draws=3).checks
+    off = {check.run.name: check.total_error for check in checks}
+    assert np.median(np.abs(list(off.values()))) < 0.12, off
+    assert max(map(abs, off.values())) < 0.2, off

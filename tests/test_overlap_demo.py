@@ -82,6 +82,8 @@ def test_rounds_of_the_benchmark_become_a_table() -> None:
     assert said["actors over one process, synchronous, one replica"].startswith("1.020 ")
     assert said["weight sync, ms"].startswith("40.0 ")
     assert said["driver's processor time a rollout, ms"].startswith("1.00 ")
-    assert said["two replicas over one, rollout tokens/s, 512 rollouts a step"].startswith("1.70 ")
+    assert said["two replicas over one, rollout tokens/s, 1,024 rollouts a step"].startswith(
+        "1.70 "
+    )
     assert said["one step off: step over max(rollout, train)"].startswith("1.091 ")
     assert said["an update beside rollouts, over alone"].startswith("1.100 ")

@@ -9,6 +9,9 @@ DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
   --policy 'pods(keep=4)' --policy prefix_reuse \
   --policy 'all together = april(over_sampling=2)+sagc+pods(keep=4)+prefix_reuse'
 
+# A test that hangs ends its worker, and is tried once more: without a bound, for ever.
+TWO := -n 2 --max-worker-restart 2
+
 .PHONY: demo demo-engine demo-overlap test test-core laws check bench published measure notebook clean
 
 $(VENV)/.installed: pyproject.toml
@@ -34,13 +37,13 @@ demo-overlap: $(ENGINE)/.installed  ## Rollout beside training, on two cores, an
 	$(ENGINE)/bin/python -m benchmarks.overlap --out demo-overlap
 
 test: $(ENGINE)/.installed  ## All tests, those with real vLLM and torch included
-	OMP_NUM_THREADS=1 $(ENGINE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(ENGINE)/bin/python -m pytest $(TWO) --dist loadfile --no-loadscope-reorder
 
 test-core: $(VENV)/.installed  ## The tests that need no engine
-	$(VENV)/bin/python -m pytest -n 2 --ignore tests/engine
+	$(VENV)/bin/python -m pytest $(TWO) --ignore tests/engine
 
 laws: $(VENV)/.installed  ## The same laws on new random examples, each time others
-	HYPOTHESIS_PROFILE=search $(VENV)/bin/python -m pytest -n 2 --ignore tests/engine
+	HYPOTHESIS_PROFILE=search $(VENV)/bin/python -m pytest $(TWO) --ignore tests/engine
 
 check: $(VENV)/.installed  ## Types, lint, formatting, import contracts
 	$(VENV)/bin/mypy

@@ -20,6 +20,7 @@ import pytest
 
 from simulator.cli.app import main
 from tests.conftest import Cli
+from tests.processes import heed_signals
 
 TINY = """\
 cluster: {replicas: 2}
@@ -468,12 +469,6 @@ def test_a_terminal_sees_a_progress_bar_and_a_pipe_does_not(tiny: Path) -> None:
     assert "step time" in shown.decode()
 
 
-def _heed_signals() -> None:
-    """A shell starts what it puts into the background with SIGINT ignored; its children too."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("writing", [False, True])
 def test_a_stopped_run_leaves_no_folder(tiny: Path, number: signal.Signals, writing: bool) -> None:
@@ -485,7 +480,7 @@ def test_a_stopped_run_leaves_no_folder(tiny: Path, number: signal.Signals, writ
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=_heed_signals,
+        preexec_fn=heed_signals,
     )
     until = time.monotonic() + 60
     if writing:

@@ -8,6 +8,7 @@ import socket
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from engine.actors.transport import (
@@ -79,6 +80,7 @@ class RayTransport:
         _silence()
         self._handles: list[Any] = []
         self._group: Any = None
+        self._places: list[_Place] = []  # of the group, in its order
 
     def require(self, needs: Sequence[Need]) -> None:
         """Raises EngineError where the cluster has not what these actors need all together."""
@@ -119,16 +121,25 @@ class RayTransport:
                 f"{free.get('GPU', 0):g} GPUs and {free.get('CPU', 0):g} CPUs are free"
             )
         self._group = group
+        self._places = [_Place(n.cpus, n.gpus) for n in needs]
 
     def start(self, kind: type, arguments: Sequence[Any], need: Need, name: str) -> Actor:
-        """An actor; it waits for its turn where others have what it needs."""
+        """An actor; it waits for its turn where others have what it needs. Raises EngineError
+        where places are reserved, and none that is free is for such an actor."""
         environment: dict[str, Any] = {}
         if need.environment:
             environment = {"runtime_env": {"env_vars": dict(need.environment)}}
+        place = None
         if self._group is not None:
             from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-            environment["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group)
+            # A place by name: left to choose, Ray puts a small actor into a large one's place,
+            # and the large one waits for ever.
+            number = self._free_place(need)
+            place = self._places[number]
+            environment["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+                self._group, placement_group_bundle_index=number
+            )
         remote = self._ray.remote(
             num_cpus=need.cpus,
             num_gpus=need.gpus,
@@ -138,7 +149,17 @@ class RayTransport:
         )(kind)
         handle = remote.remote(*arguments)
         self._handles.append(handle)
+        if place is not None:
+            place.handle = handle
         return _RayActor(handle)
+
+    def _free_place(self, need: Need) -> int:
+        for number, place in enumerate(self._places):
+            if place.handle is None and (place.cpus, place.gpus) == (need.cpus, need.gpus):
+                return number
+        raise EngineError(
+            f"no place for an actor of {need.gpus} GPUs and {need.cpus} CPUs is reserved and free"
+        )
 
     def wait(self, refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
         """Those that are there, or have failed."""
@@ -173,6 +194,9 @@ class RayTransport:
         assert isinstance(actor, _RayActor)
         if actor.handle in self._handles:
             self._handles.remove(actor.handle)
+        for place in self._places:
+            if place.handle is actor.handle:
+                place.handle = None
         self._ray.kill(actor.handle, no_restart=True)
 
     def end_actors(self) -> None:
@@ -180,6 +204,8 @@ class RayTransport:
         for handle in self._handles:
             self._ray.kill(handle, no_restart=True)
         self._handles = []
+        for place in self._places:
+            place.handle = None
 
     def close(self) -> None:
         """Ends the actors, and a local Ray."""
@@ -189,6 +215,15 @@ class RayTransport:
         self._ray.shutdown()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@dataclass(eq=False, slots=True)
+class _Place:
+    """One that is reserved: what it holds, and by whom it is taken."""
+
+    cpus: int
+    gpus: int
+    handle: Any = None
 
 
 class _RayActor:

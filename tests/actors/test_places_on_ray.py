@@ -25,10 +25,19 @@ def test_actors_have_places_and_so_have_those_that_replace_them(ray_transport: A
     [(name, table)] = ray.util.placement_group_table().items()
     assert (table["state"], table["strategy"]) == ("CREATED", "PACK")
     assert [place["CPU"] for place in table["bundles"].values()] == [2, 2, 1]
-    actors = [ray_transport.start(Placed, (), need, "placed") for need in needs]
-    ray_transport.kill(actors[0])
-    actors[0] = ray_transport.start(Placed, (), needs[0], "another")
-    assert {ray_transport.get(actor.call("group")) for actor in actors} == {name}
+    # The small one comes first, and must not take the place of a large one.
+    actors = [ray_transport.start(Placed, (), need, "placed") for need in reversed(needs)]
+    calls = [actor.call("group") for actor in actors]
+    for number in (2, 1, 0, 2):  # killed while they start, too
+        ray_transport.kill(actors[number])
+        need = needs[2 - number]
+        actors[number] = ray_transport.start(Placed, (), need, "another")
+        calls[number] = actors[number].call("group")
+    for call in calls:
+        assert ray_transport.wait([call], 60.0), "an actor found no place"
+    assert {ray_transport.get(call) for call in calls} == {name}
+    with pytest.raises(EngineError, match="no place for an actor of 0 GPUs and 1 CPUs is reserved"):
+        ray_transport.start(Placed, (), Need(1), "one too many")
     # What is held is nobody else's: 64 CPUs are counted on this machine.
     with pytest.raises(EngineError, match=r"others hold some: after 0.2 s 0 GPUs and 59 CPUs"):
         ray_transport.reserve([Need(60)], within_s=0.2)

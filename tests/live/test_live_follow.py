@@ -20,6 +20,7 @@ from calibration.logs.growing import GrowingLog
 from simulator.cli.app import main
 from tests.live import growing
 from tests.live.growing import news, watched
+from tests.processes import heed_signals
 
 
 def _call(*arguments: object) -> int:
@@ -216,11 +217,21 @@ def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
     path.write_text("".join(growing.lines(5)))
     command = [sys.executable, "-m", "rollcast", "import", str(path), "--follow", "--steps", "9",
                "--out", str(tmp_path / "mine")]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert "step 5 of 9 (56 %)" in process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_signals,
+    )
+    try:
+        assert process.stdout is not None
+        assert "step 5 of 9 (56 %)" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
     assert process.returncode == 128 + signal.SIGINT
     assert errors == "interrupted; no output folder was written\n"
     assert not (tmp_path / "mine").exists()

@@ -7,12 +7,15 @@ Times are of the actor's own clock, ``time.perf_counter`` of its machine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import copyreg
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from engine.desk import Landed, Order, Turn
-from engine.edges import Limits
+from engine.edges import EngineIteration, Limits, Response
+from simulator.costs.base import Iteration
 from simulator.rollout import Key
 
 # Commands
@@ -120,3 +123,14 @@ class Report:
     notices: tuple[Notice, ...]
     working_s: float
     processor_s: float = 0.0
+
+
+def _by_fields(kind: type) -> Callable[[Any], tuple[type, tuple[Any, ...]]]:
+    get = attrgetter(*(field.name for field in fields(kind)))
+    return lambda message: (kind, get(message))
+
+
+# Frozen classes with slots look their fields up by name, each time, on both sides of a wire. These
+# are the ones of which an iteration or a rollout has one.
+for _kind in (Iterated, Turn, EngineIteration, Iteration, Landed, Response, Order, Report):
+    copyreg.pickle(_kind, _by_fields(_kind))  # type: ignore[arg-type]

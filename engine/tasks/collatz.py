@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import islice
+from itertools import islice, takewhile
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -152,12 +152,8 @@ class CollatzTask:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The characters of a response, without the end token and anything after it."""
-        text = []
-        for token in token_ids:
-            if token == tokenizer.END_ID:
-                break
-            text.append(_CHARACTER.get(token, tokenizer.UNKNOWN))
-        return "".join(text)
+        said = takewhile(tokenizer.END_ID.__ne__, token_ids)
+        return "".join([_CHARACTER.get(token, tokenizer.UNKNOWN) for token in said])
 
     def _prompt(self, start: int) -> Prompt:
         text = f"{self.preamble}{start}>"

@@ -167,7 +167,8 @@ def _beside(spec: RunSpec) -> list[dict[str, Any]] | None:
         return None
     from engine.actors.beside import measure
 
-    world = start_actors(spec)
+    # Environments take their time: with them no two rounds would have the same iterations.
+    world = start_actors(spec, first_turns=spec.turns is not None)
     try:
         batch = spec.plan.batch
         return [each.to_plain() for each in measure(world, batch.groups, batch.group_size)]

@@ -16,7 +16,7 @@ from engine.hub import fetch
 from engine.options import TaskSpec, TrainerConfig
 from engine.room import Devices, parameters, require_room
 from engine.sessions import TurnRules
-from engine.tasks.base import Task
+from engine.tasks.base import FirstTurns, Task
 from engine.vllm.environment import prepare
 from engine.world import EngineWorld
 from simulator.errors import ScenarioError
@@ -54,11 +54,14 @@ def start_world(spec: RunSpec) -> EngineWorld:
     return EngineWorld(replica, trainer, task, spec.seed, turns=rules, sleeps=sleeps)
 
 
-def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
+def start_actors(
+    spec: RunSpec, address: str | None = None, *, first_turns: bool = False
+) -> ActorWorld:
     """The world of a scenario with its replicas and trainer in processes of their own, on Ray.
 
     address: of a cluster; None is this machine, where each actor has cores of its own as far as
-    there are enough. Raises EngineError or ScenarioError where something cannot be had.
+    there are enough. first_turns: rollouts end with their first turn, which nobody judges. Raises
+    EngineError or ScenarioError where something cannot be had.
     """
     from engine.actors.fleet import Recipe
     from engine.actors.machine import cores_here, shares
@@ -67,7 +70,7 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
     from engine.actors.world import ActorWorld, Recipes
 
     prepare(local_files=not isinstance(spec.model, str))
-    turns = spec.turns
+    turns = None if first_turns else spec.turns
     shape, gpus = spec.shape, int(spec.engine.device == "cuda")
     width = shape.gpus_per_replica  # of one machine, as is all that an actor has
     here = address in (None, LOCAL)
@@ -98,7 +101,7 @@ def start_actors(spec: RunSpec, address: str | None = None) -> ActorWorld:
             transport,
             recipes,
             shape,
-            task,
+            FirstTurns(task) if first_turns else task,
             spec.seed,
             spec.cluster.routing,
             spec.engine.heartbeat_s,

@@ -346,6 +346,36 @@ def test_compare_names_the_policy_that_cannot_go_on(cli: Cli, tiny: Path) -> Non
     assert not (tiny.parent / "out").exists()
 
 
+def test_compare_holds_another_set_up_against_the_first(cli: Cli, tiny: Path) -> None:
+    out = tiny.parent / "out"
+    argv = ("compare", tiny, "--policy", "sync", "--policy", "april", "--also",
+            "cluster.routing=round_robin", "--also", "workload.group_size=2")  # fmt: skip
+    code, shown, _ = cli(*argv, "--out", out, "--json")
+    assert code == 0
+    rows = json.loads(shown)
+    names = ["sync", "april", "sync, cluster.routing=round_robin", "sync, workload.group_size=2"]
+    assert [row["policy"] for row in rows] == names
+    settings = ("cluster.routing=round_robin", "workload.group_size=2")
+    for name, setting in zip(names[2:], settings, strict=True):
+        _, alone, _ = cli("simulate", tiny, "--set", "policy=[]", "--set", setting, "--json")
+        [row] = [row for row in rows if row["policy"] == name]
+        assert row["step_s"] == json.loads(alone)["step_s"]
+    assert len({row["generated_tokens"] for row in rows}) > 1
+    assert len(list(out.glob("*/summary.json"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("cluster.routing=random", "cluster.routing"),
+        ("policy=april", "--also: takes other keys"),
+        ("routing", "routing"),
+    ],
+)
+def test_compare_refuses_another_set_up(cli: Cli, tiny: Path, setting: str, said: str) -> None:
+    assert said in refused(cli("compare", tiny, "--also", setting))
+
+
 @pytest.mark.parametrize(
     ("policies", "said"),
     [

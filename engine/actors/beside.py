@@ -103,10 +103,9 @@ class _Bench:
         for rollout in rollouts:
             rollout.add(stays[rollout.key])
         by_group = [rollouts[at : at + self._size] for at in range(0, len(rollouts), self._size)]
-        self._batch = tuple(
-            TrainGroup(each[0].group, tuple(each), tuple(r.reward or 0.0 for r in each))
-            for each in by_group
-        )
+        # Made-up rewards, as those of an untrained model may all be equal and teach nothing.
+        rewards = tuple(float(place % 2) for place in range(self._size))
+        self._batch = tuple(TrainGroup(each[0].group, tuple(each), rewards) for each in by_group)
         self.round()
 
     def round(self) -> Beside:

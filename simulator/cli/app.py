@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -168,6 +169,15 @@ def compare(
             "your own is module:Class(parameter=value). Repeat it.",
         ),
     ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--also",
+            metavar="key=VALUE",
+            help="The first policy again with this setting, such as "
+            "cluster.routing=session_affinity. Repeat it.",
+        ),
+    ] = None,
     out: Out = None,
     settings: Settings = None,
     seed: Seed = None,
@@ -194,9 +204,15 @@ def compare(
         check_target(out, force)
     checked = load(scenario, *(settings or ()), seed=seed)
     names = policy or [checked.policy_name]
-    if len(names) == 1 and names[0] != "sync":
+    if len(names) == 1 and names[0] != "sync" and not also:
         names = ["sync", *names]
     variants = [checked.with_policy(name) for name in names]
+    for setting in also or ():
+        if setting.partition("=")[0].strip() == "policy":
+            raise ScenarioError("--also", "takes other keys; give policies with --policy")
+        changed = load(scenario, *(settings or ()), setting, seed=seed).with_policy(names[0])
+        label = f"{variants[0].policy_name}, {setting}"
+        variants.append(replace(changed, policy_name=label))
     with _progress("", checked.steps * len(variants) * (1 + (draws or 0))) as advance:
         results = run_all(variants, advance)
         sure = None

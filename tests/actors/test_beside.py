@@ -15,11 +15,13 @@ from running_actors import CAP, make
 from engine.actors.beside import measure
 from engine.actors.fleet import Recipe
 from engine.actors.world import ActorWorld, Recipes
+from engine.tasks.base import FirstTurns
 from simulator.errors import RunError, ScenarioError
 from simulator.plan import Batch
 from simulator.results.read import check
 from simulator.results.schema import PROBE
 from simulator.world import ClusterShape
+from tests.turns.oracle import TurnTask
 
 ITERATION_S, TOKEN_S = 2e-3, 2e-4
 
@@ -60,6 +62,22 @@ def test_the_replica_samples_the_same_again_and_again(world: ActorWorld) -> None
     assert len(again) >= len(waves) - 1 >= 6  # all but what is trained on
 
 
+def test_of_rollouts_with_turns_the_first_is_timed() -> None:
+    """Its environment would judge it; the same prompts are asked, and no reward is."""
+    recipes = Recipes([Recipe(StartEngine(8, ITERATION_S))], [Recipe(StartTrainer(TOKEN_S))])
+    task = FirstTurns(TurnTask())
+    world = ActorWorld(ThreadTransport(), recipes, ClusterShape(1, 1, 1, False), task, 3)
+    try:
+        found = measure(world, 2, 4, rounds=2)
+        assert world.quiet
+        part = world._updates._states[-1].since[-1]
+        assert all(set(group.baseline_rewards) == {0.0, 1.0} for group in part.groups)
+    finally:
+        world.close()
+    assert all(one.iterations >= 3 and one.update_beside_s > ITERATION_S for one in found)
+    assert task.prompt(5, 3) == TurnTask().prompt(5, 3)
+
+
 @pytest.mark.parametrize("options", [{"replicas": 2}, {"replicas": 1, "colocated": True}])
 def test_of_any_other_world_there_is_nothing_to_measure(options: dict[str, int]) -> None:
     home = make(**options)  # type: ignore[arg-type]
@@ -77,6 +95,7 @@ def asked(shape: ClusterShape) -> Any:
         plan=SimpleNamespace(batch=Batch(2, 4)),
         model=None,
         engine=SimpleNamespace(device="cpu"),
+        turns=None,
         raw=SimpleNamespace(data={"engine": {"max_seqs": 8}}),
     )
 
@@ -86,7 +105,7 @@ def test_a_probe_may_time_nothing_else(world: ActorWorld, monkeypatch: pytest.Mo
     from engine import probe
 
     monkeypatch.setattr(probe, "prepare", lambda local_files: None)
-    monkeypatch.setattr(probe, "start_actors", lambda spec: world)
+    monkeypatch.setattr(probe, "start_actors", lambda spec, first_turns: world)
     content = probe.probe(asked(ClusterShape(1, 1, 1, False)), beside_only=True)
     check(json.loads(json.dumps(content)), PROBE.shape, "probe.json", "--probe")
     assert (content["updates"], content["bursts"]) == ([], [])

@@ -81,8 +81,8 @@ def validate(
         typer.Option(
             "--pulse/--no-pulse",
             show_default=False,
-            help="Judge each run at the machine's own pulse in it (default in replay), or at the "
-            "calibration's (default in predict).",
+            help="Judge each run at the machine's own pulse in it (default in replay, but for "
+            "actors that work at the same time), or at the calibration's (default in predict).",
         ),
     ] = None,
     out: Annotated[

@@ -26,7 +26,7 @@ from calibration.away import Idle
 from calibration.calibrate import Fitted, run_levels
 from calibration.folder import SAME, RunFolder
 from calibration.robust import FloatArray
-from calibration.tempo import by_phase
+from calibration.tempo import by_phase, tells
 from simulator.chance import Drawn
 from simulator.costs.fitted import FittedCost
 from simulator.loop import run as run_loop
@@ -227,7 +227,8 @@ def replayed_run(fitted: Fitted, target: RunFolder) -> Run:
 
 def _priced(fitted: Fitted, target: RunFolder) -> FittedCost:
     """The fitted costs, of actors or turns at the machine's mean pulse in the run where known."""
-    pulses = fitted.pulses(target) if target.of_actors or target.turned() is not None else None
+    slowed = tells(target) and (target.of_actors or target.turned() is not None)
+    pulses = fitted.pulses(target) if slowed else None
     if pulses is None:
         return fitted.cost
     return fitted.cost.slowed(*by_phase(pulses).mean(axis=0).tolist())

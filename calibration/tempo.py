@@ -85,6 +85,13 @@ def by_step(run: RunFolder) -> FloatArray | None:
     return np.asarray(windows.mean(axis=-1))
 
 
+def tells(run: RunFolder) -> bool:
+    """Whether the run's pulse tells how fast its machine was. Where actors work at the same time it
+    tells how they disturb each other, which a forecast prices anyhow: in three campaigns (19 runs
+    that overlap, `calibration/data`) forecasts that were told it were off by half as much again."""
+    return not (run.of_actors and run.overlaps)
+
+
 def steady(steps: int) -> FloatArray:
     """The ratios of a machine whose pulse never changes, or is not known; shape (steps, 2)."""
     return np.ones((steps, 2))

@@ -15,7 +15,7 @@ from calibration.folder import RunFolder
 from calibration.forecast import DRAWS, METRICS, Forecast, Mode, forecast, measured_by_step
 from calibration.quality import qualities
 from calibration.robust import FloatArray
-from calibration.tempo import by_phase
+from calibration.tempo import by_phase, tells
 from simulator.errors import ScenarioError
 from simulator.policies.registry import SYNCHRONOUS
 from simulator.studies.interval import LEVEL
@@ -169,7 +169,8 @@ def validate(
     mode: ``replay`` (the runs' own lengths: judges the costs) or ``predict`` (fitted lengths and
     rewards: judges the whole forecast). draws: of the parameters. on_run is called with each name.
     at_pulse: judge each run at the machine's pulse in it; None does so in a replay, as how fast a
-    machine will be is part of what a prediction does not know.
+    machine will be is part of what a prediction does not know, but not where the run's own actors
+    disturb it (`calibration.tempo.tells`).
     Raises ScenarioError for folders that hold no run, or no steps.
     """
     if mode not in ("replay", "predict"):
@@ -182,7 +183,6 @@ def validate(
         (run["policy"], run["seed"], run["steps"], run["makespan_s"])
         for run in fitted.content["provenance"]["runs"]
     }
-    at_pulse = mode == "replay" if at_pulse is None else at_pulse
     checks: list[Check] = []
     for folder in folders:
         run = RunFolder.open(folder)
@@ -194,7 +194,8 @@ def validate(
         if on_run is not None:
             on_run(run.name)
         this = (run.policy, run.seed, steps, run.summary.get("makespan_s"))
-        expected = forecast(fitted, run, mode, draws, at_pulse=at_pulse)
+        own_pulse = mode == "replay" and tells(run) if at_pulse is None else at_pulse
+        expected = forecast(fitted, run, mode, draws, at_pulse=own_pulse)
         setting = difference(checks[0].run.scenario, run.scenario) if checks else ""
         measured = measured_by_step(run)
         held_out, pulses = this not in known, fitted.pulses(run)

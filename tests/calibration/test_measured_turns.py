@@ -10,6 +10,7 @@ from calibration.calibrate import Fitted, calibrate
 from calibration.folder import RunFolder
 from calibration.updates import loads
 from calibration.validate import validate
+from simulator.studies.replayed import replay
 
 DATA = CAMPAIGN.parents[1] / "turns"
 RUNS = DATA / "runs"
@@ -61,9 +62,39 @@ def test_environments_of_another_speed_and_number_are_replayed(fitted: Fitted) -
 def test_environments_of_another_speed_and_number_are_predicted(fitted: Fitted) -> None:
     """Blind to the machine's pulse, which was a quarter slower in one of them."""
     checks = validate(fitted, HELD, "predict", draws=1).checks
-    off = {c.run.name: c.total_error for c in checks}
+    by = {c.run.name: c.forecast.point["step_s"].sum() for c in checks}
+    off = {c.run.name: by[c.run.name] / c.total_s - 1 for c in checks}
     assert np.median(np.abs(list(off.values()))) < 0.12, off
-    by = {name: np.median(c.forecast.total_s) for name, c in zip(off, checks, strict=True)}
     assert by["slow-10"] > 1.8 * by["sync-again-10"]
     assert by["few-slots-10"] > 1.2 * by["sync-again-10"] > by["fast-10"]
     assert by["slow-april-10"] < 0.6 * by["slow-10"]
+
+
+BESIDE = DATA / "beside"
+
+
+@pytest.fixture(scope="module")
+def fitted_beside() -> Fitted:
+    return calibrate([BESIDE / f"sync-{seed}" for seed in range(2)], BESIDE / "probe.json")
+
+
+@pytest.mark.parametrize("name", ["one-off-10", "async2-slow-10"])
+def test_decisions_with_turns_beside_a_trainer_follow_from_the_record(name: str) -> None:
+    found = replay(BESIDE / name)
+    assert found.differs is None
+    assert found.run.ledger.balance == 0
+    assert found.run.steps[-1].step == 23
+
+
+def test_rollouts_with_turns_beside_a_trainer_are_replayed(fitted_beside: Fitted) -> None:
+    held = [run for run in Campaign.read(DATA / "beside.yaml").runs if run.entry != "sync"]
+    assert len(held) == 4
+    checks = validate(fitted_beside, [BESIDE / run.name for run in held], "replay", draws=1).checks
+    off = {c.run.name: c.forecast.point["step_s"].sum() / c.total_s - 1 for c in checks}
+    assert np.median(np.abs(list(off.values()))) < 0.08, off
+    assert max(map(abs, off.values())) < 0.2, off
+    for check in checks:
+        staleness = check.run.steps["mean_staleness"]
+        assert staleness.max() <= (1 if check.run.name.startswith("one-off") else 2)
+        found = np.mean(check.forecast.point["staleness"])
+        assert found == pytest.approx(np.mean(staleness), abs=0.2), check.run.name

@@ -61,6 +61,20 @@ def test_a_bound_on_staleness_holds_for_real() -> None:
     assert RunFolder.open(RUNS / "one-off-10").steps["mean_staleness"].max() == 1.0
 
 
+def test_no_pulse_is_heeded_where_actors_disturb_it(replayed: Validation, fitted: Fitted) -> None:
+    heeded = {check.run.name: check.forecast.at_pulse for check in replayed.checks}
+    assert heeded.pop("replicas-10")
+    assert set(heeded.values()) == {False}
+    [told] = validate(fitted, [RUNS / "one-off-10"], "replay", draws=1, at_pulse=True).checks
+    assert told.forecast.at_pulse
+
+
+def test_replays_are_close(replayed: Validation) -> None:
+    off = [c.forecast.point["step_s"].sum() / c.total_s - 1 for c in replayed.checks]
+    assert np.median(np.abs(off)) < 0.08, off
+    assert max(map(abs, off)) < 0.12, off
+
+
 def test_replays_know_how_stale_training_is(replayed: Validation) -> None:
     for check in replayed.checks:
         real, expected = (x["staleness"] for x in (check.measured, check.forecast.point))

@@ -36,11 +36,14 @@ MOST_TURNS = 4096
 
 class ReplicaActor:
     """start: makes the engine, in the thread that will run it. cores: what that thread is pinned
-    to, if any. Its process ends with the thread's engine in whatever state it is."""
+    to, if any. pause_s: between two reports of finished rollouts while others run on. Its process
+    ends with the thread's engine in whatever state it is."""
 
-    def __init__(self, start: Callable[[], Engine], cores: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, start: Callable[[], Engine], cores: tuple[int, ...] = (), pause_s: float = 0.0
+    ) -> None:
         self._inbox: SimpleQueue[Command] = SimpleQueue()
-        self._outbox = _Outbox()
+        self._outbox = _Outbox(pause_s)
         self._since_s: float | None = None  # what it is doing now began
         self._cores = cores
         self._thread = threading.Thread(target=self._run, args=(start,), daemon=True)
@@ -107,7 +110,7 @@ class ReplicaActor:
             if desk.busy:
                 self._since_s = time.perf_counter()
                 turn, landed = desk.iterate()
-                self._outbox.put(Iterated(turn, tuple(landed)), news=bool(landed))
+                self._outbox.put(Iterated(turn, tuple(landed)), bool(landed), urgent=not desk.busy)
             self._since_s = None
 
     def _commands(self, block: bool) -> Iterator[Command]:
@@ -148,24 +151,34 @@ def _load(desk: Desk, command: Load) -> Loaded:
 
 
 class _Outbox:
-    """Notices on their way. Iterations without news wait for the next one with."""
+    """Notices on their way. Iterations without news wait for the next one with; news that is not
+    urgent waits for more, as each answer takes the engine's thread its time."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause_s: float) -> None:
+        self._pause_s = pause_s
         self._notices: deque[Notice] = deque()
         self._news = threading.Event()
+        self._urgent = threading.Event()
+        self._taken_s = 0.0
 
-    def put(self, notice: Notice, news: bool = True) -> None:
+    def put(self, notice: Notice, news: bool = True, urgent: bool = True) -> None:
         self._notices.append(notice)
         if news or len(self._notices) >= MOST_TURNS:
+            if urgent:
+                self._urgent.set()
             self._news.set()
 
     def wake(self) -> None:
+        self._urgent.set()
         self._news.set()
 
     def take(self, timeout_s: float) -> tuple[Notice, ...]:
-        self._news.wait(timeout_s)
+        if self._news.wait(timeout_s):
+            self._urgent.wait(max(self._taken_s + self._pause_s - time.perf_counter(), 0.0))
+        self._urgent.clear()
         self._news.clear()
         taken = []
         while self._notices:
             taken.append(self._notices.popleft())
+        self._taken_s = time.perf_counter()
         return tuple(taken)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from actor_threads import ThreadTransport
 from engine.actors import fleet, updates
 from engine.actors.fleet import Fleet, Recipe
 from engine.actors.machine import cores_here, machine_name, shares
+from engine.actors.messages import Aborted
 from engine.actors.on_ray import RayTransport
+from engine.actors.replica import _Outbox
 from engine.actors.transport import Need, without_place
 from engine.actors.updates import Updates
 from engine.actors.weights import ByFiles, ByStore, Packed, unpack
@@ -138,3 +141,22 @@ def test_a_replica_that_no_machine_has_room_for(
 ) -> None:
     found = without_place([Need(1, count) for count in gpus], machines)
     assert (None if found is None else found.gpus) == lost
+
+
+def test_reports_are_held_back_until_something_is_urgent() -> None:
+    def rollout(token: int) -> Aborted:
+        return Aborted(token, ())
+
+    outbox = _Outbox(pause_s=600.0)
+    outbox.put(rollout(1))
+    assert outbox.take(60.0) == (rollout(1),)
+    assert outbox.take(0.01) == ()  # a sign of life
+    outbox.put(rollout(2), urgent=False)
+    later = threading.Timer(0.3, lambda: outbox.put(rollout(3)))
+    later.start()
+    assert outbox.take(60.0) == (rollout(2), rollout(3))
+    later.join()
+    at_once = _Outbox(pause_s=0.0)
+    for token in (4, 5):
+        at_once.put(rollout(token), urgent=False)
+        assert at_once.take(60.0) == (rollout(token),)

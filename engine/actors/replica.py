@@ -36,14 +36,14 @@ MOST_TURNS = 4096
 
 class ReplicaActor:
     """start: makes the engine, in the thread that will run it. cores: what that thread is pinned
-    to, if any. pause_s: between two reports of finished rollouts while others run on. Its process
-    ends with the thread's engine in whatever state it is."""
+    to, if any. every: iterations after which it reports finished rollouts while others run on. Its
+    process ends with the thread's engine in whatever state it is."""
 
     def __init__(
-        self, start: Callable[[], Engine], cores: tuple[int, ...] = (), pause_s: float = 0.0
+        self, start: Callable[[], Engine], cores: tuple[int, ...] = (), every: int = 1
     ) -> None:
         self._inbox: SimpleQueue[Command] = SimpleQueue()
-        self._outbox = _Outbox(pause_s)
+        self._outbox = _Outbox(every)
         self._since_s: float | None = None  # what it is doing now began
         self._cores = cores
         self._thread = threading.Thread(target=self._run, args=(start,), daemon=True)
@@ -152,33 +152,32 @@ def _load(desk: Desk, command: Load) -> Loaded:
 
 class _Outbox:
     """Notices on their way. Iterations without news wait for the next one with; news that is not
-    urgent waits for more, as each answer takes the engine's thread its time."""
+    urgent waits until there are so many notices, as each answer takes the engine's thread its
+    time."""
 
-    def __init__(self, pause_s: float) -> None:
-        self._pause_s = pause_s
+    def __init__(self, every: int) -> None:
+        self._every = every
         self._notices: deque[Notice] = deque()
-        self._news = threading.Event()
-        self._urgent = threading.Event()
-        self._taken_s = 0.0
+        self._is_news = False  # among the notices
+        self._tell = threading.Event()
 
     def put(self, notice: Notice, news: bool = True, urgent: bool = True) -> None:
         self._notices.append(notice)
-        if news or len(self._notices) >= MOST_TURNS:
-            if urgent:
-                self._urgent.set()
-            self._news.set()
+        if news:  # only now: whoever takes notices forgets this before it takes the first
+            self._is_news = True
+        count = len(self._notices)
+        waited = count >= (self._every if self._is_news else MOST_TURNS)
+        if waited or (news and urgent):
+            self._tell.set()
 
     def wake(self) -> None:
-        self._urgent.set()
-        self._news.set()
+        self._tell.set()
 
     def take(self, timeout_s: float) -> tuple[Notice, ...]:
-        if self._news.wait(timeout_s):
-            self._urgent.wait(max(self._taken_s + self._pause_s - time.perf_counter(), 0.0))
-        self._urgent.clear()
-        self._news.clear()
+        self._tell.wait(timeout_s)
+        self._tell.clear()
+        self._is_news = False
         taken = []
         while self._notices:
             taken.append(self._notices.popleft())
-        self._taken_s = time.perf_counter()
         return tuple(taken)

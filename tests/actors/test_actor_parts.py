@@ -143,20 +143,26 @@ def test_a_replica_that_no_machine_has_room_for(
     assert (None if found is None else found.gpus) == lost
 
 
-def test_reports_are_held_back_until_something_is_urgent() -> None:
-    def rollout(token: int) -> Aborted:
+def test_reports_are_held_back_until_there_are_some_or_one_is_urgent() -> None:
+    def notice(token: int) -> Aborted:
         return Aborted(token, ())
 
-    outbox = _Outbox(pause_s=600.0)
-    outbox.put(rollout(1))
-    assert outbox.take(60.0) == (rollout(1),)
-    assert outbox.take(0.01) == ()  # a sign of life
-    outbox.put(rollout(2), urgent=False)
-    later = threading.Timer(0.3, lambda: outbox.put(rollout(3)))
+    outbox = _Outbox(every=3)
+    outbox.put(notice(1))
+    assert outbox.take(60.0) == (notice(1),)
+    outbox.put(notice(2), urgent=False)
+    later = threading.Timer(0.3, lambda: outbox.put(notice(3)))
     later.start()
-    assert outbox.take(60.0) == (rollout(2), rollout(3))
+    assert outbox.take(60.0) == (notice(2), notice(3))
     later.join()
-    at_once = _Outbox(pause_s=0.0)
+    outbox.put(notice(4), urgent=False)
+    later = threading.Timer(0.3, lambda: [outbox.put(notice(n), news=False) for n in (5, 6)])
+    later.start()
+    assert outbox.take(60.0) == (notice(4), notice(5), notice(6))
+    later.join()
+    outbox.put(notice(7), news=False)
+    assert outbox.take(0.01) == (notice(7),)  # with the sign of life
+    at_once = _Outbox(every=1)
     for token in (4, 5):
-        at_once.put(rollout(token), urgent=False)
-        assert at_once.take(60.0) == (rollout(token),)
+        at_once.put(notice(token), urgent=False)
+        assert at_once.take(60.0) == (notice(token),)

@@ -77,21 +77,15 @@ class Loss:
 
 class Fleet:
     """recipes: of each replica. heartbeat_s: without a sign of life after which one is lost.
-    every: of `ReplicaActor`.
 
     Raises EngineError where an engine cannot start at all.
     """
 
     def __init__(
-        self,
-        transport: Transport,
-        recipes: Sequence[Recipe],
-        heartbeat_s: float = 60.0,
-        every: int = 1,
+        self, transport: Transport, recipes: Sequence[Recipe], heartbeat_s: float = 60.0
     ) -> None:
         self._transport = transport
         self._recipes = recipes
-        self._every = every
         self._heartbeat_s = heartbeat_s
         self._poll_s = min(POLL_S, heartbeat_s / 4)
         self._limits: Limits | None = None
@@ -171,8 +165,9 @@ class Fleet:
 
     def _start(self, number: int) -> Replica:
         recipe = self._recipes[number]
-        arguments = (recipe.start, recipe.need.cores, self._every)
-        actor = self._transport.start(ReplicaActor, arguments, recipe.need, f"replica {number}")
+        actor = self._transport.start(
+            ReplicaActor, (recipe.start, recipe.need.cores), recipe.need, f"replica {number}"
+        )
         poll = actor.call("poll", self._poll_s, lane="watch")
         return Replica(number, actor, poll, time.perf_counter())
 

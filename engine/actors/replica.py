@@ -36,14 +36,11 @@ MOST_TURNS = 4096
 
 class ReplicaActor:
     """start: makes the engine, in the thread that will run it. cores: what that thread is pinned
-    to, if any. every: iterations after which it reports finished rollouts while others run on. Its
-    process ends with the thread's engine in whatever state it is."""
+    to, if any. Its process ends with the thread's engine in whatever state it is."""
 
-    def __init__(
-        self, start: Callable[[], Engine], cores: tuple[int, ...] = (), every: int = 1
-    ) -> None:
+    def __init__(self, start: Callable[[], Engine], cores: tuple[int, ...] = ()) -> None:
         self._inbox: SimpleQueue[Command] = SimpleQueue()
-        self._outbox = _Outbox(every)
+        self._outbox = _Outbox()
         self._since_s: float | None = None  # what it is doing now began
         self._cores = cores
         self._thread = threading.Thread(target=self._run, args=(start,), daemon=True)
@@ -110,7 +107,7 @@ class ReplicaActor:
             if desk.busy:
                 self._since_s = time.perf_counter()
                 turn, landed = desk.iterate()
-                self._outbox.put(Iterated(turn, tuple(landed)), bool(landed), urgent=not desk.busy)
+                self._outbox.put(Iterated(turn, tuple(landed)), news=bool(landed))
             self._since_s = None
 
     def _commands(self, block: bool) -> Iterator[Command]:
@@ -151,32 +148,23 @@ def _load(desk: Desk, command: Load) -> Loaded:
 
 
 class _Outbox:
-    """Notices on their way. Iterations without news wait for the next one with; news that is not
-    urgent waits until there are so many notices, as each answer takes the engine's thread its
-    time."""
+    """Notices on their way. Iterations without news wait for the next one with."""
 
-    def __init__(self, every: int) -> None:
-        self._every = every
+    def __init__(self) -> None:
         self._notices: deque[Notice] = deque()
-        self._is_news = False  # among the notices
-        self._tell = threading.Event()
+        self._news = threading.Event()
 
-    def put(self, notice: Notice, news: bool = True, urgent: bool = True) -> None:
+    def put(self, notice: Notice, news: bool = True) -> None:
         self._notices.append(notice)
-        if news:  # only now: whoever takes notices forgets this before it takes the first
-            self._is_news = True
-        count = len(self._notices)
-        waited = count >= (self._every if self._is_news else MOST_TURNS)
-        if waited or (news and urgent):
-            self._tell.set()
+        if news or len(self._notices) >= MOST_TURNS:
+            self._news.set()
 
     def wake(self) -> None:
-        self._tell.set()
+        self._news.set()
 
     def take(self, timeout_s: float) -> tuple[Notice, ...]:
-        self._tell.wait(timeout_s)
-        self._tell.clear()
-        self._is_news = False
+        self._news.wait(timeout_s)
+        self._news.clear()
         taken = []
         while self._notices:
             taken.append(self._notices.popleft())

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 PULSE_SHARE = 0.02
 """Of a run's time that its trainer takes the machine's pulse, at the most."""
 _SHORT_PASSES = 5  # of a pulse
-_REPORTED = 4  # iterations after which a replica reports what ended while others run on
 _LOOK_S = 1e-3  # environments are looked at no more often than that
 
 
@@ -164,8 +163,7 @@ class ActorWorld:
         self._told: dict[tuple[int, int, int], int] = {}  # tokens, by version, group and index
         self._next_pulse_s = 0.0  # on this world's clock
         self._updates = Updates(transport, recipes.trainer, recipes.channel, heartbeat_s)
-        every = _REPORTED if turns is None else 1  # an environment is asked at once
-        self._fleet = Fleet(transport, recipes.replicas, heartbeat_s, every)
+        self._fleet = Fleet(transport, recipes.replicas, heartbeat_s)
         self._require_started()
         self._router: Router = ROUTINGS[routing](self._fleet.replicas)
         self._balance = Balance(shape.replicas)

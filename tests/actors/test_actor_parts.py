@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ from actor_threads import ThreadTransport
 from engine.actors import fleet, updates
 from engine.actors.fleet import Fleet, Recipe
 from engine.actors.machine import cores_here, machine_name, shares
-from engine.actors.messages import Aborted
 from engine.actors.on_ray import RayTransport
-from engine.actors.replica import _Outbox
 from engine.actors.transport import Need, without_place
 from engine.actors.updates import Updates
 from engine.actors.weights import ByFiles, ByStore, Packed, unpack
@@ -141,28 +138,3 @@ def test_a_replica_that_no_machine_has_room_for(
 ) -> None:
     found = without_place([Need(1, count) for count in gpus], machines)
     assert (None if found is None else found.gpus) == lost
-
-
-def test_reports_are_held_back_until_there_are_some_or_one_is_urgent() -> None:
-    def notice(token: int) -> Aborted:
-        return Aborted(token, ())
-
-    outbox = _Outbox(every=3)
-    outbox.put(notice(1))
-    assert outbox.take(60.0) == (notice(1),)
-    outbox.put(notice(2), urgent=False)
-    later = threading.Timer(0.3, lambda: outbox.put(notice(3)))
-    later.start()
-    assert outbox.take(60.0) == (notice(2), notice(3))
-    later.join()
-    outbox.put(notice(4), urgent=False)
-    later = threading.Timer(0.3, lambda: [outbox.put(notice(n), news=False) for n in (5, 6)])
-    later.start()
-    assert outbox.take(60.0) == (notice(4), notice(5), notice(6))
-    later.join()
-    outbox.put(notice(7), news=False)
-    assert outbox.take(0.01) == (notice(7),)  # with the sign of life
-    at_once = _Outbox(every=1)
-    for token in (4, 5):
-        at_once.put(notice(token), urgent=False)
-        assert at_once.take(60.0) == (notice(token),)

@@ -9,7 +9,7 @@ DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
   --policy 'pods(keep=4)' --policy prefix_reuse \
   --policy 'all together = april(over_sampling=2)+sagc+pods(keep=4)+prefix_reuse'
 
-# A test that hangs ends its worker, and is tried once more: without a bound, for ever.
+# A test that hangs ends its worker, and is tried again by the next: without a bound, for ever.
 TWO := -n 2 --max-worker-restart 2
 
 .PHONY: demo demo-engine demo-overlap test test-core laws check bench published measure notebook clean

@@ -175,8 +175,7 @@ def forecast(
     machine = _Machine.of(fitted, pulses is not None)
     own, cost, groups = _own_scenario(target), fitted.cost, fitted.groups
     moods = None if pulses is None else by_phase(pulses)
-    # Where phases overlap, so do their levels, and environments take the time that they take.
-    priced_at_level = target.of_actors or target.turned() is not None
+    priced_at_level = _priced_at_level(target)
     level = np.ones(3) if moods is None or not priced_at_level else moods.mean(axis=0)
     runs, noisy, totals, unmeasured = [], [], [], 0
     flags: list[str] = []
@@ -227,11 +226,16 @@ def replayed_run(fitted: Fitted, target: RunFolder) -> Run:
 
 def _priced(fitted: Fitted, target: RunFolder) -> FittedCost:
     """The fitted costs, of actors or turns at the machine's mean pulse in the run where known."""
-    slowed = tells(target) and (target.of_actors or target.turned() is not None)
-    pulses = fitted.pulses(target) if slowed else None
+    pulses = fitted.pulses(target) if _priced_at_level(target) and tells(target) else None
     if pulses is None:
         return fitted.cost
     return fitted.cost.slowed(*by_phase(pulses).mean(axis=0).tolist())
+
+
+def _priced_at_level(target: RunFolder) -> bool:
+    """Whether a machine's level goes into the costs, not into the phases that come of them. Where
+    phases overlap, so do their levels, and environments take the time that they take."""
+    return target.of_actors or target.turned() is not None
 
 
 def _own_scenario(target: RunFolder) -> Scenario:

@@ -87,8 +87,8 @@ def by_step(run: RunFolder) -> FloatArray | None:
 
 def tells(run: RunFolder) -> bool:
     """Whether the run's pulse tells how fast its machine was. Where actors work at the same time it
-    tells how they disturb each other, which a forecast prices anyhow: in three campaigns (19 runs
-    that overlap, `calibration/data`) forecasts that were told it were off by half as much again."""
+    tells how they disturb each other, which a forecast prices anyhow: replays of 16 such runs
+    (`calibration/data`) are off by 6.4 % in the median without it and by 10.8 % with it."""
     return not (run.of_actors and run.overlaps)
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from simulator.cli.app import main
 from tests.conftest import Cli
-from tests.processes import heed_signals
+from tests.processes import started
 
 TINY = """\
 cluster: {replicas: 2}
@@ -505,13 +505,7 @@ def test_a_stopped_run_leaves_no_folder(tiny: Path, number: signal.Signals, writ
     out = tiny.parent / "new" / "out"
     argv = [*ROLLCAST, "simulate", str(tiny), "--no-plot", "--out", str(out)]
     argv += settings("steps=400" if writing else "steps=100000")
-    process = subprocess.Popen(
-        argv,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=heed_signals,
-    )
+    process = started(argv)
     until = time.monotonic() + 60
     if writing:
         while not list(tiny.parent.glob("new/.out*")) and time.monotonic() < until:

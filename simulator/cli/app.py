@@ -213,7 +213,7 @@ def compare(
         changed = load(scenario, *(settings or ()), setting, seed=seed).with_policy(names[0])
         label = f"{variants[0].policy_name}, {setting}"
         variants.append(replace(changed, policy_name=label))
-    with _progress("", checked.steps * len(variants) * (1 + (draws or 0))) as advance:
+    with _progress("", sum(each.steps for each in variants) * (1 + (draws or 0))) as advance:
         results = run_all(variants, advance)
         sure = None
         if draws is None:

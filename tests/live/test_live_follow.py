@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from calibration.logs.growing import GrowingLog
 from simulator.cli.app import main
 from tests.live import growing
 from tests.live.growing import news, watched
-from tests.processes import heed_signals
+from tests.processes import started
 
 
 def _call(*arguments: object) -> int:
@@ -217,13 +216,7 @@ def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
     path.write_text("".join(growing.lines(5)))
     command = [sys.executable, "-m", "rollcast", "import", str(path), "--follow", "--steps", "9",
                "--out", str(tmp_path / "mine")]  # fmt: skip
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=heed_signals,
-    )
+    process = started(command)
     try:
         assert process.stdout is not None
         assert "step 5 of 9 (56 %)" in process.stdout.readline()

@@ -367,9 +367,10 @@ def test_compare_holds_another_set_up_against_the_first(cli: Cli, tiny: Path) ->
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("cluster.routing=random", "cluster.routing"),
+        ("cluster.routing=random", "from --also cluster.routing"),
         ("policy=april", "--also: takes other keys"),
-        ("routing", "routing"),
+        ("policy.april.over_sampling=3", "--also: takes other keys"),
+        ("routing", "--also: 'routing' is not of the form key=value"),
     ],
 )
 def test_compare_refuses_another_set_up(cli: Cli, tiny: Path, setting: str, said: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -194,10 +195,13 @@ def compare(
     """
     from simulator.cli import tables
     from simulator.results.folder import check_target, write_folder
+    from simulator.scenario.file import override
+    from simulator.scenario.scenario import build_scenario
     from simulator.studies import ranking
     from simulator.studies.compare import compare as run_all
     from simulator.studies.compare import write_comparison
     from simulator.studies.simulate import load
+    from simulator.visible import visible
 
     _check_draws(draws)
     if out is not None:
@@ -208,11 +212,11 @@ def compare(
         names = ["sync", *names]
     variants = [checked.with_policy(name) for name in names]
     for setting in also or ():
-        if setting.partition("=")[0].strip() == "policy":
+        if re.split(r"[=.\[]", setting)[0].strip() == "policy":
             raise ScenarioError("--also", "takes other keys; give policies with --policy")
-        changed = load(scenario, *(settings or ()), setting, seed=seed).with_policy(names[0])
+        changed = build_scenario(override(checked.raw, [setting], option="--also"))
         label = f"{variants[0].policy_name}, {setting}"
-        variants.append(replace(changed, policy_name=label))
+        variants.append(replace(changed.with_policy(names[0]), policy_name=visible(label)))
     with _progress("", sum(each.steps for each in variants) * (1 + (draws or 0))) as advance:
         results = run_all(variants, advance)
         sure = None

@@ -230,12 +230,6 @@ def _check_cluster(cluster: ClusterSection) -> None:
     if cluster.pipeline_parallel != 1:
         message = f"is {cluster.pipeline_parallel}; a real replica is one stage, so make it 1"
         raise ScenarioError("cluster.pipeline_parallel", message)
-    if cluster.tensor_parallel != 1 and cluster.placement == "colocated":
-        raise ScenarioError(
-            "cluster.tensor_parallel",
-            f"is {cluster.tensor_parallel}, but a replica that shares its devices with the trainer "
-            "is one device: make it 1, or cluster.placement: disaggregated",
-        )
     cluster_shape(cluster)  # refuses more ranks than the devices that they share
 
 
@@ -253,7 +247,7 @@ def _check_streaming(plan: StepPlan, trainer: TrainerConfig) -> None:
 
 
 def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
-    """Several actors have a GPU each; one that sleeps shares it."""
+    """Actors are given their GPUs; one that sleeps shares them."""
     if engine.sleep and not engine.device.startswith("cuda"):
         message = (
             f"is true, but engine.device is {engine.device}: only on a GPU there is memory to free"
@@ -272,13 +266,7 @@ def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
     if engine.device != "cuda":
         raise ScenarioError(
             "engine.device",
-            f"is {engine.device}; replicas and trainer have a GPU each, so make it cuda",
-        )
-    if cluster.placement == "colocated":
-        raise ScenarioError(
-            "cluster.placement",
-            "several replicas that share their GPUs with the trainer are not supported; make it "
-            "disaggregated",
+            f"is {engine.device}; replicas and trainer are given their GPUs, so make it cuda",
         )
 
 

@@ -89,6 +89,7 @@ class Desk:
         self._stays = stays
         self._flights: dict[str, _Flight] = {}
         self._common = CommonTokens()
+        self._asleep = False
 
     @property
     def busy(self) -> bool:
@@ -132,6 +133,22 @@ class Desk:
         is in flight goes on with the keys and values that it has."""
         self.engine.load_weights(weights, version, keep_keys=True)
         self._common = CommonTokens()
+
+    def sleep(self) -> bool:
+        """Has an idle engine give its device's memory to others; whether it was awake."""
+        if self._asleep:
+            return False
+        self.engine.sleep()
+        self._asleep = True
+        return True
+
+    def wake(self) -> bool:
+        """The way back; whether it slept. Before anything is submitted or loaded."""
+        if not self._asleep:
+            return False
+        self.engine.wake()
+        self._asleep = False
+        return True
 
     def _land(self, responses: Iterable[Response]) -> list[Landed]:
         end_s = self._clock()

@@ -4,7 +4,8 @@ process or in ones of their own."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,11 @@ from engine.world import EngineWorld
 from simulator.errors import ScenarioError
 from simulator.scenario.sections import EngineSection
 from simulator.workload.environment import environment_spec
+from simulator.world import ClusterShape
 
 if TYPE_CHECKING:
     from engine.actors.trainer import Rank
+    from engine.actors.transport import Need
     from engine.actors.weights import Channel
     from engine.actors.world import ActorWorld
 
@@ -82,6 +85,8 @@ def start_actors(
     rank_cores = [()] * ranks if shape.colocated else mine[shape.replicas * width :]
     needs = [Need(width, gpus * width, cores) for cores in own]
     needs += [Need(1, gpus, cores) for cores in rank_cores]
+    if gpus and shape.colocated:
+        needs = shared(needs, shape)
     transport = RayTransport(address, gpus=_gpus_here() if gpus else 0)
     try:
         transport.require(needs)
@@ -96,6 +101,7 @@ def start_actors(
             [Recipe(engine, need) for need in needs[: shape.replicas]],
             [Recipe(trainer, need) for need in needs[shape.replicas :]],
             channel(spec),
+            spec.engine.sleep,
         )
         return ActorWorld(
             transport,
@@ -113,6 +119,17 @@ def start_actors(
     except BaseException:
         transport.close()
         raise
+
+
+def shared(needs: Sequence[Need], shape: ClusterShape) -> list[Need]:
+    """The same needs of replicas and ranks, who share GPUs: each replica has its own, and each rank
+    one of those, in their order."""
+    from engine.actors.transport import Sharing
+
+    width = shape.gpus_per_replica
+    sharing = [Sharing(number, tuple(range(width))) for number in range(shape.replicas)]
+    sharing += [Sharing(rank // width, (rank % width,)) for rank in range(shape.trainer_gpus)]
+    return [replace(need, sharing=one) for need, one in zip(needs, sharing, strict=True)]
 
 
 def channel(spec: RunSpec) -> Channel | None:
@@ -194,7 +211,8 @@ def start_replica(spec: RunSpec, path: Path) -> Engine:
 @dataclass(frozen=True)
 class TrainerStart:
     """What makes a trainer, or one of its ranks (it is an `engine.actors.trainer.RankStart`), in
-    whatever process. model: its folder, or its name on the hub."""
+    whatever process. model: its folder, or its name on the hub. Beside an engine that sleeps it
+    hands back what it does not need between updates."""
 
     model: Path | str
     engine: EngineSection
@@ -206,7 +224,7 @@ class TrainerStart:
         model = self._loaded()
         from engine.trainer.trainer import Trainer as TorchTrainer
 
-        return TorchTrainer(model, self.trainer)
+        return TorchTrainer(model, self.trainer, hands_back=self.engine.sleep)
 
     def meet(self) -> Any:
         """What rank 0 opens for the others."""
@@ -223,7 +241,7 @@ class TrainerStart:
 
         sharded.join(place, rank.number, rank.count, self.engine.device)
         ranks = sharded.Sharded(model, self.engine.device)
-        return TorchTrainer(model, self.trainer, ranks)
+        return TorchTrainer(model, self.trainer, ranks, hands_back=self.engine.sleep)
 
     def _loaded(self) -> Any:
         """The model, on its device."""

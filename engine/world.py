@@ -110,7 +110,7 @@ class EngineWorld:
         self._sync_asked = False
         self._updates = 0
         self._sample: list[list[int]] = []
-        self._sleeps, self._asleep = sleeps, False
+        self._sleeps = sleeps
 
     @property
     def now_s(self) -> float:
@@ -261,20 +261,16 @@ class EngineWorld:
 
     def _fall_asleep(self) -> tuple[Phase, ...]:
         """Has the engine make room for the trainer; what that took."""
-        if not self._sleeps or self._asleep:
-            return ()
         start_s = self.now_s
-        self._replica.sleep()
-        self._asleep = True
+        if not self._sleeps or not self._desk.sleep():
+            return ()
         return (Phase("switch", start_s, self.now_s),)
 
     def _wake(self) -> tuple[Phase, ...]:
         """The way back."""
-        if not self._asleep:
-            return ()
         start_s = self.now_s
-        self._replica.wake()
-        self._asleep = False
+        if not self._desk.wake():
+            return ()
         return (Phase("switch", start_s, self.now_s),)
 
     def _sync(self) -> Event:

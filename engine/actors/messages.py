@@ -37,6 +37,13 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class Sleep:
+    """Give the device's memory to others until there is work again; `Slept` answers."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Take these weights; `Loaded` answers. sample: sequences to compare engine and trainer on,
     where the engine is idle."""
@@ -59,7 +66,7 @@ class End:
     """Shut the engine down."""
 
 
-Command = Submit | Abort | Load | Connect | End
+Command = Submit | Abort | Sleep | Load | Connect | End
 
 # Notices
 
@@ -92,11 +99,21 @@ class Aborted:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """The weights are in place. log_probs: the engine's, of the sample; None where it was not
-    idle. loaded_s: before they were computed."""
+class Slept:
+    """The engine sleeps."""
 
     token: int
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The weights are in place. log_probs: the engine's, of the sample; None where it was not
+    idle. woke: whether it slept before, and ``start_s`` is when it had woken. loaded_s: before the
+    log-probabilities were computed."""
+
+    token: int
+    woke: bool
     start_s: float
     loaded_s: float
     end_s: float
@@ -112,7 +129,7 @@ class Failed:
     theirs: bool = False
 
 
-Notice = Ready | Iterated | Aborted | Loaded | Failed
+Notice = Ready | Iterated | Aborted | Slept | Loaded | Failed
 
 
 @dataclass(frozen=True, slots=True)

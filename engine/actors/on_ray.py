@@ -8,7 +8,7 @@ import socket
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.actors.transport import (
@@ -17,16 +17,20 @@ from engine.actors.transport import (
     Lane,
     Need,
     Ref,
+    Sharing,
+    places,
     without_place,
 )
 from engine.errors import EngineError, sentence
 
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+_OWN_DEVICES = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # Ray leaves an actor's GPUs to it
 _LOCAL = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # else actors starve beside anything else
     "RAY_memory_monitor_refresh_ms": "0",  # it ends actors for what others of the machine use
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    **_OWN_DEVICES,
 }
 LOCAL = "local"
 _STORE_BYTES = 512 << 20
@@ -84,7 +88,7 @@ class RayTransport:
 
     def require(self, needs: Sequence[Need]) -> None:
         """Raises EngineError where the cluster has not what these actors need all together."""
-        have = self._ray.cluster_resources()
+        have, needs = self._ray.cluster_resources(), places(needs)
         for name, asked in (
             ("GPU", sum(n.gpus for n in needs)),
             ("CPU", sum(n.cpus for n in needs)),
@@ -107,11 +111,12 @@ class RayTransport:
         from here on, and those that replace them, take these places. One place is on one machine,
         and few machines are taken. Raises EngineError where others hold too much for ``within_s``.
         """
-        places = [
+        needs = places(needs)
+        bundles = [
             {name: float(count) for name, count in (("CPU", n.cpus), ("GPU", n.gpus)) if count}
             for n in needs
         ]
-        group = self._ray.util.placement_group(places, strategy="PACK")
+        group = self._ray.util.placement_group(bundles, strategy="PACK")
         if not group.wait(within_s):
             self._ray.util.remove_placement_group(group)
             free = self._ray.available_resources()
@@ -121,41 +126,73 @@ class RayTransport:
                 f"{free.get('GPU', 0):g} GPUs and {free.get('CPU', 0):g} CPUs are free"
             )
         self._group = group
-        self._places = [_Place(n.cpus, n.gpus) for n in needs]
+        self._places = [_Place(n.cpus, n.gpus, n.sharing) for n in needs]
+        for number, place in enumerate(self._places):
+            if place.sharing is not None:
+                place.devices = self._devices(number, place.gpus)
+
+    def _devices(self, number: int, gpus: int) -> list[str]:
+        """What a reserved place's GPUs are called on its machine. Ray tells those that hold them,
+        and gives no more than one actor a whole GPU: one asks, and the others go by its answer."""
+        asks = self._ray.remote(
+            num_cpus=0, num_gpus=gpus, max_retries=0, scheduling_strategy=self._at(number)
+        )(_visible_devices)
+        try:
+            named: list[str] = self._ray.get(asks.remote())
+        except self._ray.exceptions.RayError as error:
+            raise EngineError(
+                f"the machine that the GPUs were reserved on cannot be asked: {sentence(error)}"
+            ) from None
+        if len(named) != gpus:
+            raise EngineError(f"{gpus} GPUs were reserved, but Ray names {len(named)} of them")
+        return named
+
+    def _at(self, number: int) -> Any:
+        """A reserved place as Ray is told of it."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
 
     def start(self, kind: type, arguments: Sequence[Any], need: Need, name: str) -> Actor:
         """An actor; it waits for its turn where others have what it needs. Raises EngineError
         where places are reserved, and none that is free is for such an actor."""
-        environment: dict[str, Any] = {}
-        if need.environment:
-            environment = {"runtime_env": {"env_vars": dict(need.environment)}}
+        options: dict[str, Any] = {}
+        variables, gpus = dict(need.environment), need.gpus
         place = None
-        if self._group is not None:
-            from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
+        if self._group is not None or need.sharing is not None:
             # A place by name: left to choose, Ray puts a small actor into a large one's place,
             # and the large one waits for ever.
             number = self._free_place(need)
             place = self._places[number]
-            environment["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
-                self._group, placement_group_bundle_index=number
-            )
+            options["scheduling_strategy"] = self._at(number)
+            if need.sharing is not None and place.sharing is not None:
+                at = [place.sharing.devices.index(one) for one in need.sharing.devices]
+                variables |= {**_OWN_DEVICES, _DEVICES: ",".join(place.devices[i] for i in at)}
+                gpus = 0  # by Ray's count, which knows of nobody that shares
+        if variables:
+            options["runtime_env"] = {"env_vars": variables}
         remote = self._ray.remote(
             num_cpus=need.cpus,
-            num_gpus=need.gpus,
+            num_gpus=gpus,
             max_restarts=0,
             concurrency_groups={"work": 1, "watch": 1, "wire": 1},
-            **environment,
+            **options,
         )(kind)
         handle = remote.remote(*arguments)
         self._handles.append(handle)
-        if place is not None:
+        if place is not None and need.sharing is None:
             place.handle = handle
         return _RayActor(handle)
 
     def _free_place(self, need: Need) -> int:
         for number, place in enumerate(self._places):
-            if place.handle is None and (place.cpus, place.gpus) == (need.cpus, need.gpus):
+            if need.sharing is not None:
+                if place.sharing is not None and place.sharing.place == need.sharing.place:
+                    return number
+                continue
+            if place.sharing is not None or place.handle is not None:
+                continue
+            if (place.cpus, place.gpus) == (need.cpus, need.gpus):
                 return number
         raise EngineError(
             f"no place for an actor of {need.gpus} GPUs and {need.cpus} CPUs is reserved and free"
@@ -219,11 +256,19 @@ class RayTransport:
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """One that is reserved: what it holds, and by whom it is taken."""
+    """One that is reserved: what it holds, and by whom it is taken, or what its GPUs are called
+    where several share it."""
 
     cpus: int
     gpus: int
+    sharing: Sharing | None = None
     handle: Any = None
+    devices: list[str] = field(default_factory=list)
+
+
+def _visible_devices() -> list[str]:
+    """The GPUs that whoever calls this is given, by the names that CUDA takes."""
+    return [name for name in os.environ.get(_DEVICES, "").split(",") if name]
 
 
 class _RayActor:

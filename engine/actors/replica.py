@@ -23,6 +23,8 @@ from engine.actors.messages import (
     Notice,
     Ready,
     Report,
+    Sleep,
+    Slept,
     Submit,
 )
 from engine.actors.weights import unpack
@@ -120,6 +122,7 @@ class ReplicaActor:
         """Whether it may go on."""
         if isinstance(command, Submit):
             try:
+                desk.wake()
                 for order in command.orders:
                     desk.submit(order)
             except EngineError as error:
@@ -129,6 +132,9 @@ class ReplicaActor:
             live = set(desk.engine.unfinished)
             keys = [key for key in command.keys if request_name(key) in live]
             self._outbox.put(Aborted(command.token, tuple(desk.abort(keys))))
+        elif isinstance(command, Sleep):
+            desk.sleep()
+            self._outbox.put(Slept(command.token, time.perf_counter()))
         elif isinstance(command, Load):
             self._outbox.put(_load(desk, command))
         elif isinstance(command, Connect):
@@ -137,6 +143,7 @@ class ReplicaActor:
 
 
 def _load(desk: Desk, command: Load) -> Loaded:
+    woke = desk.wake()
     start_s = time.perf_counter()
     weights = command.weights
     desk.load(weights if isinstance(weights, OnWire) else unpack(weights), command.version)
@@ -144,7 +151,7 @@ def _load(desk: Desk, command: Load) -> Loaded:
     found = None
     if command.sample and not desk.busy:
         found = desk.engine.log_probs(command.sample)
-    return Loaded(command.token, start_s, loaded_s, time.perf_counter(), found)
+    return Loaded(command.token, woke, start_s, loaded_s, time.perf_counter(), found)
 
 
 class _Outbox:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Literal, Protocol
 
 Lane = Literal["work", "watch", "wire"]
@@ -22,14 +23,41 @@ class ActorLostError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Sharing:
+    """Of the GPUs that several actors use, those that one of them sees. place: tells such GPUs
+    apart, which are of one machine. devices: counted from 0 there."""
+
+    place: int
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Need:
     """What an actor takes of a machine: CPUs and GPUs (all of one machine), cores that it is pinned
-    to (of the driver's machine; none for any), and environment variables."""
+    to (of the driver's machine; none for any), and environment variables. sharing: its GPUs, where
+    others use them too; ``gpus`` is how many they are."""
 
     cpus: int = 1
     gpus: int = 0
     cores: tuple[int, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    sharing: Sharing | None = None
+
+
+def places(needs: Sequence[Need]) -> list[Need]:
+    """What these actors take all together: of each that shares nothing its own need, after one for
+    each place that is shared, by its number, with the CPUs of all that are there."""
+    shared = sorted(
+        ((need.sharing, need.cpus) for need in needs if need.sharing is not None),
+        key=lambda pair: pair[0].place,
+    )
+    found = []
+    for number, there in groupby(shared, key=lambda pair: pair[0].place):
+        members = list(there)
+        devices = {device for sharing, _ in members for device in sharing.devices}
+        cpus = sum(cpus for _, cpus in members)
+        found.append(Need(cpus, len(devices), sharing=Sharing(number, tuple(sorted(devices)))))
+    return [*found, *(need for need in needs if need.sharing is None)]
 
 
 def without_place(needs: Sequence[Need], machines: Sequence[tuple[float, float]]) -> Need | None:

@@ -15,7 +15,17 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from engine.actors.fleet import Fleet, Loss, Recipe, Replica
-from engine.actors.messages import Abort, Aborted, Iterated, Loaded, Notice, Ready, Submit
+from engine.actors.messages import (
+    Abort,
+    Aborted,
+    Iterated,
+    Loaded,
+    Notice,
+    Ready,
+    Sleep,
+    Slept,
+    Submit,
+)
 from engine.actors.trainer import Part, Updated
 from engine.actors.transport import ActorLostError, Transport
 from engine.actors.updates import Updates, Weights
@@ -57,11 +67,18 @@ _LOOK_S = 1e-3  # environments are looked at no more often than that
 @dataclass(frozen=True, slots=True)
 class Recipes:
     """How the actors are made. trainer: of each rank. channel: how weights leave the trainer; None
-    is the object store."""
+    is the object store. sleeps: whether the replicas give up their devices' memory while the
+    trainer works."""
 
     replicas: Sequence[Recipe]
     trainer: Sequence[Recipe]
     channel: Channel | None = None
+    sleeps: bool = False
+
+    @property
+    def shares_devices(self) -> bool:
+        """Whether the trainer's GPUs are the replicas', too."""
+        return any(recipe.need.sharing is not None for recipe in self.trainer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +119,18 @@ class _Sync:
     start_s: float
     waiting: set[int]
     done: int = 0
+    woken_s: float = 0.0  # when the last one that slept was awake; 0 where none did
+    end_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Update:
+    """An update for which the replicas make room; what the last of them was done with that."""
+
+    token: int
+    part: Part
+    start_s: float
+    waiting: set[int]
     end_s: float = 0.0
 
 
@@ -158,11 +187,16 @@ class ActorWorld:
         self._stopping: dict[int, tuple[Replica, set[Key]]] = {}  # aborts under way, by token
         self._tokens = count(1)
         self._sync: _Sync | None = None
+        self._room_for: _Update | None = None
+        self._switch: tuple[Phase, ...] = ()  # before the update under way
         self._serving: Weights | None = None  # what the replicas have; None is how they started
         self._zero = time.perf_counter()
         self._told: dict[tuple[int, int, int], int] = {}  # tokens, by version, group and index
         self._next_pulse_s = 0.0  # on this world's clock
         self._updates = Updates(transport, recipes.trainer, recipes.channel, heartbeat_s)
+        self._sleeps = recipes.sleeps
+        if recipes.shares_devices:  # an engine counts what others hold of its memory as it starts
+            self._updates.require_started()
         self._fleet = Fleet(transport, recipes.replicas, heartbeat_s)
         self._require_started()
         self._router: Router = ROUTINGS[routing](self._fleet.replicas)
@@ -205,7 +239,12 @@ class ActorWorld:
     @property
     def quiet(self) -> bool:
         """Whether nothing is under way."""
-        return not (self._flying or self._updates.busy or self._sync or self._mail)
+        return not (self._flying or self._training or self._sync or self._mail)
+
+    @property
+    def _training(self) -> bool:
+        """Whether an update, or a part of one, is under way."""
+        return self._room_for is not None or self._updates.busy
 
     @property
     def _flying(self) -> bool:
@@ -368,7 +407,27 @@ class ActorWorld:
     def train(self, batch: TrainBatch, layout: Layout) -> None:
         """Sends an update, or a part of one, to the trainer."""
         self._require_free("train")
-        self._updates.begin(self._part(batch, layout))
+        part = self._part(batch, layout)
+        if not self._sleeps:
+            self._updates.begin(part)
+            return
+        live = self._fleet.live
+        waiting = {home.number for home in live}
+        self._room_for = _Update(next(self._tokens), part, time.perf_counter(), waiting)
+        for home in live:
+            home.post(Sleep(self._room_for.token))
+        self._begin_in_room()
+
+    def _begin_in_room(self) -> None:
+        """Begins the update that waits for the replicas to sleep, once all do."""
+        update = self._room_for
+        if update is None or update.waiting:
+            return
+        self._room_for = None
+        if update.end_s:
+            start_s, end_s = update.start_s - self._zero, update.end_s - self._zero
+            self._switch = (Phase("switch", start_s, end_s),)
+        self._updates.begin(update.part)
 
     def _part(self, batch: TrainBatch, layout: Layout) -> Part:
         longest = self._fleet.limits.max_model_len - 1  # the check samples one token more
@@ -405,7 +464,7 @@ class ActorWorld:
                 self._updates.send(home.number, weights.ref)
 
     def _require_free(self, what: str) -> None:
-        busy = "an update" if self._updates.busy else "a sync" if self._sync else None
+        busy = "an update" if self._training else "a sync" if self._sync else None
         if busy is not None:
             raise RunError(f"{what} asked for while {busy} is under way")
         if self.shape.colocated and self._flying:
@@ -474,6 +533,8 @@ class ActorWorld:
         elif isinstance(notice, Aborted):
             self._landed(home, notice.landed, mail=False)
             del self._stopping[notice.token]
+        elif isinstance(notice, Slept):
+            self._sleeps_now(home, notice)
         elif isinstance(notice, Loaded):
             self._has_weights(home, notice)
         elif isinstance(notice, Ready):
@@ -487,8 +548,16 @@ class ActorWorld:
         start_s, end_s = updated.start_s - zero_s, updated.end_s - zero_s
         if part.final:
             self.log.updates.append((part.version, updated.metrics))
-        event = Trained(part.version, phases(updated.metrics, start_s, end_s))
+        switch, self._switch = self._switch, ()
+        event = Trained(part.version, (*switch, *phases(updated.metrics, start_s, end_s)))
         self._mail.others.append((updated.end_s - self._updates.zero_s, event))
+
+    def _sleeps_now(self, home: Replica, slept: Slept) -> None:
+        update = self._room_for
+        if update is not None and slept.token == update.token:
+            update.waiting.discard(home.number)
+            update.end_s = max(update.end_s, slept.end_s - home.zero_s)
+            self._begin_in_room()
 
     def _has_weights(self, home: Replica, loaded: Loaded) -> None:
         sync = self._sync
@@ -505,6 +574,8 @@ class ActorWorld:
             self.log.sync_check_s.append(loaded.end_s - loaded.loaded_s)
         sync.waiting.discard(home.number)
         sync.done += 1
+        if loaded.woke:
+            sync.woken_s = max(sync.woken_s, loaded.start_s - home.zero_s)
         sync.end_s = max(sync.end_s, loaded.end_s - home.zero_s)
         self._end_sync()
 
@@ -514,8 +585,13 @@ class ActorWorld:
             return
         self._sync = None
         self._router.new_weights()
-        phase = Phase("sync", sync.start_s - self._zero, sync.end_s - self._zero)
-        self._mail.others.append((sync.end_s, Synced((phase,))))
+        loads_s = sync.start_s - self._zero
+        switch = []
+        if sync.woken_s:
+            switch = [Phase("switch", loads_s, sync.woken_s - self._zero)]
+            loads_s = sync.woken_s - self._zero
+        phase = Phase("sync", loads_s, sync.end_s - self._zero)
+        self._mail.others.append((sync.end_s, Synced((*switch, phase))))
 
     # Losing a replica, and going on
 
@@ -551,6 +627,9 @@ class ActorWorld:
         if self._sync is not None:
             self._sync.waiting.discard(home.number)
             self._end_sync()
+        if self._room_for is not None:
+            self._room_for.waiting.discard(home.number)
+            self._begin_in_room()
         flights = [self._flights[key] for key in sorted(lost)]
         for flight in flights:
             flight.replica = None

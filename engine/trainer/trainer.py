@@ -75,6 +75,9 @@ class Trainer:
     batch, and the update is that of one process but for rounding. Seconds are this rank's, and what
     it waits for the others counts as ``gradient_s``. Weights and state are rank 0's to hand out;
     the others give empty ones. Raises RankLostError where the others are lost.
+
+    hands_back: whether memory that is of use to the next update alone is given to whoever shares
+    the GPU.
     """
 
     def __init__(
@@ -82,8 +85,11 @@ class Trainer:
         model: PreTrainedModel,
         config: TrainerConfig | None = None,
         ranks: Ranks | None = None,
+        *,
+        hands_back: bool = False,
     ) -> None:
         self.model = model
+        self._hands_back = hands_back
         self.config = config or TrainerConfig()
         self._ranks: Ranks = ranks or Alone()
         if model.is_gradient_checkpointing:
@@ -162,7 +168,13 @@ class Trainer:
             raise
         finally:
             self._drop_gradients()
+            self._hand_back()
         return self._metrics(examples, clock, sums)
+
+    def _hand_back(self) -> None:
+        """Gives up memory of the GPU that nothing is in, which torch keeps for the next update."""
+        if self._hands_back:
+            torch.cuda.empty_cache()
 
     def _step_part(
         self, examples: Sequence[Example], shared_prefix: bool, final: bool
@@ -217,13 +229,12 @@ class Trainer:
         the model's own forward pass, without anything of the trainer's."""
         rows: list[list[float]] = []
         with self._gathered(), in_mode(self.model, training=False), torch.no_grad():
-            if self._ranks.number != 0:
-                return rows
-            for tokens in sequences:
+            for tokens in sequences if self._ranks.number == 0 else ():
                 ids = torch.tensor([[*tokens]], device=self.model.device)
                 logits = self.model(input_ids=ids).logits[0, :-1].float()
                 chosen = logits.log_softmax(-1).gather(1, ids[0, 1:, None])
                 rows.append([float(value) for value in chosen[:, 0].tolist()])
+        self._hand_back()
         return rows
 
     def response_log_probs(

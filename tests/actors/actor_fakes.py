@@ -46,8 +46,10 @@ class Trouble:
     iteration: int = 0
     kind: str = "raise"
 
-    def strikes(self, iteration: int) -> bool:
-        if iteration < self.iteration:
+    def strikes(self, iteration: int, when: str | None = None) -> bool:
+        """when: this is another time than an iteration, and only trouble of that kind strikes."""
+        other = self.kind if self.kind in ("load", "sleep", "wake") else None
+        if iteration < self.iteration or when != other:
             return False
         try:
             self.mark.open("x").close()  # by one of several, however close together
@@ -70,6 +72,7 @@ class FakeEngine:
         self._iteration_s = iteration_s
         self._trouble = trouble
         self._iterations = 0
+        self._asleep = False
         self._weight = 0.0
         self._live: dict[str, _Live] = {}
 
@@ -88,6 +91,7 @@ class FakeEngine:
         seed: int,
         ignore_eos: bool = False,
     ) -> None:
+        self._require_awake()
         if request_id in self._live:
             raise EngineError(f"Rollout {request_id} is already running.")
         partial = tuple(partial_token_ids)
@@ -106,7 +110,7 @@ class FakeEngine:
             return []
         self._iterations += 1
         trouble = self._trouble
-        if trouble is not None and trouble.kind != "load" and trouble.strikes(self._iterations):
+        if trouble is not None and trouble.strikes(self._iterations):
             if trouble.kind == "hang":
                 time.sleep(3600)
             raise EngineError("vLLM failed in an iteration: RuntimeError: on fire")
@@ -138,14 +142,37 @@ class FakeEngine:
         self, weights: Mapping[str, Any], version: int | None = None, *, keep_keys: bool = False
     ) -> None:
         trouble = self._trouble
-        if trouble is not None and trouble.kind == "load" and trouble.strikes(trouble.iteration):
+        if trouble is not None and trouble.strikes(trouble.iteration, "load"):
             raise EngineError("vLLM failed in loading weights: RuntimeError: torn")
+        self._require_awake()
         self._weight = float(weights["w"][0])
         self.version = self.version + 1 if version is None else version
         for live in self._live.values():
             live.flight.new_version(self.version, len(live.ids))
 
+    def sleep(self) -> None:
+        if self._live or self._asleep:
+            raise EngineError("sleep needs an idle engine that is awake.")
+        self._switch("sleep")
+
+    def wake(self) -> None:
+        if not self._asleep:
+            raise EngineError("it is awake.")
+        self._switch("wake")
+
+    def _switch(self, what: str) -> None:
+        trouble = self._trouble
+        if trouble is not None and trouble.strikes(trouble.iteration, what):
+            raise EngineError(f"vLLM failed in {what}: RuntimeError: no memory")
+        time.sleep(2e-3)
+        self._asleep = what == "sleep"
+
+    def _require_awake(self) -> None:
+        if self._asleep:
+            raise EngineError("the engine sleeps.")
+
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        self._require_awake()
         if self._live:
             raise EngineError("log_probs needs an idle engine, but rollouts are in flight.")
         return fake_log_probs(self._weight, sequences)

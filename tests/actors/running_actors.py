@@ -62,11 +62,13 @@ def make(
     heartbeat_s: float = 60.0,
     tensors: bool = False,
     ranks: int = 1,
+    sleeps: bool = False,
 ) -> Home:
     transport = ThreadTransport()
     alone = Recipe(StartTrainer(1e-5, trainer_trouble, tensors))
     trainer = [alone] if ranks == 1 else [Recipe(StartRank(1e-5))] * ranks
-    recipes = Recipes([Recipe(StartEngine(8, iteration_s, engine_trouble))] * replicas, trainer)
+    engine = Recipe(StartEngine(8, iteration_s, engine_trouble))
+    recipes = Recipes([engine] * replicas, trainer, sleeps=sleeps)
     shape = ClusterShape(replicas, 1, ranks, colocated=colocated)
     task = FakeTask(CAP)
     return Home(ActorWorld(transport, recipes, shape, task, 3, heartbeat_s=heartbeat_s), transport)

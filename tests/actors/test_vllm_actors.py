@@ -22,7 +22,7 @@ if find_spec("ray") is None:
 
 from actor_threads import Lent
 
-from engine.actors.transport import Need
+from engine.actors.transport import Need, Sharing, places
 from engine.actors.world import ActorState, ActorWorld
 from engine.config import build_run
 from engine.errors import EngineError
@@ -156,6 +156,23 @@ def test_each_replica_and_each_rank_asks_for_a_device(
         with pytest.raises(EngineError, match=f"of {gpus} GPUs"):
             start_actors(one)
     assert [need.gpus for need in asked] == [0] * 6 + [1] * 5 + [0]
+    assert not any(need.sharing for need in asked)
+    asked.clear()
+    monkeypatch.setattr("engine.config.vllm_version", lambda: ("0.32.0", False))
+    text = SCENARIO.replace(
+        "placement: disaggregated, replicas: 1, trainer_gpus: 1",
+        "placement: colocated, replicas: 2, tensor_parallel: 2, trainer_gpus: 3",
+    )
+    sleeping = text.replace("{model: model,", "{model: model, device: cuda, sleep: true,")
+    with pytest.raises(EngineError, match="of 4 GPUs"):
+        start_actors(build_run(parse_scenario(sleeping, "scenario.yaml", home), elsewhere=True))
+    assert [need.sharing for need in asked[:-1]] == [
+        Sharing(0, (0, 1)), Sharing(1, (0, 1)), Sharing(0, (0,)), Sharing(0, (1,)), Sharing(1, (0,))
+    ]  # fmt: skip
+    assert places(asked[:-1]) == [
+        Need(4, 2, sharing=Sharing(0, (0, 1))),
+        Need(3, 2, sharing=Sharing(1, (0, 1))),
+    ]
 
 
 def test_two_ranks_train_as_one(

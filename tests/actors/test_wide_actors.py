@@ -20,7 +20,7 @@ if find_spec("ray") is None:
 
 from actor_threads import Lent
 
-from engine.actors.world import ActorWorld
+from engine.actors.world import ActorWorld, Recipes
 from engine.config import build_run
 from engine.start import start_actors
 from simulator.loop import run
@@ -43,8 +43,14 @@ seed: 7
 """
 
 
+COLOCATED = SCENARIO.replace(
+    "placement: disaggregated, replicas: 1, tensor_parallel: 2, trainer_gpus: 1",
+    "placement: colocated, replicas: 1, tensor_parallel: 2",
+).replace("policy: [one_step_off]", "policy: []")
+
+
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory, ray_transport: Any) -> Iterator[ActorWorld]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from engine.tasks.tokenizer import build_tokenizer
 
     folder = tmp_path_factory.mktemp("wide")
@@ -52,10 +58,15 @@ def wide(tmp_path_factory: pytest.TempPathFactory, ray_transport: Any) -> Iterat
     build_tokenizer().save_pretrained(folder / "model")
     lines = [json.dumps({"prompt": f"count to {i}"}) + "\n" for i in range(24)]
     (folder / "prompts.jsonl").write_text("".join(lines))
+    return folder
+
+
+@pytest.fixture
+def wide(home: Path, ray_transport: Any) -> Iterator[ActorWorld]:
     with pytest.MonkeyPatch.context() as patch:
         lent = Lent(ray_transport)
         patch.setattr("engine.actors.on_ray.RayTransport", lambda *args, **options: lent)
-        world = start_actors(build_run(parse_scenario(SCENARIO, "scenario.yaml", folder)))
+        world = start_actors(build_run(parse_scenario(SCENARIO, "scenario.yaml", home)))
         yield world
         world.close()
 
@@ -104,3 +115,35 @@ def test_it_runs_and_none_of_its_workers_outlives_it(wide: ActorWorld) -> None:
     while started.keys() & processes().keys() and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not started.keys() & processes().keys()
+
+
+def test_one_that_sleeps_while_two_ranks_train_on_its_devices(
+    home: Path, ray_transport: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU there is no memory to give up, for which a scenario is refused; the calls are the
+    same."""
+    monkeypatch.setattr(
+        "engine.actors.on_ray.RayTransport", lambda *args, **options: Lent(ray_transport)
+    )
+    monkeypatch.setattr(
+        "engine.actors.world.Recipes",
+        lambda replicas, trainer, channel, sleeps: Recipes(replicas, trainer, channel, True),
+    )
+    world = start_actors(build_run(parse_scenario(COLOCATED, "scenario.yaml", home)))
+    try:
+        assert (world.shape.gpus_per_replica, world.shape.trainer_gpus, world.shape.gpus) == (
+            2,
+        ) * 3
+        result = run(world, parse_policy("sync"), PLAN, STEPS)
+        assert result.ledger.balance == 0
+        assert not world.log.faults
+        assert max(world.log.sync_differences) < 1e-4
+        kinds = [phase.kind for phase in sorted(result.phases, key=lambda one: one.start_s)]
+        assert kinds.count("switch") == 2 * STEPS
+        assert [kind for kind in kinds if kind in ("switch", "sync")][:3] == [
+            "switch",
+            "switch",
+            "sync",
+        ]
+    finally:
+        world.close()

@@ -307,7 +307,6 @@ def test_a_kv_pool_too_small_for_one_rollout(
         (["engine.block_tokens=16"], "engine.block_tokens", "multiple of 32"),
         (["engine.max_batched_tokens=64"], "engine.max_batched_tokens", "less than max_seqs"),
         (["engine.kv_tokens=512"], "engine.kv_tokens", "cannot hold one rollout"),
-        (["cluster.tensor_parallel=2"], "cluster.tensor_parallel", "placement: disaggregated"),
         (
             ["cluster.pipeline_parallel=2", "cluster.placement=disaggregated"],
             "cluster.pipeline_parallel",

@@ -100,3 +100,15 @@ def test_several_updates_of_a_batch_need_it_whole(options: dict[str, int]) -> No
     trainer = Trainer(build("llama"), TrainerConfig(**options))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="in one update: minibatches and epochs of 1"):
         trainer.step(GROUPS[:1], shared_prefix=False, version=0, final=False)
+
+
+def test_memory_is_handed_back_between_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each update and each look at the weights, where somebody shares the GPU."""
+    handed_back: list[str] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: handed_back.append("memory"))
+    for shares in (False, True):
+        trainer = Trainer(build("llama"), TrainerConfig(), hands_back=shares)
+        for step in range(2):
+            trainer.step(GROUPS, shared_prefix=False, version=step)
+        trainer.log_probs([[3, 4, 5]])
+        assert len(handed_back) == 3 * shares

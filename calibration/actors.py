@@ -3,7 +3,7 @@
 The ways between them come from runs of one replica under a policy that takes turns: how long after
 the last rollout an update begins, how long after the update its weights are sent, and what of a
 sync a replica stands still for. What actors that work at the same time cost each other no such run
-can say; a probe can (`engine.actors.beside`).
+can say; a probe can (`engine.actors.beside`), of replicas among themselves one of several.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from calibration.folder import RunFolder
 from calibration.robust import FloatArray, median_error
+from simulator.costs.actors import ActorCosts
 from simulator.errors import ScenarioError
 
 LEAST_ROUNDS = 5
@@ -24,11 +25,14 @@ LEAST_ROUNDS = 5
 @dataclass(frozen=True)
 class Slower:
     """How many times as long something takes beside another actor; shape (rounds,) each. The
-    pulses are the machine's long ones, which an overlapping run takes beside a replica."""
+    pulses are the machine's long ones, which an overlapping run takes beside a replica. among:
+    iterations while ``replicas`` of them work; None where one was measured."""
 
     iterations: FloatArray
     updates: FloatArray
     pulses: FloatArray
+    among: FloatArray | None = None
+    replicas: int = 1
 
     @classmethod
     def of(cls, rounds: Sequence[Mapping[str, Any]]) -> Slower:
@@ -37,10 +41,19 @@ class Slower:
         if len(found) < LEAST_ROUNDS:
             raise ScenarioError("--probe", f"fewer than {LEAST_ROUNDS} rounds of beside")
         pulses = [(row["pulse_beside"], row["pulse_alone"]) for row in found]
+        together = [row["among"] for row in found if row.get("among", {}).get("iterations")]
+        among = [row["iterations_among_s"] / row["iterations_alone_s"] for row in together]
+        replicas = {row["replicas"] for row in together}
+        if together and (len(together) < LEAST_ROUNDS or len(replicas) > 1):
+            raise ScenarioError(
+                "--probe", f"fewer than {LEAST_ROUNDS} rounds of beside are of as many replicas"
+            )
         return cls(
             np.array([row["iterations_beside_s"] / row["iterations_alone_s"] for row in found]),
             np.array([row["update_beside_s"] / row["update_alone_s"] for row in found]),
             np.array([beside["long_s"] / alone["long_s"] for beside, alone in pulses]),
+            np.array(among) if among else None,
+            max(replicas, default=1),
         )
 
 
@@ -64,13 +77,19 @@ def costs(
         "load_s": load,
         "check_s": check,
     }  # fmt: skip
+    cores = int(runs[0].provenance["cores"])
     if slower is not None:
         found |= {"iteration_beside": slower.iterations, "update_beside": slower.updates}
+        if slower.among is not None:
+            of_one = ActorCosts(cores=cores).among_of
+            found["iteration_among"] = np.array(
+                [of_one(times, slower.replicas) for times in slower.among]
+            )
     middle: dict[str, Any] = {name: float(np.median(each)) for name, each in found.items()}
-    for name in ("iteration_beside", "update_beside"):
-        if name in middle:
+    for name in found:
+        if not name.endswith("_s"):
             middle[name] = max(middle[name], 1.0)
-    middle["cores"] = int(runs[0].provenance["cores"])
+    middle["cores"] = cores
     return middle, {name: median_error(each) for name, each in found.items()}
 
 

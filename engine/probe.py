@@ -6,7 +6,7 @@ prompt and per token of it; and a layout that it never used not at all. A probe 
 engine directly, in two to three minutes, in random order, and takes the machine's pulse all along.
 
 Where replica and trainer are to have processes of their own, it also asks what they cost each other
-when both work (`engine.actors.beside`), in a minute more.
+when both work (`engine.actors.beside`), in a minute more; of several replicas, the replicas too.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def probe(
 
     beside = _beside(spec)
     if beside_only and beside is None:
-        message = "needs one replica and a trainer apart from it (cluster.placement: disaggregated)"
+        message = "needs a replica and a trainer apart from it (cluster.placement: disaggregated)"
         raise ScenarioError("--beside", message)
     done = [] if beside_only else _shapes_and_bursts(spec, on_step)
     return {
@@ -161,14 +161,15 @@ def _shapes_and_bursts(
 
 
 def _beside(spec: RunSpec) -> list[dict[str, Any]] | None:
-    """What one replica and the trainer cost each other in processes of their own; None where they
-    take turns, or where there are several replicas."""
-    if spec.shape.colocated or spec.shape.replicas != 1:
+    """What a replica, the trainer and the other replicas cost each other in processes of their own;
+    None where they take turns."""
+    if spec.shape.colocated:
         return None
     from engine.actors.beside import measure
 
-    # Environments take their time: with them no two rounds would have the same iterations.
-    world = start_actors(spec, first_turns=spec.turns is not None)
+    # Environments take their time: with them no two rounds would have the same iterations. And
+    # with another routing no replica could be given the same work again, alone.
+    world = start_actors(spec, first_turns=spec.turns is not None, routing="group_affinity")
     try:
         batch = spec.plan.batch
         return [each.to_plain() for each in measure(world, batch.groups, batch.group_size)]

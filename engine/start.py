@@ -58,13 +58,18 @@ def start_world(spec: RunSpec) -> EngineWorld:
 
 
 def start_actors(
-    spec: RunSpec, address: str | None = None, *, first_turns: bool = False
+    spec: RunSpec,
+    address: str | None = None,
+    *,
+    first_turns: bool = False,
+    routing: str | None = None,
 ) -> ActorWorld:
     """The world of a scenario with its replicas and trainer in processes of their own, on Ray.
 
     address: of a cluster; None is this machine, where each actor has cores of its own as far as
-    there are enough. first_turns: rollouts end with their first turn, which nobody judges. Raises
-    EngineError or ScenarioError where something cannot be had.
+    there are enough. first_turns: rollouts end with their first turn, which nobody judges.
+    routing: in place of the scenario's. Raises EngineError or ScenarioError where something cannot
+    be had.
     """
     from engine.actors.fleet import Recipe
     from engine.actors.machine import cores_here, shares
@@ -109,7 +114,7 @@ def start_actors(
             shape,
             FirstTurns(task) if first_turns else task,
             spec.seed,
-            spec.cluster.routing,
+            routing or spec.cluster.routing,
             spec.engine.heartbeat_s,
             None if turns is None else lambda limits: turn_rules(turns, spec.task, task, limits),
         )

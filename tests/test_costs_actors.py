@@ -175,8 +175,25 @@ def test_costs_of_nothing_change_nothing(policy: str) -> None:
 )
 def test_more_actors_than_were_measured(working: int, cores: int | None, times: float) -> None:
     costs = ActorCosts(iteration_beside=1.2, update_beside=1.2, cores=cores)
-    assert costs.slower_iterations(working) == pytest.approx(times)
-    assert costs.slower_updates(working) == pytest.approx(times)
+    assert costs.slower_iterations(working, False) == pytest.approx(times)
+    if working > 1:
+        assert costs.slower_iterations(working - 1, True) == pytest.approx(times)
+        assert costs.slower_updates(working - 1) == pytest.approx(times)
+        same = ActorCosts(iteration_beside=7.0, iteration_among=1.2, cores=cores)
+        assert same.slower_iterations(working, False) == pytest.approx(times)
+        assert same.among_of(times, working) == pytest.approx(1.2)
+
+
+def test_a_replica_costs_another_what_it_does_and_the_trainer_what_it_does() -> None:
+    costs = ActorCosts(iteration_beside=1.4, iteration_among=1.1)
+    assert costs.slower_iterations(1, False) == 1.0
+    assert costs.slower_iterations(1, True) == pytest.approx(1.4)
+    assert costs.slower_iterations(2, False) == pytest.approx(1.1)
+    assert costs.slower_iterations(2, True) == pytest.approx(1.5)
+    # On two cores there is room for one of the others at a time, and each as often.
+    two = ActorCosts(iteration_beside=1.4, iteration_among=1.1, cores=2)
+    assert two.slower_iterations(2, True) == pytest.approx(1 + (0.4 + 0.1) / 2 + 0.5)
+    assert two.slower_updates(0) == 1.0
 
 
 def test_two_replicas_and_a_trainer_share_two_cores() -> None:
@@ -193,6 +210,8 @@ def test_two_replicas_and_a_trainer_share_two_cores() -> None:
         ("load_s", "soon"),
         ("open_s", -1),
         ("iteration_beside", 0.9),
+        ("iteration_among", 0.5),
+        ("iteration_among", "much"),
         ("update_beside", 1e9),
         ("cores", 0),
         ("cores", 1.5),

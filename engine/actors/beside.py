@@ -1,14 +1,15 @@
-"""What a replica and a trainer that work at the same time cost each other, measured on both.
+"""What actors that work at the same time cost each other, measured on a replica and a trainer, and
+on the other replicas where there are some.
 
-Two processes on one machine share its memory, its caches, and the cores that the driver needs. A
-run in which one waits for the other says nothing of that. So the same rollouts are sampled again
-and again, and the same batch is trained on again and again: each alone, and both at once. As the
+Processes on one machine share its memory, its caches, and the cores that the driver needs. A run in
+which one waits for the other says nothing of that. So the same rollouts are sampled again and
+again, and the same batch is trained on again and again: each alone, and both at once. As the
 replica never gets the new weights, its responses are the same each time, and so are its iterations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ from simulator.rollout import Rollout
 from simulator.world import Ended, TrainBatch, Trained, TrainGroup, World
 
 ROUNDS = 10
+Seconds = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Measured(World, Protocol):
@@ -44,10 +46,22 @@ class Measured(World, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Among:
+    """One round of several replicas. replicas: that worked at once. iterations: of the first one,
+    while all did; what these took then, and what the same ones took alone."""
+
+    replicas: int
+    iterations: int
+    iterations_alone_s: float
+    iterations_among_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Beside:
     """One round. iterations: of the replica, of those alone that have one beside the update with
     the same work; what these took, alone and beside it. update_*_s: the update, alone and beside
-    the replica. pulse_*: the machine's pulse, with the replica idle and beside it."""
+    the replica. pulse_*: the machine's pulse, with the replica idle and beside it. among: None of
+    one replica."""
 
     iterations: int
     iterations_alone_s: float
@@ -56,10 +70,14 @@ class Beside:
     update_beside_s: float
     pulse_alone: Beat
     pulse_beside: Beat
+    among: Among | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """As a probe's file holds it."""
-        return asdict(self)
+        plain = asdict(self)
+        if self.among is None:
+            del plain["among"]
+        return plain
 
 
 def measure(
@@ -69,13 +87,14 @@ def measure(
     rounds: int = ROUNDS,
     on_round: Callable[[], None] | None = None,
 ) -> list[Beside]:
-    """Rounds of one replica and a trainer with a batch of so many groups.
+    """Rounds of a replica and a trainer with a batch of so many groups, and of that replica and the
+    others, each with as many.
 
-    on_round: called after each. Raises RunError for a world of several replicas, or of one whose
-    rollouts share their devices with the trainer.
+    on_round: called after each. Raises RunError for a world whose rollouts share their devices with
+    the trainer, or whose groups do not keep to a replica.
     """
-    if world.shape.replicas != 1 or world.shape.colocated:
-        raise RunError("one replica and a trainer on devices of their own are measured")
+    if world.shape.colocated:
+        raise RunError("a replica and a trainer on devices of their own are measured")
     bench = _Bench(world, groups, group_size)
     bench.warm_up()
     found = []
@@ -88,17 +107,21 @@ def measure(
 
 class _Bench:
     """Does the same work again and again: rollouts of groups that are never trained on, and updates
-    on a batch whose rollouts are there already."""
+    on a batch whose rollouts are there already. All that has to do with a replica, but for what is
+    trained on, is the first one's; the others work where they are to cost it something."""
 
     def __init__(self, world: Measured, groups: int, group_size: int) -> None:
         self._world, self._groups, self._size = world, groups, group_size
         self._steps = count()
+        self._own: list[int] = []  # groups of the first replica, never trained on
+        self._others: list[int] = []
         self._batch: tuple[TrainGroup, ...] = ()
         self._seconds: list[float] = []  # of the update that ended last
 
     def warm_up(self) -> None:
-        """Samples what is trained on, and does everything once."""
-        rollouts = self._submit(0)
+        """Samples what is trained on, finds out whose groups are whose, and does everything
+        once."""
+        rollouts = self._submit(range(self._groups))
         stays = self._until_idle()
         for rollout in rollouts:
             rollout.add(stays[rollout.key])
@@ -106,6 +129,17 @@ class _Bench:
         # Made-up rewards, as those of an untrained model may all be equal and teach nothing.
         rewards = tuple(float(place % 2) for place in range(self._size))
         self._batch = tuple(TrainGroup(each[0].group, tuple(each), rewards) for each in by_group)
+        replicas = self._world.shape.replicas
+        wanted = range(self._groups, self._groups * (1 + replicas))
+        homes: dict[int, set[int]] = {}
+        self._sample(wanted)
+        for stay in self._until_idle().values():
+            homes.setdefault(stay.group, set()).add(stay.replica)
+        self._own = [group for group in wanted if homes[group] == {0}]
+        self._others = [group for group in wanted if 0 not in homes[group]]
+        apart = len(self._own) + len(self._others) == len(wanted)
+        if not self._own or not apart or (replicas > 1 and not self._others):
+            raise RunError("each group must keep to a replica, as with routing group_affinity")
         self.round()
 
     def round(self) -> Beside:
@@ -115,32 +149,43 @@ class _Bench:
         self._until_idle()
         update_alone_s, pulse_alone = self._seconds[-1], self._world.pulse()
         waves, start_s, end_s = self._both()
-        beside_s = alone_s = 0.0
-        iterations = 0
-        for starts in waves:
-            for place, seconds in enumerate(np.diff(starts)):
-                if start_s <= starts[place] and starts[place + 1] <= end_s and place < len(alone):
-                    iterations += 1
-                    beside_s += float(seconds)
-                    alone_s += float(alone[place])
+        beside = _compared(alone, waves, start_s, end_s)
         return Beside(
-            iterations, alone_s, beside_s, update_alone_s, self._seconds[-1],
-            pulse_alone, self._pulse_beside(),
+            *beside, update_alone_s, self._seconds[-1], pulse_alone, self._pulse_beside(),
+            self._among(),
         )  # fmt: skip
 
-    def _alone(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def _alone(self) -> Seconds:
         first = len(self._world.log.iterations)
-        self._sample()
+        self._sample(self._own)
         self._until_idle()
-        return np.diff(self._world.log.iterations["start_s"][first:])
+        return np.diff(self._starts(first))
 
-    def _both(self) -> tuple[list[np.ndarray[Any, np.dtype[np.float64]]], float, float]:
+    def _among(self) -> Among | None:
+        """The first replica while all of them work; alone right before, as a machine changes."""
+        if not self._others:
+            return None
+        alone, first = self._alone(), len(self._world.log.iterations)
+        self._sample([*self._own, *self._others])
+        self._until_idle()
+        replicas = self._world.shape.replicas
+        each = [self._starts(first, replica=number) for number in range(replicas)]
+        start_s, end_s = max(one[0] for one in each), min(one[-1] for one in each)
+        return Among(replicas, *_compared(alone, each[:1], start_s, end_s))
+
+    def _starts(self, first: int, last: int | None = None, replica: int = 0) -> Seconds:
+        """Of the iterations of a replica, among those from one on."""
+        log = self._world.log.iterations
+        starts: Seconds = log["start_s"][first:last][log["replica"][first:last] == replica]
+        return starts
+
+    def _both(self) -> tuple[list[Seconds], float, float]:
         """The starts of the iterations of each wave of rollouts beside an update, and when that
         began and ended."""
         world, firsts = self._world, [len(self._world.log.iterations)]
         self._train()
-        self._sample()
-        flying, span = self._groups * self._size, None
+        self._sample(self._own)
+        flying, span = len(self._own) * self._size, None
         while flying or span is None:
             for event in world.wait():
                 if isinstance(event, Ended):
@@ -149,29 +194,26 @@ class _Bench:
                     span = self._trained(event)
             if not flying and span is None:
                 firsts.append(len(world.log.iterations))
-                self._sample()
-                flying = self._groups * self._size
-        starts = world.log.iterations["start_s"]
-        ends = [*firsts[1:], len(starts)]
-        waves = [starts[first:end] for first, end in zip(firsts, ends, strict=True)]
+                self._sample(self._own)
+                flying = len(self._own) * self._size
+        ends = [*firsts[1:], None]
+        waves = [self._starts(first, end) for first, end in zip(firsts, ends, strict=True)]
         return waves, *span
 
     def _pulse_beside(self) -> Beat:
-        self._sample()
+        self._sample(self._own)
         beat = self._world.pulse()
         self._until_idle()
         return beat
 
-    def _sample(self) -> list[Rollout]:
-        """Starts the rollouts that are never trained on, from nothing."""
+    def _sample(self, groups: Collection[int]) -> list[Rollout]:
+        """Starts rollouts that are never trained on, from nothing."""
         self._world.keep_only(range(self._groups))
-        return self._submit(self._groups)
+        return self._submit(groups)
 
-    def _submit(self, first: int) -> list[Rollout]:
+    def _submit(self, groups: Collection[int]) -> list[Rollout]:
         rollouts = [
-            Rollout(group, index, prompt=group)
-            for group in range(first, first + self._groups)
-            for index in range(self._size)
+            Rollout(group, index, prompt=group) for group in groups for index in range(self._size)
         ]
         self._world.submit(rollouts)
         return rollouts
@@ -194,3 +236,20 @@ class _Bench:
         start_s, end_s = event.phases[0].start_s, event.phases[-1].end_s
         self._seconds.append(end_s - start_s)
         return start_s, end_s
+
+
+def _compared(
+    alone: Seconds, waves: Sequence[Seconds], start_s: float, end_s: float
+) -> tuple[int, float, float]:
+    """Of the iterations between two instants those that have one alone with the same work: how
+    many, what these took alone, and what they took. alone: seconds by their place in a wave.
+    waves: when the iterations of each began."""
+    there_s = alone_s = 0.0
+    iterations = 0
+    for starts in waves:
+        for place, seconds in enumerate(np.diff(starts)):
+            if start_s <= starts[place] and starts[place + 1] <= end_s and place < len(alone):
+                iterations += 1
+                there_s += float(seconds)
+                alone_s += float(alone[place])
+    return iterations, alone_s, there_s

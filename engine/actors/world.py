@@ -193,6 +193,7 @@ class ActorWorld:
         self._zero = time.perf_counter()
         self._told: dict[tuple[int, int, int], int] = {}  # tokens, by version, group and index
         self._next_pulse_s = 0.0  # on this world's clock
+        self._rests = False  # between two steps, as far as was seen
         self._updates = Updates(transport, recipes.trainer, recipes.channel, heartbeat_s)
         self._sleeps = recipes.sleeps
         if recipes.shares_devices:  # an engine counts what others hold of its memory as it starts
@@ -453,8 +454,8 @@ class ActorWorld:
         self._serving = weights
         for home in self._fleet.live:
             self._load(home, self._sync.token)
-        if self.now_s >= self._next_pulse_s:  # the trainer has nothing else to do just now
-            self._updates.ask_for_pulse()
+        if not self._rests and self.now_s >= self._next_pulse_s:
+            self._updates.ask_for_pulse()  # the trainer has nothing else to do just now
 
     def _load(self, home: Replica, token: int) -> None:
         weights = self._serving
@@ -653,13 +654,17 @@ class ActorWorld:
     # Between two steps
 
     def take_pulse(self, step: int) -> None:
-        """Logs the machine's pulse before the first step. Later ones are taken while new weights
-        are on their way: then the trainer is idle, whatever the policy."""
-        if self.quiet and not step:
-            try:
-                self.log.pulses.append((step, self._updates.pulse()))
-            except ActorLostError:
-                return  # the next update says so
+        """Logs the machine's pulse where nothing is under way, not more often than its time allows.
+        Where something always is, it is taken while new weights are on their way: then the trainer
+        is idle, whatever the policy, but replicas are not."""
+        self._rests = self.quiet
+        if not self._rests or self.now_s < self._next_pulse_s:
+            return
+        try:
+            self._updates.pulses.append(self._updates.pulse())
+        except ActorLostError:
+            return  # the next update says so
+        self._note_pulses()
 
     def keep_only(self, groups: Collection[int]) -> None:
         """Forgets prompts and tokens of every other group: they are trained, or dropped."""

@@ -21,16 +21,16 @@ class Machine:
     ) -> None:
         self._env, self._costs, self._replicas = env, costs, replicas
         self._trainer: simpy.Process | None = None  # at work
-        self._working = 0
+        self._working = (0, False)  # replicas, and whether the trainer does
 
     def settle(self) -> bool:
         """Once all has happened that does at this instant: has everybody work at the pace that who
         else works leaves it. Whether that changed anything."""
-        working = sum(replica.works for replica in self._replicas) + (self._trainer is not None)
+        working = sum(replica.works for replica in self._replicas), self._trainer is not None
         if working == self._working:
             return False
         self._working = working
-        slower = self._costs.slower_iterations(working)
+        slower = self._costs.slower_iterations(*working)
         for replica in self._replicas:
             replica.go_slower(slower)
         if self._trainer is not None:
@@ -44,7 +44,7 @@ class Machine:
         left = float(ticks)
         try:
             while left > 0:
-                slower = self._costs.slower_updates(self._working)
+                slower = self._costs.slower_updates(self._working[0])
                 began = env.now
                 try:
                     yield env.timeout(max(round(left * slower), 1))

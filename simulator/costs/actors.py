@@ -6,6 +6,7 @@ the same time take from each other: cores that the driver and others need too, c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -53,12 +54,18 @@ class ActorCosts(Options):
     iteration_beside: Annotated[
         float,
         _TIMES,
-        Doc("an iteration beside one other actor that works, over one alone", unit="times"),
+        Doc("an iteration beside a trainer that works, over one alone", unit="times"),
     ] = 1.0
+    iteration_among: Annotated[
+        float | None,
+        _TIMES,
+        Doc("an iteration beside one other replica that works, over one alone; null is as beside "
+            "the trainer", unit="times"),
+    ] = None  # fmt: skip
     update_beside: Annotated[
         float,
         _TIMES,
-        Doc("an update beside one other actor that works, over one alone", unit="times"),
+        Doc("an update beside one replica that works, over one alone", unit="times"),
     ] = 1.0
     cores: Annotated[
         int | None,
@@ -66,18 +73,34 @@ class ActorCosts(Options):
         Doc("of the machine that the actors share; null is enough for all", unit="cores"),
     ] = None
 
-    def slower_iterations(self, working: int) -> float:
-        """How many times as long an iteration takes while so many actors work, its own included."""
-        return self._slower(self.iteration_beside, working)
+    def slower_iterations(self, replicas: int, training: bool) -> float:
+        """How many times as long an iteration takes while so many replicas work, its own included,
+        and the trainer does or not."""
+        among = self.iteration_beside if self.iteration_among is None else self.iteration_among
+        return self._slower([among] * (replicas - 1) + [self.iteration_beside] * training)
 
-    def slower_updates(self, working: int) -> float:
+    def slower_updates(self, replicas: int) -> float:
         """The same of an update."""
-        return self._slower(self.update_beside, working)
+        return self._slower([self.update_beside] * replicas)
 
-    def _slower(self, beside: float, working: int) -> float:
-        if working < 2:
+    def among_of(self, times: float, replicas: int) -> float:
+        """`iteration_among` where so many replicas that work make each iteration so many times as
+        long."""
+        together, shared = self._together(replicas)
+        return 1.0 + (times - 1.0 - shared) / (together - 1)
+
+    def _slower(self, beside: Sequence[float]) -> float:
+        """beside: what each of the others that work costs, where it alone does."""
+        if not beside:
             return 1.0
-        room = working if self.cores is None else max(self.cores, 2)  # two were measured
-        waiting = max(working - room, 0)
-        shared = 0.0 if self.cores is None else waiting / self.cores
-        return 1.0 + (beside - 1.0) * (min(working, room) - 1) + shared
+        together, shared = self._together(len(beside) + 1)
+        each = sum(times - 1.0 for times in beside) / len(beside)
+        return 1.0 + each * (together - 1) + shared
+
+    def _together(self, working: int) -> tuple[int, float]:
+        """How many of those that work there is room for at once, and what it costs that the others
+        wait."""
+        if self.cores is None:
+            return working, 0.0
+        room = max(self.cores, 2)  # two were measured
+        return min(working, room), max(working - room, 0) / self.cores

@@ -433,6 +433,10 @@ PROBE_BURST = ("start_s", "seconds", "rollouts", "context_tokens", "prefill_toke
 PROBE_BESIDE = ("iterations_alone_s", "iterations_beside_s", "update_alone_s", "update_beside_s")
 """What a round of a probe says of a replica and a trainer of processes of their own."""
 
+PROBE_AMONG = ("iterations_alone_s", "iterations_among_s")
+"""The same of replicas that work at once: what those iterations took alone, and among them."""
+
+_AMONG = {"replicas": Number(2, whole=True), "iterations": Number(whole=True)}
 _PULSE = Keys({"short_s": BEAT, "long_s": BEAT})
 _LENGTH = Number(whole=True, most=LARGEST_TOKENS)
 _AS_COLUMNS = {name: Each(ITERATIONS[name].shape, at_least=1) for name in PROBE_BURST}
@@ -464,7 +468,8 @@ PROBE = Document(
                         **dict.fromkeys(PROBE_BESIDE, Number()),
                         "pulse_alone": _PULSE,
                         "pulse_beside": _PULSE,
-                    }
+                    },
+                    may={"among": Keys({**_AMONG, **dict.fromkeys(PROBE_AMONG, Number())})},
                 )
             ),
         },

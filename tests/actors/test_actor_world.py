@@ -23,7 +23,7 @@ from simulator.policies import parse_policy
 from simulator.rollout import Rollout
 from simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
 from simulator.workload.recorded import RecordedWorkload
-from simulator.world import TrainBatch
+from simulator.world import Synced, TrainBatch, Trained
 
 COST = LinearCost(
     iteration_s=5e-4,
@@ -174,6 +174,43 @@ def test_verbs_that_make_no_sense_are_refused() -> None:
     with pytest.raises(RunError, match="before the first update"):
         world.sync_weights()
     world.close()
+
+
+def test_the_pulse_is_taken_at_rest_and_else_while_weights_are_on_their_way() -> None:
+    """Replicas that take weights in at the same time would make it longer."""
+
+    def step(number: int) -> int:
+        world._next_pulse_s = 0.0
+        world.take_pulse(number)
+        before = len(world.log.pulses)
+        world.train(TrainBatch(number, ()), "dense")
+        done = 0
+        while not done:
+            done = sum(isinstance(event, Trained) for event in world.wait())
+        world._next_pulse_s = 0.0
+        world.sync_weights()
+        while not any(isinstance(event, Synced) for event in world.wait()):
+            pass
+        while world._updates._pulse is not None:
+            world._receive(0.1)
+        return len(world.log.pulses) - before
+
+    home = make(2)
+    world = home.world
+    try:
+        assert step(0) == 0
+        assert [done for done, _ in world.log.pulses] == [0]
+        world._next_pulse_s = world.now_s + 1.0
+        world.take_pulse(1)
+        assert len(world.log.pulses) == 1  # too soon after the last one
+        world.submit([Rollout(0, 0)])
+        assert step(1) == 1
+        assert [done for done, _ in world.log.pulses] == [0, 2]
+        world.abort()
+        assert step(2) == 0
+        assert [done for done, _ in world.log.pulses] == [0, 2, 2]
+    finally:
+        world.close()
 
 
 def test_a_loop_leaves_nothing_in_flight() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from actor_fakes import FakeTask, StartEngine, StartTrainer
+from actor_fakes import FakeEngine, FakeTask, StartEngine, StartTrainer
 from actor_threads import ThreadTransport
 from running_actors import CAP, make
 
@@ -78,14 +80,53 @@ def test_of_rollouts_with_turns_the_first_is_timed() -> None:
     assert task.prompt(5, 3) == TurnTask().prompt(5, 3)
 
 
-@pytest.mark.parametrize("options", [{"replicas": 2}, {"replicas": 1, "colocated": True}])
-def test_of_any_other_world_there_is_nothing_to_measure(options: dict[str, int]) -> None:
-    home = make(**options)  # type: ignore[arg-type]
+@dataclass(frozen=True)
+class SharedCore:
+    """The recipe of an engine whose iterations take a lock that every other's take."""
+
+    def __call__(self) -> Any:
+        return _Waiting(8, ITERATION_S)
+
+
+class _Waiting(FakeEngine):
+    CORE = threading.Lock()
+
+    def step(self) -> Any:
+        with self.CORE:
+            return super().step()
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_replicas_that_share_a_core_wait_for_each_other(replicas: int) -> None:
+    engines = [Recipe(SharedCore())] * replicas
+    recipes = Recipes(engines, [Recipe(StartTrainer(TOKEN_S))])
+    shape = ClusterShape(replicas, 1, 1, False)
+    world = ActorWorld(ThreadTransport(), recipes, shape, FakeTask(CAP), 3, "group_affinity")
     try:
-        with pytest.raises(RunError, match="one replica and a trainer"):
-            measure(home.world, 2, 2)
+        found = measure(world, 4, 4, rounds=3)
+        assert world.quiet
     finally:
-        home.world.close()
+        world.close()
+    for one in found:
+        assert one.among is not None
+        assert one.among.replicas == one.to_plain()["among"]["replicas"] == replicas
+        assert one.among.iterations >= 5
+        times = one.among.iterations_among_s / one.among.iterations_alone_s
+        assert 0.7 * replicas < times < 1.5 * replicas
+        assert one.iterations_beside_s < 1.5 * one.iterations_alone_s  # the trainer has its own
+
+
+def test_of_any_other_world_there_is_nothing_to_measure() -> None:
+    for options, said in (
+        ({"replicas": 2}, "each group must keep to a replica"),
+        ({"replicas": 1, "colocated": True}, "on devices of their own"),
+    ):
+        home = make(**options)  # type: ignore[arg-type]
+        try:
+            with pytest.raises(RunError, match=said):
+                measure(home.world, 2, 2)
+        finally:
+            home.world.close()
 
 
 def asked(shape: ClusterShape) -> Any:
@@ -105,11 +146,11 @@ def test_a_probe_may_time_nothing_else(world: ActorWorld, monkeypatch: pytest.Mo
     from engine import probe
 
     monkeypatch.setattr(probe, "prepare", lambda local_files: None)
-    monkeypatch.setattr(probe, "start_actors", lambda spec, first_turns: world)
+    monkeypatch.setattr(probe, "start_actors", lambda spec, first_turns, routing: world)
     content = probe.probe(asked(ClusterShape(1, 1, 1, False)), beside_only=True)
     check(json.loads(json.dumps(content)), PROBE.shape, "probe.json", "--probe")
     assert (content["updates"], content["bursts"]) == ([], [])
     assert len(content["beside"]) >= 5
-    with pytest.raises(ScenarioError, match="one replica and a trainer apart") as error:
+    with pytest.raises(ScenarioError, match="a replica and a trainer apart") as error:
         probe.probe(asked(ClusterShape(1, 1, 1, True)), beside_only=True)
     assert error.value.field == "--beside"

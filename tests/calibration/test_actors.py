@@ -94,6 +94,40 @@ def test_the_ways_between_processes_and_what_these_cost_each_other(fitted: Fitte
     assert 0 < errors["update_beside"] < 0.06
 
 
+def among(rows: list[dict[str, Any]], times: float, replicas: int) -> list[dict[str, Any]]:
+    """The rounds with what replicas that work at once cost each other."""
+    return [
+        {**row, "among": {"replicas": replicas, "iterations": 90, "iterations_alone_s": 0.5,
+                          "iterations_among_s": 0.5 * times * (1 + place / 100)}}
+        for place, row in zip(range(-4, 5), rows, strict=False)
+    ]  # fmt: skip
+
+
+def test_what_replicas_cost_each_other_is_a_figure_of_its_own(
+    runs: list[Path], fitted: Fitted, tmp_path: Path
+) -> None:
+    """Of three at once on two cores: room for one other, and half as long again for waiting."""
+    rows = among(rounds(9), 1.58, 3)
+    cost = calibrate(runs, write_probe(tmp_path / "p.json", runs[0], beside=rows)).cost
+    actors = cost.actors
+    assert actors is not None
+    assert actors.iteration_among == pytest.approx(1.08, abs=1e-6)
+    assert actors.slower_iterations(3, False) == pytest.approx(1.58)
+    assert actors.iteration_beside == pytest.approx(BESIDE["iterations"], rel=0.02)
+    drawn = [cost.drawn(Drawn(np.random.default_rng(seed))).actors for seed in range(40)]
+    among_drawn = [one.iteration_among for one in drawn if one is not None]
+    assert np.std([times for times in among_drawn if times is not None]) > 0.002
+    slow = cost.slowed(2.0, 2.0, 2.0).actors
+    assert slow is not None
+    assert slow.iteration_among == actors.iteration_among
+    before = fitted.cost.actors
+    assert before is not None
+    assert before.iteration_among is None
+    faster = calibrate(runs, write_probe(tmp_path / "q.json", runs[0], beside=among(rows, 0.9, 2)))
+    assert faster.cost.actors is not None
+    assert faster.cost.actors.iteration_among == 1.0
+
+
 def test_without_a_probe_nobody_is_slower(runs: list[Path], tmp_path: Path) -> None:
     actors = calibrate(runs).cost.actors
     assert actors is not None
@@ -222,6 +256,9 @@ def test_a_run_that_cannot_calibrate_is_named(tmp_path: Path, spoil: Any, said: 
         ([{**rounds()[0], "update_alone_s": "soon"}], r"beside\[0\].update_alone_s"),
         ([{"iterations": 3}], r"beside\[0\]"),
         (3, "beside"),
+        ([*among(rounds(3), 1.2, 2), *rounds(6)], "fewer than 5 rounds of beside are of as many"),
+        ([*among(rounds(5), 1.2, 2), *among(rounds(5), 1.2, 3)], "of as many replicas"),
+        (among(rounds(8), 1.2, 1), r"beside\[0\].among.replicas"),
     ],
 )
 def test_a_bad_round_of_a_probe_is_named(

@@ -9,7 +9,7 @@ can say; a probe can (`engine.actors.beside`), of replicas among themselves one 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,74 @@ LEAST_ROUNDS = 5
 
 
 @dataclass(frozen=True)
+class Together:
+    """How many times as long something takes while so many ``replicas`` work; shape (rounds,) each.
+    among: an iteration, the trainer at rest. all_*: iterations and updates, the trainer at work."""
+
+    replicas: int
+    among: FloatArray
+    all_iterations: FloatArray
+    all_updates: FloatArray
+
+    @classmethod
+    def of(cls, rounds: Sequence[Mapping[str, Any]]) -> Together | None:
+        """Of the rounds of a probe; None of one replica. Raises ScenarioError (``--probe``) for too
+        few of them."""
+        rows = [(row["among"], row["update_alone_s"]) for row in rounds if "among" in row]
+        if not rows:
+            return None
+        found = [(row, alone_s) for row, alone_s in rows
+                 if row["iterations"] and row["all_iterations"]]  # fmt: skip
+        replicas = {row["replicas"] for row, _ in rows}
+        if len(found) < LEAST_ROUNDS or len(replicas) > 1:
+            raise ScenarioError(
+                "--probe", f"fewer than {LEAST_ROUNDS} rounds of beside are of as many replicas"
+            )
+        return cls(
+            replicas.pop(),
+            np.array([row["iterations_among_s"] / row["iterations_alone_s"] for row, _ in found]),
+            np.array([row["all_iterations_s"] / row["all_iterations_alone_s"] for row, _ in found]),
+            np.array([row["all_update_s"] / alone_s for row, alone_s in found]),
+        )
+
+    def costs(self, cores: int, beside: float, update_beside: float) -> dict[str, FloatArray]:
+        """The figures of `ActorCosts` that they give, by round: what replicas cost each other, and
+        where cores are too few, what is waited for them beyond an even share. beside,
+        update_beside: what one replica and the trainer cost each other."""
+        found: dict[str, FloatArray] = {}
+        uncrowded = ActorCosts(
+            iteration_beside=beside,
+            iteration_crowded=0.0,
+            update_beside=update_beside,
+            update_crowded=0.0,
+            cores=cores,
+        )
+        if not uncrowded.waiting(self.replicas):  # else the two cannot be told apart
+            found["iteration_among"] = among = 1.0 + (self.among - 1.0) / (self.replicas - 1)
+            one = max(float(np.median(among)), 1.0)
+            uncrowded = replace(uncrowded, iteration_among=one)
+        crowded = []
+        for times, training in ((self.among, False), (self.all_iterations, True)):
+            if waiting := uncrowded.waiting(self.replicas + training):
+                there = uncrowded.slower_iterations(self.replicas, training)
+                crowded.append((times - there) / waiting)
+        if waiting := uncrowded.waiting(self.replicas + 1):
+            found["iteration_crowded"] = np.concatenate(crowded)
+            there = uncrowded.slower_updates(self.replicas)
+            found["update_crowded"] = (self.all_updates - there) / waiting
+        return found
+
+
+@dataclass(frozen=True)
 class Slower:
     """How many times as long something takes beside another actor; shape (rounds,) each. The
-    pulses are the machine's long ones, which an overlapping run takes beside a replica. among:
-    iterations while ``replicas`` of them work; None where one was measured."""
+    pulses are the machine's long ones, which an overlapping run takes beside a replica. together:
+    of several replicas; None where one was measured."""
 
     iterations: FloatArray
     updates: FloatArray
     pulses: FloatArray
-    among: FloatArray | None = None
-    replicas: int = 1
+    together: Together | None = None
 
     @classmethod
     def of(cls, rounds: Sequence[Mapping[str, Any]]) -> Slower:
@@ -41,19 +99,11 @@ class Slower:
         if len(found) < LEAST_ROUNDS:
             raise ScenarioError("--probe", f"fewer than {LEAST_ROUNDS} rounds of beside")
         pulses = [(row["pulse_beside"], row["pulse_alone"]) for row in found]
-        together = [row["among"] for row in found if row.get("among", {}).get("iterations")]
-        among = [row["iterations_among_s"] / row["iterations_alone_s"] for row in together]
-        replicas = {row["replicas"] for row in together}
-        if together and (len(together) < LEAST_ROUNDS or len(replicas) > 1):
-            raise ScenarioError(
-                "--probe", f"fewer than {LEAST_ROUNDS} rounds of beside are of as many replicas"
-            )
         return cls(
             np.array([row["iterations_beside_s"] / row["iterations_alone_s"] for row in found]),
             np.array([row["update_beside_s"] / row["update_alone_s"] for row in found]),
             np.array([beside["long_s"] / alone["long_s"] for beside, alone in pulses]),
-            np.array(among) if among else None,
-            max(replicas, default=1),
+            Together.of(found),
         )
 
 
@@ -80,15 +130,14 @@ def costs(
     cores = int(runs[0].provenance["cores"])
     if slower is not None:
         found |= {"iteration_beside": slower.iterations, "update_beside": slower.updates}
-        if slower.among is not None:
-            of_one = ActorCosts(cores=cores).among_of
-            found["iteration_among"] = np.array(
-                [of_one(times, slower.replicas) for times in slower.among]
-            )
     middle: dict[str, Any] = {name: float(np.median(each)) for name, each in found.items()}
-    for name in found:
-        if not name.endswith("_s"):
-            middle[name] = max(middle[name], 1.0)
+    if slower is not None and slower.together is not None:
+        beside = (max(middle[name], 1.0) for name in ("iteration_beside", "update_beside"))
+        several = slower.together.costs(cores, *beside)
+        found |= several
+        middle |= {name: float(np.median(each)) for name, each in several.items()}
+    for name in middle:
+        middle[name] = max(middle[name], 1.0 if name.endswith(("_beside", "_among")) else 0.0)
     middle["cores"] = cores
     return middle, {name: median_error(each) for name, each in found.items()}
 

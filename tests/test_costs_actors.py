@@ -181,7 +181,6 @@ def test_more_actors_than_were_measured(working: int, cores: int | None, times: 
         assert costs.slower_updates(working - 1) == pytest.approx(times)
         same = ActorCosts(iteration_beside=7.0, iteration_among=1.2, cores=cores)
         assert same.slower_iterations(working, False) == pytest.approx(times)
-        assert same.among_of(times, working) == pytest.approx(1.2)
 
 
 def test_a_replica_costs_another_what_it_does_and_the_trainer_what_it_does() -> None:
@@ -194,6 +193,15 @@ def test_a_replica_costs_another_what_it_does_and_the_trainer_what_it_does() -> 
     two = ActorCosts(iteration_beside=1.4, iteration_among=1.1, cores=2)
     assert two.slower_iterations(2, True) == pytest.approx(1 + (0.4 + 0.1) / 2 + 0.5)
     assert two.slower_updates(0) == 1.0
+
+
+def test_who_waits_for_a_core_may_wait_longer_than_an_even_share() -> None:
+    costs = ActorCosts(iteration_crowded=2.0, update_crowded=0.5, cores=2)
+    assert costs.slower_iterations(2, True) == pytest.approx(2.0)
+    assert costs.slower_iterations(3, True) == pytest.approx(3.0)
+    assert costs.slower_updates(2) == pytest.approx(1.25)
+    assert costs.slower_updates(1) == costs.slower_iterations(2, False) == 1.0
+    assert ActorCosts(iteration_crowded=2.0).slower_iterations(9, True) == 1.0
 
 
 def test_two_replicas_and_a_trainer_share_two_cores() -> None:
@@ -211,6 +219,8 @@ def test_two_replicas_and_a_trainer_share_two_cores() -> None:
         ("open_s", -1),
         ("iteration_beside", 0.9),
         ("iteration_among", 0.5),
+        ("iteration_crowded", -0.1),
+        ("update_crowded", "long"),
         ("iteration_among", "much"),
         ("update_beside", 1e9),
         ("cores", 0),

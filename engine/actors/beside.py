@@ -48,12 +48,17 @@ class Measured(World, Protocol):
 @dataclass(frozen=True, slots=True)
 class Among:
     """One round of several replicas. replicas: that worked at once. iterations: of the first one,
-    while all did; what these took then, and what the same ones took alone."""
+    while all did; what these took then, and what the same ones took alone. all_*: the same while
+    the trainer worked as well, and what its update took."""
 
     replicas: int
     iterations: int
     iterations_alone_s: float
     iterations_among_s: float
+    all_iterations: int
+    all_iterations_alone_s: float
+    all_iterations_s: float
+    all_update_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +118,7 @@ class _Bench:
     def __init__(self, world: Measured, groups: int, group_size: int) -> None:
         self._world, self._groups, self._size = world, groups, group_size
         self._steps = count()
-        self._own: list[int] = []  # groups of the first replica, never trained on
-        self._others: list[int] = []
+        self._homes: list[list[int]] = []  # groups of each replica, never trained on
         self._batch: tuple[TrainGroup, ...] = ()
         self._seconds: list[float] = []  # of the update that ended last
 
@@ -135,10 +139,9 @@ class _Bench:
         self._sample(wanted)
         for stay in self._until_idle().values():
             homes.setdefault(stay.group, set()).add(stay.replica)
-        self._own = [group for group in wanted if homes[group] == {0}]
-        self._others = [group for group in wanted if 0 not in homes[group]]
-        apart = len(self._own) + len(self._others) == len(wanted)
-        if not self._own or not apart or (replicas > 1 and not self._others):
+        self._homes = [[group for group in wanted if homes[group] == {number}]
+                       for number in range(replicas)]  # fmt: skip
+        if not all(self._homes) or sum(map(len, self._homes)) < len(wanted):
             raise RunError("each group must keep to a replica, as with routing group_affinity")
         self.round()
 
@@ -148,8 +151,7 @@ class _Bench:
         self._train()
         self._until_idle()
         update_alone_s, pulse_alone = self._seconds[-1], self._world.pulse()
-        waves, start_s, end_s = self._both()
-        beside = _compared(alone, waves, start_s, end_s)
+        beside = _compared(alone, *self._beside_update(self._homes[:1]))
         return Beside(
             *beside, update_alone_s, self._seconds[-1], pulse_alone, self._pulse_beside(),
             self._among(),
@@ -157,21 +159,24 @@ class _Bench:
 
     def _alone(self) -> Seconds:
         first = len(self._world.log.iterations)
-        self._sample(self._own)
+        self._sample(self._homes[0])
         self._until_idle()
         return np.diff(self._starts(first))
 
     def _among(self) -> Among | None:
-        """The first replica while all of them work; alone right before, as a machine changes."""
-        if not self._others:
+        """The first replica while all of them work, and while the trainer does as well; alone right
+        before, as a machine changes."""
+        replicas = len(self._homes)
+        if replicas == 1:
             return None
         alone, first = self._alone(), len(self._world.log.iterations)
-        self._sample([*self._own, *self._others])
+        self._sample([group for groups in self._homes for group in groups])
         self._until_idle()
-        replicas = self._world.shape.replicas
         each = [self._starts(first, replica=number) for number in range(replicas)]
         start_s, end_s = max(one[0] for one in each), min(one[-1] for one in each)
-        return Among(replicas, *_compared(alone, each[:1], start_s, end_s))
+        among = _compared(alone, each[:1], start_s, end_s)
+        with_all = _compared(alone, *self._beside_update(self._homes))
+        return Among(replicas, *among, *with_all, self._seconds[-1])
 
     def _starts(self, first: int, last: int | None = None, replica: int = 0) -> Seconds:
         """Of the iterations of a replica, among those from one on."""
@@ -179,36 +184,41 @@ class _Bench:
         starts: Seconds = log["start_s"][first:last][log["replica"][first:last] == replica]
         return starts
 
-    def _both(self) -> tuple[list[Seconds], float, float]:
-        """The starts of the iterations of each wave of rollouts beside an update, and when that
-        began and ended."""
+    def _beside_update(self, homes: Sequence[Sequence[int]]) -> tuple[list[Seconds], float, float]:
+        """The starts of the first replica's iterations in each wave of its rollouts beside an
+        update, and when that began and ended. homes: the groups of each replica that works, for as
+        long as the update takes."""
         world, firsts = self._world, [len(self._world.log.iterations)]
+        number_of = {group: number for number, groups in enumerate(homes) for group in groups}
         self._train()
-        self._sample(self._own)
-        flying, span = len(self._own) * self._size, None
-        while flying or span is None:
+        self._sample([*number_of])
+        flying, span = [len(groups) * self._size for groups in homes], None
+        while any(flying) or span is None:
             for event in world.wait():
                 if isinstance(event, Ended):
-                    flying -= 1
+                    flying[number_of[event.stay.group]] -= 1
                 elif isinstance(event, Trained):
                     span = self._trained(event)
-            if not flying and span is None:
-                firsts.append(len(world.log.iterations))
-                self._sample(self._own)
-                flying = len(self._own) * self._size
+            for number in [place for place, left in enumerate(flying) if not left]:
+                if span is not None:
+                    break
+                if number == 0:
+                    firsts.append(len(world.log.iterations))
+                self._sample(homes[number], beside=[g for g in number_of if g not in homes[number]])
+                flying[number] = len(homes[number]) * self._size
         ends = [*firsts[1:], None]
         waves = [self._starts(first, end) for first, end in zip(firsts, ends, strict=True)]
         return waves, *span
 
     def _pulse_beside(self) -> Beat:
-        self._sample(self._own)
+        self._sample(self._homes[0])
         beat = self._world.pulse()
         self._until_idle()
         return beat
 
-    def _sample(self, groups: Collection[int]) -> list[Rollout]:
-        """Starts rollouts that are never trained on, from nothing."""
-        self._world.keep_only(range(self._groups))
+    def _sample(self, groups: Collection[int], beside: Collection[int] = ()) -> list[Rollout]:
+        """Starts rollouts that are never trained on, from nothing. beside: groups in flight."""
+        self._world.keep_only([*range(self._groups), *beside])
         return self._submit(groups)
 
     def _submit(self, groups: Collection[int]) -> list[Rollout]:

@@ -6,6 +6,7 @@ the same time take from each other: cores that the driver and others need too, c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -22,8 +23,8 @@ class ActorCosts(Options):
     another. Without it all of that is nothing.
 
     The slowing grows with who works: what one other actor costs is measured, each further one is
-    taken to cost as much again while there are cores for all, and beyond that they share the cores
-    evenly. All actors are on one machine. Raises ScenarioError(``cost.linear.actors.<name>``).
+    taken to cost as much again while there are cores for all, and beyond that they wait for each
+    other. All actors are on one machine. Raises ScenarioError(``cost.linear.actors.<name>``).
     """
 
     FIELD = "cost.linear.actors"
@@ -67,6 +68,13 @@ class ActorCosts(Options):
         _TIMES,
         Doc("an update beside one replica that works, over one alone", unit="times"),
     ] = 1.0
+    iteration_crowded: Annotated[
+        float,
+        AtLeast(0),
+        Doc("what an iteration waits where there are fewer cores than actors that work, over an "
+            "even share of them", unit="times"),
+    ] = 1.0  # fmt: skip
+    update_crowded: Annotated[float, AtLeast(0), Doc("the same of an update", unit="times")] = 1.0
     cores: Annotated[
         int | None,
         AtLeast(1),
@@ -77,30 +85,27 @@ class ActorCosts(Options):
         """How many times as long an iteration takes while so many replicas work, its own included,
         and the trainer does or not."""
         among = self.iteration_beside if self.iteration_among is None else self.iteration_among
-        return self._slower([among] * (replicas - 1) + [self.iteration_beside] * training)
+        beside = [among] * (replicas - 1) + [self.iteration_beside] * training
+        return self._slower(beside, self.iteration_crowded)
 
     def slower_updates(self, replicas: int) -> float:
         """The same of an update."""
-        return self._slower([self.update_beside] * replicas)
+        return self._slower([self.update_beside] * replicas, self.update_crowded)
 
-    def among_of(self, times: float, replicas: int) -> float:
-        """`iteration_among` where so many replicas that work make each iteration so many times as
-        long."""
-        together, shared = self._together(replicas)
-        return 1.0 + (times - 1.0 - shared) / (together - 1)
+    def waiting(self, working: int) -> float:
+        """How many times as long again everything takes where so many actors work and wait for the
+        cores evenly; 0 where there are enough."""
+        return 0.0 if self.cores is None else max(working - self._room, 0) / self.cores
 
-    def _slower(self, beside: Sequence[float]) -> float:
+    @property
+    def _room(self) -> float:
+        """For how many actors there are cores; two were measured."""
+        return math.inf if self.cores is None else max(self.cores, 2)
+
+    def _slower(self, beside: Sequence[float], crowded: float) -> float:
         """beside: what each of the others that work costs, where it alone does."""
         if not beside:
             return 1.0
-        together, shared = self._together(len(beside) + 1)
+        working = len(beside) + 1
         each = sum(times - 1.0 for times in beside) / len(beside)
-        return 1.0 + each * (together - 1) + shared
-
-    def _together(self, working: int) -> tuple[int, float]:
-        """How many of those that work there is room for at once, and what it costs that the others
-        wait."""
-        if self.cores is None:
-            return working, 0.0
-        room = max(self.cores, 2)  # two were measured
-        return min(working, room), max(working - room, 0) / self.cores
+        return 1.0 + each * (min(working, self._room) - 1) + crowded * self.waiting(working)

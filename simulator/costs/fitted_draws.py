@@ -128,7 +128,7 @@ def _draw_iteration(iteration: dict[str, Any], content: Mapping[str, Any], chanc
 def _draw_actors(cost: dict[str, Any], errors: Mapping[str, float], chance: Chance) -> None:
     """Each of its own: how slow one is beside the other was measured on each."""
     for name, error in errors.items():
-        least = 0.0 if name.endswith("_s") else 1.0
+        least = 1.0 if name.endswith(("_beside", "_among")) else 0.0
         cost[name] = max(cost[name] + error * chance.normal(f"actors/{name}"), least)
 
 

@@ -433,10 +433,12 @@ PROBE_BURST = ("start_s", "seconds", "rollouts", "context_tokens", "prefill_toke
 PROBE_BESIDE = ("iterations_alone_s", "iterations_beside_s", "update_alone_s", "update_beside_s")
 """What a round of a probe says of a replica and a trainer of processes of their own."""
 
-PROBE_AMONG = ("iterations_alone_s", "iterations_among_s")
-"""The same of replicas that work at once: what those iterations took alone, and among them."""
+PROBE_AMONG = ("iterations_alone_s", "iterations_among_s", "all_iterations_alone_s",
+               "all_iterations_s", "all_update_s")  # fmt: skip
+"""The same of replicas that work at once, and of all with the trainer."""
 
-_AMONG = {"replicas": Number(2, whole=True), "iterations": Number(whole=True)}
+_COUNT = Number(whole=True)
+_AMONG = {"replicas": Number(2, whole=True), "iterations": _COUNT, "all_iterations": _COUNT}
 _PULSE = Keys({"short_s": BEAT, "long_s": BEAT})
 _LENGTH = Number(whole=True, most=LARGEST_TOKENS)
 _AS_COLUMNS = {name: Each(ITERATIONS[name].shape, at_least=1) for name in PROBE_BURST}

@@ -113,6 +113,10 @@ def test_replicas_that_share_a_core_wait_for_each_other(replicas: int) -> None:
         assert one.among.iterations >= 5
         times = one.among.iterations_among_s / one.among.iterations_alone_s
         assert 0.7 * replicas < times < 1.5 * replicas
+        assert one.among.all_iterations >= 3
+        times = one.among.all_iterations_s / one.among.all_iterations_alone_s
+        assert 0.7 * replicas < times < 1.5 * replicas
+        assert one.among.all_update_s < 2 * one.update_alone_s
         assert one.iterations_beside_s < 1.5 * one.iterations_alone_s  # the trainer has its own
 
 

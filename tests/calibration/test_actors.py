@@ -94,11 +94,16 @@ def test_the_ways_between_processes_and_what_these_cost_each_other(fitted: Fitte
     assert 0 < errors["update_beside"] < 0.06
 
 
-def among(rows: list[dict[str, Any]], times: float, replicas: int) -> list[dict[str, Any]]:
-    """The rounds with what replicas that work at once cost each other."""
+def among(
+    rows: list[dict[str, Any]], times: float, replicas: int, *, all_: float = 2.0, up: float = 2.0
+) -> list[dict[str, Any]]:
+    """The rounds with what replicas that work at once cost each other, and all with the trainer."""
     return [
         {**row, "among": {"replicas": replicas, "iterations": 90, "iterations_alone_s": 0.5,
-                          "iterations_among_s": 0.5 * times * (1 + place / 100)}}
+                          "iterations_among_s": 0.5 * times * (1 + place / 100),
+                          "all_iterations": 70, "all_iterations_alone_s": 0.4,
+                          "all_iterations_s": 0.4 * all_ * (1 + place / 100),
+                          "all_update_s": 0.9 * up * (1 - place / 100)}}
         for place, row in zip(range(-4, 5), rows, strict=False)
     ]  # fmt: skip
 
@@ -106,13 +111,12 @@ def among(rows: list[dict[str, Any]], times: float, replicas: int) -> list[dict[
 def test_what_replicas_cost_each_other_is_a_figure_of_its_own(
     runs: list[Path], fitted: Fitted, tmp_path: Path
 ) -> None:
-    """Of three at once on two cores: room for one other, and half as long again for waiting."""
-    rows = among(rounds(9), 1.58, 3)
+    rows = among(rounds(9), 1.08, 2)
     cost = calibrate(runs, write_probe(tmp_path / "p.json", runs[0], beside=rows)).cost
     actors = cost.actors
     assert actors is not None
     assert actors.iteration_among == pytest.approx(1.08, abs=1e-6)
-    assert actors.slower_iterations(3, False) == pytest.approx(1.58)
+    assert actors.slower_iterations(2, False) == pytest.approx(1.08)
     assert actors.iteration_beside == pytest.approx(BESIDE["iterations"], rel=0.02)
     drawn = [cost.drawn(Drawn(np.random.default_rng(seed))).actors for seed in range(40)]
     among_drawn = [one.iteration_among for one in drawn if one is not None]
@@ -126,6 +130,32 @@ def test_what_replicas_cost_each_other_is_a_figure_of_its_own(
     faster = calibrate(runs, write_probe(tmp_path / "q.json", runs[0], beside=among(rows, 0.9, 2)))
     assert faster.cost.actors is not None
     assert faster.cost.actors.iteration_among == 1.0
+
+
+def test_what_is_waited_for_cores_that_are_too_few(runs: list[Path], tmp_path: Path) -> None:
+    """Of two replicas and a trainer on two cores: half as long again by an even share."""
+    rows = among(rounds(9), 1.1, 2, all_=2.3, up=1.6)
+    cost = calibrate(runs, write_probe(tmp_path / "p.json", runs[0], beside=rows)).cost
+    actors = cost.actors
+    assert actors is not None
+    assert actors.slower_iterations(2, True) == pytest.approx(2.3)
+    assert actors.slower_updates(2) == pytest.approx(1.6)
+    assert actors.iteration_crowded > 2.0
+    assert 0.0 < actors.update_crowded < 1.0
+    assert actors.slower_updates(1) == pytest.approx(BESIDE["update"], rel=0.02)
+    drawn = [cost.drawn(Drawn(np.random.default_rng(seed))).actors for seed in range(20)]
+    assert np.std([one.update_crowded for one in drawn if one is not None]) > 0.005
+    # Where replicas alone are too many, what they cost each other cannot be told from waiting.
+    rows = among(rounds(9), BESIDE["iterations"] + 0.5 * 0.8, 3, all_=BESIDE["iterations"] + 0.8)
+    found = calibrate(runs, write_probe(tmp_path / "r.json", runs[0], beside=rows)).cost.actors
+    assert found is not None
+    assert found.iteration_among is None
+    assert found.iteration_crowded == pytest.approx(0.8, abs=0.05)
+    # An update that is no slower than alone waits for nothing.
+    rows = among(rounds(9), 1.1, 2, all_=2.3, up=1.0)
+    found = calibrate(runs, write_probe(tmp_path / "q.json", runs[0], beside=rows)).cost.actors
+    assert found is not None
+    assert found.update_crowded == 0.0
 
 
 def test_without_a_probe_nobody_is_slower(runs: list[Path], tmp_path: Path) -> None:

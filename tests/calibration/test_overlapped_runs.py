@@ -105,3 +105,32 @@ def test_overlap_on_idle_cores_is_predicted() -> None:
     off = {check.run.name: check.total_error for check in checks}
     assert np.median(np.abs(list(off.values()))) < 0.12, off
     assert max(map(abs, off.values())) < 0.2, off
+
+
+SEVERAL = DATA / "several"
+TWO = [SEVERAL / name for name in ("replicas-10", "replicas-11", "one-off-10", "async2-10")]
+
+
+def test_every_run_of_two_replicas_is_there() -> None:
+    for run in Campaign.read(DATA / "several.yaml").runs:
+        found = RunFolder.open(SEVERAL / run.name)
+        assert len(found.steps["step"]) == run.steps
+        assert found.section("cluster")["replicas"] == (1 if run.entry == "sync" else 2)
+        assert replay(SEVERAL / run.name).differs is None
+
+
+def test_two_replicas_and_a_trainer_on_two_cores() -> None:
+    """Runs of one policy are 16 % apart here, for the machine alone."""
+    fitted = calibrate([SEVERAL / f"sync-{seed}" for seed in range(2)], SEVERAL / "probe.json")
+    actors = fitted.cost.actors
+    assert actors is not None
+    assert actors.iteration_among is not None
+    assert 1.0 < actors.iteration_among < actors.iteration_beside
+    assert 0.5 < actors.iteration_crowded < actors.update_crowded < 2.0
+    for mode, draws in (("replay", 1), ("predict", 10)):
+        found = validate(fitted, TWO, mode, draws=draws)  # type: ignore[arg-type]
+        off = {check.run.name: check.total_error for check in found.checks}
+        assert np.median(np.abs(list(off.values()))) < 0.12, off
+        assert max(map(abs, off.values())) < 0.18, off
+        ranked = found.to_json()["ranking"]
+        assert ranked["clear_pairs_right"] == ranked["clear_pairs"] >= 2

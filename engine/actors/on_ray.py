@@ -129,19 +129,19 @@ class RayTransport:
         self._places = [_Place(n.cpus, n.gpus, n.sharing) for n in needs]
         for number, place in enumerate(self._places):
             if place.sharing is not None:
-                place.devices = self._devices(number, place.gpus)
+                place.devices = self._devices(number, place.gpus, within_s)
 
-    def _devices(self, number: int, gpus: int) -> list[str]:
+    def _devices(self, number: int, gpus: int, within_s: float) -> list[str]:
         """What a reserved place's GPUs are called on its machine. Ray tells those that hold them,
         and gives no more than one actor a whole GPU: one asks, and the others go by its answer."""
         asks = self._ray.remote(
             num_cpus=0, num_gpus=gpus, max_retries=0, scheduling_strategy=self._at(number)
         )(_visible_devices)
         try:
-            named: list[str] = self._ray.get(asks.remote())
+            named: list[str] = self._ray.get(asks.remote(), timeout=within_s)
         except self._ray.exceptions.RayError as error:
             raise EngineError(
-                f"the machine that the GPUs were reserved on cannot be asked: {sentence(error)}"
+                f"the machine that GPUs were reserved on does not name them: {sentence(error)}"
             ) from None
         if len(named) != gpus:
             raise EngineError(f"{gpus} GPUs were reserved, but Ray names {len(named)} of them")

@@ -22,10 +22,10 @@ from engine.actors.messages import (
     Loaded,
     Notice,
     Ready,
-    Sleep,
     Slept,
     Submit,
 )
+from engine.actors.sleep import Sleepers
 from engine.actors.trainer import Part, Updated
 from engine.actors.transport import ActorLostError, Transport
 from engine.actors.updates import Updates, Weights
@@ -124,17 +124,6 @@ class _Sync:
 
 
 @dataclass(slots=True)
-class _Update:
-    """An update for which the replicas make room; what the last of them was done with that."""
-
-    token: int
-    part: Part
-    start_s: float
-    waiting: set[int]
-    end_s: float = 0.0
-
-
-@dataclass(slots=True)
 class _Mail:
     """Events that have not been handed out, by their instants."""
 
@@ -187,15 +176,16 @@ class ActorWorld:
         self._stopping: dict[int, tuple[Replica, set[Key]]] = {}  # aborts under way, by token
         self._tokens = count(1)
         self._sync: _Sync | None = None
-        self._room_for: _Update | None = None
-        self._switch: tuple[Phase, ...] = ()  # before the update under way
         self._serving: Weights | None = None  # what the replicas have; None is how they started
         self._zero = time.perf_counter()
         self._told: dict[tuple[int, int, int], int] = {}  # tokens, by version, group and index
         self._next_pulse_s = 0.0  # on this world's clock
         self._rests = False  # between two steps, as far as was seen
         self._updates = Updates(transport, recipes.trainer, recipes.channel, heartbeat_s)
-        self._sleeps = recipes.sleeps
+        self._sleeps, self._sleepers = (
+            recipes.sleeps,
+            Sleepers(lambda part: self._updates.begin(part)),
+        )
         if recipes.shares_devices:  # an engine counts what others hold of its memory as it starts
             self._updates.require_started()
         self._fleet = Fleet(transport, recipes.replicas, heartbeat_s)
@@ -245,7 +235,7 @@ class ActorWorld:
     @property
     def _training(self) -> bool:
         """Whether an update, or a part of one, is under way."""
-        return self._room_for is not None or self._updates.busy
+        return self._sleepers.busy or self._updates.busy
 
     @property
     def _flying(self) -> bool:
@@ -409,26 +399,7 @@ class ActorWorld:
         """Sends an update, or a part of one, to the trainer."""
         self._require_free("train")
         part = self._part(batch, layout)
-        if not self._sleeps:
-            self._updates.begin(part)
-            return
-        live = self._fleet.live
-        waiting = {home.number for home in live}
-        self._room_for = _Update(next(self._tokens), part, time.perf_counter(), waiting)
-        for home in live:
-            home.post(Sleep(self._room_for.token))
-        self._begin_in_room()
-
-    def _begin_in_room(self) -> None:
-        """Begins the update that waits for the replicas to sleep, once all do."""
-        update = self._room_for
-        if update is None or update.waiting:
-            return
-        self._room_for = None
-        if update.end_s:
-            start_s, end_s = update.start_s - self._zero, update.end_s - self._zero
-            self._switch = (Phase("switch", start_s, end_s),)
-        self._updates.begin(update.part)
+        self._sleepers.make_room(part, self._fleet.live if self._sleeps else ())
 
     def _part(self, batch: TrainBatch, layout: Layout) -> Part:
         longest = self._fleet.limits.max_model_len - 1  # the check samples one token more
@@ -535,7 +506,7 @@ class ActorWorld:
             self._landed(home, notice.landed, mail=False)
             del self._stopping[notice.token]
         elif isinstance(notice, Slept):
-            self._sleeps_now(home, notice)
+            self._sleepers.sleeps(home, notice)
         elif isinstance(notice, Loaded):
             self._has_weights(home, notice)
         elif isinstance(notice, Ready):
@@ -549,16 +520,9 @@ class ActorWorld:
         start_s, end_s = updated.start_s - zero_s, updated.end_s - zero_s
         if part.final:
             self.log.updates.append((part.version, updated.metrics))
-        switch, self._switch = self._switch, ()
+        switch = self._sleepers.switch(self._zero)
         event = Trained(part.version, (*switch, *phases(updated.metrics, start_s, end_s)))
         self._mail.others.append((updated.end_s - self._updates.zero_s, event))
-
-    def _sleeps_now(self, home: Replica, slept: Slept) -> None:
-        update = self._room_for
-        if update is not None and slept.token == update.token:
-            update.waiting.discard(home.number)
-            update.end_s = max(update.end_s, slept.end_s - home.zero_s)
-            self._begin_in_room()
 
     def _has_weights(self, home: Replica, loaded: Loaded) -> None:
         sync = self._sync
@@ -628,9 +592,7 @@ class ActorWorld:
         if self._sync is not None:
             self._sync.waiting.discard(home.number)
             self._end_sync()
-        if self._room_for is not None:
-            self._room_for.waiting.discard(home.number)
-            self._begin_in_room()
+        self._sleepers.lost(home)
         flights = [self._flights[key] for key in sorted(lost)]
         for flight in flights:
             flight.replica = None

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,7 +30,7 @@ from actor_threads import FOLDERS, Lent
 from running_actors import CAP, PLAN
 from test_actor_faults import POLICIES, trained_on
 
-from engine.actors.fleet import Recipe
+from engine.actors.fleet import MOST_LOSSES, Recipe
 from engine.actors.on_ray import RayTransport
 from engine.actors.world import ActorWorld, Recipes
 from simulator.loop import run
@@ -41,13 +42,19 @@ STEPS = 12
 
 
 def kill_some(folder: Path, random: Random, kills: int, stop: threading.Event) -> list[str]:
-    """Kills processes that have signed in ``folder``, each actor thrice at most."""
+    """Kills processes that have signed in ``folder``, replicas and ranks as often each as one may
+    be lost in a row: they may all be the same one, which is then given up."""
     killed: list[str] = []
     while len(killed) < kills and not stop.wait(random.uniform(0.1, 1.5)):
-        marks = signed(folder)
+        often = Counter(_kind(name) for name in killed)
+        marks = [mark for mark in signed(folder) if often[_kind(mark.name)] < MOST_LOSSES]
         if marks:
             killed.append(kill_signed(random.choice(marks)))
     return killed
+
+
+def _kind(name: str) -> str:
+    return "trainer" if name.startswith("trainer") else "replica"
 
 
 def one_run(

@@ -35,6 +35,10 @@ SETTLED, DRAINED = 4, 2
 the end there is nothing left to sample."""
 SHOWN_S = 8.0
 """Seconds of each run in the picture."""
+NOISE = (
+    "±: the standard error over the steps. A machine that is shared adds to it: two runs of one "
+    "policy were up to 16 % apart on ours (docs/evidence.md), and a forecast is held against one."
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,12 @@ class Ran:
     def step_s(self) -> float:
         """Mean seconds a step."""
         return float(self.steps["step_s"].mean())
+
+    @property
+    def step(self) -> str:
+        """The same, and its standard error over the steps."""
+        steps = self.steps["step_s"].to_numpy(float)
+        return f"{self.step_s:.2f} ± {steps.std(ddof=1) / len(steps) ** 0.5:.2f}"
 
 
 def call(*words: object) -> str:
@@ -108,10 +118,10 @@ def table(out: Path) -> list[str]:
         replica, trainer = (idle(real, who) for who in ("replica 0", "trainer"))
         steps, off = real.steps, made.step_s / real.step_s - 1
         lines.append(
-            f"| {name} | {real.step_s:.2f} | {real.step_s / base:.2f} "
+            f"| {name} | {real.step} | {real.step_s / base:.2f} "
             f"| {steps['rollout_s'].mean():.2f} | {steps['train_s'].mean():.2f} "
             f"| {replica:.0%} | {trainer:.0%} | {real.summary['staleness_mean']:.2f} "
-            f"| {made.step_s:.2f} | {off:+.0%} |"
+            f"| {made.step} | {off:+.0%} |"
         )
     return lines
 
@@ -192,7 +202,7 @@ def main() -> int:
         out = options.out.resolve()
         measure(out, options.steps)
         forecast(out, options.steps)
-        lines = table(out)
+        lines = [*table(out), "", NOISE]
         (out / "overlap.md").write_text("\n".join(lines) + "\n")
         picture(out)
     except RollcastError as error:

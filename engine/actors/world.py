@@ -182,10 +182,8 @@ class ActorWorld:
         self._next_pulse_s = 0.0  # on this world's clock
         self._rests = False  # between two steps, as far as was seen
         self._updates = Updates(transport, recipes.trainer, recipes.channel, heartbeat_s)
-        self._sleeps, self._sleepers = (
-            recipes.sleeps,
-            Sleepers(lambda part: self._updates.begin(part)),
-        )
+        self._sleeps = recipes.sleeps
+        self._sleepers = Sleepers(lambda part: self._updates.begin(part))
         if recipes.shares_devices:  # an engine counts what others hold of its memory as it starts
             self._updates.require_started()
         self._fleet = Fleet(transport, recipes.replicas, heartbeat_s)

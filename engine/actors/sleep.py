@@ -6,12 +6,13 @@ They wake by themselves, for new weights or for work (`engine.actors.replica`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.actors.fleet import Replica
 from engine.actors.messages import Sleep, Slept
 from engine.actors.trainer import Part
+from engine.actors.updates import Updates
 from simulator.world import Phase
 
 
@@ -28,10 +29,10 @@ class _Waiting:
 
 
 class Sleepers:
-    """begin: starts an update."""
+    """updates: the trainer that they make room for."""
 
-    def __init__(self, begin: Callable[[Part], None]) -> None:
-        self._begin = begin
+    def __init__(self, updates: Updates) -> None:
+        self._updates = updates
         self._waiting: _Waiting | None = None
         self._tokens = 0
         self._slept: tuple[float, float] | None = None
@@ -79,4 +80,4 @@ class Sleepers:
         self._waiting = None
         if waiting.until_s:
             self._slept = waiting.since_s, waiting.until_s
-        self._begin(waiting.part)
+        self._updates.begin(waiting.part)

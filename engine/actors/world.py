@@ -183,7 +183,7 @@ class ActorWorld:
         self._rests = False  # between two steps, as far as was seen
         self._updates = Updates(transport, recipes.trainer, recipes.channel, heartbeat_s)
         self._sleeps = recipes.sleeps
-        self._sleepers = Sleepers(lambda part: self._updates.begin(part))
+        self._sleepers = Sleepers(self._updates)
         if recipes.shares_devices:  # an engine counts what others hold of its memory as it starts
             self._updates.require_started()
         self._fleet = Fleet(transport, recipes.replicas, heartbeat_s)

@@ -28,7 +28,7 @@ from actor_fakes import (
 )
 from actor_threads import FOLDERS, Lent
 from running_actors import CAP, PLAN
-from test_actor_faults import POLICIES, trained_on
+from test_actor_faults import POLICIES, trained_on, watched
 
 from engine.actors.fleet import MOST_LOSSES, Recipe
 from engine.actors.on_ray import RayTransport
@@ -69,14 +69,7 @@ def one_run(
     )
     lent = Lent(transport)
     world = ActorWorld(lent, recipes, ClusterShape(2, 1, ranks, False), FakeTask(CAP), seed)
-    parts: list[Any] = []
-    begin = world._updates.begin
-
-    def noted(part: Any) -> None:
-        parts.append(part)
-        begin(part)
-
-    world._updates.begin = noted  # type: ignore[method-assign]
+    parts = watched(world)
     killed: list[str] = []
     thread = threading.Thread(
         target=lambda: killed.extend(kill_some(folder, Random(seed), kills, stop))

@@ -19,6 +19,7 @@ from running_actors import CAP, PLAN, STEPS, Home, drive, keeps_its_bound, make
 
 from engine.actors.fleet import MOST_LOSSES, Fleet, Recipe
 from engine.actors.trainer import Part
+from engine.actors.world import ActorWorld
 from engine.errors import EngineError, RankLostError
 from simulator.errors import RunError
 from simulator.loop import Loop
@@ -64,16 +65,16 @@ class Killer:
         self._thread.join()
 
 
-def watched(home: Home) -> list[Part]:
+def watched(world: ActorWorld) -> list[Part]:
     """What the trainer is given, as the loop would have it."""
     parts: list[Part] = []
-    begin = home.world._updates.begin
+    begin = world._updates.begin
 
     def noted(part: Part) -> None:
         parts.append(part)
         begin(part)
 
-    home.world._updates.begin = noted  # type: ignore[method-assign]
+    world._updates.begin = noted  # type: ignore[method-assign]
     return parts
 
 
@@ -107,7 +108,7 @@ def made(result: Run) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_killed_at_random_moments_a_run_ends_right(policy: str, seed: int, ranks: int) -> None:
     home = make(2, iteration_s=2e-3, ranks=ranks)
-    parts = watched(home)
+    parts = watched(home.world)
     chain = parse_policy(policy, seed=5)
     try:
         with Killer(home, seed) as killer:
@@ -257,7 +258,7 @@ def test_a_trainer_that_hangs_is_noticed() -> None:
 def test_a_rank_that_is_lost_in_an_update_has_all_replaced(lost: int) -> None:
     """The others wait for it in vain; what they were is taken up by as many new ones."""
     home = make(2, ranks=3)
-    parts = watched(home)
+    parts = watched(home.world)
     updates, issue = home.world._updates, home.world._updates._issue
     killed: list[int] = []
 

@@ -69,7 +69,7 @@ def test_an_engine_that_cannot_sleep_or_wake_is_replaced(
 @pytest.mark.parametrize("policy", POLICIES[:2])
 def test_killed_at_random_moments_a_run_ends_right(policy: str, seed: int) -> None:
     home = make(2, colocated=True, iteration_s=2e-3, ranks=1 + seed % 2, sleeps=True)
-    parts = watched(home)
+    parts = watched(home.world)
     chain = parse_policy(policy, seed=5)
     try:
         with Killer(home, seed) as killer:

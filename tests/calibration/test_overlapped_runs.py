@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from benchmarks.measure import CAMPAIGN, Campaign
 from calibration.calibrate import Fitted, calibrate
 from calibration.folder import RunFolder
-from calibration.validate import Validation, validate
+from calibration.validate import Check, Validation, validate
 from simulator.studies.replayed import replay
 
 DATA = CAMPAIGN.parents[1] / "overlap"
@@ -81,6 +83,13 @@ def test_replays_know_how_stale_training_is(replayed: Validation) -> None:
         assert np.mean(expected) == pytest.approx(np.mean(real), abs=0.35), check.run.name
 
 
+def require_near(checks: Sequence[Check], median: float, most: float) -> None:
+    """Of the forecasts of run time: how far they are off, as a share."""
+    off = {check.run.name: check.total_error for check in checks}
+    assert np.median(np.abs(list(off.values()))) < median, off
+    assert max(map(abs, off.values())) < most, off
+
+
 IDLE = DATA / "idle"
 
 
@@ -102,9 +111,7 @@ def test_overlap_on_idle_cores_is_predicted() -> None:
     fitted = calibrate([IDLE / "sync-0", IDLE / "sync-1"], IDLE / "probe.json")
     held = [IDLE / f"{name}-10" for name in ("one-off", "async1", "async2", "pipeline", "replicas")]
     checks = validate(fitted, held, "predict", draws=3).checks
-    off = {check.run.name: check.total_error for check in checks}
-    assert np.median(np.abs(list(off.values()))) < 0.12, off
-    assert max(map(abs, off.values())) < 0.2, off
+    require_near(checks, 0.12, 0.2)
 
 
 SEVERAL = DATA / "several"
@@ -127,10 +134,9 @@ def test_two_replicas_and_a_trainer_on_two_cores() -> None:
     assert actors.iteration_among is not None
     assert 1.0 < actors.iteration_among < actors.iteration_beside
     assert 0.5 < actors.iteration_crowded < actors.update_crowded < 2.0
-    for mode, draws in (("replay", 1), ("predict", 10)):
-        found = validate(fitted, TWO, mode, draws=draws)  # type: ignore[arg-type]
-        off = {check.run.name: check.total_error for check in found.checks}
-        assert np.median(np.abs(list(off.values()))) < 0.12, off
-        assert max(map(abs, off.values())) < 0.18, off
+    replayed = validate(fitted, TWO, "replay", draws=1)
+    predicted = validate(fitted, TWO, "predict", draws=10)
+    for found in (replayed, predicted):
+        require_near(found.checks, 0.12, 0.18)
         ranked = found.to_json()["ranking"]
         assert ranked["clear_pairs_right"] == ranked["clear_pairs"] >= 2

@@ -3,6 +3,7 @@ PYTHON ?= python3
 # Two environments: users of the simulator never pay for the engine's 2 GB.
 VENV := .venv
 ENGINE := .venv-engine
+LOWEST := .venv-lowest
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
@@ -12,7 +13,7 @@ DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
 # A test that hangs ends its worker, and is tried again by the next: without a bound, for ever.
 TWO := -n 2 --max-worker-restart 2
 
-.PHONY: demo demo-engine demo-overlap test test-core laws check bench published measure notebook clean
+.PHONY: demo demo-engine demo-overlap test test-core test-lowest laws check bench evidence measure notebook clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -42,8 +43,20 @@ test: $(ENGINE)/.installed  ## All tests, those with real vLLM and torch include
 test-core: $(VENV)/.installed  ## The tests that need no engine
 	$(VENV)/bin/python -m pytest $(TWO) --ignore tests/engine
 
+$(LOWEST)/.installed: pyproject.toml tests/lowest.py
+	$(PYTHON) -m venv $(LOWEST)
+	$(PYTHON) tests/lowest.py > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/pip install --quiet --constraint $(LOWEST)/constraints.txt --editable . \
+	  pytest pytest-timeout hypothesis
+	touch $@
+
+# What newer libraries deprecate in older ones is no error here.
+test-lowest: $(LOWEST)/.installed  ## The command line under the lowest versions that it asks for
+	$(LOWEST)/bin/python -m pytest -o filterwarnings=default \
+	  tests/test_scenario.py tests/test_output.py tests/test_cli.py
+
 laws: $(VENV)/.installed  ## The same laws on new random examples, each time others
-	HYPOTHESIS_PROFILE=search $(VENV)/bin/python -m pytest $(TWO) --ignore tests/engine
+	HYPOTHESIS_PROFILE=search $(VENV)/bin/python -m pytest $(TWO) --timeout 7200 --ignore tests/engine
 
 check: $(VENV)/.installed  ## Types, lint, formatting, import contracts
 	$(VENV)/bin/mypy
@@ -55,16 +68,18 @@ bench: $(VENV)/.installed  ## Speed and memory of the simulator and of imports
 	$(VENV)/bin/python benchmarks/speed.py
 	$(VENV)/bin/python benchmarks/import_logs.py
 
-published: $(VENV)/.installed  ## Forecasts against published measurements
-	$(VENV)/bin/python -m benchmarks.published
-	$(VENV)/bin/python -m calibration.jury
+evidence: $(VENV)/.installed  ## Forecasts against published measurements, into the documents
+	$(VENV)/bin/python -m benchmarks.validation
+	$(VENV)/bin/python -m benchmarks.real_policies
+	$(VENV)/bin/python -m benchmarks.evidence
 
 measure: $(ENGINE)/.installed  ## Real runs of every policy, here, afresh: an hour of two idle cores
-	$(ENGINE)/bin/python -m benchmarks.measure --work measured --out calibration/data/real/runs
+	$(ENGINE)/bin/python -m benchmarks.measure --work measured --out measured/kept
+	$(ENGINE)/bin/python -m benchmarks.measured pack measured/kept benchmarks/data/real/runs.tar.xz
 
 notebook: $(VENV)/.installed  ## Runs the notebook again and keeps its pictures
 	$(VENV)/bin/pip install --quiet --editable '.[notebooks]'
 	$(VENV)/bin/jupyter execute --inplace notebooks/calibrate_and_confirm.ipynb
 
 clean:
-	rm -rf $(VENV) $(ENGINE) demo demo-engine demo-overlap .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(ENGINE) $(LOWEST) demo demo-engine demo-overlap .pytest_cache .hypothesis .mypy_cache .ruff_cache

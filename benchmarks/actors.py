@@ -49,12 +49,12 @@ CASES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 def run(case: str) -> dict[str, Any]:
     """One case, in this process: figures of its settled steps."""
-    from engine.vllm.environment import prepare
+    from rollcast.engine.vllm.environment import prepare
 
     prepare()
-    from engine.config import build_run
-    from engine.run import Progress, run_scenario
-    from simulator.scenario.file import override, read_scenario
+    from rollcast.engine.config import build_run
+    from rollcast.engine.run import Progress, run_scenario
+    from rollcast.simulator.scenario.file import override, read_scenario
 
     name, settings = CASES[case]
     raw = read_scenario(ROOT / "examples" / name)
@@ -87,27 +87,27 @@ def measure(case: str) -> dict[str, Any]:
     done = subprocess.run(asked, env=environment, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"error: {case} failed: {done.stderr.strip().splitlines()[-1]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    round_figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return round_figures
 
 
 Round = Mapping[str, dict[str, Any]]
 
 
-def slower(found: Round) -> float:
+def slower(one_round: Round) -> float:
     """Actors over one process: all settled steps, which have the same rollouts."""
-    return sum(found["actors"]["step_s"]) / sum(found["in process"]["step_s"])
+    return sum(one_round["actors"]["step_s"]) / sum(one_round["in process"]["step_s"])
 
 
-def one_off(found: Round) -> float:
+def one_off(one_round: Round) -> float:
     """A step over the longer of its two sides, as they are beside each other."""
-    run = found["one step off"]
+    run = one_round["one step off"]
     return _mean(run["step_s"]) / max(_mean(run["rollout_s"]), _mean(run["train_s"]))
 
 
 def beside(key: str) -> Callable[[Round], float]:
     """How much longer rollouts or updates take beside each other than one after the other."""
-    return lambda found: _mean(found["one step off"][key]) / _mean(found["actors"][key])
+    return lambda one_round: _mean(one_round["one step off"][key]) / _mean(one_round["actors"][key])
 
 
 FIGURES: Sequence[tuple[str, str, str, Callable[[Round], float]]] = (
@@ -154,7 +154,7 @@ def table(rounds: Sequence[Round]) -> list[str]:
         "|---|---|--:|",
     ]
     for name, target, form, figure in FIGURES:
-        values = [figure(found) for found in rounds]
+        values = [figure(one_round) for one_round in rounds]
         low, high = form.format(min(values)), form.format(max(values))
         lines.append(f"| {name} | {target} | {form.format(median(values))} ({low}-{high}) |")
     return lines
@@ -173,11 +173,11 @@ def main() -> None:
     kept = RESULTS / "actors.json"
     rounds = json.loads(kept.read_text()) if kept.is_file() and not options.fresh else []
     for _ in range(options.rounds):
-        found = {}
+        results = {}
         for case in CASES:
             print(case, file=sys.stderr, flush=True)
-            found[case] = measure(case)
-        rounds.append(found)
+            results[case] = measure(case)
+        rounds.append(results)
         kept.write_text(json.dumps(rounds) + "\n")
     lines = table(rounds)
     (RESULTS / "actors.md").write_text("\n".join(lines) + "\n")

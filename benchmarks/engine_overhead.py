@@ -25,8 +25,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from engine.quiet import quiet  # noqa: E402
-from engine.vllm.environment import prepare  # noqa: E402
+from rollcast.engine.quiet import quiet  # noqa: E402
+from rollcast.engine.vllm.environment import prepare  # noqa: E402
 
 prepare()
 
@@ -84,11 +84,11 @@ def generate(llm: Any, prompts: list[tuple[int, ...]], end: int, cap: int) -> To
 def drive(replica: Any, prompts: list[tuple[int, ...]], cap: int) -> Tokens:
     for i, prompt in enumerate(prompts):
         replica.submit(str(i), prompt, max_new_tokens=cap, seed=i)
-    found = {}
+    results = {}
     while replica.unfinished:
         for response in replica.step():
-            found[int(response.request_id)] = response.token_ids
-    return [found[i] for i in range(len(prompts))]
+            results[int(response.request_id)] = response.token_ids
+    return [results[i] for i in range(len(prompts))]
 
 
 def timed(call: Callable[[], Tokens]) -> tuple[Tokens, float, float]:
@@ -101,11 +101,11 @@ def measure(requests: int, repeats: int) -> dict[str, Any]:
     import torch
     import transformers
 
-    from engine.tasks.collatz import CollatzTask
-    from engine.tasks.tokenizer import END_ID
-    from engine.tasks.warm_start import warm_start
-    from engine.vllm.environment import vllm_version
-    from engine.vllm.replica import VllmReplica
+    from rollcast.engine.tasks.collatz import CollatzTask
+    from rollcast.engine.tasks.tokenizer import END_ID
+    from rollcast.engine.tasks.warm_start import warm_start
+    from rollcast.engine.vllm.environment import vllm_version
+    from rollcast.engine.vllm.replica import VllmReplica
 
     task, model = CollatzTask(), warm_start()
     prompts = [task.prompt(group, 0).token_ids for group in range(requests)]
@@ -165,7 +165,7 @@ def measure(requests: int, repeats: int) -> dict[str, Any]:
 
 
 def _parameters() -> Any:
-    from engine.tasks.model import build_model
+    from rollcast.engine.tasks.model import build_model
 
     return build_model().parameters()
 

@@ -27,10 +27,23 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "explore.json"
 TARGET_S = 0.5
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--disable-quic"]  # fmt: skip
-KNOBS = ("workload.group_size", "workload.max_new_tokens", "workload.lengths.median_tokens",
-         "workload.lengths.between_sd", "workload.lengths.within_sd", "over_sampling")  # fmt: skip
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-quic",
+]
+KNOBS = (
+    "workload.group_size",
+    "workload.max_new_tokens",
+    "workload.lengths.median_tokens",
+    "workload.lengths.between_sd",
+    "workload.lengths.within_sd",
+    "over_sampling",
+)
 
 # Times of each change of the pictures, from the first key press on.
 WATCH = """() => {
@@ -54,11 +67,13 @@ def served(scenario: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "simulator.cli.app", "explore", str(scenario)]
+    command = [sys.executable, "-m", "rollcast.simulator.cli.app", "explore", str(scenario)]
     process = subprocess.Popen(
         [*command, "--no-browser", "--port", str(port)],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.DEVNULL,
+    )
     url = f"http://127.0.0.1:{port}/"
     try:
         for _ in range(600):
@@ -126,10 +141,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="moves of each slider")
     parser.add_argument("--write", action="store_true", help=f"to {RESULTS.relative_to(ROOT)}")
     asked = parser.parse_args()
-    found = measure(asked.runs)
-    print(json.dumps(found, indent=1))
+    results = measure(asked.runs)
+    print(json.dumps(results, indent=1))
     if asked.write:
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

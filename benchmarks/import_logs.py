@@ -34,10 +34,16 @@ def verl(folder: Path) -> None:
             lengths = [draw.randrange(100, 700) for _ in range(512)]
             file.write(json.dumps({"step": step, "data": metrics(step, lengths)}) + "\n")
             rows = (
-                {"input": f"question {step} {i // 8}", "output": "ab c " * (n // 7), "gts": "1",
-                 "score": float(i % 2), "step": step, "uid": f"u{step}-{i // 8}_{i % 8}_0"}
+                {
+                    "input": f"question {step} {i // 8}",
+                    "output": "ab c " * (n // 7),
+                    "gts": "1",
+                    "score": float(i % 2),
+                    "step": step,
+                    "uid": f"u{step}-{i // 8}_{i % 8}_0",
+                }
                 for i, n in enumerate(lengths)
-            )  # fmt: skip
+            )
             dump(folder / "rollout_data" / f"{step}.jsonl", rows)
 
 
@@ -50,8 +56,13 @@ def nemo_rl(folder: Path) -> None:
 def nemo_row(draw: random.Random) -> dict[str, object]:
     made = draw.randrange(100, 1000)
     ids = [draw.randrange(150_000) for _ in range(50 + made)]
-    return {"content": ["x"], "rewards": [1.0], "input_lengths": [50 + made],
-            "token_loss_mask": [[0] * 50 + [1] * made], "token_ids": [ids]}  # fmt: skip
+    return {
+        "content": ["x"],
+        "rewards": [1.0],
+        "input_lengths": [50 + made],
+        "token_loss_mask": [[0] * 50 + [1] * made],
+        "token_ids": [ids],
+    }
 
 
 def console(folder: Path) -> None:
@@ -99,13 +110,23 @@ def main() -> None:
             write(folder)
             size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             start = time.perf_counter()
-            command = [sys.executable, "-m", "rollcast", "import", str(folder), "--out",
-                       str(Path(work, "out"))]  # fmt: skip
+            command = [
+                sys.executable,
+                "-m",
+                "rollcast",
+                "import",
+                str(folder),
+                "--out",
+                str(Path(work, "out")),
+            ]
             subprocess.run(command, check=True, capture_output=True)
             seconds = time.perf_counter() - start
         peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-        print(f"{name}: {size / 1e6:.0f} MB in {seconds:.1f} s (target {TARGET_S}), at most "
-              f"{peak:.0f} MB so far (target {TARGET_MB})", flush=True)  # fmt: skip
+        print(
+            f"{name}: {size / 1e6:.0f} MB in {seconds:.1f} s (target {TARGET_S}), at most "
+            f"{peak:.0f} MB so far (target {TARGET_MB})",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.studies.compare import compare
-from simulator.studies.interval import ends
-from simulator.studies.ranking import from_short_runs, redraw
-from simulator.studies.redrawn import redrawn
-from simulator.studies.simulate import load, simulate
-from simulator.studies.uncertainty import uncertainty
+from rollcast.simulator.studies.compare import compare
+from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.ranking import from_short_runs, redraw
+from rollcast.simulator.studies.redrawn import redrawn
+from rollcast.simulator.studies.simulate import load, simulate
+from rollcast.simulator.studies.uncertainty import uncertainty
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
@@ -93,7 +93,7 @@ def compared(
     quick_s = time.perf_counter() - started
     whole = redraw(results, draws)
     point = float(quick.step_s[0] / quick.step_s[1])
-    ratios = [each.draws[:, 0] / each.draws[:, 1] for each in (quick, whole)]
+    ratios = [draws_of.draws[:, 0] / draws_of.draws[:, 1] for draws_of in (quick, whole)]
     return row(name, point, *ratios) | {"run_s": run_s, "quick_s": quick_s, "speedup": True}
 
 
@@ -115,8 +115,16 @@ def row(
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
     """Prints a table in Markdown."""
-    columns = ("case", "figure", "quick 90 %", "whole runs 90 %", "width, quick over whole",
-               "error of that", "run", "quick")  # fmt: skip
+    columns = (
+        "case",
+        "figure",
+        "quick 90 %",
+        "whole runs 90 %",
+        "width, quick over whole",
+        "error of that",
+        "run",
+        "quick",
+    )
     print("| " + " | ".join(columns) + " |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|")
     for r in rows:

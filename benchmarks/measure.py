@@ -24,11 +24,11 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from simulator.errors import RollcastError, ScenarioError
-from simulator.options import AtLeast, flag, known_keys, whole
-from simulator.results import schema
+from rollcast.simulator.errors import RollcastError, ScenarioError
+from rollcast.simulator.results import schema
+from rollcast.simulator.values import AtLeast, check_unknown_keys, flag, whole
 
-CAMPAIGN = Path(__file__).parents[1] / "calibration" / "data" / "real" / "campaign.yaml"
+CAMPAIGN = Path(__file__).parent / "data" / "real" / "campaign.yaml"
 DIGITS = 6  # a microsecond
 GOLDEN = (5**0.5 - 1) / 2
 
@@ -66,11 +66,11 @@ class Campaign:
         except OSError as error:
             raise ScenarioError("CAMPAIGN", f"cannot read {path}: {error.strerror}") from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            said = str(error).splitlines()[0]
-            raise ScenarioError("CAMPAIGN", f"{path} is not YAML: {said}") from None
+            reason = str(error).splitlines()[0]
+            raise ScenarioError("CAMPAIGN", f"{path} is not YAML: {reason}") from None
         if not isinstance(content, dict):
             raise ScenarioError("CAMPAIGN", f"{path} holds no mapping")
-        known_keys(content, ("scenario", "runs"), "")
+        check_unknown_keys(content, ("scenario", "runs"), "")
         scenario, runs = content.get("scenario"), content.get("runs")
         if not isinstance(scenario, str):
             raise ScenarioError("scenario", "give the path of a scenario's file")
@@ -96,7 +96,7 @@ def _runs(name: str, entry: Any) -> Iterator[Measurement]:
     field = f"runs.{name}"
     if not isinstance(entry, dict):
         raise ScenarioError(field, "must be a mapping of policy, seeds and steps")
-    known_keys(entry, ("policy", "seeds", "steps", "set", "iterations"), field)
+    check_unknown_keys(entry, ("policy", "seeds", "steps", "set", "iterations"), field)
     for key in ("policy", "seeds", "steps"):
         if key not in entry:
             raise ScenarioError(f"{field}.{key}", "missing")
@@ -130,7 +130,7 @@ def measure(campaign: Campaign, run: Measurement, work: Path) -> Path:
 
     Raises ScenarioError (``runs``) where it fails.
     """
-    from engine.checkpoint import exists
+    from rollcast.engine.checkpoint import exists
 
     folder = work / run.name
     if not (folder / schema.SUMMARY.name).exists():
@@ -161,8 +161,8 @@ def _call(asked: list[str], field: str, name: str) -> None:
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     done = subprocess.run(asked, env=environment, capture_output=True, text=True)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise ScenarioError(field, f"{name} failed: {said}")
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ScenarioError(field, f"{name} failed: {reason}")
 
 
 def keep(folder: Path, out: Path, iterations: bool = True) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simulator.errors import RollcastError, RunError, ScenarioError
+from rollcast.simulator.errors import RollcastError, RunError, ScenarioError
 
 ROOT = Path(__file__).parent.parent
 SCENARIO = ROOT / "examples" / "overlap.yaml"
@@ -78,8 +78,8 @@ def call(*words: object) -> str:
     asked = [sys.executable, "-m", "rollcast", *map(str, words)]
     done = subprocess.run(asked, env=environment, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("error")]
-        raise RunError(f"rollcast {words[0]} failed: {(said or ['no reason given'])[-1]}")
+        errors = [line for line in done.stderr.splitlines() if line.startswith("error")]
+        raise RunError(f"rollcast {words[0]} failed: {(errors or ['no reason given'])[-1]}")
     return done.stdout
 
 
@@ -168,8 +168,9 @@ def picture(out: Path) -> None:
         most = max(counts.max(), 1)
         axis.fill_between(times - zero_s, counts / most, step="post", color="#4878b0", lw=0)
         trainer = busy(ran, "trainer")
-        bars = list(zip(trainer["start_s"] - zero_s, trainer["end_s"] - trainer["start_s"],
-                        strict=True))  # fmt: skip
+        bars = list(
+            zip(trainer["start_s"] - zero_s, trainer["end_s"] - trainer["start_s"], strict=True)
+        )
         axis.broken_barh(bars, (-0.45, 0.35), color="#e8913a", lw=0)
         for end_s in ran.steps["end_s"] - zero_s:
             axis.axvline(end_s, color="0.2", lw=0.6)

@@ -49,8 +49,11 @@ class Run:
     def overrides(self, base: Run) -> list[str]:
         """Of the imported scenario of ``base``, to be this run."""
         keys = {"groups": "batch_groups", "size": "group_size", "cap": "max_new_tokens"}
-        return [f"workload.{key}={getattr(self, ours)}" for ours, key in keys.items()
-                if getattr(self, ours) != getattr(base, ours)]  # fmt: skip
+        return [
+            f"workload.{key}={getattr(self, ours)}"
+            for ours, key in keys.items()
+            if getattr(self, ours) != getattr(base, ours)
+        ]
 
 
 BASE = Run("base")
@@ -62,15 +65,15 @@ CHANGED = (Run("group_16", size=16), Run("cap_96", cap=96))
 
 def train(run: Run, folder: Path, steps: int, vllm: bool, seed: int) -> None:
     """Runs TRL; what it leaves is in ``folder``."""
-    from engine.vllm.environment import prepare
+    from rollcast.engine.vllm.environment import prepare
 
     prepare()
     import torch
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    from engine.tasks.collatz import CollatzTask
-    from engine.tasks.warm_start import warm_start
+    from rollcast.engine.tasks.collatz import CollatzTask
+    from rollcast.engine.tasks.warm_start import warm_start
 
     if vllm:
         _vllm_on_a_cpu()
@@ -104,9 +107,16 @@ def train(run: Run, folder: Path, steps: int, vllm: bool, seed: int) -> None:
         shuffle_dataset=False,
         disable_tqdm=True,
         project=run.name,
-        **({"vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3,
-            "vllm_max_model_length": 1024} if vllm else {}),
-    )  # fmt: skip
+        **(
+            {
+                "vllm_mode": "colocate",
+                "vllm_gpu_memory_utilization": 0.3,
+                "vllm_max_model_length": 1024,
+            }
+            if vllm
+            else {}
+        ),
+    )
     trainer = GRPOTrainer(
         model=str(warm_start()),
         reward_funcs=right,
@@ -151,8 +161,15 @@ def trained(run: Run, folder: Path, args: argparse.Namespace, seed: int) -> Path
         "WANDB_DISABLED": "true",
     }
     spelt = [f"--{key}={value}" for key, value in asdict(run).items()]
-    command = [sys.executable, str(Path(__file__)), "--train", str(folder), *spelt,
-               f"--steps={args.steps}", f"--seed={seed}"]  # fmt: skip
+    command = [
+        sys.executable,
+        str(Path(__file__)),
+        "--train",
+        str(folder),
+        *spelt,
+        f"--steps={args.steps}",
+        f"--seed={seed}",
+    ]
     command += ["--vllm"] if args.vllm else []
     with (folder / "console.log").open("wb") as log:
         done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
@@ -166,8 +183,8 @@ def measured(folder: Path) -> dict[str, float]:
     """What a run took, without the steps that warm up; seconds."""
     import numpy as np
 
-    from calibration.imported.steps import steps_of
-    from calibration.logs.gather import read_log
+    from rollcast.calibration.imported.steps import steps_of
+    from rollcast.calibration.logs.gather import read_log
 
     steps = steps_of(read_log([folder]))
     kept = steps.rows(WARM_STEPS, len(steps))
@@ -182,8 +199,12 @@ def measured(folder: Path) -> dict[str, float]:
 
 def rollcast(*command: str) -> str:
     """The command line, in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", "rollcast", *command], capture_output=True,
-                          text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "rollcast", *command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     if done.returncode:
         sys.exit(done.stderr)
     return done.stdout
@@ -191,11 +212,15 @@ def rollcast(*command: str) -> str:
 
 def forecast(scenario: Path, steps: int, overrides: list[str]) -> dict[str, float]:
     """Of the run time of so many steps: seconds, with the 90 % interval."""
-    sets = [word for each in (f"steps={steps}", *overrides) for word in ("--set", each)]
-    found = json.loads(rollcast("simulate", str(scenario), *sets, f"--draws={DRAWS}", "--json"))
-    low, high = found["intervals"]["makespan_s"]
-    return {"run_s": found["makespan_s"], "low_s": low, "high_s": high,
-            "mean_new_tokens": found["generated_tokens"] / found["rollouts"]}  # fmt: skip
+    sets = [word for override in (f"steps={steps}", *overrides) for word in ("--set", override)]
+    summary = json.loads(rollcast("simulate", str(scenario), *sets, f"--draws={DRAWS}", "--json"))
+    low, high = summary["intervals"]["makespan_s"]
+    return {
+        "run_s": summary["makespan_s"],
+        "low_s": low,
+        "high_s": high,
+        "mean_new_tokens": summary["generated_tokens"] / summary["rollouts"],
+    }
 
 
 def run_all(args: argparse.Namespace, folder: Path) -> None:
@@ -218,14 +243,26 @@ def judged(place: Path) -> list[dict[str, Any]]:
     moved = again["run_s"] / first["run_s"] - 1
     for run in (BASE, *CHANGED):
         took = again if run is BASE else measured(place / run.name)
-        said = forecast(mine / "scenario.yaml", int(took["steps"]), run.overrides(BASE))
-        error = said["run_s"] / took["run_s"] - 1
-        inside = said["low_s"] <= took["run_s"] <= said["high_s"]
-        rows.append({"round": place.name, "run": run.name, "forecast": said, "measured": took,
-                     "error": error, "inside": inside, "machine_moved": moved})  # fmt: skip
-        print(f"{place.name} {run.name}: {said['run_s']:.1f} s ({said['low_s']:.1f} to "
-              f"{said['high_s']:.1f}) foretold, {took['run_s']:.1f} s taken: {error:+.1%}; "
-              f"the first run again {moved:+.1%}", flush=True)  # fmt: skip
+        predicted = forecast(mine / "scenario.yaml", int(took["steps"]), run.overrides(BASE))
+        error = predicted["run_s"] / took["run_s"] - 1
+        inside = predicted["low_s"] <= took["run_s"] <= predicted["high_s"]
+        rows.append(
+            {
+                "round": place.name,
+                "run": run.name,
+                "forecast": predicted,
+                "measured": took,
+                "error": error,
+                "inside": inside,
+                "machine_moved": moved,
+            }
+        )
+        print(
+            f"{place.name} {run.name}: {predicted['run_s']:.1f} s ({predicted['low_s']:.1f} to "
+            f"{predicted['high_s']:.1f}) foretold, {took['run_s']:.1f} s taken: {error:+.1%}; "
+            f"the first run again {moved:+.1%}",
+            flush=True,
+        )
     return rows
 
 

@@ -18,9 +18,9 @@ import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import build_scenario
-from simulator.studies.simulate import simulate
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import build_scenario
+from rollcast.simulator.studies.simulate import simulate
 
 PAGE = Path(__file__).parent / "results" / "pearl.md"
 KEPT = PAGE.with_suffix(".json")
@@ -99,9 +99,9 @@ def main() -> None:
     for batch in chosen.batches:
         for answers, turn_s in ANSWERS.items():
             for model in chosen.models:
-                found = {g: measured(model, g, BATCHES[batch], turn_s) for g in GPUS}
-                kept[f"{batch}, {answers}, {model}"] = {g: list(f) for g, f in found.items()}
-                print(batch, answers, _row(model, found), flush=True)
+                by_gpus = {g: measured(model, g, BATCHES[batch], turn_s) for g in GPUS}
+                kept[f"{batch}, {answers}, {model}"] = {g: list(f) for g, f in by_gpus.items()}
+                print(batch, answers, _row(model, by_gpus), flush=True)
                 KEPT.write_text(json.dumps(kept, indent=1) + "\n")
     lines = [_HEAD]
     for batch in BATCHES:
@@ -110,7 +110,9 @@ def main() -> None:
             for model in MODELS:
                 rows = kept.get(f"{batch}, {answers}, {model}")
                 if rows:
-                    lines.append(_row(model, {int(g): Found(*each) for g, each in rows.items()}))
+                    lines.append(
+                        _row(model, {int(g): Found(*figures) for g, figures in rows.items()})
+                    )
     PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -126,16 +128,21 @@ _TABLE = [
 ]
 
 
-def _row(model: str, found: dict[int, Found]) -> str:
-    base, last = found[16], found[GPUS[-1]]
+def _row(model: str, by_gpus: dict[int, Found]) -> str:
+    base, last = by_gpus[16], by_gpus[GPUS[-1]]
     shorter = []
     for before, gpus in ((16, 24), (24, 32)):
-        now_s = found[gpus].rollout_s
-        shorter.append(f"{now_s:.0f} ({now_s / found[before].rollout_s - 1:+.1%})")
+        now_s = by_gpus[gpus].rollout_s
+        shorter.append(f"{now_s:.0f} ({now_s / by_gpus[before].rollout_s - 1:+.1%})")
     cells = [
-        model, f"{base.rollout_s:.0f}", *shorter, f"{last.rollout_s:.0f}", f"{base.train_s:.0f}",
-        f"{base.rollout_s / base.train_s:.1f}", f"{100 * base.sampled:.1f}",
-    ]  # fmt: skip
+        model,
+        f"{base.rollout_s:.0f}",
+        *shorter,
+        f"{last.rollout_s:.0f}",
+        f"{base.train_s:.0f}",
+        f"{base.rollout_s / base.train_s:.1f}",
+        f"{100 * base.sampled:.1f}",
+    ]
     return "| " + " | ".join(cells) + " |"
 
 

@@ -19,15 +19,22 @@ from typing import Any
 
 import numpy as np
 
-from simulator.planner.choices import Choice, enumerated
-from simulator.planner.measure import Measured, Task
-from simulator.planner.planner import Question, answer, question, work_for
-from simulator.planner.whole_run import bill, quality_of
-from simulator.planner.workers import cores, local
-from simulator.scenario.file import RawScenario
+from rollcast.simulator.planner.choices import Choice, enumerated
+from rollcast.simulator.planner.measure import Measured, Task
+from rollcast.simulator.planner.planner import Question, answer, question, work_for
+from rollcast.simulator.planner.whole_run import quality_of, run_cost
+from rollcast.simulator.planner.workers import cores, local
+from rollcast.simulator.scenario.file import RawScenario
 
-POLICIES = ("sync", "april(over_sampling=1.5)", "partial_rollout", "one_step_off",
-            "fully_async(max_staleness=2)", "tail_batching", "streaming(groups=2)")  # fmt: skip
+POLICIES = (
+    "sync",
+    "april(over_sampling=1.5)",
+    "partial_rollout",
+    "one_step_off",
+    "fully_async(max_staleness=2)",
+    "tail_batching",
+    "streaming(groups=2)",
+)
 
 
 def problem(number: int) -> dict[str, Any]:
@@ -76,11 +83,11 @@ def problem(number: int) -> dict[str, Any]:
 def brute_force(asked: Question, workers: int) -> tuple[dict[str, float], int]:
     """The objective of every choice within the limits, by its words; and the steps simulated."""
     choices = [
-        each
-        for each in enumerated(asked.cluster, asked.choose, asked.policies, asked.apart)
-        if isinstance(each, Choice)
+        choice
+        for choice in enumerated(asked.cluster, asked.choose, asked.policies, asked.apart)
+        if isinstance(choice, Choice)
     ]
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     steps = 0
     with local(work_for(asked), workers) as crew:
         estimates = dict(crew.results(choices))
@@ -92,7 +99,7 @@ def brute_force(asked: Question, workers: int) -> tuple[dict[str, float], int]:
                 continue
             steps += result.steps
             setup = estimates[i].setup
-            made = bill(
+            made = run_cost(
                 asked.work,
                 step_s=result.step_s,
                 fill_s=result.fill_s,
@@ -103,9 +110,9 @@ def brute_force(asked: Question, workers: int) -> tuple[dict[str, float], int]:
                 usd_per_gpu_hour=setup.usd_per_gpu_hour,
                 quality=quality_of(choices[i].policy, asked.quality),
             )
-            if not list(asked.aim.beyond(setup, result, made)):
-                found[choices[i].said] = asked.aim.value(made)
-    return found, steps
+            if not list(asked.objective.beyond(setup, result, made)):
+                values[choices[i].said] = asked.objective.value(made)
+    return values, steps
 
 
 def small(first: int, problems: int, workers: int) -> None:
@@ -125,15 +132,17 @@ def small(first: int, problems: int, workers: int) -> None:
         share = planned.simulated_steps / steps
         worse.append(ratio)
         shares.append(share)
-        said = "" if row and row.choice.said == best else f" (best: {best})"
+        note = "" if row and row.choice.said == best else f" (best: {best})"
         print(
             f"| {number} {data['model']} {data['plan']['objective']} | {len(values)} | "
-            f"{ratio - 1:.2%}{said} | {share:.1%} | {spent:.1f} |",
+            f"{ratio - 1:.2%}{note} | {share:.1%} | {spent:.1f} |",
             flush=True,
         )
     close = sum(ratio <= 1.02 for ratio in worse)
-    print(f"\nwithin 2 %: {close} of {problems}; worst {max(worse) - 1:.2%}; "
-          f"steps: {max(shares):.1%} at most, {np.mean(shares):.1%} in the mean")  # fmt: skip
+    print(
+        f"\nwithin 2 %: {close} of {problems}; worst {max(worse) - 1:.2%}; "
+        f"steps: {max(shares):.1%} at most, {np.mean(shares):.1%} in the mean"
+    )
 
 
 def large() -> None:
@@ -156,12 +165,17 @@ def large() -> None:
                 "placement": ["colocated", "disaggregated"],
                 "tensor_parallel": [1, 2, 4, 8],
                 "engine.max_seqs": [64, 256],
-                "policy": ["sync", "april(over_sampling=1.5)", "april(over_sampling=2)",
-                           "one_step_off", "fully_async(max_staleness=2)"],
+                "policy": [
+                    "sync",
+                    "april(over_sampling=1.5)",
+                    "april(over_sampling=2)",
+                    "one_step_off",
+                    "fully_async(max_staleness=2)",
+                ],
             },
             "limits": {"hours": 120, "gpus": 64, "staleness": 4},
         },
-    }  # fmt: skip
+    }
     asked = question(RawScenario(data, name="large"))
     every = enumerated(asked.cluster, asked.choose, asked.policies, asked.apart)
     seconds = {}
@@ -170,9 +184,12 @@ def large() -> None:
         planned = answer(asked, workers)
         seconds[workers] = time.perf_counter() - start
         share = planned.simulated_steps / planned.brute_force_steps
-        print(f"{len(every)} choices, {workers} workers: {seconds[workers]:.1f} s; "
-              f"{planned.simulated_steps:,} steps to choose, brute force "
-              f"{planned.brute_force_steps:,} ({share:.1%})", flush=True)  # fmt: skip
+        print(
+            f"{len(every)} choices, {workers} workers: {seconds[workers]:.1f} s; "
+            f"{planned.simulated_steps:,} steps to choose, brute force "
+            f"{planned.brute_force_steps:,} ({share:.1%})",
+            flush=True,
+        )
         print(" ".join(planned.sentences[:2]), flush=True)
     print(f"speed-up of workers: {seconds[1] / seconds[cores()]:.2f}x")
 

@@ -33,8 +33,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from engine.options import Checkpoint
-from engine.trainer import SampledGroup, SampledRollout, Trainer, TrainerConfig
+from rollcast.engine.options import Checkpoint
+from rollcast.engine.trainer import SampledGroup, SampledRollout, Trainer, TrainerConfig
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 1024,
@@ -179,14 +179,16 @@ def work_bound(prompt: int, response: int, rollouts: int) -> float:
     hidden, layers = SHAPE["hidden_size"], SHAPE["num_hidden_layers"]
     q = SHAPE["num_attention_heads"] * SHAPE["head_dim"]
     kv = SHAPE["num_key_value_heads"] * SHAPE["head_dim"]
-    own = 2 * (2 * hidden * q + 3 * hidden * SHAPE["intermediate_size"])  # a token and layer
-    linear = layers * 3 * (own + 2 * 2 * hidden * kv)  # forward, and twice that backward
+    suffix_flop = 2 * (
+        2 * hidden * q + 3 * hidden * SHAPE["intermediate_size"]
+    )  # a token and layer
+    linear = layers * 3 * (suffix_flop + 2 * 2 * hidden * kv)  # forward, and twice that backward
     pair = layers * (4 * q + 10 * q)  # two products forward, five backward
     head = 6 * hidden * SHAPE["vocab_size"] * rollouts * response
     row = prompt + response
     dense = rollouts * (linear * row + pair * row * row / 2) + head
     prefix = linear * prompt + pair * prompt * prompt / 2
-    prefix -= 2 * own * prompt + 10 * q * prompt * prompt / 2
+    prefix -= 2 * suffix_flop * prompt + 10 * q * prompt * prompt / 2
     suffix = response * linear + pair * (prompt * response + response * response / 2)
     return float(dense / (prefix + rollouts * suffix + head))
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.workload.lengths import LengthModel
+from rollcast.simulator.workload.lengths import LengthModel
 
 FloatArray = NDArray[np.float64]
 
@@ -24,7 +24,7 @@ def capped_moments(model: LengthModel, cap: int) -> tuple[float, float, float]:
     weights = np.exp(-0.5 * nodes**2)
     variances = [model.given(float(z), cap).var() for z in nodes]
     within = float(np.dot(weights, variances) / weights.sum())
-    return whole.mean(), whole.std(), math.sqrt(within)
+    return whole.mean(), whole.var() ** 0.5, math.sqrt(within)
 
 
 def lognormal_for_moments(
@@ -106,8 +106,8 @@ def within_sd_for_straggler_rate(rate: float, group_size: int, tau: float = 1.25
     most = straggler_rate(largest, group_size, tau)
     if not straggler_rate(smallest, group_size, tau) < rate < most:
         raise ValueError(f"a straggler rate lies between 0 and {most:.4g}, got {rate:g}")
-    found = brentq(lambda sd: straggler_rate(sd, group_size, tau) - rate, smallest, largest)
-    return float(found)
+    root = brentq(lambda sd: straggler_rate(sd, group_size, tau) - rate, smallest, largest)
+    return float(root)
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""The policies on real vLLM and torch, as measured: ``python benchmarks/real_policies.py``.
+"""The policies on real vLLM and torch, as measured: ``python -m benchmarks.real_policies``.
 
 Reads the runs of a campaign (``make measure`` makes them; those of two CPU cores are committed) and
 writes ``benchmarks/results/real_policies.{json,md,png}``: step time, tokens/s, accuracy, and the
@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from calibration.folder import RunFolder
+from benchmarks import measured
+from rollcast.calibration.folder import RunFolder
 
 HERE = Path(__file__).parent
-MEASURED = HERE.parent / "calibration" / "data" / "real" / "runs"
+MEASURED = "real/runs"
 RESULTS = HERE / "results"
 WINDOW = 8
 LEVEL = 0.70
@@ -64,18 +65,18 @@ def time_to(run: dict[str, Any], target: float) -> float:
     return run["end_s"][reached[0] + WINDOW - 1] if len(reached) else float("inf")
 
 
-def speedup(base: list[dict[str, Any]], found: list[dict[str, Any]], targets: list[float]) -> str:
+def speedup(base: list[dict[str, Any]], other: list[dict[str, Any]], targets: list[float]) -> str:
     """How much sooner than the synchronous run of the same seed each run got there: the median and
     the range of those that did in their steps, and how many that were."""
     ratios = [
         time_to(back, target) / time_to(run, target)
-        for run, back, target in zip(found, base, targets, strict=True)
+        for run, back, target in zip(other, base, targets, strict=True)
         if np.isfinite(time_to(run, target))
     ]
     if not ratios:
         return "not reached"
-    said = f"{np.median(ratios):.2f}x ({min(ratios):.2f}-{max(ratios):.2f})"
-    return said if len(ratios) == len(found) else f"{said} in {len(ratios)} of {len(found)}"
+    text = f"{np.median(ratios):.2f}x ({min(ratios):.2f}-{max(ratios):.2f})"
+    return text if len(ratios) == len(other) else f"{text} in {len(ratios)} of {len(other)}"
 
 
 def table(runs: dict[str, list[dict[str, Any]]]) -> str:
@@ -87,18 +88,18 @@ def table(runs: dict[str, list[dict[str, Any]]]) -> str:
         f"accuracy, first -> last | speed-up to {LEVEL:.2f} | to 0.99 of the synchronous peak |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name, found in runs.items():
-        to_level = speedup(base, found, [LEVEL] * len(found))
-        to_peak = speedup(base, found, peaks)
-        first = np.mean([np.mean(run["accuracy"][:WINDOW]) for run in found])
-        last = np.mean([np.mean(run["accuracy"][-WINDOW:]) for run in found])
+    for name, records in runs.items():
+        to_level = speedup(base, records, [LEVEL] * len(records))
+        to_peak = speedup(base, records, peaks)
+        first = np.mean([np.mean(run["accuracy"][:WINDOW]) for run in records])
+        last = np.mean([np.mean(run["accuracy"][-WINDOW:]) for run in records])
 
-        def middle(key: str, found: list[dict[str, Any]] = found) -> float:
-            return float(np.median([run[key] for run in found]))
+        def middle(key: str, of: list[dict[str, Any]] = records) -> float:
+            return float(np.median([run[key] for run in of]))
 
         lines.append(
             f"| {name} | {middle('step_s'):.2f} "
-            f"({min(r['step_s'] for r in found):.2f}-{max(r['step_s'] for r in found):.2f}) | "
+            f"({min(r['step_s'] for r in records):.2f}-{max(r['step_s'] for r in records):.2f}) | "
             f"{middle('rollout_s'):.2f} + {middle('train_s'):.2f} | "
             f"{middle('tokens_per_s'):,.0f} | "
             f"{middle('staleness'):.2f} | {first:.2f} -> {last:.2f} | {to_level} | {to_peak} |"
@@ -113,8 +114,8 @@ def draw(runs: dict[str, list[dict[str, Any]]], path: Path) -> None:
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1.7, 1])
     colours = ["#555555", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00"]
-    for (name, found), colour in zip(runs.items(), colours, strict=True):
-        for i, run in enumerate(found):
+    for (name, records), colour in zip(runs.items(), colours, strict=True):
+        for i, run in enumerate(records):
             label = name if i == 0 else None
             left.plot(run["end_s"], smooth(run["accuracy"]), color=colour, lw=1.4, label=label)
     left.set(xlabel="wall-clock time, s", ylabel=f"accuracy (mean of {WINDOW} steps)")
@@ -133,15 +134,16 @@ def draw(runs: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=Path, default=MEASURED, help="what was measured")
+    parser.add_argument("--runs", type=Path, help="folders of runs (default: the committed ones)")
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
+    folder = options.runs or measured.runs(MEASURED)
     runs = {
-        name: [read(options.runs / f"{entry}-{seed}") for seed in range(options.seeds)]
+        name: [read(folder / f"{entry}-{seed}") for seed in range(options.seeds)]
         for name, entry in ENTRIES.items()
     }
     RESULTS.mkdir(exist_ok=True)
-    made_on = RunFolder.open(options.runs / "sync-0").provenance
+    made_on = RunFolder.open(folder / "sync-0").provenance
     content = {"steps": len(runs["synchronous"][0]["end_s"]), "provenance": made_on, "runs": runs}
     (RESULTS / "real_policies.json").write_text(json.dumps(content, indent=1) + "\n")
     text = table(runs)

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from simulator.scenario.file import parse_scenario
-from simulator.studies.simulate import Result, from_raw, simulate
-from simulator.studies.uncertainty import uncertainty
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.studies.simulate import Result, from_raw, simulate
+from rollcast.simulator.studies.uncertainty import uncertainty
 
 RESULTS = Path(__file__).parent / "results" / "short_runs.json"
 SHORT, LONG = 10, 500
@@ -44,13 +44,29 @@ workload:
   lengths: {family: lognormal, median_tokens: 500, between_sd: 0.4, within_sd: 0.3}
 """
 POLICIES = (
-    "sync", "april", "sagc", "pods(keep=4)", "prefix_reuse", "dynamic_sampling", "tail_batching",
-    "one_step_off", "one_step_off(steps=3)", "fully_async",
+    "sync",
+    "april",
+    "sagc",
+    "pods(keep=4)",
+    "prefix_reuse",
+    "dynamic_sampling",
+    "tail_batching",
+    "one_step_off",
+    "one_step_off(steps=3)",
+    "fully_async",
     "fully_async(max_staleness=2, in_flight=2)",
-    "fully_async(max_staleness=2, in_flight=2, exceeded=capacity)", "pipeline_rl",
-    "partial_rollout", "colocate_async", "token_budget(tokens=1024)", "sorted_rl", "seer",
-    "rhyme_rl", "longest_first", "difficulty", "streaming",
-)  # fmt: skip
+    "fully_async(max_staleness=2, in_flight=2, exceeded=capacity)",
+    "pipeline_rl",
+    "partial_rollout",
+    "colocate_async",
+    "token_budget(tokens=1024)",
+    "sorted_rl",
+    "seer",
+    "rhyme_rl",
+    "longest_first",
+    "difficulty",
+    "streaming",
+)
 
 
 SMALL = ("workload.batch_groups=16", "workload.max_new_tokens=8192")
@@ -98,27 +114,27 @@ def coverage(policy: str, lengths: str, seeds: int) -> dict[str, float]:
     root mean square of how far they are off, and the median width of their intervals."""
     settings = (*SMALL, f"workload.lengths={LENGTHS[lengths]}")
     truth = run(policy, LONG, *settings, seed=99991).summary["step_s"]
-    held, off, widths, told = [], [], [], []
+    held, off, widths, interval_known = [], [], [], []
     for seed in range(seeds):
         result = run(policy, SHORT, *settings, seed=seed)
-        found = uncertainty(result, costs=[])
-        low, high = found.intervals["step_s"]
+        result_uncertainty = uncertainty(result, costs=[])
+        low, high = result_uncertainty.intervals["step_s"]
         held.append(low <= truth <= high)
         off.append(result.summary["step_s"] / truth - 1)
         widths.append((high - low) / truth)
-        told.append(bool(found.luck.said))
+        interval_known.append(bool(result_uncertainty.sampling_error.said))
     return {
         "held": float(np.mean(held)),
         "off": float(np.sqrt(np.mean(np.square(off)))),
         "width": float(np.median(widths)),
-        "warned": float(np.mean(told)),
+        "warned": float(np.mean(interval_known)),
         "seeds": seeds,
     }
 
 
-def page(found: dict[str, Any]) -> str:
+def page(results: dict[str, Any]) -> str:
     """The results in words and tables."""
-    rows = {name: each["run"] for name, each in found.items() if "run" in each}
+    rows = {name: entry["run"] for name, entry in results.items() if "run" in entry}
     lines = [
         "# Ten steps against 500",
         "",
@@ -140,7 +156,7 @@ def page(found: dict[str, Any]) -> str:
     within = sum(abs(r["by_token"]) <= 0.02 for r in rows.values())
     worst = max((abs(r["by_token"]) for r in rows.values()), default=0.0)
     lines += ["", f"{within} of {len(rows)} within 2 % by token, the worst {worst:.1%}.", ""]
-    covered = {name: each["coverage"] for name, each in found.items() if "coverage" in each}
+    covered = {name: entry["coverage"] for name, entry in results.items() if "coverage" in entry}
     lines += [
         "16 groups of 8 a step: the share of 90 % intervals of 10 steps (luck alone) that hold the "
         "step time of 500, and in brackets how far 10 steps are off (root mean square):",
@@ -151,12 +167,12 @@ def page(found: dict[str, Any]) -> str:
     shares = []
     for name in POLICIES:
         if name in covered:
-            cells = [covered[name].get(each) for each in LENGTHS]
-            shares += [each["held"] for each in cells if each]
-            said = (f"{each['held']:.0%} ({each['off']:.0%})" if each else "" for each in cells)
-            lines.append(f"| {name} | {' | '.join(said)} |")
+            cells = [covered[name].get(steps) for steps in LENGTHS]
+            shares += [cell["held"] for cell in cells if cell]
+            texts = (f"{cell['held']:.0%} ({cell['off']:.0%})" if cell else "" for cell in cells)
+            lines.append(f"| {name} | {' | '.join(texts)} |")
     if shares:
-        seeds = {each["seeds"] for found in covered.values() for each in found.values()}
+        seeds = {cell["seeds"] for entry in covered.values() for cell in entry.values()}
         lines += ["", f"{np.mean(shares):.0%} of them all do, of {max(seeds):.0f} seeds each."]
     return "\n".join(lines).replace("%", " %").replace("  %", " %") + "\n"
 
@@ -169,16 +185,16 @@ def main() -> int:
     given = parser.parse_args()
     worst = 0.0
     for policy in given.policy or POLICIES:
-        found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        each = found.setdefault(policy, {})
+        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        entry = results.setdefault(policy, {})
         if given.seeds:
-            each["coverage"] = {name: coverage(policy, name, given.seeds) for name in LENGTHS}
+            entry["coverage"] = {name: coverage(policy, name, given.seeds) for name in LENGTHS}
         else:
-            each["run"] = row(policy)
-            worst = max(worst, abs(each["run"]["by_token"]))
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-        RESULTS.with_suffix(".md").write_text(page(found))
-        print(policy, each, flush=True)
+            entry["run"] = row(policy)
+            worst = max(worst, abs(entry["run"]["by_token"]))
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        RESULTS.with_suffix(".md").write_text(page(results))
+        print(policy, entry, flush=True)
     return int(worst > 0.02)
 
 

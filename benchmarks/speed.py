@@ -84,8 +84,8 @@ def turns(factor: int) -> str:
 
 def in_process(text: str, repeats: int) -> dict[str, float]:
     """Wall seconds of a simulation, without imports and reading; the least of several."""
-    from simulator.scenario.file import parse_scenario
-    from simulator.studies.simulate import from_raw, simulate
+    from rollcast.simulator.scenario.file import parse_scenario
+    from rollcast.simulator.studies.simulate import from_raw, simulate
 
     best, result = float("inf"), None
     for _ in range(repeats):
@@ -130,7 +130,7 @@ def command_line(text: str, *options: str, repeats: int = 3) -> dict[str, float]
             command = ["simulate", str(path), "--out", f"{folder}/out{i}", *options]
             code = (
                 "import resource, subprocess, sys, time; start = time.perf_counter();"
-                "subprocess.run([sys.executable, '-m', 'simulator.cli.app', *sys.argv[1:]],"
+                "subprocess.run([sys.executable, '-m', 'rollcast', *sys.argv[1:]],"
                 " check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL);"
                 "wall = time.perf_counter() - start;"
                 "print(wall, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)"
@@ -153,9 +153,9 @@ def main() -> None:
     peer = scenario(lengths=work)
     rows: list[dict[str, object]] = []
 
-    def row(name: str, target: str, best_peer: str, found: dict[str, float]) -> None:
-        rows.append({"work": name, "target": target, "best_peer": best_peer, **found})
-        wall, peak = found["wall_s"], found["peak_mb"]
+    def row(name: str, target: str, best_peer: str, measured: dict[str, float]) -> None:
+        rows.append({"work": name, "target": target, "best_peer": best_peer, **measured})
+        wall, peak = measured["wall_s"], measured["peak_mb"]
         print(f"{name:<58} {wall:8.3f} s {peak:7.0f} MB   target {target:<18} peer {best_peer}")
 
     row("peer workload, in process", "0.10 s", "1.34 s", isolated(peer, 5))

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from calibration.folder import RunFolder
-from calibration.robust import FloatArray, median_error
-from simulator.costs.actors import ActorCosts
-from simulator.errors import ScenarioError
+from rollcast.calibration.folder import RunFolder
+from rollcast.calibration.robust import FloatArray, median_error
+from rollcast.simulator.costs.actors import ActorCosts
+from rollcast.simulator.errors import ScenarioError
 
 LEAST_ROUNDS = 5
 
@@ -39,25 +39,36 @@ class Together:
         rows = [(row["among"], row["update_alone_s"]) for row in rounds if "among" in row]
         if not rows:
             return None
-        found = [(row, alone_s) for row, alone_s in rows
-                 if row["iterations"] and row["all_iterations"]]  # fmt: skip
+        rounds_together = [
+            (row, alone_s) for row, alone_s in rows if row["iterations"] and row["all_iterations"]
+        ]
         replicas = {row["replicas"] for row, _ in rows}
-        if len(found) < LEAST_ROUNDS or len(replicas) > 1:
+        if len(rounds_together) < LEAST_ROUNDS or len(replicas) > 1:
             raise ScenarioError(
                 "--probe", f"fewer than {LEAST_ROUNDS} rounds of beside are of as many replicas"
             )
         return cls(
             replicas.pop(),
-            np.array([row["iterations_among_s"] / row["iterations_alone_s"] for row, _ in found]),
-            np.array([row["all_iterations_s"] / row["all_iterations_alone_s"] for row, _ in found]),
-            np.array([row["all_update_s"] / alone_s for row, alone_s in found]),
+            np.array(
+                [
+                    row["iterations_among_s"] / row["iterations_alone_s"]
+                    for row, _ in rounds_together
+                ]
+            ),
+            np.array(
+                [
+                    row["all_iterations_s"] / row["all_iterations_alone_s"]
+                    for row, _ in rounds_together
+                ]
+            ),
+            np.array([row["all_update_s"] / alone_s for row, alone_s in rounds_together]),
         )
 
     def costs(self, cores: int, beside: float, update_beside: float) -> dict[str, FloatArray]:
         """The figures of `ActorCosts` that they give, by round: what replicas cost each other, and
         where cores are too few, what is waited for them beyond an even share. beside,
         update_beside: what one replica and the trainer cost each other."""
-        found: dict[str, FloatArray] = {}
+        samples: dict[str, FloatArray] = {}
         uncrowded = ActorCosts(
             iteration_beside=beside,
             iteration_crowded=0.0,
@@ -66,7 +77,7 @@ class Together:
             cores=cores,
         )
         if not uncrowded.waiting(self.replicas):  # else the two cannot be told apart
-            found["iteration_among"] = among = 1.0 + (self.among - 1.0) / (self.replicas - 1)
+            samples["iteration_among"] = among = 1.0 + (self.among - 1.0) / (self.replicas - 1)
             one = max(float(np.median(among)), 1.0)
             uncrowded = replace(uncrowded, iteration_among=one)
         crowded = []
@@ -75,10 +86,10 @@ class Together:
                 there = uncrowded.slower_iterations(self.replicas, training)
                 crowded.append((times - there) / waiting)
         if waiting := uncrowded.waiting(self.replicas + 1):
-            found["iteration_crowded"] = np.concatenate(crowded)
+            samples["iteration_crowded"] = np.concatenate(crowded)
             there = uncrowded.slower_updates(self.replicas)
-            found["update_crowded"] = (self.all_updates - there) / waiting
-        return found
+            samples["update_crowded"] = (self.all_updates - there) / waiting
+        return samples
 
 
 @dataclass(frozen=True)
@@ -95,15 +106,15 @@ class Slower:
     @classmethod
     def of(cls, rounds: Sequence[Mapping[str, Any]]) -> Slower:
         """Of the rounds of a probe. Raises ScenarioError (``--probe``) for too few of them."""
-        found = [row for row in rounds if row["iterations"] and row["update_alone_s"]]
-        if len(found) < LEAST_ROUNDS:
+        usable = [row for row in rounds if row["iterations"] and row["update_alone_s"]]
+        if len(usable) < LEAST_ROUNDS:
             raise ScenarioError("--probe", f"fewer than {LEAST_ROUNDS} rounds of beside")
-        pulses = [(row["pulse_beside"], row["pulse_alone"]) for row in found]
+        pulses = [(row["pulse_beside"], row["pulse_alone"]) for row in usable]
         return cls(
-            np.array([row["iterations_beside_s"] / row["iterations_alone_s"] for row in found]),
-            np.array([row["update_beside_s"] / row["update_alone_s"] for row in found]),
+            np.array([row["iterations_beside_s"] / row["iterations_alone_s"] for row in usable]),
+            np.array([row["update_beside_s"] / row["update_alone_s"] for row in usable]),
             np.array([beside["long_s"] / alone["long_s"] for beside, alone in pulses]),
-            Together.of(found),
+            Together.of(usable),
         )
 
 
@@ -119,27 +130,28 @@ def costs(
     reference; shape (steps, 2). slower: None where no probe says.
     """
     load, check = _arrivals(runs, pulses)
-    found = {
+    samples = {
         "to_trainer_s": overheads["to_train"],
         "from_trainer_s": overheads["to_rollout"],
-        "open_s": np.array([run.summary.get("saving_s", 0.0) / len(run.steps["step"])
-                            for run in runs]),
+        "open_s": np.array(
+            [run.summary.get("saving_s", 0.0) / len(run.steps["step"]) for run in runs]
+        ),
         "load_s": load,
         "check_s": check,
-    }  # fmt: skip
+    }
     cores = int(runs[0].provenance["cores"])
     if slower is not None:
-        found |= {"iteration_beside": slower.iterations, "update_beside": slower.updates}
-    middle: dict[str, Any] = {name: float(np.median(each)) for name, each in found.items()}
+        samples |= {"iteration_beside": slower.iterations, "update_beside": slower.updates}
+    middle: dict[str, Any] = {name: float(np.median(values)) for name, values in samples.items()}
     if slower is not None and slower.together is not None:
         beside = (max(middle[name], 1.0) for name in ("iteration_beside", "update_beside"))
         several = slower.together.costs(cores, *beside)
-        found |= several
-        middle |= {name: float(np.median(each)) for name, each in several.items()}
+        samples |= several
+        middle |= {name: float(np.median(values)) for name, values in several.items()}
     for name in middle:
         middle[name] = max(middle[name], 1.0 if name.endswith(("_beside", "_among")) else 0.0)
     middle["cores"] = cores
-    return middle, {name: median_error(each) for name, each in found.items()}
+    return middle, {name: median_error(values) for name, values in samples.items()}
 
 
 def _arrivals(

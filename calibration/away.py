@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.robust import FloatArray
+from rollcast.calibration.robust import FloatArray
 
 
 class Idle:
@@ -38,5 +38,5 @@ class Idle:
             return np.zeros_like(at_s)
         which = np.searchsorted(self._start, at_s, "right") - 1
         inside = np.minimum(at_s, self._end[which]) - self._start[which]
-        found = self._before[np.maximum(which, 0)] + np.maximum(inside, 0.0)
-        return np.asarray(np.where(which < 0, 0.0, found))
+        idle_s = self._before[np.maximum(which, 0)] + np.maximum(inside, 0.0)
+        return np.asarray(np.where(which < 0, 0.0, idle_s))

@@ -10,18 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from calibration import actors, iterations, responses, updates
-from calibration import groups as measured_groups
-from calibration.folder import RunFolder, check_alike
-from calibration.probes import Probed, read_probe
-from calibration.robust import FloatArray, median_error
-from calibration.tempo import Tempo, steady
-from simulator.costs.fitted import FIELD, FittedCost
-from simulator.costs.fitted_draws import check_draws, scaled
-from simulator.errors import ScenarioError
-from simulator.results.fitted_file import PARTS, SCHEMA, read_fitted
-from simulator.results.write import write_json_file
-from simulator.workload.measured import MeasuredGroups
+from rollcast.calibration import actors, iterations, responses, updates
+from rollcast.calibration import groups as measured_groups
+from rollcast.calibration.folder import RunFolder, check_alike
+from rollcast.calibration.machine_speed import MachineSpeed, by_phase, steady
+from rollcast.calibration.noise import MachineNoise, run_levels
+from rollcast.calibration.probes import Probed, read_probe
+from rollcast.calibration.robust import FloatArray, median_error
+from rollcast.simulator.costs.fitted import FIELD, FittedCost
+from rollcast.simulator.costs.fitted_draws import check_draws, scaled
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.fitted_file import PARTS, SCHEMA, read_fitted
+from rollcast.simulator.results.write import write_json_file
+from rollcast.simulator.workload.measured import MeasuredGroups
 
 _MAX_RESIDUALS = 2000
 
@@ -39,11 +40,11 @@ class Fitted:
         return FittedCost.from_mapping(self.content, self.name)
 
     @property
-    def tempo(self) -> Tempo | None:
+    def speed(self) -> MachineSpeed | None:
         """The machine's pulse that its costs are stated at; None where the runs had none. Raises
         ScenarioError (``cost.file``) for one that is none."""
         try:
-            return Tempo.from_mapping(self.content.get("pulse"), "pulse")
+            return MachineSpeed.from_mapping(self.content.get("pulse"), "pulse")
         except ScenarioError as error:
             raise ScenarioError(FIELD, f"{self.name}: {error}") from None
 
@@ -55,14 +56,22 @@ class Fitted:
     @property
     def environment(self) -> Mapping[str, Any]:
         """``environment`` of the scenario of its runs; empty where they had none."""
-        found = self.content["provenance"].get("environment")
-        return found if isinstance(found, Mapping) else {}
+        machine = self.content["provenance"].get("environment")
+        return machine if isinstance(machine, Mapping) else {}
 
     def pulses(self, run: RunFolder) -> FloatArray | None:
         """The pulse around each step of ``run`` over the one that the costs are stated at, short
         and long, shape (steps, 2); None where either has none."""
-        tempo = self.tempo
-        return None if tempo is None else tempo.of(run)
+        speed = self.speed
+        return None if speed is None else speed.of(run)
+
+    def noise(self, at_speed: bool) -> MachineNoise:
+        """What the machine did to its runs. at_speed: only what the machine's measured speed leaves
+        unexplained."""
+        measured = np.array(self.content["step_ratios"])
+        if not at_speed:
+            measured[:, :3] *= by_phase(np.array(self.content["step_pulses"]))
+        return MachineNoise.of(measured)
 
     @property
     def policies(self) -> list[str]:
@@ -75,8 +84,8 @@ class Fitted:
         Raises ScenarioError (``--lengths``) as `calibrate` does.
         """
         try:
-            found = responses.collect([RunFolder.open(folder) for folder in folders])
-            return replace(self, content={**self.content, **_responses(found)})
+            collected = responses.collect([RunFolder.open(folder) for folder in folders])
+            return replace(self, content={**self.content, **_responses(collected)})
         except ScenarioError as error:
             raise ScenarioError("--lengths", error.message) from None
 
@@ -93,7 +102,7 @@ class Fitted:
         for key in PARTS:
             if key not in content:
                 raise ScenarioError(FIELD, f"{path.name} has no {key!r}; calibrate again")
-        _ = fitted.cost, fitted.tempo, fitted.groups  # which check themselves
+        _ = fitted.cost, fitted.speed, fitted.groups  # which check themselves
         try:
             check_draws(content)
         except ScenarioError as error:
@@ -119,12 +128,12 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
         raise ScenarioError("RUN_DIR", "a run is given twice")
     runs = [RunFolder.open(folder) for folder in folders]
     check_alike(runs)
-    tempo = Tempo.of_runs(runs)
-    pulses = [_pulses(run, tempo) for run in runs]
-    probed = None if probe is None else read_probe(probe, runs[0], tempo)
+    speed = MachineSpeed.of_runs(runs)
+    pulses = [_pulses(run, speed) for run in runs]
+    probed = None if probe is None else read_probe(probe, runs[0], speed)
     slower = None if probed is None else probed.slower
-    if tempo is not None and slower is not None:
-        tempo = tempo.with_pulses_beside(slower)
+    if speed is not None and slower is not None:
+        speed = speed.with_pulses_beside(slower)
     samples = iterations.collect(runs, pulses)
     bursts, shapes = (None, None) if probed is None else (probed.iterations, probed.updates)
     of_iterations = iterations.fit_iterations(samples, bursts)
@@ -140,7 +149,7 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     typical = np.exp(np.log(run_levels(ratios)).mean(axis=0))
     ratios[:, :3] /= typical
     of_rollout, of_update, of_rest = typical.tolist()
-    found = responses.collect(runs)
+    collected = responses.collect(runs)
     packed = updates.packing(runs[0], done.padded)
     middle = {name: of_rest * float(np.median(seconds)) for name, seconds in rest.items()}
     apart, apart_errors = None, None
@@ -160,7 +169,7 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
                 "packing": None if packed is None else packed.to_mapping(),
                 "skips_equal_rewards": done.skips_equal_rewards,
             },
-            "range": _covered(samples, done, found, probed),
+            "range": _covered(samples, done, collected, probed),
             "policies": sorted({run.policy for run in runs}),
             "fits": {
                 "iteration": _described(of_iterations, samples, of_rollout),
@@ -175,44 +184,44 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
             },
             "step_ratios": ratios.round(6).tolist(),
             "step_pulses": np.concatenate(pulses)[: len(ratios)].round(6).tolist(),
-            "pulse": None if tempo is None else tempo.to_mapping(),
-            **_responses(found),
+            "pulse": None if speed is None else speed.to_mapping(),
+            **_responses(collected),
             "provenance": _provenance(runs),
         }
     )
 
 
-def _pulses(run: RunFolder, tempo: Tempo | None) -> FloatArray:
-    found = None if tempo is None else tempo.of(run)
-    return steady(len(run.steps["step"])) if found is None else found
+def _pulses(run: RunFolder, speed: MachineSpeed | None) -> FloatArray:
+    pulses = None if speed is None else speed.of(run)
+    return steady(len(run.steps["step"])) if pulses is None else pulses
 
 
 def _described(
-    found: iterations.IterationFit, samples: iterations.Samples, level: float
+    fit: iterations.IterationFit, samples: iterations.Samples, level: float
 ) -> dict[str, Any]:
-    described = iterations.describe(found, samples)
+    described = iterations.describe(fit, samples)
     return {**described, "step_ratio": level * described["step_ratio"]}
 
 
-def _responses(found: responses.Responses) -> dict[str, Any]:
+def _responses(collected: responses.Responses) -> dict[str, Any]:
     of_turns = None
-    if found.turned is None:
-        of_lengths = responses.lengths(found)
+    if collected.turned is None:
+        of_lengths = responses.lengths(collected)
     else:
-        of_lengths, of_turns = responses.turn_lengths(found, found.turned)
+        of_lengths, of_turns = responses.turn_lengths(collected, collected.turned)
     return {
         "lengths": of_lengths,
         "turns": of_turns,
-        "rewards": responses.rewards(found, of_lengths["lengths"]),
-        "prompt_tokens": responses.prompts(found),
-        "groups": measured_groups.measured(found).to_mapping(),
+        "rewards": responses.rewards(collected, of_lengths["lengths"]),
+        "prompt_tokens": responses.prompts(collected),
+        "groups": measured_groups.measured(collected).to_mapping(),
     }
 
 
 def _covered(
     samples: iterations.Samples,
     done: updates.Updates,
-    found: responses.Responses,
+    collected: responses.Responses,
     probed: Probed | None,
 ) -> dict[str, list[int]]:
     """The least and the most of each quantity in runs and probe."""
@@ -220,9 +229,9 @@ def _covered(
     if probed is not None and probed.iterations is not None and probed.updates is not None:
         measured, trained = [samples, probed.iterations], [done, probed.updates]
     names = ("rollouts", "context_tokens", "prefill_tokens")
-    ranges = {n: np.concatenate([each.counts[n] for each in measured]) for n in names}
-    ranges["train_tokens"] = np.concatenate([each.computed for each in trained])
-    ranges["rollout_tokens"] = found.contexts
+    ranges = {n: np.concatenate([sample.counts[n] for sample in measured]) for n in names}
+    ranges["train_tokens"] = np.concatenate([sample.computed for sample in trained])
+    ranges["rollout_tokens"] = collected.contexts
     return {name: [int(values.min()), int(values.max())] for name, values in ranges.items()}
 
 
@@ -249,30 +258,19 @@ def _step_ratios(
     shared: updates.UpdateFit | None,
     rest: dict[str, FloatArray],
 ) -> FloatArray:
-    """Measured over typical time of each step in order, at the reference pulse: rollout, update,
+    """Measured over typical time of each step in order, at the reference speed: rollout, update,
     and all the rest; then the number of its run. Shape (steps, 4)."""
     update = np.ones(len(done.train_s))
-    for layout, found in ((False, dense), (True, shared)):
+    for layout, fit in ((False, dense), (True, shared)):
         mine = done.shared == layout
-        if found is not None and mine.sum() == len(found.ratios):
-            update[mine] = found.ratios
+        if fit is not None and mine.sum() == len(fit.ratios):
+            update[mine] = fit.ratios
     others = rest["sync"] + rest["to_train"] + rest["to_rollout"]
     count = min(len(of_iterations.step_ratios), len(update), len(others), _MAX_RESIDUALS)
     number = np.repeat(np.arange(len(runs)), [len(run.steps["step"]) for run in runs])
     relative = others / max(float(np.median(others)), 1e-12)
     columns = (of_iterations.step_ratios, update, np.maximum(relative, 1e-6), number)
     return np.column_stack([column[:count] for column in columns])
-
-
-def run_levels(ratios: FloatArray) -> FloatArray:
-    """The median step's ratios of each run: rollout, update and the rest; shape (runs, 3).
-
-    A machine is slower or faster all through some runs. A forecast is of a further run, so its
-    costs are those of the mean level (of the logarithms), whichever run had more steps.
-    """
-    owner = ratios[:, 3]
-    levels = [np.median(ratios[owner == run, :3], axis=0) for run in np.unique(owner)]
-    return np.maximum(levels, 1e-6)
 
 
 def _provenance(runs: Sequence[RunFolder]) -> dict[str, Any]:
@@ -283,8 +281,13 @@ def _provenance(runs: Sequence[RunFolder]) -> dict[str, Any]:
         "engine": runs[0].scenario.get("engine"),
         "environment": runs[0].scenario.get("environment"),
         "runs": [
-            {"name": run.name, "policy": run.policy, "seed": run.seed,
-             "steps": len(run.steps["step"]), "makespan_s": run.summary.get("makespan_s")}
+            {
+                "name": run.name,
+                "policy": run.policy,
+                "seed": run.seed,
+                "steps": len(run.steps["step"]),
+                "makespan_s": run.summary.get("makespan_s"),
+            }
             for run in runs
         ],
-    }  # fmt: skip
+    }

@@ -10,6 +10,9 @@ from typing import Annotated
 
 import typer
 
+from rollcast.simulator.cli.arguments import Force, Json
+from rollcast.simulator.cli.trust import TrustModules, trust
+
 Runs = Annotated[
     list[Path],
     typer.Argument(
@@ -34,16 +37,16 @@ def calibrate(
         Path | None,
         typer.Option("--probe", metavar="FILE", help="What rollcast probe wrote."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Fit costs, lengths and rewards to real runs.
 
-    Each comes with its uncertainty. A scenario uses the result as cost: {file: fitted.json} and
-    lengths: {file: fitted.json}.
+    Every figure comes with its standard error. A scenario uses the result as cost: {file:
+    fitted.json} and lengths: {file: fitted.json}.
     """
-    from calibration import fitted_table
-    from calibration.calibrate import calibrate as fit
-    from simulator.results.write import plain
+    from rollcast.calibration import fitted_table
+    from rollcast.calibration.calibrate import calibrate as fit
+    from rollcast.simulator.results.write import plain
 
     fitted = fit(runs, probe)
     fitted.write(output)
@@ -64,7 +67,8 @@ def validate(
         typer.Option(
             "--mode",
             metavar="replay|predict",
-            help="replay: the runs' own lengths, to judge the costs. predict: everything forecast.",
+            help="replay: the runs' own lengths; judges the costs. predict: lengths are forecast "
+            "too.",
         ),
     ] = "replay",
     lengths: Annotated[
@@ -72,8 +76,8 @@ def validate(
         typer.Option(
             "--lengths",
             metavar="RUN_DIR",
-            help="Predict with the lengths and rewards of this run instead, such as a short "
-            "synchronous one on other prompts. Repeat it.",
+            help="Predict with the lengths and rewards of this run, for example a short "
+            "synchronous run on other prompts. May be given several times.",
         ),
     ] = None,
     at_pulse: Annotated[
@@ -81,33 +85,36 @@ def validate(
         typer.Option(
             "--pulse/--no-pulse",
             show_default=False,
-            help="Judge each run at the machine's own pulse in it (default in replay, but for "
-            "actors that work at the same time), or at the calibration's (default in predict).",
+            help="--pulse: judge each run at the machine speed measured in it (default in replay, "
+            "except where actors work at the same time). --no-pulse: at the calibration's speed "
+            "(default in predict).",
         ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write JSON, picture, report here.")
     ] = None,
     draws: Annotated[
-        int, typer.Option("--draws", metavar="N", help="Draws of the parameters for intervals.")
+        int,
+        typer.Option("--draws", metavar="N", help="Parameter draws for the intervals."),
     ] = 40,
-    force: Annotated[bool, typer.Option("--force", help="Replace what --out holds.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    force: Force = False,
+    as_json: Json = False,
+    trust_modules: TrustModules = False,
 ) -> None:
-    """Hold forecasts from a fitted file against real runs.
+    """Compare forecasts from a fitted file with real runs.
 
     With --out: validation.json, validation.png and report.html, which needs no other file.
     """
-    from calibration import validation_report
-    from calibration.calibrate import Fitted
-    from calibration.validate import validate as check
-    from simulator.cli.progress import progress_bar
-    from simulator.errors import ScenarioError
-    from simulator.results.write import plain
+    from rollcast.calibration import validation_report
+    from rollcast.calibration.calibrate import Fitted
+    from rollcast.calibration.validate import validate as check
+    from rollcast.simulator.cli.progress import progress_bar
+    from rollcast.simulator.errors import ScenarioError
+    from rollcast.simulator.results.write import plain
 
     if out is not None:
         validation_report.check_target(out, force)
-    with progress_bar("", len(runs), elapsed=False, said="") as update:
+    with progress_bar("", len(runs), elapsed=False, text="") as update:
         try:
             known = Fitted.read(fitted)
         except ScenarioError as error:  # whose field is a scenario's
@@ -115,13 +122,14 @@ def validate(
         if lengths:
             known = known.with_responses(lengths)
         on_run = update and (lambda name: update(advance=1, said=name))
-        found = check(known, runs, mode, draws, on_run, at_pulse)  # type: ignore[arg-type]
+        trusted = trust(trust_modules)
+        validation = check(known, runs, mode, draws, on_run, at_pulse, trusted)  # type: ignore[arg-type]
     if out is not None:
-        validation_report.write(out, found, force)
+        validation_report.write(out, validation, force)
     if as_json:
-        print(json.dumps(plain(found.to_json()), indent=1))
+        print(json.dumps(plain(validation.to_json()), indent=1))
     else:
-        validation_report.show(found)
+        validation_report.show(validation)
     if out is not None:
         print(f"wrote {out}/", file=sys.stderr)
 
@@ -169,21 +177,22 @@ def import_log(
         typer.Option(
             "--drift",
             metavar="freeze|extrapolate",
-            help="Whether lengths stay as they were at the log's end, or go on as they changed.",
+            help="freeze: lengths stay as at the end of the log. extrapolate: their trend goes on.",
         ),
     ] = "freeze",
     advise: Annotated[
         bool,
         typer.Option(
-            "--advise/--no-advise", help="Simulate what would change the run: some seconds."
+            "--advise/--no-advise",
+            help="Simulate changes that may make it faster (some seconds).",
         ),
     ] = True,
     follow: Annotated[
         bool,
         typer.Option(
             "--follow",
-            help="While the run goes on: its progress, its end, and what changed. With --out the "
-            "import follows the end.",
+            help="Follow a run that is under way: its progress, its expected end, and changes. "
+            "With --out, import it when it ends.",
         ),
     ] = False,
     run_steps: Annotated[
@@ -191,7 +200,7 @@ def import_log(
         typer.Option(
             "--steps",
             metavar="N",
-            help="With --follow: updates of the run, where its settings do not say.",
+            help="With --follow: number of updates of the run, if its settings do not say.",
         ),
     ] = None,
     every: Annotated[
@@ -199,7 +208,7 @@ def import_log(
         typer.Option(
             "--every",
             metavar="SECONDS",
-            help="With --follow: between two looks at the files.  [default: 2]",
+            help="With --follow: interval at which the files are read, in seconds.  [default: 2]",
         ),
     ] = None,
     patience: Annotated[
@@ -207,45 +216,45 @@ def import_log(
         typer.Option(
             "--patience",
             metavar="SECONDS",
-            help="With --follow: without a change in the files, after which the run counts as "
-            "over.  [default: ten times the longest step, and 600 at least]",
+            help="With --follow: seconds without a change in the files after which the run counts "
+            "as over.  [default: ten times the longest step, at least 600]",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what --out holds.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Read what another trainer logged into a scenario.
 
-    The trainer is recognised (verl, trl, slime, nemo_rl, prime_rl, areal, skyrl, openrlhf, roll, or
-    a table of our own columns), costs and lengths are fitted, and judged on the run's own last
-    third. With --out: scenario.yaml, each value with its source, fitted.json, report.html, and the
-    run's tables.
+    The trainer is recognised (verl, trl, slime, nemo_rl, prime_rl, areal, skyrl, openrlhf, roll, a
+    folder of rollcast run, or a table of our own columns), costs and lengths are fitted, and judged
+    on the run's own last third. With --out: scenario.yaml, each value with its source, fitted.json,
+    report.html, and the run's tables.
     """
-    from calibration.imported import fitted, outcome, page
-    from calibration.imported.show import show_outcome
-    from calibration.imported.tokenizer import token_counter
-    from calibration.logs import show, write
-    from calibration.logs.draft import draft, given
-    from calibration.logs.gather import read_log
-    from simulator.results.write import plain
+    from rollcast.calibration.imported import fitted, outcome, page
+    from rollcast.calibration.imported.show import show_outcome
+    from rollcast.calibration.imported.tokenizer import token_counter
+    from rollcast.calibration.logs import show, write
+    from rollcast.calibration.logs.draft import draft, given
+    from rollcast.calibration.logs.gather import read_log
+    from rollcast.simulator.results.write import plain
 
     if out is not None:
         write.check_target(out, force)
-    said = given(model, gpu)
+    parts = given(model, gpu)
     towards = outcome.drift_of(drift)
     if _followed(follow, logs, stack, run_steps, every, patience, as_json) and out is None:
         return
     log = read_log(logs, stack, None if tokenizer is None else token_counter(tokenizer))
-    found = outcome.outcome(log, draft(log, said), towards, advise)
-    content = fitted.to_json(log, found)
+    imported = outcome.outcome(log, draft(log, parts), towards, advise)
+    content = fitted.to_json(log, imported)
     if out is not None:
-        write.write(out, log, found.parts, force, content, page.page(log, found))
+        write.write(out, log, imported.parts, force, content, page.page(log, imported))
     if as_json:
-        told = {**write.to_json(log, found.parts), "imported": content["imported"]}
-        print(json.dumps(plain(told), indent=1))
+        report = {**write.to_json(log, imported.parts), "imported": content["imported"]}
+        print(json.dumps(plain(report), indent=1))
     else:
-        show.show(log, found.parts)
-        show_outcome(log, found)
+        show.show(log, imported.parts)
+        show_outcome(log, imported)
     if out is not None:
         print(f"wrote {out}/", file=sys.stderr)
 
@@ -260,15 +269,15 @@ def _followed(
     as_json: bool,
 ) -> bool:
     """Watches the run to its end, if that is wanted; whether it was."""
-    from simulator.errors import ScenarioError
+    from rollcast.simulator.errors import ScenarioError
 
     if not wanted:
         for name, value in (("--steps", steps), ("--every", every_s), ("--patience", patience_s)):
             if value is not None:
                 raise ScenarioError(name, "belongs to --follow")
         return False
-    from calibration.live.follow import EVERY_S, Asked, follow
-    from calibration.live.show import shown
+    from rollcast.calibration.live.follow import EVERY_S, Asked, follow
+    from rollcast.calibration.live.show import shown
 
     every_s = EVERY_S if every_s is None else every_s
     asked = Asked(tuple(logs), stack, steps, every_s, patience_s)

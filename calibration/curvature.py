@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from calibration.robust import FloatArray
+from rollcast.calibration.robust import FloatArray
 
 
 def standard_errors(
@@ -30,8 +30,10 @@ def standard_errors(
     for row, i in enumerate(free):
         for column, j in enumerate(free):
             hessian[row, column] = (
-                moved((i, 1), (j, 1)) - moved((i, 1), (j, -1))
-                - moved((i, -1), (j, 1)) + moved((i, -1), (j, -1))
-            ) / (4.0 * steps[i] * steps[j])  # fmt: skip
+                moved((i, 1), (j, 1))
+                - moved((i, 1), (j, -1))
+                - moved((i, -1), (j, 1))
+                + moved((i, -1), (j, -1))
+            ) / (4.0 * steps[i] * steps[j])
     variances = np.diag(np.linalg.pinv(hessian))
     return {i: math.sqrt(v) for i, v in zip(free, variances, strict=True) if v > 0.0}

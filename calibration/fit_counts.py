@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.curvature import standard_errors
-from calibration.robust import FloatArray
+from rollcast.calibration.curvature import standard_errors
+from rollcast.calibration.robust import FloatArray
 
 _SMALLEST_SD = 1e-2
 _GRID = np.linspace(-5.0, 5.0, 161)
@@ -41,20 +41,22 @@ def fit_counts(
 
     if whole.sum() < 2:
         raise ValueError("fewer than two rollouts came to their own end")
-    found = _Counted.of(group, turns, whole)
+    counted = _Counted.of(group, turns, whole)
     capped = float((~whole & (turns >= cap)).mean())
     logs = np.log(np.maximum(turns, 1) - 0.5)
     spread = max(float(np.std(logs)), 0.1)
 
     def objective(theta: FloatArray) -> float:
         mu, between, within, share = theta.tolist()
-        return found.negative_log_likelihood(mu, math.exp(between), math.exp(within), share)
+        return counted.negative_log_likelihood(mu, math.exp(between), math.exp(within), share)
 
     low, high = math.log(_SMALLEST_SD), math.log(10.0)
     bounds = [(None, None), (low, high), (low, high), (0.0, min(capped, 0.99))]
     halves = math.log(spread * 0.7)
-    starts = [[float(logs.mean()), halves, halves, capped * part]
-              for part in ((0.05, 0.9) if capped else (0.0,))]  # fmt: skip
+    starts = [
+        [float(logs.mean()), halves, halves, capped * part]
+        for part in ((0.05, 0.9) if capped else (0.0,))
+    ]
     fits = [minimize(objective, start, method="L-BFGS-B", bounds=bounds) for start in starts]
     best = min(fits, key=lambda fit: float(fit.fun))
     mu, between, within, runaway = best.x.tolist()
@@ -62,12 +64,12 @@ def fit_counts(
     free = [0, *(i for i in (1, 2) if at[i] > 3 * _SMALLEST_SD)]
     free += [3] if runaway > 1e-3 * max(capped, 1e-9) and runaway > 0 else []
     steps = [1e-3, 1e-2 * at[1], 1e-2 * at[2], 1e-2 * runaway]
-    errors = standard_errors(found.negative_log_likelihood, at, steps, free)
+    errors = standard_errors(counted.negative_log_likelihood, at, steps, free)
     names = ("median", "between_sd", "within_sd", "runaway")
     named = {names[i]: error for i, error in errors.items()}
     if "median" in named:
         named["median"] *= math.exp(mu)
-    between_sd, within_sd = (0.0 if each <= 1.01 * _SMALLEST_SD else each for each in at[1:3])
+    between_sd, within_sd = (0.0 if sd <= 1.01 * _SMALLEST_SD else sd for sd in at[1:3])
     return CountFit(math.exp(mu), between_sd, within_sd, runaway, named)
 
 

@@ -15,8 +15,8 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.curvature import standard_errors
-from simulator.workload.lengths import LengthModel
+from rollcast.calibration.curvature import standard_errors
+from rollcast.simulator.workload.lengths import LengthModel
 
 FloatArray = NDArray[np.float64]
 
@@ -157,21 +157,21 @@ def _observe(
             "two groups or more are needed, one of them with two responses below the cap"
         )
     # N = n stands for X in (n - 1, n]: its middle keeps short lengths from a bias.
-    logs, own = np.log(lengths[below] - 0.5), owner[below]
-    mean = np.bincount(own, logs, minlength=groups) / np.maximum(count, 1.0)
-    around = (logs - mean[own]) ** 2
-    squares = np.bincount(own, around, minlength=groups).astype(np.float64)
+    logs, owners = np.log(lengths[below] - 0.5), owner[below]
+    mean = np.bincount(owners, logs, minlength=groups) / np.maximum(count, 1.0)
+    around = (logs - mean[owners]) ** 2
+    squares = np.bincount(owners, around, minlength=groups).astype(np.float64)
     capped = np.bincount(owner[~below], minlength=groups).astype(np.float64)
     stopped, reached = unfinished if unfinished is not None else (owner[:0], lengths[:0])
     stopped, reached = stopped[reached > 0], reached[reached > 0]  # else it says nothing
     cut = capped > 0
     cut[stopped] = True
     row = _rows(count, cut)
-    each = np.bincount(row).astype(np.float64)
-    middle = np.bincount(row, mean) / each
+    sizes = np.bincount(row).astype(np.float64)
+    middle = np.bincount(row, mean) / sizes
     first = np.unique(row, return_index=True)[1]
     return _Observed(
-        each,
+        sizes,
         count[first],
         middle,
         np.bincount(row, squares).astype(np.float64),
@@ -203,9 +203,9 @@ def _negative_log_likelihood(
     k, between_var, within_var = observed.count, between_sd**2, within_sd**2
     spread = within_var + k * between_var
     off = observed.mean - mu
-    each = k * _LOG_2PI + np.where(k > 0, (k - 1.0) * math.log(within_var) + np.log(spread), 0.0)
+    terms = k * _LOG_2PI + np.where(k > 0, (k - 1.0) * math.log(within_var) + np.log(spread), 0.0)
     log_density = -0.5 * (
-        observed.groups * (each + k * off**2 / spread)
+        observed.groups * (terms + k * off**2 / spread)
         + observed.squares / within_var
         + k * observed.scatter / spread
     )
@@ -242,9 +242,9 @@ def _maximise(observed: _Observed) -> tuple[tuple[float, float, float, float], f
     several, some = observed.count > 1, observed.count > 0
     free = observed.groups[several] @ (observed.count[several] - 1)
     within = math.sqrt(observed.squares[several].sum() / free)
-    each, means = observed.groups[some], observed.mean[some]
-    mean = float(each @ means / each.sum())
-    between = math.sqrt((each @ (means - mean) ** 2 + observed.scatter[some].sum()) / each.sum())
+    sizes, means = observed.groups[some], observed.mean[some]
+    mean = float(sizes @ means / sizes.sum())
+    between = math.sqrt((sizes @ (means - mean) ** 2 + observed.scatter[some].sum()) / sizes.sum())
     share = observed.capped_share
 
     def decode(theta: FloatArray) -> tuple[float, float, float, float]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.curvature import standard_errors
-from calibration.robust import FloatArray
+from rollcast.calibration.curvature import standard_errors
+from rollcast.calibration.robust import FloatArray
 
 IntArray = NDArray[np.int64]
 
@@ -58,28 +58,30 @@ def fit_nested(data: Nested) -> NestedFit:
 
     if len(data.value) < 2:
         raise ValueError("fewer than two ended by themselves")
-    found = _Sums.of(data)
+    sums = _Sums.of(data)
     spread = max(float(np.std(data.value)), 1e-2)
     low, high = math.log(_SMALLEST_SD), math.log(_LARGEST_SD)
 
     def objective(theta: FloatArray) -> float:
         mu, *logs = theta.tolist()
-        return found.negative_log_likelihood(mu, *(math.exp(each) for each in logs))
+        return sums.negative_log_likelihood(mu, *(math.exp(log_sd) for log_sd in logs))
 
     centre = float(np.mean(data.value))
     start = [centre, *np.log(spread * np.array((0.4, 0.4, 0.8)))]
     bounds = [(None, None), *[(low, high)] * 3]
     best = minimize(objective, start, method="L-BFGS-B", bounds=bounds)
-    mu, *spreads = float(best.x[0]), *(math.exp(each) for each in best.x[1:])
+    mu, *spreads = float(best.x[0]), *(math.exp(log_sd) for log_sd in best.x[1:])
     names = ("median", "between_sd", "within_sd", "sd")
     at = [mu, *spreads]
     free = [0, *(i for i in (1, 2, 3) if at[i] > 10 * _SMALLEST_SD)]
-    steps = [1e-3, *(1e-2 * each for each in spreads)]
-    errors = standard_errors(found.negative_log_likelihood, at, steps, free)
+    steps = [1e-3, *(1e-2 * spread for spread in spreads)]
+    errors = standard_errors(sums.negative_log_likelihood, at, steps, free)
     named = {names[i]: error for i, error in errors.items()}
     if "median" in named:
         named["median"] *= math.exp(mu)  # delta method: the fit is in the log
-    between_sd, within_sd, sd = (0.0 if each <= 1.01 * _SMALLEST_SD else each for each in spreads)
+    between_sd, within_sd, sd = (
+        0.0 if spread <= 1.01 * _SMALLEST_SD else spread for spread in spreads
+    )
     count, cut = len(data.value), len(data.reached)
     return NestedFit(math.exp(mu), between_sd, within_sd, sd, named, count, cut)
 
@@ -112,8 +114,10 @@ class _Sums:
         n, group = self.n, self.data.group
         some = n > 0
         spread = sd**2 + n * within_sd**2
-        own = n * _LOG_2PI + (n - 1.0) * 2.0 * math.log(sd) + np.log(spread) + self.squares / sd**2
-        total = -0.5 * float(own[some].sum())
+        within = (
+            n * _LOG_2PI + (n - 1.0) * 2.0 * math.log(sd) + np.log(spread) + self.squares / sd**2
+        )
+        total = -0.5 * float(within[some].sum())
         weight, off = n / spread, self.mean - mu
         precision = np.bincount(group, weight, minlength=self.groups)
         pull = np.bincount(group, weight * off, minlength=self.groups)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from calibration.calibrate import Fitted
+from rollcast.calibration.calibrate import Fitted
 
 
 def show(fitted: Fitted) -> None:
@@ -21,15 +21,23 @@ def show(fitted: Fitted) -> None:
     for name, value in cost["iteration"].items():
         if name == "rollout_pieces":
             for start, slope in value:
-                _row(table, f"iteration: per rollout beyond {start}", slope,
-                     errors.get(f"rollouts>{start}"))  # fmt: skip
+                _row(
+                    table,
+                    f"iteration: per rollout beyond {start}",
+                    slope,
+                    errors.get(f"rollouts>{start}"),
+                )
         else:
             _row(table, f"iteration: {name}", value, errors.get(name))
     for layout in ("dense", "shared_prefix"):
         if cost[layout] is not None:
             for name, value in cost[layout].items():
-                _row(table, f"update ({layout}): {name}", value,
-                     fits[layout]["standard_errors"].get(name))  # fmt: skip
+                _row(
+                    table,
+                    f"update ({layout}): {name}",
+                    value,
+                    fits[layout]["standard_errors"].get(name),
+                )
     names = {"sync": "sync_s", "to_train": "switch_to_train_s", "to_rollout": "switch_to_rollout_s"}
     for short, name in names.items():
         _row(table, name, cost[name], fits["overheads"][short]["standard_error_s"])

@@ -11,16 +11,21 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import ScenarioError
-from simulator.options import A_MAPPING, Between, read, wrong
-from simulator.options import Number as Option
-from simulator.results import schema
-from simulator.results.read import place, read_document, read_lines, read_table
-from simulator.results.shapes import LARGEST_TOKENS
-from simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
-from simulator.spans import Calls, Stays
-from simulator.workload.environment import EnvironmentSection, environment_spec
-from simulator.workload.recorded_turns import Name, RecordedTrajectory, recorded_trajectories
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results import schema
+from rollcast.simulator.results.columns import LARGEST_TOKENS
+from rollcast.simulator.results.read import place, read_document, read_lines, read_table
+from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
+from rollcast.simulator.scenario.trust import Trust, named_modules
+from rollcast.simulator.spans import Calls, Stays
+from rollcast.simulator.values import A_MAPPING, Between, read, wrong
+from rollcast.simulator.values import Number as Option
+from rollcast.simulator.workload.environment import EnvironmentSection, environment_spec
+from rollcast.simulator.workload.recorded_turns import (
+    Name,
+    RecordedTrajectory,
+    recorded_trajectories,
+)
 
 Table = dict[str, NDArray[Any]]
 
@@ -46,16 +51,18 @@ class RunFolder:
     path: Path
     summary: dict[str, Any]
     description: dict[str, Any]
+    trust_modules: Trust = False
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
-        """Opens a run's folder."""
+    def open(cls, path: Path, trust_modules: Trust = False) -> RunFolder:
+        """Opens a run's folder. trust_modules: whether a forecast of it may import the policies of
+        one's own that it names."""
         if not path.is_dir():
             raise _wrong(f"{path} is not a folder; {_GIVE}")
         if not any(place(path, file.name).exists() for file in (schema.SUMMARY, schema.SCENARIO)):
             raise _wrong(f"{path} holds no run; {_GIVE}")
         summary = read_document(path, schema.SUMMARY, FIELD)
-        return cls(path, summary, read_document(path, schema.SCENARIO, FIELD))
+        return cls(path, summary, read_document(path, schema.SCENARIO, FIELD), trust_modules)
 
     @property
     def name(self) -> str:
@@ -66,9 +73,11 @@ class RunFolder:
     def policy(self) -> str:
         """The policy, as the command line spells it; a seed that follows the run's is no part of
         it, so that runs of one policy are known as such."""
-        from simulator.policies import spell
-        from simulator.scenario.scenario import build_policies
+        from rollcast.simulator.policies import spell
+        from rollcast.simulator.scenario.scenario import build_policies
 
+        if named_modules(self.scenario):  # which are not imported for a name
+            return str(self.description.get("policy_spelt", self.scenario["policy"]))
         try:
             return spell(build_policies(self.scenario.get("policy") or [], 0))
         except ScenarioError as error:
@@ -82,20 +91,20 @@ class RunFolder:
     @property
     def scenario(self) -> dict[str, Any]:
         """The scenario that was run, as its file says it."""
-        found: dict[str, Any] = self.description["scenario"]
-        return found
+        scenario: dict[str, Any] = self.description["scenario"]
+        return scenario
 
     def section(self, *keys: str) -> Mapping[str, Any]:
         """A section of the scenario, such as ``engine``, ``trainer``; empty where it has none."""
-        found: Any = self.scenario
+        section: Any = self.scenario
         for i, key in enumerate(keys):
-            found = found.get(key)
-            if found is None:
+            section = section.get(key)
+            if section is None:
                 return {}
-            if not isinstance(found, Mapping):
+            if not isinstance(section, Mapping):
                 field = ".".join(keys[: i + 1])
-                raise self.bad_scenario(wrong(field, A_MAPPING, found))
-        return cast(Mapping[str, Any], found)
+                raise self.bad_scenario(wrong(field, A_MAPPING, section))
+        return cast(Mapping[str, Any], section)
 
     @cached_property
     def cap(self) -> int:
@@ -134,8 +143,8 @@ class RunFolder:
         self._check_steps(schema.ROLLOUTS, table, "version", most=len(self.steps["step"]))
         sampled = "new_tokens" if self._has(schema.ENVIRONMENTS) else "total_tokens"
         if (table[sampled] > self.cap).any():
-            said = f"holds a response of more than workload.max_new_tokens, {self.cap}"
-            raise self._wrong(schema.ROLLOUTS, said)
+            problem = f"holds a response of more than workload.max_new_tokens, {self.cap}"
+            raise self._wrong(schema.ROLLOUTS, problem)
         return table
 
     @cached_property
@@ -148,8 +157,8 @@ class RunFolder:
         for column, known in (("kind", CALL_KINDS), ("ended", CALL_ENDS)):
             for row, word in enumerate(table[column].tolist()):
                 if word not in known:
-                    said = f"line {row + 2}, column {column!r}: {word!r} is none of "
-                    raise self._wrong(schema.ENVIRONMENTS, said + ", ".join(known))
+                    problem = f"line {row + 2}, column {column!r}: {word!r} is none of "
+                    raise self._wrong(schema.ENVIRONMENTS, problem + ", ".join(known))
         return table
 
     @cached_property
@@ -169,7 +178,7 @@ class RunFolder:
 
     @cached_property
     def pulses(self) -> Table | None:
-        """pulses.csv by column: the machine's pulse before the first step and after each; None for
+        """pulses.csv by column: the machine's speed before the first step and after each; None for
         a run without it."""
         if not self._has(schema.PULSES):
             return None
@@ -242,7 +251,7 @@ class RunFolder:
             if values is None:
                 values = np.zeros(len(table["group"]))
             elif name == "ending":
-                values = np.array([_ending(each) for each in values.tolist()])
+                values = np.array([_ending(ending) for ending in values.tolist()])
             kind = column.typecode
             data[name] = array(kind, values.tolist() if kind == "d" else _whole(values))
         stays = Stays()
@@ -283,11 +292,11 @@ class RunFolder:
     def _check_rises(self, file: schema.File, table: Table, column: str) -> None:
         if (np.diff(table[column]) < 0).any():
             row = int(np.argmax(np.diff(table[column]) < 0)) + 1
-            said = f"column {column!r}: {table[column][row]:g} after {table[column][row - 1]:g}"
-            raise self._wrong(file, f"{said}, but its rows are in order of time")
+            problem = f"column {column!r}: {table[column][row]:g} after {table[column][row - 1]:g}"
+            raise self._wrong(file, f"{problem}, but its rows are in order of time")
 
-    def _wrong(self, file: schema.File, said: str) -> ScenarioError:
-        return _wrong(f"{place(self.path, file.name)} {said}")
+    def _wrong(self, file: schema.File, problem: str) -> ScenarioError:
+        return _wrong(f"{place(self.path, file.name)} {problem}")
 
     def bad_scenario(self, error: ScenarioError) -> ScenarioError:
         """The error of a key of the run's scenario, as one of the run's folder."""
@@ -312,8 +321,8 @@ def check_alike(runs: Sequence[RunFolder]) -> None:
 def check_same(path: Path, provenance: object, run: RunFolder) -> None:
     """Raises ScenarioError where what lies in ``path`` was measured on other hardware or with other
     versions than ``run``."""
-    found = provenance if isinstance(provenance, Mapping) else {}
-    _check_keys(SAME, path, found, run.path, run.provenance)
+    recorded = provenance if isinstance(provenance, Mapping) else {}
+    _check_keys(SAME, path, recorded, run.path, run.provenance)
 
 
 def _check_keys(
@@ -346,15 +355,15 @@ def _short(value: Any) -> str:
     return text if len(text) <= 160 else text[:157] + "..."
 
 
-def _ending(said: str) -> int:
+def _ending(name: str) -> int:
     """The number of an ending; of one that this version does not know, that of a response which
     came to its own end."""
-    return ENDINGS.index(said) if said in ENDINGS else ENDINGS.index("stop")
+    return ENDINGS.index(name) if name in ENDINGS else ENDINGS.index("stop")
 
 
 def _whole(values: NDArray[Any]) -> list[int]:
-    found: list[int] = values.astype(np.int64).tolist()
-    return found
+    numbers: list[int] = values.astype(np.int64).tolist()
+    return numbers
 
 
 def _wrong(message: str) -> ScenarioError:

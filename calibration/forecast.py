@@ -9,9 +9,9 @@ seed (predict only); and the machine, which is slower or faster all through some
 steps take now more and now less. For that a level is drawn for the run, and stretches of
 consecutive steps of one run of the calibration are drawn again (`simulator.studies.bootstrap`).
 
-Where run and calibration both took the machine's pulse (`calibration.tempo`), a forecast can be
-made for the machine as it was in that run: costs at the run's pulse, and only what pulses leave
-unexplained as noise. Otherwise the forecast is for the calibration's machine as it typically was.
+Where run and calibration both measured the machine's speed (`calibration.machine_speed`), a
+forecast can be made for the machine as it was in that run: costs at the run's speed, and only what
+that leaves unexplained as noise. Otherwise it is for the calibration's machine as it typically was.
 """
 
 from __future__ import annotations
@@ -22,36 +22,35 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calibration.away import Idle
-from calibration.calibrate import Fitted, run_levels
-from calibration.folder import SAME, RunFolder
-from calibration.robust import FloatArray
-from calibration.tempo import by_phase, tells
-from simulator.chance import Drawn
-from simulator.costs.fitted import FittedCost
-from simulator.loop import run as run_loop
-from simulator.options import read
-from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import Scenario, build_scenario
-from simulator.spans import Run
-from simulator.studies.bootstrap import block_rows
-from simulator.studies.interval import ends
-from simulator.workload.build import Workload, longest_context
-from simulator.workload.draws import GroupDraw, Trajectory
-from simulator.workload.environment import EnvironmentSection, environment_spec
-from simulator.workload.measured import ResampledWorkload, TurnRules
-from simulator.workload.recorded import RecordedWorkload
-from simulator.workload.recorded_turns import RecordedTrajectory, continued
-from simulator.workload.turns import MAX_TURNS, Caps, Patience, trajectory
+from rollcast.calibration import placeholders
+from rollcast.calibration.away import Idle
+from rollcast.calibration.calibrate import Fitted
+from rollcast.calibration.folder import SAME, RunFolder
+from rollcast.calibration.machine_speed import by_phase, tells
+from rollcast.calibration.robust import FloatArray
+from rollcast.simulator.costs.fitted import FittedCost
+from rollcast.simulator.runs.drive import drive
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import Scenario, build_scenario
+from rollcast.simulator.scenario.trust import kept_modules, require_trust
+from rollcast.simulator.spans import Run
+from rollcast.simulator.values import read
+from rollcast.simulator.values.chance import Drawn
+from rollcast.simulator.workload.base import Workload, longest_context
+from rollcast.simulator.workload.draws import GroupDraw, Trajectory
+from rollcast.simulator.workload.environment import EnvironmentSection, environment_spec
+from rollcast.simulator.workload.measured import ResampledWorkload, TurnRules
+from rollcast.simulator.workload.recorded import RecordedWorkload
+from rollcast.simulator.workload.recorded_turns import RecordedTrajectory, continued
+from rollcast.simulator.workload.turns import MAX_TURNS, Caps, Patience, trajectory
 
 Mode = Literal["replay", "predict"]
 METRICS = ("step_s", "rollout_s", "train_s", "tokens_per_s", "bubble", "staleness")
-# Draws of the machine's moods for each draw of the parameters: a replay knows all the rest, but a
+# Draws of the machine's noise for each draw of the parameters: a replay knows all the rest, but a
 # prediction's lengths differ with each draw, and must not be counted twice.
 NOISE_DRAWS: dict[Mode, int] = {"replay": 20, "predict": 1}
 DRAWS = 40
 _SEED_STRIDE = 1009
-_MOST_T = 6.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Forecast:
         predict, the median over draws). draws: the same with every uncertainty, shape
         (draws, steps). total_s: run time of each draw. unmeasured: rollouts whose length the replay
         did not find in the run and drew from the fitted model. flags: what to be wary of.
-        at_pulse: whether it is of the machine at the run's own pulse.
+        at_pulse: whether it is of the machine at the run's own speed.
     """
 
     point: dict[str, FloatArray]
@@ -71,14 +70,6 @@ class Forecast:
     unmeasured: int
     flags: list[str]
     at_pulse: bool = False
-
-    def interval(self, metric: str, level: float = 0.9) -> FloatArray:
-        """Lower and upper end by step, shape (2, steps)."""
-        return ends(self.draws[metric], level)
-
-    def total_interval(self, level: float = 0.9) -> FloatArray:
-        """Lower and upper end of the run time, shape (2,)."""
-        return ends(self.total_s, level)
 
 
 class MeasuredWorkload:
@@ -119,13 +110,16 @@ class MeasuredWorkload:
         prompt_tokens = drawn.prompt_tokens
         launched = known.index(None) if None in known else size
         if launched:
-            found = self._measured.draw(group, launched, attempt, version, prompt, visit)
+            measured = self._measured.draw(group, launched, attempt, version, prompt, visit)
             for index in range(launched):
                 if known[index]:
-                    tokens[index], rewards[index] = found.new_tokens[index], found.rewards[index]
+                    tokens[index], rewards[index] = (
+                        measured.new_tokens[index],
+                        measured.rewards[index],
+                    )
                 else:
-                    tokens[index] = max(tokens[index], found.new_tokens[index])
-            prompt_tokens = found.prompt_tokens
+                    tokens[index] = max(tokens[index], measured.new_tokens[index])
+            prompt_tokens = measured.prompt_tokens
         self.unmeasured += size - sum(map(bool, known))
         turned = self._turned(group, attempt, size, drawn)
         if turned is not None:
@@ -141,18 +135,20 @@ class MeasuredWorkload:
             return None
         known = [measured.get((group, attempt, index)) for index in range(size)]
         return [
-            made if own is None else self._capped(own, continued(own, made))
-            for own, made in zip(known, drawn.trajectories, strict=True)
+            made if recorded is None else self._capped(recorded, continued(recorded, made))
+            for recorded, made in zip(known, drawn.trajectories, strict=True)
         ]
 
-    def _capped(self, own: RecordedTrajectory, made: Trajectory) -> Trajectory:
+    def _capped(self, recorded: RecordedTrajectory, made: Trajectory) -> Trajectory:
         """A rollout that went on longer than any of run and model has no room for that."""
-        if own.cut is None:
+        if recorded.cut is None:
             return made
         caps = Caps(self.max_new_tokens, self.max_context_tokens)
         rows = [(*turn, 1.0) for turn in made.turns]
-        found = trajectory(own.prompt_tokens, rows, made.ending, caps, Patience(), made.boot_s)
-        return replace(found, reward_s=made.reward_s)
+        capped = trajectory(
+            recorded.prompt_tokens, rows, made.ending, caps, Patience(), made.boot_s
+        )
+        return replace(capped, reward_s=made.reward_s)
 
 
 def forecast(
@@ -166,17 +162,17 @@ def forecast(
     """Forecasts ``target``'s steps under its own scenario and policy.
 
     draws: of the parameters; each is simulated. seed: of every draw, so that two policies' draws of
-    one number share parameters, prompts and the machine's moods, and can be ranked pair by pair.
-    at_pulse: for the machine at the run's own pulse, where that is known; a flag says where not.
+    one number share parameters, prompts and the machine's noise, and can be ranked pair by pair.
+    at_pulse: for the machine at the run's own speed, where that is known; a flag says where not.
     Raises ScenarioError or RunError where the scenario cannot be simulated.
     """
     rng = np.random.default_rng(seed)
     pulses = fitted.pulses(target) if at_pulse else None
-    machine = _Machine.of(fitted, pulses is not None)
-    own, cost, groups = _own_scenario(target), fitted.cost, fitted.groups
-    moods = None if pulses is None else by_phase(pulses)
+    machine = fitted.noise(pulses is not None)
+    scenario, cost, groups = _own_scenario(target), fitted.cost, fitted.groups
+    slower = None if pulses is None else by_phase(pulses)
     priced_at_level = _priced_at_level(target)
-    level = np.ones(3) if moods is None or not priced_at_level else moods.mean(axis=0)
+    level = np.ones(3) if slower is None or not priced_at_level else slower.mean(axis=0)
     runs, noisy, totals, unmeasured = [], [], [], 0
     flags: list[str] = []
     for number in range(draws + 1):
@@ -187,15 +183,15 @@ def forecast(
         resampled = ResampledWorkload(known, target.cap, own_seed, _rules(fitted, target))
         replayed = _measured(target, resampled) if mode == "replay" else None
         workload = resampled if replayed is None else replayed
-        if priced_at_level and moods is not None:
+        if priced_at_level and slower is not None:
             priced = priced.slowed(*level.tolist())
-        result, found = _simulate(replace(own, workload=workload, cost=priced))
+        result, warnings = _simulate(replace(scenario, workload=workload, cost=priced))
         if number == 0:
-            flags = [*found, *workload.warnings, *_flags(fitted, target)]
+            flags = [*warnings, *workload.warnings, *_flags(fitted, target)]
             unmeasured = 0 if replayed is None else replayed.unmeasured
         metrics = _by_step(result)
-        if moods is not None:
-            metrics = _slowed(metrics, moods / level)
+        if slower is not None:
+            metrics = _slowed(metrics, slower / level)
         runs.append(metrics)
         if number or draws == 0:
             for _ in range(NOISE_DRAWS[mode]):
@@ -207,7 +203,10 @@ def forecast(
             "finished; their lengths were drawn from the fitted model"
         )
     if at_pulse and pulses is None:
-        flags.append("run or calibration took no pulse: the machine is as it typically was")
+        flags.append(
+            "the run or the calibration has no speed probe: the machine is taken to be as fast as "
+            "in the calibration"
+        )
     point = runs[0]
     if mode == "predict":
         point = {name: np.median([run[name] for run in runs], axis=0) for name in METRICS}
@@ -220,12 +219,12 @@ def replayed_run(fitted: Fitted, target: RunFolder) -> Run:
     fitted costs. Raises ScenarioError or RunError where its scenario cannot be simulated."""
     resampled = ResampledWorkload(fitted.groups, target.cap, _SEED_STRIDE)
     workload = _measured(target, resampled)
-    own = replace(_own_scenario(target), workload=workload, cost=_priced(fitted, target))
-    return _simulate(own)[0]
+    scenario = replace(_own_scenario(target), workload=workload, cost=_priced(fitted, target))
+    return _simulate(scenario)[0]
 
 
 def _priced(fitted: Fitted, target: RunFolder) -> FittedCost:
-    """The fitted costs, of actors or turns at the machine's mean pulse in the run where known."""
+    """The fitted costs, of actors or turns at the machine's mean speed in the run where known."""
     pulses = fitted.pulses(target) if _priced_at_level(target) and tells(target) else None
     if pulses is None:
         return fitted.cost
@@ -244,20 +243,21 @@ def _own_scenario(target: RunFolder) -> Scenario:
     data = dict(target.scenario)
     counts = target.section("workload")
     data["steps"] = len(target.steps["step"])
-    data["workload"] = {  # placeholders, and so are the costs
+    data["workload"] = {
         **{key: counts.get(key) for key in ("batch_groups", "group_size", "max_new_tokens")},
         "prompt_tokens": 1,
-        "lengths": {"family": "lognormal", "median_tokens": 1, "between_sd": 0, "within_sd": 0},
+        "lengths": placeholders.LENGTHS,
     }
     if target.turned() is not None:
         data["workload"] |= {
             "max_context_tokens": counts.get("max_context_tokens"),
-            "turns": {"family": "lognormal", "median": 1, "between_sd": 0, "within_sd": 0,
-                      "max_turns": 1, "observation_tokens": 0},
-        }  # fmt: skip
-    data["cost"] = {"linear": {"iteration_s": 1.0, "per_rollout_s": 0.0, "per_context_token_s": 0.0,
-                               "per_prefill_token_s": 0.0, "train_per_token_s": 0.0}}  # fmt: skip
-    return build_scenario(RawScenario(data, name=target.name, folder=target.path))
+            "turns": placeholders.TURNS,
+        }
+    data["cost"] = placeholders.COST
+    require_trust(target.scenario, target.trust_modules, str(target.path), "RUN_DIR")
+    return build_scenario(
+        RawScenario(data, {}, target.name, target.path, modules=kept_modules(data))
+    )
 
 
 def _measured(target: RunFolder, model: Workload) -> MeasuredWorkload:
@@ -289,7 +289,7 @@ def _stated_s(environment: Mapping[str, Any]) -> float:
 
 def _simulate(scenario: Scenario) -> tuple[Run, list[str]]:
     world = scenario.world()
-    result = run_loop(world, scenario.policy, scenario.plan, scenario.steps)
+    result = drive(scenario, world, scenario.steps)
     return result, scenario.cost.warnings(world.extremes)
 
 
@@ -309,8 +309,8 @@ def _flags(fitted: Fitted, target: RunFolder) -> list[str]:
     for key in SAME:
         if target.provenance.get(key) != made_on.get(key):
             flags.append(f"{target.name} was not measured with the calibration's {key}")
-    engine, own = made_on.get("engine") or {}, target.scenario.get("engine") or {}
-    changed = sorted(key for key in {*engine, *own} if engine.get(key) != own.get(key))
+    engine, section = made_on.get("engine") or {}, target.scenario.get("engine") or {}
+    changed = sorted(key for key in {*engine, *section} if engine.get(key) != section.get(key))
     flags += [f"the calibration had another engine.{key}" for key in changed]
     return flags
 
@@ -332,13 +332,13 @@ def _by_step(result: Run) -> dict[str, FloatArray]:
     }
     behind = [sum(age * n for age, n in record.staleness.items()) for record in steps]
     total = [max(sum(record.staleness.values()), 1) for record in steps]
-    found = _derived(
+    columns = _derived(
         times,
         np.array([record.sync_s for record in steps]),
         np.array([record.generated_tokens for record in steps]),
         np.array(behind) / np.array(total),
     )
-    return {**found, "away": _away(result)}
+    return {**columns, "away": _away(result)}
 
 
 def _away(result: Run) -> FloatArray:
@@ -349,8 +349,10 @@ def _away(result: Run) -> FloatArray:
         return np.zeros(len(steps))
     columns = ("replica", "submitted_s", "end_s")
     idle = Idle.of({name: result.stays[name] for name in columns})
-    start, end = (np.array([getattr(record, name) for record in steps])
-                  for name in ("rollout_start_s", "rollout_end_s"))  # fmt: skip
+    start, end = (
+        np.array([getattr(record, name) for record in steps])
+        for name in ("rollout_start_s", "rollout_end_s")
+    )
     return np.asarray(np.clip(idle.between(start, end) / np.maximum(end - start, 1e-12), 0.0, 1.0))
 
 
@@ -365,46 +367,6 @@ def _derived(
         "bubble": np.maximum(idle_s, 0.0) / np.maximum(times["step_s"], 1e-12),
         "staleness": staleness,
     }
-
-
-@dataclass(frozen=True)
-class _Machine:
-    """What the machine did to the calibration. levels: of each run, shape (runs, 3). moods:
-    its steps relative to that, each of shape (steps, 3): rollout, update and rest."""
-
-    levels: FloatArray
-    moods: list[FloatArray]
-
-    @classmethod
-    def of(cls, fitted: Fitted, at_pulse: bool) -> _Machine:
-        """at_pulse: only what the machine's pulse leaves unexplained."""
-        measured = np.array(fitted.content["step_ratios"])
-        if not at_pulse:
-            measured[:, :3] *= by_phase(np.array(fitted.content["step_pulses"]))
-        levels, owner = run_levels(measured), measured[:, 3]
-        moods = [measured[owner == run, :3] / level
-                 for run, level in zip(np.unique(owner), levels, strict=True)]  # fmt: skip
-        return cls(levels, moods)
-
-    def drawn(self, steps: int, rng: np.random.Generator) -> FloatArray:
-        """Ratios by step, shape (steps, 3): stretches of steps of one measured run, at the level of
-        a further run."""
-        mood = self.moods[int(rng.integers(len(self.moods)))]
-        [rows] = block_rows(len(mood), steps, 1, rng)
-        return np.asarray(mood[rows] * _further_level(self.levels, rng))
-
-
-def _further_level(levels: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """The level of a run that was not measured, shape (3,): from the predictive distribution of a
-    normal (of the logarithms) of which as many runs were seen, Student's t. A machine that is slow
-    is slow in everything, so one draw serves all three. One run says nothing of others."""
-    count = len(levels)
-    if count == 1:
-        return np.asarray(levels[0])
-    logs = np.log(levels)
-    spread = logs.std(axis=0, ddof=1) * np.sqrt(1.0 + 1.0 / count)
-    t = np.clip(rng.standard_t(count - 1), -_MOST_T, _MOST_T)
-    return np.asarray(np.exp(logs.mean(axis=0) + t * spread))
 
 
 def _slowed(metrics: dict[str, FloatArray], ratios: FloatArray) -> dict[str, FloatArray]:

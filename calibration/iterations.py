@@ -3,10 +3,10 @@
 An iteration lasts until the next one begins, and the first of a step from the step's first submit:
 so queueing requests, grading what finished and the engine's own bookkeeping are in its time, and
 the iterations of a step add up to its rollout time, but for what all rollouts spent away with their
-environments. Times are at the machine's reference pulse
-(`calibration.tempo`). The fit gives the typical iteration; a busy machine is slower than that now
-and then, and what this comes to over a step is its *ratio*: rollout time measured over rollout time
-fitted. The costs are those of the median step.
+environments. Times are at the machine's reference speed (`calibration.machine_speed`). The fit
+gives the typical iteration; a busy machine is slower than that now and then, and what this comes to
+over a step is its *ratio*: rollout time measured over rollout time fitted. The costs are those of
+the median step.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from calibration.away import Idle
-from calibration.folder import RunFolder
-from calibration.robust import (
+from rollcast.calibration.away import Idle
+from rollcast.calibration.folder import RunFolder
+from rollcast.calibration.robust import (
     SELECTION_ROWS,
     Fit,
     FloatArray,
@@ -31,7 +31,7 @@ from calibration.robust import (
     quantiles,
     worth,
 )
-from simulator.errors import ScenarioError
+from rollcast.simulator.errors import ScenarioError
 
 MIN_ITERATIONS = 200
 MIN_STEPS = 5
@@ -195,19 +195,27 @@ def fit_iterations(samples: Samples, probed: Samples | None = None) -> Iteration
     else:
         terms |= {"prefill": counts["prefill_tokens"], "pairs": counts["prefill_pairs"]}
         kept = needed(terms, samples.seconds, ("pairs",))
-        found = fit({name: terms[name] for name in kept}, samples.seconds, samples.step)
-        own = Prefill(0.0, found["prefill"], found["pairs"], 0.0, found.error("prefill"),
-                      found.error("pairs"))  # fmt: skip
-        return _fitted(samples, found, knots, samples.seconds / found.ratios, own, assumed=False)
+        fitted = fit({name: terms[name] for name in kept}, samples.seconds, samples.step)
+        prefill_cost = Prefill(
+            0.0,
+            fitted["prefill"],
+            fitted["pairs"],
+            0.0,
+            fitted.error("prefill"),
+            fitted.error("pairs"),
+        )
+        return _fitted(
+            samples, fitted, knots, samples.seconds / fitted.ratios, prefill_cost, assumed=False
+        )
     prefill_s = prefill.of(counts)
     rest = np.maximum(samples.seconds - prefill_s, 0.05 * samples.seconds)
-    found = fit(terms, rest, samples.step)
-    return _fitted(samples, found, knots, rest / found.ratios + prefill_s, prefill, assumed)
+    fitted = fit(terms, rest, samples.step)
+    return _fitted(samples, fitted, knots, rest / fitted.ratios + prefill_s, prefill, assumed)
 
 
 def _fitted(
     samples: Samples,
-    found: Fit,
+    fit: Fit,
     knots: tuple[int, ...],
     fitted_s: FloatArray,
     prefill: Prefill,
@@ -215,7 +223,7 @@ def _fitted(
 ) -> IterationFit:
     ratios = samples.rollout_s / np.bincount(samples.step, weights=fitted_s)
     ratio = float(np.median(ratios))
-    return IterationFit(found, knots, ratio, ratios / ratio, assumed, prefill)
+    return IterationFit(fit, knots, ratio, ratios / ratio, assumed, prefill)
 
 
 def _probed_prefill(probed: Samples) -> Prefill:
@@ -229,10 +237,10 @@ def _probed_prefill(probed: Samples) -> Prefill:
     }
     terms = {**_terms(probed, _choose_knots(probed)), **extra}
     kept = needed(terms, probed.seconds, ("prefilling", "pairs"))
-    found = fit({name: terms[name] for name in kept}, probed.seconds, probed.step)
+    fitted = fit({name: terms[name] for name in kept}, probed.seconds, probed.step)
     return Prefill(
-        *(found[name] for name in ("prefilling", "prefill", "pairs")),
-        *(found.error(name) for name in ("prefilling", "prefill", "pairs")),
+        *(fitted[name] for name in ("prefilling", "prefill", "pairs")),
+        *(fitted.error(name) for name in ("prefilling", "prefill", "pairs")),
     )
 
 
@@ -283,25 +291,25 @@ def _choose_knots(samples: Samples) -> tuple[int, ...]:
     return knots
 
 
-def describe(found: IterationFit, samples: Samples) -> dict[str, Any]:
+def describe(fit: IterationFit, samples: Samples) -> dict[str, Any]:
     """Standard errors, residuals and sample counts for the fitted file; errors are of the costs."""
-    ratio = found.step_ratio
+    ratio = fit.step_ratio
     names = {"fixed": "fixed_s", "context": "per_context_token_s", "admission": "per_admission_s"}
     errors = {
-        names.get(n, n): ratio * found.fit.error(n)
-        for n in found.fit.names
+        names.get(n, n): ratio * fit.fit.error(n)
+        for n in fit.fit.names
         if n not in ("prefill", "pairs")
     }
-    errors["prefilling_s"] = ratio * found.prefill.fixed_error_s
-    errors["per_prefill_token_s"] = ratio * found.prefill.token_error_s
-    errors["per_prefill_pair_s"] = ratio * found.prefill.pair_error_s
+    errors["prefilling_s"] = ratio * fit.prefill.fixed_error_s
+    errors["per_prefill_token_s"] = ratio * fit.prefill.token_error_s
+    errors["per_prefill_pair_s"] = ratio * fit.prefill.pair_error_s
     return {
         "standard_errors": errors,
-        "residual_ratio": quantiles(found.fit.ratios),
-        "step_ratio": found.step_ratio,
-        "step_ratio_to_median": quantiles(found.step_ratios),
-        "step_ratio_standard_error": median_error(found.step_ratios),
-        "assumed_prefill_token": found.assumed_prefill,
+        "residual_ratio": quantiles(fit.fit.ratios),
+        "step_ratio": fit.step_ratio,
+        "step_ratio_to_median": quantiles(fit.step_ratios),
+        "step_ratio_standard_error": median_error(fit.step_ratios),
+        "assumed_prefill_token": fit.assumed_prefill,
         "iterations": len(samples.seconds),
         "steps": samples.steps,
     }

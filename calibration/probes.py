@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from calibration.actors import Slower
-from calibration.folder import RunFolder, check_same
-from calibration.iterations import COUNTS, Samples
-from calibration.robust import FloatArray
-from calibration.tempo import Tempo
-from calibration.updates import MIN_UPDATES, Update, Updates, packing
-from simulator.costs.base import TrainLoad
-from simulator.costs.fitted import Packing
-from simulator.errors import ScenarioError
-from simulator.results.read import check, read_json
-from simulator.results.schema import PROBE, PROBE_BURST, PROBE_SCHEMA
+from rollcast.calibration.actors import Slower
+from rollcast.calibration.folder import RunFolder, check_same
+from rollcast.calibration.iterations import COUNTS, Samples
+from rollcast.calibration.machine_speed import MachineSpeed
+from rollcast.calibration.robust import FloatArray
+from rollcast.calibration.updates import MIN_UPDATES, Update, Updates, packing
+from rollcast.simulator.costs.base import TrainLoad
+from rollcast.simulator.costs.fitted import Packing
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.read import check, read_json
+from rollcast.simulator.results.schema import PROBE, PROBE_BURST, PROBE_SCHEMA
 
 FIELD = "--probe"
 _ENGINE = ("model", "device", "dtype", "trainer", "max_seqs", "max_batched_tokens", "block_tokens")
@@ -27,7 +27,7 @@ _ENGINE = ("model", "device", "dtype", "trainer", "max_seqs", "max_batched_token
 
 @dataclass(frozen=True)
 class Probed:
-    """What a probe measured, at the reference pulse: updates of the trainer, and iterations of the
+    """What a probe measured, at the reference speed: updates of the trainer, and iterations of the
     engine, whose ``step`` numbers the bursts; None of one that asked for neither. slower: where
     replica and trainer had processes of their own, each beside the other."""
 
@@ -36,23 +36,23 @@ class Probed:
     slower: Slower | None = None
 
 
-def read_probe(path: Path, run: RunFolder, tempo: Tempo | None) -> Probed:
+def read_probe(path: Path, run: RunFolder, speed: MachineSpeed | None) -> Probed:
     """What a probe's file holds.
 
-    run: one of those that it is to be calibrated with. tempo: their pulse; None where they have
+    run: one of those that it is to be calibrated with. speed: their pulse; None where they have
     none, and then times are as measured. Raises ScenarioError (``--probe``) for a file that is
     none, has too few updates or bursts, or was made on other hardware, versions, trainer or engine.
     """
     content = read_json(path, FIELD)
-    found = content.get("schema") if isinstance(content, dict) else None
-    if found != PROBE_SCHEMA:
+    schema_name = content.get("schema") if isinstance(content, dict) else None
+    if schema_name != PROBE_SCHEMA:
         message = f"{path} is not of schema {PROBE_SCHEMA!r}; rollcast probe writes it"
         raise ScenarioError(FIELD, message)
     check(content, PROBE.shape, str(path), FIELD)
     check_same(path, content.get("provenance"), run)
-    engine, own = content.get("engine") or {}, run.section("engine")
+    engine, section = content.get("engine") or {}, run.section("engine")
     for key in _ENGINE:
-        if engine.get(key) != own.get(key):
+        if engine.get(key) != section.get(key):
             raise ScenarioError(FIELD, f"{path} was made with another engine.{key} than {run.path}")
     beside = content.get("beside")
     slower = None if beside is None else Slower.of(beside)
@@ -64,24 +64,24 @@ def read_probe(path: Path, run: RunFolder, tempo: Tempo | None) -> Probed:
     for key, rows in (("updates", updates), ("bursts", bursts)):
         if len(rows) < MIN_UPDATES:
             raise ScenarioError(FIELD, f"{path} has fewer than {MIN_UPDATES} {key}")
-    columns = [_burst(f"{path}, bursts[{i}]", row, tempo) for i, row in enumerate(bursts)]
-    rows = [_update(row, packed, tempo) for row in updates]
+    columns = [_burst(f"{path}, bursts[{i}]", row, speed) for i, row in enumerate(bursts)]
+    rows = [_update(row, packed, speed) for row in updates]
     trained = Updates.of(rows, skips_equal_rewards=False, padded=True)
     return Probed(trained, _samples(columns), slower)
 
 
-def _slower(row: Mapping[str, Any], tempo: Tempo | None) -> tuple[float, float]:
+def _slower(row: Mapping[str, Any], speed: MachineSpeed | None) -> tuple[float, float]:
     """The pulse of a row over the reference, short and long."""
-    if tempo is None:
+    if speed is None:
         return 1.0, 1.0
     pulse = row["pulse"]
-    [[short, long]] = tempo.ratios(np.array([pulse["short_s"]]), np.array([pulse["long_s"]]))
+    [[short, long]] = speed.ratios(np.array([pulse["short_s"]]), np.array([pulse["long_s"]]))
     return float(short), float(long)
 
 
-def _update(row: Mapping[str, Any], packed: Packing, tempo: Tempo | None) -> Update:
+def _update(row: Mapping[str, Any], packed: Packing, speed: MachineSpeed | None) -> Update:
     shared = row["layout"] == "shared_prefix"
-    _, slower = _slower(row, tempo)
+    _, slower = _slower(row, speed)
     return Update(
         tokens=row["computed_tokens"] + row["padding_tokens"],
         computed=row["computed_tokens"],
@@ -94,12 +94,12 @@ def _update(row: Mapping[str, Any], packed: Packing, tempo: Tempo | None) -> Upd
     )
 
 
-def _burst(at: str, row: Mapping[str, Any], tempo: Tempo | None) -> dict[str, FloatArray]:
+def _burst(at: str, row: Mapping[str, Any], speed: MachineSpeed | None) -> dict[str, FloatArray]:
     """Counts and seconds of a burst's iterations, each until the next one begins."""
     columns = {key: np.array(row["iterations"][key], dtype=float) for key in PROBE_BURST}
     if len({len(values) for values in columns.values()}) > 1:
         raise ScenarioError(FIELD, f"{at}, iterations: columns differ in length")
-    start, slower = columns.pop("start_s"), _slower(row, tempo)[0]
+    start, slower = columns.pop("start_s"), _slower(row, speed)[0]
     until = np.append(start[1:], start[-1] + columns["seconds"][-1]) - start
     return {**columns, "seconds": np.maximum(until, 1e-9) / slower}
 

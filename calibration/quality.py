@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from calibration.robust import FloatArray
-from simulator.studies.bootstrap import block_rows
-from simulator.studies.interval import ends
+from rollcast.calibration.robust import FloatArray
+from rollcast.simulator.studies.bootstrap import block_rows
+from rollcast.simulator.studies.interval import ends
 
 LEAST_UPDATES = 20
 """Shorter curves say nothing."""
@@ -78,19 +78,19 @@ def qualities(curves: Mapping[str, Sequence[FloatArray]], reference: str) -> dic
     said."""
     if reference not in curves:
         return {}
-    found = {
+    by_policy = {
         name: updates_to_target(curves[reference], runs)
         for name, runs in curves.items()
         if name != reference
     }
-    return {name: quality for name, quality in found.items() if quality is not None}
+    return {name: quality for name, quality in by_policy.items() if quality is not None}
 
 
 def _mean(runs: Sequence[FloatArray]) -> FloatArray:
     """Over the runs, as far as all reach; a step in which nothing finished is as the one before."""
     length = min(map(len, runs), default=0)
-    found = pd.DataFrame({place: run[:length] for place, run in enumerate(runs)}).mean(axis=1)
-    return np.asarray(found.ffill().bfill().to_numpy(dtype=float))
+    mean = pd.DataFrame({place: run[:length] for place, run in enumerate(runs)}).mean(axis=1)
+    return np.asarray(mean.ffill().bfill().to_numpy(dtype=float))
 
 
 def _rises(curve: FloatArray) -> bool:
@@ -110,14 +110,14 @@ def _smooth(curve: FloatArray) -> FloatArray:
 def _stretch(reference: FloatArray, policy: FloatArray) -> float:
     """The factor for which ``policy[t]`` is nearest to ``reference[t / factor]``, in the mean over
     the updates that both have, which are a third of the policy's at least."""
-    found = _nearest(reference, policy, _FACTORS)
+    factor = _nearest(reference, policy, _FACTORS)
     apart = _FACTORS[1] / _FACTORS[0]
-    return _nearest(reference, policy, np.geomspace(found / apart, found * apart, 15))
+    return _nearest(reference, policy, np.geomspace(factor / apart, factor * apart, 15))
 
 
 def _nearest(reference: FloatArray, policy: FloatArray, factors: FloatArray) -> float:
     updates = np.arange(len(policy), dtype=float)
-    best, found = np.inf, 1.0
+    best, nearest = np.inf, 1.0
     for factor in factors:
         at = updates / factor
         inside = at <= len(reference) - 1
@@ -126,5 +126,5 @@ def _nearest(reference: FloatArray, policy: FloatArray, factors: FloatArray) -> 
         off = policy[inside] - np.interp(at[inside], np.arange(len(reference)), reference)
         error = float(np.mean(off**2))
         if error < best:
-            best, found = error, float(factor)
-    return found
+            best, nearest = error, float(factor)
+    return nearest

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from calibration import turns
-from calibration.fit_lengths import fit_owned
-from calibration.folder import RunFolder, Table
-from calibration.robust import FloatArray
-from calibration.turns import Turned
-from simulator.errors import ScenarioError
-from simulator.rollout import CUT, FAILED
-from simulator.workload.recorded_turns import RecordedTrajectory, context_tokens
+from rollcast.calibration import turns
+from rollcast.calibration.fit_lengths import fit_owned
+from rollcast.calibration.folder import RunFolder, Table
+from rollcast.calibration.robust import FloatArray
+from rollcast.calibration.turns import Turned
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.rollout import CUT, FAILED
+from rollcast.simulator.workload.recorded_turns import RecordedTrajectory, context_tokens
 
 MIN_GROUPS = 20
 _RESAMPLES = 200
@@ -59,7 +59,10 @@ class Responses:
         """Tokens of prompt, responses and what environments said, shape (rollouts,)."""
         if self.turned is None:
             return self.prompt_tokens + self.tokens
-        made = [context_tokens(own.prompt_tokens, own.trajectory) for own in self.turned.rollouts]
+        made = [
+            context_tokens(rollout.prompt_tokens, rollout.trajectory)
+            for rollout in self.turned.rollouts
+        ]
         return np.array(made, dtype=float)
 
 
@@ -107,17 +110,18 @@ def collect(runs: Sequence[RunFolder]) -> Responses:
     all_turned = None
     if turned:
         most = max(int(run.section("workload", "turns").get("max_turns") or 0) for run in runs)
-        longest = max(len(own.trajectory.turns) for own in turned)
+        longest = max(len(rollout.trajectory.turns) for rollout in turned)
         all_turned = Turned(numbers, turned, runs[0].environment, most or longest)
-    found = Responses(numbers, tokens, prompt, finished > 0, capped > 0, reward,
-                      launched, cap, all_turned)  # fmt: skip
-    if found.groups < MIN_GROUPS:
+    collected = Responses(
+        numbers, tokens, prompt, finished > 0, capped > 0, reward, launched, cap, all_turned
+    )
+    if collected.groups < MIN_GROUPS:
         raise ScenarioError(
             "RUN_DIR",
-            f"{runs[0].path}/rollouts.csv: {found.groups} groups are too few to fit lengths; at "
-            f"least {MIN_GROUPS} are needed",
+            f"{runs[0].path}/rollouts.csv: {collected.groups} groups are too few to fit lengths; "
+            f"at least {MIN_GROUPS} are needed",
         )
-    return found
+    return collected
 
 
 def _cut_short(table: Table, rows: Any) -> Any:
@@ -125,7 +129,7 @@ def _cut_short(table: Table, rows: Any) -> Any:
     return np.isin(table["ending"][rows], sorted(CUT | FAILED))
 
 
-def turn_lengths(found: Responses, turned: Turned) -> tuple[dict[str, Any], dict[str, Any]]:
+def turn_lengths(collected: Responses, turned: Turned) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `lengths` gives, of a turn's response, and ``turns`` of a fitted file."""
     fit = turns.turn_lengths(turned)
     errors = {{"median": "median_tokens"}.get(k, k): v for k, v in fit.standard_errors.items()}
@@ -140,41 +144,41 @@ def turn_lengths(found: Responses, turned: Turned) -> tuple[dict[str, Any], dict
             "drift_per_step": 0.0,
         },
         "standard_errors": errors,
-        **_counted(found),
+        **_counted(collected),
     }
     return of_lengths, turns.sections(turned, fit)
 
 
-def _counted(found: Responses) -> dict[str, Any]:
-    finished = found.tokens[found.finished]
+def _counted(collected: Responses) -> dict[str, Any]:
+    finished = collected.tokens[collected.finished]
     return {
-        "groups": found.groups,
-        "rollouts": len(found.tokens),
-        "capped": int(found.capped.sum()),
-        "unfinished": int((~found.finished).sum()),
-        "mean_version": float(found.launched.mean()),
+        "groups": collected.groups,
+        "rollouts": len(collected.tokens),
+        "capped": int(collected.capped.sum()),
+        "unfinished": int((~collected.finished).sum()),
+        "mean_version": float(collected.launched.mean()),
         "measured_tokens": {f"p{q}": float(np.quantile(finished, q / 100)) for q in (50, 90, 99)},
     }
 
 
-def lengths(found: Responses) -> dict[str, Any]:
+def lengths(collected: Responses) -> dict[str, Any]:
     """``workload.lengths`` that fits, under ``lengths``, with standard errors and what was
     measured.
 
     Drift is the slope of log length over the weights' version, taken out before the rest is fitted;
     it is left out where it lies within three standard errors of 0.
     """
-    drift, drift_error = _drift(found)
+    drift, drift_error = _drift(collected)
     kept = drift if abs(drift) > _DRIFT_SIGNIFICANT * drift_error else 0.0
     # A length of n tokens stands for (n - 1, n]; its middle is what scales.
-    tokens = (found.tokens - 0.5) * np.exp(-kept * found.launched) + 0.5
-    ended = found.finished & ~found.capped
-    reached = np.where(found.capped, found.cap - 1.0, found.tokens)
-    reached = reached * np.exp(-kept * found.launched)
-    cut_off = found.group[~ended], reached[~ended].clip(1.0)
-    groups, own = int(found.group.max()) + 1, found.group[ended]
+    tokens = (collected.tokens - 0.5) * np.exp(-kept * collected.launched) + 0.5
+    ended = collected.finished & ~collected.capped
+    reached = np.where(collected.capped, collected.cap - 1.0, collected.tokens)
+    reached = reached * np.exp(-kept * collected.launched)
+    cut_off = collected.group[~ended], reached[~ended].clip(1.0)
+    groups, owners = int(collected.group.max()) + 1, collected.group[ended]
     try:
-        fit = fit_owned(groups, own, tokens[ended].clip(1.0), 1 << 24, cut_off)
+        fit = fit_owned(groups, owners, tokens[ended].clip(1.0), 1 << 24, cut_off)
     except ValueError as error:
         raise ScenarioError("RUN_DIR", f"lengths cannot be fitted: {error}") from None
     errors = {**fit.standard_errors, "drift_per_step": drift_error}
@@ -188,20 +192,20 @@ def lengths(found: Responses) -> dict[str, Any]:
             "drift_per_step": kept,
         },
         "standard_errors": errors,
-        **_counted(found),
+        **_counted(collected),
         "groups": fit.groups,
         "rollouts": fit.rollouts,
         "drift_measured": drift,
     }
 
 
-def _drift(found: Responses) -> tuple[float, float]:
+def _drift(collected: Responses) -> tuple[float, float]:
     """Slope of a group's mean log length over the version it was launched at, and its error."""
-    count = np.bincount(found.group, found.finished)
-    logs = np.where(found.finished, np.log(found.tokens.clip(1) - 0.5), 0.0)
+    count = np.bincount(collected.group, collected.finished)
+    logs = np.where(collected.finished, np.log(collected.tokens.clip(1) - 0.5), 0.0)
     some = count > 0
-    y = (np.bincount(found.group, logs) / np.maximum(count, 1))[some]
-    x = (np.bincount(found.group, found.launched) / np.bincount(found.group))[some]
+    y = (np.bincount(collected.group, logs) / np.maximum(count, 1))[some]
+    x = (np.bincount(collected.group, collected.launched) / np.bincount(collected.group))[some]
     x = x - x.mean()
     if not x.any():
         return 0.0, 0.0
@@ -210,43 +214,50 @@ def _drift(found: Responses) -> tuple[float, float]:
     return slope, float(np.sqrt((x**2) @ (residual**2)) / (x @ x))
 
 
-def rewards(found: Responses, fitted_lengths: dict[str, Any]) -> dict[str, Any]:
+def rewards(collected: Responses, fitted_lengths: dict[str, Any]) -> dict[str, Any]:
     """``workload.rewards`` that fits, under ``rewards``, with standard errors.
 
     Raises ScenarioError where fewer than two groups have two rewards.
     """
     spreads = fitted_lengths["between_sd"], fitted_lengths["within_sd"]
-    graded = found.finished & np.isfinite(found.reward)
-    binary = bool(np.isin(found.reward[graded], (0.0, 1.0)).all())
-    overall = float(found.reward[graded].mean()) if graded.any() else 0.0
-    ended = graded & ~found.capped
-    if binary and (np.bincount(found.group[ended]) > 1).sum() > 1:
+    graded = collected.finished & np.isfinite(collected.reward)
+    binary = bool(np.isin(collected.reward[graded], (0.0, 1.0)).all())
+    overall = float(collected.reward[graded].mean()) if graded.any() else 0.0
+    ended = graded & ~collected.capped
+    if binary and (np.bincount(collected.group[ended]) > 1).sum() > 1:
         graded = ended  # what the cap cut short is wrong whatever it would have said
-    tokens = found.tokens.clip(1) if found.turned is None else found.turned.mean_turn_tokens + 0.5
-    logs = np.log(tokens - 0.5) - fitted_lengths["drift_per_step"] * found.launched
-    moments = _group_moments(found.group[graded], found.reward[graded], logs[graded])
+    tokens = (
+        collected.tokens.clip(1)
+        if collected.turned is None
+        else collected.turned.mean_turn_tokens + 0.5
+    )
+    logs = np.log(tokens - 0.5) - fitted_lengths["drift_per_step"] * collected.launched
+    moments = _group_moments(collected.group[graded], collected.reward[graded], logs[graded])
     if (moments[:, 0] > 1).sum() < 2:
         raise ScenarioError("RUN_DIR", "too few groups have two graded rollouts to fit rewards")
     best = _reward_parameters(moments, binary, *spreads)
     rng = np.random.default_rng(0)
     samples = (moments[rng.integers(len(moments), size=len(moments))] for _ in range(_RESAMPLES))
-    drawn = [_reward_parameters(each, binary, *spreads) for each in samples
-             if (each[:, 0] > 1).any()]  # fmt: skip
+    drawn = [
+        _reward_parameters(sample, binary, *spreads)
+        for sample in samples
+        if (sample[:, 0] > 1).any()
+    ]
     errors = {name: float(np.std([draw[name] for draw in drawn])) for name in best}
     family = "beta_bernoulli" if binary else "normal"
-    if binary and found.capped.any() and found.turned is None:
-        best["mean"] = _mean_if_let_end(overall, best, fitted_lengths, found.cap)
+    if binary and collected.capped.any() and collected.turned is None:
+        best["mean"] = _mean_if_let_end(overall, best, fitted_lengths, collected.cap)
     return {
         "rewards": {"family": family, **best},
         "standard_errors": errors,
-        "drift_per_step": _reward_drift(found, graded),
+        "drift_per_step": _reward_drift(collected, graded),
     }
 
 
-def _reward_drift(found: Responses, graded: Any) -> float:
+def _reward_drift(collected: Responses, graded: Any) -> float:
     """Slope of the mean reward over versions. The reward models have none: it is a warning."""
-    x = found.launched[graded] - found.launched[graded].mean()
-    return float(x @ found.reward[graded] / (x @ x)) if x.any() else 0.0
+    x = collected.launched[graded] - collected.launched[graded].mean()
+    return float(x @ collected.reward[graded] / (x @ x)) if x.any() else 0.0
 
 
 def _group_moments(group: Any, reward: FloatArray, logs: FloatArray) -> FloatArray:
@@ -307,9 +318,9 @@ def _mean_if_let_end(
 ) -> float:
     """The mean success probability, let every response end, with which the share of right answers
     at this cap is ``overall``."""
-    from simulator.workload.length_specs import lengths_from_spec
-    from simulator.workload.rewards import rewards_from_spec
-    from simulator.workload.synthetic import SyntheticWorkload
+    from rollcast.simulator.workload.length_specs import lengths_from_spec
+    from rollcast.simulator.workload.rewards import rewards_from_spec
+    from rollcast.simulator.workload.synthetic import SyntheticWorkload
 
     model = lengths_from_spec({**lengths, "drift_per_step": 0.0})
     # a spread of probabilities allows means up to where mean * (1 - mean) is its square
@@ -318,8 +329,8 @@ def _mean_if_let_end(
     for _ in range(3):
         rewards = rewards_from_spec({"family": "beta_bernoulli", **best, "mean": mean})
         drawn = SyntheticWorkload(model, rewards, 1, cap)
-        found = np.mean([drawn.draw(group, 8).rewards for group in range(1024)])
-        mean = min(max(mean + overall - float(found), 0.5 - spread), 0.5 + spread)
+        mean_reward = np.mean([drawn.draw(group, 8).rewards for group in range(1024)])
+        mean = min(max(mean + overall - float(mean_reward), 0.5 - spread), 0.5 + spread)
     return mean
 
 
@@ -334,7 +345,7 @@ def _beta_moments(mean: float, between_sd: float) -> tuple[float, float]:
     of a reward and its error falls short of -1, and -cov(p, d)."""
     from scipy.special import ndtri
 
-    from simulator.workload.rewards import BetaBernoulli
+    from rollcast.simulator.workload.rewards import BetaBernoulli
 
     u = (np.arange(2000) + 0.5) / 2000
     difficulty = np.asarray(ndtri(u))
@@ -344,10 +355,10 @@ def _beta_moments(mean: float, between_sd: float) -> tuple[float, float]:
     return steepness, -float(np.mean(level * difficulty))
 
 
-def prompts(found: Responses) -> int | dict[str, float]:
+def prompts(collected: Responses) -> int | dict[str, float]:
     """``workload.prompt_tokens`` that fits: a number where all prompts are equally long."""
-    _, first = np.unique(found.group, return_index=True)
-    tokens = found.prompt_tokens[first]
+    _, first = np.unique(collected.group, return_index=True)
+    tokens = collected.prompt_tokens[first]
     if np.ptp(tokens) == 0:
         return int(tokens[0])
     logs = np.log(tokens - 0.5)

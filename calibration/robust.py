@@ -15,15 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.studies.bootstrap import BLOCK_STEPS
+from rollcast.simulator.studies.bootstrap import BLOCK_STEPS
 
 FloatArray = NDArray[np.float64]
 
 _HUBER, _TUKEY = 1.345, 4.685  # 95 % efficient under normal errors
 _SMALLEST_SCALE = 1e-6  # relative: noiseless times must not divide by nothing
 _ROUNDS = 40
-MOOD = BLOCK_STEPS
-"""A machine is busy or idle for some steps on end."""
 
 _KEEP_SHARE = 0.005  # a term stays if it lowers the loss by this share, and by two units at least
 _KEEP_LOSS = 2.0
@@ -65,8 +63,13 @@ def fit(terms: dict[str, FloatArray], times_s: FloatArray, clusters: NDArray[np.
     names = tuple(terms)
     X = np.column_stack([terms[name] for name in names]).astype(float)
     values, fitted, scale = _solve(X, times_s)
-    return Fit(names, values, _covariance(X, times_s, fitted, values, scale, clusters),
-               times_s / fitted, scale)  # fmt: skip
+    return Fit(
+        names,
+        values,
+        _covariance(X, times_s, fitted, values, scale, clusters),
+        times_s / fitted,
+        scale,
+    )
 
 
 def loss_of(
@@ -75,8 +78,8 @@ def loss_of(
     """The robust loss of a model, in units where a normal residual of one ``scale`` costs 1/2, and
     the scale: the model's own, where none is given."""
     X = np.column_stack(list(terms.values())).astype(float)
-    _, fitted, own = _solve(X, times_s, rounds=_SELECTION_ROUNDS)
-    scale = own if scale is None else scale
+    _, fitted, losses = _solve(X, times_s, rounds=_SELECTION_ROUNDS)
+    scale = losses if scale is None else scale
     return _loss(times_s, fitted, scale), scale
 
 
@@ -119,7 +122,7 @@ def _solve(
         huber = i < rounds // 3
         residuals = (y - fitted) / fitted
         if huber:
-            scale = _spread(residuals)
+            scale = max(spread(residuals), _SMALLEST_SCALE)
         u = residuals / scale
         weights = (
             np.minimum(1.0, _HUBER / np.maximum(np.abs(u), 1e-12))
@@ -138,9 +141,10 @@ def _positive(fitted: FloatArray, y: FloatArray) -> FloatArray:
     return np.maximum(fitted, 1e-3 * float(np.median(y)))
 
 
-def _spread(residuals: FloatArray) -> float:
-    centred = np.abs(residuals - np.median(residuals))
-    return max(1.4826 * float(np.median(centred)), _SMALLEST_SCALE)
+def spread(values: FloatArray) -> float:
+    """A standard deviation that outliers do not move: of normal values, from the median of their
+    distances from the median."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 
 def _nonnegative(X: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray:
@@ -193,12 +197,12 @@ def _covariance(
 def quantiles(values: FloatArray) -> dict[str, float]:
     """The quantiles by which a fitted file describes residuals."""
     at = (0.05, 0.25, 0.5, 0.75, 0.95)
-    found = np.quantile(values, at).tolist()
-    return {f"p{round(100 * q):02d}": float(v) for q, v in zip(at, found, strict=True)}
+    values_at = np.quantile(values, at).tolist()
+    return {f"p{round(100 * q):02d}": float(v) for q, v in zip(at, values_at, strict=True)}
 
 
 def median_error(values: FloatArray) -> float:
-    """Standard error of the median of a series whose neighbours err together, as those of `MOOD`
-    consecutive steps are taken to."""
-    spread = 1.4826 * float(np.median(np.abs(values - np.median(values))))
-    return 1.2533 * spread * float(np.sqrt(min(MOOD, len(values)) / len(values)))
+    """Standard error of the median of a series whose neighbours err together, as those of
+    `BLOCK_STEPS` consecutive steps are taken to: a machine is slower for some steps on end."""
+    together = min(BLOCK_STEPS, len(values)) / len(values)
+    return 1.2533 * spread(values) * float(np.sqrt(together))

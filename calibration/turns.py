@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from calibration.fit_counts import fit_counts
-from calibration.fit_nested import Nested, NestedFit, fit_nested
-from calibration.folder import RunFolder
-from calibration.robust import FloatArray
-from simulator.errors import ScenarioError
-from simulator.rollout import FAILED
-from simulator.workload.environment import EnvironmentSection
-from simulator.workload.recorded_turns import RecordedTrajectory
+from rollcast.calibration.fit_counts import fit_counts
+from rollcast.calibration.fit_nested import Nested, NestedFit, fit_nested
+from rollcast.calibration.folder import RunFolder
+from rollcast.calibration.robust import FloatArray
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.rollout import FAILED
+from rollcast.simulator.workload.environment import EnvironmentSection
+from rollcast.simulator.workload.recorded_turns import RecordedTrajectory
 
 _LEAST = 20  # answers or judgements, to fit more than their mean
 
@@ -41,7 +41,10 @@ class Turned:
     @property
     def mean_turn_tokens(self) -> FloatArray:
         """Tokens that each sampled in a turn, at least half of one; shape (rollouts,)."""
-        means = [own.trajectory.new_tokens / len(own.trajectory.turns) for own in self.rollouts]
+        means = [
+            rollout.trajectory.new_tokens / len(rollout.trajectory.turns)
+            for rollout in self.rollouts
+        ]
         return np.asarray(np.maximum(np.array(means), 0.5))
 
 
@@ -50,12 +53,12 @@ def check_alike(runs: Sequence[RunFolder]) -> None:
     environments are not the same."""
     first = runs[0]
     for run in runs[1:]:
-        for key, told in (("turns", _has_turns), ("environment.turn_s", _stated)):
-            if told(run) != told(first):
+        for key, describe_section in (("turns", _has_turns), ("environment.turn_s", _stated)):
+            if describe_section(run) != describe_section(first):
                 raise ScenarioError(
                     "RUN_DIR",
-                    f"{first.path} and {run.path} differ in {key} ({told(first)} and "
-                    f"{told(run)}); calibrate each kind of run by itself",
+                    f"{first.path} and {run.path} differ in {key} ({describe_section(first)} and "
+                    f"{describe_section(run)}); calibrate each kind of run by itself",
                 )
 
 
@@ -67,16 +70,16 @@ def _stated(run: RunFolder) -> Any:
     return run.section("environment").get("turn_s")
 
 
-def sections(found: Turned, tokens: NestedFit) -> dict[str, Any]:
+def sections(turned: Turned, tokens: NestedFit) -> dict[str, Any]:
     """``turns`` of a fitted file: sections ``turns``, ``environment`` and ``reward`` of a scenario,
     with the standard errors of what was fitted, by section and key, and how much there was.
     tokens: `turn_lengths`. Raises ScenarioError (``RUN_DIR``) where there is too little."""
     try:
-        counts = fit_counts(*_counts(found), found.max_turns)
+        counts = fit_counts(*_counts(turned), turned.max_turns)
     except ValueError as error:
         raise ScenarioError("RUN_DIR", f"turns cannot be fitted: {error}") from None
-    answers = _seconds(found)
-    environment, errors = _environment(found, answers)
+    answers = _seconds(turned)
+    environment, errors = _environment(turned, answers)
     return {
         "turns": {
             "family": "lognormal",
@@ -84,59 +87,59 @@ def sections(found: Turned, tokens: NestedFit) -> dict[str, Any]:
             "between_sd": counts.between_sd,
             "within_sd": counts.within_sd,
             "runaway": counts.runaway,
-            "max_turns": found.max_turns,
-            "observation_tokens": _observations(found),
+            "max_turns": turned.max_turns,
+            "observation_tokens": _observations(turned),
             "length_sd": tokens.sd,
         },
         "environment": environment,
-        "reward": _judges(found),
+        "reward": _judges(turned),
         "standard_errors": {
             "turns": {**counts.standard_errors, "length_sd": tokens.standard_errors.get("sd")},
             "environment": errors,
         },
-        "rollouts": len(found.rollouts),
-        "cut_off": sum(own.cut is not None for own in found.rollouts),
+        "rollouts": len(turned.rollouts),
+        "cut_off": sum(rollout.cut is not None for rollout in turned.rollouts),
         "answers": len(answers.value),
         "answers_cut_off": len(answers.reached),
     }
 
 
-def turn_lengths(found: Turned) -> NestedFit:
+def turn_lengths(turned: Turned) -> NestedFit:
     """The tokens of a turn. Raises ScenarioError (``RUN_DIR``) where there is too little."""
     try:
-        return fit_nested(_tokens(found))
+        return fit_nested(_tokens(turned))
     except ValueError as error:
         raise ScenarioError("RUN_DIR", f"tokens of turns cannot be fitted: {error}") from None
 
 
-def _tokens(found: Turned) -> Nested:
+def _tokens(turned: Turned) -> Nested:
     value, owner, reached, cut_owner = [], [], [], []
-    for number, own in enumerate(found.rollouts):
-        made = own.trajectory
-        cut = own.cut in ("model", "budget") or made.ending in ("length", "context")
+    for number, rollout in enumerate(turned.rollouts):
+        made = rollout.trajectory
+        cut = rollout.cut in ("model", "budget") or made.ending in ("length", "context")
         asked = made.ending == "context" and made.turns[-1].environment_s > 0
-        whole = len(made.turns) - (cut and not asked) if own.cut != "boot" else 0
+        whole = len(made.turns) - (cut and not asked) if rollout.cut != "boot" else 0
         for turn in made.turns[:whole]:
             value.append(math.log(max(turn.new_tokens, 1) - 0.5))
             owner.append(number)
-        if own.cut != "boot" and whole < len(made.turns) and made.turns[-1].new_tokens > 0:
+        if rollout.cut != "boot" and whole < len(made.turns) and made.turns[-1].new_tokens > 0:
             reached.append(math.log(made.turns[-1].new_tokens))
             cut_owner.append(number)
-    return _nested(found, value, owner, reached, cut_owner)
+    return _nested(turned, value, owner, reached, cut_owner)
 
 
-def _seconds(found: Turned) -> Nested:
+def _seconds(turned: Turned) -> Nested:
     """Of answers."""
-    given = found.environment
+    given = turned.environment
     first = 1 if given.held == "call" and given.boot_s else 0
     value, owner, reached, cut_owner = [], [], [], []
-    for number, own in enumerate(found.rollouts):
-        made, last = own.trajectory, len(own.trajectory.turns) - 1
+    for number, rollout in enumerate(turned.rollouts):
+        made, last = rollout.trajectory, len(rollout.trajectory.turns) - 1
         for i, turn in enumerate(made.turns):
             seconds = turn.environment_s
             if i < first or seconds <= 0:
                 continue
-            if i == last and (own.cut == "environment" or made.ending == "timeout"):
+            if i == last and (rollout.cut == "environment" or made.ending == "timeout"):
                 reached.append(math.log(seconds))
                 cut_owner.append(number)
             else:
@@ -144,18 +147,18 @@ def _seconds(found: Turned) -> Nested:
                 times = given.retry + 1 if failed else 1
                 value.append(math.log(seconds / times))
                 owner.append(number)
-    return _nested(found, value, owner, reached, cut_owner)
+    return _nested(turned, value, owner, reached, cut_owner)
 
 
 def _nested(
-    found: Turned,
+    turned: Turned,
     value: list[float],
     owner: list[int],
     reached: list[float],
     cut_owner: list[int],
 ) -> Nested:
     return Nested(
-        found.group,
+        turned.group,
         np.array(value),
         np.array(owner, dtype=np.int64),
         np.array(reached),
@@ -163,16 +166,16 @@ def _nested(
     )
 
 
-def _counts(found: Turned) -> tuple[Any, Any, Any]:
+def _counts(turned: Turned) -> tuple[Any, Any, Any]:
     """Group, turns and whether they are all, of each rollout that began."""
     group, turns, whole = [], [], []
-    for owner, own in zip(found.group.tolist(), found.rollouts, strict=True):
-        if own.cut == "boot":
+    for owner, rollout in zip(turned.group.tolist(), turned.rollouts, strict=True):
+        if rollout.cut == "boot":
             continue
-        made = own.trajectory
-        count, ended = len(made.turns), own.cut in (None, "reward") and made.ending == "stop"
-        asked = own.cut == "environment" or (
-            own.cut is None
+        made = rollout.trajectory
+        count, ended = len(made.turns), rollout.cut in (None, "reward") and made.ending == "stop"
+        asked = rollout.cut == "environment" or (
+            rollout.cut is None
             and (made.ending in (*FAILED, "turns") or made.turns[-1].environment_s > 0)
         )
         group.append(owner)
@@ -181,34 +184,42 @@ def _counts(found: Turned) -> tuple[Any, Any, Any]:
     return np.array(group), np.array(turns, dtype=np.int64), np.array(whole)
 
 
-def _environment(found: Turned, answers: Nested) -> tuple[dict[str, Any], dict[str, float]]:
+def _environment(turned: Turned, answers: Nested) -> tuple[dict[str, Any], dict[str, float]]:
     if not len(answers.value):
         return {"turn_s": 0.0, "boot_s": 0.0, "failure": 0.0}, {}
-    given = found.environment
+    given = turned.environment
     turn_s, errors = _drawn(answers)
-    firsts = [own.trajectory.turns[0].environment_s for own in found.rollouts
-              if len(own.trajectory.turns) > 1]  # fmt: skip
-    boots = [own.trajectory.boot_s for own in found.rollouts if own.trajectory.boot_s > 0
-             and own.cut != "boot"]  # fmt: skip
+    firsts = [
+        rollout.trajectory.turns[0].environment_s
+        for rollout in turned.rollouts
+        if len(rollout.trajectory.turns) > 1
+    ]
+    boots = [
+        rollout.trajectory.boot_s
+        for rollout in turned.rollouts
+        if rollout.trajectory.boot_s > 0 and rollout.cut != "boot"
+    ]
     boot_s = 0.0
     if boots:
         boot_s = float(np.mean(boots))
     elif given.boot_s and firsts:
         boot_s = max(float(np.mean(firsts) - np.mean(np.exp(answers.value))), 0.0)
-    failed = sum(own.trajectory.ending == "environment" for own in found.rollouts)
-    asked = sum(turn.environment_s > 0 for own in found.rollouts for turn in own.trajectory.turns)
+    failed = sum(rollout.trajectory.ending == "environment" for rollout in turned.rollouts)
+    asked = sum(
+        turn.environment_s > 0 for rollout in turned.rollouts for turn in rollout.trajectory.turns
+    )
     failure = (failed / max(asked, 1)) ** (1.0 / (given.retry + 1)) if failed else 0.0
     return {"turn_s": turn_s, "boot_s": boot_s, "failure": failure}, errors
 
 
-def _judges(found: Turned) -> dict[str, Any] | None:
+def _judges(turned: Turned) -> dict[str, Any] | None:
     """``reward``; None where nobody was judged."""
     seconds = [
-        own.trajectory.reward_s
-        for own in found.rollouts
-        if own.cut is None and own.trajectory.reward_s is not None
+        rollout.trajectory.reward_s
+        for rollout in turned.rollouts
+        if rollout.cut is None and rollout.trajectory.reward_s is not None
     ]
-    known = np.log(np.array([each for each in seconds if each > 0]))
+    known = np.log(np.array([duration_s for duration_s in seconds if duration_s > 0]))
     if not len(known):
         return None
     sd = float(np.std(known)) if len(known) >= _LEAST else 0.0
@@ -234,10 +245,15 @@ def _drawn(data: Nested) -> tuple[dict[str, Any] | float, dict[str, float]]:
     }, errors
 
 
-def _observations(found: Turned) -> int | dict[str, float]:
+def _observations(turned: Turned) -> int | dict[str, float]:
     """``observation_tokens``: a number where all answers are equally long, or as good as none."""
-    tokens = np.array([turn.observation_tokens for own in found.rollouts
-                       for turn in own.trajectory.turns[1:]])  # fmt: skip
+    tokens = np.array(
+        [
+            turn.observation_tokens
+            for rollout in turned.rollouts
+            for turn in rollout.trajectory.turns[1:]
+        ]
+    )
     if not len(tokens) or np.ptp(tokens) == 0 or np.median(tokens) < 1:
         return int(np.median(tokens)) if len(tokens) else 0
     logs = np.log(np.maximum(tokens, 1) - 0.5)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from calibration.folder import RunFolder
-from calibration.robust import Fit, FloatArray, fit, needed, quantiles
-from simulator.costs.base import TrainLoad
-from simulator.costs.fitted import Packing
-from simulator.errors import ScenarioError
+from rollcast.calibration.folder import RunFolder
+from rollcast.calibration.robust import Fit, FloatArray, fit, needed, quantiles
+from rollcast.simulator.costs.base import TrainLoad
+from rollcast.simulator.costs.fitted import Packing
+from rollcast.simulator.errors import ScenarioError
 
 MIN_UPDATES = 5
 # The real trainer's own default, where a scenario leaves it out.
@@ -21,7 +21,7 @@ _MICROBATCH_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One update, its times at the reference pulse.
+    """One update, its times at the reference speed.
 
     tokens: fed to the model, padding included where the run says. computed: without padding.
     pairs: as `simulator.costs.fitted.Fed` counts them, 0 where the packing is not known.
@@ -79,8 +79,11 @@ class Updates:
 
     def chosen(self, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Updates:
         """The updates that ``mask`` is true for."""
-        kept = {f.name: getattr(self, f.name)[mask] for f in fields(self)
-                if f.name not in ("skips_equal_rewards", "padded")}  # fmt: skip
+        kept = {
+            f.name: getattr(self, f.name)[mask]
+            for f in fields(self)
+            if f.name not in ("skips_equal_rewards", "padded")
+        }
         return replace(self, **kept)
 
 
@@ -120,10 +123,10 @@ def collect(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> Updates:
         slower = pulse[:, 1].tolist()
         packed = packing(run, padded)
         batches_trained = loads(run, skips=_skips(run)) if packed is not None else {}
-        for file, found in (("updates.jsonl", updates), ("decisions.jsonl", layouts)):
-            if found is not None and len(found) != count:
+        for file, by_run in (("updates.jsonl", updates), ("decisions.jsonl", layouts)):
+            if by_run is not None and len(by_run) != count:
                 raise ScenarioError(
-                    "RUN_DIR", f"{run.path}/{file} holds {len(found)} steps, steps.csv {count}"
+                    "RUN_DIR", f"{run.path}/{file} holds {len(by_run)} steps, steps.csv {count}"
                 )
         for i in range(count):
             trained, train_s = float(steps["trained_rollouts"][i]), float(steps["train_s"][i])
@@ -175,10 +178,19 @@ def loads(run: RunFolder, skips: bool) -> dict[int, TrainLoad]:
     table = run.rollouts
     there = table["trained"] > 0
     fed = table["total_tokens"] + table.get("observation_tokens", 0)
-    columns = (table["trained_step"], table["group"], table["index"], table["attempt"], fed,
-               table["prompt_tokens"], table["reward"])  # fmt: skip
+    columns = (
+        table["trained_step"],
+        table["group"],
+        table["index"],
+        table["attempt"],
+        fed,
+        table["prompt_tokens"],
+        table["reward"],
+    )
     last: dict[tuple[int, int, int], tuple[int, int, int, float]] = {}
-    for step, group, index, *stay in zip(*(each[there].tolist() for each in columns), strict=True):
+    for step, group, index, *stay in zip(
+        *(column[there].tolist() for column in columns), strict=True
+    ):
         key, found_stay = (int(step), int(group), int(index)), tuple(stay)
         if key not in last or found_stay[:2] >= last[key][:2]:
             last[key] = found_stay
@@ -188,15 +200,19 @@ def loads(run: RunFolder, skips: bool) -> dict[int, TrainLoad]:
             (int(prompt), int(tokens), reward)
         )
     layouts = dict(zip(run.steps["step"].tolist(), run.layouts, strict=False))
-    found = {}
+    by_step = {}
     for step, by_group in batches.items():
-        groups = [(rollouts[0][0], [n for _, n, _ in rollouts])
-                  for _, rollouts in sorted(by_group.items())]  # fmt: skip
-        equal = [len({reward for *_, reward in rollouts}) == 1
-                 for _, rollouts in sorted(by_group.items())]  # fmt: skip
+        groups = [
+            (rollouts[0][0], [n for _, n, _ in rollouts])
+            for _, rollouts in sorted(by_group.items())
+        ]
+        equal = [
+            len({reward for *_, reward in rollouts}) == 1
+            for _, rollouts in sorted(by_group.items())
+        ]
         load = TrainLoad(groups, layouts.get(step) == "shared_prefix", equal)
-        found[step] = load.that_teaches() if skips else load
-    return found
+        by_step[step] = load.that_teaches() if skips else load
+    return by_step
 
 
 def _skips(run: RunFolder) -> bool:
@@ -223,8 +239,8 @@ def fit_updates(
     updates give their level, as they meet the caches and the memory that rollouts leave. level:
     what to take where the runs have too few of this layout.
     """
-    own = updates.chosen(updates.shared == shared)
-    shapes = own if probed is None else probed.chosen(probed.shared == shared)
+    chosen = updates.chosen(updates.shared == shared)
+    shapes = chosen if probed is None else probed.chosen(probed.shared == shared)
     if len(shapes) < MIN_UPDATES:
         return None
     seconds = np.maximum(shapes.train_s, 1e-9)
@@ -235,14 +251,14 @@ def fit_updates(
         kept = ("token", "fixed", "microbatch", "pair")
     else:  # of the runs, and so of a forecast, nothing else is known
         kept = ("token", "fixed")
-    found = fit({name: terms[name] for name in kept}, seconds, np.arange(len(seconds)))
-    judged = own if len(own) >= MIN_UPDATES else shapes
+    solution = fit({name: terms[name] for name in kept}, seconds, np.arange(len(seconds)))
+    judged = chosen if len(chosen) >= MIN_UPDATES else shapes
     passes = judged.log_prob_s / np.maximum(judged.computed, 1.0)
     own_terms = _terms(judged)
-    fitted = sum(found[name] * own_terms[name] for name in kept)
+    fitted = sum(solution[name] * own_terms[name] for name in kept)
     ratios = np.maximum(judged.train_s, 1e-9) / np.maximum(fitted, 1e-9)
-    ratio = float(np.median(ratios)) if judged is own else level
-    return UpdateFit(found, float(np.median(passes)), ratio, ratios / float(np.median(ratios)))
+    ratio = float(np.median(ratios)) if judged is chosen else level
+    return UpdateFit(solution, float(np.median(passes)), ratio, ratios / float(np.median(ratios)))
 
 
 def _terms(updates: Updates) -> dict[str, FloatArray]:
@@ -255,17 +271,15 @@ def _terms(updates: Updates) -> dict[str, FloatArray]:
     }
 
 
-def describe(found: UpdateFit) -> dict[str, Any]:
+def describe(fit: UpdateFit) -> dict[str, Any]:
     """Standard errors, residuals and the number of samples for the fitted file."""
-    errors = {
-        f"per_{n}_s": found.ratio * found.fit.error(n) for n in found.fit.names if n != "fixed"
-    }
-    if "fixed" in found.fit.names:
-        errors["fixed_s"] = found.ratio * found.fit.error("fixed")
+    errors = {f"per_{n}_s": fit.ratio * fit.fit.error(n) for n in fit.fit.names if n != "fixed"}
+    if "fixed" in fit.fit.names:
+        errors["fixed_s"] = fit.ratio * fit.fit.error("fixed")
     return {
         "standard_errors": errors,
-        "residual_ratio": quantiles(found.ratios),
-        "updates": len(found.ratios),
+        "residual_ratio": quantiles(fit.ratios),
+        "updates": len(fit.ratios),
     }
 
 
@@ -285,7 +299,7 @@ def overheads(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> dict[s
     """Seconds of each step outside rollout and update: ``sync``, ``to_train`` (from the last
     rollout's end to the trainer's start) and ``to_rollout`` (all the rest: what is neither rollout,
     train, sync nor that, from one step's end to the next one's). pulses: as in `collect`."""
-    found: dict[str, list[FloatArray]] = {"sync": [], "to_train": [], "to_rollout": []}
+    samples: dict[str, list[FloatArray]] = {"sync": [], "to_train": [], "to_rollout": []}
     for run, pulse in zip(runs, pulses, strict=True):
         steps, spans = run.steps, run.spans
         of_trainer = spans["track"] == "trainer"
@@ -294,7 +308,9 @@ def overheads(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> dict[s
         to_train = np.where(np.isfinite(begin), begin - steps["rollout_end_s"], 0.0)
         # A simulated run tells the switch apart; there it lies before the trainer's start.
         rest = steps["step_s"] - steps["rollout_s"] - steps["train_s"] - steps["sync_s"]
-        found["sync"].append(steps["sync_s"] / pulse[:, 0])
-        found["to_train"].append(np.maximum(to_train, 0.0) / pulse[:, 0])
-        found["to_rollout"].append(np.maximum(rest - np.maximum(to_train, 0.0), 0.0) / pulse[:, 0])
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+        samples["sync"].append(steps["sync_s"] / pulse[:, 0])
+        samples["to_train"].append(np.maximum(to_train, 0.0) / pulse[:, 0])
+        samples["to_rollout"].append(
+            np.maximum(rest - np.maximum(to_train, 0.0), 0.0) / pulse[:, 0]
+        )
+    return {name: np.concatenate(parts) for name, parts in samples.items()}

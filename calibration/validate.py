@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibration.calibrate import Fitted
-from calibration.folder import RunFolder
-from calibration.forecast import DRAWS, METRICS, Forecast, Mode, forecast, measured_by_step
-from calibration.quality import qualities
-from calibration.robust import FloatArray
-from calibration.tempo import by_phase, tells
-from simulator.errors import ScenarioError
-from simulator.policies.registry import SYNCHRONOUS
-from simulator.studies.interval import LEVEL
-from simulator.studies.ranking import SURE
+from rollcast.calibration.calibrate import Fitted
+from rollcast.calibration.compared import Compared
+from rollcast.calibration.folder import RunFolder
+from rollcast.calibration.forecast import DRAWS, METRICS, Forecast, Mode, forecast, measured_by_step
+from rollcast.calibration.machine_speed import by_phase, tells
+from rollcast.calibration.quality import qualities
+from rollcast.calibration.robust import FloatArray
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.policies.registry import SYNCHRONOUS
+from rollcast.simulator.scenario.trust import Trust
+from rollcast.simulator.studies.interval import LEVEL
+from rollcast.simulator.studies.ranking import SURE
 
 _NO_SETTING = ("policy", "seed", "steps", "name", "cost", "workload.lengths", "workload.rewards")
 _ABSOLUTE = ("bubble", "staleness")  # may be 0: errors are differences, not shares
@@ -54,13 +57,13 @@ class Check:
     @property
     def warnings(self) -> list[str]:
         """What to be wary of: in the forecast, and what the run itself warned of."""
-        own = self.run.summary.get("warnings")
-        said = own if isinstance(own, list) else []
-        return [*self.forecast.flags, *(f"the run itself warned: {warning}" for warning in said)]
+        listed = self.run.summary.get("warnings")
+        texts = listed if isinstance(listed, list) else []
+        return [*self.forecast.flags, *(f"the run itself warned: {warning}" for warning in texts)]
 
     @property
     def pulse(self) -> tuple[float, float] | None:
-        """The machine's mean pulse in the run over the calibration's."""
+        """The machine's mean speed in the run over the calibration's."""
         if self.pulses is None:
             return None
         short, long = self.pulses.mean(axis=0).tolist()
@@ -82,10 +85,16 @@ class Check:
         """Measured run time: the sum of the steps."""
         return float(self.measured["step_s"].sum())
 
+    @cached_property
+    def compared(self) -> Compared:
+        """Its step times against their forecast."""
+        draws, point = (made["step_s"] for made in (self.forecast.draws, self.forecast.point))
+        return Compared.of(self.measured["step_s"], draws, point)
+
     @property
     def total_error(self) -> float:
         """Forecast (median draw) over measured run time, less 1."""
-        return float(np.median(self.forecast.total_s)) / self.total_s - 1.0
+        return self.compared.total_error
 
     @property
     def level(self) -> float:
@@ -109,12 +118,6 @@ class Check:
     def error_of(self, metric: str) -> float:
         """Median over the steps of the absolute error."""
         return float(np.median(np.abs(self.step_errors(metric))))
-
-    def covered(self, metric: str = "step_s") -> FloatArray:
-        """For each step, whether its interval holds what was measured; shape (steps,), 0 or 1."""
-        low, high = self.forecast.interval(metric, LEVEL)
-        real = self.measured[metric]
-        return np.asarray((real >= low) & (real <= high), dtype=float)
 
 
 @dataclass(frozen=True)
@@ -163,14 +166,16 @@ def validate(
     draws: int = DRAWS,
     on_run: Callable[[str], None] | None = None,
     at_pulse: bool | None = None,
+    trust_modules: Trust = False,
 ) -> Validation:
     """Forecasts every run in ``folders`` and holds it against what was measured.
 
     mode: ``replay`` (the runs' own lengths: judges the costs) or ``predict`` (fitted lengths and
     rewards: judges the whole forecast). draws: of the parameters. on_run is called with each name.
-    at_pulse: judge each run at the machine's pulse in it; None does so in a replay, as how fast a
+    trust_modules: whether policies of one's own that the runs name may be imported.
+    at_pulse: judge each run at the machine's speed in it; None does so in a replay, as how fast a
     machine will be is part of what a prediction does not know, but not where the run's own actors
-    disturb it (`calibration.tempo.tells`).
+    disturb it (`calibration.machine_speed.tells`).
     Raises ScenarioError for folders that hold no run, or no steps.
     """
     if mode not in ("replay", "predict"):
@@ -185,7 +190,7 @@ def validate(
     }
     checks: list[Check] = []
     for folder in folders:
-        run = RunFolder.open(folder)
+        run = RunFolder.open(folder, trust_modules)
         steps = len(run.steps["step"])
         if steps == 0:
             raise ScenarioError("RUN_DIR", f"{folder}/steps.csv holds no step")
@@ -211,8 +216,8 @@ def _coverage(checks: Sequence[Check]) -> dict[str, Any]:
     """Share of steps, and of run times, whose interval holds them."""
     if not checks:
         return {"steps": None, "step_count": 0, "runs": None, "run_count": 0}
-    steps = np.concatenate([check.covered() for check in checks])
-    runs = [_total_covered(check) for check in checks]
+    steps = np.concatenate([check.compared.inside for check in checks])
+    runs = [check.compared.total_covered for check in checks]
     return {
         "steps": float(steps.mean()),
         "step_count": len(steps),
@@ -221,18 +226,8 @@ def _coverage(checks: Sequence[Check]) -> dict[str, Any]:
     }
 
 
-def _total_interval(check: Check) -> tuple[float, float]:
-    low, high = check.forecast.total_interval(LEVEL).tolist()
-    return float(low), float(high)
-
-
-def _total_covered(check: Check) -> bool:
-    low, high = _total_interval(check)
-    return low <= check.total_s <= high
-
-
 def _run_json(check: Check) -> dict[str, Any]:
-    low, high = check.forecast.interval("step_s", LEVEL)
+    compared = check.compared
     metrics = {}
     for name in METRICS:
         errors = check.step_errors(name)
@@ -253,18 +248,13 @@ def _run_json(check: Check) -> dict[str, Any]:
         "metrics": metrics,
         "total": {
             "measured_s": check.total_s,
-            "forecast_s": float(np.median(check.forecast.total_s)),
-            "interval_s": list(_total_interval(check)),
-            "error": check.total_error,
-            "covered": _total_covered(check),
+            "forecast_s": compared.total_s,
+            "interval_s": [compared.total_low_s, compared.total_high_s],
+            "error": compared.total_error,
+            "covered": compared.total_covered,
         },
-        "coverage_of_steps": float(check.covered().mean()),
-        "by_step": {
-            "measured_s": check.measured["step_s"].tolist(),
-            "forecast_s": check.forecast.point["step_s"].tolist(),
-            "low_s": low.tolist(),
-            "high_s": high.tolist(),
-        },
+        "coverage_of_steps": compared.covered,
+        "by_step": compared.by_step(),
         "level": check.level,
         "pulse": None
         if check.pulse is None
@@ -297,10 +287,10 @@ def _flat(scenario: Mapping[str, Any], field: str = "") -> Iterator[tuple[str, A
 
 def by_policy(checks: Sequence[Check]) -> dict[str, list[Check]]:
     """The checks of each policy in each setting, in the order in which they first appear."""
-    found: dict[str, list[Check]] = {}
+    checks_by: dict[str, list[Check]] = {}
     for check in checks:
-        found.setdefault(check.label, []).append(check)
-    return found
+        checks_by.setdefault(check.label, []).append(check)
+    return checks_by
 
 
 def noise_floor(checks: Sequence[Check], at_pulse: bool = False) -> dict[str, Any]:
@@ -308,7 +298,7 @@ def noise_floor(checks: Sequence[Check], at_pulse: bool = False) -> dict[str, An
     by which their steps of one number differ, and their run times. None without such a pair.
 
     A forecast of either run cannot be asked to come closer than that to the other. at_pulse: with
-    all times at the calibration's pulse, where pulses are known.
+    all times at the calibration's speed, where pulses are known.
     """
     steps, totals = [], []
     for same in by_policy(checks).values():
@@ -344,13 +334,13 @@ def quality(checks: Sequence[Check]) -> dict[str, dict[str, float]]:
     known = [curves for curves in alike.values() if SYNCHRONOUS in curves]
     if not known:
         return {}
-    found = qualities(max(known, key=len), SYNCHRONOUS)
-    return {name: each.plain() for name, each in found.items()}
+    factors = qualities(max(known, key=len), SYNCHRONOUS)
+    return {name: factor.plain() for name, factor in factors.items()}
 
 
 def machine_noise(fitted: Fitted) -> dict[str, float]:
     """How far measured phases of the calibration are from what their work typically takes: medians
-    over its steps, at the machine's pulse where that was taken. No cost model that sees only the
+    over its steps, at the machine's speed where that was taken. No cost model that sees only the
     work could replay these steps more closely."""
     ratios = np.array(fitted.content["step_ratios"])
     off = np.abs(ratios - 1.0)
@@ -359,7 +349,7 @@ def machine_noise(fitted: Fitted) -> dict[str, float]:
 
 def ranking(checks: Sequence[Check]) -> dict[str, Any]:
     """Policies by mean step time, measured and forecast, and every pair of them. Where each run is
-    judged at its own pulse, all times are brought to the calibration's.
+    judged at its own speed, all times are brought to the calibration's.
 
     Only like is ranked with like: ``sets`` has an entry for each setting (batch and group size
     among them) and number of steps, in which two policies or more ran, and pairs are within one.
@@ -380,9 +370,9 @@ def ranking(checks: Sequence[Check]) -> dict[str, Any]:
         for check in members:
             groups.setdefault(check.run.policy, []).append(check)
         if len(groups) > 1:
-            found, own = _ranked(groups, at_pulse, floor)
-            sets.append({"setting": setting, "steps": steps, **found})
-            pairs += [{"set": len(sets) - 1, **pair} for pair in own]
+            ranked, measured = _ranked(groups, at_pulse, floor)
+            sets.append({"setting": setting, "steps": steps, **ranked})
+            pairs += [{"set": len(sets) - 1, **pair} for pair in measured]
     clear = [pair for pair in pairs if pair["exceeds_noise"]]
     return {
         "sets": sets,
@@ -431,7 +421,7 @@ def _ranked(
 
 
 def _mean_steps(check: Check) -> FloatArray:
-    """Mean step time of each draw; at the calibration's pulse if it was made at the run's own."""
+    """Mean step time of each draw; at the calibration's speed if it was made at the run's own."""
     mean = check.forecast.total_s / len(check.measured["step_s"])
     if not check.forecast.at_pulse:
         return mean

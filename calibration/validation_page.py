@@ -7,10 +7,16 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from calibration.validation_text import SETTING, name_of_set, sentences, table_rows, warnings
-from simulator.report.markup import Content, Markup, tag
-from simulator.report.page import page as whole_page
-from simulator.report.parts import (
+from rollcast.calibration.validation_text import (
+    SETTING,
+    name_of_set,
+    sentences,
+    table_rows,
+    warnings,
+)
+from rollcast.simulator.report.markup import Content, Markup, tag
+from rollcast.simulator.report.page import page as whole_page
+from rollcast.simulator.report.parts import (
     Column,
     Row,
     breakable,
@@ -23,8 +29,8 @@ from simulator.report.parts import (
     table,
     tiles,
 )
-from simulator.report.series import Series, series
-from simulator.results.figures import seconds, share
+from rollcast.simulator.report.series import Series, series
+from rollcast.simulator.results.figures import seconds, share
 
 
 def draw(content: dict[str, Any]) -> bytes:
@@ -39,8 +45,9 @@ def draw(content: dict[str, Any]) -> bytes:
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for panel, run in zip(panels, runs, strict=False):
         steps, at = run["by_step"], range(run["steps"])
-        panel.fill_between(at, steps["low_s"], steps["high_s"], color="#bcd4e6", lw=0,
-                           label="90 % interval")  # fmt: skip
+        panel.fill_between(
+            at, steps["low_s"], steps["high_s"], color="#bcd4e6", lw=0, label="90 % interval"
+        )
         panel.plot(at, steps["forecast_s"], color="#0072b2", lw=1.2, label="forecast")
         panel.plot(at, steps["measured_s"], ".", color="#222222", ms=3.5, label="measured")
         panel.set_title(f"{run['policy']}, seed {run['seed']}", fontsize=8)
@@ -79,21 +86,31 @@ def page(content: Mapping[str, Any]) -> str:
     mode = content["mode"]
     rows = table_rows(dict(content))
     trained = [
-        {"run": run["name"], "policy": run["policy"], "seed": str(run["seed"]),
-         "steps": str(run["steps"])}
+        {
+            "run": run["name"],
+            "policy": run["policy"],
+            "seed": str(run["seed"]),
+            "steps": str(run["steps"]),
+        }
         for run in content["calibrated_on"]
-    ]  # fmt: skip
+    ]
     made_on = [f"{key}: {_plain(value)}" for key, value in content["provenance"].items()]
     return whole_page(
         f"Validation: {mode}",
         headline(_lead(content)),
         _tiles(content),
         notes(warnings(dict(content))),
-        section("What it says", listed(sentences(dict(content)))),
-        section("Runs", _table(rows, "Runs, measured and forecast"),
-                about="Median absolute errors by step; bubble and staleness as differences."),
-        section("Step by step", series([_series(run) for run in content["runs"]]),
-                about="Seconds of each step."),
+        section("Results", listed(sentences(dict(content)))),
+        section(
+            "Runs",
+            _table(rows, "Runs, measured and forecast"),
+            about="Median absolute error over the steps, relative; bubble and staleness: absolute.",
+        ),
+        section(
+            "Step by step",
+            series([_series(run) for run in content["runs"]]),
+            about="Seconds per step.",
+        ),
         _ranking(content["ranking"]),
         section(
             "Calibrated on",
@@ -102,7 +119,7 @@ def page(content: Mapping[str, Any]) -> str:
             code(_command(content), "the command"),
         ),
         subtitle=f"{len(rows)} real runs against their forecasts",
-    )  # fmt: skip
+    )
 
 
 def _command(content: Mapping[str, Any]) -> str:
@@ -116,9 +133,11 @@ def _command(content: Mapping[str, Any]) -> str:
 def _lead(content: Mapping[str, Any]) -> str:
     errors = content["held_out"]
     if errors["step_s"] is None:
-        return "No run here was held out: each was calibrated on."
+        return "No run was held out: all were calibrated on."
     off, by_step = share(errors["run_time"]), share(errors["step_s"])
-    return f"Held-out runs were forecast {off} off in run time and {by_step} off a step (medians)."
+    return (
+        f"Held-out runs, median error of the forecast: {off} in run time, {by_step} in step time."
+    )
 
 
 def _tiles(content: Mapping[str, Any]) -> Markup:
@@ -140,8 +159,11 @@ def _series(run: Mapping[str, Any]) -> Series:
     return Series(
         f"{run['policy']}, seed {run['seed']}",
         list(zip(at, steps["measured_s"], strict=True)),
-        at, steps["forecast_s"], steps["low_s"], steps["high_s"],
-    )  # fmt: skip
+        at,
+        steps["forecast_s"],
+        steps["low_s"],
+        steps["high_s"],
+    )
 
 
 def _plain(value: object) -> str:
@@ -158,23 +180,32 @@ def _ranking(order: Mapping[str, Any]) -> Content:
     for place, alike in enumerate(order["sets"]):
         times = (alike["step_s_measured"], alike["step_s_forecast"])
         ranked = [
-            {"policy": policy, "measured": seconds(times[0][policy]),
-             "forecast": seconds(times[1][policy]),
-             "place by forecast": str(alike["forecast"].index(policy) + 1)}
+            {
+                "policy": policy,
+                "measured": seconds(times[0][policy]),
+                "forecast": seconds(times[1][policy]),
+                "place by forecast": str(alike["forecast"].index(policy) + 1),
+            }
             for policy in alike["measured"]
-        ]  # fmt: skip
+        ]
         pairs = [
-            {"pair": " / ".join(pair["policies"]),
-             "real difference": f"{100 * pair['real_difference']:.1f} %",
-             "noise": f"{100 * pair['noise']:.1f} %",
-             "right order": "yes" if pair["right"] else "no", "forecast faster": pair["faster"],
-             "sure": f"{100 * pair['sure']:.0f} %"}
-            for pair in order["pairs"] if pair["set"] == place
-        ]  # fmt: skip
+            {
+                "pair": " / ".join(pair["policies"]),
+                "real difference": f"{100 * pair['real_difference']:.1f} %",
+                "noise": f"{100 * pair['noise']:.1f} %",
+                "right order": "yes" if pair["right"] else "no",
+                "forecast faster": pair["faster"],
+                "sure": f"{100 * pair['sure']:.0f} %",
+            }
+            for pair in order["pairs"]
+            if pair["set"] == place
+        ]
         name = name_of_set(alike)
         parts += [tag("h3", name), _table(ranked, f"Ranking, {name}"), _table(pairs, "Pairs")]
-    about = ("Only runs of one setting and number of steps are ranked together: mean step times, "
-             "fastest first as measured.")  # fmt: skip
+    about = (
+        "Mean step times, fastest first as measured. Runs are ranked together only if they have "
+        "the same settings and number of steps."
+    )
     return section("Ranking", parts, about=about)
 
 

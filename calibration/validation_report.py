@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibration.validate import Validation
-from calibration.validation_page import draw, page
-from calibration.validation_text import SETTING, sentences, table_rows, warnings
-from simulator.cli.console import console, fitted, named_column
-from simulator.errors import ScenarioError
-from simulator.results.write import write_json
+from rollcast.calibration.validate import Validation
+from rollcast.calibration.validation_page import draw, page
+from rollcast.calibration.validation_text import SETTING, sentences, table_rows, warnings
+from rollcast.simulator.cli.console import console, fitted, named_column
+from rollcast.simulator.results.folder import check_target as check_folder
+from rollcast.simulator.results.folder import write_folder
+from rollcast.simulator.results.write import write_json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 FILES = ("validation.json", "validation.png", "report.html")
+WHAT = "report"
 _NAMES = ("policy", SETTING)
 _LONG = 9
-_FIRST_TO_GO = ("pulse", "staleness", "bubble", "tokens/s", "train", "rollout", "steps inside",
-                "steps", "90 % interval", "run is")  # fmt: skip
+_FIRST_TO_GO = (
+    "machine speed",
+    "staleness",
+    "bubble",
+    "tokens/s",
+    "train",
+    "rollout",
+    "steps inside",
+    "steps",
+    "90 % interval",
+    "run is",
+)
 
 
 def show(validation: Validation) -> None:
@@ -61,31 +72,23 @@ def show(validation: Validation) -> None:
 def check_target(folder: Path, force: bool) -> None:
     """Raises ScenarioError (``--out``) where a report cannot go into ``folder``: it is a file, or
     it holds something else, or another report without ``force``."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise ScenarioError("--out", f"{folder} is a file; give a folder")
-    names = {entry.name for entry in folder.iterdir()}
-    if names - set(FILES):
-        raise ScenarioError("--out", f"{folder} holds something else; give another folder")
-    if names and not force:
-        raise ScenarioError("--out", f"{folder} holds a report; add --force to replace it")
+    check_folder(folder, force, holds_report, WHAT)
+
+
+def holds_report(folder: Path) -> bool:
+    """Whether a folder is a report and nothing else."""
+    return {entry.name for entry in folder.iterdir()} <= set(FILES)
 
 
 def write(folder: Path, validation: Validation, force: bool = False) -> None:
-    """Writes validation.json, validation.png and report.html into ``folder``, each once all three
-    are complete. Raises ScenarioError (``--out``) as `check_target` does, and for a full disk."""
-    check_target(folder, force)
+    """Writes validation.json, validation.png and report.html into ``folder``, all or none. Raises
+    ScenarioError (``--out``) as `check_target` does, and for a full disk."""
     content = validation.to_json()
     picture = draw(content)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".report.", dir=folder.parent) as name:
-            work = Path(name)
-            write_json(work / "validation.json", content)
-            (work / "validation.png").write_bytes(picture)
-            (work / "report.html").write_text(page(content), encoding="utf-8")
-            for file in FILES:
-                (work / file).replace(folder / file)
-    except OSError as error:
-        raise ScenarioError("--out", f"cannot write {folder}: {error.strerror or error}") from None
+
+    def fill(work: Path) -> None:
+        write_json(work / "validation.json", content)
+        (work / "validation.png").write_bytes(picture)
+        (work / "report.html").write_text(page(content), encoding="utf-8")
+
+    write_folder(folder, fill, force, holds_report, WHAT)

@@ -5,11 +5,23 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from simulator.cli.console import seconds
+from rollcast.simulator.results.figures import seconds, share
 
 SETTING = "setting"
-_FIGURES = ("run time", "forecast", "90 % interval", "error", "step", "rollout", "train",
-            "tokens/s", "bubble", "staleness", "steps inside", "pulse")  # fmt: skip
+_FIGURES = (
+    "run time",
+    "forecast",
+    "90 % interval",
+    "error",
+    "step",
+    "rollout",
+    "train",
+    "tokens/s",
+    "bubble",
+    "staleness",
+    "steps inside",
+    "machine speed",
+)
 _METRICS = ("step_s", "rollout_s", "train_s", "tokens_per_s", "bubble", "staleness")
 
 
@@ -52,88 +64,102 @@ def _error(metric: dict[str, Any]) -> str:
 
 def sentences(content: dict[str, Any]) -> list[str]:
     """What the numbers come to."""
-    said = []
-    what = {
-        "replay": "replay: the runs' own lengths, under the fitted costs; judges the costs alone",
-        "predict": "predict: fitted lengths and rewards as well; judges the whole forecast",
+    modes = {
+        "replay": "Replay: the runs' own lengths with the fitted costs. It judges costs alone.",
+        "predict": "Predict: fitted lengths, rewards and costs. It judges the whole forecast.",
     }
-    said.append(what[content["mode"]])
-    known = [run for run in content["runs"] if run["pulse"] is not None]
-    if known:
-        judged = "its own pulse" if known[0]["at_pulse"] else "the calibration's pulse, not its own"
-        said.append(
-            "pulse: a fixed small computation timed all through a run, short / long, over the "
-            f"calibration's (above 1, the machine was slower); each run is judged at {judged}"
-        )
-    machine, floor = content["machine_noise"], content["noise_floor"]
-    said.append(
-        "the machine alone moves a step of the calibration by a median of "
-        f"{100 * machine['rollout_s']:.1f} % (rollout) and {100 * machine['train_s']:.1f} % (train)"
-    )
-    if floor["pairs"]:
-        said.append(
-            f"noise floor over {floor['pairs']} pair{'s' if floor['pairs'] > 1 else ''} of runs of "
-            "one policy: steps differ by "
-            f"{100 * floor['step_s']:.1f} % (median), run times by {100 * floor['run_time']:.1f} % "
-            f"(at most {100 * floor['run_time_largest']:.1f} %)"
-        )
-        at_pulse = content["noise_floor_at_pulse"]
-        if known:
-            said.append(
-                f"the same at one pulse: steps {100 * at_pulse['step_s']:.1f} %, run times "
-                f"{100 * at_pulse['run_time']:.1f} % (at most "
-                f"{100 * at_pulse['run_time_largest']:.1f} %)"
-            )
-    else:
-        said.append("no policy was run twice, so there is no noise floor between runs")
+    machine = content["machine_noise"]
+    texts = [
+        modes[content["mode"]],
+        *_speed(content["runs"]),
+        f"Machine noise: a step of the calibration differs from its fit by a median of "
+        f"{share(machine['rollout_s'])} (rollout) and {share(machine['train_s'])} (training).",
+        *_noise_floor(content),
+    ]
     errors = content["held_out"]
     if errors["step_s"] is not None:
-        said.append(
-            f"median over held-out runs: step time off by {100 * errors['step_s']:.1f} %, by "
-            f"{100 * errors['step_s_at_own_level']:.1f} % once each run's own level is taken out; "
-            f"run time by {100 * errors['run_time']:.1f} %"
+        texts.append(
+            f"Held-out runs, median error: step time {share(errors['step_s'])} "
+            f"({share(errors['step_s_at_own_level'])} after scaling each run to its own mean "
+            f"level), run time {share(errors['run_time'])}."
         )
     held = content["coverage"]["held_out"]
     if held["step_count"]:
-        said.append(
-            f"nominal 90 % intervals hold {100 * held['steps']:.0f} % of {held['step_count']} "
-            f"held-out steps and {100 * held['runs']:.0f} % of {held['run_count']} run times"
+        texts.append(
+            f"90 % intervals of held-out runs contain {100 * held['steps']:.0f} % of "
+            f"{held['step_count']} steps and {100 * held['runs']:.0f} % of {held['run_count']} run "
+            "times."
         )
-    said += quality_sentences(content.get("quality", {}))
-    order = content["ranking"]
-    if order["pairs"]:
-        for alike in order["sets"]:
-            where = name_of_set(alike)
-            said.append(f"fastest first, measured, {where}: {', '.join(alike['measured'])}")
-            said.append(f"fastest first, forecast, {where}: {', '.join(alike['forecast'])}")
-        said.append(
-            f"{order['clear_pairs_right']} of {order['clear_pairs']} pairs whose real difference "
-            f"exceeds the noise are in the right order ({len(order['pairs'])} pairs in all)"
-        )
-        for pair in order["pairs"]:
-            if pair["may_flip"]:
-                slower = next(p for p in pair["policies"] if p != pair["faster"])
-                where = name_of_set(order["sets"][pair["set"]])
-                said.append(
-                    f"not sure, {where}: {pair['faster']} before {slower} in "
-                    f"{100 * pair['sure']:.0f} % of the draws; "
-                    "within the interval they change places"
-                )
-    return said
+    return [*texts, *quality_sentences(content.get("quality", {})), *_order(content["ranking"])]
 
 
-def quality_sentences(found: dict[str, dict[str, float]]) -> list[str]:
-    """What the learning curves say of updates to target, and how a plan takes it."""
-    if not found:
+def _speed(runs: list[dict[str, Any]]) -> list[str]:
+    """At which speed of the machine the runs are judged, where it was measured."""
+    known = [run for run in runs if run["pulse"] is not None]
+    if not known:
         return []
-    each = ", ".join(
-        f"{name} {one['factor']:.2f} ({one['low']:.2f} to {one['high']:.2f})"
-        for name, one in found.items()
-    )
-    asked = ", ".join(f"{name!r}: {one['factor']:.2f}" for name, one in found.items())
+    judged = "at its own speed" if known[0]["at_pulse"] else "at the calibration's speed"
     return [
-        f"updates to the same accuracy, against synchronous ones: {each}",
-        f"for rollcast plan: quality: {{{asked}}}",
+        "Machine speed: seconds of a fixed small computation (short / long) during the run over "
+        f"the calibration's; above 1 the machine was slower. Each run is judged {judged}."
+    ]
+
+
+def _noise_floor(content: dict[str, Any]) -> list[str]:
+    """How far runs of one policy are apart."""
+    floor = content["noise_floor"]
+    if not floor["pairs"]:
+        return ["No policy was run twice: the noise between runs is not known."]
+    pairs = f"{floor['pairs']} pair{'s' if floor['pairs'] > 1 else ''}"
+    texts = [f"Noise between runs of one policy ({pairs}): {_apart(floor)}."]
+    if any(run["pulse"] is not None for run in content["runs"]):
+        texts.append(f"The same at equal machine speed: {_apart(content['noise_floor_at_pulse'])}.")
+    return texts
+
+
+def _apart(floor: dict[str, Any]) -> str:
+    return (
+        f"steps differ by {share(floor['step_s'])} (median), run times by "
+        f"{share(floor['run_time'])} (at most {share(floor['run_time_largest'])})"
+    )
+
+
+def _order(order: dict[str, Any]) -> list[str]:
+    """Policies by step time, and which pairs are not clearly ordered."""
+    if not order["pairs"]:
+        return []
+    texts = []
+    for alike in order["sets"]:
+        where = name_of_set(alike)
+        texts.append(f"Fastest first, measured, {where}: {', '.join(alike['measured'])}.")
+        texts.append(f"Fastest first, forecast, {where}: {', '.join(alike['forecast'])}.")
+    clear, pairs = order["clear_pairs"], len(order["pairs"])
+    texts.append(
+        f"Pairs of policies that differ by more than the noise: {clear} of {pairs}; "
+        f"{order['clear_pairs_right']} of them forecast in the right order."
+    )
+    for pair in order["pairs"]:
+        if pair["may_flip"]:
+            slower = next(p for p in pair["policies"] if p != pair["faster"])
+            texts.append(
+                f"Not clearly ordered, {name_of_set(order['sets'][pair['set']])}: {pair['faster']} "
+                f"is faster than {slower} in {100 * pair['sure']:.0f} % of the draws."
+            )
+    return texts
+
+
+def quality_sentences(by_policy: dict[str, dict[str, float]]) -> list[str]:
+    """What the learning curves say of updates to target, and how a plan takes it."""
+    if not by_policy:
+        return []
+    factors = ", ".join(
+        f"{name} {one['factor']:.2f} ({one['low']:.2f} to {one['high']:.2f})"
+        for name, one in by_policy.items()
+    )
+    asked = ", ".join(f"{name!r}: {one['factor']:.2f}" for name, one in by_policy.items())
+    return [
+        f"Updates to the same accuracy, as a multiple of synchronous RL's: {factors}.",
+        f"For rollcast plan: quality: {{{asked}}}",
     ]
 
 
@@ -150,8 +176,8 @@ def name_of_set(alike: dict[str, Any]) -> str:
 
 def warnings(content: dict[str, Any]) -> list[str]:
     """Each warning once, with the runs that it concerns."""
-    found: dict[str, list[str]] = {}
+    policies_by: dict[str, list[str]] = {}
     for run in content["runs"]:
         for warning in run["warnings"]:
-            found.setdefault(warning, []).append(run["name"])
-    return [f"{warning} [{', '.join(names)}]" for warning, names in found.items()]
+            policies_by.setdefault(warning, []).append(run["name"])
+    return [f"{warning} [{', '.join(names)}]" for warning, names in policies_by.items()]

@@ -13,17 +13,30 @@ from typing import Any
 
 import numpy as np
 
-from engine.edges import TrainMetrics
-from engine.log import EngineLog, Iterations
-from simulator.results.metrics import step_columns
-from simulator.results.schema import BOARD
-from simulator.spans import Run, StepRecord
+from rollcast.engine.edges import TrainMetrics
+from rollcast.engine.log import EngineLog, Iterations
+from rollcast.simulator.results.metrics import step_columns
+from rollcast.simulator.results.schema import BOARD
+from rollcast.simulator.spans import Run, StepRecord
 
-_SECONDS = {"step": "step_s", "rollout": "rollout_s", "train": "train_s", "sync": "sync_s",
-            "switch": "switch_s"}  # fmt: skip
+_SECONDS = {
+    "step": "step_s",
+    "rollout": "rollout_s",
+    "train": "train_s",
+    "sync": "sync_s",
+    "switch": "switch_s",
+}
 _TOKENS = ("generated", "trained", "masked", "dropped", "resumed")
-_UPDATE = ("loss", "aux_loss", "grad_norm", "clip_fraction", "mean_ratio", "padding_tokens",
-           "microbatches", "updates")  # fmt: skip
+_UPDATE = (
+    "loss",
+    "aux_loss",
+    "grad_norm",
+    "clip_fraction",
+    "mean_ratio",
+    "padding_tokens",
+    "microbatches",
+    "updates",
+)
 
 
 def curves(run: Run, log: EngineLog, first: int = 0) -> list[dict[str, float]]:
@@ -37,7 +50,7 @@ def curves(run: Run, log: EngineLog, first: int = 0) -> list[dict[str, float]]:
     derived = {name: values.tolist() for name, values in step_columns(run).items()}
     updates = dict(log.updates)
     engine = _of_engine(log.iterations, run, first)
-    found = []
+    result = []
     for record, iterations in zip(run.steps[first:], engine, strict=True):
         step = record.step
         figures = _of_step(record)
@@ -47,8 +60,8 @@ def curves(run: Run, log: EngineLog, first: int = 0) -> list[dict[str, float]]:
         if step in updates:
             figures |= _of_update(updates[step])
         figures |= iterations
-        found.append({tag: float(v) for tag, v in figures.items() if math.isfinite(v)})
-    return found
+        result.append({tag: float(v) for tag, v in figures.items() if math.isfinite(v)})
+    return result
 
 
 def _of_step(record: StepRecord) -> dict[str, float]:
@@ -68,15 +81,17 @@ def _of_engine(iterations: Iterations, run: Run, first: int) -> list[dict[str, f
     ends = [record.end_s for record in run.steps]
     start_s = iterations["start_s"]
     step = np.searchsorted(ends, start_s, "left")  # begun when a step ended is the next one's
-    columns = {name: iterations[name] for name in ("seconds", "rollouts", "waiting", "kv_blocks",
-                                                   "preemptions")}  # fmt: skip
-    found: list[dict[str, float]] = []
+    columns = {
+        name: iterations[name]
+        for name in ("seconds", "rollouts", "waiting", "kv_blocks", "preemptions")
+    }
+    result: list[dict[str, float]] = []
     for number in range(first, len(ends)):
         mine = {name: values[step == number] for name, values in columns.items()}
         if not len(mine["seconds"]):
-            found.append({})
+            result.append({})
             continue
-        found.append(
+        result.append(
             {
                 "engine/iterations": float(len(mine["seconds"])),
                 "engine/iteration_s": float(mine["seconds"].mean()),
@@ -86,7 +101,7 @@ def _of_engine(iterations: Iterations, run: Run, first: int) -> list[dict[str, f
                 "engine/preemptions": float(mine["preemptions"].sum()),
             }
         )
-    return found
+    return result
 
 
 class Board:

@@ -13,13 +13,14 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from simulator.errors import RunError, ScenarioError
+from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.results.locks import locked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,12 +28,16 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, np.ndarray[Any, Any]]
 
-SCHEMA = "rollcast-checkpoint/4"
+SCHEMA = "rollcast-checkpoint/5"
+_EARLIER = ("rollcast-checkpoint/3", "rollcast-checkpoint/4")
 _MANIFEST = "checkpoint.json"
 _OLD = "checkpoint.pkl"
 _JOURNAL = "journal.jsonl"
-_NUMBERED = {"state": "state-{}.json", "trainer": "trainer-{}.safetensors",
-             "tokens": "tokens-{}.safetensors"}  # fmt: skip
+_NUMBERED = {
+    "state": "state-{}.json",
+    "trainer": "trainer-{}.safetensors",
+    "tokens": "tokens-{}.safetensors",
+}
 _BLOCK_BYTES = 1 << 20
 
 
@@ -45,6 +50,24 @@ def place(out: Path) -> Path:
 def exists(out: Path) -> bool:
     """Whether an unfinished run lies beside ``out``, one of an older version included."""
     return any((place(out) / name).is_file() for name in (_MANIFEST, _OLD))
+
+
+@contextmanager
+def held(out: Path) -> Iterator[None]:
+    """Keeps other processes from running into ``out`` while the enclosed code does.
+
+    Raises ScenarioError (``--out``) where one is, or where nothing can be written beside ``out``.
+    """
+    folder = place(out)
+    message = f"another process is running into {out}; wait for it, or give another folder"
+    with ExitStack() as stack:
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder, ScenarioError("--out", message)))
+        except OSError as error:
+            reason = error.strerror or error
+            raise ScenarioError("--out", f"cannot write beside {out}: {reason}") from None
+        yield
 
 
 def discard(out: Path) -> None:
@@ -105,8 +128,8 @@ class Writer:
             for name in names.values():
                 with suppress(OSError):
                     (folder / name).unlink(missing_ok=True)
-            said = getattr(error, "strerror", None) or str(error)
-            raise RunError(f"cannot save the run to {folder}: {said}; make room there") from None
+            reason = getattr(error, "strerror", None) or str(error)
+            raise RunError(f"cannot save the run to {folder}: {reason}; make room there") from None
         for part in _NUMBERED.values():
             with suppress(OSError):
                 (folder / part.format(self.number)).unlink(missing_ok=True)
@@ -156,14 +179,16 @@ def load(out: Path, scenario: Mapping[str, Any]) -> Saved:
     folder = place(out)
     if not exists(out):
         raise ScenarioError("--resume", f"there is no unfinished run beside {out}")
-    if not (folder / _MANIFEST).is_file():
-        message = (
-            f"the unfinished run in {folder} was saved by version 0.1, in a form that is not read "
-            "any more; finish it with that version, or start anew with --force"
-        )
-        raise ScenarioError("--resume", message)
     try:
+        if not (folder / _MANIFEST).is_file():
+            raise _EarlierVersionError
         saved = _load(out, folder)
+    except _EarlierVersionError:
+        message = (
+            f"the unfinished run in {folder} was saved by an earlier version, in a form that is "
+            "not read any more; finish it with that version, or start anew with --force"
+        )
+        raise ScenarioError("--resume", message) from None
     except (OSError, ValueError, RecursionError) as error:
         raise damaged(out, error) from None
     key = _difference(saved.state["scenario"], scenario)
@@ -174,17 +199,23 @@ def load(out: Path, scenario: Mapping[str, Any]) -> Saved:
     return saved
 
 
+class _EarlierVersionError(Exception):
+    """The save is of a form that this version does not read."""
+
+
 def damaged(out: Path, error: BaseException) -> ScenarioError:
     """The error for a save that cannot be gone on from."""
-    said = getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0]
-    said = said or type(error).__name__
-    message = f"the unfinished run in {place(out)} is damaged: {said}; start anew with --force"
+    reason = getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0]
+    reason = reason or type(error).__name__
+    message = f"the unfinished run in {place(out)} is damaged: {reason}; start anew with --force"
     return ScenarioError("--resume", message)
 
 
 def _load(out: Path, folder: Path) -> Saved:
     manifest = _read_json((folder / _MANIFEST).read_bytes(), _MANIFEST)
     claimed = manifest.pop("sha256", None)
+    if manifest.get("schema") in _EARLIER:
+        raise _EarlierVersionError
     if manifest.get("schema") != SCHEMA:
         raise ValueError(f"{_MANIFEST} is not of this version")
     if claimed != _digest(manifest):
@@ -244,12 +275,12 @@ def _hash_file(path: Path) -> str:
 
 def _read_json(content: bytes, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(content)
+        document = json.loads(content)
     except ValueError as error:  # not text, or not JSON
         raise ValueError(f"{name} is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ValueError(f"{name} holds no mapping")
-    return found
+    return document
 
 
 def _read_tensors(writer: Writer, part: str, read: Any) -> Any:
@@ -323,7 +354,7 @@ def _difference(saved: Any, asked: Any, field: str = "") -> str | None:
             if not field and key == "steps":
                 continue
             dotted = f"{field}.{key}" if field else str(key)
-            if (found := _difference(saved.get(key), asked.get(key), dotted)) is not None:
-                return found
+            if (differs := _difference(saved.get(key), asked.get(key), dotted)) is not None:
+                return differs
         return None
     return None if json.dumps(saved) == json.dumps(asked) else field

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rollcast.simulator.cli.arguments import Force, Json, NoPlot, Out, ScenarioPath, Seed, Settings
+from rollcast.simulator.cli.trust import TrustModules, trust
+
 if TYPE_CHECKING:
-    from engine.run import Progress
+    from rollcast.engine.run import Progress
 
 
 def register(app: typer.Typer) -> None:
@@ -25,36 +28,22 @@ def register(app: typer.Typer) -> None:
     app.command()(export)
 
 
-ScenarioPath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="SCENARIO.yaml", show_default=False, help="What to run; examples/engine.yaml."
-    ),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="key=value", help="Override any key, as often as needed."),
-]
-Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Override the seed.")]
-
-
 def run(
     scenario: ScenarioPath,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write tables, trace, picture here.")
-    ] = None,
+    out: Out = None,
     settings: Settings = None,
     seed: Seed = None,
+    trust_modules: TrustModules = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the unfinished run beside --out.")
+        bool, typer.Option("--resume", help="Continue the unfinished run of --out.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a run that --out holds.")] = False,
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="Leave out the picture.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    force: Force = False,
+    no_plot: NoPlot = False,
+    as_json: Json = False,
     ray: Annotated[
         str | None,
         typer.Option(
-            "--ray", metavar="ADDRESS", help="Of the Ray cluster for the actors; else this machine."
+            "--ray", metavar="ADDRESS", help="Ray cluster for the actors; default: this machine."
         ),
     ] = None,
 ) -> None:
@@ -67,16 +56,16 @@ def run(
     and curves for TensorBoard (tensorboard --logdir DIR). Until it is finished, the run is saved
     after every step in DIR.running, from where --resume goes on, and the curves so far are there.
     """
-    from engine.hub import asks_the_hub
-    from engine.vllm.environment import prepare
-    from simulator.cli import tables
-    from simulator.scenario.file import override, read_scenario
+    from rollcast.engine.hub import asks_the_hub
+    from rollcast.engine.vllm.environment import prepare
+    from rollcast.simulator.cli import tables
+    from rollcast.simulator.scenario.file import override, read_scenario
 
-    raw = override(read_scenario(scenario), settings or (), seed)
+    raw = override(read_scenario(scenario, trust(trust_modules)), settings or (), seed)
     # Before torch and the hub's client, which read their environment when they are imported.
     prepare(local_files=not asks_the_hub(raw.data, raw.folder))
-    from engine.config import build_run
-    from engine.run import run_scenario
+    from rollcast.engine.config import build_run
+    from rollcast.engine.run import run_scenario
 
     spec = build_run(raw, elsewhere=ray not in (None, "local"))
     with _notes_shown(), _progress(spec.steps) as advance:
@@ -95,30 +84,31 @@ def replay(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN_DIR", show_default=False, help="A run of several processes, with --out."
+            metavar="RUN_DIR", show_default=False, help="A real run, written by rollcast run --out."
         ),
     ],
+    trust_modules: TrustModules = False,
 ) -> None:
-    """Take a run's decisions again, from its record.
+    """Repeat a run's decisions from its record and compare them.
 
-    The loop and the policies are told what the run's world told them (events.jsonl), and nothing
-    else: no engine, no cost. Exit code 1 where a decision differs.
+    The loop and the policies get the recorded events (events.jsonl) and nothing else: no engine, no
+    costs. Exits with 1 if a decision differs.
     """
-    from simulator.studies.replayed import replay as replayed
+    from rollcast.simulator.runs.replay import replay as replayed
 
-    found = replayed(folder)
-    steps = len(found.run.steps)
-    if found.differs is None:
-        print(f"{steps} steps: the same decisions, and {found.run.ledger.balance} tokens astray")
+    result = replayed(folder, trust(trust_modules))
+    steps = len(result.run.steps)
+    if result.differs is None:
+        print(f"Replayed {steps} steps: all decisions identical; token accounting balances.")
         return
-    print(f"step {found.differs} of {steps}: another decision than the one in decisions.jsonl")
+    print(f"Step {result.differs} of {steps}: the decision differs from decisions.jsonl.")
     raise typer.Exit(1)
 
 
 def probe(
     scenario: ScenarioPath,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the measurements go.")
+        Path, typer.Option("-o", "--output", metavar="FILE", help="File for the measurements.")
     ] = Path("probe.json"),
     beside: Annotated[
         bool,
@@ -129,6 +119,7 @@ def probe(
     ] = False,
     settings: Settings = None,
     seed: Seed = None,
+    trust_modules: TrustModules = False,
 ) -> None:
     """Time trainer and engine on batches of many shapes.
 
@@ -136,54 +127,50 @@ def probe(
     lengths. Takes three minutes or so. calibrate --probe FILE uses it, to tell apart what a
     synchronous run leaves together, and to price layouts and prompts that it never had.
     """
-    from engine.hub import asks_the_hub
-    from engine.vllm.environment import prepare
-    from simulator.cli.progress import progress_bar
-    from simulator.results.write import write_json_file
-    from simulator.scenario.file import override, read_scenario
+    from rollcast.engine.hub import asks_the_hub
+    from rollcast.engine.vllm.environment import prepare
+    from rollcast.simulator.cli.progress import progress_bar
+    from rollcast.simulator.results.write import write_json_file
+    from rollcast.simulator.scenario.file import override, read_scenario
 
-    raw = override(read_scenario(scenario), settings or (), seed)
+    raw = override(read_scenario(scenario, trust(trust_modules)), settings or (), seed)
     # Before torch and the hub's client, which read their environment when they are imported.
     prepare(local_files=not asks_the_hub(raw.data, raw.folder))
-    from engine.config import build_run
-    from engine.probe import probe as measure
+    from rollcast.engine.config import build_run
+    from rollcast.engine.probe import probe as measure
 
     spec = build_run(raw)
     with progress_bar("batches", None) as update:
         on_step = update and (lambda done, all_: update(completed=done, total=all_))
-        found = measure(spec, on_step, beside_only=beside)
-    write_json_file(output, found, "-o")
+        measured = measure(spec, on_step, beside_only=beside)
+    write_json_file(output, measured, "-o")
     print(f"wrote {output}", file=sys.stderr)
 
 
 def export(
-    scenario: Annotated[
-        Path,
-        typer.Argument(metavar="SCENARIO.yaml", show_default=False, help="What was planned."),
-    ],
+    scenario: ScenarioPath,
     to: Annotated[
-        str, typer.Option("--to", metavar="slime|verl", help="The stack that is to do it.")
+        str, typer.Option("--to", metavar="slime|verl", help="Training stack to export to.")
     ],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="A folder to make, or an empty one.")
-    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New or empty folder.")],
     policy: Annotated[
         str | None,
-        typer.Option("--policy", metavar="CHAIN", help="This chain in place of the scenario's."),
+        typer.Option("--policy", metavar="CHAIN", help="Policies in place of the scenario's."),
     ] = None,
     settings: Settings = None,
     seed: Seed = None,
+    trust_modules: TrustModules = False,
 ) -> None:
-    """Write what another stack needs to do what was planned.
+    """Write what another training stack needs to run this scenario.
 
     Arguments of its command line, and where these do not suffice a hook that takes its decisions by
     the same policies: a rollout function of slime, a sampler of verl. A plan that the stack cannot
     carry out is refused by name. docs/export.md says what goes where.
     """
-    from engine.export.write import export as write
-    from simulator.studies.simulate import load
+    from rollcast.engine.export.write import export as write
+    from rollcast.simulator.studies.simulate import load
 
-    checked = load(scenario, *(settings or ()), seed=seed)
+    checked = load(scenario, *(settings or ()), seed=seed, trust_modules=trust(trust_modules))
     if policy is not None:
         raw = replace(checked.raw, overridden={**checked.raw.overridden, "policy": "--policy"})
         checked = replace(checked.with_policy(policy), raw=raw)
@@ -205,9 +192,9 @@ def _notes_shown() -> Iterator[None]:
 @contextmanager
 def _progress(steps: int) -> Iterator[Any]:
     """A progress bar with `progress_text` on a terminal, nothing in a pipe."""
-    from simulator.cli.progress import progress_bar
+    from rollcast.simulator.cli.progress import progress_bar
 
-    with progress_bar("", steps, said="starting the engine", transient=False) as update:
+    with progress_bar("", steps, text="starting the engine", transient=False) as update:
         if update is None:
             yield None
             return
@@ -220,7 +207,7 @@ def _progress(steps: int) -> Iterator[Any]:
 
 def progress_text(progress: Progress) -> str:
     """What stands behind the bar: the last step's seconds and accuracy, and the bubble so far."""
-    from simulator.results.so_far import idle_text
+    from rollcast.simulator.results.so_far import idle_text
 
     shown = f"{progress.record.step_s:.2f} s a step, accuracy {progress.accuracy:.2f}"
     return f"{shown}, {idle_text(progress.idle)}"

@@ -8,29 +8,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.edges import Sampling
-from engine.environments.base import Environment
-from engine.hub import is_hub_name
-from engine.options import TaskSpec, TrainerConfig
-from engine.tasks.named import load_named
-from engine.vllm.environment import vllm_version
-from engine.world import SHAPE
-from simulator.errors import ScenarioError
-from simulator.options import read
-from simulator.plan import Batch, Prompts, StepPlan
-from simulator.policies import check_policy, spell
-from simulator.policy import Chain
-from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import (
+from rollcast.engine.edges import Sampling
+from rollcast.engine.engines import adapter
+from rollcast.engine.environments.base import Environment
+from rollcast.engine.hub import is_hub_name
+from rollcast.engine.options import TaskSpec, TrainerConfig
+from rollcast.engine.tasks.named import load_named
+from rollcast.engine.world import SHAPE
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.policies import check_policy, spell
+from rollcast.simulator.policy import Chain
+from rollcast.simulator.scenario.base_plan import base_plan
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import (
     EngineSection,
     build_policies,
     cluster_shape,
     overlapping,
     validate,
 )
-from simulator.scenario.sections import ClusterSection, ScenarioModel
-from simulator.workload.environment import EnvironmentSection
-from simulator.world import ClusterShape
+from rollcast.simulator.scenario.sections import ClusterSection, ScenarioModel
+from rollcast.simulator.values import read
+from rollcast.simulator.workload.environment import EnvironmentSection
+from rollcast.simulator.world import ClusterShape
 
 DTYPES = ("float32", "bfloat16")
 SHARED_MEMORY, OWN_MEMORY = 0.3, 0.9
@@ -77,6 +78,7 @@ class RunSpec:
     weights_folder: Path | None = None
     turns: TurnSpec | None = None
     warnings: tuple[str, ...] = ()
+    poll_s: float = 0.0  # a real trainer is notified at once
 
     @property
     def in_process(self) -> bool:
@@ -91,9 +93,9 @@ class RunSpec:
     @property
     def memory_share(self) -> float:
         """Of each of its GPUs, what vLLM takes."""
-        said = self.engine.gpu_memory_utilization
-        if said is not None:
-            return said
+        share = self.engine.gpu_memory_utilization
+        if share is not None:
+            return share
         return SHARED_MEMORY if self.shape.colocated else OWN_MEMORY
 
 
@@ -114,16 +116,14 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
     engine, counts = model.engine, model.workload
     _check_cluster(model.cluster)
     if model.poll_s:
-        raise ScenarioError("poll_s", "is simulated alone: the loop of a real run is told at once "
-                            "what its rollouts have done; leave it out")  # fmt: skip
-    batch = Batch(counts.batch_groups, counts.group_size)
-    plan = StepPlan(
-        batch,
-        prompts=Prompts(dataset=counts.prompts),
-        failed="keep" if model.environment is None else model.environment.failed,
-    )
+        raise ScenarioError(
+            "poll_s",
+            "is simulated alone: the loop of a real run is told at once "
+            "what its rollouts have done; leave it out",
+        )
+    plan = base_plan(model)
     policy = build_policies(model.policy, model.seed, raw.modules)
-    said = check_policy(policy, plan)
+    warnings = check_policy(policy, plan)
     sampling = _sampling(engine.sampling)
     colocated = model.cluster.placement == "colocated"
     if colocated and (name := overlapping(policy, plan)) is not None:
@@ -138,7 +138,7 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
     _check_devices(model.cluster, engine)
     _check_device(engine.device)
     if not elsewhere:
-        _check_here(engine.device, model.cluster)
+        _check_here(engine, model.cluster)
     task = read(TaskSpec, engine.task or {}, TaskSpec.FIELD)
     if task.prompts is not None:
         task = replace(task, prompts=raw.folder / task.prompts)
@@ -164,7 +164,7 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
         raw,
         _weights_folder(engine.weights_folder, raw.folder),
         turns,
-        tuple(said),
+        tuple(warnings),
     )
 
 
@@ -289,11 +289,7 @@ def _check_wire(cluster: ClusterSection, engine: EngineSection) -> None:
 
 def _check_engine(engine: EngineSection, max_new_tokens: int) -> None:
     """What can be known to fail without starting anything."""
-    _, on_cpu = vllm_version()
-    if on_cpu and engine.block_tokens % 32:
-        raise ScenarioError(
-            "engine.block_tokens", f"is {engine.block_tokens}; vLLM on a CPU needs a multiple of 32"
-        )
+    adapter(engine.name).check(engine)
     if engine.max_batched_tokens < engine.max_seqs:
         raise ScenarioError(
             "engine.max_batched_tokens",
@@ -324,12 +320,13 @@ def _check_device(name: str) -> None:
         raise ScenarioError("engine.device", message)
 
 
-def _check_here(name: str, cluster: ClusterSection) -> None:
-    """This machine has the devices, and a vLLM for them."""
+def _check_here(engine: EngineSection, cluster: ClusterSection) -> None:
+    """This machine has the devices, and an engine for them."""
     import torch
 
+    name = engine.device
     field, device = "engine.device", torch.device(name)
-    _, on_cpu = vllm_version()
+    on_cpu = adapter(engine.name).on_cpu()
     if device.type == "cpu":
         if not on_cpu:
             raise ScenarioError(field, "is cpu, but the vLLM here is built for GPUs; make it cuda")

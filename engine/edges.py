@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-from engine.errors import EngineError
-from simulator.costs.base import Iteration
-from simulator.options import NOT_NEGATIVE, Above, AtLeast, Doc, Options
+from rollcast.engine.errors import EngineError
+from rollcast.simulator.costs.base import Iteration
+from rollcast.simulator.values import NOT_NEGATIVE, Above, AtLeast, Doc, Options
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,13 +32,20 @@ class Sampling(Options):
     FIELD = "engine.sampling"
 
     temperature: Annotated[
-        float, NOT_NEGATIVE, Doc("of the softmax; 0 is greedy", unit="factor")
+        float, NOT_NEGATIVE, Doc("sampling temperature; 0: greedy", unit="factor")
     ] = 1.0
     top_p: Annotated[
-        float, Above(0, 1), Doc("least probability that is sampled from; 1 is off", unit="share")
+        float,
+        Above(0, 1),
+        Doc(
+            "cumulative probability of the tokens that are sampled from (nucleus sampling); 1: off",
+            unit="share",
+        ),
     ] = 1.0
     top_k: Annotated[
-        int, AtLeast(0), Doc("tokens that are sampled from; 0 is off", unit="tokens")
+        int,
+        AtLeast(0),
+        Doc("number of most likely tokens that are sampled from; 0: off", unit="tokens"),
     ] = 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.errors import RunError
+from rollcast.simulator.errors import RunError
 
 
 class EngineError(RunError):

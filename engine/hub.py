@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.errors import sentence
-from simulator.errors import ScenarioError
+from rollcast.engine.errors import sentence
+from rollcast.simulator.errors import ScenarioError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _WANTED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.tiktoken")
@@ -41,11 +41,11 @@ def fetch(name: str) -> Path:
     failed: Exception | None = None
     for local in (True, False):
         try:
-            found = snapshot_download(name, allow_patterns=[*_WANTED], local_files_only=local)
+            path = snapshot_download(name, allow_patterns=[*_WANTED], local_files_only=local)
         except Exception as error:  # of the hub, of the network, of the disk
             failed = error
             continue
-        folder = Path(found)
+        folder = Path(path)
         if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
             return folder
         failed = None

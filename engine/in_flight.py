@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.edges import Response
-from engine.errors import EngineError
+from rollcast.engine.edges import Response
+from rollcast.engine.errors import EngineError
 
 
 @dataclass(slots=True)

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.edges import Beat, EngineIteration, TrainMetrics
-from simulator.loop.journal import Growth, extend
-from simulator.loop.plain import from_plain
-from simulator.results.schema import ITERATIONS
+from rollcast.engine.edges import Beat, EngineIteration, TrainMetrics
+from rollcast.simulator.results.schema import ITERATIONS
+from rollcast.simulator.values.plain import from_plain, to_plain
 
 _COLUMNS = ITERATIONS.typecodes
 
@@ -146,19 +145,25 @@ _LISTS: Mapping[str, Any] = {
 
 
 class LogJournal:
-    """Watches a log between two steps, as `simulator.loop.journal.Journal` does a run."""
+    """Watches a log, whose lists only grow, so that a save need not write all of it."""
 
     def __init__(self, log: EngineLog) -> None:
-        self._log, self._lists, self._seen = log, Growth(log, _LISTS), len(log.iterations)
+        self._log = log
+        self._seen = {name: len(getattr(log, name)) for name in ("iterations", *_LISTS)}
 
     def added(self) -> dict[str, Any]:
-        """What came since the last look, as plain data; `replay_log` adds it to another log."""
-        rows = [list(row) for row in self._log.iterations.rows(self._seen)]
-        self._seen += len(rows)
-        return {**self._lists.added(), "iterations": rows}
+        """What came since the last call, as plain data; `replay_log` adds it to another log."""
+        gained = {name: to_plain(getattr(self._log, name)[self._seen[name] :]) for name in _LISTS}
+        gained["iterations"] = [
+            list(r) for r in self._log.iterations.rows(self._seen["iterations"])
+        ]
+        for name, entries in gained.items():
+            self._seen[name] += len(entries)
+        return gained
 
 
 def replay_log(log: EngineLog, added: Mapping[str, Any]) -> None:
     """Adds what `LogJournal.added` returned. Raises ValueError for anything else."""
-    extend(log, _LISTS, added)
+    for name, hint in _LISTS.items():
+        getattr(log, name).extend(from_plain(added.get(name), hint, name))
     log.iterations.extend(from_plain(added.get("iterations"), list[list[Any]], "iterations"))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from engine.edges import Sampling
-from simulator.errors import ScenarioError
-from simulator.options import (
+from rollcast.engine.edges import Sampling
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values import (
     NOT_NEGATIVE,
     POSITIVE,
     SEED,
@@ -47,37 +47,40 @@ class LossConfig(Options):
     }
 
     clip_low: Annotated[
-        float, Above(0, 1, below=True), Doc("the ratio is at least 1 less this", unit="ratio")
+        float,
+        Above(0, 1, below=True),
+        Doc("the probability ratio is clipped at 1 minus this", unit="ratio"),
     ] = 0.2
-    clip_high: Annotated[float, POSITIVE, Doc("the ratio is at most 1 and this", unit="ratio")] = (
-        0.2
-    )
+    clip_high: Annotated[
+        float, POSITIVE, Doc("the probability ratio is clipped at 1 plus this", unit="ratio")
+    ] = 0.2
     aggregation: Annotated[
         Aggregation,
         Doc(
-            "sequence_mean averages over a rollout's trained tokens, then over all rollouts, of "
-            "which one whose every token is masked counts with a loss of 0; token_mean averages "
-            "over all trained tokens of the batch"
+            "sequence_mean: mean over a rollout's trained tokens, then over rollouts (a "
+            "fully masked rollout counts with loss 0); token_mean: mean over all trained "
+            "tokens of the batch"
         ),
     ] = "sequence_mean"
     sequence_ratio: Annotated[
-        bool, Doc("whether a rollout has one ratio, the geometric mean of its tokens'")
+        bool,
+        Doc("whether a rollout has one ratio, the geometric mean of its tokens' ratios (GSPO)"),
     ] = False
     advantage_epsilon: Annotated[
         float, POSITIVE, Doc("added to the standard deviation of a group's rewards", unit="reward")
     ] = GRPO_EPSILON
     divide_by_std: Annotated[
-        bool, Doc("whether advantages are divided by that standard deviation at all")
+        bool, Doc("whether advantages are divided by the standard deviation of the group's rewards")
     ] = True
     drop_zero_variance: Annotated[
-        bool, Doc("whether groups whose advantages are all 0 are left out, as DAPO does")
+        bool, Doc("whether groups with equal rewards are left out, as in DAPO")
     ] = False
     importance_cap: Annotated[
         float | None,
         POSITIVE,
         Doc(
-            "cap of the truncated importance weight exp(trainer - sampled) on each token's loss; "
-            "null is no weight; needs old_log_probs: trainer",
+            "cap of the truncated importance weight exp(trainer - sampled) of each token; "
+            "null: no weight; needs old_log_probs: trainer",
             unit="ratio",
         ),
     ] = None
@@ -114,81 +117,96 @@ class TrainerConfig(Options):
 
     FIELD = "engine.trainer"
 
-    loss: Annotated[LossConfig, Doc("the loss, by its name or by its settings")] = field(
+    loss: Annotated[LossConfig, Doc("loss: a name or a mapping of settings")] = field(
         default_factory=lambda: GRPO
     )
-    learning_rate: Annotated[float, POSITIVE, Doc("AdamW's", unit="per step")] = 1e-6
+    learning_rate: Annotated[float, POSITIVE, Doc("learning rate of AdamW", unit="per step")] = 1e-6
     betas: Annotated[
-        tuple[float, float], Between(0, 1, below=True), Doc("AdamW's", unit="factors")
+        tuple[float, float],
+        Between(0, 1, below=True),
+        Doc("beta1 and beta2 of AdamW", unit="factors"),
     ] = (0.9, 0.95)
-    adam_epsilon: Annotated[float, POSITIVE, Doc("AdamW's", unit="gradient")] = 1e-8
-    weight_decay: Annotated[float, NOT_NEGATIVE, Doc("AdamW's", unit="per step")] = 0.0
+    adam_epsilon: Annotated[float, POSITIVE, Doc("epsilon of AdamW", unit="gradient")] = 1e-8
+    weight_decay: Annotated[float, NOT_NEGATIVE, Doc("weight decay of AdamW", unit="per step")] = (
+        0.0
+    )
     max_grad_norm: Annotated[
         float | None,
         POSITIVE,
-        Doc("gradients are scaled down to this norm; null for no clipping", unit="norm"),
+        Doc("gradient clipping norm; null: no clipping", unit="norm"),
     ] = 1.0
-    microbatch_tokens: Annotated[int, _COUNT, Doc("of a dense microbatch, padding included")] = 4096
+    microbatch_tokens: Annotated[
+        int, _COUNT, Doc("tokens of a dense microbatch, padding included")
+    ] = 4096
     suffix_microbatch_tokens: Annotated[
         int | None,
         _COUNT,
         Doc(
-            "of a suffix microbatch, padding included, beside the prefix's keys, values and their "
-            "gradients; null for the same"
+            "tokens of a microbatch of suffixes with a shared prefix, padding included; "
+            "null: as microbatch_tokens"
         ),
     ] = None
     minibatches: Annotated[
-        int, _COUNT, Doc("updates a pass, each over its share of the groups", unit="updates")
+        int,
+        _COUNT,
+        Doc("optimiser updates per pass, each over a share of the groups", unit="updates"),
     ] = 1
     epochs: Annotated[int, _COUNT, Doc("passes over the batch", unit="passes")] = 1
     old_log_probs: Annotated[
         OldLogProbs,
         Doc(
-            "the ratio's denominator: what each token was sampled with, by whichever version; or "
-            "the trainer's own, computed once before the first update, so that tokens of earlier "
-            "versions start at a ratio of 1 and only loss.importance_cap corrects for their age "
-            "and for the engine's other arithmetic"
+            "denominator of the probability ratio: sampled (log-probabilities from "
+            "sampling, of whichever version) or trainer (recomputed once before the first "
+            "update; loss.importance_cap then corrects for stale tokens)"
         ),
     ] = "sampled"
     temperature: Annotated[
         float,
         POSITIVE,
-        Doc("of the sampled log-probabilities; leave it out, it is sampling's", unit="factor"),
+        Doc(
+            "temperature of the sampled log-probabilities; leave out to use that of sampling",
+            unit="factor",
+        ),
     ] = 1.0
-    autocast: Annotated[bool, Doc("whether passes compute in bfloat16 over float32 weights")] = (
+    autocast: Annotated[bool, Doc("whether passes compute in bfloat16 with float32 weights")] = (
         False
     )
     checkpoint: Annotated[
         Checkpoint,
-        Doc(
-            "what the backward computes again instead of keeping: nothing, the shared prefix, or "
-            "dense and suffix forwards too"
-        ),
+        Doc("activation checkpointing: none, prefix (the shared prefix) or all"),
     ] = "none"
     offload_prefix: Annotated[
-        bool, Doc("whether the shared prefix's activations wait in host memory for its backward")
+        bool,
+        Doc(
+            "whether activations of the shared prefix are offloaded to host memory until "
+            "its backward"
+        ),
     ] = False
     head_chunk_tokens: Annotated[
         int | None,
         _COUNT,
-        Doc("of the output head at a time, keeping no logits; null for all at once"),
+        Doc("tokens per chunk of the output head, which keeps no logits; null: all at once"),
     ] = None
     router_aux_coefficient: Annotated[
         float | None,
         NOT_NEGATIVE,
         Doc(
-            "weight of a mixture-of-experts model's load-balancing loss over the update's whole "
-            "batch, for which a pass counts the experts; null for the model's own where it asks "
-            "for router logits",
+            "weight of the load-balancing loss of a mixture of experts, over the whole "
+            "batch of an update; null: the model's own if it asks for router logits",
             unit="factor",
         ),
     ] = None
     prefix_backend: Annotated[
         Backend,
-        Doc("how suffixes read the shared prefix: our attention, or a cache that copies it"),
+        Doc(
+            "how suffixes read the shared prefix: attention (our kernel) or cache (a cache "
+            "copied for each suffix)"
+        ),
     ] = "attention"
     seed: Annotated[
-        int, SEED, Doc("of the order of groups over minibatches; the run's if left out")
+        int,
+        SEED,
+        Doc("seed of the order of groups over minibatches; left out: the seed of the run"),
     ] = 0
 
     def agree(self) -> None:
@@ -211,42 +229,41 @@ class TaskSpec(Options):
 
     name: Annotated[
         Literal["collatz", "calculator"] | None,
-        Doc("a built-in task: collatz, of one turn, or calculator, of several; null is collatz"),
+        Doc("built-in task: collatz (one turn) or calculator (several turns); null: collatz"),
     ] = None
     style: Annotated[
         Literal["bare", "worded"],
-        Doc("prompts of about 6 characters, or of about 540; the built-in task's"),
+        Doc("built-in task: prompts of about 6 (bare) or 540 (worded) characters"),
     ] = "bare"
     log_sd: Annotated[
         float | None,
         NOT_NEGATIVE,
         Doc(
-            "spread of the log length of traces; null is the task's own; the built-in task's",
+            "built-in task: spread of the log length of traces; null: the task's own",
             unit="standard deviation of the log",
         ),
     ] = None
-    prompts: Annotated[Path | None, Doc("a JSON Lines file of prompts, for a task of your own")] = (
-        None
-    )
+    prompts: Annotated[Path | None, Doc("your own task: JSON Lines file of prompts")] = None
     reward: Annotated[
         str,
         Doc(
-            "package.module:function that judges a response, its file beside the scenario or on "
-            "the Python path, for a task of your own"
+            "your own task: package.module:function that grades a response; its file is "
+            "beside the scenario or on the Python path"
         ),
     ] = ""
     environment: Annotated[
         str,
         Doc(
-            "package.module:Class that answers turns, as engine.environments.Environment does, "
-            "for a task of your own; without reward, what its answers earn is the reward"
+            "your own task: package.module:Class that answers turns "
+            "(rollcast.engine.environments.Environment); without reward, its answers carry "
+            "the reward"
         ),
     ] = ""
-    chat: Annotated[
-        bool, Doc("whether prompts go through the chat template, for a task of your own")
-    ] = False
+    chat: Annotated[bool, Doc("your own task: whether prompts go through the chat template")] = (
+        False
+    )
     reward_timeout_s: Annotated[
-        float, POSITIVE, Doc("that a reward may take, for a task of your own")
+        float, POSITIVE, Doc("your own task: maximum time of a reward function")
     ] = 30.0
 
     @property
@@ -256,16 +273,16 @@ class TaskSpec(Options):
 
     def agree(self) -> None:
         """It is one of the two."""
-        own = self.prompts is not None or bool(self.reward) or bool(self.environment)
-        if own and self.prompts is None:
+        of_user = self.prompts is not None or bool(self.reward) or bool(self.environment)
+        if of_user and self.prompts is None:
             raise self.refuse("prompts", "missing; a task needs prompts and reward")
-        if own and not (self.reward or self.environment):
+        if of_user and not (self.reward or self.environment):
             raise self.refuse("reward", "missing; a task needs prompts and reward")
         if self.name == "calculator" and self.style != "bare":
             raise self.refuse("style", "the task calculator has bare prompts alone; leave it out")
         mine, message = (
             (_OF_BUILT_IN, "is of the built-in task; leave it out, or leave out prompts and reward")
-            if own
+            if of_user
             else (_OF_OWN, "is for a task of your own, with prompts and reward")
         )
         for key in mine:

@@ -17,13 +17,13 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any
 
-from engine.config import RunSpec
-from engine.edges import Engine, SampledGroup, SampledRollout, TrainMetrics
-from engine.log import Iterations
-from engine.start import start_actors, start_replica, start_task, start_trainer
-from engine.vllm.environment import prepare
-from simulator.errors import ScenarioError
-from simulator.results.schema import PROBE_BURST, PROBE_SCHEMA, PROBE_UPDATE
+from rollcast.engine.config import RunSpec
+from rollcast.engine.edges import Engine, SampledGroup, SampledRollout, TrainMetrics
+from rollcast.engine.log import Iterations
+from rollcast.engine.start import start_actors, start_replica, start_task, start_trainer
+from rollcast.engine.vllm.environment import prepare
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.schema import PROBE_BURST, PROBE_SCHEMA, PROBE_UPDATE
 
 PROMPT_TOKENS = (128, 512)
 """Prompt lengths beside the task's own, where the model's context has room for them."""
@@ -59,7 +59,7 @@ class Shape:
 def shapes(own_prompt_tokens: int, context_tokens: int, longest: int) -> list[Shape]:
     """The batches of a probe. longest: cap on a response, tokens."""
     prompts = sorted({own_prompt_tokens, *PROMPT_TOKENS})
-    found = []
+    result = []
     for prompt in prompts:
         if prompt != own_prompt_tokens and prompt + longest > context_tokens:
             continue
@@ -68,8 +68,8 @@ def shapes(own_prompt_tokens: int, context_tokens: int, longest: int) -> list[Sh
                 for batch in BATCH_TOKENS:
                     groups = max(1, round(batch / (size * (prompt + response))))
                     for shared in (False, True):
-                        found.append(Shape(groups, size, prompt, min(response, longest), shared))
-    return list(dict.fromkeys(found))
+                        result.append(Shape(groups, size, prompt, min(response, longest), shared))
+    return list(dict.fromkeys(result))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def probe(
     engine cannot be had, ScenarioError (``--beside``) where these two are not apart.
     """
     prepare(local_files=not isinstance(spec.model, str))
-    from engine.provenance import provenance
+    from rollcast.engine.provenance import provenance
 
     beside = _beside(spec)
     if beside_only and beside is None:
@@ -132,14 +132,16 @@ def _shapes_and_bursts(
     task, path = start_task(spec)
     trainer = start_trainer(spec, path)
     replica = start_replica(spec, path)
-    own = len(task.prompt(0, spec.seed).token_ids)
+    prompt_tokens = len(task.prompt(0, spec.seed).token_ids)
     longest = min(spec.max_new_tokens, 4 * max(RESPONSE_TOKENS))
-    context = trainer.context_tokens or own + longest
+    context = trainer.context_tokens or prompt_tokens + longest
     limits = replica.limits
-    asked = bursts(own, limits.max_model_len, spec.engine.max_seqs, limits.kv_tokens)
+    asked = bursts(prompt_tokens, limits.max_model_len, spec.engine.max_seqs, limits.kv_tokens)
     rng = Random(spec.seed)
-    wanted: list[Shape | Burst] = [*shapes(own, context, longest) * REPEATS,
-                                   *asked * ENGINE_REPEATS]  # fmt: skip
+    wanted: list[Shape | Burst] = [
+        *shapes(prompt_tokens, context, longest) * REPEATS,
+        *asked * ENGINE_REPEATS,
+    ]
     rng.shuffle(wanted)
     done: list[dict[str, Any]] = []
     try:
@@ -149,8 +151,11 @@ def _shapes_and_bursts(
                 metrics = trainer.step(groups, shared_prefix=item.shared_prefix, version=0)
                 row = _row(item, groups, metrics)
             else:
-                row = {"rollouts": item.rollouts, "prompt_tokens": item.prompt_tokens,
-                       "iterations": _burst(replica, item, number, rng)}  # fmt: skip
+                row = {
+                    "rollouts": item.rollouts,
+                    "prompt_tokens": item.prompt_tokens,
+                    "iterations": _burst(replica, item, number, rng),
+                }
             if number >= WARM_UP:
                 done.append({**row, "pulse": asdict(trainer.pulse())})
                 if on_step is not None:
@@ -165,14 +170,14 @@ def _beside(spec: RunSpec) -> list[dict[str, Any]] | None:
     None where they take turns."""
     if spec.shape.colocated:
         return None
-    from engine.actors.beside import measure
+    from rollcast.engine.actors.beside import measure
 
     # Environments take their time: with them no two rounds would have the same iterations. And
     # with another routing no replica could be given the same work again, alone.
     world = start_actors(spec, first_turns=spec.turns is not None, routing="group_affinity")
     try:
         batch = spec.plan.batch
-        return [each.to_plain() for each in measure(world, batch.groups, batch.group_size)]
+        return [round_.to_plain() for round_ in measure(world, batch.groups, batch.group_size)]
     finally:
         world.close()
 
@@ -181,8 +186,13 @@ def _burst(replica: Engine, burst: Burst, number: int, rng: Random) -> dict[str,
     """The iterations of a burst by column, as a run's iterations.csv has them."""
     for index in range(burst.rollouts):
         prompt = [rng.randrange(replica.limits.vocab_size) for _ in range(burst.prompt_tokens)]
-        replica.submit(f"{number}/{index}", prompt, max_new_tokens=ENGINE_NEW_TOKENS,
-                       seed=index, ignore_eos=True)  # fmt: skip
+        replica.submit(
+            f"{number}/{index}",
+            prompt,
+            max_new_tokens=ENGINE_NEW_TOKENS,
+            seed=index,
+            ignore_eos=True,
+        )
     log, began_s = Iterations(), time.perf_counter()
     while replica.unfinished:
         start_s = time.perf_counter() - began_s

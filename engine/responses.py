@@ -9,12 +9,12 @@ import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from engine.desk import Landed, Order, request_name
-from engine.edges import Response, SampledGroup, SampledRollout
-from engine.tasks.base import Prompt, Task
-from simulator.errors import RunError
-from simulator.rollout import Ending, Key, Rollout, Segment, Stay
-from simulator.world import TrainBatch, TrainGroup
+from rollcast.engine.edges import Response, SampledGroup, SampledRollout
+from rollcast.engine.frontend import Finished, Order, request_name
+from rollcast.engine.tasks.base import Prompt, Task
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.rollout import Ending, Key, Rollout, Segment, Stay
+from rollcast.simulator.world import TrainBatch, TrainGroup
 
 SYNC_SAMPLE, SYNC_TOKENS = 4, 48
 """Sequences that each weight sync is checked on, and how much of each: wrong weights show in any
@@ -119,8 +119,9 @@ class Responses:
         self.begin(rollout)
         return self.order_to(rollout, self._cap(rollout))
 
-    def order_to(self, rollout: Rollout, cap: int) -> Order:
-        """What an engine is asked for: a response of ``cap`` tokens at most."""
+    def order_to(self, rollout: Rollout, cap: int, turn_below_tokens: float = 0) -> Order:
+        """What an engine is asked for: a response of ``cap`` tokens at most. turn_below_tokens: see
+        `engine.frontend.Order`."""
         tokens, name = self.tokens[rollout.key], request_name(rollout.key)
         return Order(
             rollout.key,
@@ -130,22 +131,25 @@ class Responses:
             tokens.log_probs,
             cap,
             zlib.crc32(f"{self.seed} {name} {rollout.attempt}".encode()),
+            turn_below_tokens,
         )
 
-    def land(self, rollout: Rollout, landed: Landed, replica: int, zero_s: float = 0.0) -> Stay:
+    def finish(
+        self, rollout: Rollout, finished: Finished, replica: int, zero_s: float = 0.0
+    ) -> Stay:
         """Takes in what an engine made of a rollout, and says what its stay was. zero_s: what the
-        desk's clock showed when the run's stood at 0. Raises EngineError where the reward
+        front end's clock showed when the run's stood at 0. Raises EngineError where the reward
         function fails."""
-        self.take_in(rollout, landed)
-        ending, reward = self._ending(landed.response), None
+        self.take_in(rollout, finished)
+        ending, reward = self._ending(finished.response), None
         if ending in ("stop", "length"):
             text = self.task.decode(self.tokens[rollout.key].ids)
             reward = self.task.reward(self.prompt(rollout.group), text)
-        return self.stay(rollout, landed, replica, zero_s, ending, reward)
+        return self.stay(rollout, finished, replica, zero_s, ending, reward)
 
-    def take_in(self, rollout: Rollout, landed: Landed) -> int:
+    def take_in(self, rollout: Rollout, finished: Finished) -> int:
         """Takes in what an engine made of a rollout; returns how many tokens that is."""
-        response, tokens = landed.response, self.tokens[rollout.key]
+        response, tokens = finished.response, self.tokens[rollout.key]
         made = [version for version, count in response.segments for _ in range(count)]
         tokens.versions += tuple(made)
         tokens.ids, tokens.log_probs = response.token_ids, response.log_probs
@@ -156,7 +160,7 @@ class Responses:
     def stay(
         self,
         rollout: Rollout,
-        landed: Landed,
+        finished: Finished,
         replica: int,
         zero_s: float,
         ending: Ending,
@@ -169,15 +173,15 @@ class Responses:
             rollout.attempt,
             replica,
             len(self.prompt(rollout.group).token_ids),
-            tuple(Segment(version, count) for version, count in landed.response.segments),
+            tuple(Segment(version, count) for version, count in finished.response.segments),
             ending,
-            landed.start_s - zero_s,
-            landed.end_s - zero_s,
-            landed.prefill_tokens,
-            landed.recomputed_tokens,
-            landed.preemptions,
+            finished.start_s - zero_s,
+            finished.end_s - zero_s,
+            finished.prefill_tokens,
+            finished.recomputed_tokens,
+            finished.preemptions,
             reward,
-            landed.shared,
+            finished.shared,
         )
 
     def never_ran(self, rollout: Rollout, replica: int, now_s: float) -> Stay:

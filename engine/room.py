@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from simulator.errors import ScenarioError
+from rollcast.simulator.errors import ScenarioError
 
 _BYTES = {"float32": 4, "bfloat16": 2}
 _TRAINER_COPIES = 4

@@ -6,28 +6,29 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from engine import checkpoint
-from engine.actors.saving import ActorResumed
-from engine.board import Board, write_board
-from engine.config import RunSpec
-from engine.log import EngineLog
-from engine.saving import Resumed, require_prompts
-from engine.stages import InProcess, OnActors, Stage
-from simulator.errors import RunError, ScenarioError
-from simulator.loop import Loop
-from simulator.loop.recorded import Entry
-from simulator.results import schema
-from simulator.results.folder import check_target, write_folder
-from simulator.results.metrics import accuracy, run_summary
-from simulator.results.so_far import Idle, IdleSoFar
-from simulator.results.write import write_json, write_lines, write_run, write_table
-from simulator.spans import Run, StepRecord
+from rollcast.engine import checkpoint
+from rollcast.engine.board import Board, write_board
+from rollcast.engine.config import RunSpec
+from rollcast.engine.log import EngineLog
+from rollcast.engine.recorded_run import RecordedRun
+from rollcast.engine.saving import Resumed, read, require_prompts
+from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.loop import Loop
+from rollcast.simulator.loop.recorded import Entry
+from rollcast.simulator.results import schema
+from rollcast.simulator.results.folder import check_target, write_folder
+from rollcast.simulator.results.metrics import accuracy, run_summary
+from rollcast.simulator.results.so_far import Idle, IdleSoFar
+from rollcast.simulator.results.write import write_json, write_lines, write_run, write_table
+from rollcast.simulator.scenario.trust import kept
+from rollcast.simulator.spans import Run, StepRecord
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ OnStep = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class RealRun:
-    """A finished real run: the loop's result, what the engine measured, the summary, and, of
-    actors, the record of what the loop was told."""
+    """A finished real run: the loop's result, what the engine measured, the summary, and the record
+    of what the loop was told."""
 
     run: Run
     log: EngineLog
@@ -67,9 +68,10 @@ def run_scenario(
     """Runs a scenario on the real engine and writes its folder.
 
     out: with it, the run is saved before the first step and after every one, beside ``out``; with
-    ``resume`` an unfinished one goes on from there. ray: the address of the Ray cluster that its
-    actors run on, None for this machine. Raises ScenarioError, EngineError or RunError; what was
-    saved stays once a step is done, and a note on the error says so.
+    ``resume`` an unfinished one goes on from there; no other process may run into ``out`` at that
+    time. ray: the address of the Ray cluster that its actors run on, None for this machine. Raises
+    ScenarioError, EngineError or RunError; what was saved stays once a step is done, and a note on
+    the error says so.
     """
     if ray is not None and spec.in_process:
         raise ScenarioError(
@@ -77,29 +79,36 @@ def run_scenario(
             "one replica that takes turns with the trainer runs in this process; leave it out, or "
             "change cluster.placement or cluster.replicas",
         )
-    resumed = _check_out(spec, out, resume, force)
+    with nullcontext() if out is None else checkpoint.held(out):
+        resumed = _check_out(spec, out, resume, force)
+        return _run_and_write(spec, out, resumed, force, plot, on_step, ray)
 
+
+def _run_and_write(
+    spec: RunSpec,
+    out: Path | None,
+    resumed: Resumed | None,
+    force: bool,
+    plot: bool,
+    on_step: OnStep | None,
+    ray: str | None,
+) -> RealRun:
+    """The run, its checkpoints beside ``out``, and its folder."""
     live = _Live(out, on_step)
 
     def stepped(record: StepRecord) -> None:
-        live.look(stage, record)
+        live.look(going, record)
 
-    stage: Stage
-    if spec.in_process:
-        assert resumed is None or isinstance(resumed, Resumed)
-        stage = InProcess(spec, resumed, stepped)
-    else:
-        assert resumed is None or isinstance(resumed, ActorResumed)
-        stage = OnActors(spec, resumed, stepped, ray)
-    world = stage.world
+    going = RecordedRun(spec, resumed, stepped, ray)
+    world = going.world
     try:
-        result = _run(spec, stage, out, resumed)
+        result = _run(spec, going, out, resumed)
         result.warnings.extend((*spec.warnings, *_losses(world.log), *_failures(world.log)))
-        real = RealRun(result, world.log, _summary(spec, result, world.log), stage.entries)
+        real = RealRun(result, world.log, _summary(spec, result, world.log), going.entries)
         if out is not None:
             write_folder(out, lambda folder: _write(folder, spec, real, plot), force)
     except BaseException as error:
-        if out is not None and not stage.loop.result.steps and resumed is None:
+        if out is not None and not going.loop.result.steps and resumed is None:
             checkpoint.discard(out)
         elif out is not None:
             error.add_note("add --resume to go on from the last step that was saved")
@@ -121,10 +130,10 @@ class _Live:
         self._board: Board | None = None
         self._idle: IdleSoFar | None = None
 
-    def look(self, stage: Stage, record: StepRecord) -> None:
+    def look(self, going: RecordedRun, record: StepRecord) -> None:
         """Shows the step that has ended."""
-        loop, log = stage.loop, stage.world.log
-        with stage.world.clock_stopped():
+        loop, log = going.loop, going.world.log
+        with going.world.clock_stopped():
             if self._on_step is not None:
                 self._idle = self._idle or IdleSoFar(loop.result)
                 idle = self._idle.look(loop.rollouts.flying.values())
@@ -146,9 +155,7 @@ class _Live:
             self._board.close()
 
 
-def _check_out(
-    spec: RunSpec, out: Path | None, resume: bool, force: bool
-) -> Resumed | ActorResumed | None:
+def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> Resumed | None:
     """The run to go on from, if any; everything is checked before anything is started."""
     if out is None:
         if resume:
@@ -161,7 +168,7 @@ def _check_out(
                 "--out", f"an unfinished run lies beside {out}; add --resume or --force"
             )
         return None
-    resumed = (InProcess if spec.in_process else OnActors).read(spec, out)
+    resumed = read(out, spec.raw.data)
     require_prompts(resumed.saved, out, _prompts_digest(spec))
     if resumed.done > spec.steps:
         message = f"is {spec.steps}, but the unfinished run has done {resumed.done} already"
@@ -169,31 +176,29 @@ def _check_out(
     return resumed
 
 
-def _run(
-    spec: RunSpec, stage: Stage, out: Path | None, resumed: Resumed | ActorResumed | None
-) -> Run:
-    world = stage.world
-    stage.put_back()
+def _run(spec: RunSpec, going: RecordedRun, out: Path | None, resumed: Resumed | None) -> Run:
+    world = going.world
+    going.put_back()
     if out is not None:
         known = {"scenario": spec.raw.data, "prompts": _prompts_digest(spec)}
         writer = checkpoint.Writer(out) if resumed is None else resumed.saved.writer
-        stage.save_to(writer, known)
+        going.save_to(writer, known)
 
     def between_steps(loop: Loop) -> None:
-        if stage.replaying:
+        if going.resuming:
             return
         with world.clock_stopped():
             world.keep_only(loop.outstanding)
             world.take_pulse(loop.next_step)
             began_s = time.perf_counter()
-            stage.save()
+            going.save()
             world.log.saving_s.append(time.perf_counter() - began_s)
 
     if resumed is None:
         if out is not None:
             checkpoint.discard(out)  # of an unfinished run, with --force
-        between_steps(stage.loop)
-    return stage.loop.run(spec.steps, after_step=between_steps)
+        between_steps(going.loop)
+    return going.loop.run(spec.steps, after_step=between_steps)
 
 
 def _losses(log: EngineLog) -> list[str]:
@@ -201,8 +206,8 @@ def _losses(log: EngineLog) -> list[str]:
     if not log.faults:
         return []
     lost = Counter(fault.actor for fault in log.faults)
-    said = ", ".join(f"{actor} {count}x" for actor, count in sorted(lost.items()))
-    return [f"actors were lost and replaced: {said}; {schema.FAULTS.name} says when and why"]
+    losses = ", ".join(f"{actor} {count}x" for actor, count in sorted(lost.items()))
+    return [f"actors were lost and replaced: {losses}; {schema.FAULTS.name} says when and why"]
 
 
 def _failures(log: EngineLog) -> list[str]:
@@ -249,12 +254,12 @@ def _summary(spec: RunSpec, run: Run, log: EngineLog) -> dict[str, Any]:
 
 
 def _write(folder: Path, spec: RunSpec, real: RealRun, plot: bool) -> None:
-    from engine.provenance import provenance
+    from rollcast.engine.provenance import provenance
 
     description = {
         "name": spec.name,
         "policy_spelt": spec.policy_name,
-        "scenario": spec.raw.data,
+        "scenario": kept(spec.raw.data, spec.raw.modules),
     }
     write_run(folder, real.run, real.summary, description, plot)
     log, reached = real.log, accuracy(real.run).tolist()

@@ -1,4 +1,10 @@
-"""A real run between two steps, to its checkpoint and back."""
+"""A real run to its checkpoint and back.
+
+Where training overlaps with rollout there is no moment at which nothing is under way. So what is
+saved is the record of all that the loop was told (`simulator.loop.recorded`), the tokens that it
+knows of, and the trainer after the updates that it knows of: a fresh loop follows the record to the
+same place, and the world restarts what was under way then.
+"""
 
 from __future__ import annotations
 
@@ -10,105 +16,129 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine import checkpoint
-from engine.edges import TrainerState
-from engine.log import EngineLog, LogJournal, replay_log
-from engine.responses import Tokens
-from engine.world import EngineWorld, WorldState
-from simulator.errors import ScenarioError
-from simulator.loop import Loop
-from simulator.loop.journal import Journal, replay
-from simulator.loop.plain import from_plain, to_plain
-from simulator.loop.saved import load_loop, save_loop
-from simulator.policy import Policy
-from simulator.rollout import ENDINGS, Ending
-from simulator.spans import Run
-from simulator.world import ClusterShape
+from rollcast.engine import checkpoint
+from rollcast.engine.actors.transport import ActorLostError
+from rollcast.engine.edges import TrainerState
+from rollcast.engine.log import EngineLog, LogJournal, replay_log
+from rollcast.engine.responses import Tokens
+from rollcast.engine.world import EngineWorld, WorldState
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.loop.recorded import Entry, RecordedWorld, read_entry
+from rollcast.simulator.rollout import ENDINGS, Ending
+from rollcast.simulator.values.plain import from_plain, to_plain
 
 Arrays = Mapping[str, NDArray[Any]]
 _ARRAYS = {"keys": np.int64, "ids": np.int64, "log_probs": np.float64, "versions": np.int64}
 _TURNS = {"turns": np.int64, "earned": np.float64, "answers": np.int64}
+_REPLICAS = "replicas/"
 
 
 class Saver:
-    """Saves a run after each of its steps; ``known`` is what tells it from another run."""
+    """Saves a run between its steps; ``known`` is what tells it from another run."""
 
     def __init__(
-        self, writer: checkpoint.Writer, known: Mapping[str, Any], loop: Loop, world: EngineWorld
+        self,
+        writer: checkpoint.Writer,
+        known: Mapping[str, Any],
+        record: RecordedWorld,
+        world: EngineWorld,
     ) -> None:
-        self._writer, self._known, self._loop, self._world = writer, known, loop, world
-        self._run, self._log = Journal(loop.result), LogJournal(world.log)
+        self._writer, self._known = writer, known
+        self._record, self._world = record, world
+        self._entries = len(record.entries)
+        self._log = LogJournal(world.log)
 
-    def save(self) -> None:
-        """Saves it as it is now. Raises RunError where that cannot be done."""
-        loop, world = save_loop(self._loop), self._world.state()
+    def save(self, steps: int) -> None:
+        """Saves the run as it is now, with so many steps done. Skips the save where the trainer is
+        lost just then, which the run recovers from by itself. Raises RunError where the disk
+        refuses."""
+        try:
+            world = self._world.state()
+        except ActorLostError:
+            return
+        entries = self._record.entries
         state = {
             **self._known,
-            "loop": loop,
+            "steps": steps,
+            "entries": len(entries),
             "world": {
                 "clock_s": world.clock_s,
                 "version": world.version,
+                "updates": world.updates,
                 "asked": to_plain(world.asked),
             },
             "trainer": dict(world.trainer.plain),
         }
-        added = {"run": self._run.added(), "log": self._log.added()}
-        arrays = pack(world.tokens)
-        self._writer.save(state, added, world.trainer.tensors, arrays)
+        added = {
+            "events": [entry.to_plain() for entry in entries[self._entries :]],
+            "log": self._log.added(),
+        }
+        tensors = dict(world.trainer.tensors)
+        if world.weights is not None:
+            tensors |= {_REPLICAS + name: tensor for name, tensor in world.weights.items()}
+        self._writer.save(state, added, tensors, pack(world.tokens))
+        self._entries = len(entries)
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run read from its checkpoint: the loop's state, the world's (without the trainer's tensors,
-    which are large), and the log. done: its steps."""
+    """A run read from its checkpoint: the record, the world's state (without the tensors, which are
+    large), and the log. done: steps."""
 
     saved: checkpoint.Saved
-    loop: dict[str, Any]
+    entries: list[Entry]
     world: WorldState
     log: EngineLog
+    done: int
 
-    @property
-    def done(self) -> int:
-        """Steps that it has done."""
-        steps: int = self.loop["next_step"]
-        return steps
-
-    def put_back(self, loop: Loop, world: EngineWorld) -> None:
-        """Has a fresh loop and world go on from it. Raises ScenarioError (``--resume``) where the
-        trainer's part is damaged, or of another model."""
+    def put_back(self, world: EngineWorld) -> None:
+        """Has a fresh world go on from it. Raises ScenarioError (``--resume``) where the tensors
+        are damaged, or of another model."""
         tensors = self.saved.trainer()
-        trainer = TrainerState(tensors, self.world.trainer.plain)
+        weights = {
+            name.removeprefix(_REPLICAS): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(_REPLICAS)
+        }
+        trainer = {name: t for name, t in tensors.items() if not name.startswith(_REPLICAS)}
+        state = replace(
+            self.world,
+            trainer=TrainerState(trainer, self.world.trainer.plain),
+            weights=weights or None,
+        )
         try:
-            world.load_state(replace(self.world, trainer=trainer), self.log)
+            world.load_state(state, self.log)
         except ValueError as error:
             raise checkpoint.damaged(self.saved.writer.out, error) from None
-        loop.load_state_dict(self.loop)
 
 
-def read(out: Path, scenario: Mapping[str, Any], policy: Policy, world: ClusterShape) -> Resumed:
-    """The unfinished run beside ``out``. world: what its world will be.
-
-    Raises ScenarioError (``--resume``) where there is none, or it cannot be gone on from.
-    """
+def read(out: Path, scenario: Mapping[str, Any]) -> Resumed:
+    """The unfinished run beside ``out``. Raises ScenarioError (``--resume``) where there is none,
+    or it cannot be gone on from."""
     saved = checkpoint.load(out, scenario)
-    run, log = Run(EngineWorld.name, world), EngineLog()
+    entries: list[Entry] = []
+    log = EngineLog()
     arrays = saved.tokens()
     try:
         for line in saved.journal:
-            replay(run, from_plain(line.get("run"), dict[str, Any], "the journal"))
+            events = from_plain(line.get("events"), list[Any], "the journal")
+            entries += [read_entry(event, "the journal") for event in events]
             replay_log(log, from_plain(line.get("log"), dict[str, Any], "the journal"))
-        loop = load_loop(saved.state.get("loop"), policy, run)
+        if len(entries) != saved.state.get("entries"):
+            raise ValueError("the journal is not as long as it is said to be")
         plain = from_plain(saved.state.get("world"), dict[str, Any], "the world")
         state = WorldState(
             from_plain(plain.get("clock_s"), float, "clock_s"),
             from_plain(plain.get("version"), int, "version"),
+            from_plain(plain.get("updates"), int, "updates"),
             from_plain(plain.get("asked"), dict[int, int], "asked"),
             unpack(arrays),
-            TrainerState({}, from_plain(saved.state.get("trainer"), dict[str, Any], "the trainer")),
+            TrainerState({}, from_plain(saved.state.get("trainer"), dict[str, Any], "trainer")),
         )
+        done = from_plain(saved.state.get("steps"), int, "steps")
     except (ValueError, RecursionError) as error:
         raise checkpoint.damaged(out, error) from None
-    return Resumed(saved, loop, state, log)
+    return Resumed(saved, entries, state, log, done)
 
 
 def pack(tokens: Mapping[tuple[int, int], Tokens]) -> Arrays:
@@ -117,20 +147,22 @@ def pack(tokens: Mapping[tuple[int, int], Tokens]) -> Arrays:
     (answers, whether it asks, how it ended), earned [rollouts], answers [all answers, 2]."""
     items = tokens.items()
     turned = {}
-    if any(own != Tokens(own.attempt, own.ids, own.log_probs, own.versions) for _, own in items):
-        turns = [(len(own.answers), own.asking, _ending_number(own.ending)) for _, own in items]
-        answers = [answer for _, own in items for answer in own.answers]
+    if any(
+        kept != Tokens(kept.attempt, kept.ids, kept.log_probs, kept.versions) for _, kept in items
+    ):
+        turns = [(len(kept.answers), kept.asking, _ending_number(kept.ending)) for _, kept in items]
+        answers = [answer for _, kept in items for answer in kept.answers]
         turned = {
             "turns": np.array(turns, dtype=np.int64).reshape(-1, 3),
-            "earned": np.array([own.earned for _, own in items], dtype=np.float64),
+            "earned": np.array([kept.earned for _, kept in items], dtype=np.float64),
             "answers": np.array(answers, dtype=np.int64).reshape(-1, 2),
         }
-    keys = [(*key, own.attempt, len(own.ids)) for key, own in items]
+    keys = [(*key, kept.attempt, len(kept.ids)) for key, kept in items]
     return {
         "keys": np.array(keys, dtype=np.int64).reshape(-1, 4),
-        "ids": np.array([i for _, own in items for i in own.ids], dtype=np.int64),
-        "log_probs": np.array([p for _, own in items for p in own.log_probs], dtype=np.float64),
-        "versions": np.array([v for _, own in items for v in own.versions], dtype=np.int64),
+        "ids": np.array([i for _, kept in items for i in kept.ids], dtype=np.int64),
+        "log_probs": np.array([p for _, kept in items for p in kept.log_probs], dtype=np.float64),
+        "versions": np.array([v for _, kept in items for v in kept.versions], dtype=np.int64),
         **turned,
     }
 
@@ -145,32 +177,32 @@ def unpack(arrays: Arrays) -> dict[tuple[int, int], Tokens]:
     total = int(counts.sum())
     if (counts < 0).any() or any(column.shape != (total,) for column in columns):
         raise ValueError("the rollouts' tokens are not as many as they are said to be")
-    found, end = {}, 0
+    unpacked, end = {}, 0
     for group, index, attempt, count in keys.tolist():
         start, end = end, end + count
         ids, log_probs, versions = (tuple(column[start:end].tolist()) for column in columns)
-        found[group, index] = Tokens(attempt, ids, log_probs, versions)
+        unpacked[group, index] = Tokens(attempt, ids, log_probs, versions)
     if "turns" in arrays:
-        _unpack_turns(arrays, found)
-    return found
+        _unpack_turns(arrays, unpacked)
+    return unpacked
 
 
-def _unpack_turns(arrays: Arrays, found: Mapping[tuple[int, int], Tokens]) -> None:
+def _unpack_turns(arrays: Arrays, unpacked: Mapping[tuple[int, int], Tokens]) -> None:
     """Adds what `pack` says of turns. Raises ValueError where that does not fit."""
     turns, earned, answers = (arrays.get(name, np.array([])) for name in _TURNS)
-    count = len(found)
+    count = len(unpacked)
     shapes = turns.shape == (count, 3) and earned.shape == (count,) and answers.shape[1:] == (2,)
     if not shapes or any(arrays[name].dtype != kind for name, kind in _TURNS.items()):
         raise ValueError("the rollouts' turns are missing or of another type")
     end, spans = 0, [(int(first), int(last)) for first, last in answers.tolist()]
-    rows = zip(found.values(), turns.tolist(), earned.tolist(), strict=True)
-    for own, (number, asking, ending), reward in rows:
+    rows = zip(unpacked.values(), turns.tolist(), earned.tolist(), strict=True)
+    for kept, (number, asking, ending), reward in rows:
         start, end = end, end + number
-        own.answers, own.asking, own.earned = tuple(spans[start:end]), bool(asking), reward
+        kept.answers, kept.asking, kept.earned = tuple(spans[start:end]), bool(asking), reward
         if number < 0 or asking not in (0, 1) or not -1 <= ending < len(ENDINGS):
             raise ValueError("the rollouts' turns are none")
-        own.ending = None if ending < 0 else ENDINGS[ending]
-        edges = [0, *(edge for span in own.answers for edge in span), len(own.ids)]
+        kept.ending = None if ending < 0 else ENDINGS[ending]
+        edges = [0, *(edge for span in kept.answers for edge in span), len(kept.ids)]
         if edges != sorted(edges):
             raise ValueError("the rollouts' answers do not lie within their tokens")
     if end != len(spans):

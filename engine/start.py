@@ -9,27 +9,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.config import RunSpec, TurnSpec
-from engine.edges import Engine, Limits, Sampling, Trainer
-from engine.environments.sandbox import Patience
-from engine.errors import sentence
-from engine.hub import fetch
-from engine.options import TaskSpec, TrainerConfig
-from engine.room import Devices, parameters, require_room
-from engine.sessions import TurnRules
-from engine.tasks.base import FirstTurns, Task
-from engine.vllm.environment import prepare
-from engine.world import EngineWorld
-from simulator.errors import ScenarioError
-from simulator.scenario.sections import EngineSection
-from simulator.workload.environment import environment_spec
-from simulator.world import ClusterShape
+from rollcast.engine.config import RunSpec, TurnSpec
+from rollcast.engine.edges import Engine, Limits, Sampling, Trainer
+from rollcast.engine.engines import Asked, adapter
+from rollcast.engine.environments.sandbox import Patience
+from rollcast.engine.errors import sentence
+from rollcast.engine.hub import fetch
+from rollcast.engine.options import TaskSpec, TrainerConfig
+from rollcast.engine.room import Devices, parameters, require_room
+from rollcast.engine.sessions import TurnRules
+from rollcast.engine.tasks.base import FirstTurns, Task
+from rollcast.engine.vllm.environment import prepare
+from rollcast.engine.world import EngineWorld, Recipes, in_process
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.sections import EngineSection
+from rollcast.simulator.workload.environment import environment_spec
+from rollcast.simulator.world import ClusterShape
 
 if TYPE_CHECKING:
-    from engine.actors.trainer import Rank
-    from engine.actors.transport import Need
-    from engine.actors.weights import Channel
-    from engine.actors.world import ActorWorld
+    from rollcast.engine.actors.trainer import Rank
+    from rollcast.engine.actors.transport import Need
+    from rollcast.engine.actors.weights import Channel
 
 
 def start_world(spec: RunSpec) -> EngineWorld:
@@ -46,15 +46,14 @@ def start_world(spec: RunSpec) -> EngineWorld:
     except ScenarioError as error:
         raise spec.raw.locate(error) from None
     replica = start_replica(spec, path)
-    sleeps = spec.engine.sleep
-    if spec.turns is None:
-        return EngineWorld(replica, trainer, task, spec.seed, sleeps=sleeps)
     try:
-        rules = turn_rules(spec.turns, spec.task, task, replica.limits)
+        rules = None
+        if spec.turns is not None:
+            rules = turn_rules(spec.turns, spec.task, task, replica.limits)
+        return in_process(replica, trainer, task, spec.seed, turns=rules, sleeps=spec.engine.sleep)
     except ScenarioError as error:
         replica.shutdown()
         raise spec.raw.locate(error) from None
-    return EngineWorld(replica, trainer, task, spec.seed, turns=rules, sleeps=sleeps)
 
 
 def start_actors(
@@ -63,7 +62,7 @@ def start_actors(
     *,
     first_turns: bool = False,
     routing: str | None = None,
-) -> ActorWorld:
+) -> EngineWorld:
     """The world of a scenario with its replicas and trainer in processes of their own, on Ray.
 
     address: of a cluster; None is this machine, where each actor has cores of its own as far as
@@ -71,11 +70,10 @@ def start_actors(
     routing: in place of the scenario's. Raises EngineError or ScenarioError where something cannot
     be had.
     """
-    from engine.actors.fleet import Recipe
-    from engine.actors.machine import cores_here, shares
-    from engine.actors.on_ray import LOCAL, RayTransport
-    from engine.actors.transport import Need
-    from engine.actors.world import ActorWorld, Recipes
+    from rollcast.engine.actors.fleet import Recipe
+    from rollcast.engine.actors.machine import cores_here, shares
+    from rollcast.engine.actors.on_ray import LOCAL, RayTransport
+    from rollcast.engine.actors.transport import Need
 
     prepare(local_files=not isinstance(spec.model, str))
     turns = None if first_turns else spec.turns
@@ -86,9 +84,9 @@ def start_actors(
     ranks = shape.trainer_gpus
     actors = shape.replicas * width + (0 if shape.colocated else ranks)
     mine = shares(cores_here(), actors) if here and not gpus else [()] * actors
-    own = [sum(mine[at * width : (at + 1) * width], ()) for at in range(shape.replicas)]
+    per_replica = [sum(mine[at * width : (at + 1) * width], ()) for at in range(shape.replicas)]
     rank_cores = [()] * ranks if shape.colocated else mine[shape.replicas * width :]
-    needs = [Need(width, gpus * width, cores) for cores in own]
+    needs = [Need(width, gpus * width, cores) for cores in per_replica]
     needs += [Need(1, gpus, cores) for cores in rank_cores]
     if gpus and shape.colocated:
         needs = shared(needs, shape)
@@ -108,7 +106,7 @@ def start_actors(
             channel(spec),
             spec.engine.sleep,
         )
-        return ActorWorld(
+        return EngineWorld(
             transport,
             recipes,
             shape,
@@ -129,7 +127,7 @@ def start_actors(
 def shared(needs: Sequence[Need], shape: ClusterShape) -> list[Need]:
     """The same needs of replicas and ranks, who share GPUs: each replica has its own, and each rank
     one of those, in their order."""
-    from engine.actors.transport import Sharing
+    from rollcast.engine.actors.transport import Sharing
 
     width = shape.gpus_per_replica
     sharing = [Sharing(number, tuple(range(width))) for number in range(shape.replicas)]
@@ -139,11 +137,10 @@ def shared(needs: Sequence[Need], shape: ClusterShape) -> list[Need]:
 
 def channel(spec: RunSpec) -> Channel | None:
     """How weights leave the trainer; None is the transport's store."""
-    from engine.actors.weights import ByFiles
-    from engine.vllm.wire import ByVllm
+    from rollcast.engine.actors.weights import ByFiles
 
     if spec.engine.weights_by == "nccl":
-        return ByVllm()
+        return adapter(spec.engine.name).wire()
     return None if spec.weights_folder is None else ByFiles(spec.weights_folder)
 
 
@@ -152,10 +149,10 @@ def start_task(spec: RunSpec) -> tuple[Task, Path]:
     task = spec.task
     model = fetch(spec.model) if isinstance(spec.model, str) else spec.model
     if task.prompts is not None:
-        from engine.tasks.custom import FileTask
+        from rollcast.engine.tasks.custom import FileTask
 
         assert model is not None
-        own = FileTask(
+        file_task = FileTask(
             task.prompts,
             task.reward,
             model,
@@ -164,14 +161,14 @@ def start_task(spec: RunSpec) -> tuple[Task, Path]:
             reward_timeout_s=task.reward_timeout_s,
             folder=spec.raw.modules,
         )
-        return own, model
-    from engine.tasks.collatz import LOG_SD, CollatzTask
-    from engine.tasks.warm_start import Recipe, warm_start
+        return file_task, model
+    from rollcast.engine.tasks.collatz import LOG_SD, CollatzTask
+    from rollcast.engine.tasks.warm_start import Recipe, warm_start
 
     log_sd = LOG_SD if task.log_sd is None else task.log_sd
     if spec.turns is not None:
-        from engine.environments.delays import DrawnDelays
-        from engine.tasks.calculator import CalculatorTask
+        from rollcast.engine.environments.delays import DrawnDelays
+        from rollcast.engine.tasks.calculator import CalculatorTask
 
         delays = DrawnDelays(spec.turns.environment, spec.seed)
         calculator = CalculatorTask(spec.max_new_tokens, log_sd, delays)
@@ -227,13 +224,13 @@ class TrainerStart:
     def __call__(self) -> Trainer:
         """The trainer. Raises ScenarioError where its model cannot be loaded."""
         model = self._loaded()
-        from engine.trainer.trainer import Trainer as TorchTrainer
+        from rollcast.engine.trainer.trainer import Trainer as TorchTrainer
 
         return TorchTrainer(model, self.trainer, hands_back=self.engine.sleep)
 
     def meet(self) -> Any:
         """What rank 0 opens for the others."""
-        from engine.trainer.sharded import Meeting
+        from rollcast.engine.trainer.sharded import Meeting
 
         return Meeting()
 
@@ -241,8 +238,8 @@ class TrainerStart:
         """One rank, with its part of the model. Raises ScenarioError where that cannot be loaded,
         RankLostError where another rank does not come."""
         model = self._loaded()
-        from engine.trainer import sharded
-        from engine.trainer.trainer import Trainer as TorchTrainer
+        from rollcast.engine.trainer import sharded
+        from rollcast.engine.trainer.trainer import Trainer as TorchTrainer
 
         sharded.join(place, rank.number, rank.count, self.engine.device)
         ranks = sharded.Sharded(model, self.engine.device)
@@ -263,7 +260,7 @@ class TrainerStart:
         bars.disable_progress_bar()
         try:
             dtype = getattr(torch, self.engine.dtype)
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, trust_remote_code=False)
             model.to(self.engine.device)
         except Exception as error:  # of several libraries, each with a base of its own
             message = f"the model in {path.name} cannot be loaded: {sentence(error)}"
@@ -276,8 +273,8 @@ class TrainerStart:
 
 @dataclass(frozen=True)
 class EngineStart:
-    """What makes an engine, in whatever process. model: its folder, or its name on the hub.
-    memory_share: of each GPU, what vLLM takes. width: devices that the model is spread over."""
+    """What makes an engine, in whatever process. model: its folder, or its name on the hub. The
+    rest: see `engine.engines.Asked`."""
 
     model: Path | str
     engine: EngineSection
@@ -289,25 +286,15 @@ class EngineStart:
     def __call__(self) -> Engine:
         """The engine. Raises EngineError where it cannot start."""
         prepare(local_files=not isinstance(self.model, str))
-        from engine.vllm.replica import VllmReplica
-
-        section = self.engine
-        return VllmReplica(
+        asked = Asked(
             _folder(self.model),
-            max_seqs=section.max_seqs,
-            max_batched_tokens=section.max_batched_tokens,
-            kv_tokens=section.kv_tokens,
-            block_tokens=section.block_tokens,
-            prefix_caching=section.prefix_caching,
-            dtype=section.dtype,
-            seed=self.seed,
-            sampling=self.sampling,
-            device=section.device,
-            memory_fraction=self.memory_share,
-            tensor_parallel=self.width,
-            sleeps=section.sleep,
-            transfer="nccl" if section.weights_by == "nccl" else None,
+            self.engine,
+            self.sampling,
+            self.seed,
+            self.memory_share,
+            self.width,
         )
+        return adapter(self.engine.name).start(asked)
 
 
 def require_fit(spec: RunSpec, path: Path) -> None:

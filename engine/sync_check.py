@@ -5,19 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from engine.edges import Engine, Trainer
-from engine.errors import EngineError
-
-
-def check_sync(engine: Engine, trainer: Trainer, sample: Sequence[Sequence[int]]) -> float:
-    """The largest difference between both sides' token log-probabilities, at temperature 1.
-
-    sample: token ids of prompts with responses, each of at least two tokens. Raises EngineError
-    above the engine's own tolerance.
-    """
-    return require_close(
-        engine.log_probs(sample), trainer.log_probs(sample), engine.log_prob_tolerance
-    )
+from rollcast.engine.errors import EngineError
 
 
 def require_close(

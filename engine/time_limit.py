@@ -6,7 +6,7 @@ import signal
 import threading
 from types import FrameType
 
-from engine.errors import EngineError
+from rollcast.engine.errors import EngineError
 
 
 class time_limit:  # noqa: N801 - used as a statement: with time_limit(...)

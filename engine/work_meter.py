@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from simulator.costs.base import Iteration
+from rollcast.simulator.costs.base import Iteration
 
 
 class WorkMeter:

@@ -1,5 +1,5 @@
-"""A policy of your own against APRIL, from Python: start more groups than the batch needs, and
-throw away what is unfinished once enough are complete.
+"""Compares your own policy with APRIL from Python. It starts more groups than the batch needs, and
+drops unfinished groups once enough are complete.
 
     python examples/from_python.py
 """

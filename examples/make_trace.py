@@ -1,8 +1,8 @@
 """Makes trace.csv, a synthetic trace: ``python examples/make_trace.py > examples/trace.csv``.
 
 48 prompts of 8 rollouts. Lengths are lognormal (median 1,500 tokens; sd of the log 0.7 between
-prompts, 0.35 within one), prompts are 100 to 600 tokens long, and a rollout succeeds with a
-probability of its prompt's own. Not measured on anything.
+prompts, 0.35 within a prompt). Prompts have 100 to 600 tokens. Each prompt has its own probability
+that a rollout succeeds. Nothing here is measured.
 """
 
 import math

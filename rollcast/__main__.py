@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from rollcast._own import PACKAGES, own
-
 
 def main() -> None:
     """Runs the command line on this process's arguments and exits."""
-    own(*PACKAGES)
-    from simulator.cli.app import main as command
+    from rollcast.simulator.cli.app import main as command
 
     command()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
-from simulator.errors import ScenarioError
+from rollcast.simulator.errors import ScenarioError
 
 Interrupt = Literal["at_stop", "for_weights", "never"]
 Unfinished = Literal["discard", "resume", "restart"]
@@ -386,9 +386,9 @@ class StepPlan:
         for selector in self.select:
             if selector.keep > size:
                 raise ScenarioError(
-                    "policy.pods.keep",
-                    f"keeps {selector.keep} rollouts of a group of {size}; "
-                    f"it must be at most the group size, {size}",
+                    getattr(selector, "FIELD", "policy"),
+                    f"{type(selector).__name__} keeps {selector.keep} rollouts of a group of "
+                    f"{size}; it must be at most the group size, {size}",
                 )
             size = selector.keep
         for budget, unit in ((self.budget_tokens, "token"), (self.budget_turns, "turn")):
@@ -397,8 +397,8 @@ class StepPlan:
         if self.has_budget and (self.interrupt != "at_stop" or self.unfinished == "discard"):
             raise ScenarioError(
                 "policy",
-                "a rollout that has had its share waits for a later step: such a budget goes with "
-                "rollouts that are interrupted at the stop, and resumed or restarted",
+                "budget_tokens and budget_turns need interrupt=at_stop and unfinished=resume or "
+                "restart",
             )
         if self.sync_every < 1:
             raise ScenarioError("policy", "weights must go to the replicas every 1 or more updates")

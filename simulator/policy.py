@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from simulator.options import Options
-from simulator.plan import StepPlan
+from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.values import Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Policy(Options):
     """A scheduling policy. The base does nothing; override what you need.
 
     The parameters of a policy that is a frozen dataclass are checked against their annotations
-    (`simulator.options`) whoever builds it; errors name ``policy.<name>.<parameter>``.
+    (`simulator.values`) whoever builds it; errors name ``policy.<name>.<parameter>``.
 
     All memory is in the state: ``init`` makes it, ``observe`` returns the next one, and neither
     ``plan`` nor ``observe`` changes the one it is given.
@@ -122,14 +122,14 @@ class Chain(Policy):
 
     def plan(self, plan: StepPlan, state: Sequence[Any]) -> StepPlan:
         """Each policy rewrites what the one before it planned."""
-        for policy, own in zip(self.policies, state, strict=True):
-            plan = policy.plan(plan, own)
+        for policy, member_state in zip(self.policies, state, strict=True):
+            plan = policy.plan(plan, member_state)
         return plan
 
     def observe(self, state: Sequence[Any], outcome: StepOutcome) -> tuple[Any, ...]:
         """Every policy sees the same outcome."""
         pairs = zip(self.policies, state, strict=True)
-        return tuple(policy.observe(own, outcome) for policy, own in pairs)
+        return tuple(policy.observe(member_state, outcome) for policy, member_state in pairs)
 
     def group_sizes(self, sizes: frozenset[int]) -> frozenset[int]:
         """The sizes that the last member to choose may choose."""
@@ -140,8 +140,8 @@ class Chain(Policy):
     def describe_state(self, state: Sequence[Any]) -> dict[str, Any]:
         """The members' figures in one mapping."""
         merged: dict[str, Any] = {}
-        for policy, own in zip(self.policies, state, strict=True):
-            merged.update(policy.describe_state(own))
+        for policy, member_state in zip(self.policies, state, strict=True):
+            merged.update(policy.describe_state(member_state))
         return merged
 
 

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS, Call, Rollout, Stay
-from simulator.world import ClusterShape
+from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS, Call, Rollout, Stay
+from rollcast.simulator.world import ClusterShape
 
 PENDING, TRAINED, DROPPED = 0, 1, 2
 _ROWS_AT_ONCE = 1024
@@ -141,14 +141,6 @@ class Stays(Table):
     columns = tuple(_STAY_COLUMNS)
     row_is = "a stay"
 
-    def set_fate(self, row: int, fate: int, step: int) -> None:
-        """Writes what became of the tokens of a row. Raises ValueError where there is no such row
-        or fate."""
-        if not 0 <= row < len(self) or fate not in (PENDING, TRAINED, DROPPED):
-            raise ValueError(f"stay {row} of {len(self)} cannot have fate {fate}")
-        data = self._table()
-        data["fate"][row], data["trained_step"][row] = fate, step
-
     def add(self, step: int, version: int, rollout: Rollout, stay: Stay, sampled: int) -> None:
         """Appends a stay of the rollout, which has taken it in; ``sampled``: its new tokens."""
         rollout.rows.append(self._count)
@@ -270,7 +262,8 @@ class Ledger:
 class StepRecord:
     """One step. Times are of the world's clock; step_s is from one step's end to the next one's.
 
-    groups and rollouts are those trained on; the tokens are responses, but computed_tokens is what
+    groups and rollouts are those trained on, taken_rollouts those of its groups before some were
+    selected; the tokens are responses, but computed_tokens is what
     the trainer's passes computed, prompts included. staleness maps versions behind to tokens.
     """
 
@@ -285,6 +278,7 @@ class StepRecord:
     complete_groups: int = 0
     rejected_groups: int = 0
     trained_groups: int = 0
+    taken_rollouts: int = 0
     trained_rollouts: int = 0
     buffered_groups: int = 0
     generated_tokens: int = 0

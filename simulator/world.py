@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from simulator.plan import Layout, Placement
-from simulator.rollout import Key, Rollout, Stay
+from rollcast.simulator.plan import Layout, Placement
+from rollcast.simulator.rollout import Key, Rollout, Stay
 
 
 @dataclass(frozen=True, slots=True)

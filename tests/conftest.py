@@ -1,6 +1,6 @@
 """No test measures time: a busy machine fails none.
 
-The gate runs the same examples each time, so that it answers for the change and not for its luck;
+The gate runs the same examples each time, so that it answers for the change and not for chance;
 `make laws` looks for new ones.
 """
 
@@ -10,10 +10,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import settings
 
-from simulator.cli.app import main
+from rollcast.simulator.cli.app import main
+from tests.laws import examples
 
-settings.register_profile("gate", deadline=None, derandomize=True)
-settings.register_profile("search", deadline=None, max_examples=1000, print_blob=True)
+settings.register_profile("gate", deadline=None, derandomize=True, max_examples=examples(100))
+settings.register_profile("search", deadline=None, print_blob=True, max_examples=examples(100))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 Cli = Callable[..., tuple[int, str, str]]

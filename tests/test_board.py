@@ -10,15 +10,15 @@ import pytest
 
 pytest.importorskip("tensorboardX", reason="TensorBoard's writer is not installed")
 
-from calibration.logs.formats.events import events, is_events
-from engine.board import Board, curves, write_board
-from engine.edges import EngineIteration, TrainMetrics
-from engine.log import EngineLog
-from simulator.costs.base import Iteration
-from simulator.results.metrics import accuracy
-from simulator.results.schema import BOARD
-from simulator.spans import Run
-from simulator.studies.simulate import load, simulate
+from rollcast.calibration.logs.formats.events import events, is_events
+from rollcast.engine.board import Board, curves, write_board
+from rollcast.engine.edges import EngineIteration, TrainMetrics
+from rollcast.engine.log import EngineLog
+from rollcast.simulator.costs.base import Iteration
+from rollcast.simulator.results.metrics import accuracy
+from rollcast.simulator.results.schema import BOARD
+from rollcast.simulator.spans import Run
+from rollcast.simulator.studies.simulate import load, simulate
 
 ROOT = Path(__file__).parent.parent
 STEPS = 4
@@ -26,8 +26,9 @@ STEPS = 4
 
 def metrics(step: int) -> TrainMetrics:
     times = (0.0, 0.2, 0.4, 0.01, 0.02)
-    return TrainMetrics(*times, 0.5 / (step + 1), 0.0, 1.5, 0.1, 1.01, 32, 900, 7, 1000, 24, 3, 2,
-                        None)  # fmt: skip
+    return TrainMetrics(
+        *times, 0.5 / (step + 1), 0.0, 1.5, 0.1, 1.01, 32, 900, 7, 1000, 24, 3, 2, None
+    )
 
 
 def ran(steps: int = STEPS) -> tuple[Run, EngineLog]:

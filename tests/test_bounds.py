@@ -10,28 +10,30 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.errors import ScenarioError
-from simulator.loop import run
-from simulator.loop.deadlines import Due, due
-from simulator.plan import AllDone, Batch, Launch, Staleness, StepPlan
-from simulator.policies import check_policy, parse_policy
-from simulator.policy import Policy
-from simulator.spans import DROPPED
-from simulator.testing import Trial, bound_holds, conserves, never_on_two_replicas
-from simulator.testing.listed import ListedWorkload
-from simulator.testing.strategies import (
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.loop import run
+from rollcast.simulator.loop.deadlines import Due, due
+from rollcast.simulator.plan import AllDone, Batch, Launch, Staleness, StepPlan
+from rollcast.simulator.policies import check_policy, parse_policy
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.results.metrics import run_summary
+from rollcast.simulator.spans import DROPPED
+from rollcast.simulator.testing import Trial, bound_holds, conserves, never_on_two_replicas
+from rollcast.simulator.testing.listed import ListedWorkload
+from rollcast.simulator.testing.strategies import (
     Cycle,
     Scenario,
     clusters,
     run_scenario,
     scenarios,
 )
-from simulator.testing.trial import try_policy
-from simulator.testing.watched import Watched
+from rollcast.simulator.testing.trial import try_policy
+from rollcast.simulator.testing.watched import Watched
+from tests.laws import examples
 
 checked = settings(
-    max_examples=80,
+    max_examples=examples(80),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -119,9 +121,15 @@ MIXED = ListedWorkload(((2, 2), (90, 3), (4, 2), (2, 31), (3, 3), (2, 60)), ((1.
 
 def on(policy: str, steps: int = 14, **options: Any) -> Trial:
     return try_policy(
-        policy, MIXED.lengths, batch_groups=2, group_size=2, steps=steps, replicas=2,
-        train_s=options.pop("train_s", 3.0), **options,
-    )  # fmt: skip
+        policy,
+        MIXED.lengths,
+        batch_groups=2,
+        group_size=2,
+        steps=steps,
+        replicas=2,
+        train_s=options.pop("train_s", 3.0),
+        **options,
+    )
 
 
 def oldest(tried: Trial) -> int:
@@ -141,11 +149,18 @@ def test_what_would_be_too_old_is_waited_for_or_given_up(exceeded: str) -> None:
     else:
         assert oldest(tried) == 2
         bound_holds(tried)
+    warnings = run_summary(tried.run, "", "", 0)["warnings"]
+    warned = [text for text in warnings if "exceeded the staleness bound of 2" in text]
     if exceeded in ("wait", "capacity"):
         assert not given_up
+        assert not warned
         assert tried.run.ledger.dropped_tokens == 0
         return
     assert given_up
+    [said] = warned
+    assert said.startswith(f"{len(given_up)} groups (")
+    assert ("were dropped" in said) == (exceeded == "drop")
+    assert "raise max_staleness" in said
     for group in given_up:
         first = (stays["group"] == group) & (stays["attempt"] == 0)
         assert set(stays["fate"][first].tolist()) == {DROPPED}
@@ -170,8 +185,8 @@ def test_complete_groups_that_are_too_old_are_not_trained_on() -> None:
 
 
 def _world(lengths: Any) -> tuple[Any, ...]:
-    from simulator.testing.conform import ODD, ROOMY
-    from simulator.world import ClusterShape
+    from rollcast.simulator.testing.conform import ODD, ROOMY
+    from rollcast.simulator.world import ClusterShape
 
     return (
         ClusterShape(1, 1, 1, True),

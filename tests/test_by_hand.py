@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.scenario.file import parse_scenario
-from simulator.studies.simulate import Result, from_raw, simulate
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 
 ITERATION, ROLLOUT, CONTEXT, PREFILL = 1.0, 0.1, 0.001, 0.01
 TRAIN, FIXED, SYNC = 0.5, 3.0, 2.0
@@ -60,9 +60,14 @@ def played(
     ]
     (folder / "trace.csv").write_text("\n".join(rows))
     text = SCENARIO.format(
-        groups=groups, size=len(lengths[0]), policy=policy, steps=steps, max_seqs=max_seqs,
-        budget=budget, replicas=replicas,
-    )  # fmt: skip
+        groups=groups,
+        size=len(lengths[0]),
+        policy=policy,
+        steps=steps,
+        max_seqs=max_seqs,
+        budget=budget,
+        replicas=replicas,
+    )
     return simulate(from_raw(parse_scenario(text, "by_hand", folder)))
 
 
@@ -138,9 +143,7 @@ def test_a_chunk_leaves_room_for_those_who_decode(tmp_path: Path) -> None:
 def test_april_stops_carries_and_resumes(tmp_path: Path) -> None:
     """Groups of one rollout, two in flight for a batch of one: group 1 is stopped twice, and
     prefills its 4 + 3 and then its 4 + 5 tokens again."""
-    result = played(
-        tmp_path, prompt=4, lengths=[[3], [6], [2], [9]], policy="[april]", steps=3
-    )  # fmt: skip
+    result = played(tmp_path, prompt=4, lengths=[[3], [6], [2], [9]], policy="[april]", steps=3)
     first, second, third = result.run.steps
     assert first.rollout_s == exactly(seconds((2, 8, 8), (2, 10, 0), (2, 12, 0)))
     assert second.rollout_s == exactly(seconds((2, 7 + 4, 7 + 4), (2, 8 + 5, 0)))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.chance import Drawn, Levels
-from simulator.costs import RooflineCost
-from simulator.costs.hardware import load_gpu
-from simulator.costs.models import load_model
-from simulator.costs.scaled import PHASES, ScaledCost
+from rollcast.simulator.costs import RooflineCost
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.scaled import PHASES, ScaledCost
+from rollcast.simulator.values.chance import Drawn, Levels
 
 COST = RooflineCost(load_model("qwen3-8b"), load_gpu("h100-sxm"))
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from simulator.cli.app import main
+from rollcast.simulator.cli.app import main
 from tests.conftest import Cli
 from tests.processes import started
 
@@ -48,7 +48,7 @@ seed: 0
 """
 POLICY = "policy:\n  - april: {over_sampling: 2.0}\n"
 TABLES = ("spans.csv", "steps.csv", "rollouts.csv", "decisions.jsonl", "summary.json")
-ROLLCAST = [sys.executable, "-m", "simulator.cli.app"]
+ROLLCAST = [sys.executable, "-m", "rollcast.simulator.cli.app"]
 
 
 @pytest.fixture
@@ -115,8 +115,10 @@ def settings(*pairs: str) -> list[str]:
         (("cost:\n", "cost:\n  roofline: {}\n"), ["cost", "exactly one"]),
         (("replicas: 2", "replicas: 2, trainer_gpus: 3"), ["cluster.trainer_gpus", "colocated"]),
         ((POLICY, "policy: [{pods: {keep: 5}}]\n"), ["policy.pods.keep", "group of 4"]),
-        ((POLICY, "policy: [{sagc: {first: 4, candidates: [2, 4]}}, {pods: {keep: 3}}]\n"),
-         ["policy.pods.keep", "group of 2"]),
+        (
+            (POLICY, "policy: [{sagc: {first: 4, candidates: [2, 4]}}, {pods: {keep: 3}}]\n"),
+            ["policy.pods.keep", "group of 2"],
+        ),
         ((POLICY, "policy: [{sagc: {first: 4, candidates: [4, 32]}}]\n"), ["16 rollouts", "32"]),
         ((POLICY, "policy: {april: {}}\n"), ["policy", "must be a list"]),
         ((POLICY, "policy: [{april: 2}]\n"), ["policy.april", "mapping of keys to values"]),
@@ -125,12 +127,16 @@ def settings(*pairs: str) -> list[str]:
         ((POLICY, "policy: [sagc, fully_async]\n"), ["policy.fully_async", "disaggregated"]),
         ((POLICY, "policy: [fully_async, one_step_off]\n"), ["policy.one_step_off", "fully_async"]),
         ((POLICY, "policy: [fully_async, april]\n"), ["policy.april", "contradicts fully_async"]),
-        ((POLICY, "policy: [{fully_async: {max_staleness: -1}}]\n"),
-         ["policy.fully_async.max_staleness", "from 0", "-1"]),
-        (("mean: 0.5, between_sd: 0.3}\n" + POLICY, "mean: 0.0}\npolicy: [dynamic_sampling]\n"),
-         ["step 0 can never finish", "0 of 4 groups", "workload.rewards"]),
+        (
+            (POLICY, "policy: [{fully_async: {max_staleness: -1}}]\n"),
+            ["policy.fully_async.max_staleness", "from 0", "-1"],
+        ),
+        (
+            ("mean: 0.5, between_sd: 0.3}\n" + POLICY, "mean: 0.0}\npolicy: [dynamic_sampling]\n"),
+            ["step 0 can never finish", "0 of 4 groups", "workload.rewards"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_scenario_names_the_key_the_line_and_what_would_be_right(
     cli: Cli, tiny: Path, change: tuple[str, str], said: list[str]
 ) -> None:
@@ -151,13 +157,18 @@ def test_a_wrong_scenario_names_the_key_the_line_and_what_would_be_right(
         (bytes(range(256)), "not a text file"),
         (b"a: \x00", "not valid YAML"),
         (b"a: [" * 5000, "nested too deeply"),
-        (b"a: &a [1,1,1,1,1,1,1,1,1,1]\n" + b"".join(
-            b"%c: &%c [%s]\n" % (c + 1, c + 1, b",".join([b"*%c" % c] * 10)) for c in range(97, 106)
-        ), "more than 100000 values"),
+        (
+            b"a: &a [1,1,1,1,1,1,1,1,1,1]\n"
+            + b"".join(
+                b"%c: &%c [%s]\n" % (c + 1, c + 1, b",".join([b"*%c" % c] * 10))
+                for c in range(97, 106)
+            ),
+            "more than 100000 values",
+        ),
         (b"steps: !!python/object:os.system x", "could not determine a constructor"),
         (b"steps: !!timestamp abc", "not valid YAML"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_is_no_scenario(cli: Cli, tiny: Path, content: bytes, said: str) -> None:
     tiny.write_bytes(content)
     assert said in refused(cli("simulate", tiny))
@@ -226,12 +237,15 @@ def test_a_trace_that_does_not_serve(cli: Cli, tiny: Path, trace: str, said: str
         (["cost.linear.sync_s=0"], ("cost", "linear", "sync_s"), 0),
         (["policy.april.over_sampling=1.5"], ("policy", 0, "april", "over_sampling"), 1.5),
         (["policy[0].april.over_sampling=1.5"], ("policy", 0, "april", "over_sampling"), 1.5),
-        (["policy=april", "policy.april.over_sampling=3"],
-         ("policy", 0, "april", "over_sampling"), 3),
+        (
+            ["policy=april", "policy.april.over_sampling=3"],
+            ("policy", 0, "april", "over_sampling"),
+            3,
+        ),
         (["policy=[sync, sagc]", "policy.sagc.tau=2"], ("policy", 1, "sagc", "tau"), 2),
         (["model=qwen3-8b", "model.layers=4"], ("model", "layers"), 4),
     ],
-)  # fmt: skip
+)
 def test_set_reaches_any_key(
     cli: Cli, tiny: Path, given: list[str], key: tuple[str | int, ...], value: float
 ) -> None:
@@ -267,6 +281,9 @@ def test_set_reaches_any_key(
         (["cost=roofline"], "model: missing"),
         (["cost={file: nope.json}"], "cost.file: cannot read nope.json"),
         (["model=" + "a" * 5000], "model: "),
+        (["model='~nouser/x.json'"], "model: no file ~nouser/x.json"),
+        (["a" + ".a" * 1000 + "=1"], "has 1001 parts"),
+        (["workload.group_size=1:30"], "got '1:30' (from --set workload.group_size)"),
     ],
 )
 def test_set_nonsense(cli: Cli, tiny: Path, given: list[str], said: str) -> None:
@@ -298,8 +315,10 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_hash_seed(tiny: Path) -
         environment = {**os.environ, "PYTHONHASHSEED": number}
         subprocess.run(
             [*argv, "--out", str(out), "--no-plot"],
-            check=True, capture_output=True, env=environment,
-        )  # fmt: skip
+            check=True,
+            capture_output=True,
+            env=environment,
+        )
         folders.append(out)
     first, second = ({p.relative_to(f): p for f in [f] for p in f.rglob("*.*")} for f in folders)
     assert first.keys() == second.keys()
@@ -309,9 +328,9 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_hash_seed(tiny: Path) -
 
 
 def _without_intervals(summary: bytes) -> bytes:
-    """Nor luck: both are drawn alike for all policies that are compared."""
+    """Nor sampling error: both are drawn alike for all policies that are compared."""
     kept = {k: v for k, v in json.loads(summary).items() if not k.startswith(("interval", "luck"))}
-    kept["warnings"] = [line for line in kept["warnings"] if "luck" not in line]
+    kept["warnings"] = [line for line in kept["warnings"] if "sampling error" not in line]
     return json.dumps(kept).encode()
 
 
@@ -339,17 +358,34 @@ def test_compare_equals_separate_runs(cli: Cli, tiny: Path) -> None:
 
 def test_compare_names_the_policy_that_cannot_go_on(cli: Cli, tiny: Path) -> None:
     message = refused(
-        cli("compare", tiny, "--policy", "dynamic_sampling",
-            *settings("workload.rewards={family: constant}"), "--out", tiny.parent / "out")
-    )  # fmt: skip
+        cli(
+            "compare",
+            tiny,
+            "--policy",
+            "dynamic_sampling",
+            *settings("workload.rewards={family: constant}"),
+            "--out",
+            tiny.parent / "out",
+        )
+    )
     assert message.startswith("under dynamic_sampling, step 0 can never finish")
     assert not (tiny.parent / "out").exists()
 
 
 def test_compare_holds_another_set_up_against_the_first(cli: Cli, tiny: Path) -> None:
     out = tiny.parent / "out"
-    argv = ("compare", tiny, "--policy", "sync", "--policy", "april", "--also",
-            "cluster.routing=round_robin", "--also", "workload.group_size=2")  # fmt: skip
+    argv = (
+        "compare",
+        tiny,
+        "--policy",
+        "sync",
+        "--policy",
+        "april",
+        "--also",
+        "cluster.routing=round_robin",
+        "--also",
+        "workload.group_size=2",
+    )
     code, shown, _ = cli(*argv, "--out", out, "--json")
     assert code == 0
     rows = json.loads(shown)
@@ -458,8 +494,10 @@ def outside(*argv: str, shell: str = "", **environment: str) -> subprocess.Compl
     command = " ".join([*ROLLCAST, *argv, shell])
     return subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"],
-        capture_output=True, text=True, env={**os.environ, **environment},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
 
 
 def test_a_reader_that_goes_away_and_letters_that_are_missing(tiny: Path) -> None:
@@ -509,7 +547,7 @@ def test_a_stopped_run_leaves_no_folder(tiny: Path, number: signal.Signals, writ
     process = started(argv)
     until = time.monotonic() + 60
     if writing:
-        while not list(tiny.parent.glob("new/.out*")) and time.monotonic() < until:
+        while not list(tiny.parent.glob("new/.out.partial")) and time.monotonic() < until:
             assert process.poll() is None
             time.sleep(0.001)
     else:
@@ -543,9 +581,9 @@ def test_a_system_without_hangups_and_alarms(tiny: Path) -> None:
     """Windows has neither signal."""
     code = (
         "import signal, sys; del signal.SIGHUP, signal.SIGALRM, signal.setitimer\n"
-        "import engine.time_limit\n"
-        "with engine.time_limit.time_limit(5.0, 'late'): pass\n"
-        "from simulator.cli.app import main; main(['simulate', *sys.argv[1:]])"
+        "import rollcast.engine.time_limit\n"
+        "with rollcast.engine.time_limit.time_limit(5.0, 'late'): pass\n"
+        "from rollcast.simulator.cli.app import main; main(['simulate', *sys.argv[1:]])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tiny)], capture_output=True, text=True, check=False
@@ -578,7 +616,7 @@ def test_a_stop_whose_exception_got_lost_is_honoured_at_the_next_step(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As when a signal comes in the middle of an import that swallows every exception."""
-    import simulator.studies.simulate as module
+    import rollcast.simulator.studies.simulate as module
 
     load = module.load
 
@@ -623,7 +661,7 @@ def test_the_share_at_the_cap_is_in_the_tables(
 ) -> None:
     capped = settings("workload.max_new_tokens=50", "workload.lengths.between_sd=0")
     _, said, _ = cli("simulate", tiny, *capped)
-    assert "100.0 %" in next(line for line in said.splitlines() if "at the cap" in line)
+    assert "100.0 %" in next(line for line in said.splitlines() if "at cap" in line)
     monkeypatch.setenv("COLUMNS", "200")
     _, said, _ = cli("compare", tiny, *capped)
     assert "at cap: responses cut at max_new_tokens" in said

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.costs.models import model_from_config, model_presets
-from simulator.errors import ScenarioError
-from simulator.scenario.file import parse_scenario
-from simulator.studies.simulate import from_raw
+from rollcast.simulator.costs.presets.models import model_from_config, model_presets
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.studies.simulate import from_raw
 
 TEXT = """
 model: {model}
@@ -65,9 +65,14 @@ def test_every_preset_knows_its_positions() -> None:
 
 
 CONFIG = {
-    "model_type": "qwen3", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "vocab_size": 100, "intermediate_size": 128,
-}  # fmt: skip
+    "model_type": "qwen3",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+    "intermediate_size": 128,
+}
 
 
 @pytest.mark.parametrize(
@@ -75,13 +80,33 @@ CONFIG = {
     [
         ({}, None),
         ({"max_position_embeddings": 40960}, 40960),
-        ({"max_position_embeddings": 40960, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
-          "original_max_position_embeddings": 32768}}, 131072),
-        ({"max_position_embeddings": 1000, "rope_scaling": {"type": "linear", "factor": 2.0}},
-         2000),
-        ({"max_position_embeddings": 131072, "rope_scaling": {"rope_type": "llama3",
-          "factor": 8.0, "original_max_position_embeddings": 8192}}, 131072),
+        (
+            {
+                "max_position_embeddings": 40960,
+                "rope_scaling": {
+                    "rope_type": "yarn",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 32768,
+                },
+            },
+            131072,
+        ),
+        (
+            {"max_position_embeddings": 1000, "rope_scaling": {"type": "linear", "factor": 2.0}},
+            2000,
+        ),
+        (
+            {
+                "max_position_embeddings": 131072,
+                "rope_scaling": {
+                    "rope_type": "llama3",
+                    "factor": 8.0,
+                    "original_max_position_embeddings": 8192,
+                },
+            },
+            131072,
+        ),
     ],
-)  # fmt: skip
+)
 def test_positions_of_a_config(more: dict[str, object], positions: int | None) -> None:
     assert model_from_config({**CONFIG, **more}).max_positions == positions

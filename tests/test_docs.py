@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from simulator.cli.app import main
-from simulator.planner.planner import question
-from simulator.policies import POLICIES
-from simulator.scenario.file import parse_scenario
-from simulator.studies.simulate import from_raw, simulate
-from simulator.testing.conform import CASES
+from rollcast.simulator.cli.app import main
+from rollcast.simulator.planner.planner import question
+from rollcast.simulator.policies import POLICIES
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.studies.simulate import from_raw, simulate
+from rollcast.simulator.testing.conform import CASES
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "testing_policies.md").read_text("utf-8")
@@ -104,7 +104,7 @@ def test_the_question_of_the_page_on_planning_is_one() -> None:
     (section,) = blocks("yaml", PLANNING)
     raw = parse_scenario((ROOT / "examples" / "april.yaml").read_text("utf-8") + section)
     asked = question(raw)
-    assert asked.aim.objective == "usd"
+    assert asked.objective.name == "usd"
     assert asked.quality == {"april": 1.05}
     assert len(asked.policies) == 4
 
@@ -126,9 +126,9 @@ TURNS = (ROOT / "docs" / "turns.md").read_text("utf-8")
 def test_the_environment_of_the_page_on_turns_plays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from engine.environments import Episode, Said
-    from engine.environments.sandbox import Patience, Sandbox
-    from engine.tasks.named import load_named
+    from rollcast.engine.environments import Episode, Said
+    from rollcast.engine.environments.sandbox import Patience, Sandbox
+    from rollcast.engine.tasks.named import load_named
 
     (code,) = blocks("python", TURNS)
     (tmp_path / "guessing.py").write_text(code, "utf-8")
@@ -149,9 +149,9 @@ def test_the_environment_of_the_page_on_turns_plays(
 
 
 def test_the_scenario_of_ones_own_environment_is_read() -> None:
-    from engine.options import TaskSpec
-    from simulator.options import read
-    from simulator.scenario.sections import validate
+    from rollcast.engine.options import TaskSpec
+    from rollcast.simulator.scenario.sections import validate
+    from rollcast.simulator.values import read
 
     (text,) = [text for text in blocks("yaml", TURNS) if "guessing" in text]
     sections = validate(parse_scenario(text).data)

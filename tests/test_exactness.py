@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.plan import Batch, EnoughGroups, Launch, StepPlan
-from simulator.rollout import Rollout
-from simulator.spans import Run
-from simulator.testing.strategies import (
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.plan import Batch, EnoughGroups, Launch, StepPlan
+from rollcast.simulator.rollout import Rollout
+from rollcast.simulator.spans import Run
+from rollcast.simulator.testing.strategies import (
     ROUTINGS,
     Scenario,
     TableCost,
@@ -28,13 +28,14 @@ from simulator.testing.strategies import (
     run_scenario,
     scenarios,
 )
-from simulator.world import ClusterShape, Ended
+from rollcast.simulator.world import ClusterShape, Ended
 from tests.commands import commands, pauses, submits
+from tests.laws import examples
 from tests.reference.cluster import ReferenceCluster
 from tests.reference.driver import Abort, Command, Driver, Submit, Wait
 
 thorough = settings(
-    max_examples=max(200, settings().max_examples),  # more where the search profile says so
+    max_examples=examples(200),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

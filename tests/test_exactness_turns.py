@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from simulator.testing.strategies import Scenario, clusters, crowded, scenarios, with_turns
+from rollcast.simulator.testing.strategies import Scenario, clusters, crowded, scenarios, with_turns
 from tests.commands import commands, pauses, submits
 from tests.reference.driver import Command, Submit
 from tests.test_exactness import require_equal, require_equal_answers, run_both, thorough

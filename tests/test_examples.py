@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from simulator.policies import spell
-from simulator.scenario.file import parse_scenario
-from simulator.spans import DROPPED, TRAINED
-from simulator.studies.simulate import Result, from_raw, load, simulate
+from rollcast.simulator.policies import spell
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.spans import DROPPED, TRAINED
+from rollcast.simulator.studies.simulate import Result, from_raw, load, simulate
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NAMES = sorted(path.name for path in EXAMPLES.glob("*.yaml"))
@@ -193,7 +193,13 @@ def test_trace_is_replayed() -> None:
 
 
 def test_an_example_runs_from_the_command_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "simulator.cli.app", "simulate", str(EXAMPLES / "trace.yaml")]
+    command = [
+        sys.executable,
+        "-m",
+        "rollcast.simulator.cli.app",
+        "simulate",
+        str(EXAMPLES / "trace.yaml"),
+    ]
     out = tmp_path / "run"
     options = ["--set", "steps=1", "--no-plot", "--out", str(out)]
     done = subprocess.run([*command, *options], capture_output=True, text=True)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from simulator.loop import run
-from simulator.plan import Prompts
-from simulator.policies import parse_policy
-from simulator.scenario.file import RawScenario
-from simulator.spans import DROPPED, TRAINED, Run
-from simulator.studies.simulate import from_raw
+from rollcast.simulator.loop import run
+from rollcast.simulator.plan import Prompts
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.spans import DROPPED, TRAINED, Run
+from rollcast.simulator.studies.simulate import from_raw
 
 BATCH, SIZE, STEPS = 8, 4, 12
 SHARED: dict[str, Any] = {"placement": "colocated", "replicas": 2}

@@ -60,7 +60,7 @@ def scripts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     )
     pip = (sys.executable, "-m", "pip", "--python", folder / "python", "install", "--quiet")
     succeeded(call(*pip, "--no-deps", "--no-build-isolation", *asked, cwd=home))
-    where = call(folder / "python", "-c", "import simulator as s; print(s.__file__)", cwd=home)
+    where = call(folder / "python", "-c", "import rollcast; print(rollcast.__file__)", cwd=home)
     at = Path(succeeded(where).strip()).resolve()
     assert at.is_relative_to(packages.resolve() if request.param == "wheel" else ROOT)
     return folder
@@ -79,23 +79,41 @@ def test_a_wheel_is_small_and_has_what_it_needs(wheel: Path) -> None:
     assert wheel.stat().st_size <= MOST_BYTES
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        [metadata] = [archive.read(n).decode() for n in names if n.endswith("/METADATA")]
+        [at] = [name for name in names if name.endswith("/METADATA")]
+        metadata, metadata_folder = archive.read(at).decode(), at.split("/")[0]
     examples = {f.name for f in (ROOT / "examples").iterdir() if f.suffix in (".yaml", ".csv")}
     assert {f"rollcast/examples/{name}" for name in examples} <= names
-    assert {f"{p}/py.typed" for p in (*DECOYS, "rollcast")} | {"rollcast/__init__.pyi"} <= names
+    assert {name.split("/")[0] for name in names} == {"rollcast", metadata_folder}
+    assert {f"rollcast/{p}/__init__.py" for p in DECOYS} <= names
+    assert {"rollcast/py.typed", "rollcast/__init__.pyi"} <= names
     pages = {
-        "simulator/report/page.css",
-        "simulator/report/page.js",
-        "simulator/explore/explore.css",
+        "rollcast/simulator/report/page.css",
+        "rollcast/simulator/report/page.js",
+        "rollcast/simulator/explore/explore.css",
     }
     assert pages <= names
-    assert not [name for name in names if name.startswith(("calibration/data", "tests", "bench"))]
+    assert not [name for name in names if "benchmarks" in name]
     assert any(name.endswith("/licenses/LICENSE") for name in names)
-    for line in ("License-Expression: Apache-2.0", "Classifier: Private :: Do Not Upload",
-                 "Classifier: Typing :: Typed", "Author: The rollcast authors"):  # fmt: skip
+    for line in (
+        "License-Expression: Apache-2.0",
+        "Classifier: Private :: Do Not Upload",
+        "Classifier: Typing :: Typed",
+        "Author: The rollcast authors",
+    ):
         assert line in metadata.splitlines()
     assert "\nKeywords: " in metadata
     assert "-URL: " not in metadata
+
+
+def test_a_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    build = (sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path)
+    succeeded(call(*build, cwd=ROOT))
+    [packed] = tmp_path.glob("*.tar.gz")
+    pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation")
+    succeeded(call(*pip, "--wheel-dir", tmp_path, packed, cwd=tmp_path))
+    [again] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again) as other:
+        assert sorted(one.namelist()) == sorted(other.namelist())
 
 
 def test_the_command_starts_beside_packages_with_our_names(scripts: Path, decoys: Path) -> None:
@@ -113,7 +131,7 @@ def test_an_example_is_found_and_simulated(scripts: Path, decoys: Path) -> None:
     where = {"cwd": decoys, "PYTHONPATH": str(decoys)}
     find = (
         "import sys; sys.path.remove(sys.argv[1]); sys.path = [p for p in sys.path if p];"
-        "from simulator.scenario.examples import folder; print(folder())"
+        "from rollcast.simulator.scenario.examples import folder; print(folder())"
     )
     found = succeeded(call(scripts / "python", "-c", find, decoys, **where)).strip()
     for name in ("april", "trace"):
@@ -122,13 +140,28 @@ def test_an_example_is_found_and_simulated(scripts: Path, decoys: Path) -> None:
         assert (decoys / name / "summary.json").is_file()
 
 
-def test_imports_of_the_working_directory_go_on(scripts: Path, decoys: Path) -> None:
-    """Only our own names are ours: a user's module is found where Python would find it."""
-    (decoys / "mine.py").write_text("print('found', __file__)\n")
-    code = "import rollcast.__main__ as m; m.own(*m.PACKAGES); import mine, simulator, engine"
-    said = succeeded(call(scripts / "python", "-c", code, cwd=decoys, PYTHONPATH=str(decoys)))
-    assert said.split()[0] == "found"
-    assert str(decoys) in said
+def test_packages_with_our_old_names_stay_the_users(scripts: Path, decoys: Path) -> None:
+    (decoys / "engine" / "__init__.py").write_text("MINE = 1\n")
+    code = "import rollcast.engine.options, engine; print(engine.MINE, rollcast.engine.__name__)"
+    done = call(scripts / "python", "-W", "error", "-c", code, cwd=decoys, PYTHONPATH=str(decoys))
+    assert succeeded(done).split() == ["1", "rollcast.engine"]
+
+
+@pytest.mark.parametrize("first", ["import rollcast", "import rollcast.simulator.plan"])
+def test_old_names_give_the_same_modules_and_a_warning(
+    scripts: Path, tmp_path: Path, first: str
+) -> None:
+    """For one version, and not as copies: a plan of either name is the other's."""
+    code = (
+        f"{first}; from simulator.plan import StepPlan; import simulator.policies.april as old;"
+        "from rollcast.simulator.plan import StepPlan as New; import rollcast.simulator.policies;"
+        "print(StepPlan is New, old is rollcast.simulator.policies.april, old.__spec__.name)"
+    )
+    done = call(scripts / "python", "-W", "always", "-c", code, cwd=tmp_path)
+    assert succeeded(done).split() == ["True", "True", "rollcast.simulator.policies.april"]
+    said = [line for line in done.stderr.splitlines() if "DeprecationWarning" in line]
+    assert len(said) == 1
+    assert "the package simulator is called rollcast.simulator now" in said[0]
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.errors import ScenarioError
-from simulator.scenario import examples
-from simulator.studies.simulate import load
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario import examples
+from rollcast.simulator.studies.simulate import load
 
 ROOT = Path(__file__).parent.parent
 

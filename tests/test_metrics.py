@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.results.metrics import (
+from rollcast.simulator.results.metrics import (
     CAUSES,
     censored_mean,
     gpu_lanes,
@@ -23,10 +23,10 @@ from simulator.results.metrics import (
     total_s,
     underfilled_fraction,
 )
-from simulator.rollout import Rollout, Segment, Stay
-from simulator.spans import TRAINED, PhaseSpan, Run, StepRecord
-from simulator.testing.strategies import TableCost, TableWorkload
-from simulator.world import ClusterShape
+from rollcast.simulator.rollout import Rollout, Segment, Stay
+from rollcast.simulator.spans import TRAINED, PhaseSpan, Run, StepRecord
+from rollcast.simulator.testing.strategies import TableCost, TableWorkload
+from rollcast.simulator.world import ClusterShape
 
 
 def add_stay(
@@ -89,12 +89,12 @@ def hand_made_runs(draw: st.DrawFn) -> Run:
 
 def real_run(policy: str = "", **shape: object) -> Run:
     """A small run of the simulated cluster, with preemption and resumed rollouts."""
-    from simulator.cluster.replica import EngineSpec
-    from simulator.cluster.simulated import SimulatedCluster
-    from simulator.loop import run
-    from simulator.plan import Batch, StepPlan
-    from simulator.policies import parse_policy
-    from simulator.policy import chain
+    from rollcast.simulator.cluster.replica import EngineSpec
+    from rollcast.simulator.cluster.simulated import SimulatedCluster
+    from rollcast.simulator.loop import run
+    from rollcast.simulator.plan import Batch, StepPlan
+    from rollcast.simulator.policies import parse_policy
+    from rollcast.simulator.policy import chain
 
     workload = TableWorkload((8, 20), (1, 3, 5, 8, 13, 40, 64), (0.0, 1.0, 0.5), 64)
     cost = TableCost(

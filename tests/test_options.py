@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import ScenarioError
-from simulator.options import (
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values import (
     Above,
     AtLeast,
     Between,
@@ -96,15 +96,21 @@ def refused(value: Any, key: str, *words: str) -> None:
         ({"count": "4"}, "count", "must be a whole number from 1 to 8, got '4'"),
         ({"count": 1, "size_tokens": math.inf}, "size_tokens", "must be a number, got inf"),
         ({"count": 1, "size_tokens": 10**400}, "size_tokens", "must be a number, got 1000"),
-        ({"count": 1, "kind": "frist"}, "kind",
-         "must be one of first, second, got 'frist' (did you mean first?)"),
+        (
+            {"count": 1, "kind": "frist"},
+            "kind",
+            "must be one of first, second, got 'frist' (did you mean first?)",
+        ),
         ({"count": 1, "kind": 1}, "kind", "must be one of first, second, got 1"),
         ({"count": 1, "on": "yes"}, "on", "must be true or false, got 'yes'"),
         ({"count": 1, "limit": 1}, "limit", "must be a whole number of 2 or more, got 1"),
         ({"count": 1, "weights": 3}, "weights", "must be a list, each entry a number, got 3"),
         ({"count": 1, "weights": [1, "x"]}, "weights[1]", "must be a number, got 'x'"),
-        ({"count": 1, "pair": [1]}, "pair",
-         "must be a list of 2, a whole number, then a number, got [1]"),
+        (
+            {"count": 1, "pair": [1]},
+            "pair",
+            "must be a list of 2, a whole number, then a number, got [1]",
+        ),
         ({"count": 1, "path": ""}, "path", "must be the path of a file, got ''"),
         ({"count": 1, "path": "a\0b"}, "path", "must be the path of a file, got 'a\\x00b'"),
         ({"count": 1, "title": 3}, "title", "must be text, got 3"),
@@ -113,17 +119,26 @@ def refused(value: Any, key: str, *words: str) -> None:
         ({"count": 1, "inner": {"low": 2}}, "inner.low", "is above high"),
         ({"count": 1, "rows": [{}, {"low": 2}]}, "rows[1].low", "is above high"),
         ({"count": 1, "shape": {}}, "shape.shape", "missing; give one of round, square"),
-        ({"count": 1, "shape": {"shape": "suare"}}, "shape.shape",
-         "must be one of round, square, got 'suare' (did you mean square?)"),
+        (
+            {"count": 1, "shape": {"shape": "suare"}},
+            "shape.shape",
+            "must be one of round, square, got 'suare' (did you mean square?)",
+        ),
         ({"count": 1, "shape": {"shape": "round", "side": 1}}, "shape.side", "unknown key"),
-        ({"count": 1, "shape": {"shape": "square", "side": 10}}, "shape.side",
-         "must be a number above 0 and below 10, got 10"),
-        ({"count": 1, "either": 0}, "either",
-         "must be a whole number of 1 or more, or a mapping of keys to values, got 0"),
+        (
+            {"count": 1, "shape": {"shape": "square", "side": 10}},
+            "shape.side",
+            "must be a number above 0 and below 10, got 10",
+        ),
+        (
+            {"count": 1, "either": 0},
+            "either",
+            "must be a whole number of 1 or more, or a mapping of keys to values, got 0",
+        ),
         (None, "", "must be a mapping of keys to values, got None"),
         ([1], "", "must be a mapping of keys to values, got [1]"),
     ],
-)  # fmt: skip
+)
 def test_each_complaint_names_its_key_in_one_wording(given_: Any, key: str, said: str) -> None:
     refused(given_, f"top.{key}" if key else "top", said)
 
@@ -137,12 +152,30 @@ def test_an_unknown_key_comes_before_anything_that_is_wrong() -> None:
 def test_what_is_right_comes_in_its_type() -> None:
     made = read(
         Top,
-        {"count": 4.0, "size_tokens": "1e3", "limit": None, "weights": [1, 2], "pair": (2, 3),
-         "path": "a/b", "inner": {"high": 2}, "shape": {"shape": "square", "side": 1},
-         "either": {"low": 1}, "title": None},
-    )  # fmt: skip
-    assert made == Top(4, 1000.0, limit=None, weights=(1.0, 2.0), pair=(2, 3.0), path=Path("a/b"),
-                       inner=Inner(0.0, 2.0), shape=Square(1.0), either=Inner(1.0))  # fmt: skip
+        {
+            "count": 4.0,
+            "size_tokens": "1e3",
+            "limit": None,
+            "weights": [1, 2],
+            "pair": (2, 3),
+            "path": "a/b",
+            "inner": {"high": 2},
+            "shape": {"shape": "square", "side": 1},
+            "either": {"low": 1},
+            "title": None,
+        },
+    )
+    assert made == Top(
+        4,
+        1000.0,
+        limit=None,
+        weights=(1.0, 2.0),
+        pair=(2, 3.0),
+        path=Path("a/b"),
+        inner=Inner(0.0, 2.0),
+        shape=Square(1.0),
+        either=Inner(1.0),
+    )
     assert type(made.count) is int
     assert type(made.size_tokens) is float
 

@@ -7,7 +7,10 @@ import csv
 import gzip
 import json
 import math
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,15 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.errors import ScenarioError
-from simulator.results import schema
-from simulator.results.folder import check_target, write_folder
-from simulator.results.metrics import step_columns
-from simulator.results.read import read_document, read_lines, read_table
-from simulator.results.write import plain, write_run
-from simulator.scenario.file import parse_scenario
-from simulator.spans import StepRecord
-from simulator.studies.simulate import Result, from_raw, simulate
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results import folder, schema
+from rollcast.simulator.results.folder import check_target, write_folder
+from rollcast.simulator.results.metrics import step_columns
+from rollcast.simulator.results.read import read_document, read_lines, read_table
+from rollcast.simulator.results.write import plain, write_run
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 
 SCENARIO = """\
 cluster: {replicas: 2, placement: disaggregated, trainer_gpus: 1}
@@ -141,8 +144,10 @@ def test_the_tables_keep_the_contract_and_agree(tmp_path: Path, policy: str) -> 
     assert math.fsum(step["step_s"] for step in steps) == pytest.approx(summary["makespan_s"])
     assert max(row["end_s"] for row in spans) == summary["makespan_s"]
     for column, kinds in (
-        ("rollout_s", {"rollout"}), ("train_s", {"train", "log_prob"}), ("sync_s", {"sync"})
-    ):  # fmt: skip
+        ("rollout_s", {"rollout"}),
+        ("train_s", {"train", "log_prob"}),
+        ("sync_s", {"sync"}),
+    ):
         for step in steps:
             own = [r for r in spans if r["step"] == step["step"] and r["kind"] in kinds]
             lasted = sum(row["end_s"] - row["start_s"] for row in own)
@@ -160,8 +165,13 @@ def test_the_tables_keep_the_contract_and_agree(tmp_path: Path, policy: str) -> 
 def test_the_policies_above_exercise_what_is_checked() -> None:
     """Preemptions, re-prefills, masked, dropped and carried tokens all occur somewhere."""
     summaries = [ran(policy).summary for policy in POLICIES]
-    for key in ("preemptions", "reprefilled_tokens", "masked_tokens", "dropped_tokens",
-                "carried_tokens"):  # fmt: skip
+    for key in (
+        "preemptions",
+        "reprefilled_tokens",
+        "masked_tokens",
+        "dropped_tokens",
+        "carried_tokens",
+    ):
         assert any(summary[key] for summary in summaries), key
 
 
@@ -281,6 +291,115 @@ def test_a_move_that_fails_half_way_empties_the_folder_again(
     with pytest.raises(ScenarioError, match="Input/output error"):
         write_folder(tmp_path, fill)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_one_of_two_that_write_a_folder_at_once_is_refused(tmp_path: Path, there: bool) -> None:
+    out = tmp_path / "out"
+    if there:
+        out.mkdir()
+
+    def fill(work: Path) -> None:
+        with pytest.raises(ScenarioError, match=r"--out: another process is writing .*out"):
+            write_folder(out, fill_with("second"), force=True)
+        fill_with("first")(work)
+
+    write_folder(out, fill)
+    assert says(out) == "first"
+    assert [path.name for path in out.rglob("*")] == ["summary.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_run_that_came_in_meanwhile_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the check and the lock another process may have written the folder."""
+    out = tmp_path / "out"
+
+    @contextmanager
+    def late(*given: Any) -> Iterator[None]:
+        out.mkdir()
+        fill_with("other")(out)
+        yield
+
+    monkeypatch.setattr(folder, "locked", late)
+    with pytest.raises(ScenarioError, match="holds another run"):
+        write_folder(out, fill_with("mine"))
+    assert says(out) == "other"
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from rollcast.simulator.results import folder
+if sys.argv[2] == "filling":
+    def fill(work):
+        (work / "summary.json").write_text("{}")
+        os._exit(9)
+else:
+    def fill(work):
+        (work / "a.csv").write_text("x")
+        (work / "summary.json").write_text('{"schema": "rollcast-run/1", "text": "killed"}')
+    rename, calls = Path.rename, []
+    def stop(self, target):
+        calls.append(self)
+        if len(calls) == int(sys.argv[2]):
+            os._exit(9)
+        return rename(self, target)
+    Path.rename = stop
+folder.write_folder(Path(sys.argv[1]), fill, force=True, ours=lambda _: True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "moment", "left"),
+    [
+        ("nothing", "filling", None),
+        ("empty", "filling", None),
+        ("run", "filling", "old"),
+        ("nothing", "1", None),
+        ("empty", "1", None),
+        ("empty", "2", "killed"),
+        ("empty", "3", "killed"),
+        ("run", "1", "old"),
+        ("run", "2", "old"),
+    ],
+)
+def test_what_a_killed_process_leaves_is_cleared_away(
+    tmp_path: Path, before: str, moment: str, left: str | None
+) -> None:
+    """Whether it was killed while it filled its folder, or at the first, second or third rename."""
+    out = tmp_path / "out"
+    if before != "nothing":
+        out.mkdir()
+    if before == "run":
+        write_folder(out, fill_with("old"))
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(out), moment], check=False)
+    assert killed.returncode == 9
+    if left is None:
+        check_target(out, force=False)
+    else:
+        with pytest.raises(ScenarioError, match="holds another run"):
+            check_target(out, force=False, ours=lambda _: True)
+        assert says(out) == left
+    write_folder(out, fill_with("new"), force=True, ours=lambda _: True)
+    assert says(out) == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert not any(path.name.startswith(".") for path in out.iterdir())
+
+
+def test_leftovers_of_earlier_versions_refuse_no_folder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / ".out.4711.partial").mkdir(parents=True)
+    (tmp_path / ".out.4712.partial").mkdir()
+    (tmp_path / ".outer.1.partial").mkdir()
+    check_target(out, force=False)
+    write_folder(out, fill_with("new"))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        ".outer.1.partial",
+        "out",
+        "summary.json",
+    ]
 
 
 def test_only_our_own_runs_are_replaced(tmp_path: Path) -> None:

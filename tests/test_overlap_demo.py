@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from benchmarks import actors, overlap
-from simulator.results.write import write_run
-from simulator.studies.simulate import load, simulate
+from rollcast.simulator.results.write import write_run
+from rollcast.simulator.studies.simulate import load, simulate
 
 STEPS = 10
 
@@ -68,8 +68,14 @@ def test_too_few_steps_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_rounds_of_the_benchmark_become_a_table() -> None:
     def ran(step: float, rollout: float, train: float, tokens: float = 1.0) -> dict[str, object]:
-        return {"step_s": [step] * 3, "rollout_s": [rollout] * 3, "train_s": [train] * 3,
-                "sync_s": [0.04], "tokens_per_s": tokens, "driver_s_per_rollout": 1e-3}  # fmt: skip
+        return {
+            "step_s": [step] * 3,
+            "rollout_s": [rollout] * 3,
+            "train_s": [train] * 3,
+            "sync_s": [0.04],
+            "tokens_per_s": tokens,
+            "driver_s_per_rollout": 1e-3,
+        }
 
     found = {
         "in process": ran(2.0, 1.0, 1.0),

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.results.metrics import context_over_time
-from simulator.results.perfetto import lanes, write_trace
-from simulator.spans import PhaseSpan, Run
-from simulator.world import ClusterShape
+from rollcast.simulator.results.metrics import context_over_time
+from rollcast.simulator.results.perfetto import lanes, write_trace
+from rollcast.simulator.spans import PhaseSpan, Run
+from rollcast.simulator.world import ClusterShape
 from tests.test_metrics import REAL, add_stay, hand_made_runs
 
 

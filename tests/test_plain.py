@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import RunError
-from simulator.loop.loop import Loop
-from simulator.loop.plain import from_plain, to_plain
-from simulator.loop.policy_state import load_state, save_state
-from simulator.plan import Batch, StepPlan
-from simulator.policies import POLICIES, parse_policy
-from simulator.policy import Policy, chain
-from simulator.scenario.file import parse_scenario
-from simulator.studies.simulate import from_raw
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.loop.loop import Loop
+from rollcast.simulator.loop.policy_state import load_state, save_state
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import POLICIES, parse_policy
+from rollcast.simulator.policy import Policy, chain
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.studies.simulate import from_raw
+from rollcast.simulator.values.plain import from_plain, to_plain
 
 SCENARIO = """
 cluster: {placement: disaggregated}
@@ -97,15 +97,15 @@ def test_other_data_are_refused_or_of_the_type(data: Any) -> None:
 @pytest.mark.parametrize(
     ("data", "hint", "message"),
     [
-        (True, int, "it is True, and not of type int"),
-        (1.5, int, "it is 1.5, and not of type int"),
-        ("x" * 99, float, "it is 'xxx.*\\.\\.\\., and not of type float"),
-        ([1, 2, 3], Pair, "it has 3 entries, and not 2"),
-        ([[1, "x"]], list[Pair], r"it\[0\].right is 'x', and not of type float"),
-        ({"name": "x"}, Whole, "it does not have the fields of a Whole"),
-        ({"x": 1}, list[int], "it is a dict, and not a list"),
-        ([[0, 1], [0, 2]], dict[int, float], "it has 0 twice"),
-        ("c", Literal["a", "b"], "it is 'c', and not one of"),
+        (True, int, "it: must be a whole number, got True"),
+        (1.5, int, r"it: must be a whole number, got 1\.5"),
+        ("x" * 99, float, r"it: must be a number, got 'xxx.*\.\.\."),
+        ([1, 2, 3], Pair, r"it: must be a list of 2, got \[1, 2, 3\]"),
+        ([[1, "x"]], list[Pair], r"it\[0\].right: must be a number, got 'x'"),
+        ({"name": "x"}, Whole, "it: must be the fields of a Whole, got"),
+        ({"x": 1}, list[int], "it: must be a list, each entry a whole number, got"),
+        ([[0, 1], [0, 2]], dict[int, float], "it: holds 0 twice"),
+        ("c", Literal["a", "b"], "it: must be one of a, b, got 'c'"),
     ],
 )
 def test_what_is_wrong_is_said(data: Any, hint: Any, message: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import ScenarioError
-from simulator.policies import (
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.policies import (
     APRIL,
     PODS,
     POLICIES,
@@ -27,7 +27,7 @@ from simulator.policies import (
     parse_policy,
     spell,
 )
-from simulator.policy import Policy, chain
+from rollcast.simulator.policy import Policy, chain
 
 NAN, INF = float("nan"), float("inf")
 
@@ -183,8 +183,10 @@ def test_an_unknown_policy_or_parameter_is_named_with_the_nearest() -> None:
 
 def test_errors_start_with_the_field_given() -> None:
     params = {"over_sampling": 0}
-    rejected(lambda: build_policy("april", params, "runs[2].policy"),
-             "runs[2].policy.april.over_sampling")  # fmt: skip
+    rejected(
+        lambda: build_policy("april", params, "runs[2].policy"),
+        "runs[2].policy.april.over_sampling",
+    )
     rejected(
         lambda: build_policy("dapo_filter", {"refill_groups": 0}),
         "policy.dapo_filter.refill_groups",

@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
-from simulator.cli.app import main
-from simulator.errors import RunError, ScenarioError
-from simulator.loop.policy_state import load_state, save_state
-from simulator.plan import Batch, StepPlan
-from simulator.policies import build_chain, check_policy, outside, parse_policy, spell
-from simulator.policies.outside import Outside
-from simulator.policy import Policy, StepOutcome
-from simulator.scenario.file import read_scenario
-from simulator.studies.simulate import from_raw, load, simulate
+from rollcast.simulator.cli.app import main
+from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.loop.policy_state import load_state, save_state
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import build_chain, check_policy, outside, parse_policy, spell
+from rollcast.simulator.policies.outside import Outside
+from rollcast.simulator.policy import Policy, StepOutcome
+from rollcast.simulator.scenario.file import read_scenario
+from rollcast.simulator.scenario.trust import kept, kept_modules, named_modules
+from rollcast.simulator.studies.simulate import from_raw, load, simulate
 
 PLAN = StepPlan(Batch(4, 4))
 SCENARIO = """
@@ -47,8 +48,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
-from simulator.plan import StepPlan
-from simulator.policy import Policy
+from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.policy import Policy
 
 if TYPE_CHECKING:
     from nowhere import Unknown
@@ -227,7 +228,7 @@ def test_a_wrong_parameter_is_named(place: Path, text: str, field: str, words: s
         ("mine.deeper:Share", "there is no module mine.deeper"),
         ("mine:Shares", "mine has no Shares"),
         ("mine:Nested.Outer", "mine has no Nested.Outer"),
-        ("mine:number", "is 7 and not a class; derive it from simulator.policy.Policy"),
+        ("mine:number", "is 7 and not a class; derive it from rollcast.simulator.policy.Policy"),
         ("mine:function", "and not a class"),
         ("mine:Half", "is no policy, it has no observe"),
         ("mine:StepPlan", "is no policy, it has no init and no plan and no observe"),
@@ -275,24 +276,93 @@ def test_a_scenario_finds_modules_beside_it(
     text = SCENARIO + "policy:\n  - mine:Share: {share: 1.0}\n  - pods(keep=2)\n"
     (place / "scenario.yaml").write_text(text)
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    result = simulate(load(place / "scenario.yaml"))
+    result = simulate(load(place / "scenario.yaml", trust_modules=True))
     assert result.summary["policy"] == "mine:Share(share=1)+pods(keep=2)"
     assert result.run.steps[0].launched_groups == 4
-    under = load(place / "scenario.yaml").with_policy("more = mine:Structural(share=2)")
+    checked = load(place / "scenario.yaml", trust_modules=True)
+    under = checked.with_policy("more = mine:Structural(share=2)")
     assert (under.policy_name, launched(under.policy)) == ("more", 3.0)
-    [member] = load(place / "scenario.yaml", "policy=mine:Share", seed=4).policy.policies
+    again = load(place / "scenario.yaml", "policy=mine:Share", seed=4, trust_modules=True)
+    [member] = again.policy.policies
     assert isinstance(member, Outside)
     assert member.policy.seed == 4
+
+
+STRANGE = """
+open("was_run", "w")
+raise RuntimeError("its code ran")
+"""
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    [
+        "policy: [{'evil:Evil': {}}]",
+        "policy: evil:Evil(share=1)+sagc",
+        "policy: [sagc, 'april+evil:Evil']",
+        "policy: evil.within:Evil",
+        "plan: {policies: ['evil:Evil']}",
+        "plan: {policies: ['evil.within:april']}",
+        "plan: {choose: {policy: ['evil:Evil']}}",
+    ],
+)
+@pytest.mark.parametrize("command", ["simulate", "compare", "plan", "explore"])
+def test_a_file_runs_no_code_of_its_own_unless_trusted(
+    place: Path, capsys: pytest.CaptureFixture[str], command: str, spelt: str
+) -> None:
+    (place / "evil.py").write_text(STRANGE)
+    (place / "scenario.yaml").write_text(f"{SCENARIO}{spelt}\n")
+    with pytest.raises(SystemExit) as ended:
+        main([command, "scenario.yaml"])
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "whose code would run; add --trust-modules" in line
+    assert not (place / "was_run").exists()
+
+
+@pytest.mark.parametrize(("answer", "runs"), [("y", True), ("n", False)])
+def test_a_terminal_is_asked(
+    place: Path, monkeypatch: pytest.MonkeyPatch, answer: str, runs: bool
+) -> None:
+    questions = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", lambda text, **_: questions.append(text) or answer == "y")
+    (place / "scenario.yaml").write_text(SCENARIO + "policy: [mine:Share]\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", "scenario.yaml", "--set", "steps=1", "--draws", "0", "--json"])
+    assert ended.value.code == (0 if runs else 2)
+    assert questions == ["This file names mine:Share; importing it runs its code. Do you trust it?"]
+
+
+def test_what_the_user_says_needs_no_trust(place: Path) -> None:
+    (place / "scenario.yaml").write_text(SCENARIO + "policy: ['april', 'sagc']\n")
+    assert launched(load("scenario.yaml", "policy=mine:Share(share=2)").policy) == 3.0
+    labelled = {"plan": {"policies": ["all:april", "everything = april+sagc"]}}
+    assert named_modules(labelled) == []
+
+
+def test_a_run_keeps_the_folder_of_its_modules(
+    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (place / "scenario.yaml").write_text(SCENARIO + "policy: [mine:Share]\n")
+    options = ["--set", "steps=1", "--draws", "0", "--json", "--no-plot", "--out", "out"]
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", "scenario.yaml", "--trust-modules", *options])
+    assert ended.value.code == 0
+    kept_data = json.loads((place / "out" / "scenario.json").read_text())["scenario"]
+    assert kept_modules(kept_data) == place
+    assert kept({"policy": ["april"]}, place) == {"policy": ["april"]}
 
 
 def test_a_runs_folder_runs_no_code(
     place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    from simulator.scenario.file import RawScenario
-    from simulator.scenario.scenario import build_scenario
+    from rollcast.simulator.scenario.file import RawScenario
+    from rollcast.simulator.scenario.scenario import build_scenario
 
     (place / "scenario.yaml").write_text(SCENARIO + "policy: [mine:Share]\n")
-    data = read_scenario(place / "scenario.yaml").data
+    data = read_scenario(place / "scenario.yaml", trust_modules=True).data
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     with pytest.raises(ScenarioError, match="there is no module mine"):
         build_scenario(RawScenario(data, folder=place))
@@ -302,7 +372,7 @@ def test_a_wrong_key_in_a_scenario_names_its_line(place: Path) -> None:
     text = SCENARIO + "policy:\n  - sagc\n  - mine:Share:\n      shear: 1.0\n"
     (place / "scenario.yaml").write_text(text)
     with pytest.raises(ScenarioError) as caught:
-        load(place / "scenario.yaml")
+        load(place / "scenario.yaml", trust_modules=True)
     line = text[: text.index("shear")].count("\n") + 1
     assert str(caught.value).startswith("policy.mine:Share.shear: unknown key; did you mean share?")
     assert f"(scenario.yaml, line {line})" in str(caught.value)
@@ -310,10 +380,10 @@ def test_a_wrong_key_in_a_scenario_names_its_line(place: Path) -> None:
 
 def test_a_setting_reaches_its_parameter(place: Path) -> None:
     (place / "scenario.yaml").write_text(SCENARIO + "policy: [mine:Share]\n")
-    under = load("scenario.yaml", "policy.mine:Share.share=2")
+    under = load("scenario.yaml", "policy.mine:Share.share=2", trust_modules=True)
     assert launched(under.policy) == 3.0
     with pytest.raises(ScenarioError, match="must be a number"):
-        load("scenario.yaml", "policy.mine:Share.share=much")
+        load("scenario.yaml", "policy.mine:Share.share=much", trust_modules=True)
 
 
 def test_the_command_line_compares_it_and_says_what_it_overrides(
@@ -328,8 +398,14 @@ def test_the_command_line_compares_it_and_says_what_it_overrides(
     names = [row["policy"] for row in json.loads(capsys.readouterr().out)]
     assert names == ["sync", "mine:Share(share=1)", "both"]
     with pytest.raises(SystemExit) as ended:
-        main(["simulate", "scenario.yaml", "--set",
-              "policy=dynamic_sampling(surplus=train)+tail_batching"])  # fmt: skip
+        main(
+            [
+                "simulate",
+                "scenario.yaml",
+                "--set",
+                "policy=dynamic_sampling(surplus=train)+tail_batching",
+            ]
+        )
     said = " ".join(capsys.readouterr().out.split())
     assert "warning: in the policy, tail_batching overrides what dynamic_sampling decided" in said
     assert "surplus ('restart' in place of 'train')" in said
@@ -431,24 +507,23 @@ def test_entry_points_are_looked_up_only_where_a_name_is_unknown(
 def test_a_policy_of_the_package_is_found_by_its_module_alone(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import simulator.policies as package
-    from simulator.policies import registry
+    import rollcast.simulator.policies as package
+    from rollcast.simulator.policies import registry
 
     source = MODULE.replace("decides =", 'NAME, ALIASES = "share", ("also",)\n    decides =')
     (place / "sharing.py").write_text(source)
-    monkeypatch.setattr(package, "__path__", [*package.__path__, str(place)])
-    monkeypatch.setattr(registry, "__file__", str(place / "registry.py"))
+    monkeypatch.setattr(package, "__path__", [str(place)])
     (place / "mine.py").unlink()
     registry.built_in.cache_clear()
     try:
         assert list(registry.built_in()) == ["share", "also"]
     finally:
         registry.built_in.cache_clear()
-        sys.modules.pop("simulator.policies.sharing", None)
+        sys.modules.pop("rollcast.simulator.policies.sharing", None)
 
 
 def test_a_scenario_built_from_text_finds_modules_in_the_working_directory(place: Path) -> None:
-    from simulator.scenario.file import parse_scenario
+    from rollcast.simulator.scenario.file import parse_scenario
 
     assert from_raw(parse_scenario(SCENARIO + "policy: mine:Share\n")).policy_name == "mine:Share"
 
@@ -456,8 +531,9 @@ def test_a_scenario_built_from_text_finds_modules_in_the_working_directory(place
 def test_a_chain_reads_the_modules_of_its_own_policies_alone() -> None:
     """Nineteen policies are most of a short command's start."""
     code = (
-        "import sys; from simulator.policies import parse_policy as parse; parse('april+seer');"
-        "print(*(m for m in sys.modules if m.startswith('simulator.policies.')))"
+        "import sys; from rollcast.simulator.policies import parse_policy as parse;"
+        "parse('april+seer');"
+        "print(*(m for m in sys.modules if m.startswith('rollcast.simulator.policies.')))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     read = {name.rpartition(".")[2] for name in run.stdout.split()}

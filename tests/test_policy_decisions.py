@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import ScenarioError
-from simulator.plan import (
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.loop.selection import MaxReward, MaxVariance, ZeroVariance
+from rollcast.simulator.plan import (
     AllDone,
     Batch,
     EnoughGroups,
@@ -22,7 +23,7 @@ from simulator.plan import (
     Progress,
     StepPlan,
 )
-from simulator.policies import (
+from rollcast.simulator.policies import (
     APRIL,
     PODS,
     POLICIES,
@@ -34,9 +35,8 @@ from simulator.policies import (
     name_of,
     parse_policy,
 )
-from simulator.policies.decisions import DECISIONS, EXCLUSIVE, Claim, changed, claim, value
-from simulator.policy import GroupOutcome, Policy, StepOutcome, chain
-from simulator.selection import MaxReward, MaxVariance, ZeroVariance
+from rollcast.simulator.policies.decisions import DECISIONS, EXCLUSIVE, Claim, changed, claim, value
+from rollcast.simulator.policy import GroupOutcome, Policy, StepOutcome, chain
 
 
 @dataclass(frozen=True)

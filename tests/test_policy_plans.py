@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import ScenarioError
-from simulator.plan import (
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.loop.selection import (
+    MaxReward,
+    MaxVariance,
+    Percentile,
+    RandomSubset,
+    ZeroVariance,
+)
+from rollcast.simulator.plan import (
     AllDone,
     Batch,
     Dispatch,
@@ -30,7 +37,7 @@ from simulator.plan import (
     StepPlan,
     describe,
 )
-from simulator.policies import (
+from rollcast.simulator.policies import (
     APRIL,
     PODS,
     SAGC,
@@ -51,8 +58,7 @@ from simulator.policies import (
     TokenBudget,
     check_policy,
 )
-from simulator.policy import Chain, GroupOutcome, Policy, StepOutcome, chain
-from simulator.selection import MaxReward, MaxVariance, Percentile, RandomSubset, ZeroVariance
+from rollcast.simulator.policy import Chain, GroupOutcome, Policy, StepOutcome, chain
 
 
 @dataclass(frozen=True)
@@ -185,6 +191,22 @@ def test_pods_cannot_keep_more_than_the_group_has() -> None:
         with pytest.raises(ScenarioError) as caught:
             planned(policy).check()
         assert caught.value.field == "policy.pods.keep"
+
+
+@dataclass(frozen=True)
+class KeepFirst:
+    """A selector of somebody's."""
+
+    keep: int
+
+    def __call__(self, rewards: Sequence[float], group: int) -> list[int]:
+        return list(range(self.keep))
+
+
+def test_a_selector_from_elsewhere_is_blamed_by_its_name() -> None:
+    with pytest.raises(ScenarioError, match="KeepFirst keeps 9 rollouts of a group of 8") as caught:
+        replace(BASE, select=(KeepFirst(9),)).check()
+    assert caught.value.field == "policy"
 
 
 def test_prefix_reuse_and_one_step_off_take_one_decision_each() -> None:

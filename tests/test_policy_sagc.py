@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.errors import ScenarioError
-from simulator.plan import Batch, StepPlan
-from simulator.policies import SAGC
-from simulator.policies.sagc import PSEUDO_COUNT_FLOOR, SAGCState
-from simulator.policy import GroupOutcome, StepOutcome
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import SAGC
+from rollcast.simulator.policies.sagc import PSEUDO_COUNT_FLOOR, SAGCState
+from rollcast.simulator.policy import GroupOutcome, StepOutcome
+from rollcast.simulator.testing import try_policy
+from tests.laws import examples
 
 BASE = StepPlan(Batch(8, 8))  # 64 rollouts, the published setting
 EVEN, UNEVEN = 100, 1000
@@ -90,7 +92,7 @@ sizes = st.sampled_from([4, 8, 16])
 some_lengths = sizes.flatmap(lambda n: st.lists(st.integers(0, 500), min_size=n, max_size=n))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(policies, st.lists(st.lists(some_lengths, max_size=6), max_size=12))
 def test_decisions_are_those_of_the_equations(policy: SAGC, history: list[list[list[int]]]) -> None:
     state = policy.init()
@@ -234,6 +236,21 @@ def test_rollouts_per_step_stay_constant() -> None:
     for current, (groups, size) in enumerate([(16, 4), (8, 8), (4, 16)]):
         state = SAGCState(0.0, ((1.0, 1.0),) * 3, current)
         assert policy.plan(BASE, state).batch == Batch(groups, size)
+
+
+def test_a_batch_keeps_its_rollouts_where_carried_groups_have_another_size() -> None:
+    """April carries groups of the size before, of which as many are other numbers of rollouts."""
+    trial = try_policy(
+        "april(over_sampling=2)+sagc(candidates=[4, 8, 16], eta=2, seed=3)",
+        {"family": "lognormal", "median_tokens": 300, "between_sd": 0.5, "within_sd": 0.7},
+        batch_groups=8,
+        group_size=8,
+        steps=12,
+    )
+    steps = trial.run.steps
+    assert len({record.group_size for record in steps}) == 3
+    assert any(record.trained_groups * record.group_size != 64 for record in steps)
+    assert all(64 <= record.trained_rollouts < 64 + 16 for record in steps)
 
 
 def test_a_batch_that_a_size_does_not_divide_is_refused() -> None:

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.cluster.replica import EngineSpec
-from simulator.errors import ScenarioError
-from simulator.plan import Batch, EnoughGroups, Launch, StepPlan
-from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import build_scenario
-from simulator.studies.simulate import simulate
-from simulator.testing.strategies import Scenario, TableCost, TableWorkload, run_scenario
-from simulator.world import ClusterShape
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.plan import Batch, EnoughGroups, Launch, StepPlan
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import build_scenario
+from rollcast.simulator.studies.simulate import simulate
+from rollcast.simulator.testing.strategies import Scenario, TableCost, TableWorkload, run_scenario
+from rollcast.simulator.world import ClusterShape
+from tests.laws import examples
 from tests.test_exactness import require_equal, run_both
 
 SECOND_A_TOKEN = TableCost(1.0, 0.0, 0.0, (), 0.0, sync_s=0.5)
@@ -36,7 +37,7 @@ def scenario_of(plan: StepPlan, lengths: tuple[int, ...], poll_s: float, **other
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=5).map(tuple),
     poll_s=st.sampled_from([0.25, 1.0, 2.0, 7.0, 1 / 3]),
@@ -62,8 +63,10 @@ def test_what_is_not_done_goes_on_until_the_look() -> None:
     )
     run = run_scenario(scenario := scenario_of(plan, (3, 20), 5.0), scenario.world())
     assert run.steps[0].rollout_end_s == 5.0
-    stays = {(g, e) for g, e in zip(run.stays["group"].tolist(), run.stays["end_s"].tolist(),
-                                    strict=True)}  # fmt: skip
+    stays = {
+        (g, e)
+        for g, e in zip(run.stays["group"].tolist(), run.stays["end_s"].tolist(), strict=True)
+    }
     assert (0, 3.0) in stays
     assert (1, 5.0) in stays
 
@@ -77,8 +80,9 @@ def test_a_trainer_that_comes_back_looks_at_once_and_then_in_its_beat() -> None:
         interrupt="for_weights",
         unfinished="resume",
     )
-    at_once = run_scenario(scenario := scenario_of(plan, (3,), 0.0, colocated=False),
-                           scenario.world())  # fmt: skip
+    at_once = run_scenario(
+        scenario := scenario_of(plan, (3,), 0.0, colocated=False), scenario.world()
+    )
     polled = replace(scenario, poll_s=100.0)
     fast, slow, _ = run_both(polled)
     require_equal(fast, slow)
@@ -89,15 +93,31 @@ def test_a_trainer_that_comes_back_looks_at_once_and_then_in_its_beat() -> None:
 
 def _built(**keys: object) -> RawScenario:
     data = {
-        "workload": {"batch_groups": 2, "group_size": 2, "prompt_tokens": 4, "max_new_tokens": 64,
-                     "lengths": {"family": "lognormal", "median_tokens": 20, "between_sd": 0.5,
-                                 "within_sd": 0.3}},
+        "workload": {
+            "batch_groups": 2,
+            "group_size": 2,
+            "prompt_tokens": 4,
+            "max_new_tokens": 64,
+            "lengths": {
+                "family": "lognormal",
+                "median_tokens": 20,
+                "between_sd": 0.5,
+                "within_sd": 0.3,
+            },
+        },
         "engine": {"kv_tokens": 4096},
-        "cost": {"linear": {"iteration_s": 0.1, "per_rollout_s": 0.0, "per_context_token_s": 0.0,
-                            "per_prefill_token_s": 0.0, "train_per_token_s": 1e-3}},
+        "cost": {
+            "linear": {
+                "iteration_s": 0.1,
+                "per_rollout_s": 0.0,
+                "per_context_token_s": 0.0,
+                "per_prefill_token_s": 0.0,
+                "train_per_token_s": 1e-3,
+            }
+        },
         "steps": 5,
         **keys,
-    }  # fmt: skip
+    }
     return RawScenario(data, name="polled", folder=Path())
 
 
@@ -114,7 +134,7 @@ def test_bad_values(value: object) -> None:
 
 
 def test_a_real_run_is_told_at_once() -> None:
-    from engine.config import build_run
+    from rollcast.engine.config import build_run
 
     with pytest.raises(ScenarioError, match="poll_s: is simulated alone"):
         build_run(_built(poll_s=2.0))

@@ -28,8 +28,19 @@ def run(code: str, *, path: Path = ROOT, cwd: Path = ROOT) -> subprocess.Complet
 
 
 def test_every_name_is_the_object_that_its_package_has() -> None:
-    assert {"load", "simulate", "compare", "plan", "Policy", "chain", "Scenario", "Result",
-            "StepPlan", "ScenarioError", "RunError"} <= set(rollcast.__all__)  # fmt: skip
+    assert {
+        "load",
+        "simulate",
+        "compare",
+        "plan",
+        "Policy",
+        "chain",
+        "Scenario",
+        "Result",
+        "StepPlan",
+        "ScenarioError",
+        "RunError",
+    } <= set(rollcast.__all__)
     assert dir(rollcast) == rollcast.__all__
     for name, place in rollcast._PLACES.items():
         assert getattr(rollcast, name) is getattr(import_module(place), name)
@@ -40,9 +51,9 @@ def test_every_name_is_the_object_that_its_package_has() -> None:
 def test_its_import_brings_nothing_and_its_names_nothing_heavy() -> None:
     code = "import sys; before = set(sys.modules); import rollcast; {}; print(*sys.modules)"
     alone = run(code.format("0")).stdout.split()
-    assert not {"numpy", "yaml", "simulator"} & set(alone)
+    assert not {"numpy", "yaml", "rollcast.simulator"} & set(alone)
     named = run(code.format("[getattr(rollcast, name) for name in rollcast.__all__]"))
-    assert "simulator.planner.planner" in named.stdout.split()
+    assert "rollcast.simulator.planner.planner" in named.stdout.split()
     assert not HEAVY & set(named.stdout.split()), named.stderr
 
 
@@ -65,10 +76,22 @@ def test_a_script_is_typed(tmp_path: Path) -> None:
     )
     (tmp_path / "bad.py").write_text("\n".join(wrong), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "good.py", "bad.py",
-         "--follow-imports=silent", f"--cache-dir={ROOT / '.mypy_cache' / 'script'}"],
-        env={**os.environ, "MYPYPATH": str(ROOT)}, cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--config-file=",
+            "good.py",
+            "bad.py",
+            "--follow-imports=silent",
+            f"--cache-dir={ROOT / '.mypy_cache' / 'script'}",
+        ],
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
     said = [line for line in done.stdout.splitlines() if ": error:" in line]
     assert [line.split(":")[:2] for line in said] == [["bad.py", str(n)] for n in (2, 3, 4)], (
         done.stdout + done.stderr
@@ -79,11 +102,19 @@ def test_a_package_of_the_same_name_is_not_mistaken_for_ours(tmp_path: Path) -> 
     (tmp_path / "simulator").mkdir()
     (tmp_path / "simulator" / "__init__.py").write_text("MINE = 1\n")
     first = run("from rollcast import load; print(load.__module__)", path=tmp_path, cwd=tmp_path)
-    assert first.stdout.strip() == "simulator.studies.simulate", first.stderr
-    late = run("import simulator; from rollcast import load", path=tmp_path, cwd=tmp_path)
-    assert late.returncode == 1
-    assert "rollcast needs its own package simulator, but" in late.stderr.splitlines()[-1]
-    assert "import rollcast first" in late.stderr.splitlines()[-1]
+    assert first.stdout.strip() == "rollcast.simulator.studies.simulate", first.stderr
+    late = run(
+        "import simulator; from rollcast import load; print(simulator.MINE)",
+        path=tmp_path,
+        cwd=tmp_path,
+    )
+    assert late.stdout.strip() == "1", late.stderr
+
+
+def test_an_old_name_imported_first_in_a_checkout_is_no_second_copy() -> None:
+    done = run("from simulator.plan import StepPlan; import rollcast; print(StepPlan.__module__)")
+    assert done.stdout.strip() == "rollcast.simulator.plan", done.stderr
+    assert "DeprecationWarning" not in done.stderr  # shown where it is raised in __main__ alone
 
 
 def test_costs_in_coefficients_do_not_wait_for_the_roofline() -> None:
@@ -95,12 +126,12 @@ def test_costs_in_coefficients_do_not_wait_for_the_roofline() -> None:
         "{family: lognormal, median_tokens: 9, between_sd: 0.0, within_sd: 0.1}}}"
     )
     done = run(
-        "import sys; from simulator.scenario.file import parse_scenario; "
-        "from simulator.scenario.scenario import build_scenario; "
+        "import sys; from rollcast.simulator.scenario.file import parse_scenario; "
+        "from rollcast.simulator.scenario.scenario import build_scenario; "
         f"build_scenario(parse_scenario({scenario!r})); "
-        "print(*(name for name in sys.modules if name.startswith('simulator.costs.')))"
+        "print(*(name for name in sys.modules if name.startswith('rollcast.simulator.costs.')))"
     )
     read = done.stdout.split()
-    assert "simulator.costs.linear" in read, done.stderr
+    assert "rollcast.simulator.costs.linear" in read, done.stderr
     for other in ("roofline", "models", "hardware", "fitted", "tables", "trainer"):
-        assert f"simulator.costs.{other}" not in read
+        assert f"rollcast.simulator.costs.{other}" not in read

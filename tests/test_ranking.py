@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.chance import Drawn
-from simulator.studies.bootstrap import BLOCK_STEPS, block_rows
-from simulator.studies.compare import compare, table
-from simulator.studies.ranking import Ranking, from_short_runs, redraw
-from simulator.studies.simulate import load
-from simulator.workload.length_specs import length_presets
+from rollcast.simulator.plan import Batch
+from rollcast.simulator.studies.bootstrap import BLOCK_STEPS, block_rows
+from rollcast.simulator.studies.compare import compare, table, warnings_of
+from rollcast.simulator.studies.ranking import Ranking, from_short_runs, redraw
+from rollcast.simulator.studies.simulate import load
+from rollcast.simulator.values.chance import Drawn
+from rollcast.simulator.workload.length_specs import length_presets
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 EXAMPLE = EXAMPLES / "engine.yaml"
@@ -50,6 +52,26 @@ def test_short_runs_draw_policies_alike() -> None:
     found = from_short_runs(results)
     assert found.speedup("other") == pytest.approx((1.0, 1.0))
     assert np.ptp(found.draws[:, 0]) > 0.1 * found.step_s[0]
+
+
+def test_a_speedup_is_per_rollout_and_smaller_updates_are_told() -> None:
+    """A step of half the rollouts is no step twice as fast."""
+    scenario = load(EXAMPLES / "april.yaml", "steps=2", "workload.batch_groups=4")
+    scenarios = [
+        scenario.with_policy("whole = sync"),
+        replace(scenario, plan=replace(scenario.plan, batch=Batch(2, 8))).with_policy(
+            "half = sync"
+        ),
+        scenario.with_policy("pods(keep=2)"),
+    ]
+    results = compare(scenarios)
+    whole, half, pods = table(results, from_short_runs(results))
+    assert half["speedup"] == pytest.approx(whole["step_s"] / half["step_s"] / 2)
+    assert half["speedup_low"] <= half["speedup"] <= half["speedup_high"]
+    assert pods["speedup"] == pytest.approx(whole["step_s"] / pods["step_s"])
+    assert [row["trained_rollouts_per_step"] for row in (whole, half, pods)] == [32, 16, 8]
+    [told] = [text for text in warnings_of(results) if "different numbers of rollouts" in text]
+    assert "whole on 32, half on 16, pods(keep=2) on 8" in told
 
 
 def test_a_preset_of_few_prompts_widens_a_speedup() -> None:
@@ -92,7 +114,7 @@ def test_a_tie_is_half_sure() -> None:
 
 def test_roofline_costs_are_drawn_too() -> None:
     """Without lengths to draw, what remains is the doubt about the costs."""
-    from simulator.costs.roofline import RooflineCost
+    from rollcast.simulator.costs.roofline.cost import RooflineCost
 
     scenario = load(
         Path(__file__).parent.parent / "examples" / "one_step_off.yaml",

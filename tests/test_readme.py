@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.scenario.file import parse_scenario
-from simulator.studies.simulate import from_raw, simulate
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.studies.simulate import from_raw, simulate
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text("utf-8")

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.common import CommonTokens, common
-from simulator.errors import RunError
-from simulator.rollout import UNSHARED, Shared
-from simulator.spans import Stays
-from simulator.workload.draws import Path
-from simulator.workload.recorded import RecordedWorkload, paths
+from rollcast.engine.common import CommonTokens, common
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.rollout import UNSHARED, Shared
+from rollcast.simulator.spans import Stays
+from rollcast.simulator.workload.draws import Path
+from rollcast.simulator.workload.recorded import RecordedWorkload, paths
 
 Key = tuple[int, int]
 PROMPT = 2

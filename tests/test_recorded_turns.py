@@ -6,22 +6,33 @@ from typing import Any
 
 import pytest
 
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.loop import run
-from simulator.rollout import FAILED
-from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import Scenario, build_scenario
-from simulator.spans import Run
-from simulator.workload.draws import Trajectory, Turn
-from simulator.workload.recorded import RecordedWorkload
-from simulator.workload.recorded_turns import RecordedTrajectory, continued
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.loop import run
+from rollcast.simulator.rollout import FAILED
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import Scenario, build_scenario
+from rollcast.simulator.spans import Run
+from rollcast.simulator.workload.draws import Trajectory, Turn
+from rollcast.simulator.workload.recorded import RecordedWorkload
+from rollcast.simulator.workload.recorded_turns import RecordedTrajectory, continued
 
-LINEAR = {"iteration_s": 6e-3, "per_rollout_s": 2e-5, "per_context_token_s": 2.2e-8,
-          "per_prefill_token_s": 4e-6, "train_per_token_s": 1e-5, "sync_s": 1.0}  # fmt: skip
+LINEAR = {
+    "iteration_s": 6e-3,
+    "per_rollout_s": 2e-5,
+    "per_context_token_s": 2.2e-8,
+    "per_prefill_token_s": 4e-6,
+    "train_per_token_s": 1e-5,
+    "sync_s": 1.0,
+}
 CAP = 60
 OVERLAPPING = ("fully_async(max_staleness=2)", "one_step_off", "pipeline_rl")
-POLICIES = ("sync", "april(over_sampling=2)", "partial_rollout", "token_budget(tokens=60,turns=2)",
-            *OVERLAPPING)  # fmt: skip
+POLICIES = (
+    "sync",
+    "april(over_sampling=2)",
+    "partial_rollout",
+    "token_budget(tokens=60,turns=2)",
+    *OVERLAPPING,
+)
 
 
 def scenario(policy: str, held: str, put_away: str, tight: bool) -> Scenario:
@@ -34,25 +45,42 @@ def scenario(policy: str, held: str, put_away: str, tight: bool) -> Scenario:
         },
         "engine": {"max_seqs": 32, "max_batched_tokens": 512, "kv_tokens": 60000},
         "workload": {
-            "batch_groups": 6, "group_size": 4, "prompt_tokens": 50, "max_new_tokens": CAP,
+            "batch_groups": 6,
+            "group_size": 4,
+            "prompt_tokens": 50,
+            "max_new_tokens": CAP,
             "max_context_tokens": 900,
-            "lengths": {"family": "lognormal", "median_tokens": 15, "between_sd": 0.3,
-                        "within_sd": 0.3},
-            "turns": {"family": "lognormal", "median": 5, "between_sd": 0.3, "within_sd": 0.4,
-                      "max_turns": 12, "length_sd": 0.4, "observation_tokens": {
-                          "median_tokens": 20, "sd": 0.5, "max_tokens": 100}},
+            "lengths": {
+                "family": "lognormal",
+                "median_tokens": 15,
+                "between_sd": 0.3,
+                "within_sd": 0.3,
+            },
+            "turns": {
+                "family": "lognormal",
+                "median": 5,
+                "between_sd": 0.3,
+                "within_sd": 0.4,
+                "max_turns": 12,
+                "length_sd": 0.4,
+                "observation_tokens": {"median_tokens": 20, "sd": 0.5, "max_tokens": 100},
+            },
         },
         "environment": {
-            "slots": 9 if tight else 40, "boot_s": 0.7, "timeout_s": 4, "failure": 0.02,
+            "slots": 9 if tight else 40,
+            "boot_s": 0.7,
+            "timeout_s": 4,
+            "failure": 0.02,
             "turn_s": {"family": "lognormal", "median_s": 0.5, "sd": 0.6, "between_sd": 0.2},
-            "held": held, "put_away": put_away,
+            "held": held,
+            "put_away": put_away,
         },
         "reward": {"slots": 3, "seconds": 0.3},
         "policy": policy,
         "cost": {"linear": LINEAR},
         "steps": 4,
         "seed": int(tight),
-    }  # fmt: skip
+    }
     return build_scenario(RawScenario(data))
 
 

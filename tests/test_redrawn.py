@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.chance import Drawn
-from simulator.scenario.file import read_scenario
-from simulator.studies.redrawn import UNCERTAIN, intervals, redrawn
-from simulator.studies.simulate import from_raw, simulate
-from simulator.workload.length_specs import PresetLengths, length_presets
+from rollcast.simulator.scenario.file import read_scenario
+from rollcast.simulator.studies.redrawn import UNCERTAIN, intervals, redrawn
+from rollcast.simulator.studies.simulate import from_raw, simulate
+from rollcast.simulator.values.chance import Drawn
+from rollcast.simulator.workload.length_specs import PresetLengths, length_presets
 from tests.conftest import Cli
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.options import SECTIONS
-from simulator.cli.app import main
-from simulator.errors import ScenarioError
-from simulator.options import Anything, Nullable, Number, declared
-from simulator.policies import POLICIES
-from simulator.scenario import examples
-from simulator.scenario.file import RawScenario, read_scenario
-from simulator.scenario.reference import Entry, below, find, reference
-from simulator.scenario.scenario import build_scenario
-from simulator.scenario.sections import ScenarioModel, validate
+from rollcast.engine.options import SECTIONS
+from rollcast.simulator.cli.app import main
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.policies import POLICIES
+from rollcast.simulator.scenario import examples
+from rollcast.simulator.scenario.file import RawScenario, read_scenario
+from rollcast.simulator.scenario.reference import FIRST, below, find, reference
+from rollcast.simulator.scenario.scenario import build_scenario
+from rollcast.simulator.scenario.sections import ScenarioModel, validate
+from rollcast.simulator.values import Anything, Nullable, Number, declared
+from tests.laws import examples as of_law
 
 OPEN = ("ScenarioModel.policy", "PlanSection.choose", "PlanSection.quality")
 """Options that a reader of their own looks into."""
@@ -59,7 +61,7 @@ def test_every_option_has_a_type_and_a_meaning_and_every_number_a_unit(kind: typ
 def test_every_key_that_the_examples_use_is_there() -> None:
     def walk(value: Any, key: str) -> None:
         if key:
-            assert key in KEYS
+            assert find(key, ENTRIES)
         for below_, item in value.items() if isinstance(value, dict) else ():
             if key != "policy":
                 walk(item, f"{key}.{below_}" if key else below_)
@@ -71,11 +73,11 @@ def test_every_key_that_the_examples_use_is_there() -> None:
         walk(read_scenario(examples.folder() / f"{name}.yaml").data, "")
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.key} {entry.when}")
-def test_every_key_is_found_by_its_name(entry: Entry) -> None:
-    assert entry in find(entry.key, ENTRIES)
-    assert entry.value
-    assert entry.holds == any(each.key.startswith(f"{entry.key}.") for each in ENTRIES)
+def test_every_key_is_found_by_its_name() -> None:
+    for entry in ENTRIES:
+        assert entry in find(entry.key, ENTRIES)
+        assert entry.value, entry
+        assert entry.holds == bool(below(entry.key, ENTRIES)), entry
 
 
 @pytest.mark.parametrize(
@@ -104,6 +106,25 @@ def test_an_entry_of_a_list_is_explained_as_its_like() -> None:
     assert below("", ENTRIES)[0].key == "workload"
 
 
+def test_a_section_is_listed_once_and_found_wherever_it_may_stand() -> None:
+    path = "cost.tables.roofline.trainer.critic_model"
+    assert f"{path}.layers" not in KEYS
+    [entry] = find(f"{path}.layers", ENTRIES)
+    [listed] = find("model.layers", ENTRIES)
+    assert entry == replace(listed, key=f"{path}.layers")
+    assert [each.key.rpartition(".")[2] for each in below(path, ENTRIES)] == [
+        each.key.rpartition(".")[2] for each in below("model", ENTRIES)
+    ]
+    with pytest.raises(ScenarioError, match=r"did you mean model\.layers"):
+        find(f"{path}.layer", ENTRIES)
+
+
+def test_the_first_keys_are_thirty() -> None:
+    keys = [key for names in FIRST.values() for key in names]
+    assert len(keys) == len(set(keys)) == 30
+    assert set(keys) <= set(KEYS)
+
+
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as left:
         main(arguments)
@@ -124,8 +145,9 @@ def test_explain_prints_a_key_its_range_default_unit_and_source(
     assert all(key in out for key in ("cluster", "workload", "policy", "steps"))
     code, out, _ = said(capsys, "explain", "--json", "workload.rewards.mean")
     assert {entry["when"] for entry in json.loads(out)} == {
-        "with family: beta_bernoulli", "with family: normal"
-    }  # fmt: skip
+        "with family: beta_bernoulli",
+        "with family: normal",
+    }
     code, _, err = said(capsys, "explain", "cluster.trainer_gpu")
     assert code == 2
     assert "did you mean cluster.trainer_gpus" in err
@@ -163,10 +185,15 @@ BASE: dict[str, Any] = {
     "cost": {"roofline": {}},
 }
 LINEAR = dict.fromkeys(
-    ("iteration_s", "per_rollout_s", "per_context_token_s", "per_prefill_token_s",
-     "train_per_token_s"),
+    (
+        "iteration_s",
+        "per_rollout_s",
+        "per_context_token_s",
+        "per_prefill_token_s",
+        "train_per_token_s",
+    ),
     1e-3,
-)  # fmt: skip
+)
 PARTS: Mapping[str, Mapping[str, Any]] = {  # what else a key needs to be read at all
     "cost.linear": LINEAR,
     "cost.roofline.speculative": {
@@ -229,7 +256,7 @@ def put(key: str, value: Any) -> dict[str, Any]:
 
 
 @given(st.sampled_from(OF_SIMULATOR), VALUES)
-@settings(max_examples=1000)
+@settings(max_examples=of_law(1000))
 def test_any_value_at_any_key_builds_or_is_refused_by_name(key: str, value: Any) -> None:
     data = put(key, value)
     refusal = None
@@ -254,7 +281,7 @@ POLICY_KEYS = [key for key in KEYS if key.count(".") == 2 and key.startswith("po
 
 
 @given(st.sampled_from(POLICY_KEYS), VALUES)
-@settings(max_examples=500)
+@settings(max_examples=of_law(500))
 def test_any_parameter_of_a_policy_builds_or_is_refused_by_name(key: str, value: Any) -> None:
     _, name, parameter = key.split(".")
     params = {"keep": 2, parameter: value} if name == "pods" else {parameter: value}

@@ -7,18 +7,18 @@ from collections import defaultdict
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from simulator.cluster.replica import EngineSpec
-from simulator.costs.base import Iteration
-from simulator.errors import RunError
-from simulator.rollout import Rollout, Stay
-from simulator.testing.strategies import (
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.costs.base import Iteration
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.rollout import Rollout, Stay
+from rollcast.simulator.testing.strategies import (
     Scenario,
     TableCost,
     TableWorkload,
     run_scenario,
     scenarios,
 )
-from simulator.world import (
+from rollcast.simulator.world import (
     ClusterShape,
     Ended,
     Event,
@@ -28,6 +28,7 @@ from simulator.world import (
     Trained,
     TrainGroup,
 )
+from tests.laws import examples
 from tests.reference.cluster import ReferenceCluster
 
 
@@ -349,7 +350,7 @@ def test_an_update_elsewhere_starts_at_once_and_events_of_an_instant_come_togeth
 
 
 @given(scenarios())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_floats_add_up_to_the_ticks(scenario: Scenario) -> None:
     """The plain sum of seconds, iteration by iteration, stays within 1e-9 of the exact clock."""
     world = ReferenceCluster(
@@ -377,7 +378,7 @@ def test_floats_add_up_to_the_ticks(scenario: Scenario) -> None:
 
 
 @given(scenarios())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_replicas_do_one_thing_at_a_time(scenario: Scenario) -> None:
     """Iterations of a replica do not overlap, and on shared GPUs no update overlaps any."""
     world = ReferenceCluster(

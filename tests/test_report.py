@@ -10,18 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.report.assumptions import GIVEN, given, of_defaults, of_presets
-from simulator.report.comparison_page import comparison_page
-from simulator.report.front import Axis, Point, front
-from simulator.report.ledger import gpu_use, token_parts
-from simulator.report.scale import around, marks
-from simulator.report.series import Series, series
-from simulator.report.timeline import BINS, MOST_LANES, timeline_of, timelines
-from simulator.results.metrics import gpu_lanes, total_s
-from simulator.scenario.file import parse_scenario
-from simulator.studies import ranking
-from simulator.studies.compare import compare
-from simulator.studies.simulate import Result, from_raw, load, simulate
+from rollcast.simulator.report.assumptions import GIVEN, given, of_defaults, of_presets
+from rollcast.simulator.report.comparison_page import comparison_page
+from rollcast.simulator.report.front import Axis, Point, front
+from rollcast.simulator.report.ledger import USES, gpu_use, token_parts
+from rollcast.simulator.report.series import Series, series
+from rollcast.simulator.report.timeline import BINS, MOST_LANES, states, timeline_of, timelines
+from rollcast.simulator.report.words import time_spent
+from rollcast.simulator.results.metrics import gpu_lanes, total_s
+from rollcast.simulator.results.scale import around, marks
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.studies import ranking
+from rollcast.simulator.studies.compare import compare
+from rollcast.simulator.studies.simulate import Result, from_raw, load, simulate
 from tests.conftest import Cli
 from tests.test_cli import TINY
 
@@ -96,23 +97,31 @@ def test_all_gpu_time_is_accounted_for(results: dict[str, Result]) -> None:
         assert {cause: use[cause] for cause in causes} == pytest.approx(causes)
 
 
+def test_idle_time_is_of_every_cause() -> None:
+    use = {**dict.fromkeys((what for what, *_ in USES), 0.0), "rollout": 0.4, "environment": 0.5}
+    said = time_spent({**use, "train": 0.04, "stragglers": 0.06})
+    assert said == (
+        "GPU time: 40.0 % rollouts, 4.0 % training, 56.0 % idle, mostly waiting for environments."
+    )
+
+
 def test_every_token_is_accounted_for(results: dict[str, Result]) -> None:
     for result in results.values():
         assert sum(part.share for part in token_parts(result.summary)) == pytest.approx(1.0)
 
 
 def test_a_timeline_is_the_runs_own(results: dict[str, Result]) -> None:
-    """Letters are counted against the very intervals that the bubble is computed from."""
+    """Bins are counted against the very intervals that the bubble is computed from."""
     run = results["sync"].run
     steps = len(run.steps)
-    drawn = timeline_of(run, "sync", 1.0, 0.0, steps)
+    drawn = timeline_of(run, "sync", results["sync"].summary, steps)
     assert drawn is not None
-    assert len(drawn.lanes) == run.shape.replicas
+    assert len(drawn.held) == len(drawn.lanes) == run.shape.replicas
     bin_s = drawn.span_s / BINS
     for lane, gpus in zip(drawn.lanes, gpu_lanes(run), strict=True):
-        letters = Counter(lane.states)
-        assert letters["t"] * bin_s == pytest.approx(total_s(gpus.busy["train"]), abs=30 * bin_s)
-        rolled = sum(letters[digit] for digit in "01234")
+        kinds = Counter(states(lane))
+        assert kinds["train"] * bin_s == pytest.approx(total_s(gpus.busy["train"]), abs=30 * bin_s)
+        rolled = sum(kinds[kind] for kind in ("few", "some", "middle", "many", "most"))
         assert rolled * bin_s == pytest.approx(total_s(gpus.busy["rollout"]), abs=60 * bin_s)
     assert max(drawn.running) <= drawn.peak
     assert [step.number for step in drawn.steps] == list(range(steps))
@@ -120,37 +129,45 @@ def test_a_timeline_is_the_runs_own(results: dict[str, Result]) -> None:
 
 def test_a_large_run_is_a_small_picture() -> None:
     """96 replicas for 60 steps: the page of it stays far below a megabyte."""
-    scenario = from_raw(parse_scenario(TINY), "steps=60", "cluster.replicas=96",
-                        "workload.batch_groups=96")  # fmt: skip
+    scenario = from_raw(
+        parse_scenario(TINY), "steps=60", "cluster.replicas=96", "workload.batch_groups=96"
+    )
     found = compare([scenario.with_policy(p) for p in ("sync", "april")])
     page = comparison_page(found, ranking.from_short_runs(found))
     assert len(page.encode()) < 300_000
-    drawn = timeline_of(found["sync"].run, "sync", 1.0, 0.0, 60)
+    drawn = timeline_of(found["sync"].run, "sync", found["sync"].summary, 60)
     assert drawn is not None
     assert len(drawn.lanes) == MOST_LANES
     assert len(timelines([drawn, drawn])) < 400_000
 
 
 def test_a_trainer_apart_has_a_lane() -> None:
-    scenario = from_raw(parse_scenario(TINY), "cluster.placement=disaggregated",
-                        "cluster.trainer_gpus=2", "policy=one_step_off")  # fmt: skip
-    run = simulate(scenario).run
-    drawn = timeline_of(run, "x", 1.0, 0.0)
+    scenario = from_raw(
+        parse_scenario(TINY),
+        "cluster.placement=disaggregated",
+        "cluster.trainer_gpus=2",
+        "policy=one_step_off",
+    )
+    result = simulate(scenario)
+    drawn = timeline_of(result.run, "x", result.summary)
     assert drawn is not None
-    assert drawn.lanes[-1].name == "trainer"
-    assert set(drawn.lanes[-1].states) <= set("ts.")
-    assert "t" in drawn.lanes[-1].states
+    assert drawn.held[-1].name == "trainer"
+    assert {"train"} < set(states(drawn.held[-1])) <= {"train", "sync", "idle"}
 
 
 def test_a_run_in_which_nothing_happened_has_no_timeline(results: dict[str, Result]) -> None:
-    run = results["sync"].run
-    assert timeline_of(run, "x", 1.0, 0.0, steps=0) is None
+    result = results["sync"]
+    assert timeline_of(result.run, "x", result.summary, steps=0) is None
     assert timelines([None]) == ""
 
 
 def test_what_no_other_beats_is_marked() -> None:
-    points = [Point("a", 1, 3, "a"), Point("b", 2, 2, "b"), Point("c", 3, 3, "c", 2.5, 3.5),
-              Point("d", 3, 1, "d", chosen=True)]  # fmt: skip
+    points = [
+        Point("a", 1, 3, "a"),
+        Point("b", 2, 2, "b"),
+        Point("c", 3, 3, "c", 2.5, 3.5),
+        Point("d", 3, 1, "d", chosen=True),
+    ]
     drawn = front(points, Axis("x", str), Axis("y", str))
     kinds = dict(re.findall(r'class="dot (\w+)"[^>]*data-tip="(\w)"', drawn))
     assert Counter(re.findall(r'class="dot (\w+)"', drawn)) == {"best": 2, "other": 1, "chosen": 1}
@@ -205,8 +222,9 @@ def test_assumptions_have_kinds_and_sources() -> None:
 
 
 def test_a_value_given_in_place_of_a_presets_is_no_presets() -> None:
-    scenario = load(ROOT / "examples" / "april.yaml", "workload.lengths.within_sd=0.9",
-                    "gpu.usd_per_hour=7")  # fmt: skip
+    scenario = load(
+        ROOT / "examples" / "april.yaml", "workload.lengths.within_sd=0.9", "gpu.usd_per_hour=7"
+    )
     presets = {row.key: row for row in of_presets(scenario)}
     assert "workload.lengths.within_sd" not in presets
     assert "gpu.usd_per_hour" not in presets
@@ -216,10 +234,22 @@ def test_a_plan_without_an_answer_is_a_page_too(cli: Cli, tmp_path: Path) -> Non
     scenario = tmp_path / "tiny.yaml"
     scenario.write_text(TINY)
     out = tmp_path / "plan"
-    asked = ("--choose", "workload.group_size=2,4", "--policy", "sync", "--policy", "april",
-             "--run", "steps=20", "--no-intervals", "--workers", "1")  # fmt: skip
-    code, _, err = cli("plan", scenario, *asked, "--limit", "hours=0.0001", "--objective", "hours",
-                       "--out", out)  # fmt: skip
+    asked = (
+        "--choose",
+        "workload.group_size=2,4",
+        "--policy",
+        "sync",
+        "--policy",
+        "april",
+        "--run",
+        "steps=20",
+        "--no-intervals",
+        "--workers",
+        "1",
+    )
+    code, _, err = cli(
+        "plan", scenario, *asked, "--limit", "hours=0.0001", "--objective", "hours", "--out", out
+    )
     assert code == 3, err
     page = (out / "report.html").read_text("utf-8")
     assert "Nothing meets the limits" in page
@@ -231,8 +261,19 @@ def test_a_plan_says_how_to_ask_it_again(cli: Cli, tmp_path: Path) -> None:
     scenario = tmp_path / "tiny.yaml"
     scenario.write_text(TINY)
     out = tmp_path / "plan"
-    asked = ("--choose", "workload.group_size=2,4", "--policy", "sync", "--policy", "april",
-             "--run", "steps=20", "--no-intervals", "--workers", "1")  # fmt: skip
+    asked = (
+        "--choose",
+        "workload.group_size=2,4",
+        "--policy",
+        "sync",
+        "--policy",
+        "april",
+        "--run",
+        "steps=20",
+        "--no-intervals",
+        "--workers",
+        "1",
+    )
     assert cli("plan", scenario, *asked, "--out", out)[0] == 0
     page = (out / "report.html").read_text("utf-8")
     read(page)

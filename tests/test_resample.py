@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import ScenarioError
-from simulator.scenario.file import parse_scenario
-from simulator.studies.simulate import from_raw, simulate
-from simulator.workload.measured import (
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.studies.simulate import from_raw, simulate
+from rollcast.simulator.workload.measured import (
     NEAR_GROUPS,
     MeasuredGroups,
     ResampledWorkload,
@@ -110,10 +110,11 @@ def test_larger_groups_have_longer_tails() -> None:
         CAP,
     )
     longest = {
-        name: np.mean([max(ResampledWorkload(g, CAP, 0).draw(i, 12, 0, 30).new_tokens)
-                       for i in range(3000)])
+        name: np.mean(
+            [max(ResampledWorkload(g, CAP, 0).draw(i, 12, 0, 30).new_tokens) for i in range(3000)]
+        )
         for name, g in (("wide", wide), ("narrow", narrow))
-    }  # fmt: skip
+    }
     six = np.mean([max(t[:6]) for t in wide.new_tokens])
     assert longest["narrow"] == pytest.approx(longest["wide"], rel=0.06)
     assert longest["narrow"] > 1.1 * six
@@ -155,7 +156,7 @@ def write(folder: Path, **changes: Any) -> Path:
 
 
 def run(path: Path, *settings: str) -> Any:
-    from simulator.scenario.file import read_scenario
+    from rollcast.simulator.scenario.file import read_scenario
 
     return simulate(from_raw(read_scenario(path), *settings))
 
@@ -174,18 +175,58 @@ def test_a_scenario_uses_them(tmp_path: Path) -> None:
         ({**MEASURED.to_mapping(), "version": 3}, "groups.version"),
         ({**MEASURED.to_mapping(), "version": [1]}, "differ in length"),
         ({**MEASURED.to_mapping(), "vers": [1]}, "groups.vers"),
-        ({"version": [], "prompt_tokens": [], "new_tokens": [], "rewards": [],
-          "max_new_tokens": 4}, "there are none"),
-        ({"version": [0], "prompt_tokens": [1], "new_tokens": [[0]], "rewards": [[1.0]],
-          "max_new_tokens": 4}, "groups.new_tokens[0][0]"),
-        ({"version": [0], "prompt_tokens": [1], "new_tokens": [[1]], "rewards": [[1.0, 2.0]],
-          "max_new_tokens": 4}, "1 lengths and 2 rewards"),
-        ({"version": [0], "prompt_tokens": [1], "new_tokens": [[1]], "rewards": [["x"]],
-          "max_new_tokens": 4}, "groups.rewards[0][0]"),
-        ({"version": [0], "prompt_tokens": [1], "new_tokens": [1], "rewards": [[1.0]],
-          "max_new_tokens": 4}, "groups.new_tokens[0]: must be a list"),
+        (
+            {
+                "version": [],
+                "prompt_tokens": [],
+                "new_tokens": [],
+                "rewards": [],
+                "max_new_tokens": 4,
+            },
+            "there are none",
+        ),
+        (
+            {
+                "version": [0],
+                "prompt_tokens": [1],
+                "new_tokens": [[0]],
+                "rewards": [[1.0]],
+                "max_new_tokens": 4,
+            },
+            "groups.new_tokens[0][0]",
+        ),
+        (
+            {
+                "version": [0],
+                "prompt_tokens": [1],
+                "new_tokens": [[1]],
+                "rewards": [[1.0, 2.0]],
+                "max_new_tokens": 4,
+            },
+            "1 lengths and 2 rewards",
+        ),
+        (
+            {
+                "version": [0],
+                "prompt_tokens": [1],
+                "new_tokens": [[1]],
+                "rewards": [["x"]],
+                "max_new_tokens": 4,
+            },
+            "groups.rewards[0][0]",
+        ),
+        (
+            {
+                "version": [0],
+                "prompt_tokens": [1],
+                "new_tokens": [1],
+                "rewards": [[1.0]],
+                "max_new_tokens": 4,
+            },
+            "groups.new_tokens[0]: must be a list",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_groups_are_named(tmp_path: Path, groups_changed: Any, said: str) -> None:
     content = {"schema": "rollcast-fitted/1"}
     if groups_changed is not None:
@@ -199,14 +240,16 @@ def test_bad_groups_are_named(tmp_path: Path, groups_changed: Any, said: str) ->
     ("setting", "field"),
     [
         ("workload.prompt_tokens=5", "workload.prompt_tokens"),
-        ("workload.rewards={family: beta_bernoulli, mean: 0.5, between_sd: 0.2}",
-         "workload.rewards"),
+        (
+            "workload.rewards={family: beta_bernoulli, mean: 0.5, between_sd: 0.2}",
+            "workload.rewards",
+        ),
         ("workload.lengths={file: none.json}", "workload.lengths.file"),
         ("workload.lengths={file: 3}", "workload.lengths.file"),
         ("workload.lengths={file: s.yaml}", "workload.lengths.file"),
         ("workload.lengths={file: fitted.json, sd: 3}", "workload.lengths.sd"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_go_with_a_file(tmp_path: Path, setting: str, field: str) -> None:
     path = write(tmp_path)
     with pytest.raises(ScenarioError) as error:

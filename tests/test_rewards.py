@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from simulator.errors import ScenarioError
-from simulator.workload.lengths import LengthModel
-from simulator.workload.rewards import (
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.workload.lengths import LengthModel
+from rollcast.simulator.workload.rewards import (
     BetaBernoulli,
     ConstantReward,
     NormalReward,
     correlated,
     rewards_from_spec,
 )
-from simulator.workload.synthetic import SyntheticWorkload
-from simulator.workload.wrong_length import correlated_by_ratio
+from rollcast.simulator.workload.synthetic import SyntheticWorkload
+from tests.laws import examples
 
 GROUPS, SIZE = 6000, 4
 
@@ -70,7 +69,7 @@ def test_success_probabilities_are_beta_distributed():
     assert np.all(np.diff(level[np.argsort(z)]) <= 0.0)  # harder prompts succeed less
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(mean=st.floats(0.02, 0.98), share=st.floats(0.0, 0.99))
 def test_every_feasible_spread_gives_probabilities(mean, share):
     spec = {
@@ -132,12 +131,6 @@ BETA = {"family": "beta_bernoulli", "mean": 0.5, "between_sd": 0.3}
         ({**BETA, "between_sd": -0.1}, ".between_sd", "a number of 0 or more"),
         ({**BETA, "within_sd": 0.1}, ".within_sd", "unknown key"),
         ({**BETA, "at_cap": "right"}, ".at_cap", "one of wrong, as_drawn"),
-        ({**BETA, "wrong_to_right_length": 0}, ".wrong_to_right_length", "above 0"),
-        (
-            {**BETA, "wrong_to_right_length": 2, "length_correlation": 0.1},
-            ".length_correlation",
-            "give one of them",
-        ),
         ({**BETA, "length_correlation": 1.1}, ".length_correlation", "from -1 to 1"),
         ({**BETA, "lenght_correlation": 0.1}, ".lenght_correlation", "length_correlation"),
         ({"family": "normal", "mean": 0, "between_sd": 1}, ".within_sd", "missing"),
@@ -192,27 +185,3 @@ def test_a_scores_reward_is_not_changed_at_the_cap():
     lengths = LengthModel.lognormal(500, 0.5, 0.4, runaway=0.5)
     tokens, rewards = drawn(NormalReward(1.0, 0.1, within_sd=0.1), lengths, 900, groups=20)
     assert rewards[tokens == 900].min() > 0
-
-
-@pytest.mark.parametrize("ratio", [0.8, 1.0, 1.9, 3.0])
-@pytest.mark.parametrize("runaway", [0.0, 0.03])
-def test_the_ratio_of_wrong_to_right_lengths_is_met(ratio, runaway):
-    """With the spreads of the reasoning presets, on prompts that it was not solved on."""
-    lengths = LengthModel.lognormal(4500, 0.75, 0.35, runaway=runaway)
-    asked = BetaBernoulli(0.6, 0.3, wrong_to_right_length=ratio)
-    if runaway and ratio < 1:
-        asked = replace(asked, at_cap="as_drawn")
-    solved = correlated_by_ratio(asked, lengths, 30_000)
-    assert solved.length_correlation == solved.difficulty_length_correlation
-    tokens, rewards = drawn(solved, lengths, 30_000, groups=12_000)
-    found = tokens[rewards == 0].mean() / tokens[rewards == 1].mean()
-    assert found == pytest.approx(ratio, rel=0.06)
-    logs = np.log(tokens[(tokens < 30_000).all(axis=1)])
-    assert math.sqrt(logs.var(axis=1, ddof=1).mean()) == pytest.approx(0.35, rel=0.05)
-
-
-def test_a_ratio_that_these_spreads_do_not_reach_says_which_they_do():
-    lengths = LengthModel.lognormal(4500, 0.1, 0.1)
-    with pytest.raises(ScenarioError, match=r"lies between 0\.\d+ and 1\.\d+; widen") as error:
-        correlated_by_ratio(BetaBernoulli(0.6, 0.3, wrong_to_right_length=3.0), lengths, 30_000)
-    assert error.value.field == "workload.rewards.wrong_to_right_length"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.cluster.routing import ROUTINGS
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.costs import LinearCost, RooflineCost
-from simulator.errors import ScenarioError
-from simulator.options import Choice, declared, keys
-from simulator.plan import Launch, StepPlan
-from simulator.policies import APRIL, PODS
-from simulator.policy import Policy, chain
-from simulator.scenario.file import RawScenario, override, parse_scenario, read_scenario
-from simulator.scenario.scenario import Scenario, build_scenario
-from simulator.scenario.sections import ClusterSection, ScenarioModel, validate
-from simulator.studies.simulate import from_raw, load, simulate
+from rollcast.simulator.cluster.routing import ROUTINGS
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.costs import LinearCost, RooflineCost
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.plan import Launch, StepPlan
+from rollcast.simulator.policies import APRIL, PODS
+from rollcast.simulator.policy import Policy, chain
+from rollcast.simulator.scenario.file import RawScenario, override, parse_scenario, read_scenario
+from rollcast.simulator.scenario.scenario import Scenario, build_scenario
+from rollcast.simulator.scenario.sections import ClusterSection, ScenarioModel, validate
+from rollcast.simulator.studies.simulate import from_raw, load, simulate
+from rollcast.simulator.values import Choice, declared, keys
+from tests.laws import examples
 
 LINEAR = {
     "iteration_s": 6e-3,
@@ -68,10 +70,46 @@ def test_prompts_come_again_where_their_number_is_given() -> None:
         built("workload.prompts=0")
 
 
-@pytest.mark.parametrize("key", ["cluster", "policy", "steps", "seed", "cluster.trainer_gpus",
-                                 "engine.max_seqs", "workload.rewards", "name"])  # fmt: skip
+@pytest.mark.parametrize(
+    "key",
+    [
+        "cluster",
+        "policy",
+        "steps",
+        "seed",
+        "cluster.trainer_gpus",
+        "engine.max_seqs",
+        "workload.rewards",
+        "name",
+    ],
+)
 def test_null_is_the_same_as_left_out(key: str) -> None:
     assert built(f"{key}=null").world().shape == built().world().shape
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("010", 10),
+        ("-007", -7),
+        ("1_000", 1000),
+        ("+0x1F", 31),
+        ("0b11", 3),
+        ("1:30", "1:30"),
+        ("1:30.5", "1:30.5"),
+        ("0o10", "0o10"),
+        ("1e3", 1000.0),
+        ("1.5E-3", 0.0015),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("-.inf", -math.inf),
+        ("1.2.3", "1.2.3"),
+    ],
+)
+def test_numbers_are_read_as_they_are_written(text: str, value: object) -> None:
+    raw = parse_scenario(f"steps: {text}")
+    assert [raw.data["steps"]] == [value] == [override(raw, [f"steps={text}"]).data["steps"]]
+    assert type(raw.data["steps"]) is type(value)
 
 
 @pytest.mark.parametrize("value", ["8", "8.0", "8e0", "0x8", "0.8e1"])
@@ -83,15 +121,39 @@ def test_a_whole_number_may_be_written_as_a_float(value: str) -> None:
 
 @given(
     st.one_of(
-        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5),
-        st.lists(st.integers(), max_size=2), st.dictionaries(st.text(max_size=3), st.none()),
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(max_size=5),
+        st.lists(st.integers(), max_size=2),
+        st.dictionaries(st.text(max_size=3), st.none()),
     ),
-    st.sampled_from(["cluster", "engine", "workload", "policy", "cost", "model", "gpu", "steps",
-                     "seed", "name", "cluster.replicas", "cluster.routing", "engine.kv_tokens",
-                     "workload.group_size", "workload.lengths", "workload.rewards",
-                     "workload.prompt_tokens", "cost.linear.sync_s", "unknown"]),
-)  # fmt: skip
-@settings(max_examples=300, deadline=None)
+    st.sampled_from(
+        [
+            "cluster",
+            "engine",
+            "workload",
+            "policy",
+            "cost",
+            "model",
+            "gpu",
+            "steps",
+            "seed",
+            "name",
+            "cluster.replicas",
+            "cluster.routing",
+            "engine.kv_tokens",
+            "workload.group_size",
+            "workload.lengths",
+            "workload.rewards",
+            "workload.prompt_tokens",
+            "cost.linear.sync_s",
+            "unknown",
+        ]
+    ),
+)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_value_is_taken_or_refused_by_name(value: Any, key: str) -> None:
     data = json.loads(json.dumps(MINIMAL))
     place = data
@@ -137,10 +199,15 @@ def test_lines_follow_keys_into_lists_and_merges() -> None:
     )
     assert raw.data["engine"] == {"max_seqs": 1, "kv_tokens": 2}
     for key, line in {
-        "policy": 1, "policy.april": 2, "policy.april.over_sampling": 2, "policy[1]": 3,
-        "policy.sagc.tau": 4, "engine.max_seqs": 6, "engine.kv_tokens": 7,
+        "policy": 1,
+        "policy.april": 2,
+        "policy.april.over_sampling": 2,
+        "policy[1]": 3,
+        "policy.sagc.tau": 4,
+        "engine.max_seqs": 6,
+        "engine.kv_tokens": 7,
         "workload.lengths.components[1].weight": 12,
-    }.items():  # fmt: skip
+    }.items():
         assert raw.lines[key] == line, key
 
 
@@ -157,8 +224,9 @@ def test_lines_follow_keys_into_lists_and_merges() -> None:
     ],
 )
 def test_an_error_is_located_at_its_key_or_the_nearest_above(field: str, place: str) -> None:
-    raw = override(parse_scenario("workload: {a: 1}\nsteps: 2\nengine: {b: 1}", "x.yaml"),
-                   ["engine={c: 2}"])  # fmt: skip
+    raw = override(
+        parse_scenario("workload: {a: 1}\nsteps: 2\nengine: {b: 1}", "x.yaml"), ["engine={c: 2}"]
+    )
     assert raw.locate(ScenarioError(field, "wrong")).message == f"wrong {place}".strip()
 
 

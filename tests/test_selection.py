@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import ScenarioError
-from simulator.selection import (
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.loop.selection import (
     MaxReward,
     MaxVariance,
     Percentile,

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.loop import Loop
-from simulator.results.metrics import gpu_lanes, summarise, total_s
-from simulator.results.so_far import Idle, IdleSoFar, idle_text
-from simulator.scenario.file import parse_scenario
-from simulator.spans import Run, StepRecord
-from simulator.studies.simulate import Scenario, from_raw
+from rollcast.simulator.loop import Loop
+from rollcast.simulator.results.metrics import gpu_lanes, summarise, total_s
+from rollcast.simulator.results.so_far import Idle, IdleSoFar, idle_text
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.spans import Run, StepRecord
+from rollcast.simulator.studies.simulate import Scenario, from_raw
 
 SCENARIO = """
 cluster: {placement: colocated, replicas: 3, trainer_gpus: 2}
@@ -86,8 +86,8 @@ def test_nothing_is_idle_before_anything_happened() -> None:
 
 
 def test_the_progress_of_a_real_run_says_it_too() -> None:
-    from engine.cli import progress_text
-    from engine.run import Progress
+    from rollcast.engine.cli import progress_text
+    from rollcast.engine.run import Progress
 
     record = StepRecord(3, start_s=0.0, step_s=1.834)
     shown = progress_text(Progress(record, 0.424, Idle({"trainer": 0.25})))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.results.metrics import run_summary, summarise
-from simulator.results.steady import LEAST_STEPS, mean_age, steady_of, steady_state
-from simulator.spans import StepRecord
-from simulator.testing import Trial, try_policy
+from rollcast.simulator.results.metrics import run_summary, summarise
+from rollcast.simulator.results.steady import LEAST_STEPS, mean_age, steady_of, steady_state
+from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.testing import Trial, try_policy
 
 NOISE = np.random.default_rng(3).normal(0.0, 1.0, 500)
 seconds = st.lists(st.floats(0.0, 1e4), min_size=1, max_size=30)
@@ -101,17 +101,34 @@ def tried(policy: str, steps: int) -> Trial:
     """On many groups of like lengths, so that steps differ by the policy and not by chance."""
     lengths = [[20 + (7 * group + 5 * i) % 40 for i in range(4)] for group in range(41)]
     return try_policy(
-        policy, lengths, batch_groups=24, group_size=4, steps=steps, replicas=2, max_seqs=48,
+        policy,
+        lengths,
+        batch_groups=24,
+        group_size=4,
+        steps=steps,
+        replicas=2,
+        max_seqs=48,
         train_s=30.0,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
     "policy",
-    ["sync", "april", "one_step_off", "one_step_off(steps=3)", "partial_rollout", "pipeline_rl",
-     "fully_async", "fully_async(max_staleness=2, in_flight=2)", "colocate_async", "tail_batching",
-     "sorted_rl", "token_budget(tokens=30)"],
-)  # fmt: skip
+    [
+        "sync",
+        "april",
+        "one_step_off",
+        "one_step_off(steps=3)",
+        "partial_rollout",
+        "pipeline_rl",
+        "fully_async",
+        "fully_async(max_staleness=2, in_flight=2)",
+        "colocate_async",
+        "tail_batching",
+        "sorted_rl",
+        "token_budget(tokens=30)",
+    ],
+)
 def test_ten_steps_say_what_a_hundred_do(policy: str) -> None:
     short, long = (tried(policy, steps).summary for steps in (10, 100))
     assert short["step_s"] == pytest.approx(long["step_s"], rel=0.02)
@@ -129,9 +146,16 @@ def test_ten_steps_say_what_a_hundred_do(policy: str) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "steps", "told"),
-    [("sync", 1, False), ("sync", 10, False), ("fully_async", 10, False), ("one_step_off", 3, True),
-     ("one_step_off", 1, True), ("april", 2, True), ("tail_batching", 3, True)],
-)  # fmt: skip
+    [
+        ("sync", 1, False),
+        ("sync", 10, False),
+        ("fully_async", 10, False),
+        ("one_step_off", 3, True),
+        ("one_step_off", 1, True),
+        ("april", 2, True),
+        ("tail_batching", 3, True),
+    ],
+)
 def test_a_run_too_short_to_tell_says_so(policy: str, steps: int, told: bool) -> None:
     run = tried(policy, steps).run
     said = [w for w in run_summary(run, "s", policy, 0)["warnings"] if "too few to tell" in w]

@@ -15,15 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import simulator.testing
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.errors import RunError, ScenarioError
-from simulator.plan import EnoughGroups, Filter, StepPlan
-from simulator.policies import APRIL, POLICIES
-from simulator.policy import Policy, StepOutcome
-from simulator.rollout import Key, Segment, Stay
-from simulator.testing import (
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.plan import EnoughGroups, Filter, StepPlan
+from rollcast.simulator.policies import APRIL, POLICIES
+from rollcast.simulator.policy import Policy, StepOutcome
+from rollcast.simulator.rollout import Key, Segment, Stay
+from rollcast.simulator.testing import (
     ListedWorkload,
     Monitor,
     Trial,
@@ -37,9 +36,10 @@ from simulator.testing import (
     try_on,
     try_policy,
 )
-from simulator.testing import strategies as drawn
-from simulator.testing.conform import CASES, PLAIN, Case
-from simulator.world import ClusterShape, Ended, Event, World
+from rollcast.simulator.testing import strategies as drawn
+from rollcast.simulator.testing.conform import CASES, PLAIN, Case
+from rollcast.simulator.world import ClusterShape, Ended, Event, World
+from tests.laws import examples
 
 LENGTHS = [[3, 9, 4], [5, 5, 12], [1, 2, 30]]
 
@@ -277,8 +277,11 @@ def test_the_monitor_finds_broken_worlds(breaks: type[Watched], said: str) -> No
 def test_a_bound_that_does_not_hold_is_found() -> None:
     trial = tried("april(over_sampling=3)", steps=8)
     bound_holds(trial, max_versions=8)
-    with pytest.raises(AssertionError, match=r"^step \d trained on tokens of rollout \d\.\d that "
-                       r"were \d versions old; the bound is 1$"):  # fmt: skip
+    with pytest.raises(
+        AssertionError,
+        match=r"^step \d trained on tokens of rollout \d\.\d that "
+        r"were \d versions old; the bound is 1$",
+    ):
         bound_holds(trial, max_versions=1)
     with pytest.raises(ScenarioError, match="promises no bound; say which should hold"):
         bound_holds(trial)
@@ -390,10 +393,13 @@ def test_policies_that_are_not_what_they_must_be_are_found(policy: Any, said: st
 
 
 def test_hidden_memory_is_found_in_one_line() -> None:
-    with pytest.raises(AssertionError, match=(
-        r"^the policy does not do the same again: step 0 decided differently, first in "
-        r"plan\.launch\.over_sampling: 1\.3 and 2\.0; keep all memory in the state"
-    )):  # fmt: skip
+    with pytest.raises(
+        AssertionError,
+        match=(
+            r"^the policy does not do the same again: step 0 decided differently, first in "
+            r"plan\.launch\.over_sampling: 1\.3 and 2\.0; keep all memory in the state"
+        ),
+    ):
         same_again(Remembers, LENGTHS)
 
 
@@ -437,7 +443,7 @@ def test_chains_conform(policy: str) -> None:
     check_policy_conforms(policy)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(drawn.cases(), st.sampled_from(sorted({*POLICIES} - {"dapo_filter"})))
 def test_policies_conform_wherever_hypothesis_leads(case: Case, name: str) -> None:
     check_policy_conforms(PARAMETERS.get(name, name), cases=[case])
@@ -445,9 +451,9 @@ def test_policies_conform_wherever_hypothesis_leads(case: Case, name: str) -> No
 
 def test_without_hypothesis_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hypothesis", None)
-    monkeypatch.delitem(sys.modules, "simulator.testing.strategies")
+    monkeypatch.delitem(sys.modules, "rollcast.simulator.testing.strategies")
     with pytest.raises(ImportError, match=r"need hypothesis: pip install 'rollcast\[testing\]'"):
-        importlib.import_module("simulator.testing.strategies")
+        importlib.import_module("rollcast.simulator.testing.strategies")
 
 
 def test_rollcast_has_the_same_names() -> None:
@@ -455,6 +461,6 @@ def test_rollcast_has_the_same_names() -> None:
 
     for module in ("testing", "testing.strategies"):
         face = importlib.import_module(f"rollcast.{module}")
-        own = importlib.import_module(f"simulator.{module}")
+        own = importlib.import_module(f"rollcast.simulator.{module}")
         assert all(getattr(face, name) is getattr(own, name) for name in face.__all__)
-    assert rollcast.testing.__all__ == simulator.testing.__all__
+    assert rollcast.testing.__all__ == rollcast.simulator.testing.__all__

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from simulator.results import timeline
-from simulator.results.drawing import BINS, covered, mean_running
-from simulator.results.metrics import merged, running_over_time, summarise
-from simulator.results.timeline import draw_comparison, draw_run
-from simulator.spans import Run, StepRecord
-from simulator.world import ClusterShape
+from rollcast.simulator.results import timeline
+from rollcast.simulator.results.lanes import covered, mean_running
+from rollcast.simulator.results.metrics import merged, running_over_time, summarise
+from rollcast.simulator.results.timeline import BINS, draw_comparison, draw_run
+from rollcast.simulator.spans import Run, StepRecord
+from rollcast.simulator.world import ClusterShape
+from tests.laws import examples
 from tests.test_metrics import REAL, add_stay, hand_made_runs, real_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -147,7 +148,7 @@ def test_cover_of_bins(spans: list[tuple[float, float]]) -> None:
     assert covered(intervals, edges) == pytest.approx(expected, abs=1e-9)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(hand_made_runs())
 def test_mean_running_keeps_the_area(run: Run) -> None:
     edges = np.linspace(run.start_s, run.end_s, BINS + 1)
@@ -168,8 +169,8 @@ def test_one_rollout_one_replica() -> None:
 
 def test_importing_costs_no_matplotlib() -> None:
     code = (
-        "import sys, simulator.results.timeline, simulator.results.perfetto;"
-        "import simulator.results.metrics;"
+        "import sys, rollcast.simulator.results.timeline, rollcast.simulator.results.perfetto;"
+        "import rollcast.simulator.results.metrics;"
         "assert not {'matplotlib', 'pandas', 'scipy', 'simpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from simulator.costs.scaled import PHASES, ScaledCost
-from simulator.errors import ScenarioError
-from simulator.scenario.scenario import Scenario
-from simulator.studies.simulate import load, simulate
-from simulator.studies.tornado import ASSUMED, Z, parse_keys, tornado
+from rollcast.simulator.costs.scaled import PHASES, ScaledCost
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.studies.simulate import load, simulate
+from rollcast.simulator.studies.tornado import ASSUMED, Z, parse_keys, tornado
 from tests.conftest import Cli
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.errors import ScenarioError
-from simulator.workload.traces import read_trace
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.workload.traces import read_trace
+from tests.laws import examples
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ def test_what_is_not_a_file_is_refused(tmp_path):
         assert caught.value.field == "workload.lengths.trace"
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(content=st.one_of(st.binary(max_size=200), st.text(max_size=200), st.text(',01\n{}"[]ag')))
 def test_no_file_makes_the_reader_fail_in_another_way(tmp_path_factory, content):
     file = tmp_path_factory.getbasetemp() / "fuzzed"
@@ -168,7 +169,7 @@ def test_no_file_makes_the_reader_fail_in_another_way(tmp_path_factory, content)
         read_trace(file)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     header=st.sampled_from([G, *(text.split("\n")[0] + "\n" for text in FLAT.values())]),
     rows=st.text('0123456789.,-"\n e', max_size=60),

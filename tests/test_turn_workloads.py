@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.errors import ScenarioError
-from simulator.rollout import CUT
-from simulator.scenario.file import parse_scenario
-from simulator.scenario.scenario import Scenario, build_scenario
-from simulator.studies.simulate import from_raw, simulate
-from simulator.workload.draws import Trajectory
-from simulator.workload.turn_presets import turn_presets
-from simulator.workload.turn_traces import read_turn_trace
-from simulator.workload.turns import Caps, Patience, trajectory
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.rollout import CUT
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.scenario.scenario import Scenario, build_scenario
+from rollcast.simulator.studies.simulate import from_raw, simulate
+from rollcast.simulator.workload.draws import Trajectory
+from rollcast.simulator.workload.turn_presets import turn_presets
+from rollcast.simulator.workload.turn_traces import read_turn_trace
+from rollcast.simulator.workload.turns import Caps, Patience, trajectory
 
 TEXT = """
 cluster: {{replicas: 2}}
@@ -117,8 +117,9 @@ def test_the_context_cap_ends_rollouts_within_it() -> None:
 
 def test_a_turn_at_its_cap_and_a_rollout_at_its_turns_end() -> None:
     caps, patience = Caps(50, None), Patience()
-    cut = trajectory(10, [(0, 20, 1.0, 0.5), (5, 80, 1.0, 0.5), (5, 9, 0.0, 0.5)], "stop", caps,
-                     patience)  # fmt: skip
+    cut = trajectory(
+        10, [(0, 20, 1.0, 0.5), (5, 80, 1.0, 0.5), (5, 9, 0.0, 0.5)], "stop", caps, patience
+    )
     assert [turn.new_tokens for turn in cut.turns] == [20, 50]
     assert cut.ending == "length"
     assert cut.ending in CUT
@@ -240,10 +241,13 @@ def test_traces_that_contradict_themselves(tmp_path: Path, old: str, new: str, s
         ("environment: {slot: 3}", "environment.slot", "did you mean slots"),
         ("reward: {slots: 4}", "reward.seconds", "missing"),
         ("reward: {seconds: 3, slots: 0}", "reward.slots", "from 1"),
-        ("reward: {seconds: {family: gamma, median_s: 3, sd: 1, hang: 0.5}}",
-         "reward.seconds.hang", "a judgement ends"),
+        (
+            "reward: {seconds: {family: gamma, median_s: 3, sd: 1, hang: 0.5}}",
+            "reward.seconds.hang",
+            "a judgement ends",
+        ),
     ],
-)  # fmt: skip
+)
 def test_sections_that_cannot_be(more: str, field: str, said: str) -> None:
     with pytest.raises(ScenarioError, match=said) as error:
         scenario(more=more)
@@ -253,18 +257,35 @@ def test_sections_that_cannot_be(more: str, field: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("workload", "more", "field", "said"),
     [
-        (f"prompt_tokens: 100\n  lengths: {LENGTHS}", "environment: {turn_s: 3}", "environment",
-         "there are none"),
-        (f"prompt_tokens: 100\n  lengths: {LENGTHS}\n  max_context_tokens: 900", "",
-         "workload.max_context_tokens", "there are none"),
-        (f"prompt_tokens: 100\n  lengths: {LENGTHS}\n  turns: {TURNS}\n  max_context_tokens: 100",
-         "", "workload.max_context_tokens", "make it larger"),
+        (
+            f"prompt_tokens: 100\n  lengths: {LENGTHS}",
+            "environment: {turn_s: 3}",
+            "environment",
+            "there are none",
+        ),
+        (
+            f"prompt_tokens: 100\n  lengths: {LENGTHS}\n  max_context_tokens: 900",
+            "",
+            "workload.max_context_tokens",
+            "there are none",
+        ),
+        (
+            f"prompt_tokens: 100\n  lengths: {LENGTHS}\n  turns: {TURNS}\n"
+            "  max_context_tokens: 100",
+            "",
+            "workload.max_context_tokens",
+            "make it larger",
+        ),
         (f"prompt_tokens: 100\n  turns: {TURNS}", "", "workload.lengths", "a turn's response"),
         (f"lengths: {LENGTHS}\n  turns: {TURNS}", "", "workload.prompt_tokens", "missing"),
-        (f"prompt_tokens: 100\n  lengths: {{trace: x.csv}}\n  turns: {TURNS}", "",
-         "workload.turns", "a trace has its own"),
+        (
+            f"prompt_tokens: 100\n  lengths: {{trace: x.csv}}\n  turns: {TURNS}",
+            "",
+            "workload.turns",
+            "a trace has its own",
+        ),
     ],
-)  # fmt: skip
+)
 def test_workloads_that_cannot_be(workload: str, more: str, field: str, said: str) -> None:
     with pytest.raises(ScenarioError, match=said) as error:
         scenario(workload, more)

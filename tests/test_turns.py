@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.loop import run
-from simulator.plan import Batch, StepPlan
-from simulator.policies import parse_policy
-from simulator.results.metrics import summarise
-from simulator.rollout import CALL_ENDS, ENDINGS, Ending
-from simulator.spans import Run
-from simulator.testing.listed import InTurns, ListedWorkload
-from simulator.testing.strategies import TableCost, TableTurns, TableWorkload
-from simulator.workload.build import Workload
-from simulator.workload.slots import UNLIMITED, EnvironmentSpec
-from simulator.world import ClusterShape
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.loop import run
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.results.metrics import summarise
+from rollcast.simulator.rollout import CALL_ENDS, ENDINGS, Ending
+from rollcast.simulator.spans import Run
+from rollcast.simulator.testing.listed import InTurns, ListedWorkload
+from rollcast.simulator.testing.strategies import TableCost, TableTurns, TableWorkload
+from rollcast.simulator.workload.base import Workload
+from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
+from rollcast.simulator.world import ClusterShape
 
 ROOMY = EngineSpec(64, 4096, 1 << 20, 16)
 FREE = TableCost(1e-6, phases=(("train", 0.0, 0.0),))  # iterations of a microsecond

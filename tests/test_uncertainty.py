@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.costs.scaled import PHASES, ScaledCost
-from simulator.errors import RunError
-from simulator.scenario.scenario import Scenario
-from simulator.studies import short_runs
-from simulator.studies.flowing import Sides
-from simulator.studies.interval import ends
-from simulator.studies.redrawn import UNCERTAIN, redrawn
-from simulator.studies.simulate import load, simulate
-from simulator.studies.uncertainty import (
+from rollcast.simulator.costs.scaled import PHASES, ScaledCost
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.studies import short_runs
+from rollcast.simulator.studies.flowing import Sides
+from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.redrawn import UNCERTAIN, redrawn
+from rollcast.simulator.studies.simulate import load, simulate
+from rollcast.simulator.studies.uncertainty import (
     COST_DRAWS,
     SEEDS,
     Uncertainty,
@@ -27,8 +27,9 @@ from simulator.studies.uncertainty import (
     cost_draws,
     uncertainty,
 )
-from simulator.studies.work import Prices, Work
+from rollcast.simulator.studies.work import Prices, Work
 from tests.conftest import Cli
+from tests.laws import examples
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = ("steps=3", "workload.batch_groups=4", "cluster.replicas=2", "cluster.trainer_gpus=2")
@@ -67,7 +68,7 @@ def test_what_is_known_has_no_width() -> None:
     assert found.shares == {}
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(
     decode=st.floats(0.0, 0.3),
     update=st.floats(0.0, 0.3),
@@ -89,7 +90,7 @@ def test_intervals_hold_the_point_and_shares_are_shares(
     assert list(found.shares.values()) == sorted(found.shares.values(), reverse=True)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(phase=st.sampled_from(["decode", "update", "switch"]), sd=st.floats(0.02, 0.4))
 def test_another_source_never_narrows(phase: str, sd: float) -> None:
     base = with_spreads(small(*FIXED), decode=0.05)
@@ -121,16 +122,20 @@ def test_the_preset_s_own_errors_are_in_it() -> None:
     with_preset = of(small())
     assert with_preset.shares["lengths"] > 0.3
     assert "lengths preset (14 prompts)" in with_preset.said(small())
-    given = "workload.lengths={family: lognormal, median_tokens: 4573, between_sd: 0.743, " \
-            "within_sd: 0.364}"  # fmt: skip
+    given = (
+        "workload.lengths={family: lognormal, median_tokens: 4573, between_sd: 0.743, "
+        "within_sd: 0.364}"
+    )
     without = of(small(given))
     assert "lengths" not in without.shares
     assert log_sd(with_preset) > 1.1 * log_sd(without)
 
 
 def test_a_drift_widens_a_long_run() -> None:
-    lengths = "{family: lognormal, median_tokens: 300, between_sd: 0, within_sd: 0, " \
-              "drift_per_step: 0.004}"  # fmt: skip
+    lengths = (
+        "{family: lognormal, median_tokens: 300, between_sd: 0, within_sd: 0, "
+        "drift_per_step: 0.004}"
+    )
     scenario = small(*FIXED[1:], f"workload.lengths={lengths}", "steps=60")
     found = of(with_spreads(scenario, decode=0.0))
     # Nine of ten runs drift by 0.18 to 1.82 times as much: on average 0.10 of the log either way.
@@ -169,7 +174,7 @@ def test_what_cannot_be_tried_is_left_out_and_said(monkeypatch: pytest.MonkeyPat
     def fails(*_: object) -> None:
         raise RunError("no")
 
-    monkeypatch.setattr(short_runs, "run", fails)
+    monkeypatch.setattr(short_runs, "drive", fails)
     found = add_intervals(result)
     assert "lengths/median_tokens" in found.left_out
     assert any("could not be varied" in said for said in result.summary["warnings"])

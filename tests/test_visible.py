@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.cli.console import console
-from simulator.report.markup import Markup, joined, tag
-from simulator.visible import visible, visible_lines
+from rollcast.simulator.cli.console import console
+from rollcast.simulator.report.markup import Markup, joined, tag
+from rollcast.simulator.values.visible import visible, visible_lines
 from tests.conftest import Cli
 from tests.test_cli import ROLLCAST, TINY
 
@@ -56,11 +56,23 @@ def named(tmp_path: Path) -> Path:
     [
         ("simulate",),
         ("compare", "--policy", "sync", "--policy", LABEL),
-        ("plan", "--choose", "workload.group_size=2", "--policy", "sync", "--policy", "april",
-         "--run", "steps=5", "--no-intervals", "--workers", "1"),
+        (
+            "plan",
+            "--choose",
+            "workload.group_size=2",
+            "--policy",
+            "sync",
+            "--policy",
+            "april",
+            "--run",
+            "steps=5",
+            "--no-intervals",
+            "--workers",
+            "1",
+        ),
     ],
     ids=lambda asked: asked[0],
-)  # fmt: skip
+)
 def test_commands_show_names_as_text(named: Path, cli: Cli, asked: tuple[str, ...]) -> None:
     command, *more = asked
     code, out, err = cli(command, named, *more)
@@ -103,8 +115,8 @@ def test_a_terminal_is_sent_our_own_colours_alone(named: Path) -> None:
 
 def test_a_progress_bar_shows_its_label_as_text() -> None:
     code = (
-        "from simulator.cli.progress import progress_bar\n"
-        "with progress_bar('[/red]{x}[b]', 2, said='[/i]', transient=False) as update:\n"
+        "from rollcast.simulator.cli.progress import progress_bar\n"
+        "with progress_bar('[/red]{x}[b]', 2, text='[/i]', transient=False) as update:\n"
         "    update(advance=2)"
     )
     said = on_a_terminal([sys.executable, "-c", code])

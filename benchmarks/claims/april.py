@@ -10,9 +10,9 @@ from typing import Any
 
 from benchmarks.claims.common import Row, Section, against, lognormal, percent, scenario, span
 from benchmarks.published_lengths import lognormal_for_moments
-from simulator.studies.simulate import Result
-from simulator.workload.length_specs import length_presets
-from simulator.workload.lengths import LengthModel
+from rollcast.simulator.studies.simulate import Result
+from rollcast.simulator.workload.length_specs import length_presets
+from rollcast.simulator.workload.lengths import LengthModel
 
 CAP = 16_384
 MEANS = (8_000, 9_500, 11_000)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulator.scenario.file import RawScenario
-from simulator.studies.simulate import Result, from_raw, simulate
-from simulator.workload.lengths import LengthModel
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.studies.simulate import Result, from_raw, simulate
+from rollcast.simulator.workload.lengths import LengthModel
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 from benchmarks.claims.common import Row, Section, lognormal, percent, relative, scenario
 from benchmarks.published_lengths import lognormal_for_moments
-from simulator.spans import TRAINED
-from simulator.studies.simulate import Result
+from rollcast.simulator.spans import TRAINED
+from rollcast.simulator.studies.simulate import Result
 
 WARM_UP_STEPS = 2
 
@@ -192,16 +192,25 @@ def v1_rows() -> list[Row]:
         "Qwen3-30B-A3B for Qwen3.5-35B-A3B; 16 responses a prompt, sd 8,000 (4,000 within a group)"
     )
     gain = base / step_s(v1("colocate_async"))
-    seconds, replicas = min((step_s(v1("fully_async", each)), each) for each in (6, 8))
+    seconds, replicas = min((step_s(v1("fully_async", count)), count) for count in (6, 8))
     separate = base / seconds
     published = 22.79 / 14.72, 22.79 / 14.10
     return [
-        Row("verl V1, colocate_async over sync", f"{published[0]:.2f}x (14.72 of 22.79 h)",
-            f"{gain:.2f}x", relative(gain, published[0]), assumed),
-        Row("verl V1, separate_async over sync", f"{published[1]:.2f}x (14.10 of 22.79 h)",
+        Row(
+            "verl V1, colocate_async over sync",
+            f"{published[0]:.2f}x (14.72 of 22.79 h)",
+            f"{gain:.2f}x",
+            relative(gain, published[0]),
+            assumed,
+        ),
+        Row(
+            "verl V1, separate_async over sync",
+            f"{published[1]:.2f}x (14.10 of 22.79 h)",
             f"{separate:.2f}x with {2 * replicas} of 32 GPUs for rollouts",
-            relative(separate, published[1]), f"{assumed}; fully_async for its mode"),
-    ]  # fmt: skip
+            relative(separate, published[1]),
+            f"{assumed}; fully_async for its mode",
+        ),
+    ]
 
 
 # Order and placement
@@ -232,13 +241,21 @@ def order_rows() -> list[Row]:
     rhyme = again / rollout_s(ordered("rhyme_rl", **epoch), 2)
     known = again / rollout_s(ordered("longest_first", **epoch), 2)
     return [
-        Row("Seer's order by probes, rollout throughput", "+14 % of +104 % in all",
+        Row(
+            "Seer's order by probes, rollout throughput",
+            "+14 % of +104 % in all",
             f"{percent(seer)} (known lengths: {percent(oracle)})",
-            f"{100 * (seer - 0.14):+.0f} points", assumed),
-        Row("RhymeRL's placement by the last epoch", "part of 1.43x, 1.56x, 2.34x",
-            f"{rhyme:.2f}x (known lengths: {known:.2f}x)", "not separable",
-            f"{assumed}; 200 prompts, epochs after the first"),
-    ]  # fmt: skip
+            f"{100 * (seer - 0.14):+.0f} points",
+            assumed,
+        ),
+        Row(
+            "RhymeRL's placement by the last epoch",
+            "part of 1.43x, 1.56x, 2.34x",
+            f"{rhyme:.2f}x (known lengths: {known:.2f}x)",
+            "not separable",
+            f"{assumed}; 200 prompts, epochs after the first",
+        ),
+    ]
 
 
 def sorted_rows() -> list[Row]:
@@ -269,12 +286,21 @@ def shown_rows() -> list[Row]:
     last = chosen.run.steps[-1].policy
     away = (last["easy_prompts"] + last["hard_prompts"]) / 200
     return [
-        Row("Kimi k1.5's token budget, rollout phases", "none",
-            f"{ratio:.2f}x, tokens up to {stale(budget)} versions old", "-", "16,384 tokens"),
-        Row("prime-rl's difficulty pools", "none",
-            f"{100 * away:.0f} % of prompts put away after four epochs", "-",
-            "rewards Beta-Bernoulli(0.5, sd 0.3), thresholds 0.95 and 0.05"),
-    ]  # fmt: skip
+        Row(
+            "Kimi k1.5's token budget, rollout phases",
+            "none",
+            f"{ratio:.2f}x, tokens up to {stale(budget)} versions old",
+            "-",
+            "16,384 tokens",
+        ),
+        Row(
+            "prime-rl's difficulty pools",
+            "none",
+            f"{100 * away:.0f} % of prompts put away after four epochs",
+            "-",
+            "rewards Beta-Bernoulli(0.5, sd 0.3), thresholds 0.95 and 0.05",
+        ),
+    ]
 
 
 def section() -> Section:

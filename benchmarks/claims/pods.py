@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.claims.common import Row, Section, relative, scenario
-from simulator.costs.hardware import load_gpu
-from simulator.costs.models import load_model
-from simulator.costs.trainer import RooflineTrainer
-from simulator.workload.length_specs import length_presets
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
+from rollcast.simulator.workload.length_specs import length_presets
 
 PUBLISHED_S = {16: 7.56, 32: 7.95, 64: 10.12}
 PROMPT_TOKENS = 128
@@ -20,7 +20,7 @@ RESIDENT: dict[str, Any] = {
     # Their trainer pads before it selects (trainer/randomgrpo_trainer.py, _prepare_inputs).
     "trainer": {"weights": "lora", "batching": "padded_to_batch"},
 }
-# The engine's host work as fitted to vLLM of mid-2024 (simulator.costs.roofline.ROOFLINE_SOURCES).
+# The engine's host work as fitted to vLLM of mid-2024 (costs.roofline.ROOFLINE_SOURCES).
 OLD_HOST = (
     {"host_s": 1.2e-3, "host_per_rollout_s": 6.4e-5},
     {"host_s": 2.5e-3, "host_per_rollout_s": 1.26e-4},

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.claims.common import Row, Section, percent, relative
-from simulator.costs.base import TrainLoad
-from simulator.costs.hardware import load_gpu
-from simulator.costs.memory import Recompute, capacity_frontier, phase_b_memory
-from simulator.costs.models import load_model
-from simulator.costs.trainer import RooflineTrainer
+from rollcast.simulator.costs.base import TrainLoad
+from rollcast.simulator.costs.memory.training import Recompute, capacity_frontier, phase_b_memory
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 
 TOTAL_TOKENS = 12_288
 LONG = (10_240, 2_048)  # prompt and response

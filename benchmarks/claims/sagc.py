@@ -9,14 +9,14 @@ from typing import Any
 
 from benchmarks.claims.common import Row, Section, relative, scenario
 from benchmarks.published_lengths import straggler_rate
-from simulator.plan import Batch, StepPlan
-from simulator.policies import SAGC
-from simulator.policy import GroupOutcome, StepOutcome
-from simulator.scenario.file import RawScenario
-from simulator.selection import is_straggler
-from simulator.studies.simulate import Result, from_raw
-from simulator.workload.build import Workload
-from simulator.workload.length_specs import length_presets
+from rollcast.simulator.loop.selection import is_straggler
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import SAGC
+from rollcast.simulator.policy import GroupOutcome, StepOutcome
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.studies.simulate import Result, from_raw
+from rollcast.simulator.workload.base import Workload
+from rollcast.simulator.workload.length_specs import length_presets
 
 SIZES = (4, 8, 16)
 SETTINGS = {
@@ -25,8 +25,12 @@ SETTINGS = {
     "Llama-3.2-3B GRPO": ("sagc-llama-3.2-3b-grpo", 0.887),
     "Llama-3.2-3B DAPO": ("sagc-llama-3.2-3b-dapo", 0.971),
 }
-MEASURED = ("qwen3-30b-a3b-thinking", "deepseek-r1-distill-qwen-7b", "llama-3.1-8b-instruct",
-            "qwen2.5-7b-instruct-1m")  # fmt: skip
+MEASURED = (
+    "qwen3-30b-a3b-thinking",
+    "deepseek-r1-distill-qwen-7b",
+    "llama-3.1-8b-instruct",
+    "qwen2.5-7b-instruct-1m",
+)
 HOURS = dict(zip(SIZES, (4.05, 7.77, 16.49), strict=True))
 TAU = 1.25
 ETAS = (0.05, 1.0, 2.0, 3.0, 4.0, 5.0, 8.0)
@@ -145,13 +149,13 @@ def separation_table() -> list[list[str]]:
     presets = {name: preset for name, (preset, _) in SETTINGS.items()}
     presets.update({name: name for name in MEASURED})
     for name, preset in presets.items():
-        found = [separation(preset, eta) for eta in ETAS]
+        separations = [separation(preset, eta) for eta in ETAS]
         table.append(
             [
                 name,
                 *(
                     f"{median:g} ({count})".replace("inf", f"over {STEPS}")
-                    for median, count in found
+                    for median, count in separations
                 ),
             ]
         )

@@ -1,10 +1,10 @@
-"""A run of another trainer, fitted from its log: what it will do next, and what would change it.
+"""A run fitted from its log: what it will do next, and what would make it faster.
 
 In one direction (an import contract keeps it):
 
-    steps, tokens -> lengths, generation -> shape, levels, linear -> model -> hold_out, advice
-    what counts      from few figures       costs from a log         one fit   what it is good for
+    steps, lengths -> batches -> phases, levels, linear -> model -> hold_out, advice -> outcome
+    what is counted               costs from a log         one fit   how good it is
 
-and `workshop` puts them together, `page` and `written` say what came out. Fits know a `RunLog`
-and its columns, never a stack's own keys: the words of the advice come from the stack's reader.
+`outcome` puts them together; `page`, `text` and `show` say what came out. Fits know a `RunLog` and
+its columns, never a stack's own keys: the words of the advice come from the stack's reader.
 """

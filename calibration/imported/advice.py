@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from calibration.imported.beside import beside
-from calibration.imported.model import Drift, Fit
-from calibration.imported.runs import LAST_STEPS, WARM_STEPS, SmallRun
-from calibration.imported.scenario import setting
-from calibration.imported.steps import Steps
-from calibration.logs.draft import Part
-from calibration.logs.run_log import RunLog
-from simulator.errors import RunError, ScenarioError
-from simulator.studies.interval import LEVEL, ends
+from rollcast.calibration.imported.beside import beside
+from rollcast.calibration.imported.model import Drift, Fit
+from rollcast.calibration.imported.runs import LAST_STEPS, WARM_STEPS, SmallRun
+from rollcast.calibration.imported.scenario import setting
+from rollcast.calibration.imported.steps import Steps
+from rollcast.calibration.logs.draft import Part
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.studies.interval import LEVEL, ends
 
 DRAWS = 10
 _POINT_STEPS, _DRAWN_STEPS = 20, 3
@@ -75,38 +76,49 @@ class Advice:
 def what_ifs(known: Fit, log: RunLog) -> list[WhatIf]:
     """The changes that this run could make."""
     parts = known.parts
-    own = setting(parts, "policy") or []
+    policy = setting(parts, "policy") or []
     apart = setting(parts, "cluster.placement") == "disaggregated"
-    found = [WhatIf("as_run", "as it ran")]
-    if own:
-        found.append(_policy("sync", "rollouts and training take turns, all on-policy", []))
-    if not _named(own, "april"):
-        found.append(_policy("april", _APRIL, [{"april": {"over_sampling": 1.5}}]))
-    found.append(_policy("over_sampling", _TAIL, ["tail_batching"]))
-    found.append(_policy("by_group", _SEER, ["seer"]))
-    if apart and not _named(own, "one_step_off"):
-        found.append(_policy("one_step_off", "make the next rollouts while this batch trains",
-                             ["one_step_off"]))  # fmt: skip
+    alternatives = [WhatIf("as_run", "as it ran")]
+    if policy:
+        alternatives.append(_policy("sync", "rollouts and training take turns, all on-policy", []))
+    if not runs_under(policy, "april"):
+        alternatives.append(_policy("april", _APRIL, [{"april": {"over_sampling": 1.5}}]))
+    alternatives.append(_policy("over_sampling", _TAIL, ["tail_batching"]))
+    alternatives.append(_policy("by_group", _SEER, ["seer"]))
+    if apart and not runs_under(policy, "one_step_off"):
+        alternatives.append(
+            _policy(
+                "one_step_off", "make the next rollouts while this batch trains", ["one_step_off"]
+            )
+        )
     if apart:
-        found.extend(_splits(parts))
+        alternatives.extend(_splits(parts))
     elif known.shape == "roofline":
         split = _half(parts)
         if split is not None:
-            found.append(split)
+            alternatives.append(split)
     trainer = known.cost.get("roofline", {}).get("trainer", {})
     if known.shape == "roofline" and str(trainer.get("batching", "")).startswith("padded"):
         without = {k: v for k, v in trainer.items() if k != "microbatch_rollouts"}
-        found.append(WhatIf("packing", "pack responses into passes of equal tokens",
-                            trainer={**without, "batching": "packed"}))  # fmt: skip
-    return found
+        alternatives.append(
+            WhatIf(
+                "packing",
+                "pack responses into passes of equal tokens",
+                trainer={**without, "batching": "packed"},
+            )
+        )
+    return alternatives
 
 
-def _named(policy: Sequence[Any], name: str) -> bool:
-    return any(each == name or (isinstance(each, Mapping) and name in each) for each in policy)
+def runs_under(policy: Sequence[Any] | str, name: str) -> bool:
+    """Whether a policy, as a scenario lists or spells it, has one of this name."""
+    if isinstance(policy, str):
+        return name in re.split(r"\W+", policy)
+    return any(term == name or (isinstance(term, Mapping) and name in term) for term in policy)
 
 
-def _policy(key: str, said: str, spelt: list[Any]) -> WhatIf:
-    return WhatIf(key, said, (Part("policy", spelt, ""),))
+def _policy(key: str, sentence: str, spelt: list[Any]) -> WhatIf:
+    return WhatIf(key, sentence, (Part("policy", spelt, ""),))
 
 
 def _splits(parts: Sequence[Part]) -> list[WhatIf]:
@@ -116,18 +128,21 @@ def _splits(parts: Sequence[Part]) -> list[WhatIf]:
     trainer = setting(parts, "cluster.trainer_gpus")
     if not trainer:
         return []
-    found = []
+    splits = []
     moved = max(min(replicas, int(trainer) // tensor) // 4, 1)
     for sign, word in ((1, "more"), (-1, "fewer")):
         to, left = replicas + sign * moved, int(trainer) - sign * moved * tensor
         if to < 1 or left < 1:
             continue
-        found.append(WhatIf(
-            f"split_{word}", f"{to * tensor} GPUs for rollouts and {left} for training "
-            f"({replicas * tensor} and {trainer} as it ran)",
-            (Part("cluster.replicas", to, ""), Part("cluster.trainer_gpus", left, "")),
-        ))  # fmt: skip
-    return found
+        splits.append(
+            WhatIf(
+                f"split_{word}",
+                f"{to * tensor} GPUs for rollouts and {left} for training "
+                f"({replicas * tensor} and {trainer} as it ran)",
+                (Part("cluster.replicas", to, ""), Part("cluster.trainer_gpus", left, "")),
+            )
+        )
+    return splits
 
 
 def _half(parts: Sequence[Part]) -> WhatIf | None:
@@ -141,9 +156,13 @@ def _half(parts: Sequence[Part]) -> WhatIf | None:
     return WhatIf(
         "one_step_off",
         f"one step off: {to * tensor} GPUs for rollouts and {left} for training, side by side",
-        (Part("policy", ["one_step_off"], ""), Part("cluster.placement", "disaggregated", ""),
-         Part("cluster.replicas", to, ""), Part("cluster.trainer_gpus", left, "")),
-    )  # fmt: skip
+        (
+            Part("policy", ["one_step_off"], ""),
+            Part("cluster.placement", "disaggregated", ""),
+            Part("cluster.replicas", to, ""),
+            Part("cluster.trainer_gpus", left, ""),
+        ),
+    )
 
 
 def advise(known: Fit, log: RunLog, steps: Steps, drift: Drift) -> Advice:
@@ -151,18 +170,24 @@ def advise(known: Fit, log: RunLog, steps: Steps, drift: Drift) -> Advice:
     of them in a process beside this one."""
     asked = what_ifs(known, log)
     runs: list[tuple[WhatIf, SmallRun | None, str]] = []
-    for each in asked:
+    for alternative in asked:
         try:
-            runs.append((each, SmallRun.of(known, each.parts, _cost(known, each), drift), ""))
+            runs.append(
+                (
+                    alternative,
+                    SmallRun.of(known, alternative.parts, _cost(known, alternative), drift),
+                    "",
+                )
+            )
         except ScenarioError as error:
-            runs.append((each, None, str(error)))
+            runs.append((alternative, None, str(error)))
     base = runs[0][1]
     if base is None:
         return Advice(bottleneck(known, log, steps), (), 0, 1)
     rollouts = max(known.counts.batch_groups * known.counts.group_size // base.divided, 1)
     point, draws, length = _effort(rollouts, len(runs))
-    failed = {each.key: why for each, _, why in runs if why}
-    able = [(each.key, run) for each, run, _ in runs if run is not None]
+    failed = {alternative.key: why for alternative, _, why in runs if why}
+    able = [(alternative.key, run) for alternative, run, _ in runs if run is not None]
     with beside(lambda: _timed(able[1::2], point, draws, length)) as others:
         timed, why_not = _timed(able[::2], point, draws, length)
         timed_beside, why_not_beside = others()
@@ -170,17 +195,34 @@ def advise(known: Fit, log: RunLog, steps: Steps, drift: Drift) -> Advice:
     failed |= why_not | why_not_beside
     answers = []
     first = timed.get(asked[0].key)
-    for each in asked:
-        said = log.advice.get(each.key, "")
-        if first is None or each.key not in timed:
-            answers.append(Answer(each.key, each.said, said, why_not=failed.get(each.key, "")))
+    for alternative in asked:
+        words = log.advice.get(alternative.key, "")
+        if first is None or alternative.key not in timed:
+            answers.append(
+                Answer(
+                    alternative.key,
+                    alternative.said,
+                    words,
+                    why_not=failed.get(alternative.key, ""),
+                )
+            )
             continue
-        own = timed[each.key]
-        ratios = np.array(first) / np.array(own)
+        timed_run = timed[alternative.key]
+        ratios = np.array(first) / np.array(timed_run)
         middle = float(ratios[0])
         # the draws are short: they tell how far, and the long run where
         low, high = middle * ends(ratios[1:] / np.median(ratios[1:]), LEVEL)
-        answers.append(Answer(each.key, each.said, said, middle, float(low), float(high), own[0]))
+        answers.append(
+            Answer(
+                alternative.key,
+                alternative.said,
+                words,
+                middle,
+                float(low),
+                float(high),
+                timed_run[0],
+            )
+        )
     return Advice(bottleneck(known, log, steps), tuple(answers), draws, base.divided)
 
 
@@ -209,10 +251,13 @@ def _effort(rollouts: int, runs: int) -> tuple[int, int, int]:
     return point, draws, _DRAWN_STEPS
 
 
-def _cost(known: Fit, each: WhatIf) -> dict[str, Any]:
-    if each.trainer is None:
+def _cost(known: Fit, alternative: WhatIf) -> dict[str, Any]:
+    if alternative.trainer is None:
         return known.cost
-    return {**known.cost, "roofline": {**known.cost["roofline"], "trainer": dict(each.trainer)}}
+    return {
+        **known.cost,
+        "roofline": {**known.cost["roofline"], "trainer": dict(alternative.trainer)},
+    }
 
 
 _WORDS = {
@@ -235,28 +280,35 @@ def bottleneck(known: Fit, log: RunLog, steps: Steps) -> tuple[str, ...]:
     whole = steps.median_s
     timed = {name: steps.median(name) for name in _WORDS}
     timed = {name: s for name, s in timed.items() if math.isfinite(s) and s > 0}
-    found: list[str] = []
+    sentences: list[str] = []
     if timed and math.isfinite(whole) and whole > 0:
         order = sorted(timed, key=lambda name: -timed[name])
         first = order[0]
         share = timed[first] / whole
-        found.append(f"{_WORDS[first]} ({named(log, first)}) is {100 * share:.0f} % of a step: "
-                     "the bottleneck")  # fmt: skip
-        rest = [f"{_WORDS[name]} ({named(log, name)}) {100 * timed[name] / whole:.0f} %"
-                for name in order[1:4] if timed[name] > 0.02 * whole]  # fmt: skip
+        sentences.append(
+            f"{_WORDS[first]} ({named(log, first)}) is {100 * share:.0f} % of a step: "
+            "the bottleneck"
+        )
+        rest = [
+            f"{_WORDS[name]} ({named(log, name)}) {100 * timed[name] / whole:.0f} %"
+            for name in order[1:4]
+            if timed[name] > 0.02 * whole
+        ]
         if rest:
-            found.append("then " + ", ".join(rest))
+            sentences.append("then " + ", ".join(rest))
     mean, longest = steps.median("mean_new_tokens"), steps.median("max_new_tokens")
     if math.isfinite(mean) and math.isfinite(longest) and mean > 0 and longest > 2 * mean:
-        found.append(f"the longest response of a step ({named(log, 'max_new_tokens')}) is "
-                     f"{longest / mean:.1f} times the mean ({named(log, 'mean_new_tokens')}): "
-                     "replicas end their phase with few responses running")  # fmt: skip
+        sentences.append(
+            f"the longest response of a step ({named(log, 'max_new_tokens')}) is "
+            f"{longest / mean:.1f} times the mean ({named(log, 'mean_new_tokens')}): "
+            "replicas end their phase with few responses running"
+        )
     size = log.settings.get("workload.group_size")
     batch = log.settings.get("workload.batch_groups") or log.settings.get("run.batch_rollouts")
-    said = [f"{s.theirs} = {s.value}" for s in (batch, size) if s is not None]
-    if said:
-        found.append("the batch is " + ", ".join(said))
-    return tuple(found)
+    settings = [f"{s.theirs} = {s.value}" for s in (batch, size) if s is not None]
+    if settings:
+        sentences.append("the batch is " + ", ".join(settings))
+    return tuple(sentences)
 
 
 def named(log: RunLog, column: str) -> str:

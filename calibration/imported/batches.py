@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.imported.lengths import Spread, lengths_like
-from calibration.imported.steps import Steps
-from simulator.costs.base import TrainLoad
+from rollcast.calibration.imported.lengths import Spread, lengths_like
+from rollcast.calibration.imported.steps import Steps
+from rollcast.simulator.costs.base import TrainLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,20 @@ def from_figures(
     rollouts of a step that does not say. spread: of log lengths, from which the longest is taken
     where a step has none: the cap if responses were cut, else its median."""
     rng = np.random.default_rng(0)
-    found: list[Batch | None] = []
-    columns = (steps.column(name) for name in
-               ("rollouts", "mean_new_tokens", "max_new_tokens", "truncated_share",
-                "mean_prompt_tokens"))  # fmt: skip
+    batches: list[Batch | None] = []
+    columns = (
+        steps.column(name)
+        for name in (
+            "rollouts",
+            "mean_new_tokens",
+            "max_new_tokens",
+            "truncated_share",
+            "mean_prompt_tokens",
+        )
+    )
     for count, mean, longest, cut, prompt in zip(*columns, strict=True):
         if not math.isfinite(mean) or mean < 1:
-            found.append(None)
+            batches.append(None)
             continue
         number = round(count) if math.isfinite(count) and count >= 1 else usual
         if not math.isfinite(longest):
@@ -68,5 +75,5 @@ def from_figures(
             longest = cap if cut > 0 else min(usual_longest, cap - (cut == 0))
         lengths = lengths_like(number, mean, longest, cut, cap, spread.total, rng)
         asked = round(prompt) if math.isfinite(prompt) and prompt >= 1 else prompt_tokens
-        found.append(dealt(lengths.tolist(), group_size, max(asked, 1)))
-    return found
+        batches.append(dealt(lengths.tolist(), group_size, max(asked, 1)))
+    return batches

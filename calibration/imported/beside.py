@@ -39,10 +39,10 @@ def beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
 
     def result() -> T:
         try:
-            found: list[T] = here.recv()
+            results: list[T] = here.recv()
         except EOFError:  # killed, for its memory perhaps
-            found = []
-        return found[0] if found else work()
+            results = []
+        return results[0] if results else work()
 
     try:
         yield result
@@ -56,7 +56,7 @@ def _do(work: Callable[[], object], there: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the process that waits
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        found = [work()]
+        results = [work()]
     except Exception:  # raised where it is asked for: not every error can be sent
-        found = []
-    there.send(found)
+        results = []
+    there.send(results)

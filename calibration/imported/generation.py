@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.costs.base import CostModel, Iteration
-from simulator.costs.clock import to_seconds
+from rollcast.simulator.costs.base import CostModel, Iteration
+from rollcast.simulator.costs.clock import to_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,11 @@ def generation_s(
     best = (0.0, 0.0)
     for share, prompts in _shares(engines, groups):
         asked = prompts if engines.prefix_caching else len(share)
-        found = (_decode_s(cost, engines, prompt_tokens, share),
-                 _prefill_s(cost, engines, prompt_tokens, asked))  # fmt: skip
-        best = max(best, found, key=sum)
+        seconds = (
+            _decode_s(cost, engines, prompt_tokens, share),
+            _prefill_s(cost, engines, prompt_tokens, asked),
+        )
+        best = max(best, seconds, key=sum)
     return best
 
 
@@ -53,7 +55,7 @@ def iterations_and_running(
     counted = [
         _decoded(engines, prompt_tokens, share, None)[:2] for share, _ in _shares(engines, groups)
     ]
-    return max(each[0] for each in counted), max(each[1] for each in counted)
+    return max(counts[0] for counts in counted), max(counts[1] for counts in counted)
 
 
 def _shares(engines: Engines, groups: Sequence[Sequence[int]]) -> list[tuple[list[int], int]]:
@@ -61,15 +63,16 @@ def _shares(engines: Engines, groups: Sequence[Sequence[int]]) -> list[tuple[lis
     whole = [tokens for group in groups for tokens in group]
     owner = [number for number, group in enumerate(groups) for _ in group]
     count = min(engines.replicas, len(whole))
-    return [(whole[i :: engines.replicas], len(set(owner[i :: engines.replicas])))
-            for i in range(count)]  # fmt: skip
+    return [
+        (whole[i :: engines.replicas], len(set(owner[i :: engines.replicas]))) for i in range(count)
+    ]
 
 
 def _slots(engines: Engines, prompt_tokens: int, share: Sequence[int]) -> int:
     if engines.kv_tokens is None:
         return engines.max_seqs
-    each = prompt_tokens + float(np.mean(share)) / 2 + 1
-    return max(min(engines.max_seqs, int(engines.kv_tokens / each)), 1)
+    tokens_each = prompt_tokens + float(np.mean(share)) / 2 + 1
+    return max(min(engines.max_seqs, int(engines.kv_tokens / tokens_each)), 1)
 
 
 def _decode_s(cost: CostModel, engines: Engines, prompt_tokens: int, share: Sequence[int]) -> float:

@@ -8,64 +8,36 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.imported import model as fits
-from calibration.imported import responses as own_rollouts
-from calibration.imported.batches import Batch
-from calibration.imported.model import Drift, Fit
-from calibration.imported.steps import LEAST_STEPS, Steps
-from calibration.logs.draft import Part
-from calibration.logs.run_log import RunLog
-from calibration.robust import FloatArray
-from simulator.costs.scaled import PHASES
-from simulator.studies.bootstrap import block_rows
-from simulator.studies.interval import LEVEL, ends
+from rollcast.calibration.compared import Compared
+from rollcast.calibration.imported import model as fits
+from rollcast.calibration.imported import responses as own_rollouts
+from rollcast.calibration.imported.batches import Batch
+from rollcast.calibration.imported.model import Drift, Fit
+from rollcast.calibration.imported.steps import LEAST_STEPS, Steps
+from rollcast.calibration.logs.draft import Part
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.calibration.noise import stretches
+from rollcast.calibration.robust import FloatArray
+from rollcast.simulator.costs.scaled import PHASES
 
 Mode = Literal["predict", "replay"]
 _MOST_DRAWN = 150_000  # rollouts
 _FEWEST, _MOST = 2, 40  # draws of lengths
-_NOISE = 20  # draws of factors and moods for each
+_NOISE = 20  # draws of factors and of noise for each
 _HELD = 1 / 3
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A forecast of held-out steps. Arrays have shape (steps,).
+class Judged(Compared):
+    """A forecast of held-out steps against what they took.
 
     mode: with lengths drawn from the fit, or those that the steps had. number: of the steps.
-    forecast_s: the median of each step's draws; total_s: that of the draws of the run time, which
-    is more than their sum where a few long steps are to be expected.
+    fitted_on: how many earlier steps.
     """
 
     mode: Mode
     number: NDArray[np.int64]
-    measured_s: FloatArray
-    forecast_s: FloatArray
-    low_s: FloatArray
-    high_s: FloatArray
-    total_s: float
-    total_low_s: float
-    total_high_s: float
     fitted_on: int
-
-    @property
-    def median_error(self) -> float:
-        """Median over the steps of the error of the forecast, relative, without sign."""
-        return float(np.median(np.abs(self.forecast_s / self.measured_s - 1)))
-
-    @property
-    def total_error(self) -> float:
-        """Of the run time, relative, with its sign: above 0 the forecast is too long."""
-        return float(self.total_s / self.measured_s.sum() - 1)
-
-    @property
-    def covered(self) -> float:
-        """Share of the steps inside their 90 % interval."""
-        return float(np.mean((self.measured_s >= self.low_s) & (self.measured_s <= self.high_s)))
-
-    @property
-    def total_covered(self) -> bool:
-        """Whether the run time lies inside its 90 % interval."""
-        return self.total_low_s <= float(self.measured_s.sum()) <= self.total_high_s
 
 
 def split(steps: Steps) -> tuple[Steps, Steps] | None:
@@ -98,12 +70,12 @@ def hold_out(
     keep = np.flatnonzero(np.isfinite(judged.whole_s) & ~(judged.column("first") == 1))
     if not len(keep):
         return ()
-    found = [_judge(known, judged, keep, drift, None)]
+    judgements = [_judge(known, judged, keep, drift, None)]
     if rollouts is not None:
-        own = own_rollouts.batches_of(rollouts, judged, known.counts.prompt_tokens)
-        if all(own[i] is not None for i in keep):
-            found.append(_judge(known, judged, keep, drift, own))
-    return tuple(found)
+        measured = own_rollouts.batches_of(rollouts, judged, known.counts.prompt_tokens)
+        if all(measured[i] is not None for i in keep):
+            judgements.append(_judge(known, judged, keep, drift, measured))
+    return tuple(judgements)
 
 
 def _judge(
@@ -111,66 +83,53 @@ def _judge(
     steps: Steps,
     keep: NDArray[np.int64],
     drift: Drift,
-    own: list[Batch | None] | None,
+    measured: list[Batch | None] | None,
 ) -> Judged:
     draws = forecast(
         known,
         [int(i) + 1 for i in keep],
         drift,
-        None if own is None else [b for i in keep if (b := own[i]) is not None],
+        None if measured is None else [b for i in keep if (b := measured[i]) is not None],
     )
-    return judged_by(draws, "predict" if own is None else "replay", steps, keep, known.steps)
+    return judged_by(draws, "predict" if measured is None else "replay", steps, keep, known.steps)
 
 
 def judged_by(
     draws: FloatArray, mode: Mode, steps: Steps, keep: NDArray[np.int64], fitted_on: int
 ) -> Judged:
     """Draws of the steps at places ``keep``, shape (draws, steps), against what they took."""
-    low, high = ends(draws, LEVEL)
-    total_low, total_high = ends(draws.sum(axis=1), LEVEL).tolist()
-    return Judged(
-        mode,
-        steps.number[keep],
-        steps.whole_s[keep],
-        np.median(draws, axis=0),
-        low,
-        high,
-        float(np.median(draws.sum(axis=1))),
-        total_low,
-        total_high,
-        fitted_on,
-    )
+    compared = Compared.of(steps.whole_s[keep], draws)
+    return Judged(**vars(compared), mode=mode, number=steps.number[keep], fitted_on=fitted_on)
 
 
 def forecast(
-    known: Fit, ahead: list[int], drift: Drift, own: list[Batch] | None = None, seed: int = 0
+    known: Fit, ahead: list[int], drift: Drift, measured: list[Batch] | None = None, seed: int = 0
 ) -> FloatArray:
     """Seconds of the steps so many after the last that was fitted, shape (draws, steps): lengths,
-    levels of the costs, and moods of the machine drawn. own: their batches, where known."""
+    levels of the costs, and the machine's noise drawn. own: their batches, where known."""
     rng = np.random.default_rng(seed)
     scenario = known.scenario
-    each = known.counts.batch_groups * known.counts.group_size
-    count = min(max(_MOST_DRAWN // max(each * len(ahead), 1), _FEWEST), _MOST)
-    count = 1 if own is not None else count
-    found = []
+    rollouts = known.counts.batch_groups * known.counts.group_size
+    count = min(max(_MOST_DRAWN // max(rollouts * len(ahead), 1), _FEWEST), _MOST)
+    count = 1 if measured is not None else count
+    forecasts = []
     for number in range(count):
-        batches = own or known.batches_ahead(ahead, drift, rng, sampled=number > 0)
+        batches = measured or known.batches_ahead(ahead, drift, rng, sampled=number > 0)
         phases = fits.phases(scenario, batches)
-        noise = _NOISE if own is None else _NOISE * 5
-        moods = _moods(known.ratios, len(ahead), noise, rng)
-        for row in moods:
+        noise = _NOISE if measured is None else _NOISE * 5
+        for row in _noise(known.ratios, len(ahead), noise, rng):
             factors = {
                 phase: float(np.exp(known.levels.spreads.get(phase, 0.0) * rng.standard_normal()))
-                for phase in PHASES if phase in known.levels.seen
-            }  # fmt: skip
+                for phase in PHASES
+                if phase in known.levels.seen
+            }
             level = np.exp(known.speed.shift + known.speed.drawn(ahead, rng))
-            found.append(phases.total(factors) * level * row)
-    return np.array(found)
+            forecasts.append(phases.total(factors) * level * row)
+    return np.array(forecasts)
 
 
-def _moods(ratios: FloatArray, steps: int, draws: int, rng: np.random.Generator) -> FloatArray:
+def _noise(ratios: FloatArray, steps: int, draws: int, rng: np.random.Generator) -> FloatArray:
     """Measured over forecast of stretches of fitted steps, about their median; (draws, steps)."""
     if len(ratios) < 2:
         return np.ones((draws, steps))
-    centred = ratios / np.median(ratios)
-    return np.asarray(centred[block_rows(len(centred), steps, draws, rng)])
+    return stretches(ratios / np.median(ratios), steps, draws, rng)

@@ -18,8 +18,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.imported.steps import Steps
-from calibration.robust import FloatArray
+from rollcast.calibration.imported.steps import Steps
+from rollcast.calibration.robust import FloatArray
 
 SHARE_BETWEEN, SHARE_BETWEEN_SD = 1.5, 0.8
 """Logit of the share of the variance of log lengths that is between prompts, and how far it may be
@@ -76,8 +76,9 @@ class Spread:
         """Of the log of that, what the spread is off by."""
         wider = math.exp(self.total_error)
         other = Spread(self.between * wider, self.within * wider)
-        return abs(math.log(other.longest(1.0, groups, group_size)
-                            / self.longest(1.0, groups, group_size)))  # fmt: skip
+        return abs(
+            math.log(other.longest(1.0, groups, group_size) / self.longest(1.0, groups, group_size))
+        )
 
 
 def _spread(log_total: float, logit: float, error: float) -> Spread:
@@ -165,7 +166,7 @@ class LengthsFit:
 
     def errors(self) -> dict[str, float]:
         """Standard errors of the scenario's keys (delta method)."""
-        at, found = self.lengths(), {}
+        at, errors = self.lengths(), {}
         for key in at:
             gradient = np.zeros(5)
             for i in range(5):
@@ -175,41 +176,46 @@ class LengthsFit:
                 down[i] -= step
                 drifting = LengthsFit(self.values, self.covariance, self.steps, True)
                 gradient[i] = (drifting.lengths(up)[key] - drifting.lengths(down)[key]) / (2 * step)
-            found[key] = math.sqrt(max(float(gradient @ self.covariance @ gradient), 0.0))
-        return found
+            errors[key] = math.sqrt(max(float(gradient @ self.covariance @ gradient), 0.0))
+        return errors
 
 
-def fit_few(found: FewFigures) -> LengthsFit | None:
+def fit_few(figures: FewFigures) -> LengthsFit | None:
     """The lengths that make the figures likely; None for fewer than two steps with a mean.
 
     Steps are counted from the last, so that the median is that of the log's end.
     """
     from scipy.optimize import minimize
 
-    if len(found.mean) < 2:
+    if len(figures.mean) < 2:
         return None
-    x = found.at - found.at[-1]
-    start = np.array([
-        math.log(max(float(np.median(found.mean[-10:])), 1.0)) - 0.25, TOTAL_SD, SHARE_BETWEEN,
-        _runaway_start(found), 0.0,
-    ])  # fmt: skip
+    x = figures.at - figures.at[-1]
+    start = np.array(
+        [
+            math.log(max(float(np.median(figures.mean[-10:])), 1.0)) - 0.25,
+            TOTAL_SD,
+            SHARE_BETWEEN,
+            _runaway_start(figures),
+            0.0,
+        ]
+    )
 
     def objective(theta: FloatArray) -> float:
-        return -float(_by_step(found, x, theta).sum()) - _prior(theta, found)
+        return -float(_by_step(figures, x, theta).sum()) - _prior(theta, figures)
 
     best = minimize(objective, start, method="L-BFGS-B", bounds=_BOUNDS)
     theta = np.asarray(best.x)
-    covariance = _sandwich(found, x, theta)
+    covariance = _sandwich(figures, x, theta)
     slope, error = float(theta[4]), math.sqrt(max(covariance[4, 4], 1e-18))
-    return LengthsFit(theta, covariance, len(found.mean), abs(slope) > _SIGNIFICANT * error)
+    return LengthsFit(theta, covariance, len(figures.mean), abs(slope) > _SIGNIFICANT * error)
 
 
-def _runaway_start(found: FewFigures) -> float:
-    share = np.nanmean(found.cut) if np.isfinite(found.cut).any() else 0.0
+def _runaway_start(figures: FewFigures) -> float:
+    share = np.nanmean(figures.cut) if np.isfinite(figures.cut).any() else 0.0
     return math.log(min(max(float(share) / 2, 1e-4), 0.3))
 
 
-def _prior(theta: FloatArray, found: FewFigures) -> float:
+def _prior(theta: FloatArray, figures: FewFigures) -> float:
     offs = (
         (theta[1] - TOTAL_SD) / TOTAL_SD_SD,
         (theta[2] - SHARE_BETWEEN) / SHARE_BETWEEN_SD,
@@ -219,74 +225,76 @@ def _prior(theta: FloatArray, found: FewFigures) -> float:
     return -0.5 * float(sum(off * off for off in offs))
 
 
-def _by_step(found: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArray:
+def _by_step(figures: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArray:
     """Log-likelihood of each step's figures, shape (steps,)."""
     mu, log_sd, logit, log_runaway, slope = theta
     total, share = math.exp(log_sd), 1 / (1 + math.exp(-logit))
     b, w = total * math.sqrt(share), total * math.sqrt(1 - share)
     runaway = min(math.exp(log_runaway), 0.8)
     centre = mu + slope * x
-    g, groups = found.group_size, np.maximum(found.rollouts / found.group_size, 1.0)
+    g, groups = figures.group_size, np.maximum(figures.rollouts / figures.group_size, 1.0)
     nodes, weights = _nodes()
     # of a prompt at each node: mean and variance of its responses, and how many are cut
     level = centre[:, None] + b * nodes
-    mean, square = _cut_moments(level, w, found.cap)
-    mean = (1 - runaway) * mean + runaway * found.cap
-    square = (1 - runaway) * square + runaway * found.cap**2
+    mean, square = _cut_moments(level, w, figures.cap)
+    mean = (1 - runaway) * mean + runaway * figures.cap
+    square = (1 - runaway) * square + runaway * figures.cap**2
     expected = mean @ weights
     between = np.maximum((mean**2) @ weights - expected**2, 0.0)
     within = np.maximum((square - mean**2) @ weights, 0.0)
     variance = (between + within / g) / groups + (0.003 * expected) ** 2
-    result = -0.5 * ((found.mean - expected) ** 2 / variance + np.log(variance))
-    beyond = runaway + (1 - runaway) * _beyond(level, w, math.log(found.cap))
+    result = -0.5 * ((figures.mean - expected) ** 2 / variance + np.log(variance))
+    beyond = runaway + (1 - runaway) * _beyond(level, w, math.log(figures.cap))
     cut_share = np.clip(beyond @ weights, 1e-9, 1 - 1e-9)
-    of_cut = _of_cut(found, cut_share)
+    of_cut = _of_cut(figures, cut_share)
     result = result + np.where(np.isfinite(of_cut), of_cut, 0.0)
-    hidden = found.longest >= found.cap
-    known = np.isfinite(found.longest) & ~hidden & (found.longest >= 1)
-    result = result + np.where(known, _of_longest(found, level, w, runaway, groups), 0.0)
-    if np.isfinite(found.longest).any() and np.mean(hidden) > _HIDDEN:
-        least = np.isfinite(found.shortest) & (found.shortest >= 2)
-        result = result + np.where(least, _of_shortest(found, level, w, groups), 0.0)
+    hidden = figures.longest >= figures.cap
+    known = np.isfinite(figures.longest) & ~hidden & (figures.longest >= 1)
+    result = result + np.where(known, _of_longest(figures, level, w, runaway, groups), 0.0)
+    if np.isfinite(figures.longest).any() and np.mean(hidden) > _HIDDEN:
+        least = np.isfinite(figures.shortest) & (figures.shortest >= 2)
+        result = result + np.where(least, _of_shortest(figures, level, w, groups), 0.0)
     return np.asarray(result)
 
 
-def _of_cut(found: FewFigures, share: FloatArray) -> FloatArray:
+def _of_cut(figures: FewFigures, share: FloatArray) -> FloatArray:
     """Quasi-likelihood of the cut responses: those of a prompt are cut together, so that they
     scatter more than a binomial's (Wedderburn, Biometrika 61, 1974)."""
-    n = found.rollouts
-    cut = np.clip(np.rint(found.cut * n), 0, n)
+    n = figures.rollouts
+    cut = np.clip(np.rint(figures.cut * n), 0, n)
     logs = cut * np.log(share) + (n - cut) * np.log1p(-share)
-    return np.asarray(logs / (1 + (found.group_size - 1) * _TOGETHER))
+    return np.asarray(logs / (1 + (figures.group_size - 1) * _TOGETHER))
 
 
 def _of_longest(
-    found: FewFigures, level: FloatArray, w: float, runaway: float, groups: FloatArray
+    figures: FewFigures, level: FloatArray, w: float, runaway: float, groups: FloatArray
 ) -> FloatArray:
     """Log density of the log of the longest of all responses, given that none was cut: how many
     were is told by their share."""
-    at = np.log(np.maximum(found.longest - 0.5, 1.0))[:, None]
+    at = np.log(np.maximum(figures.longest - 0.5, 1.0))[:, None]
     _, weights = _nodes()
     u = (at - level) / w
     below = (1 - runaway) * _ndtr(u)
     density = (1 - runaway) * np.exp(-0.5 * u * u) / (math.sqrt(2 * math.pi) * w)
-    g = found.group_size
+    g = figures.group_size
     all_below = np.maximum((below**g) @ weights, 1e-300)
     edge = np.maximum((g * below ** (g - 1) * density) @ weights, 1e-300)
-    uncut = (1 - runaway) * _ndtr((math.log(found.cap) - level) / w)
+    uncut = (1 - runaway) * _ndtr((math.log(figures.cap) - level) / w)
     none_cut = np.maximum((uncut**g) @ weights, 1e-300)
     below_all = np.log(groups) + (groups - 1) * np.log(all_below) + np.log(edge)
     return np.asarray(below_all - groups * np.log(none_cut))
 
 
-def _of_shortest(found: FewFigures, level: FloatArray, w: float, groups: FloatArray) -> FloatArray:
+def _of_shortest(
+    figures: FewFigures, level: FloatArray, w: float, groups: FloatArray
+) -> FloatArray:
     """The same of the shortest."""
-    at = np.log(np.maximum(found.shortest - 0.5, 0.5))[:, None]
+    at = np.log(np.maximum(figures.shortest - 0.5, 0.5))[:, None]
     _, weights = _nodes()
     u = (at - level) / w
     above = _ndtr(-u)
     density = np.exp(-0.5 * u * u) / (math.sqrt(2 * math.pi) * w)
-    g = found.group_size
+    g = figures.group_size
     all_above = np.maximum((above**g) @ weights, 1e-300)
     edge = np.maximum((g * above ** (g - 1) * density) @ weights, 1e-300)
     return np.asarray(np.log(groups) + (groups - 1) * np.log(all_above) + np.log(edge))
@@ -323,7 +331,7 @@ def _nodes() -> tuple[FloatArray, FloatArray]:
     return nodes, weights / weights.sum()
 
 
-def _sandwich(found: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArray:
+def _sandwich(figures: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArray:
     """Covariance of a composite likelihood's maximum, the steps independent; shape (5, 5)."""
     h = np.array([1e-3, 1e-3, 1e-2, 1e-2, 1e-5])
     count = len(theta)
@@ -335,10 +343,10 @@ def _sandwich(found: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArray
             up, down = at.copy(), at.copy()
             up[i] += h[i]
             down[i] -= h[i]
-            columns.append((_by_step(found, x, up) - _by_step(found, x, down)) / (2 * h[i]))
+            columns.append((_by_step(figures, x, up) - _by_step(figures, x, down)) / (2 * h[i]))
         return np.column_stack(columns)
 
-    own = scores(theta)
+    scored = scores(theta)
     hessian = np.zeros((count, count))
     for i in range(count):
         up, down = theta.copy(), theta.copy()
@@ -350,11 +358,12 @@ def _sandwich(found: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArray
     hessian = (vectors * np.maximum(values, 0.0)) @ vectors.T
     prior = np.diag([1e-6, TOTAL_SD_SD**-2, SHARE_BETWEEN_SD**-2, RUNAWAY_SD**-2, DRIFT_SD**-2])
     bread = np.linalg.inv(hessian + prior)
-    meat = own.T @ own + prior
+    meat = scored.T @ scored + prior
     found_covariance = bread @ meat @ bread
     plain = bread  # what few steps scatter less than they should is not believed
-    return np.asarray(np.where(np.eye(count) > 0, np.maximum(found_covariance, plain),
-                               found_covariance))  # fmt: skip
+    return np.asarray(
+        np.where(np.eye(count) > 0, np.maximum(found_covariance, plain), found_covariance)
+    )
 
 
 def lengths_like(

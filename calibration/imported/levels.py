@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.imported.phases import Phases
-from calibration.imported.steps import Flags, Steps
-from calibration.robust import FloatArray, fit, median_error, needed
-from simulator.costs.scaled import PHASES
+from rollcast.calibration.imported.phases import Phases
+from rollcast.calibration.imported.steps import Flags, Steps
+from rollcast.calibration.robust import FloatArray, fit, median_error, needed
+from rollcast.simulator.costs.scaled import PHASES
 
 PRIOR_SD = {
     "decode": 0.35,
@@ -29,8 +29,8 @@ PRIOR_SD = {
 }
 """How far presets are off, standard deviation of the log. Decode and prefill: 5 to 10 % on the
 engine's own tables, and a host from 0.5 to 2 times the assumed; trainers: 0.45 to 1.7 between
-kernels; syncs and switches: a tenth to several times (calibration/data/jury/jury.md,
-simulator/costs/roofline_draws.py)."""
+kernels; syncs and switches: a tenth to several times (benchmarks/results/validation/validation.md,
+simulator/costs/roofline/draws.py)."""
 FLOOR = 0.02
 """What the shape of a phase is off by however many steps are seen: lengths made from a mean and a
 maximum, phases one after another. Standard deviation of the log."""
@@ -78,7 +78,7 @@ def figures(steps: Steps, overlapped: bool) -> tuple[Figure, ...]:
     in the generation that the stack says holds them, or in what remains of the step.
     """
     generation, engine = steps.column("generation_s"), steps.column("engine_s")
-    found: list[Figure] = []
+    measured: list[Figure] = []
     made = ["decode", "prefill"]
     moved: list[str] = []
     remaining: list[str] = []
@@ -87,33 +87,37 @@ def figures(steps: Steps, overlapped: bool) -> tuple[Figure, ...]:
     around = timed and steps.has("engine_s")
     for phase in ("sync", "switch"):
         if steps.has(f"{phase}_s"):
-            found.append(Figure(f"{phase}_s", (phase,), steps.column(f"{phase}_s")))
+            measured.append(Figure(f"{phase}_s", (phase,), steps.column(f"{phase}_s")))
         elif around:
             moved.append(phase)
         elif phase == "switch" and steps.has("sync_s"):
-            found[0] = Figure("sync_s", ("sync", "switch"), found[0].seconds)
+            measured[0] = Figure("sync_s", ("sync", "switch"), measured[0].seconds)
         elif timed and sync_inside:
             made.append(phase)
         else:
             remaining.append(phase)
     if around:
-        found.append(Figure("engine_s", tuple(made), engine))
+        measured.append(Figure("engine_s", tuple(made), engine))
         if moved:
-            found.append(Figure("generation_s - engine_s", tuple(moved), generation - engine))
+            measured.append(Figure("generation_s - engine_s", tuple(moved), generation - engine))
     elif timed:
-        found.append(Figure("generation_s", tuple(made), generation))
+        measured.append(Figure("generation_s", tuple(made), generation))
     grade = _sum(steps, ("log_prob_s", "reference_s", "values_s"))
     if np.isfinite(grade).any():
-        found.append(Figure("log_prob_s", ("log_prob",), grade))
+        measured.append(Figure("log_prob_s", ("log_prob",), grade))
     update = _sum(steps, ("update_s", "critic_update_s"))
     if np.isfinite(update).any():
-        found.append(Figure("update_s", ("update",), update))
-    whole = tuple(_trusted(each) for each in found) + _rest(steps, overlapped, found, remaining)
+        measured.append(Figure("update_s", ("update",), update))
+    whole = tuple(_trusted(figure) for figure in measured) + _rest(
+        steps, overlapped, measured, remaining
+    )
     late_s = np.nan_to_num(steps.column("poll_s")) / 2  # on average
     return tuple(
-        _trusted(Figure(each.name, each.phases, each.seconds - late_s))
-        if each.name == "generation_s" else each for each in whole
-    )  # fmt: skip
+        _trusted(Figure(figure.name, figure.phases, figure.seconds - late_s))
+        if figure.name == "generation_s"
+        else figure
+        for figure in whole
+    )
 
 
 def _sum(steps: Steps, names: tuple[str, ...]) -> FloatArray:
@@ -125,27 +129,34 @@ def _sum(steps: Steps, names: tuple[str, ...]) -> FloatArray:
 
 def _trusted(figure: Figure) -> Figure:
     with np.errstate(invalid="ignore"):
-        return Figure(figure.name, figure.phases,
-                      np.where(figure.seconds > 0, figure.seconds, np.nan))  # fmt: skip
+        return Figure(
+            figure.name, figure.phases, np.where(figure.seconds > 0, figure.seconds, np.nan)
+        )
 
 
 def _rest(
-    steps: Steps, overlapped: bool, found: list[Figure], remaining: list[str]
+    steps: Steps, overlapped: bool, timed: list[Figure], remaining: list[str]
 ) -> tuple[Figure, ...]:
     """What a step holds beside them, or all of it where nothing else was timed."""
-    told = {phase for figure in found for phase in figure.phases}
+    timed_phases = {phase for figure in timed for phase in figure.phases}
     if not np.isfinite(steps.whole_s).any() or (overlapped and not steps.has("wait_s")):
         return ()
-    left = steps.whole_s - np.sum([np.nan_to_num(f.seconds) for f in found], axis=0)
+    left = steps.whole_s - np.sum([np.nan_to_num(f.seconds) for f in timed], axis=0)
     if overlapped:
         left = left - np.nan_to_num(steps.column("wait_s"))
-        return (Figure("rest_s", ("rest",), np.maximum(left, 0.0)),) if "update" in told else ()
-    missing = [phase for phase in ("decode", "prefill", "log_prob", "update") if phase not in told]
-    if "log_prob" in missing and {"decode", "update"} <= told:
+        return (
+            (Figure("rest_s", ("rest",), np.maximum(left, 0.0)),)
+            if "update" in timed_phases
+            else ()
+        )
+    missing = [
+        phase for phase in ("decode", "prefill", "log_prob", "update") if phase not in timed_phases
+    ]
+    if "log_prob" in missing and {"decode", "update"} <= timed_phases:
         missing.remove("log_prob")  # a trainer without a pass of its own
     inside = (*missing, *remaining)
     if missing:
-        return (_trusted(Figure("step_s" if not told else "rest of step_s", inside, left)),)
+        return (_trusted(Figure("step_s" if not timed_phases else "rest of step_s", inside, left)),)
     if remaining:
         return (_trusted(Figure("rest of step_s", tuple(remaining), left)),)
     return (Figure("rest_s", ("rest",), np.maximum(left, 0.0)),)
@@ -170,11 +181,11 @@ def fit_levels(forecast: Phases, timed: tuple[Figure, ...], quiet: Flags) -> Lev
 
     def residuals(theta: FloatArray) -> FloatArray:
         by = dict(zip(free, theta, strict=True))
-        found = [by[phase] / PRIOR_SD[phase] for phase in free]
+        penalties = [by[phase] / PRIOR_SD[phase] for phase in free]
         for (phases, logs, parts, _), error in zip(rows, errors, strict=True):
             factors = np.exp([by[phase] for phase in phases])
-            found.append(float(np.median(logs - np.log(factors @ parts))) / error)
-        return np.array(found)
+            penalties.append(float(np.median(logs - np.log(factors @ parts))) / error)
+        return np.array(penalties)
 
     best = least_squares(residuals, np.zeros(len(free)), bounds=(-6.5, 6.5), x_scale=0.1)
     covariance = np.linalg.inv(best.jac.T @ best.jac)
@@ -193,16 +204,16 @@ def fixed_update_s(forecast: Phases, timed: tuple[Figure, ...], quiet: Flags) ->
         if figure.phases != ("update",):
             continue
         kept = quiet & np.isfinite(figure.seconds) & (figure.seconds > 0)
-        own = forecast["update"][kept]
-        if kept.sum() < _LEAST_LINE or np.ptp(own) < _LEAST_RANGE * np.median(own):
+        forecasts = forecast["update"][kept]
+        if kept.sum() < _LEAST_LINE or np.ptp(forecasts) < _LEAST_RANGE * np.median(forecasts):
             return 0.0
-        terms = {"forecast": own, "fixed": np.ones(len(own))}
+        terms = {"forecast": forecasts, "fixed": np.ones(len(forecasts))}
         if "fixed" not in needed(terms, figure.seconds[kept], ["fixed"]):
             return 0.0
-        found = fit(terms, figure.seconds[kept], np.arange(len(own)))
-        level = float(np.median(figure.seconds[kept] / own))
-        slope = max(found["forecast"], _LEAST_SLOPE * level)
-        return max(float(np.median(figure.seconds[kept] - slope * own)), 0.0) / slope
+        fitted = fit(terms, figure.seconds[kept], np.arange(len(forecasts)))
+        level = float(np.median(figure.seconds[kept] / forecasts))
+        slope = max(fitted["forecast"], _LEAST_SLOPE * level)
+        return max(float(np.median(figure.seconds[kept] - slope * forecasts)), 0.0) / slope
     return 0.0
 
 

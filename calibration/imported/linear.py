@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.imported.batches import Batch
-from calibration.imported.generation import Engines, iterations_and_running
-from calibration.imported.levels import FLOOR, PRIOR_SD, Figure
-from calibration.imported.steps import Flags
-from calibration.robust import FloatArray, fit, median_error, needed
+from rollcast.calibration.imported.batches import Batch
+from rollcast.calibration.imported.generation import Engines, iterations_and_running
+from rollcast.calibration.imported.levels import FLOOR, PRIOR_SD, Figure
+from rollcast.calibration.imported.steps import Flags
+from rollcast.calibration.robust import FloatArray, fit, median_error, needed
 
 _SPLIT = 0.5
 """Of a step whose phases were not timed apart, what is taken to be generation."""
@@ -49,62 +49,88 @@ def fit_linear(
     rows = np.arange(len(batches))
     by = {phase: figure for figure in timed for phase in figure.phases}
     rollouts = np.array([batch.rollouts for batch in batches], dtype=float)
-    tokens = np.array([batch.padded_tokens if padded else batch.tokens for batch in batches],
-                      dtype=float)  # fmt: skip
+    tokens = np.array(
+        [batch.padded_tokens if padded else batch.tokens for batch in batches], dtype=float
+    )
     generation, update, grade = by.get("decode"), by.get("update"), by.get("log_prob")
     if generation is None and update is None:
         return None
     assumed: list[str] = []
-    found = dict.fromkeys(
-        ("iteration_s", "per_rollout_s", "per_context_token_s", "per_prefill_token_s",
-         "train_per_token_s", "train_per_rollout_s", "log_prob_per_token_s", "train_fixed_s",
-         "sync_s", "switch_to_train_s", "switch_to_rollout_s"), 0.0
-    )  # fmt: skip
+    coefficients = dict.fromkeys(
+        (
+            "iteration_s",
+            "per_rollout_s",
+            "per_context_token_s",
+            "per_prefill_token_s",
+            "train_per_token_s",
+            "train_per_rollout_s",
+            "log_prob_per_token_s",
+            "train_fixed_s",
+            "sync_s",
+            "switch_to_train_s",
+            "switch_to_rollout_s",
+        ),
+        0.0,
+    )
     spreads = dict.fromkeys(("decode", "log_prob", "update", "sync", "switch"), FLOOR)
     spreads["prefill"] = 2 * PRIOR_SD["prefill"]
     together = generation is not None and generation is update
     shares = (_SPLIT, 1 - _SPLIT) if together else (1.0, 1.0)
     if generation is not None and together:
-        assumed.append(f"half of each step is taken to be generation: only {generation.name} was "
-                       "timed")  # fmt: skip
+        assumed.append(
+            f"half of each step is taken to be generation: only {generation.name} was timed"
+        )
     if update is not None:
         terms = {"rollouts": rollouts, "tokens": tokens}
         values, spreads["update"] = _fitted(terms, shares[1] * update.seconds, quiet, rows)
-        found["train_per_rollout_s"], found["train_per_token_s"] = values
+        coefficients["train_per_rollout_s"], coefficients["train_per_token_s"] = values
     if grade is not None and grade is not update:
         values, spreads["log_prob"] = _fitted({"tokens": tokens}, grade.seconds, quiet, rows)
-        found["log_prob_per_token_s"] = values[0]
-    per_token = found["log_prob_per_token_s"] or (
-        found["train_per_token_s"] + found["train_per_rollout_s"] * rollouts.sum() / tokens.sum()
-    ) / 3  # fmt: skip
+        coefficients["log_prob_per_token_s"] = values[0]
+    per_token = (
+        coefficients["log_prob_per_token_s"]
+        or (
+            coefficients["train_per_token_s"]
+            + coefficients["train_per_rollout_s"] * rollouts.sum() / tokens.sum()
+        )
+        / 3
+    )
     if per_token:
-        found["per_prefill_token_s"] = per_token
+        coefficients["per_prefill_token_s"] = per_token
         assumed.append("a token of a prompt costs the engine what a forward of the trainer does")
     if generation is not None:
         iterations, running = _counted(engines, batches)
         terms = {"iterations": iterations, "running": running}
-        prefill = per_token * np.array([
-            batch.prompt_tokens * (len(batch.groups) if engines.prefix_caching else batch.rollouts)
-            for batch in batches
-        ]) / engines.replicas  # fmt: skip
+        prefill = (
+            per_token
+            * np.array(
+                [
+                    batch.prompt_tokens
+                    * (len(batch.groups) if engines.prefix_caching else batch.rollouts)
+                    for batch in batches
+                ]
+            )
+            / engines.replicas
+        )
         seconds = shares[0] * generation.seconds
         seconds = np.maximum(seconds - prefill, 0.2 * seconds)
         values, spreads["decode"] = _fitted(terms, seconds, quiet, rows)
-        found["iteration_s"], found["per_rollout_s"] = values
-    if found["iteration_s"] + found["per_rollout_s"] == 0:
-        found["iteration_s"] = _LEAST_S
+        coefficients["iteration_s"], coefficients["per_rollout_s"] = values
+    if coefficients["iteration_s"] + coefficients["per_rollout_s"] == 0:
+        coefficients["iteration_s"] = _LEAST_S
         spreads["decode"] = 3.0
         assumed.append("the log does not time generation: its cost is not known")
     for phase, name in (("sync", "sync_s"), ("rest", "train_fixed_s")):
         figure = by.get(phase)
         if figure is not None and figure is not generation:
-            found[name] += _middle(figure.seconds, quiet)
+            coefficients[name] += _middle(figure.seconds, quiet)
     alone = by.get("switch")
     if alone is not None and colocated and alone.name == "switch_s":
-        found["switch_to_rollout_s"] = _middle(alone.seconds, quiet)
+        coefficients["switch_to_rollout_s"] = _middle(alone.seconds, quiet)
     seen = {phase: figure.name for phase, figure in by.items() if phase not in ("prefill", "rest")}
-    return LinearFit({k: float(f"{v:.6g}") for k, v in found.items()}, spreads, seen,
-                     tuple(assumed))  # fmt: skip
+    return LinearFit(
+        {k: float(f"{v:.6g}") for k, v in coefficients.items()}, spreads, seen, tuple(assumed)
+    )
 
 
 def _middle(seconds: FloatArray, quiet: Flags) -> float:
@@ -128,10 +154,10 @@ def _fitted(
         values = [share * float(np.median(y / term)) for term in columns.values()]
         return values, max(median_error(np.log(y)), 0.1)
     names = needed(columns, y, list(columns)[:-1])
-    found = fit({name: columns[name] for name in names}, y, rows[kept])
-    level = float(np.median(found.ratios))
-    spread = float(np.hypot(median_error(np.log(np.maximum(found.ratios, 1e-3))), FLOOR))
-    return [level * found[name] for name in terms], spread
+    fitted = fit({name: columns[name] for name in names}, y, rows[kept])
+    level = float(np.median(fitted.ratios))
+    spread = float(np.hypot(median_error(np.log(np.maximum(fitted.ratios, 1e-3))), FLOOR))
+    return [level * fitted[name] for name in terms], spread
 
 
 def _counted(engines: Engines, batches: Sequence[Batch]) -> tuple[FloatArray, FloatArray]:

@@ -9,20 +9,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calibration.imported import polls
-from calibration.imported import responses as own_rollouts
-from calibration.imported.batches import Batch, dealt, from_figures
-from calibration.imported.lengths import FewFigures, LengthsFit, Spread, fit_few
-from calibration.imported.levels import (
+from rollcast.calibration import placeholders
+from rollcast.calibration.imported import polls
+from rollcast.calibration.imported import responses as own_rollouts
+from rollcast.calibration.imported.batches import Batch, dealt, from_figures
+from rollcast.calibration.imported.lengths import FewFigures, LengthsFit, Spread, fit_few
+from rollcast.calibration.imported.levels import (
     Figure,
     Levels,
     figures,
     fit_levels,
     fixed_update_s,
 )
-from calibration.imported.linear import fit_linear
-from calibration.imported.phases import Phases, phases_of
-from calibration.imported.scenario import (
+from rollcast.calibration.imported.linear import fit_linear
+from rollcast.calibration.imported.phases import Phases, phases_of
+from rollcast.calibration.imported.scenario import (
     TRAINER,
     built,
     cost_parts,
@@ -31,15 +32,15 @@ from calibration.imported.scenario import (
     mapping,
     setting,
 )
-from calibration.imported.steps import LEAST_STEPS, Steps
-from calibration.imported.wander import Wander
-from calibration.logs.draft import Part, replaced
-from calibration.logs.run_log import RunLog
-from calibration.robust import FloatArray
-from simulator.errors import ScenarioError
-from simulator.scenario.scenario import Scenario
-from simulator.workload.draws import GroupDraw
-from simulator.workload.measured import ResampledWorkload
+from rollcast.calibration.imported.steps import LEAST_STEPS, Steps
+from rollcast.calibration.logs.draft import Part, replaced
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.calibration.noise import RandomWalk
+from rollcast.calibration.robust import FloatArray
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.workload.draws import GroupDraw
+from rollcast.simulator.workload.measured import ResampledWorkload
 
 Shape = Literal["roofline", "linear", "none"]
 Drift = Literal["freeze", "extrapolate"]
@@ -78,7 +79,7 @@ class Fit:
     and how sure. steps: that were fitted, of those logged. few: lengths from figures a step;
     rollouts: from the rollouts themselves. ratios: measured over forecast of the fitted steps.
     figures: what was timed. speed, length: how the level of a step's seconds at its tokens, and of
-    the mean length, wander.
+    the mean length, walk on at random.
     """
 
     parts: tuple[Part, ...]
@@ -93,8 +94,8 @@ class Fit:
     logged: int
     ratios: FloatArray
     figures: tuple[Figure, ...]
-    speed: Wander
-    length: Wander
+    speed: RandomWalk
+    length: RandomWalk
     coefficients: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -110,16 +111,16 @@ class Fit:
     def lengths(self, drift: Drift) -> dict[str, float]:
         """``workload.lengths`` at the end of the log."""
         if self.rollouts is not None and "between_sd" in self.rollouts.lengths["lengths"]:
-            found = {k: v for k, v in self.rollouts.lengths["lengths"].items() if k != "family"}
+            keys = {k: v for k, v in self.rollouts.lengths["lengths"].items() if k != "family"}
         elif self.few is not None:
-            found = self.few.lengths()
+            keys = self.few.lengths()
         else:
             return {}
-        slope = found["drift_per_step"]
+        slope = keys["drift_per_step"]
         longer = math.exp(self.length.shift + self._back(slope, drift))
         return {
-            **found,
-            "median_tokens": min(max(found["median_tokens"] * longer, 1.0), float(self.counts.cap)),
+            **keys,
+            "median_tokens": min(max(keys["median_tokens"] * longer, 1.0), float(self.counts.cap)),
             "drift_per_step": slope if drift == "extrapolate" else 0.0,
         }
 
@@ -156,27 +157,35 @@ class Fit:
                     workload.draw(first + i, counts.group_size, version=step % 64)
                     for i in range(counts.batch_groups)
                 ]
-                prompt = round(float(np.mean([each.prompt_tokens for each in drawn])))
-                return Batch(max(prompt, 1), tuple(
-                    tuple(_scaled(n, factor, counts.cap) for n in each.new_tokens) for each in drawn
-                ))  # fmt: skip
+                prompt = round(float(np.mean([draw.prompt_tokens for draw in drawn])))
+                return Batch(
+                    max(prompt, 1),
+                    tuple(
+                        tuple(_scaled(n, factor, counts.cap) for n in draw.new_tokens)
+                        for draw in drawn
+                    ),
+                )
 
             return resampled
         few = self.few
         assert few is not None
         theta = few.drawn(rng) if sampled else few.values
-        own = few.lengths(theta, drift == "extrapolate")
+        lengths = few.lengths(theta, drift == "extrapolate")
         back = math.exp(self._back(few.lengths(theta)["drift_per_step"], drift))
 
         def from_model(step: int, longer: float) -> Batch:
             shape = (counts.batch_groups, counts.group_size)
-            level = math.log(own["median_tokens"] * back * longer) + own["drift_per_step"] * step
-            logs = level + own["between_sd"] * rng.standard_normal((shape[0], 1))
-            logs = logs + own["within_sd"] * rng.standard_normal(shape)
+            level = (
+                math.log(lengths["median_tokens"] * back * longer)
+                + lengths["drift_per_step"] * step
+            )
+            logs = level + lengths["between_sd"] * rng.standard_normal((shape[0], 1))
+            logs = logs + lengths["within_sd"] * rng.standard_normal(shape)
             tokens = np.clip(np.ceil(np.exp(np.minimum(logs, 20.0))), 1, counts.cap)
-            tokens = np.where(rng.random(shape) < own["runaway"], counts.cap, tokens)
-            return dealt(tokens.astype(np.int64).ravel().tolist(), counts.group_size,
-                         counts.prompt_tokens)  # fmt: skip
+            tokens = np.where(rng.random(shape) < lengths["runaway"], counts.cap, tokens)
+            return dealt(
+                tokens.astype(np.int64).ravel().tolist(), counts.group_size, counts.prompt_tokens
+            )
 
         return from_model
 
@@ -200,8 +209,8 @@ def fit(
     counts = Counts.of(parts, steps)
     of_rollouts = few = None
     if rollouts is not None:
-        found = own_rollouts.as_responses(rollouts, steps, counts.cap, counts.prompt_tokens)
-        of_rollouts = own_rollouts.fit_rollouts(found, 60, graded_too)
+        collected = own_rollouts.as_responses(rollouts, steps, counts.cap, counts.prompt_tokens)
+        of_rollouts = own_rollouts.fit_rollouts(collected, 60, graded_too)
     if of_rollouts is None:
         usual = counts.batch_groups * counts.group_size
         few = fit_few(FewFigures.of(steps, counts.group_size, counts.cap, usual))
@@ -237,7 +246,7 @@ def fit(
         len(steps),
         ratios,
         timed,
-        Wander.of(np.log(ratios)),
+        RandomWalk.of(np.log(ratios)),
         _length(steps, few, of_rollouts),
         coefficients,
         tuple(notes),
@@ -246,17 +255,17 @@ def fit(
 
 def _length(
     steps: Steps, few: LengthsFit | None, of_rollouts: own_rollouts.Fitted | None
-) -> Wander:
+) -> RandomWalk:
     """Of the logs of the steps' mean lengths, beside their drift."""
     if of_rollouts is not None:
         slope = float(of_rollouts.lengths["lengths"]["drift_per_step"])
     elif few is not None:
         slope = few.lengths()["drift_per_step"]
     else:
-        return Wander.still()
+        return RandomWalk.still()
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.log(steps.column("mean_new_tokens"))
-    return Wander.of(logs - slope * np.arange(len(logs)))
+    return RandomWalk.of(logs - slope * np.arange(len(logs)))
 
 
 def batches_of(
@@ -264,14 +273,14 @@ def batches_of(
 ) -> list[Batch | None]:
     """Of each step: its own rollouts where the log holds them, else lengths with its figures."""
     if rollouts is not None:
-        own = own_rollouts.batches_of(rollouts, steps, counts.prompt_tokens)
-        if all(own):
-            return own
+        measured = own_rollouts.batches_of(rollouts, steps, counts.prompt_tokens)
+        if all(measured):
+            return measured
     usual = counts.batch_groups * counts.group_size
     made = from_figures(steps, counts.group_size, usual, counts.cap, counts.prompt_tokens, spread)
     if rollouts is None:
         return made
-    return [each or other for each, other in zip(own, made, strict=True)]
+    return [batch or other for batch, other in zip(measured, made, strict=True)]
 
 
 def phases(scenario: Scenario, batches: Sequence[Batch]) -> Phases:
@@ -281,8 +290,8 @@ def phases(scenario: Scenario, batches: Sequence[Batch]) -> Phases:
 
 
 def _thinned(places: list[int], batches: Sequence[Batch | None]) -> list[int]:
-    each = max(float(np.mean([b.rollouts for b in batches if b is not None] or [1])), 1.0)
-    most = max(int(MOST_PRICED / each), 4)
+    batch_rollouts = max(float(np.mean([b.rollouts for b in batches if b is not None] or [1])), 1.0)
+    most = max(int(MOST_PRICED / batch_rollouts), 4)
     if len(places) <= most:
         return places
     return [places[i] for i in np.linspace(0, len(places) - 1, most).round().astype(int)]
@@ -305,16 +314,19 @@ def _costs(
     quiet = np.ones(len(places), dtype=bool)
     timed = tuple(Figure(f.name, f.phases, f.seconds[places]) for f in timed)
     if longest_sd:
-        notes.append("the log does not hold the longest responses: the factor on decoding holds "
-                     "whatever those made from the mean are off by")  # fmt: skip
+        notes.append(
+            "the log does not hold the longest responses: the factor on decoding holds "
+            "whatever those made from the mean are off by"
+        )
     known = setting(parts, "model") is not None and setting(parts, "gpu") is not None
     rest_s = _rest_s(timed)
     if known:
-        own = cost_parts(log, steps, parts)
+        cost_section = cost_parts(log, steps, parts)
         if rest_s:
-            own.append(Part("cost.roofline.rest_s", round(rest_s, 4),
-                            "median of what remains of a step"))  # fmt: skip
-        section = mapping(own).get("cost", {"roofline": {}})
+            cost_section.append(
+                Part("cost.roofline.rest_s", round(rest_s, 4), "median of what remains of a step")
+            )
+        section = mapping(cost_section).get("cost", {"roofline": {}})
         try:
             scenario = built(parts, section)
             levels = Levels.prior()
@@ -322,21 +334,23 @@ def _costs(
                 forecast = phases(scenario, chosen)
                 fixed_s = fixed_update_s(forecast, timed, quiet)
                 if fixed_s:
-                    minibatches = setting(own, f"{TRAINER}.minibatches") or 1
-                    own.append(
+                    minibatches = setting(cost_section, f"{TRAINER}.minibatches") or 1
+                    cost_section.append(
                         Part(
                             f"{TRAINER}.step_fixed_s",
                             float(f"{fixed_s / minibatches:.4g}"),
                             "fitted: what an update takes whatever its tokens",
                         )
                     )
-                    section = mapping(own)["cost"]
+                    section = mapping(cost_section)["cost"]
                     forecast = phases(built(parts, section), chosen)
                 levels = fit_levels(forecast, timed, quiet)
             if not steps.has("mean_prompt_tokens") and setting(parts, "workload.prompt_tokens"):
                 levels = levels.less_sure(("log_prob", "update"), _PROMPTS_SD)
-                notes.append("the log does not hold how long prompts are: the trainer's factors "
-                             "hold whatever the assumed length is off by")  # fmt: skip
+                notes.append(
+                    "the log does not hold how long prompts are: the trainer's factors "
+                    "hold whatever the assumed length is off by"
+                )
             levels = levels.less_sure(("decode",), longest_sd)
             if len(chosen) >= LEAST_STEPS:
                 late, sd = _seen_late(steps, places, forecast, levels.factors)
@@ -347,12 +361,12 @@ def _costs(
             notes.append(f"the roofline does not take this run ({error}): its shape is not used")
         else:
             scale = _scale(levels)
-            return "roofline", {**section, "scale": scale}, levels, {}, own
+            return "roofline", {**section, "scale": scale}, levels, {}, cost_section
     further = [part for part in (kv_part(parts),) if part is not None]
     if len(chosen) < LEAST_STEPS:
         notes.append("too few steps are timed to price anything")
         return "none", {}, Levels.prior(), {}, []
-    engines = engines_of(built(replaced(parts, further), {"linear": _UNIT}))
+    engines = engines_of(built(replaced(parts, further), placeholders.COST))
     colocated = setting(parts, "cluster.placement") != "disaggregated"
     linear = fit_linear(engines, colocated, chosen, timed, quiet, log.pads)
     if linear is None:
@@ -363,8 +377,9 @@ def _costs(
     levels = levels.less_sure(("decode",), longest_sd)
     layout = {"padded": True} if log.pads else {}
     coefficients = dict(linear.coefficients)
-    forecast = phases(built(replaced(parts, further), {"linear": {**coefficients, **layout}}),
-                      chosen)  # fmt: skip
+    forecast = phases(
+        built(replaced(parts, further), {"linear": {**coefficients, **layout}}), chosen
+    )
     late, sd = _seen_late(steps, places, forecast, {})
     for name in ("iteration_s", "per_rollout_s"):
         coefficients[name] = float(f"{late * coefficients[name]:.6g}")
@@ -387,21 +402,17 @@ def _seen_late(
     return polls.level(np.asarray(made), measured[kept], pause_s)
 
 
-_UNIT = {"iteration_s": 1.0, "per_rollout_s": 0.0, "per_context_token_s": 0.0,
-         "per_prefill_token_s": 0.0, "train_per_token_s": 0.0}  # fmt: skip
-
-
 def _scale(levels: Levels) -> dict[str, float]:
     """``cost.scale`` of a scenario."""
-    found: dict[str, float] = {}
+    factors: dict[str, float] = {}
     for phase, sd in levels.spreads.items():
         if phase == "rest":
             continue
         factor = levels.factors.get(phase, 1.0)
         if factor != 1.0:
-            found[phase] = float(f"{factor:.4g}")
-        found[f"{phase}_sd"] = float(f"{min(max(sd, 0.005), 3.0):.3g}")
-    return found
+            factors[phase] = float(f"{factor:.4g}")
+        factors[f"{phase}_sd"] = float(f"{min(max(sd, 0.005), 3.0):.3g}")
+    return factors
 
 
 def _rest_s(timed: Sequence[Figure]) -> float:

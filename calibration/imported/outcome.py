@@ -6,19 +6,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from calibration.imported import advice as what_if
-from calibration.imported import model as fits
-from calibration.imported import responses as own_rollouts
-from calibration.imported.advice import Advice
-from calibration.imported.beside import beside
-from calibration.imported.hold_out import Judged, hold_out
-from calibration.imported.model import Drift, Fit
-from calibration.imported.overlap import hold_out_overlapped, with_pace
-from calibration.imported.scenario import setting
-from calibration.imported.steps import LEAST_STEPS, Change, Steps, changes, steps_of
-from calibration.logs.draft import Part, replaced
-from calibration.logs.run_log import RunLog
-from simulator.errors import ScenarioError
+from rollcast.calibration.imported import advice as what_if
+from rollcast.calibration.imported import model as fits
+from rollcast.calibration.imported import responses as own_rollouts
+from rollcast.calibration.imported.advice import Advice
+from rollcast.calibration.imported.beside import beside
+from rollcast.calibration.imported.hold_out import Judged, hold_out
+from rollcast.calibration.imported.model import Drift, Fit
+from rollcast.calibration.imported.overlap import hold_out_overlapped, with_pace
+from rollcast.calibration.imported.scenario import setting
+from rollcast.calibration.imported.steps import LEAST_STEPS, Change, Steps, changes, steps_of
+from rollcast.calibration.logs.draft import Part, replaced
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.errors import ScenarioError
 
 FITTED_FILE = "fitted.json"
 
@@ -39,13 +39,13 @@ class Outcome:
     notes: tuple[str, ...] = field(default=())
 
 
-def drift_of(said: str) -> Drift:
+def drift_of(text: str) -> Drift:
     """What ``--drift`` says. Raises ScenarioError for anything else."""
-    if said == "freeze":
+    if text == "freeze":
         return "freeze"
-    if said == "extrapolate":
+    if text == "extrapolate":
         return "extrapolate"
-    raise ScenarioError("--drift", f"must be freeze or extrapolate, got {said!r}")
+    raise ScenarioError("--drift", f"must be freeze or extrapolate, got {text!r}")
 
 
 def outcome(
@@ -57,19 +57,23 @@ def outcome(
     steps = steps_of(log)
     changed = changes(steps)
     used = steps.rows(changed[-1].place, len(steps)) if changed else steps
-    notes = [f"from step {each.step} on, {each.what}" for each in changed]
+    notes = [f"from step {change.step} on, {change.what}" for change in changed]
     if changed:
         notes.append(f"fitted to steps {used.number[0]} to {used.number[-1]} alone")
         parts = replaced(parts, _resized(used, parts))
     if used.quiet.sum() < LEAST_STEPS:
-        notes.append(f"{int(used.quiet.sum())} steps are too few to fit: at least {LEAST_STEPS} "
-                     "are needed beside the first")  # fmt: skip
+        notes.append(
+            f"{int(used.quiet.sum())} steps are too few to fit: at least {LEAST_STEPS} "
+            "are needed beside the first"
+        )
         return Outcome(tuple(parts), None, (), changed, used, drift, None, tuple(notes))
     cap = int(setting(parts, "workload.max_new_tokens"))
     rollouts = own_rollouts.rollouts_of(log, used, cap)
     if rollouts is not None and rollouts.tokens_from == own_rollouts.FROM_CHARACTERS:
-        notes.append("tokens of the dumped text are its characters, scaled to each step's logged "
-                     "mean; --tokenizer counts them")  # fmt: skip
+        notes.append(
+            "tokens of the dumped text are its characters, scaled to each step's logged "
+            "mean; --tokenizer counts them"
+        )
     if rollouts is not None and rollouts.tokens_from == own_rollouts.FROM_TOKENIZER:
         notes.append(_counted(log, rollouts, used))
     # under a policy that resumes rollouts, what a step generates is not what it trains on
@@ -102,29 +106,34 @@ def _counted(log: RunLog, rollouts: own_rollouts.Rollouts, used: Steps) -> str:
     """How the tokenizer's counts compare with the log's own means."""
     means = rollouts.table.groupby("step")["new_tokens"].mean().reindex(used.number)
     ratio = float((means.to_numpy() / used.column("mean_new_tokens")).mean())
-    said = "tokens of the dumped text are counted with the given tokenizer"
+    sentence = "tokens of the dumped text are counted with the given tokenizer"
     if not math.isfinite(ratio):
-        return f"{said}; the log has no means to hold them against"
-    return f"{said}: {ratio:.3f} times the logged means"
+        return f"{sentence}; the log has no means to hold them against"
+    return f"{sentence}: {ratio:.3f} times the logged means"
 
 
 def _resized(used: Steps, parts: Sequence[Part]) -> list[Part]:
     """The batch of the last part of a run that changed it."""
     rollouts = used.median("rollouts")
     size = int(setting(parts, "workload.group_size"))
-    found = []
+    parts_resized = []
     if math.isfinite(rollouts) and rollouts >= 1:
         groups = max(round(rollouts / size), 1)
         if groups != setting(parts, "workload.batch_groups"):
-            said = f"rollouts of the median step from step {used.number[0]} on"
-            found.append(Part("workload.batch_groups", groups, said))
+            source = f"rollouts of the median step from step {used.number[0]} on"
+            parts_resized.append(Part("workload.batch_groups", groups, source))
     longest = used.median("max_new_tokens")
     cut = used.median("truncated_share")
     cap = setting(parts, "workload.max_new_tokens")
     if math.isfinite(longest) and cut > 0 and longest != cap:
-        found.append(Part("workload.max_new_tokens", round(longest),
-                          f"where responses are cut from step {used.number[0]} on"))  # fmt: skip
-    return found
+        parts_resized.append(
+            Part(
+                "workload.max_new_tokens",
+                round(longest),
+                f"where responses are cut from step {used.number[0]} on",
+            )
+        )
+    return parts_resized
 
 
 def scenario_parts(known: Fit, drift: Drift) -> tuple[Part, ...]:
@@ -134,17 +143,29 @@ def scenario_parts(known: Fit, drift: Drift) -> tuple[Part, ...]:
         gone = ("workload.lengths", "workload.prompt_tokens", "workload.rewards")
         kept = tuple(p for p in known.parts if not p.key.startswith(gone))
         groups = len(known.rollouts.groups)
-        parts = replaced(kept, [Part("workload.lengths.file", FITTED_FILE,
-                                     f"{groups} groups of the run, drawn again")])  # fmt: skip
+        parts = replaced(
+            kept,
+            [
+                Part(
+                    "workload.lengths.file", FITTED_FILE, f"{groups} groups of the run, drawn again"
+                )
+            ],
+        )
     elif known.few is not None:
-        found, errors = known.lengths(drift), known.few.errors()
+        fitted, errors = known.lengths(drift), known.few.errors()
         lengths = [Part("workload.lengths.family", "lognormal", "assumed", True)]
-        for key, value in found.items():
-            said = f"{over}, from their mean, longest and cut responses: +- {errors[key]:.2g}"
+        for key, value in fitted.items():
+            source = f"{over}, from their mean, longest and cut responses: +- {errors[key]:.2g}"
             if key == "drift_per_step" and drift == "freeze":
-                said = f"assumed: lengths stay; measured {known.few.lengths()[key]:+.2g}"
-            lengths.append(Part(f"workload.lengths.{key}", float(f"{value:.5g}"), said,
-                                said.startswith("assumed")))  # fmt: skip
+                source = f"assumed: lengths stay; measured {known.few.lengths()[key]:+.2g}"
+            lengths.append(
+                Part(
+                    f"workload.lengths.{key}",
+                    float(f"{value:.5g}"),
+                    source,
+                    source.startswith("assumed"),
+                )
+            )
         parts = replaced(known.parts, [])
         parts = tuple(p for p in parts if not p.key.startswith("workload.lengths"))
         parts = replaced(parts, lengths)
@@ -154,30 +175,37 @@ def scenario_parts(known: Fit, drift: Drift) -> tuple[Part, ...]:
 
 
 def _cost_parts(known: Fit, over: str) -> list[Part]:
-    found = []
+    cost_section = []
     for name in known.coefficients:
         linear = known.cost["linear"][name]
-        found.append(Part(f"cost.linear.{name}", linear, _linear_source(name, known, over)))
+        cost_section.append(Part(f"cost.linear.{name}", linear, _linear_source(name, known, over)))
     if known.cost.get("linear", {}).get("padded"):
-        found.append(Part("cost.linear.padded", True, "the trainer's code: it pads its batches"))
+        cost_section.append(
+            Part("cost.linear.padded", True, "the trainer's code: it pads its batches")
+        )
     if known.shape == "roofline" and not any(p.key.startswith("cost.") for p in known.parts):
-        found.append(Part("cost.roofline", {}, "shape of the named model and GPU"))
+        cost_section.append(Part("cost.roofline", {}, "shape of the named model and GPU"))
     for key, value in known.cost.get("scale", {}).items():
         phase = key.removesuffix("_sd")
         if phase in known.levels.seen:
-            said = f"{over}: {known.levels.seen[phase]} over its forecast"
-            found.append(Part(f"cost.scale.{key}", value, said))
+            source = f"{over}: {known.levels.seen[phase]} over its forecast"
+            cost_section.append(Part(f"cost.scale.{key}", value, source))
         else:
-            found.append(Part(f"cost.scale.{key}", value, "assumed: not in the log", True))
-    return found
+            cost_section.append(Part(f"cost.scale.{key}", value, "assumed: not in the log", True))
+    return cost_section
 
 
 _FROM = {
-    "iteration_s": "decode", "per_rollout_s": "decode", "per_prefill_token_s": "prefill",
-    "train_per_token_s": "update", "train_per_rollout_s": "update",
-    "log_prob_per_token_s": "log_prob", "sync_s": "sync", "switch_to_rollout_s": "switch",
+    "iteration_s": "decode",
+    "per_rollout_s": "decode",
+    "per_prefill_token_s": "prefill",
+    "train_per_token_s": "update",
+    "train_per_rollout_s": "update",
+    "log_prob_per_token_s": "log_prob",
+    "sync_s": "sync",
+    "switch_to_rollout_s": "switch",
     "train_fixed_s": "rest",
-}  # fmt: skip
+}
 
 
 def _linear_source(name: str, known: Fit, over: str) -> str:

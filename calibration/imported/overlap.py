@@ -14,21 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from calibration.imported import model as fits
-from calibration.imported import responses as own_rollouts
-from calibration.imported.hold_out import Judged, judged_by, split
-from calibration.imported.levels import PRIOR_SD
-from calibration.imported.model import Drift, Fit
-from calibration.imported.runs import SmallRun
-from calibration.imported.steps import Steps
-from calibration.imported.wander import Wander
-from calibration.logs.draft import Part
-from calibration.logs.run_log import RunLog
-from simulator.errors import RunError, ScenarioError
+from rollcast.calibration.imported import model as fits
+from rollcast.calibration.imported import responses as own_rollouts
+from rollcast.calibration.imported.hold_out import Judged, judged_by, split
+from rollcast.calibration.imported.levels import PRIOR_SD
+from rollcast.calibration.imported.model import Drift, Fit
+from rollcast.calibration.imported.runs import SmallRun
+from rollcast.calibration.imported.steps import Steps
+from rollcast.calibration.logs.draft import Part
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.calibration.noise import RandomWalk
+from rollcast.simulator.errors import RunError, ScenarioError
 
 _WAITS = 0.05
 _STEPS, _ROUNDS = 24, 7
-DRAWS, _MOODS, _MOST_SIMULATED = 10, 20, 12
+DRAWS, _NOISE, _MOST_SIMULATED = 10, 20, 12
 _WHY = {True: "rollouts were made beside the training", False: "rollouts go on over several steps"}
 _SD = 0.15
 """Of the log of a factor that was found so: a mean of a few simulated steps, and whatever the
@@ -53,8 +53,10 @@ def with_pace(known: Fit, steps: Steps, drift: Drift) -> Fit:
     try:
         now = simulated(1.0)
         if not waits and now <= 1.05 * measured:
-            note = ("the trainer does not wait for rollouts: how long they take is the roofline's "
-                    "guess, not the log's")  # fmt: skip
+            note = (
+                "the trainer does not wait for rollouts: how long they take is the roofline's "
+                "guess, not the log's"
+            )
             return replace(known, notes=(*known.notes, note))
         low, high = -4.0, 4.0
         if known.shape == "linear" and known.coefficients["iteration_s"] < 1e-6:
@@ -68,12 +70,17 @@ def with_pace(known: Fit, steps: Steps, drift: Drift) -> Fit:
     except (ScenarioError, RunError) as error:
         return replace(known, notes=(*known.notes, f"the run cannot be simulated ({error})"))
     factor = math.exp((low + high) / 2)
-    note = (f"{_WHY[overlapped]}: the pace of decoding is the one at which a simulated run under "
-            "the same policy has the measured steps")  # fmt: skip
+    note = (
+        f"{_WHY[overlapped]}: the pace of decoding is the one at which a simulated run under "
+        "the same policy has the measured steps"
+    )
     cost = scaled(known, factor, _SD)
-    levels = replace(known.levels, seen={**known.levels.seen, "decode": "step_s, simulated"},
-                     factors={**known.levels.factors, "decode": cost["scale"]["decode"]},
-                     spreads={**known.levels.spreads, "decode": _SD})  # fmt: skip
+    levels = replace(
+        known.levels,
+        seen={**known.levels.seen, "decode": "step_s, simulated"},
+        factors={**known.levels.factors, "decode": cost["scale"]["decode"]},
+        spreads={**known.levels.spreads, "decode": _SD},
+    )
     return replace(known, cost=cost, levels=levels, notes=(*known.notes, note))
 
 
@@ -85,7 +92,7 @@ def hold_out_overlapped(
     drift: Drift,
 ) -> tuple[Judged, ...]:
     """A forecast of the last third from the first two, by simulated runs under the log's policy at
-    the level to which the run's steps had wandered.
+    the level to which the run's steps had moved.
     None where there are too few steps, or nothing prices them. Raises ScenarioError as
     `calibration.imported.model.fit` does."""
     halves = split(steps)
@@ -104,12 +111,15 @@ def hold_out_overlapped(
         return ()
     times = np.array(drawn)  # every step is alike: those of all draws are what one may take
     rng = np.random.default_rng(0)
-    speed = Wander.of(np.log(first.whole_s[first.quiet]))
+    speed = RandomWalk.of(np.log(first.whole_s[first.quiet]))
     ahead = (keep + 1).tolist()
-    draws = np.array([
-        rng.choice(row, size=len(keep)) * np.exp(speed.shift + speed.drawn(ahead, rng))
-        for row in times for _ in range(_MOODS)
-    ])  # fmt: skip
+    draws = np.array(
+        [
+            rng.choice(row, size=len(keep)) * np.exp(speed.shift + speed.drawn(ahead, rng))
+            for row in times
+            for _ in range(_NOISE)
+        ]
+    )
     return (judged_by(draws, "predict", rest, keep, known.steps),)
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from calibration.imported import text
-from calibration.imported.outcome import Outcome
-from calibration.logs.draft import missing
-from calibration.logs.run_log import RunLog
-from simulator.report.markup import Content, Markup
-from simulator.report.page import page as whole_page
-from simulator.report.parts import (
+from rollcast.calibration.imported import text
+from rollcast.calibration.imported.outcome import Outcome
+from rollcast.calibration.logs.draft import missing
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.report.markup import Content, Markup
+from rollcast.simulator.report.page import page as whole_page
+from rollcast.simulator.report.parts import (
     Column,
     Row,
     folded,
@@ -23,51 +23,56 @@ from simulator.report.parts import (
     section,
     table,
 )
-from simulator.report.series import Series, series
+from rollcast.simulator.report.series import Series, series
 
 
-def page(log: RunLog, found: Outcome) -> str:
+def page(log: RunLog, outcome: Outcome) -> str:
     """The page; everything that a log said is escaped."""
-    judged = [text.judged(each) for each in found.judged] or [_unjudged(found)]
-    warnings = [*text.notes(found, log), *(f"{p.key}: {p.source}" for p in missing(found.parts))]
-    assumed = [f"{p.key}: {p.value} ({p.source})" for p in found.parts
-               if p.assumed and p.key != "seed"]  # fmt: skip
-    sources = [(p.key, str(p.value), p.source) for p in found.parts if p.value is not None]
+    judged = [text.judged(judgement) for judgement in outcome.judged] or [_unjudged(outcome)]
+    warnings = [
+        *text.notes(outcome, log),
+        *(f"{p.key}: {p.source}" for p in missing(outcome.parts)),
+    ]
+    assumed = [
+        f"{p.key}: {p.value} ({p.source})" for p in outcome.parts if p.assumed and p.key != "seed"
+    ]
+    sources = [(p.key, str(p.value), p.source) for p in outcome.parts if p.value is not None]
     return whole_page(
         f"{log.name}: imported",
         headline(judged[0], *judged[1:]),
         notes(warnings),
         section(
-            "How well it forecasts its own last third",
-            series([_series(found, at) for at in range(len(found.judged))]),
-            about="Seconds of each step: what the log has, and what the first two thirds say of the"
-            " rest.",
+            "Forecast of the last third",
+            series([_series(outcome, at) for at in range(len(outcome.judged))]),
+            about="Seconds per step: measured, and forecast by a fit to the first two thirds.",
         )
-        if found.judged
+        if outcome.judged
         else None,
-        section("What would change it", _advice(found)),
-        section("What was fitted", _fitted(found)),
+        section("What would make it faster", _advice(outcome)),
+        section("What was fitted", _fitted(outcome)),
         section(
-            "What it rests on",
-            folded(f"The scenario, and where each value is from ({len(sources)})",
-                   _table(("key", "value", "from"), sources)),
+            "Sources and assumptions",
+            folded(
+                f"The scenario, and where each value is from ({len(sources)})",
+                _table(("key", "value", "from"), sources),
+            ),
             folded(f"What was assumed ({len(assumed)})", listed(assumed or ["nothing"])),
             folded("What was read", listed(_read(log))),
         ),
         subtitle=f"A run of {log.stack}, read from its logs",
-    )  # fmt: skip
+    )
 
 
-def _advice(found: Outcome) -> Content:
-    if found.advice is None:
-        return paragraphs(["Not asked for, or nothing to simulate."])
+def _advice(outcome: Outcome) -> Content:
+    if outcome.advice is None:
+        return paragraphs(["Not simulated: --no-advise, or too little was fitted."])
     heads = ("change", "speed-up", "90 % interval", "how, in this stack")
-    rows = text.advice_rows(found)
-    return [listed(found.advice.bottleneck), _table(heads, rows), paragraphs([_caveat(found)])]
+    rows = text.advice_rows(outcome)
+    return [listed(outcome.advice.bottleneck), _table(heads, rows), paragraphs([_caveat(outcome)])]
 
 
-def _fitted(found: Outcome) -> Content:
-    known = found.fit
+def _fitted(outcome: Outcome) -> Content:
+    known = outcome.fit
     if known is None:
         return paragraphs(["Nothing."])
     parts: list[Content] = [
@@ -77,7 +82,7 @@ def _fitted(found: Outcome) -> Content:
     if known.coefficients:
         rows = [(name, f"{value:.4g}") for name, value in known.cost["linear"].items()]
         parts.append(_table(("coefficient", "seconds"), rows))
-    parts.append(_table(("lengths", "value", "standard error"), text.lengths(known, found)))
+    parts.append(_table(("lengths", "value", "standard error"), text.lengths(known, outcome)))
     return parts
 
 
@@ -87,8 +92,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
     return table(columns, [Row(list(row)) for row in rows], heads[0])
 
 
-def _series(found: Outcome, at: int) -> Series:
-    judged, used = found.judged[at], found.used
+def _series(outcome: Outcome, at: int) -> Series:
+    judged, used = outcome.judged[at], outcome.used
     steps = zip(used.number.tolist(), used.whole_s.tolist(), strict=True)
     return Series(
         judged.mode,
@@ -102,28 +107,34 @@ def _series(found: Outcome, at: int) -> Series:
 
 def _read(log: RunLog) -> list[str]:
     steps = log.steps["step"]
-    found = [
+    lines = [
         f"level {text.levels(log)}",
         f"{len(steps)} steps, {steps.iloc[0]} to {steps.iloc[-1]}; {len(log.rollouts):,} rollouts; "
         f"{len(log.requests):,} requests",
-        *(f"{t.file}: {t.used:,} of {t.lines:,} lines or records used, {t.unread:,} unread"
-          for t in log.tallies[:12]),
-    ]  # fmt: skip
+        *(
+            f"{t.file}: {t.used:,} of {t.lines:,} lines or records used, {t.unread:,} unread"
+            for t in log.tallies[:12]
+        ),
+    ]
     if len(log.tallies) > 12:
-        found.append(f"and {len(log.tallies) - 12} files more")
-    found.extend(f"missing: {gap.column}: {gap.why}" for gap in log.gaps)
-    return found
+        lines.append(f"and {len(log.tallies) - 12} files more")
+    lines.extend(f"missing: {gap.column}: {gap.why}" for gap in log.gaps)
+    return lines
 
 
-def _unjudged(found: Outcome) -> str:
-    return f"not judged: {len(found.used)} steps are too few, or their times are not known"
+def _unjudged(outcome: Outcome) -> str:
+    return f"Not judged: {len(outcome.used)} steps are too few, or their times are not logged."
 
 
-def _caveat(found: Outcome) -> str:
-    assert found.advice is not None
-    said = (f"Simulated under the fitted costs and lengths; intervals from {found.advice.draws} "
-            "draws of both. How well a policy learns is not part of this.")  # fmt: skip
-    if found.advice.divided > 1:
-        said += (f" To take seconds, a step had {found.advice.divided} times fewer replicas and "
-                 "prompts, its updates priced as the whole batch's.")  # fmt: skip
-    return said
+def _caveat(outcome: Outcome) -> str:
+    assert outcome.advice is not None
+    sentence = (
+        f"Simulated with the fitted costs and lengths; intervals from {outcome.advice.draws} "
+        "draws of both. The simulation does not say how well a policy learns."
+    )
+    if outcome.advice.divided > 1:
+        sentence += (
+            f" To be quick, it simulates a {outcome.advice.divided}th of the replicas and prompts; "
+            "updates are priced as the whole batch's."
+        )
+    return sentence

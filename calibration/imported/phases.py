@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.imported.batches import Batch
-from calibration.imported.generation import Engines, generation_s
-from calibration.imported.polls import seen
-from calibration.robust import FloatArray
-from simulator.costs.base import CostModel
-from simulator.costs.scaled import PHASES
+from rollcast.calibration.imported.batches import Batch
+from rollcast.calibration.imported.generation import Engines, generation_s
+from rollcast.calibration.imported.polls import seen
+from rollcast.calibration.robust import FloatArray
+from rollcast.simulator.costs.base import CostModel
+from rollcast.simulator.costs.scaled import PHASES
 
 _PRICED = 5
 """Updates of a run that the trainer prices by itself: between their tokens, its phases are as good
@@ -46,13 +46,13 @@ def phases_of(
     poll_s: float = 0.0,
 ) -> Phases:
     """The phases of steps that train on ``batches``. poll_s: as of a scenario."""
-    made = np.array([
-        generation_s(cost, engines, batch.prompt_tokens, batch.groups) for batch in batches
-    ]).reshape(-1, 2)  # fmt: skip
+    made = np.array(
+        [generation_s(cost, engines, batch.prompt_tokens, batch.groups) for batch in batches]
+    ).reshape(-1, 2)
     grade, update, rest = _trained(cost, batches)
     ones = np.ones(len(batches))
     switch_s = cost.switch_to_train_s + cost.switch_to_rollout_s if colocated else 0.0
-    found = {
+    columns = {
         "decode": made[:, 0],
         "prefill": made[:, 1],
         "log_prob": grade,
@@ -61,7 +61,7 @@ def phases_of(
         "switch": switch_s * ones,
         "rest": rest,
     }
-    return Phases({phase: found[phase] for phase in PHASES}, poll_s)
+    return Phases({phase: columns[phase] for phase in PHASES}, poll_s)
 
 
 def _trained(

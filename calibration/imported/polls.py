@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from calibration.robust import FloatArray
+from rollcast.calibration.robust import FloatArray
 
 _SCATTER = 0.06
 """Of generation at equal tokens, standard deviation of the log, by which what is near a look falls
@@ -44,8 +44,8 @@ def level(forecast: FloatArray, measured: FloatArray, poll_s: float) -> tuple[fl
         low, high = usual - _FAR, usual + _FAR
         for _ in range(_ROUNDS):
             middle = (low + high) / 2
-            each = seen(math.exp(middle) * forecast[:, None] * scatter, poll_s)
-            low, high = (middle, high) if np.mean(each @ weights) < mean_s else (low, middle)
+            step_s = seen(math.exp(middle) * forecast[:, None] * scatter, poll_s)
+            low, high = (middle, high) if np.mean(step_s @ weights) < mean_s else (low, middle)
         return (low + high) / 2
 
     least, most = edge(wanted - _NEAR * poll_s), edge(wanted + _NEAR * poll_s)

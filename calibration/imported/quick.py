@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.imported.batches import Batch
-from simulator.costs.around import Around
-from simulator.costs.base import ScenarioCost, TrainCost, TrainLoad
+from rollcast.calibration.imported.batches import Batch
+from rollcast.simulator.costs.base import AdjustedCost, CostModel, TrainCost, TrainLoad
 
 
 @dataclass(frozen=True)
-class QuickCost(Around):
+class QuickCost(AdjustedCost):
     """``inner`` with an update's phases as seconds a rollout and a token; its draws are the inner
     model's, of whole updates. times: by which a batch is smaller than the run's, whose seconds are
     meant."""
@@ -26,14 +25,14 @@ class QuickCost(Around):
     times: float = 1.0
 
     @classmethod
-    def of(cls, inner: ScenarioCost, batches: Sequence[Batch], times: float = 1.0) -> QuickCost:
+    def of(cls, inner: CostModel, batches: Sequence[Batch], times: float = 1.0) -> QuickCost:
         """With lines through the updates on these batches; all through the origin."""
         priced = [dict(inner.train(batch.load).phases_s) for batch in batches]
         counts = np.array([[batch.rollouts, batch.tokens] for batch in batches], dtype=float)
-        names = list(dict.fromkeys(name for each in priced for name in each))
-        found = []
+        names = list(dict.fromkeys(name for seconds_by in priced for name in seconds_by))
+        phases = []
         for name in names:
-            seconds = np.array([each.get(name, 0.0) for each in priced])
+            seconds = np.array([seconds_by.get(name, 0.0) for seconds_by in priced])
             tokens = counts[:, 1]
             slope = 0.0
             if np.ptp(tokens) > 0:
@@ -41,12 +40,14 @@ class QuickCost(Around):
             middle = float(np.mean(seconds / tokens))
             slope = min(max(slope, 0.0), middle)
             each_s = max(float(np.mean((seconds - slope * tokens) / counts[:, 0])), 0.0)
-            found.append((name, each_s, slope))
-        return cls(inner, tuple(found), times)
+            phases.append((name, each_s, slope))
+        return cls(inner, tuple(phases), times)
 
     def train(self, load: TrainLoad) -> TrainCost:
         """See `CostModel.train`."""
-        return TrainCost(tuple(
-            (name, self.times * (each * load.rollouts + slope * load.tokens))
-            for name, each, slope in self.phases
-        ))  # fmt: skip
+        return TrainCost(
+            tuple(
+                (name, self.times * (fixed * load.rollouts + slope * load.tokens))
+                for name, fixed, slope in self.phases
+            )
+        )

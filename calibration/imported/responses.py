@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibration import groups as measured_groups
-from calibration import responses
-from calibration.imported.batches import Batch
-from calibration.imported.steps import Steps
-from calibration.logs.run_log import RunLog
-from simulator.errors import ScenarioError
-from simulator.workload.measured import MeasuredGroups
+from rollcast.calibration import groups as measured_groups
+from rollcast.calibration import responses
+from rollcast.calibration.imported.batches import Batch
+from rollcast.calibration.imported.steps import Steps
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.workload.measured import MeasuredGroups
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,9 +81,9 @@ def _whole(table: pd.DataFrame, tokens_from: str) -> Rollouts | None:
     )
 
 
-def batches_of(found: Rollouts, steps: Steps, usual_prompt: int) -> list[Batch | None]:
+def batches_of(rollouts: Rollouts, steps: Steps, usual_prompt: int) -> list[Batch | None]:
     """The batch of each step; None for a step without rollouts."""
-    table = found.table
+    table = rollouts.table
     step, group = (table[name].to_numpy(dtype=np.int64) for name in ("step", "group"))
     order = np.lexsort((group, step))  # stable: within a group, as they were launched
     step, group = step[order], group[order]
@@ -101,10 +101,12 @@ def batches_of(found: Rollouts, steps: Steps, usual_prompt: int) -> list[Batch |
     return [by.get(int(number)) for number in steps.number]
 
 
-def as_responses(found: Rollouts, steps: Steps, cap: int, usual_prompt: int) -> responses.Responses:
+def as_responses(
+    rollouts: Rollouts, steps: Steps, cap: int, usual_prompt: int
+) -> responses.Responses:
     """The rollouts of ``steps``, each launched as many updates before the last as its step is."""
     places = {int(number): place for place, number in enumerate(steps.number)}
-    table = found.table[found.table["step"].isin(places)]
+    table = rollouts.table[rollouts.table["step"].isin(places)]
     _, group = np.unique(table["group"].to_numpy(), return_inverse=True)
     tokens = table["new_tokens"].to_numpy(dtype=float)
     capped = (tokens >= cap) | (table["truncated"] == 1).to_numpy()
@@ -148,33 +150,35 @@ class Fitted:
 
 
 def fit_rollouts(
-    found: responses.Responses, steps_ahead: int, graded_too: bool = True
+    collected: responses.Responses, steps_ahead: int, graded_too: bool = True
 ) -> Fitted | None:
     """None for too few groups. Groups are brought to the lengths of the log's end, and dealt evenly
     over the ``steps_ahead`` versions that a scenario has. graded_too: whether to fit rewards."""
-    if found.groups < 2 or not len(found.tokens):
+    if collected.groups < 2 or not len(collected.tokens):
         return None
     notes: list[str] = []
     try:
-        lengths = responses.lengths(found)
+        lengths = responses.lengths(collected)
     except ScenarioError as error:
         notes.append(f"no log-normal was fitted to the rollouts: {error.message}")
         lengths = {"lengths": {"drift_per_step": 0.0}, "standard_errors": {}}
-    graded = np.isfinite(found.reward)
+    graded = np.isfinite(collected.reward)
     rewards = None
     if graded_too and graded.all() and "between_sd" in lengths["lengths"]:
         try:
-            rewards = responses.rewards(found, lengths["lengths"])
+            rewards = responses.rewards(collected, lengths["lengths"])
         except ScenarioError as error:
             notes.append(f"no rewards were fitted: {error.message}")
     if not graded.all():
         notes.append("some rollouts have no reward: they count as 0")
-        found = replace(found, reward=np.where(graded, found.reward, 0.0))
+        collected = replace(collected, reward=np.where(graded, collected.reward, 0.0))
     drift = float(lengths["lengths"]["drift_per_step"])
     if drift:
-        moved = np.rint(found.tokens * np.exp(-drift * found.launched)).clip(1, found.cap)
-        found = replace(found, tokens=np.where(found.capped, found.cap, moved))
-    groups = measured_groups.measured(found)
+        moved = np.rint(collected.tokens * np.exp(-drift * collected.launched)).clip(
+            1, collected.cap
+        )
+        collected = replace(collected, tokens=np.where(collected.capped, collected.cap, moved))
+    groups = measured_groups.measured(collected)
     count = len(groups)
     rounds = max(min(math.ceil(count / _GROUPS_PER_STEP), steps_ahead), 1)
     groups = replace(groups, version=tuple(i % rounds for i in range(count)))

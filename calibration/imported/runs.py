@@ -14,16 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from calibration.imported.model import Drift, Fit
-from calibration.imported.quick import QuickCost
-from calibration.imported.scenario import built, setting
-from calibration.logs.draft import Part, replaced
-from calibration.robust import FloatArray
-from simulator.chance import Drawn
-from simulator.costs.scaled import ScaledCost
-from simulator.scenario.scenario import Scenario
-from simulator.studies.simulate import simulate
-from simulator.workload.measured import ResampledWorkload
+from rollcast.calibration import placeholders
+from rollcast.calibration.imported.model import Drift, Fit
+from rollcast.calibration.imported.quick import QuickCost
+from rollcast.calibration.imported.scenario import built, setting
+from rollcast.calibration.logs.draft import Part, replaced
+from rollcast.calibration.robust import FloatArray
+from rollcast.simulator.costs.scaled import ScaledCost
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.studies.simulate import simulate
+from rollcast.simulator.values.chance import Drawn
+from rollcast.simulator.workload.measured import ResampledWorkload
 
 MOST_ROLLOUTS = 256
 """Of a step of a small run, where replicas and batch can be divided."""
@@ -63,32 +64,34 @@ class SmallRun:
         """The one to run: draw 0 as fitted, others with lengths and costs drawn anew."""
         small = self.parts
         if self.divided > 1:
-            small = replaced(small, [
-                Part(key, max(int(setting(small, key)) // self.divided, 1), "")
-                for key in ("cluster.replicas", "workload.batch_groups", "cluster.trainer_gpus")
-                if setting(small, key)
-            ])  # fmt: skip
+            small = replaced(
+                small,
+                [
+                    Part(key, max(int(setting(small, key)) // self.divided, 1), "")
+                    for key in ("cluster.replicas", "workload.batch_groups", "cluster.trainer_gpus")
+                    if setting(small, key)
+                ],
+            )
         known, rng = self.known, np.random.default_rng(draw)
         lengths = None
         if known.rollouts is None and known.few is not None:
             theta = known.few.drawn(rng) if draw else known.few.values
-            lengths = {"family": "lognormal", **replace(known, few=replace(
-                known.few, values=theta)).lengths(self.drift)}  # fmt: skip
-        unit = {"linear": {"iteration_s": 1.0, "per_rollout_s": 0.0, "per_context_token_s": 0.0,
-                           "per_prefill_token_s": 0.0, "train_per_token_s": 0.0}}  # fmt: skip
-        small = replaced(small, [Part("steps", steps, ""),
-                                 Part("seed", _SEED_STRIDE * draw, "")])  # fmt: skip
+            lengths = {
+                "family": "lognormal",
+                **replace(known, few=replace(known.few, values=theta)).lengths(self.drift),
+            }
+        small = replaced(small, [Part("steps", steps, ""), Part("seed", _SEED_STRIDE * draw, "")])
         if setting(small, "engine.kv_tokens") is None:
             small = replaced(small, [Part("engine.kv_tokens", self._pool(), "")])
-        found = built(small, unit, lengths)
+        scenario = built(small, placeholders.COST, lengths)
         cost = self.cost.drawn(Drawn(rng)) if draw else self.cost
         assert isinstance(cost, ScaledCost)
-        found = replace(found, cost=cost)
+        scenario = replace(scenario, cost=cost)
         if known.rollouts is not None:
             groups = known.rollouts.some.drawn(rng) if draw else known.rollouts.some
             workload = ResampledWorkload(groups, known.counts.cap, _SEED_STRIDE * draw)
-            found = replace(found, workload=workload)
-        return found
+            scenario = replace(scenario, workload=workload)
+        return scenario
 
     def _pool(self) -> int:
         return int(self.cost.kv_pool_tokens or 1 << 40)
@@ -96,8 +99,8 @@ class SmallRun:
     def steps_s(self, draw: int, steps: int) -> FloatArray:
         """Seconds of each step once the run has warmed up, shape (steps,). Raises ScenarioError or
         RunError."""
-        found = simulate(self.scenario(draw, steps + WARM_STEPS + LAST_STEPS)).run.steps
-        return np.array([each.step_s for each in found[WARM_STEPS:-LAST_STEPS]])
+        records = simulate(self.scenario(draw, steps + WARM_STEPS + LAST_STEPS)).run.steps
+        return np.array([record.step_s for record in records[WARM_STEPS:-LAST_STEPS]])
 
     def mean_step_s(self, draw: int, steps: int) -> float:
         """Their mean."""

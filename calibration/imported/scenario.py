@@ -7,15 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibration.imported.generation import Engines
-from calibration.imported.steps import Steps
-from calibration.logs.draft import Part
-from calibration.logs.run_log import RunLog
-from calibration.logs.settings import Settings, value, whole
-from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import Scenario, build_scenario
+from rollcast.calibration import placeholders
+from rollcast.calibration.imported.generation import Engines
+from rollcast.calibration.imported.steps import Steps
+from rollcast.calibration.logs.draft import Part
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import Scenario, build_scenario
+from rollcast.simulator.scenario.trust import require_trust
+from rollcast.simulator.stacks.settings import Settings, value, whole
 
-_FAMILY = {"family": "lognormal", "median_tokens": 1, "between_sd": 0, "within_sd": 0}
 TRAINER = "cost.roofline.trainer"
 
 
@@ -40,12 +41,13 @@ def built(
     folder: Path = Path(),
 ) -> Scenario:
     """The scenario with these costs, and with drawn lengths in the place of its own. Raises
-    ScenarioError."""
+    ScenarioError, also for policies of one's own, which are not imported for a log."""
     data = mapping(parts)
+    require_trust(data, False, "the log")  # nothing that a log says is run
     data["cost"] = dict(cost)
     counts = data["workload"]
     if lengths is not None or "trace" in counts.get("lengths", {}):
-        counts["lengths"] = dict(lengths or _FAMILY)
+        counts["lengths"] = dict(lengths or placeholders.LENGTHS)
         counts.setdefault("prompt_tokens", 1)
     return build_scenario(RawScenario(data, name=str(data.get("name", "log")), folder=folder))
 
@@ -53,8 +55,13 @@ def built(
 def engines_of(scenario: Scenario) -> Engines:
     """The replicas of a scenario."""
     engine = scenario.engine
-    return Engines(scenario.shape.replicas, engine.max_seqs, engine.max_batched_tokens,
-                   engine.kv_tokens, engine.prefix_caching)  # fmt: skip
+    return Engines(
+        scenario.shape.replicas,
+        engine.max_seqs,
+        engine.max_batched_tokens,
+        engine.kv_tokens,
+        engine.prefix_caching,
+    )
 
 
 def setting(parts: Sequence[Part], key: str) -> Any:
@@ -75,42 +82,54 @@ def kv_part(parts: Sequence[Part]) -> Part | None:
 
 def cost_parts(log: RunLog, steps: Steps, parts: Sequence[Part]) -> list[Part]:
     """What the settings say of the costs' shape (``cost.roofline``)."""
-    known, found = log.settings, []
+    known, parts_found = log.settings, []
     eager = known.get("run.enforce_eager")
     if eager is not None and isinstance(eager.value, bool):
-        found.append(Part("cost.roofline.cuda_graphs", not eager.value,
-                          f"{eager.theirs} is {eager.value} in {eager.place}"))  # fmt: skip
+        parts_found.append(
+            Part(
+                "cost.roofline.cuda_graphs",
+                not eager.value,
+                f"{eager.theirs} is {eager.value} in {eager.place}",
+            )
+        )
     passes = sum(steps.has(name) for name in ("log_prob_s", "reference_s"))
     if steps.has("update_s"):
-        found.append(Part(f"{TRAINER}.log_prob_passes", passes,
-                          "the passes that the log times"))  # fmt: skip
+        parts_found.append(
+            Part(f"{TRAINER}.log_prob_passes", passes, "the passes that the log times")
+        )
     minibatches = _minibatches(known, parts)
     if minibatches is not None:
-        found.append(minibatches)
+        parts_found.append(minibatches)
     dynamic, rows = value(known, "run.dynamic_batches"), whole(known, "run.micro_batch_rollouts")
     room = whole(known, "run.max_pass_tokens")
     if dynamic is True and room:
         place = known["run.max_pass_tokens"]
-        found.append(Part(f"{TRAINER}.microbatch_tokens", room,
-                          f"{place.theirs} in {place.place}"))  # fmt: skip
+        parts_found.append(
+            Part(f"{TRAINER}.microbatch_tokens", room, f"{place.theirs} in {place.place}")
+        )
     elif dynamic is not True and rows:
         place = known["run.micro_batch_rollouts"]
         source = f"{place.theirs} in {place.place}"
-        found.append(Part(f"{TRAINER}.batching", "padded", f"fixed rows a pass: {source}"))
-        found.append(Part(f"{TRAINER}.microbatch_rollouts", rows, source))
-    return found
+        parts_found.append(Part(f"{TRAINER}.batching", "padded", f"fixed rows a pass: {source}"))
+        parts_found.append(Part(f"{TRAINER}.microbatch_rollouts", rows, source))
+    return parts_found
 
 
 def _minibatches(known: Settings, parts: Sequence[Part]) -> Part | None:
     """Optimiser steps of an update."""
     batch = setting(parts, "workload.batch_groups")
     size = setting(parts, "workload.group_size")
-    for key, all_of_it in (("run.mini_batch_groups", batch), ("run.mini_batch_rollouts",
-                                                               batch * size)):  # fmt: skip
-        each = whole(known, key)
-        if each:
-            times = math.ceil(all_of_it / each) * (whole(known, "run.iterations") or 1)
+    for key, all_of_it in (
+        ("run.mini_batch_groups", batch),
+        ("run.mini_batch_rollouts", batch * size),
+    ):
+        per_update = whole(known, key)
+        if per_update:
+            times = math.ceil(all_of_it / per_update) * (whole(known, "run.iterations") or 1)
             place = known[key]
-            return Part(f"{TRAINER}.minibatches", max(times, 1),
-                        f"the batch over {place.theirs} in {place.place}")  # fmt: skip
+            return Part(
+                f"{TRAINER}.minibatches",
+                max(times, 1),
+                f"the batch over {place.theirs} in {place.place}",
+            )
     return None

@@ -8,16 +8,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.logs.run_log import RunLog
-from calibration.robust import FloatArray
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.calibration.robust import FloatArray, spread
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Flags = NDArray[np.bool_]
 TRAINED = ("log_prob_s", "reference_s", "values_s", "update_s", "critic_update_s")
-_SECONDS = ("step_s", "generation_s", "engine_s", "wait_s", "reward_s", *TRAINED, "advantage_s",
-            "data_s", "sync_s", "switch_s", "validation_s", "checkpoint_s", "rest_s")  # fmt: skip
+_SECONDS = (
+    "step_s",
+    "generation_s",
+    "engine_s",
+    "wait_s",
+    "reward_s",
+    *TRAINED,
+    "advantage_s",
+    "data_s",
+    "sync_s",
+    "switch_s",
+    "validation_s",
+    "checkpoint_s",
+    "rest_s",
+)
 LEAST_STEPS = 3
 """Fewer steps than this, warm-up not counted, are not fitted."""
 LEAST_PART = 6
@@ -50,8 +63,8 @@ class Steps:
 
     def median(self, name: str) -> float:
         """Of a column over the quiet steps that have it; NaN where none has."""
-        found = self.column(name)
-        kept = found[self.quiet & np.isfinite(found)]
+        column = self.column(name)
+        kept = column[self.quiet & np.isfinite(column)]
         return float(np.median(kept)) if len(kept) else float("nan")
 
     @property
@@ -62,14 +75,13 @@ class Steps:
 
     def has(self, name: str) -> bool:
         """Whether most quiet steps have a column."""
-        found = np.isfinite(self.column(name)[self.quiet])
-        return bool(len(found)) and bool(found.mean() > 0.5)
+        finite = np.isfinite(self.column(name)[self.quiet])
+        return bool(len(finite)) and bool(finite.mean() > 0.5)
 
     def rows(self, start: int, end: int) -> Steps:
         """Those from place ``start`` to before ``end``."""
         part = slice(start, end)
-        return Steps(self.number[part], self.whole_s[part], self.quiet[part],
-                     self.table.iloc[part])  # fmt: skip
+        return Steps(self.number[part], self.whole_s[part], self.quiet[part], self.table.iloc[part])
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +111,9 @@ def steps_of(log: RunLog) -> Steps:
     quiet = ~first & ~busy & (~(seconds <= 0))
     if quiet.sum() < LEAST_STEPS:
         quiet = ~first & ~(seconds <= 0)
-    return Steps(table["step"].to_numpy(dtype=np.int64), np.where(seconds > 0, seconds, np.nan),
-                 quiet, table)  # fmt: skip
+    return Steps(
+        table["step"].to_numpy(dtype=np.int64), np.where(seconds > 0, seconds, np.nan), quiet, table
+    )
 
 
 def _column(table: pd.DataFrame, name: str) -> FloatArray:
@@ -113,26 +126,26 @@ def _with_updates(table: pd.DataFrame) -> pd.DataFrame:
     if not later.any():
         return table.reset_index(drop=True)
     owner = np.maximum(np.cumsum(~later) - 1, 0)
-    found = table[~later].reset_index(drop=True)
-    if found.empty:
+    updates = table[~later].reset_index(drop=True)
+    if updates.empty:
         return table.reset_index(drop=True)
     for name in _SECONDS:
         sums = table[name].groupby(owner).sum(min_count=1)
-        found[name] = sums.reindex(range(len(found))).to_numpy()
-    return found
+        updates[name] = sums.reindex(range(len(updates))).to_numpy()
+    return updates
 
 
 def changes(steps: Steps) -> tuple[Change, ...]:
     """Where another part of the run begins: other numbers of rollouts, another cap, or phases that
     are faster or slower from there on at equal tokens."""
-    found = _of_sizes(steps)
-    start = found[-1].place if found else 0
-    found.extend(_of_speed(steps, start))
-    return tuple(sorted(found, key=lambda each: each.place))
+    changed = _of_sizes(steps)
+    start = changed[-1].place if changed else 0
+    changed.extend(_of_speed(steps, start))
+    return tuple(sorted(changed, key=lambda change: change.place))
 
 
 def _of_sizes(steps: Steps) -> list[Change]:
-    found: list[Change] = []
+    changed: list[Change] = []
     rollouts = steps.column("rollouts")
     known = np.flatnonzero(np.isfinite(rollouts) & (rollouts > 0))
     for at, before in zip(known[1:], known[:-1], strict=True):
@@ -140,10 +153,10 @@ def _of_sizes(steps: Steps) -> list[Change]:
             continue
         ahead = rollouts[known[known >= at]][:LEAST_PART]
         behind = rollouts[known[known < at]][-LEAST_PART:]
-        steady = all(np.ptp(np.log(each)) < _OTHER_SIZE for each in (ahead, behind))
+        steady = all(np.ptp(np.log(sizes)) < _OTHER_SIZE for sizes in (ahead, behind))
         if steady and len(ahead) >= LEAST_STEPS and len(behind) >= LEAST_STEPS:
             what = f"a step trains on {ahead[0]:.0f} rollouts, {behind[-1]:.0f} before"
-            found.append(Change(int(at), int(steps.number[at]), what))
+            changed.append(Change(int(at), int(steps.number[at]), what))
     longest, share = steps.column("max_new_tokens"), steps.column("truncated_share")
     cut = (share > 0) & np.isfinite(longest)
     at_cap = np.flatnonzero(cut)
@@ -156,8 +169,8 @@ def _of_sizes(steps: Steps) -> list[Change]:
             and (np.ptp(ahead[:LEAST_STEPS]) == np.ptp(behind[-LEAST_STEPS:]) == 0)
         ):
             what = f"responses are cut at {longest[at]:.0f} tokens, at {longest[before]:.0f} before"
-            found.append(Change(int(at), int(steps.number[at]), what))
-    return found
+            changed.append(Change(int(at), int(steps.number[at]), what))
+    return changed
 
 
 def _of_speed(steps: Steps, start: int) -> list[Change]:
@@ -178,7 +191,7 @@ def _of_speed(steps: Steps, start: int) -> list[Change]:
     for cut in range(LEAST_PART, len(left) - LEAST_PART + 1):
         a, b = left[:cut], left[cut:]
         shift = abs(float(np.median(a) - np.median(b)))
-        noise = max(_spread(a), _spread(b), 1e-3) * np.sqrt(1 / len(a) + 1 / len(b))
+        noise = max(spread(a), spread(b), 1e-3) * np.sqrt(1 / len(a) + 1 / len(b))
         if shift > _OTHER_SPEED and shift / noise > max(best, _QUIET):
             best, place = shift / noise, cut
     if place < 0:
@@ -187,7 +200,3 @@ def _of_speed(steps: Steps, start: int) -> list[Change]:
     ratio = float(np.exp(np.median(left[place:]) - np.median(left[:place])))
     what = f"steps take {ratio:.2f} times as long as before at equal tokens"
     return [Change(at, int(steps.number[at]), what)]
-
-
-def _spread(values: FloatArray) -> float:
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))

@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from calibration.imported.hold_out import Judged
-from calibration.imported.model import Fit
-from calibration.imported.outcome import Outcome
-from calibration.logs.run_log import LEVELS, RunLog
-from simulator.cli.console import seconds, share
-from simulator.costs.scaled import PHASES
+from rollcast.calibration.imported.hold_out import Judged
+from rollcast.calibration.imported.model import Fit
+from rollcast.calibration.imported.outcome import Outcome
+from rollcast.calibration.logs.run_log import LEVELS, RunLog
+from rollcast.simulator.cli.console import seconds, share
+from rollcast.simulator.costs.scaled import PHASES
 
 _SHAPES = {
-    "roofline": "the roofline of the named model and GPU, with factors by phase",
-    "linear": "straight lines through the log's own phases: nobody said which model and GPU it was",
-    "none": "nothing: the log does not time its steps",
+    "roofline": "roofline of the named model and GPU, scaled by a fitted factor per phase",
+    "linear": "linear fits to the log's own phases, as model or GPU are not known",
+    "none": "not fitted: the log does not time its steps",
 }
 _MODES = {
-    "predict": "predicted, with lengths drawn from the fit",
-    "replay": "replayed, with the lengths that the steps had",
+    "predict": "predicted with lengths drawn from the fit",
+    "replay": "replayed with the lengths that the steps had",
 }
 
 
@@ -28,15 +28,16 @@ def levels(log: RunLog) -> str:
     return LEVELS[log.level]
 
 
-def judged(found: Judged) -> str:
+def judged(judgement: Judged) -> str:
     """How well the last third was forecast."""
-    first, last = found.number[0], found.number[-1]
+    first, last = judgement.number[0], judgement.number[-1]
     held = f"step {first}" if first == last else f"steps {first} to {last}"
-    inside = "inside" if found.total_covered else "outside"
+    inside = "inside" if judgement.total_covered else "outside"
     return (
-        f"{held}, {_MODES[found.mode]} by a fit of {found.fitted_on} earlier steps: step time off "
-        f"by {share(found.median_error)} in the median, run time by {100 * found.total_error:+.1f} "
-        f"% ({inside} its 90 % interval); {share(found.covered)} of the steps inside theirs"
+        f"{held}, {_MODES[judgement.mode]} (fitted to {judgement.fitted_on} earlier steps): "
+        f"median error of step time {share(judgement.median_error)}, error of run time "
+        f"{100 * judgement.total_error:+.1f} % ({inside} its 90 % interval); "
+        f"{share(judgement.covered)} of the steps lie inside theirs"
     )
 
 
@@ -61,38 +62,46 @@ def factors(known: Fit) -> list[tuple[str, str, str, str]]:
 
 def lengths(known: Fit, outcome: Outcome) -> list[tuple[str, str, str]]:
     """Key, value, and standard error of the fitted lengths."""
-    found = known.lengths(outcome.drift)
+    fitted = known.lengths(outcome.drift)
     if known.rollouts is not None:
         errors = known.rollouts.lengths["standard_errors"]
         measured = known.rollouts.lengths.get("drift_measured")
         if measured is not None:
-            found = {**found, "drift_per_step": measured}
+            fitted = {**fitted, "drift_per_step": measured}
     else:
         errors = known.few.errors() if known.few is not None else {}
         if known.few is not None:
-            found = {**found, "drift_per_step": float(known.few.values[4])}
-    return [(key, f"{value:.4g}", f"{errors[key]:.2g}" if key in errors else "-")
-            for key, value in found.items()]  # fmt: skip
+            fitted = {**fitted, "drift_per_step": float(known.few.values[4])}
+    return [
+        (key, f"{value:.4g}", f"{errors[key]:.2g}" if key in errors else "-")
+        for key, value in fitted.items()
+    ]
 
 
-def advice_rows(found: Outcome) -> list[tuple[str, str, str, str]]:
+def advice_rows(outcome: Outcome) -> list[tuple[str, str, str, str]]:
     """What-if, speed-up, 90 % interval, and how to have it."""
-    if found.advice is None:
+    if outcome.advice is None:
         return []
     rows = []
-    for each in found.advice.answers:
-        words = each.words
-        if each.why_not:
-            rows.append((each.said, "-", "-", f"not simulated: {each.why_not}"))
-        elif each.key == "as_run":
-            rows.append((each.said, "1", "", f"{seconds(each.step_s)} a step, simulated"))
+    for answer in outcome.advice.answers:
+        words = answer.words
+        if answer.why_not:
+            rows.append((answer.said, "-", "-", f"not simulated: {answer.why_not}"))
+        elif answer.key == "as_run":
+            rows.append((answer.said, "1", "", f"{seconds(answer.step_s)} a step, simulated"))
         else:
-            rows.append((each.said, f"{each.speedup:.2f}x ({each.sure})",
-                         f"{each.low:.2f} to {each.high:.2f}", words))  # fmt: skip
+            rows.append(
+                (
+                    answer.said,
+                    f"{answer.speedup:.2f}x ({answer.sure})",
+                    f"{answer.low:.2f} to {answer.high:.2f}",
+                    words,
+                )
+            )
     return rows
 
 
-def notes(found: Outcome, log: RunLog) -> list[str]:
+def notes(outcome: Outcome, log: RunLog) -> list[str]:
     """What the user should know."""
-    said: Sequence[str] = (*log.notes, *found.notes)
-    return list(dict.fromkeys(said))
+    sentences: Sequence[str] = (*log.notes, *outcome.notes)
+    return list(dict.fromkeys(sentences))

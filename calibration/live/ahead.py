@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.imported.wander import Wander
-from calibration.robust import FloatArray
-from simulator.studies.bootstrap import block_rows
-from simulator.studies.interval import LEVEL, ends
+from rollcast.calibration.noise import RandomWalk
+from rollcast.calibration.robust import FloatArray
+from rollcast.simulator.studies.bootstrap import block_rows
+from rollcast.simulator.studies.interval import LEVEL, ends
 
 LEAST = 3
 """Steps without which nothing is forecast."""
@@ -50,15 +50,18 @@ def left(
     level, last = _levelled(seconds, moved)
     logs = np.log(level)
     spread = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
-    wander = Wander.of(logs[-last:] if last < len(logs) else logs)
+    walk = RandomWalk.of(logs[-last:] if last < len(logs) else logs)
     rows = max(round(min(ahead, _MOST_DRAWN)), 1)
     # how far the mean of the steps so far is from their true one, and what the next ones do
-    own = level[block_rows(len(level), len(level), _DRAWS, rng)].mean(axis=1)
+    levels = level[block_rows(len(level), len(level), _DRAWS, rng)].mean(axis=1)
     coming = level[block_rows(len(level), rows, _DRAWS, rng)].mean(axis=1) - level.mean()
-    sure = math.hypot(_UNSURE / math.sqrt(last), _WANDERS,
-                      1.25 * spread / math.sqrt(last) if last < len(logs) else 0.0)  # fmt: skip
-    moves = wander.shift + wander.means(ahead, _DRAWS, rng) + sure * rng.standard_normal(_DRAWS)
-    totals = ahead * np.maximum(own + coming, 0.0) * np.exp(moves)
+    sure = math.hypot(
+        _UNSURE / math.sqrt(last),
+        _WANDERS,
+        1.25 * spread / math.sqrt(last) if last < len(logs) else 0.0,
+    )
+    moves = walk.shift + walk.means(ahead, _DRAWS, rng) + sure * rng.standard_normal(_DRAWS)
+    totals = ahead * np.maximum(levels + coming, 0.0) * np.exp(moves)
     low, high = ends(totals, LEVEL).tolist()
     return Left(float(np.median(totals)), low, high)
 
@@ -68,5 +71,5 @@ def _levelled(seconds: FloatArray, moved: Sequence[int]) -> tuple[FloatArray, in
     cuts = sorted({place for place in moved if 0 < place <= len(seconds) - LEAST})
     parts = np.split(seconds, cuts)
     level = float(np.median(parts[-1]))
-    found = np.concatenate([part * (level / float(np.median(part))) for part in parts])
-    return found, len(parts[-1])
+    levelled = np.concatenate([part * (level / float(np.median(part))) for part in parts])
+    return levelled, len(parts[-1])

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from calibration.live.monitor import State, late, state
-from calibration.logs.errors import LogError, NoStepsError
-from calibration.logs.growing import GrowingLog
-from calibration.logs.run_log import RunLog
-from simulator.errors import ScenarioError
+from rollcast.calibration.live.monitor import State, late, state
+from rollcast.calibration.logs.errors import LogError, NoStepsError
+from rollcast.calibration.logs.growing import GrowingLog
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.errors import ScenarioError
 
 EVERY_S = 2.0
 REST = 9.0
@@ -84,11 +84,13 @@ class Asked:
         if self.steps is not None and self.steps < 1:
             raise ScenarioError("--steps", f"must be 1 or more, got {self.steps}")
         if not LEAST_EVERY_S <= self.every_s <= 86_400:
-            raise ScenarioError("--every", f"must be {LEAST_EVERY_S:g} to 86400 seconds, got "
-                                f"{self.every_s:g}")  # fmt: skip
+            raise ScenarioError(
+                "--every", f"must be {LEAST_EVERY_S:g} to 86400 seconds, got {self.every_s:g}"
+            )
         if self.patience_s is not None and not 0 < self.patience_s <= 1e7:
-            raise ScenarioError("--patience", "must be seconds above 0 and at most 1e7, got "
-                                f"{self.patience_s:g}")  # fmt: skip
+            raise ScenarioError(
+                "--patience", f"must be seconds above 0 and at most 1e7, got {self.patience_s:g}"
+            )
         for path in self.paths:
             if not path.exists():
                 raise LogError(f"{path} does not exist")
@@ -103,30 +105,30 @@ def follow(asked: Asked, clock: Clock | None = None) -> Iterator[Seen]:
     import scipy.stats  # noqa: F401
 
     clock = clock or Clock()
-    told = _Told(GrowingLog(asked.paths, asked.stack))
+    state_of = _Told(GrowingLog(asked.paths, asked.stack))
     files: Mapping[str, Stamp] = {}
     changed_s, steady = clock.now(), False
     pending = True
     while True:
         began = time.perf_counter()
         now = clock.now()
-        found = look(asked.paths, files)
-        if found != files:
-            told.lost = told.lost or _damage(files, found)
-            files, changed_s, pending, steady = found, now, True, False
-        elif not steady and not pending and told.unfinished:
+        files_now = look(asked.paths, files)
+        if files_now != files:
+            state_of.lost = state_of.lost or _damage(files, files_now)
+            files, changed_s, pending, steady = files_now, now, True, False
+        elif not steady and not pending and state_of.unfinished:
             pending = steady = True  # its writer is not coming back to that line
         seen: Seen | None = None
         gone = any(not path.exists() for path in asked.paths)  # to be written anew, perhaps
         if pending and not gone:
             pending = False
-            seen = told.read(asked, files, steady, now)
+            seen = state_of.read(asked, files, steady, now)
         waited = now - changed_s
-        over = told.over(asked, waited, pending and not gone)
-        stalled = late(told.state, waited) if told.state is not None else None
-        new = bool(over) or seen is not None or (bool(stalled) and not told.stalled)
-        told.stalled = bool(stalled)
-        base = seen or Seen(now, told.state, waiting=told.why)
+        over = state_of.over(asked, waited, pending and not gone)
+        stalled = late(state_of.state, waited) if state_of.state is not None else None
+        new = bool(over) or seen is not None or (bool(stalled) and not state_of.stalled)
+        state_of.stalled = bool(stalled)
+        base = seen or Seen(now, state_of.state, waiting=state_of.why)
         yield replace(base, waited_s=waited, late=stalled, over=over, new=new)
         if over:
             return
@@ -169,32 +171,32 @@ class _Told:
             return None
         notices = self._noticed(log)
         log = joined(self.log, log)
-        found = state(log, asked.steps)
-        if found.seen_s is None:  # the log has no times: a step was logged when the file changed
+        current = state(log, asked.steps)
+        if current.seen_s is None:  # the log has no times: a step was logged when the file changed
             last = max((stamp.changed_ns for stamp in files.values()), default=0) / 1e9
             had = self.state
-            seen_s = had.seen_s if had is not None and had.step == found.step else last or now
-            found = replace(found, seen_s=seen_s)
-        new = self.state is None or found != self.state
-        self.log, self.state = log, found
-        return Seen(now, found, notices=notices) if new or notices else None
+            seen_s = had.seen_s if had is not None and had.step == current.step else last or now
+            current = replace(current, seen_s=seen_s)
+        new = self.state is None or current != self.state
+        self.log, self.state = log, current
+        return Seen(now, current, notices=notices) if new or notices else None
 
     def _noticed(self, log: RunLog | None) -> tuple[str, ...]:
         """What was lost with a file, said once."""
         if not self.lost or self.log is None:
             self.lost = ""
             return ()
-        said, before = self.lost, self.log.steps["step"]
+        lost, before = self.lost, self.log.steps["step"]
         if log is None:
             self.lost = ""
-            return (f"{said}; it holds no step yet",)
+            return (f"{lost}; it holds no step yet",)
         now = log.steps["step"]
         self.lost = ""
         gone = before[~before.isin(now)]
         if gone.empty:
-            return (said,)
+            return (lost,)
         kept = "are kept" if gone.max() < now.min() else "are forgotten: it begins anew"
-        return (f"{said}: steps {gone.min()} to {gone.max()}, which it no longer holds, {kept}",)
+        return (f"{lost}: steps {gone.min()} to {gone.max()}, which it no longer holds, {kept}",)
 
     def over(self, asked: Asked, waited: float, pending: bool) -> str:
         """Why it is; nothing where it is not."""
@@ -229,33 +231,41 @@ def joined(before: RunLog | None, now: RunLog) -> RunLog:
 
 def _without_unfinished(log: RunLog, files: Mapping[str, Stamp]) -> tuple[RunLog, bool]:
     """Without rows of tables whose last line has no end: its last figure may be cut."""
-    cut = {name for name, stamp in files.items()
-           if not stamp.ended and name.endswith((".csv", ".tsv"))}  # fmt: skip
+    cut = {
+        name for name, stamp in files.items() if not stamp.ended and name.endswith((".csv", ".tsv"))
+    }
     if not cut:
         return log, False
     last = {t.file: t.lines for t in log.tallies if t.file in cut}
-    rows = [not (file in last and line >= last[file])
-            for file, line in zip(log.steps["file"], log.steps["line"], strict=True)]  # fmt: skip
+    rows = [
+        not (file in last and line >= last[file])
+        for file, line in zip(log.steps["file"], log.steps["line"], strict=True)
+    ]
     return replace(log, steps=log.steps[rows]), not all(rows)
 
 
 def look(paths: Sequence[Path], before: Mapping[str, Stamp]) -> dict[str, Stamp]:
     """The files and what they look like now. A file that goes while it is looked at is left out."""
-    found: dict[str, Stamp] = {}
+    stamps: dict[str, Stamp] = {}
     for path in paths:
-        names = [path] if not path.is_dir() else [
-            Path(folder, name) for folder, _, names in os.walk(path) for name in names
-        ]  # fmt: skip
-        for each in names:
+        names = (
+            [path]
+            if not path.is_dir()
+            else [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+        )
+        for entry in names:
             try:
-                had = before.get(str(each))
-                status = each.stat()
+                had = before.get(str(entry))
+                status = entry.stat()
                 same = had is not None and (had.inode, had.size, had.changed_ns) == (
-                    status.st_ino, status.st_size, status.st_mtime_ns)  # fmt: skip
-                found[str(each)] = had if had is not None and same else _stamp(each, status)
+                    status.st_ino,
+                    status.st_size,
+                    status.st_mtime_ns,
+                )
+                stamps[str(entry)] = had if had is not None and same else _stamp(entry, status)
             except OSError:
                 continue
-    return found
+    return stamps
 
 
 def _stamp(path: Path, status: os.stat_result) -> Stamp:

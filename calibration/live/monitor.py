@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.imported.steps import Steps, steps_of
-from calibration.live import ahead
-from calibration.live.shifts import BEFORE, shifts
-from calibration.logs import columns
-from calibration.logs.run_log import RunLog
-from calibration.logs.settings import whole
-from calibration.robust import FloatArray
+from rollcast.calibration.imported.steps import Steps, steps_of
+from rollcast.calibration.live import ahead
+from rollcast.calibration.live.shifts import BEFORE, shifts
+from rollcast.calibration.logs import columns
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.calibration.robust import FloatArray
+from rollcast.simulator.stacks.settings import whole
 
 MOST_STEPS = 2_000
 """Of a longer run, the last ones are looked at."""
@@ -47,11 +47,15 @@ class Warned:
         """In a sentence."""
         named = self.meaning if self.key == self.column else f"{self.meaning} ({self.key})"
         if self.column == "mean_new_tokens":
-            return f"responses ({self.key}) are {self.ratio:.2f} times as long since step " \
-                   f"{self.since}, noticed at step {self.noticed}"  # fmt: skip
+            return (
+                f"responses ({self.key}) are {self.ratio:.2f} times as long since step "
+                f"{self.since}, noticed at step {self.noticed}"
+            )
         equal = "" if self.column in _ALONE else " at equal tokens"
-        return (f"{named} takes {self.ratio:.2f} times as long{equal} since step {self.since}, "
-                f"noticed at step {self.noticed}")  # fmt: skip
+        return (
+            f"{named} takes {self.ratio:.2f} times as long{equal} since step {self.since}, "
+            f"noticed at step {self.noticed}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ def state(log: RunLog, planned: int | None = None) -> State:
         paced,
         warned,
         log.unread,
-    )  # fmt: skip
+    )
 
 
 def late(seen: State, waited_s: float) -> str | None:
@@ -137,19 +141,27 @@ def _seconds(steps: Steps) -> tuple[FloatArray, bool, np.ndarray]:
 
 def _moved(warned: tuple[Warned, ...], numbers: np.ndarray) -> list[int]:
     """Places in the seconds at which a change was."""
-    return sorted({int(np.searchsorted(numbers, each.since)) for each in warned})
+    return sorted({int(np.searchsorted(numbers, warning.since)) for warning in warned})
 
 
 def _warnings(log: RunLog, steps: Steps) -> tuple[Warned, ...]:
     table = _series(log, steps)
-    found = []
+    warnings = []
     for name, (rows, logs, covariates, noise) in table.items():
         least = LONGER if name == "mean_new_tokens" else SLOWER
-        for each in shifts(logs, covariates, least, len(table), noise):
+        for shift in shifts(logs, covariates, least, len(table), noise):
             number = steps.number[rows]
-            found.append(Warned(name, log.words.get(name, name), _meaning(name), each.ratio,
-                                int(number[each.place]), int(number[each.noticed])))  # fmt: skip
-    return tuple(sorted(found, key=lambda each: (each.noticed, each.since)))
+            warnings.append(
+                Warned(
+                    name,
+                    log.words.get(name, name),
+                    _meaning(name),
+                    shift.ratio,
+                    int(number[shift.place]),
+                    int(number[shift.noticed]),
+                )
+            )
+    return tuple(sorted(warnings, key=lambda warning: (warning.noticed, warning.since)))
 
 
 _Series = tuple[np.ndarray, FloatArray, FloatArray, float]
@@ -160,9 +172,10 @@ def _series(log: RunLog, steps: Steps) -> Mapping[str, _Series]:
     quiet = steps.quiet & ~(steps.column("first") == 1)
     whole_s = float(np.nanmedian(steps.whole_s[quiet])) if quiet.any() else math.nan
     timed = [name for name in columns.PHASES if name not in ("wait_s", "generation_s")]
-    generation = "generation_s" if not log.overlapped and _told(steps, quiet, "generation_s") \
-        else "step_s"  # fmt: skip
-    found: dict[str, _Series] = {}
+    generation = (
+        "generation_s" if not log.overlapped and _told(steps, quiet, "generation_s") else "step_s"
+    )
+    series: dict[str, _Series] = {}
     for name in ("mean_new_tokens", generation, *timed):
         values = steps.whole_s if name == "step_s" else steps.column(name)
         known = quiet & np.isfinite(values) & (values > 0)
@@ -172,14 +185,14 @@ def _series(log: RunLog, steps: Steps) -> Mapping[str, _Series]:
         if name != "mean_new_tokens" and middle < _LEAST_SHARE * whole_s:
             continue
         covariates = _tokens(steps) if name not in ("mean_new_tokens", *_ALONE) else []
-        usable = [each for each in covariates if np.isfinite(each[known]).all()]
+        usable = [covariate for covariate in covariates if np.isfinite(covariate[known]).all()]
         beside = np.column_stack(usable)[known] if usable else np.zeros((int(known.sum()), 0))
         noise = 0.01
         if name == "generation_s":
             poll_s = steps.median("poll_s")
             noise = max(noise, poll_s / math.sqrt(12) / middle) if poll_s > 0 else noise
-        found[name] = (np.flatnonzero(known), np.log(values[known]), beside, noise)
-    return found
+        series[name] = (np.flatnonzero(known), np.log(values[known]), beside, noise)
+    return series
 
 
 def _told(steps: Steps, quiet: np.ndarray, name: str) -> bool:
@@ -197,10 +210,18 @@ def _tokens(steps: Steps) -> list[FloatArray]:
 
 
 def _meaning(name: str) -> str:
-    said = {"step_s": "a step", "generation_s": "generation", "update_s": "the update",
-            "log_prob_s": "log-probabilities", "reference_s": "the reference model",
-            "values_s": "the critic's values", "critic_update_s": "the critic's update",
-            "reward_s": "judging", "advantage_s": "advantages", "data_s": "preparing batches",
-            "sync_s": "the weights' way to the engine",
-            "switch_s": "switching between rollout and training"}  # fmt: skip
-    return said.get(name, name)
+    meanings = {
+        "step_s": "a step",
+        "generation_s": "generation",
+        "update_s": "the update",
+        "log_prob_s": "log-probabilities",
+        "reference_s": "the reference model",
+        "values_s": "the critic's values",
+        "critic_update_s": "the critic's update",
+        "reward_s": "judging",
+        "advantage_s": "advantages",
+        "data_s": "preparing batches",
+        "sync_s": "the weights' way to the engine",
+        "switch_s": "switching between rollout and training",
+    }
+    return meanings.get(name, name)

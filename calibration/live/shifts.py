@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.robust import FloatArray
+from rollcast.calibration.robust import FloatArray
 
 ALPHA = 0.05
 """Chance of a false alarm in a run, over all of its series and steps."""
@@ -51,7 +51,7 @@ def shifts(
     are of no interest. series: tested beside each other, which share `ALPHA`. noise: least standard
     deviation, such as that of a clock that ticks.
     """
-    found: list[Shift] = []
+    shifted: list[Shift] = []
     start = 0
     for end in range(BEFORE + AFTER, len(logs) + 1):
         rows = slice(max(start, end - _MOST), end)
@@ -59,12 +59,12 @@ def shifts(
             continue
         spent = end - BEFORE - AFTER + 1
         alpha = ALPHA / series / (spent * (spent + 1))
-        told = _last(logs[rows], covariates[rows], math.log(least_ratio), alpha, noise)
-        if told is not None:
-            place, level = told
+        shift = _last(logs[rows], covariates[rows], math.log(least_ratio), alpha, noise)
+        if shift is not None:
+            place, level = shift
             start = rows.start + place
-            found.append(Shift(start, end - 1, math.exp(level)))
-    return found
+            shifted.append(Shift(start, end - 1, math.exp(level)))
+    return shifted
 
 
 def _last(
@@ -109,7 +109,7 @@ def _alike(errors: FloatArray) -> float:
     total = float(errors @ errors)
     if total <= 0:
         return 0.0
-    found = float(errors[1:] @ errors[:-1]) / total
-    found += (1 + 3 * found) / len(errors)
-    found += math.sqrt(max(1 - found * found, 0.0) / len(errors))
-    return min(max(found, 0.0), _MOST_ALIKE)
+    correlation = float(errors[1:] @ errors[:-1]) / total
+    correlation += (1 + 3 * correlation) / len(errors)
+    correlation += math.sqrt(max(1 - correlation * correlation, 0.0) / len(errors))
+    return min(max(correlation, 0.0), _MOST_ALIKE)

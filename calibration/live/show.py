@@ -10,11 +10,11 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from calibration.live.ahead import Left
-from calibration.live.follow import Seen
-from calibration.live.monitor import State
-from simulator.cli.console import seconds
-from simulator.results.write import plain
+from rollcast.calibration.live.ahead import Left
+from rollcast.calibration.live.follow import Seen
+from rollcast.calibration.live.monitor import State
+from rollcast.simulator.cli.console import seconds
+from rollcast.simulator.results.write import plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,26 +31,26 @@ def shown(as_json: bool) -> Iterator[Tell]:
     elif sys.stdout.isatty():
         from rich.live import Live
 
-        from simulator.cli.console import console
+        from rollcast.simulator.cli.console import console
 
         screen = console()
         with Live(console=screen, auto_refresh=False) as live:
-            said = _Said()
+            printed = _Said()
 
             def tell(seen: Seen) -> None:
-                for text in said.new(seen):
+                for text in printed.new(seen):
                     screen.print(text, markup=False)
                 live.update(table(seen), refresh=True)
 
             yield tell
     else:
-        said = _Said()
+        printed = _Said()
 
         def lines(seen: Seen) -> None:
             if not seen.new:
                 return
             _line(f"{_clock(seen.now_s, seen.now_s)}  {progress(seen)}")
-            for text in said.new(seen):
+            for text in printed.new(seen):
                 _line(text)
 
         yield lines
@@ -69,20 +69,20 @@ class _Said:
 
     def new(self, seen: Seen) -> list[str]:
         """Those of a sight that were not told yet."""
-        found = [f"note: {text}" for text in seen.notices]
-        told = [each.text for each in seen.state.warnings] if seen.state is not None else []
-        found.extend(f"warning: {text}" for text in told if text not in self._before)
-        self._before.update(told)
+        notes = [f"note: {text}" for text in seen.notices]
+        texts = [warning.text for warning in seen.state.warnings] if seen.state is not None else []
+        notes.extend(f"warning: {text}" for text in texts if text not in self._before)
+        self._before.update(texts)
         if seen.late and not self._late:
-            found.append(f"warning: {seen.late}")
+            notes.append(f"warning: {seen.late}")
         self._late = bool(seen.late)
-        return found
+        return notes
 
 
 def warnings(seen: Seen) -> list[str]:
     """All that are in force, in sentences."""
-    found = [each.text for each in seen.state.warnings] if seen.state is not None else []
-    return found + ([seen.late] if seen.late else [])
+    texts = [warning.text for warning in seen.state.warnings] if seen.state is not None else []
+    return texts + ([seen.late] if seen.late else [])
 
 
 def progress(seen: Seen) -> str:
@@ -108,16 +108,15 @@ def end(known: State, now_s: float) -> str:
     left = from_now(known.left, known.seen_s or now_s, now_s)
     three = (left.seconds, left.low, left.high)
     unit, size = ("h", 3600.0) if left.high >= 600 else ("s", 1.0)
-    long = [f"{each / size:.3g} {unit}" for each in three]
-    at = [_clock(now_s + each, now_s) for each in three]
-    return (f"ends in {long[0]} (90 %: {long[1]} to {long[2]}), at {at[0]} "
-            f"({at[1]} to {at[2]})")  # fmt: skip
+    long = [f"{seconds / size:.3g} {unit}" for seconds in three]
+    at = [_clock(now_s + seconds, now_s) for seconds in three]
+    return f"ends in {long[0]} (90 %: {long[1]} to {long[2]}), at {at[0]} ({at[1]} to {at[2]})"
 
 
 def from_now(left: Left, seen_s: float, now_s: float) -> Left:
     """What is left from now on, of what was left when the last step was logged."""
     past = max(now_s - seen_s, 0.0)
-    return Left(*(max(each - past, 0.0) for each in (left.seconds, left.low, left.high)))
+    return Left(*(max(seconds - past, 0.0) for seconds in (left.seconds, left.low, left.high)))
 
 
 def _clock(at_s: float, now_s: float) -> str:
@@ -144,8 +143,9 @@ def table(seen: Seen) -> RenderableType:
         bar = "" if share is None else f"  {'#' * round(30 * share):.<30} {100 * share:.0f} %"
         of = f" of {known.planned}" if known.planned else ""
         grid.add_row("step", Text(f"{known.done}{of}{bar}"))
-        grid.add_row("a step", Text(f"{seconds(known.step_s)}, the longest "
-                                    f"{seconds(known.longest_s)}"))  # fmt: skip
+        grid.add_row(
+            "a step", Text(f"{seconds(known.step_s)}, the longest {seconds(known.longest_s)}")
+        )
         grid.add_row("end", Text(seen.over or end(known, seen.now_s)))
         if known.unread:
             grid.add_row("could not read", Text(f"{known.unread} lines or records"))
@@ -157,18 +157,21 @@ def table(seen: Seen) -> RenderableType:
 def to_json(seen: Seen) -> dict[str, Any]:
     """A sight as one JSON object: seconds and steps, times since the epoch."""
     known = seen.state
-    found: dict[str, Any] = {"now_s": seen.now_s, "waited_s": seen.waited_s,
-                             "notices": list(seen.notices)}  # fmt: skip
+    content: dict[str, Any] = {
+        "now_s": seen.now_s,
+        "waited_s": seen.waited_s,
+        "notices": list(seen.notices),
+    }
     if seen.waiting:
-        found["waiting"] = seen.waiting
+        content["waiting"] = seen.waiting
     if known is not None:
-        found["state"] = asdict(known)
+        content["state"] = asdict(known)
         if known.left is not None:
             left = from_now(known.left, known.seen_s or seen.now_s, seen.now_s)
-            found["left_s"] = [left.seconds, left.low, left.high]
-            found["end_s"] = [seen.now_s + each for each in found["left_s"]]
-    found["warnings"] = warnings(seen)
+            content["left_s"] = [left.seconds, left.low, left.high]
+            content["end_s"] = [seen.now_s + seconds for seconds in content["left_s"]]
+    content["warnings"] = warnings(seen)
     if seen.over:
-        found["over"] = seen.over
-    cleaned: dict[str, Any] = plain(found)
+        content["over"] = seen.over
+    cleaned: dict[str, Any] = plain(content)
     return cleaned

@@ -6,8 +6,9 @@ timed under that word; an empty cell is what it did not log.
 
 from __future__ import annotations
 
-from simulator.results.schema import Column, Table
-from simulator.results.shapes import Number, Text
+from rollcast.simulator.results.columns import Figure
+from rollcast.simulator.results.schema import Column, Table
+from rollcast.simulator.values.readers import Text
 
 LOG_SCHEMA = "rollcast-log/1"
 
@@ -15,23 +16,23 @@ _ANY = -1e12
 
 
 def _seconds(name: str, meaning: str) -> Column:
-    return Column(name, Number(null=True), meaning, "s")
+    return Column(name, Figure(null=True), meaning, "s")
 
 
 def _tokens(name: str, meaning: str) -> Column:
-    return Column(name, Number(null=True), meaning, "tokens")
+    return Column(name, Figure(null=True), meaning, "tokens")
 
 
 def _number(name: str, meaning: str, unit: str = "", least: float = 0.0) -> Column:
-    return Column(name, Number(least, null=True), meaning, unit)
+    return Column(name, Figure(least, null=True), meaning, unit)
 
 
 def _key(name: str, meaning: str) -> Column:
-    return Column(name, Number(-1e9, whole=True), meaning, needed=True)
+    return Column(name, Figure(-1e9, whole=True), meaning, needed=True)
 
 
 def _flag(name: str, meaning: str) -> Column:
-    return Column(name, Number(0, 1, whole=True, null=True), meaning)
+    return Column(name, Figure(0, 1, whole=True, null=True), meaning)
 
 
 STEPS = Table(
@@ -41,8 +42,11 @@ STEPS = Table(
         _key("step", "the run's own number of it"),
         _seconds("step_s", "the whole step, as the stack timed it"),
         _seconds("generation_s", "rollouts; empty where the stack timed only the wait for them"),
-        _seconds("poll_s", "between two looks of the trainer at whether rollouts are done, of "
-                 "which generation_s is a multiple, nearly"),
+        _seconds(
+            "poll_s",
+            "between two looks of the trainer at whether rollouts are done, of "
+            "which generation_s is a multiple, nearly",
+        ),
         _seconds("engine_s", "of generation_s, the engine's own sampling, where timed apart"),
         _seconds("wait_s", "the trainer's wait for rollouts that were made beside it"),
         _seconds("reward_s", "judging"),
@@ -60,8 +64,9 @@ STEPS = Table(
         _seconds("rest_s", "of step_s, what none of the phases inside it accounts for"),
         _flag("validation_inside", "1 where step_s holds validation_s"),
         _flag("checkpoint_inside", "1 where step_s holds checkpoint_s"),
-        _flag("sync_inside_generation", "1 where generation_s holds the weights' way to the "
-              "replicas"),
+        _flag(
+            "sync_inside_generation", "1 where generation_s holds the weights' way to the replicas"
+        ),
         _flag("overlapped", "1 where rollouts were made beside the training"),
         _flag("first", "1 for the first step of a start or of a resumption: it warms up"),
         _flag("generates", "0 for an update on rollouts of an earlier one"),
@@ -107,7 +112,7 @@ STEPS = Table(
         Column("file", Text(), "that the row was read from"),
         _number("line", "of that file; the number of the record in a binary one"),
     ),
-)  # fmt: skip
+)
 
 ROLLOUTS = Table(
     "rollouts.csv",
@@ -153,6 +158,18 @@ REQUESTS = Table(
 
 TABLES = (STEPS, ROLLOUTS, REQUESTS)
 
-PHASES = ("generation_s", "wait_s", "reward_s", "log_prob_s", "reference_s", "values_s",
-          "advantage_s", "update_s", "critic_update_s", "data_s", "sync_s", "switch_s")  # fmt: skip
+PHASES = (
+    "generation_s",
+    "wait_s",
+    "reward_s",
+    "log_prob_s",
+    "reference_s",
+    "values_s",
+    "advantage_s",
+    "update_s",
+    "critic_update_s",
+    "data_s",
+    "sync_s",
+    "switch_s",
+)
 """The parts of a step that its rest is what remains of."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibration.logs.run_log import RunLog
-from calibration.logs.settings import Settings, value, whole
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.policies.registry import SYNCHRONOUS
+from rollcast.simulator.stacks.settings import Settings, value, whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,55 +45,64 @@ class Part:
 def given(model: str | None = None, gpu: str | None = None) -> tuple[Part, ...]:
     """What the user says, which the log seldom does: presets, or for the model the path of a
     config.json or its folder. Raises ScenarioError (``--model``, ``--gpu``) for anything else."""
-    from simulator.costs.hardware import load_gpu
-    from simulator.costs.models import load_model, model_presets
+    from rollcast.simulator.costs.presets.gpus import load_gpu
+    from rollcast.simulator.costs.presets.models import load_model, model_presets
 
-    found = []
+    parts = []
     if model is not None:
         load_model(model, "--model")
         here = model if model in model_presets() else str(Path(model).resolve())
-        found.append(Part("model", here, "given by --model"))
+        parts.append(Part("model", here, "given by --model"))
     if gpu is not None:
         load_gpu(gpu, "--gpu")
-        found.append(Part("gpu", gpu, "given by --gpu"))
-    return tuple(found)
+        parts.append(Part("gpu", gpu, "given by --gpu"))
+    return tuple(parts)
 
 
 def draft(log: RunLog, given: Iterable[Part] = ()) -> tuple[Part, ...]:
     """The parts of a scenario, in the order in which it is written; those that are ``given`` stand
     before what the log says. Every key that a scenario needs is there, with None where neither
     gives a value and none can be assumed honestly (``model``, ``gpu``)."""
-    own = {part.key: part for part in given}
-    found = [Part("name", log.name, "of the log")]
-    found.append(own.get("model") or _model(log.settings))
-    found.append(own.get("gpu") or _said(log.settings, "gpu") or _nobody("gpu", "gpus"))
-    found.extend(_cluster(log))
+    by_key = {part.key: part for part in given}
+    parts = [Part("name", log.name, "of the log")]
+    parts.append(by_key.get("model") or _model(log.settings))
+    parts.append(by_key.get("gpu") or _said(log.settings, "gpu") or _nobody("gpu", "gpus"))
+    parts.extend(_cluster(log))
     for key in ("max_seqs", "max_batched_tokens", "kv_tokens", "prefix_caching"):
         part = _said(log.settings, f"engine.{key}")
         if part is not None:
-            found.append(part)
-    found.extend(_workload(log))
-    found.append(_policy(log))
+            parts.append(part)
+    parts.extend(_workload(log))
+    parts.append(_policy(log))
     poll_s = log.steps["poll_s"].median()
     if poll_s > 0:
-        found.append(Part("poll_s", float(poll_s), f"how often {log.stack}'s trainer looks whether "
-                          "its rollouts are done"))  # fmt: skip
-    found.append(Part("steps", min(max(len(log.steps), 1), _MOST_STEPS),
-                      f"the log holds {len(log.steps)}"))  # fmt: skip
-    found.append(Part("seed", 0, "assumed", True))
-    return tuple(found)
+        parts.append(
+            Part(
+                "poll_s",
+                float(poll_s),
+                f"how often {log.stack}'s trainer looks whether its rollouts are done",
+            )
+        )
+    parts.append(
+        Part("steps", min(max(len(log.steps), 1), _MOST_STEPS), f"the log holds {len(log.steps)}")
+    )
+    parts.append(Part("seed", 0, "assumed", True))
+    return tuple(parts)
 
 
 def replaced(parts: Iterable[Part], others: Iterable[Part]) -> tuple[Part, ...]:
     """``parts`` with ``others`` in the place of those of that key or below it; new ones last."""
-    found = list(parts)
+    result = list(parts)
     for other in others:
-        inside = [i for i, p in enumerate(found)
-                  if p.key == other.key or p.key.startswith(f"{other.key}.")]  # fmt: skip
-        at = inside[0] if inside else len(found)
-        found = [p for i, p in enumerate(found) if i not in inside]
-        found.insert(at, other)
-    return tuple(found)
+        inside = [
+            i
+            for i, p in enumerate(result)
+            if p.key == other.key or p.key.startswith(f"{other.key}.")
+        ]
+        at = inside[0] if inside else len(result)
+        result = [p for i, p in enumerate(result) if i not in inside]
+        result.insert(at, other)
+    return tuple(result)
 
 
 def missing(parts: Iterable[Part]) -> tuple[Part, ...]:
@@ -114,11 +124,14 @@ def lengths_table(log: RunLog) -> pd.DataFrame | None:
         return None
     prompt = kept["prompt_tokens"]
     kept = kept.assign(
-        prompt_tokens=kept.groupby("group")["prompt_tokens"].transform("first").fillna(
-            max(round(float(prompt.median())), 1) if prompt.notna().any() else _prompt(log)[0]
-        ).clip(lower=1).round().astype("int64"),
+        prompt_tokens=kept.groupby("group")["prompt_tokens"]
+        .transform("first")
+        .fillna(max(round(float(prompt.median())), 1) if prompt.notna().any() else _prompt(log)[0])
+        .clip(lower=1)
+        .round()
+        .astype("int64"),
         new_tokens=kept["new_tokens"].round().astype("int64"),
-    )  # fmt: skip
+    )
     columns = ["group", "index", "prompt_tokens", "new_tokens"]
     rewards = kept["reward"].notna().all()
     return kept[[*columns, "reward"] if rewards else columns].reset_index(drop=True)
@@ -136,10 +149,12 @@ def _said(settings: Settings, key: str) -> Part | None:
         return None
     setting = settings[key]
     held = (
-        isinstance(setting.value, bool) if key in _FLAGS
-        else isinstance(setting.value, str) if key in _NAMES
+        isinstance(setting.value, bool)
+        if key in _FLAGS
+        else isinstance(setting.value, str)
+        if key in _NAMES
         else whole(settings, key) is not None
-    )  # fmt: skip
+    )
     if not held:
         return None
     return Part(key, setting.value, f"{setting.theirs} in {setting.place}")
@@ -153,7 +168,7 @@ _SUFFIX = re.compile(r"(?:-(?:base|instruct|thinking|chat|it|hf|zero|\d{4}|bf16|
 
 
 def _model(settings: Settings) -> Part:
-    from simulator.costs.models import model_presets
+    from rollcast.simulator.costs.presets.models import model_presets
 
     path = value(settings, "model")
     if not isinstance(path, str):
@@ -163,8 +178,12 @@ def _model(settings: Settings) -> Part:
     for name in sorted(model_presets(), key=len, reverse=True):
         if last.startswith(name) and _SUFFIX.fullmatch(last[len(name) :]):
             return Part("model", name, f"{setting.theirs}: {path} in {setting.place}")
-    return Part("model", None, f"{setting.theirs} is {path} in {setting.place}, which is no "
-                "preset; give --model, a preset or a folder with its config.json")  # fmt: skip
+    return Part(
+        "model",
+        None,
+        f"{setting.theirs} is {path} in {setting.place}, which is no "
+        "preset; give --model, a preset or a folder with its config.json",
+    )
 
 
 def _cluster(log: RunLog) -> list[Part]:
@@ -173,13 +192,13 @@ def _cluster(log: RunLog) -> list[Part]:
     sharding = whole(known, "cluster.tensor_parallel")
     tensor = sharding or 1
     parts = [_said(known, "cluster.tensor_parallel") if sharding else None]
-    nodes, each = whole(known, "run.nodes"), whole(known, "run.gpus_per_node")
-    gpus = nodes * each if nodes and each else None
+    nodes, per_node = whole(known, "run.nodes"), whole(known, "run.gpus_per_node")
+    gpus = nodes * per_node if nodes and per_node else None
     where = ", ".join(str(known[k].place) for k in ("run.nodes", "run.gpus_per_node") if k in known)
     beside = whole(known, "run.rollout_gpus")
     rollout_nodes = whole(known, "run.rollout_nodes")
     if beside is None and rollout_nodes:
-        per = whole(known, "run.rollout_gpus_per_node") or each
+        per = whole(known, "run.rollout_gpus_per_node") or per_node
         beside = rollout_nodes * per if per else None
     apart = _apart(log, beside)
     if apart and beside:
@@ -188,9 +207,9 @@ def _cluster(log: RunLog) -> list[Part]:
         replicas, source = max(gpus // tensor, 1), f"{gpus} GPUs ({where})"
     else:
         replicas, source = 1, "assumed: the log names no GPUs"
-    said = _said(known, "cluster.replicas")
+    setting_name = _said(known, "cluster.replicas")
     parts += [
-        said or Part("cluster.replicas", replicas, source, source.startswith("assumed")),
+        setting_name or Part("cluster.replicas", replicas, source, source.startswith("assumed")),
         Part("cluster.placement", "disaggregated" if apart else "colocated", *_placed(log, apart)),
     ]
     trainer = whole(known, "cluster.trainer_gpus") or gpus
@@ -203,23 +222,21 @@ def _cluster(log: RunLog) -> list[Part]:
 
 def _apart(log: RunLog, beside: int | None) -> bool:
     """Whether rollouts have GPUs of their own."""
+    placement = value(log.settings, "cluster.placement")
+    if placement in ("colocated", "disaggregated"):
+        return bool(placement == "disaggregated")
     colocated = value(log.settings, "run.colocated")
-    mode = value(log.settings, "run.mode")
-    if mode in ("separate_async", "server"):
-        return True
-    if mode in ("colocate_async", "colocate", "sync"):
-        return False
     if isinstance(colocated, bool):
         return not colocated
     return beside is not None or log.overlapped
 
 
 def _placed(log: RunLog, apart: bool) -> tuple[str, bool]:
-    for key in ("run.mode", "run.colocated", "run.rollout_gpus"):
+    for key in ("cluster.placement", "run.mode", "run.colocated", "run.rollout_gpus"):
         if key in log.settings:
             setting = log.settings[key]
-            said = setting.theirs if setting.implied else f"{setting.theirs} is {setting.value}"
-            return f"{said} in {setting.place}", False
+            source = setting.theirs if setting.implied else f"{setting.theirs} is {setting.value}"
+            return f"{source} in {setting.place}", False
     if log.overlapped and apart:
         return "assumed: rollouts were made beside the training", True
     return "assumed", True
@@ -236,14 +253,23 @@ def _workload(log: RunLog) -> list[Part]:
     cap = _said(known, "workload.max_new_tokens")
     longest = steps["max_new_tokens"].max()
     if cap is None and not math.isnan(longest):
-        cap = Part("workload.max_new_tokens", max(math.ceil(longest), 1),
-                   "assumed: the longest response of the log", True)  # fmt: skip
+        cap = Part(
+            "workload.max_new_tokens",
+            max(math.ceil(longest), 1),
+            "assumed: the longest response of the log",
+            True,
+        )
     parts.append(cap or Part("workload.max_new_tokens", 16384, "assumed", True))
     prompt, source, assumed = _prompt(log)
     table = lengths_table(log)
     if table is not None:
-        parts.append(Part("workload.lengths.trace", LENGTHS_FILE,
-                          f"{table['group'].nunique()} groups dumped by the run"))  # fmt: skip
+        parts.append(
+            Part(
+                "workload.lengths.trace",
+                LENGTHS_FILE,
+                f"{table['group'].nunique()} groups dumped by the run",
+            )
+        )
         parts.append(Part("workload.lengths.repeat", True, "a longer run starts over"))
         return parts
     parts.append(Part("workload.prompt_tokens", prompt, source, assumed))
@@ -270,14 +296,20 @@ def _batch(log: RunLog, size: int) -> Part:
         return part
     rollouts = _said(log.settings, "run.batch_rollouts")
     if rollouts is not None and whole(log.settings, "run.batch_rollouts"):
-        return Part("workload.batch_groups", max(int(rollouts.value) // size, 1),
-                    f"{rollouts.source}, over the group's size")  # fmt: skip
+        return Part(
+            "workload.batch_groups",
+            max(int(rollouts.value) // size, 1),
+            f"{rollouts.source}, over the group's size",
+        )
     groups, trained = log.steps["groups"].median(), log.steps["rollouts"].median()
     if not math.isnan(groups):
         return Part("workload.batch_groups", max(round(groups), 1), "groups of the median step")
     if not math.isnan(trained):
-        return Part("workload.batch_groups", max(round(trained / size), 1),
-                    "rollouts of the median step, over the group's size")  # fmt: skip
+        return Part(
+            "workload.batch_groups",
+            max(round(trained / size), 1),
+            "rollouts of the median step, over the group's size",
+        )
     return Part("workload.batch_groups", 32, "assumed", True)
 
 
@@ -309,29 +341,34 @@ def _drawn(log: RunLog, cap: int) -> list[Part]:
 def _policy(log: RunLog) -> Part:
     """What the run itself did, as far as its settings say."""
     known = log.settings
+    chain = value(known, "policy")
+    if isinstance(chain, str):
+        given = known["policy"]
+        source = f"{given.theirs} is {chain} in {given.place}"
+        return Part("policy", [] if chain == SYNCHRONOUS else chain, source)
     over, batch = whole(known, "run.over_sampling_groups"), whole(known, "workload.batch_groups")
     if value(known, "run.partial_rollout") is True and over and batch and over >= batch:
         place = known["run.over_sampling_groups"].place
-        return Part("policy", [{"april": {"over_sampling": over / batch}}],
-                    f"partial rollouts, {over} groups for {batch} ({place})")  # fmt: skip
+        return Part(
+            "policy",
+            [{"april": {"over_sampling": over / batch}}],
+            f"partial rollouts, {over} groups for {batch} ({place})",
+        )
     if not log.overlapped:
         return Part("policy", [], "rollouts and training took turns")
-    if value(known, "run.mode") == "colocate_async":
-        return Part("policy", ["colocate_async"], f"{known['run.mode'].theirs} is colocate_async")
+    implied = known.get("policy")
+    if implied is not None and implied.implied:
+        return Part("policy", implied.value, f"{implied.theirs} in {implied.place}")
     bound = value(known, "run.max_staleness")
-    if log.stack == "prime_rl" and bound == 1:  # batches in turn, one ahead of the trainer
-        setting = known["run.max_staleness"]
-        return Part("policy", ["one_step_off"], f"{setting.theirs} is 1 in {setting.place}")
     if isinstance(bound, int | float) and not isinstance(bound, bool) and 0 < bound <= _OLDEST:
         setting = known["run.max_staleness"]
         options: dict[str, Any] = {"max_staleness": bound, "exceeded": log.exceeded}
         syncs = whole(known, "run.sync_every")
         if syncs is not None and 1 < syncs <= bound + 1:
             options["sync_every"] = syncs
-        said = f"{setting.theirs} in {setting.place}; exceeded as {log.stack} does"
-        return Part("policy", [{"fully_async": options}], said)
-    return Part("policy", ["one_step_off"],
-                "assumed: rollouts were made beside the training", True)  # fmt: skip
+        source = f"{setting.theirs} in {setting.place}; exceeded as {log.stack} does"
+        return Part("policy", [{"fully_async": options}], source)
+    return Part("policy", ["one_step_off"], "assumed: rollouts were made beside the training", True)
 
 
 # As a file

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.errors import ScenarioError
+from rollcast.simulator.errors import ScenarioError
 
 FIELD = "LOG"
 

@@ -8,30 +8,40 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibration.logs import columns, overlay, recognise
-from calibration.logs.errors import LogError, NoStepsError
-from calibration.logs.opened import LogFile, find
-from calibration.logs.readers import STACKS
-from calibration.logs.readers.stack import Raw, Rollout, Row, Session, Stack
-from calibration.logs.rollouts import MOST_TOKENS, Rollouts
-from calibration.logs.run_log import Gap, RunLog
-from calibration.logs.scan import CONSOLE, Scanned, scan
-from calibration.logs.settings import Setting, Settings
-from calibration.logs.settings import whole as setting
-from calibration.logs.tally import Place
+from rollcast.calibration.logs import columns, overlay, recognise
+from rollcast.calibration.logs.errors import LogError, NoStepsError
+from rollcast.calibration.logs.opened import LogFile, find
+from rollcast.calibration.logs.readers import launch_of, readers
+from rollcast.calibration.logs.rollouts import MOST_TOKENS, Rollouts
+from rollcast.calibration.logs.run_log import Gap, RunLog
+from rollcast.calibration.logs.scan import CONSOLE, Scanned, scan
+from rollcast.simulator.stacks.launch import Given, Key
+from rollcast.simulator.stacks.log_format import Raw, Rollout, Row, Session, StackLog
+from rollcast.simulator.stacks.settings import Place, Settings
+from rollcast.simulator.stacks.settings import whole as setting
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _LEAST_SETTINGS = 3
 """Of a stack's keys in a written configuration, before it counts as that stack's."""
-_EVERY_STACK = {"engine.kv_tokens": ("vllm: GPU KV cache size",)}
+_EVERY_STACK = {"engine.kv_tokens": (Key("vllm: GPU KV cache size"),)}
 _SECONDS = tuple(c.name for c in columns.STEPS.columns if c.unit == "s" and c.name != "logged_s")
-_LENGTHS = tuple(f"{which}_{what}_tokens" for which in ("mean", "max", "min")
-                 for what in ("new", "prompt"))  # fmt: skip
-_WANTED = ("step_s", "generation_s", "update_s", "mean_new_tokens", "max_new_tokens",
-           "min_new_tokens", "truncated_share", "mean_prompt_tokens", "rollouts",
-           "sync_s")  # fmt: skip
+_LENGTHS = tuple(
+    f"{which}_{what}_tokens" for which in ("mean", "max", "min") for what in ("new", "prompt")
+)
+_WANTED = (
+    "step_s",
+    "generation_s",
+    "update_s",
+    "mean_new_tokens",
+    "max_new_tokens",
+    "min_new_tokens",
+    "truncated_share",
+    "mean_prompt_tokens",
+    "rollouts",
+    "sync_s",
+)
 
 
 def read_log(
@@ -54,18 +64,18 @@ class Dumps:
     """Rollouts by the stack that dumped them. wanted: the only one that counts; None: any. tokens:
     as of `read_log`."""
 
-    def __init__(self, wanted: Stack | None, tokens: Callable[[str], int] | None = None) -> None:
+    def __init__(self, wanted: StackLog | None, tokens: Callable[[str], int] | None = None) -> None:
         self._wanted, self.tokens = wanted, tokens
         self._by: dict[str, Rollouts] = {}
 
-    def take(self, of: Stack, each: Rollout | Session, file: LogFile) -> None:
+    def take(self, of: StackLog, record: Rollout | Session, file: LogFile) -> None:
         """Adds one."""
         if self._wanted is None or of is self._wanted:
             if of.name not in self._by:
                 self._by[of.name] = Rollouts(of, self.tokens)
-            self._by[of.name].take(each, file)
+            self._by[of.name].take(record, file)
 
-    def of(self, stack: Stack) -> Rollouts:
+    def of(self, stack: StackLog) -> Rollouts:
         """Those of a stack."""
         return self._by.get(stack.name) or Rollouts(stack)
 
@@ -82,14 +92,16 @@ class Dumps:
 
 
 def gathered(
-    paths: Sequence[Path], scanned: Sequence[Scanned], dumps: Dumps, wanted: Stack | None
+    paths: Sequence[Path], scanned: Sequence[Scanned], dumps: Dumps, wanted: StackLog | None
 ) -> RunLog:
     """The run that files hold, of which each was read. Raises LogError as `read_log` does."""
     one = _stack(scanned, wanted)
     settings, notes = _settings(scanned, one)
     if settings.get("run.filter_groups") and settings["run.filter_groups"].value:
-        notes.append(f"groups are filtered ({settings['run.filter_groups'].theirs}): lengths are "
-                     "those of what was trained on, generation's time is that of all")  # fmt: skip
+        notes.append(
+            f"groups are filtered ({settings['run.filter_groups'].theirs}): lengths are "
+            "those of what was trained on, generation's time is that of all"
+        )
     parts = _parts(scanned, one, settings)
     whole = overlay.merged(one, parts) if parts else None
     size = setting(settings, "workload.group_size")
@@ -98,13 +110,15 @@ def gathered(
     if again:
         notes.append(f"{again} dumps repeat the rollouts of the step before: counted once")
     raws = [step.values for _, step in sorted(whole.steps.items())] if whole else []
-    told = one.overlapped(raws, settings)
-    overlapped = told is not False
+    is_overlapped = one.overlapped(raws, settings)
+    overlapped = is_overlapped is not False
     rows: list[tuple[Row, Raw]] = []
     if whole is not None:
-        if told is None:
-            notes.append("the log does not say whether rollouts were made beside the training: "
-                         "taken as so, since its generation would be a wait then")  # fmt: skip
+        if is_overlapped is None:
+            notes.append(
+                "the log does not say whether rollouts were made beside the training: "
+                "taken as so, since its generation would be a wait then"
+            )
         rows = _rows(one, whole, settings, overlapped, _counts(rollouts))
         if whole.repeated:
             notes.append(f"{whole.repeated} steps are logged more than once: the later counts")
@@ -131,14 +145,14 @@ def gathered(
         tuple(notes),
         len(scanned) - len(mattered),
         _words(one, rows),
-        one.advice,
+        launch_of(one)[0].advice,
         dumps.tokens is not None,
         pads=one.pads,
         exceeded=one.exceeded,
     )
 
 
-def _words(stack: Stack, rows: Sequence[tuple[Row, Raw]]) -> dict[str, str]:
+def _words(stack: StackLog, rows: Sequence[tuple[Row, Raw]]) -> dict[str, str]:
     """The stack's own key for each of our columns, as far as its rows have one."""
     seen = {key for _, raw in rows for key in raw}
     return {
@@ -148,28 +162,28 @@ def _words(stack: Stack, rows: Sequence[tuple[Row, Raw]]) -> dict[str, str]:
     }
 
 
-def named(stack: str | None) -> Stack | None:
+def named(stack: str | None) -> StackLog | None:
     """The stack of that name; None for none. Raises LogError for another."""
     if stack is None:
         return None
-    found = recognise.named(stack)
-    if found is None:
-        names = ", ".join(each.name for each in STACKS)
+    stack_named = recognise.named(stack)
+    if stack_named is None:
+        names = ", ".join(reader.name for reader in readers())
         raise LogError(f"no stack is called {stack!r}; known are {names}")
-    return found
+    return stack_named
 
 
-def _stack(scanned: Sequence[Scanned], wanted: Stack | None) -> Stack:
+def _stack(scanned: Sequence[Scanned], wanted: StackLog | None) -> StackLog:
     """The one stack that wrote all of it."""
     if wanted is not None:
         return wanted
     by: dict[str, tuple[int, str]] = {}
-    for each in scanned:
-        for name, rows in each.rows.items():
+    for source in scanned:
+        for name, rows in source.rows.items():
             if rows:
-                by.setdefault(name, (rows[0].line, each.file.name))
-        for name in each.dumped:
-            by.setdefault(name, (0, each.file.name))
+                by.setdefault(name, (rows[0].line, source.file.name))
+        for name in source.dumped:
+            by.setdefault(name, (0, source.file.name))
     if not by:
         raise _nothing(scanned, None)
     if len(by) > 1:
@@ -178,25 +192,25 @@ def _stack(scanned: Sequence[Scanned], wanted: Stack | None) -> Stack:
             f"{Place(file, line)} is of {one}, and {Place(beside, there)} of {other}: "
             "two runs are mixed; import one at a time, or name one with --stack"
         )
-    found = recognise.named(next(iter(by)))
-    assert found is not None
-    return found
+    named_stack = recognise.named(next(iter(by)))
+    assert named_stack is not None
+    return named_stack
 
 
-def _nothing(scanned: Sequence[Scanned], stack: Stack | None) -> NoStepsError:
+def _nothing(scanned: Sequence[Scanned], stack: StackLog | None) -> NoStepsError:
     """Why there is no step."""
-    for each in scanned:
-        if each.tally.examples:
-            first = each.tally.examples[0]
-            rest = f" ({each.tally.unread} such)" if each.tally.unread > 1 else ""
+    for source in scanned:
+        if source.tally.examples:
+            first = source.tally.examples[0]
+            rest = f" ({source.tally.unread} such)" if source.tally.unread > 1 else ""
             return NoStepsError(f"{first.place}: {first.why}{rest}; no step could be read")
-    looked = [each for each in scanned if each.looked_at and each.tally.lines]
+    looked = [source for source in scanned if source.looked_at and source.tally.lines]
     if not looked:
         name = scanned[0].file.name
         return NoStepsError(
             f"{name} is no log: neither text nor a kind of file that a trainer writes"
         )
-    known = stack.name if stack else ", ".join(each.name for each in STACKS)
+    known = stack.name if stack else ", ".join(reader.name for reader in readers())
     last = looked[0]
     others = f", nor any of {len(scanned) - 1} files beside it" if len(scanned) > 1 else ""
     place = Place(last.file.name, last.tally.lines)
@@ -206,32 +220,24 @@ def _nothing(scanned: Sequence[Scanned], stack: Stack | None) -> NoStepsError:
 # Settings
 
 
-def _settings(scanned: Sequence[Scanned], stack: Stack) -> tuple[Settings, list[str]]:
-    ours = {theirs: key for key, names in {**stack.settings, **_EVERY_STACK}.items()
-            for theirs in names}  # fmt: skip
-    found: dict[str, tuple[tuple[int, int], Setting]] = {}
-    notes = []
-    for each in scanned:
-        given = [
-            (sure, one) for sure, one in each.settings if one.key in ours and _plain(one.value)
+def _settings(scanned: Sequence[Scanned], stack: StackLog) -> tuple[Settings, list[str]]:
+    launch, implied = launch_of(stack)
+    launch = replace(launch, keys={**launch.keys, **_EVERY_STACK})
+    given: list[Given] = []
+    for source in scanned:
+        known = [
+            Given(one.key, one.value, Place(source.file.name, one.line), sure)
+            for sure, one in source.settings
+            if one.key in launch.ours and _plain(one.value)
         ]
-        if len({one.key for _, one in given}) < _LEAST_SETTINGS and not each.rows:
-            continue
-        for sure, one in given:
-            key = ours[one.key]
-            names = stack.settings.get(key, ())
-            rank = (sure, names.index(one.key) if one.key in names else 0)
-            new = Setting(key, one.value, one.key, Place(each.file.name, one.line))
-            if key in found:
-                had = found[key]
-                if had[0] == rank and had[1].value != new.value and rank[0] == 0:
-                    notes.append(f"{one.key} is {had[1].value!r} in {had[1].place}, and "
-                                 f"{new.value!r} in {new.place}: the first is taken")  # fmt: skip
-                if had[0] <= rank:
-                    continue
-            found[key] = (rank, new)
-    said = {key: each for key, (_, each) in found.items()}
-    return {**said, **{each.key: each for each in stack.implied(said)}}, notes
+        if len({one.key for one in known}) >= _LEAST_SETTINGS or source.rows:
+            given += known
+    notes = [
+        f"{had.theirs} is {had.value!r} in {had.place}, and {new.value!r} in {new.place}: the "
+        "first is taken"
+        for had, new in launch.conflicts(given)
+    ]
+    return launch.read(given, implied), notes
 
 
 def _plain(value: Any) -> bool:
@@ -243,20 +249,20 @@ def _plain(value: Any) -> bool:
 # Steps
 
 
-def _parts(scanned: Sequence[Scanned], stack: Stack, settings: Settings) -> list[overlay.Series]:
+def _parts(scanned: Sequence[Scanned], stack: StackLog, settings: Settings) -> list[overlay.Series]:
     """The steps of each file that has any. Rows that a console only counts are used where nothing
     else names the steps, and are the windows that the run logged."""
-    found = []
-    for each in scanned:
-        rows = each.rows.get(stack.name, ())
-        if each.kind == CONSOLE and stack.console_counts:
+    parts = []
+    for source in scanned:
+        rows = source.rows.get(stack.name, ())
+        if source.kind == CONSOLE and stack.console_counts:
             named = any(s.rows.get(stack.name) and s.kind != CONSOLE for s in scanned)
             window = setting(settings, "run.logging_steps") or 1
             rows = [] if named else [replace(row, step=row.step * window) for row in rows]
-        part = overlay.series(stack, rows, each.kind, each.file.name)
+        part = overlay.series(stack, rows, source.kind, source.file.name)
         if part is not None:
-            found.append(part)
-    return found
+            parts.append(part)
+    return parts
 
 
 def _counts(rollouts: pd.DataFrame) -> Mapping[int, int]:
@@ -268,26 +274,30 @@ def _counts(rollouts: pd.DataFrame) -> Mapping[int, int]:
 
 
 def _rows(
-    stack: Stack,
+    stack: StackLog,
     whole: overlay.Series,
     settings: Settings,
     overlapped: bool,
     dumped: Mapping[int, int],
 ) -> list[tuple[Row, Raw]]:
     """Rows by our columns, checked. dumped: rollouts by step, for steps that count none."""
-    found: list[tuple[Row, Raw]] = []
+    rows: list[tuple[Row, Raw]] = []
     for number, step in sorted(whole.steps.items()):
         row = stack.row(step.values)
         for column in _SECONDS:
             if column in row and not 0 <= row[column] < 1e12:
-                raise LogError(f"{step.place}: {column} of step {number} is {row[column]:g}; "
-                               "seconds are not negative, and numbers")  # fmt: skip
+                raise LogError(
+                    f"{step.place}: {column} of step {number} is {row[column]:g}; "
+                    "seconds are not negative, and numbers"
+                )
         row = {name: item for name, item in row.items() if math.isfinite(item)}
         for column in _LENGTHS:
             if not 0 <= row.get(column, 0.0) <= MOST_TOKENS:
-                raise LogError(f"{step.place}: {column} of step {number} is {row[column]:g}; no "
-                               "response has so many tokens")  # fmt: skip
-        stack.derive(row, step.values, settings, overlapped)
+                raise LogError(
+                    f"{step.place}: {column} of step {number} is {row[column]:g}; no "
+                    "response has so many tokens"
+                )
+        stack.complete(row, step.values, settings, overlapped)
         if not row.keys() & {"step_s", "mean_new_tokens", *columns.PHASES, "orchestrator_step_s"}:
             continue  # a validation by itself, say
         if number in dumped:
@@ -299,15 +309,19 @@ def _rows(
         row["step"] = float(number)
         row["line"] = float(step.place.line)
         row["file"] = step.place.file  # type: ignore[assignment]
-        found.append((row, step.values))
-    stack.follow(found, settings)
-    for row, _ in found:
+        rows.append((row, step.values))
+    timed = [row for row, _ in rows if "step_s" in row]
+    if timed and not any(row["step_s"] for row in timed):
+        first = whole.steps[min(whole.steps)].place
+        raise LogError(f"{first}: step_s is 0 in every step; a step takes more than 0 seconds")
+    stack.follow(rows, settings)
+    for row, _ in rows:
         if "rest_s" not in row:
             _rest(row, stack)
-    return found
+    return rows
 
 
-def _rest(row: Row, stack: Stack) -> None:
+def _rest(row: Row, stack: StackLog) -> None:
     """What a step holds beside its phases, where the larger of them were timed."""
     made = row.keys() & {"generation_s", "wait_s"}
     if "step_s" not in row or "update_s" not in row or not made:
@@ -321,33 +335,39 @@ def _rest(row: Row, stack: Stack) -> None:
         row["rest_s"] = max(rest, 0.0)
 
 
-def _steps(stack: Stack, rows: Sequence[tuple[Row, Raw]], rollouts: pd.DataFrame) -> pd.DataFrame:
+def _steps(
+    stack: StackLog, rows: Sequence[tuple[Row, Raw]], rollouts: pd.DataFrame
+) -> pd.DataFrame:
     """steps.csv: the rows, with what the rollouts themselves say where they do not."""
     import numpy as np
     import pandas as pd
 
     table = pd.DataFrame([row for row, _ in rows], columns=list(columns.STEPS.names))
     if len(rollouts):
-        each = rollouts[rollouts["trained"] != 0].groupby("step")
-        told = pd.DataFrame({
-            "rollouts": each.size(),
-            "groups": each["group"].nunique(),
-            "mean_new_tokens": each["new_tokens"].mean(),
-            "max_new_tokens": each["new_tokens"].max(),
-            "min_new_tokens": each["new_tokens"].min(),
-            "mean_prompt_tokens": each["prompt_tokens"].mean(),
-            "mean_tool_tokens": each["tool_tokens"].mean(),
-            "truncated_share": each["truncated"].mean(),
-            "mean_reward": each["reward"].mean(),
-        })  # fmt: skip
+        trained = rollouts[rollouts["trained"] != 0].groupby("step")
+        summed = pd.DataFrame(
+            {
+                "rollouts": trained.size(),
+                "groups": trained["group"].nunique(),
+                "mean_new_tokens": trained["new_tokens"].mean(),
+                "max_new_tokens": trained["new_tokens"].max(),
+                "min_new_tokens": trained["new_tokens"].min(),
+                "mean_prompt_tokens": trained["prompt_tokens"].mean(),
+                "mean_tool_tokens": trained["tool_tokens"].mean(),
+                "truncated_share": trained["truncated"].mean(),
+                "mean_reward": trained["reward"].mean(),
+            }
+        )
         if table.empty:
-            table = pd.DataFrame({"step": told.index, "first": 0.0, "overlapped": np.nan},
-                                 columns=list(columns.STEPS.names))  # fmt: skip
-        looked_up = told.reindex(table["step"].astype("int64"))
-        for name in told.columns:
+            table = pd.DataFrame(
+                {"step": summed.index, "first": 0.0, "overlapped": np.nan},
+                columns=list(columns.STEPS.names),
+            )
+        looked_up = summed.reindex(table["step"].astype("int64"))
+        for name in summed.columns:
             filled = table[name].astype(float).to_numpy()
-            own = looked_up[name].astype(float).to_numpy()
-            table[name] = np.where(np.isnan(filled), own, filled)
+            logged = looked_up[name].astype(float).to_numpy()
+            table[name] = np.where(np.isnan(filled), logged, filled)
     numbers = [name for name in columns.STEPS.names if name not in ("step", "file")]
     table = table.astype({"step": "int64", **dict.fromkeys(numbers, "float64")})
     table["file"] = table["file"].astype(object).where(table["file"].notna(), "")
@@ -358,7 +378,11 @@ def _steps(stack: Stack, rows: Sequence[tuple[Row, Raw]], rollouts: pd.DataFrame
 
 
 def _level(
-    stack: Stack, steps: pd.DataFrame, rollouts: pd.DataFrame, requests: pd.DataFrame, unnamed: bool
+    stack: StackLog,
+    steps: pd.DataFrame,
+    rollouts: pd.DataFrame,
+    requests: pd.DataFrame,
+    unnamed: bool,
 ) -> tuple[int, tuple[Gap, ...]]:
     """The level, and what is missing for it and the next ones."""
     gaps = []
@@ -369,15 +393,25 @@ def _level(
     overlapped = bool((steps["overlapped"] == 1).any())
     if overlapped and "generation_s" in missing:
         missing.remove("generation_s")
-        gaps.append(Gap(1, "generation_s", "rollouts were made beside the training: the log holds "
-                        "only the wait for them"))  # fmt: skip
+        gaps.append(
+            Gap(
+                1,
+                "generation_s",
+                "rollouts were made beside the training: the log holds only the wait for them",
+            )
+        )
     if "sync_s" in missing and (steps["sync_inside_generation"] == 1).any():
         missing.remove("sync_s")
         gaps.append(Gap(1, "sync_s", "the weights' way to the engine lies inside generation_s"))
     gaps.extend(Gap(1, name, f"not in the log: {columns.STEPS[name].meaning}") for name in missing)
     if (steps["truncated_share_unsure"] == 1).any():
-        gaps.append(Gap(1, "truncated_share", "it counts the longest of each batch as cut, since "
-                        "the cap is not in the log"))  # fmt: skip
+        gaps.append(
+            Gap(
+                1,
+                "truncated_share",
+                "it counts the longest of each batch as cut, since the cap is not in the log",
+            )
+        )
     lengths = bool(len(rollouts)) and bool(
         (rollouts["new_tokens"].notna() | rollouts["characters"].notna()).all()
     )
@@ -386,13 +420,25 @@ def _level(
     elif not lengths:
         gaps.append(Gap(2, "new_tokens", "some rollouts have no length"))
     elif rollouts["new_tokens"].isna().any():
-        gaps.append(Gap(2, "new_tokens", "only the text was dumped: its tokens need the tokenizer, "
-                        "or an estimate from characters"))  # fmt: skip
+        gaps.append(
+            Gap(
+                2,
+                "new_tokens",
+                "only the text was dumped: its tokens need the tokenizer, "
+                "or an estimate from characters",
+            )
+        )
     if len(rollouts) and rollouts["reward"].isna().any():
         gaps.append(Gap(2, "reward", "some rollouts have no reward"))
     if len(rollouts) and unnamed:
-        gaps.append(Gap(2, "group", "groups are told by prompts that follow each other: the "
-                        "group's size is not in the log"))  # fmt: skip
+        gaps.append(
+            Gap(
+                2,
+                "group",
+                "groups are told by prompts that follow each other: the "
+                "group's size is not in the log",
+            )
+        )
     if not len(requests):
         gaps.append(Gap(3, "requests", f"no times of requests; {stack.how.get(3, '')}"))
     level = 0

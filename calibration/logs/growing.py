@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from calibration.logs.errors import LogError
-from calibration.logs.gather import Dumps, gathered, named, read_log
-from calibration.logs.opened import START, LogFile, Reached, find
-from calibration.logs.run_log import RunLog
-from calibration.logs.scan import Reader, Scanned, begun
+from rollcast.calibration.logs.errors import LogError
+from rollcast.calibration.logs.gather import Dumps, gathered, named, read_log
+from rollcast.calibration.logs.opened import START, LogFile, Reached, find
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.calibration.logs.scan import Reader, Scanned, begun
 
 _TAIL = 256
 
@@ -106,12 +106,12 @@ class GrowingLog:
         """What was added to a file; all of a new one."""
         known = self._known.get(file.name)
         if known is None:
-            found, reader = begun(file, self._dumps.take)
+            scanned, reader = begun(file, self._dumps.take)
             if reader is not None and not file.plain:
                 reader.read(Reached(), whole=False)
                 reader.close()
                 reader = None
-            known = self._known[file.name] = _Known(mark, found, reader)
+            known = self._known[file.name] = _Known(mark, scanned, reader)
         elif known.mark == mark:
             return
         known.mark = mark
@@ -124,11 +124,11 @@ def _finished(known: _Known, dumps: Dumps) -> Scanned:
     """What a file gave, with what has no end yet."""
     if known.reader is None:
         return known.found
-    found = known.found.copied()
-    reader = known.reader.copied(found, dumps.take)
+    scanned = known.found.copied()
+    reader = known.reader.copied(scanned, dumps.take)
     reader.read(replace(known.reached), whole=False)
     reader.close()
-    return found
+    return scanned
 
 
 def _before(file: LogFile, offset: int) -> bytes:

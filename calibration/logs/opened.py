@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from calibration.logs.errors import LogError, NoStepsError, TooLargeError
-from calibration.logs.tally import Tally
+from rollcast.calibration.logs.errors import LogError, NoStepsError, TooLargeError
+from rollcast.calibration.logs.tally import Tally
 
 MOST_FILES = 50_000
 LONGEST_LINE = 64 * 2**20
@@ -117,9 +117,9 @@ class LogFile:
         return file
 
     def _failed(self, error: Exception) -> LogError:
-        said = getattr(error, "strerror", None)
-        if said:
-            return LogError(f"cannot read {self.name}: {said}")
+        reason = getattr(error, "strerror", None)
+        if reason:
+            return LogError(f"cannot read {self.name}: {reason}")
         return LogError(f"{self.name} {_BROKEN}: {error}")
 
     @property
@@ -139,13 +139,13 @@ class LogFile:
     def content(self, most: int = MOST_AT_ONCE) -> bytes:
         """All of it. Raises LogError, a TooLargeError where it is more than ``most`` bytes."""
         with self.open() as file:
-            found = file.read(most + 1)
+            content = file.read(most + 1)
             file.read(1)  # where it breaks off, this says so
-        if len(found) > most:
+        if len(content) > most:
             raise TooLargeError(
                 f"{self.name} is larger than {most // 2**20} MiB, and its kind has to be read whole"
             )
-        return found
+        return content
 
     def lines(
         self,
@@ -251,15 +251,16 @@ class _Bounded(io.RawIOBase):
         if self._broken is not None:
             raise self._broken
         try:
-            found = cast(io.BufferedIOBase, self._file).read1(len(view))
+            chunk = cast(io.BufferedIOBase, self._file).read1(len(view))
         except _WHILE_UNPACKING as error:
-            self._broken, found = error, b""
-        view[: len(found)] = found
-        self._read += len(found)
+            self._broken, chunk = error, b""
+        view[: len(chunk)] = chunk
+        self._read += len(chunk)
         if self._read > self._most:
-            raise LogError(f"{self._name} unpacks to more than {MOST_TIMES} times its size: it is "
-                           "no log")  # fmt: skip
-        return len(found)
+            raise LogError(
+                f"{self._name} unpacks to more than {MOST_TIMES} times its size: it is no log"
+            )
+        return len(chunk)
 
 
 class _Utf16(io.RawIOBase):
@@ -281,9 +282,9 @@ class _Utf16(io.RawIOBase):
             self._left = self._decoder.decode(data, final=not data).encode("utf-8", "replace")
             if not data:
                 break
-        found, self._left = self._left[: len(view)], self._left[len(view) :]
-        view[: len(found)] = found
-        return len(found)
+        chunk, self._left = self._left[: len(view)], self._left[len(view) :]
+        view[: len(chunk)] = chunk
+        return len(chunk)
 
 
 def _bounded(file: IO[bytes], packed: int, name: str) -> IO[bytes]:
@@ -298,22 +299,22 @@ def find(paths: Sequence[Path]) -> list[LogFile]:
     """
     if not paths:
         raise LogError("none was given; name a file or a folder that a trainer left")
-    found: list[LogFile] = []
+    files: list[LogFile] = []
     seen: set[Path] = set()
     for path in paths:
-        for each in _below(path):
-            real = each.path.resolve()
-            if real in seen and not each.member:
+        for file in _below(path):
+            real = file.path.resolve()
+            if real in seen and not file.member:
                 continue
             seen.add(real)
-            found.append(each)
-            if len(found) > MOST_FILES:
+            files.append(file)
+            if len(files) > MOST_FILES:
                 raise LogError(
                     f"{path} holds more than {MOST_FILES:,} files; name those of one run"
                 )
-    if not found:
+    if not files:
         raise NoStepsError(f"{paths[0]} is an empty folder")
-    return found
+    return files
 
 
 def _below(path: Path) -> Iterator[LogFile]:

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from calibration.logs.errors import LogError
-from calibration.logs.readers.stack import Metrics, Stack
-from calibration.logs.tally import Place
+from rollcast.calibration.logs.errors import LogError
+from rollcast.simulator.stacks.log_format import Metrics, StackLog
+from rollcast.simulator.stacks.settings import Place
 
 CLOSE = 0.01
 """Relative: old consoles print three decimals, TRL's four digits."""
 _TINY = 0.002
+_SAME = 2
+"""So many further rows of the only step, with no figure that it had not, are other steps."""
 
 
 @dataclass(slots=True)
@@ -32,7 +34,8 @@ class Step:
 
 @dataclass(slots=True)
 class Series:
-    """The steps of a file, or of several."""
+    """The steps of a file, or of several. repeated: steps that were logged again with other
+    numbers."""
 
     kind: int
     file: str
@@ -45,41 +48,54 @@ class Series:
         return min(self.steps)
 
 
-def series(stack: Stack, rows: Sequence[Metrics], kind: int, file: str) -> Series | None:
-    """The steps of a file; None where there is none. Raises LogError where a run begins anew."""
-    found = Series(kind, file)
+def series(stack: StackLog, rows: Sequence[Metrics], kind: int, file: str) -> Series | None:
+    """The steps of a file; None where there is none. Raises LogError where a run begins anew, and
+    where all of several rows have one step's number."""
+    result = Series(kind, file)
+    same = 0
     first: int | None = None
     again: set[int] = set()
     for row in rows:
-        values = stack.own(row.values)
+        values = stack.known(row.values)
         if not any(key in values for keys in stack.metrics.values() for key in keys):
             continue
         place = Place(file, row.line)
-        known = found.steps.get(row.step)
+        known = result.steps.get(row.step)
         if first is None:
             first = row.step
         if known is None:
-            found.steps[row.step] = Step(values, place, row.step == first, row.logged_s)
+            result.steps[row.step] = Step(values, place, row.step == first, row.logged_s)
             continue
-        if all(key not in known.values or known.values[key] == item
-               or item != item for key, item in values.items()):  # fmt: skip
+        same += values.keys() <= known.values.keys()
+        if all(
+            key not in known.values or known.values[key] == item or item != item
+            for key, item in values.items()
+        ):
             known.values.update(values)
             continue
-        found.repeated += 1
-        if row.step == first and len(found.steps) > 1 and row.step not in again:
-            raise LogError(f"{place}: step {row.step} begins anew after step "
-                           f"{max(found.steps)} ({found.steps[row.step].place}): two runs are "
-                           "mixed; import one at a time")  # fmt: skip
+        result.repeated += 1
+        if row.step == first and len(result.steps) > 1 and row.step not in again:
+            raise LogError(
+                f"{place}: step {row.step} begins anew after step "
+                f"{max(result.steps)} ({result.steps[row.step].place}): two runs are "
+                "mixed; import one at a time"
+            )
         resumed = row.step - 1 not in again and row.step not in again
         again.add(row.step)
-        found.steps[row.step] = Step(values, place, resumed, row.logged_s)
+        result.steps[row.step] = Step(values, place, resumed, row.logged_s)
         if resumed:  # what a run had done beyond the point where it went on from is gone
-            for later in [s for s in found.steps if s > row.step and s not in again]:
-                del found.steps[later]
-    return found if found.steps else None
+            for later in [s for s in result.steps if s > row.step and s not in again]:
+                del result.steps[later]
+    if len(result.steps) == 1 and same >= _SAME:
+        [step] = result.steps
+        raise LogError(
+            f"{result.steps[step].place}: {same + 1} rows are all of step {step}; "
+            "each step needs a number of its own"
+        )
+    return result if result.steps else None
 
 
-def merged(stack: Stack, parts: Sequence[Series]) -> Series:
+def merged(stack: StackLog, parts: Sequence[Series]) -> Series:
     """All parts of one run. Raises LogError where two of them are of two runs."""
     parts = sorted(parts, key=lambda part: part.kind)
     whole = parts[0]
@@ -88,19 +104,25 @@ def merged(stack: Stack, parts: Sequence[Series]) -> Series:
     return whole
 
 
-def _two(stack: Stack, a: Series, b: Series) -> Series:
+def _two(stack: StackLog, a: Series, b: Series) -> Series:
     common = sorted(a.steps.keys() & b.steps.keys())
     apart = [step for step in common if _disagree(stack, a.steps[step], b.steps[step])]
     if apart and 2 * len(apart) > len(common):
         if a.begins == b.begins:
             at = apart[0]
             one, other = a.steps[at].place, b.steps[at].place
-            raise LogError(f"{one} and {other} disagree about step {at}: two runs are mixed; "
-                           "import one at a time")  # fmt: skip
+            raise LogError(
+                f"{one} and {other} disagree about step {at}: two runs are mixed; "
+                "import one at a time"
+            )
         early, late = (a, b) if a.begins < b.begins else (b, a)
         kept = {s: step for s, step in early.steps.items() if s < late.begins}
-        return Series(a.kind, a.file, {**kept, **late.steps},
-                      a.repeated + b.repeated + len(early.steps) - len(kept))  # fmt: skip
+        return Series(
+            a.kind,
+            a.file,
+            {**kept, **late.steps},
+            a.repeated + b.repeated + len(early.steps) - len(kept),
+        )
     steps = dict(a.steps)
     resumed = not common and a.kind == b.kind
     for number, step in b.steps.items():
@@ -124,7 +146,7 @@ def _two(stack: Stack, a: Series, b: Series) -> Series:
 _TOLD_BY = ("mean_new_tokens", "step_s", "generation_s", "update_s", "orchestrator_step_s")
 
 
-def _disagree(stack: Stack, a: Step, b: Step) -> bool:
+def _disagree(stack: StackLog, a: Step, b: Step) -> bool:
     one, other = stack.row(a.values), stack.row(b.values)
     both = [column for column in _TOLD_BY if column in one and column in other]
     return any(

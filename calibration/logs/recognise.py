@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from calibration.logs.readers import STACKS
-from calibration.logs.readers.stack import TRAIN, Dump, Stack
+from rollcast.calibration.logs.readers import readers
+from rollcast.simulator.stacks.log_format import TRAIN, Dump, StackLog
 
 
 @cache
-def all_keys() -> frozenset[str]:
+def _all_keys(stacks: tuple[StackLog, ...]) -> frozenset[str]:
     """Of metrics, of any stack."""
-    return frozenset().union(*(stack.keys for stack in STACKS))
+    return frozenset().union(*(stack.keys for stack in stacks))
 
 
 def of_interest(values: Mapping[str, float]) -> dict[str, float]:
     """A row without what no stack is read for."""
-    known = all_keys()
+    known = _all_keys(readers())
     return {
         key: item
         for key, item in values.items()
@@ -26,27 +26,27 @@ def of_interest(values: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def by_metrics(keys: Iterable[str]) -> Stack | None:
+def by_metrics(keys: Iterable[str]) -> StackLog | None:
     """The stack of which most keys are there, one of its marks among them; None if none is."""
     given = set(keys)
     best, most = None, 0
-    for stack in STACKS:
+    for stack in readers():
         if any(map(stack.marked, given)):
-            hits = len(stack.own(dict.fromkeys(given, 0.0)))
+            hits = len(stack.known(dict.fromkeys(given, 0.0)))
             if hits > most:
                 best, most = stack, hits
     return best
 
 
-def by_record(record: Mapping[str, Any]) -> tuple[Stack, Dump] | None:
+def by_record(record: Mapping[str, Any]) -> tuple[StackLog, Dump] | None:
     """The stack whose dumps hold such records."""
-    for stack in STACKS:
+    for stack in readers():
         for dump in stack.dumps:
             if dump.fits(record):
                 return stack, dump
     return None
 
 
-def named(name: str) -> Stack | None:
+def named(name: str) -> StackLog | None:
     """A stack by its name."""
-    return next((stack for stack in STACKS if stack.name == name), None)
+    return next((stack for stack in readers() if stack.name == name), None)

@@ -9,10 +9,10 @@ from copy import copy
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from calibration.logs import columns
-from calibration.logs.errors import LogError
-from calibration.logs.opened import LogFile
-from calibration.logs.readers.stack import Request, Rollout, Session, Stack
+from rollcast.calibration.logs import columns
+from rollcast.calibration.logs.errors import LogError
+from rollcast.calibration.logs.opened import LogFile
+from rollcast.simulator.stacks.log_format import Request, Rollout, Session, StackLog
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,7 @@ class Rollouts:
     counts those of a response whose text alone was dumped. some_unnamed: whether only their order
     tells some of the groups; mingled: whether such rollouts of several files came in turns."""
 
-    def __init__(self, stack: Stack, tokens: Callable[[str], int] | None = None) -> None:
+    def __init__(self, stack: StackLog, tokens: Callable[[str], int] | None = None) -> None:
         self._stack, self._tokens = stack, tokens
         self._keys = {name: array("q") for name in _KEYS}
         self._given = {name: array("d") for name in _NUMBERS}  # up to the last row that has one
@@ -57,69 +57,74 @@ class Rollouts:
     def copied(self) -> Rollouts:
         """Another of the same, of which no part is shared that taking on, or `tables`, changes."""
         other = copy(self)
-        other._keys = {name: found[:] for name, found in self._keys.items()}
-        other._given = {name: found[:] for name, found in self._given.items()}
+        other._keys = {name: values[:] for name, values in self._keys.items()}
+        other._given = {name: values[:] for name, values in self._given.items()}
         other._prompts, other._by_prompt = self._prompts[:], self._by_prompt[:]
         other._requests, other._groups = {**self._requests}, {**self._groups}
         other._members = {group: [*rows] for group, rows in self._members.items()}
-        other._sessions = {group: {**each} for group, each in self._sessions.items()}
+        other._sessions = {group: {**session} for group, session in self._sessions.items()}
         other._known, other._files = {**self._known}, {**self._files}
         other._unnamed_in = [*self._unnamed_in]
         return other
 
-    def take(self, each: Rollout | Session, file: LogFile) -> None:
+    def take(self, record: Rollout | Session, file: LogFile) -> None:
         """Adds one. Raises LogError where two files hold one step of a stack that writes it into
         one, and beyond `MOST_ROLLOUTS`."""
-        if isinstance(each, Session):
-            before, numbers = self._sessions.setdefault(each.group, {}).get(each.order, ((), {}))
-            self._sessions[each.group][each.order] = (
-                (*before, *each.requests), {**numbers, **each.columns}
-            )  # fmt: skip
+        if isinstance(record, Session):
+            before, numbers = self._sessions.setdefault(record.group, {}).get(
+                record.order, ((), {})
+            )
+            self._sessions[record.group][record.order] = (
+                (*before, *record.requests),
+                {**numbers, **record.columns},
+            )
             return
         if self._one_file:
-            held = self._files.setdefault(each.step, file)
+            held = self._files.setdefault(record.step, file)
             if held is not file and held.name != file.name:
                 raise LogError(
                     f"{file.name} and {held.name} both hold the rollouts of "
-                    f"step {each.step}: two runs are mixed; import one at a time"
+                    f"step {record.step}: two runs are mixed; import one at a time"
                 )
-        if each.identity is not None:
-            row = self._known.setdefault((each.step, each.identity), len(self))
+        if record.identity is not None:
+            row = self._known.setdefault((record.step, record.identity), len(self))
             if row < len(self):
-                if each.columns.get("trained") == 1:
+                if record.columns.get("trained") == 1:
                     self._column("trained")[row] = 1.0
                 return
         row = len(self)
         if row >= MOST_ROLLOUTS:
             raise LogError(f"{file.name}: more than {MOST_ROLLOUTS:,} rollouts")
-        if each.group is None:
+        if record.group is None:
             self.some_unnamed = True
             if not self._unnamed_in or self._unnamed_in[-1] != file.name:
                 self.mingled = self.mingled or file.name in self._unnamed_in
                 self._unnamed_in.append(file.name)
             group = -1
         else:
-            group = self._groups.setdefault((each.step, each.group), len(self._groups))
-            self._members.setdefault(each.group, []).append(row)
-        self._keys["step"].append(each.step)
+            group = self._groups.setdefault((record.step, record.group), len(self._groups))
+            self._members.setdefault(record.group, []).append(row)
+        self._keys["step"].append(record.step)
         self._keys["group"].append(group)
-        self._keys["index"].append(-1 if each.index is None else each.index)
-        self._prompts.append(0 if each.prompt is None else each.prompt)
-        self._by_prompt.append(each.group is not None and each.group == each.prompt)
-        given = each.columns
-        if self._tokens and each.text is not None and given.get("new_tokens") is None:
-            given = {**given, "new_tokens": float(self._tokens(each.text))}
-        for name, found in given.items():
+        self._keys["index"].append(-1 if record.index is None else record.index)
+        self._prompts.append(0 if record.prompt is None else record.prompt)
+        self._by_prompt.append(record.group is not None and record.group == record.prompt)
+        given = record.columns
+        if self._tokens and record.text is not None and given.get("new_tokens") is None:
+            given = {**given, "new_tokens": float(self._tokens(record.text))}
+        for name, value in given.items():
             column = self._given.get(name)
-            if found is not None and column is not None:
-                if name in _COUNTS and not 0 <= found <= MOST_TOKENS:
-                    raise LogError(f"{file.name}: a rollout of step {each.step} has {name} "
-                                   f"{found:g}, which no response has")  # fmt: skip
+            if value is not None and column is not None:
+                if name in _COUNTS and not 0 <= value <= MOST_TOKENS:
+                    raise LogError(
+                        f"{file.name}: a rollout of step {record.step} has {name} "
+                        f"{value:g}, which no response has"
+                    )
                 if len(column) < row:
                     column.extend(repeat(_NAN, row - len(column)))
-                column.append(found)
-        if each.requests:
-            self._requests[row] = each.requests
+                column.append(value)
+        if record.requests:
+            self._requests[row] = record.requests
 
     def _column(self, name: str) -> array[float]:
         """Of all rows, NaN where none was given."""
@@ -136,12 +141,14 @@ class Rollouts:
         self._join()
         self._name_groups(group_size)
         self._split(group_size)
-        start = min((r.start_s for each in self._requests.values() for r in each), default=0.0)
-        for row, each in self._requests.items():
-            first, last = each[0].start_s - start, max(r.end_s for r in each) - start
+        start = min(
+            (r.start_s for requests in self._requests.values() for r in requests), default=0.0
+        )
+        for row, requests in self._requests.items():
+            first, last = requests[0].start_s - start, max(r.end_s for r in requests) - start
             self._column("start_s")[row], self._column("end_s")[row] = first, last
         data: dict[str, object] = {
-            name: np.array(found, dtype=np.int64) for name, found in self._keys.items()
+            name: np.array(values, dtype=np.int64) for name, values in self._keys.items()
         }
         data.update({name: np.array(self._column(name), dtype=float) for name in _NUMBERS})
         table = pd.DataFrame(data)
@@ -164,17 +171,32 @@ class Rollouts:
             places = table.set_index("row")[list(_KEYS)]
             for row in table["row"]:
                 before: float | None = None
-                for turn, each in enumerate(self._requests.get(int(row), ())):
+                for turn, request in enumerate(self._requests.get(int(row), ())):
                     step, group, index = (int(v) for v in places.loc[row])
-                    gap = None if before is None else max(each.start_s - before, 0.0)
-                    before = each.end_s
-                    rows.append((step, group, index, turn, each.start_s - start,
-                                 each.end_s - start, each.queue_s, gap, each.prompt_tokens,
-                                 each.cached_tokens, each.new_tokens, each.version))  # fmt: skip
-        found = pd.DataFrame(rows, columns=list(columns.REQUESTS.names))
+                    gap = None if before is None else max(request.start_s - before, 0.0)
+                    before = request.end_s
+                    rows.append(
+                        (
+                            step,
+                            group,
+                            index,
+                            turn,
+                            request.start_s - start,
+                            request.end_s - start,
+                            request.queue_s,
+                            gap,
+                            request.prompt_tokens,
+                            request.cached_tokens,
+                            request.new_tokens,
+                            request.version,
+                        )
+                    )
+        requests = pd.DataFrame(rows, columns=list(columns.REQUESTS.names))
         whole = ["step", "group", "index", "turn"]
         numbers = [name for name in columns.REQUESTS.names if name not in whole]
-        return found.astype({**dict.fromkeys(whole, "int64"), **dict.fromkeys(numbers, "float64")})
+        return requests.astype(
+            {**dict.fromkeys(whole, "int64"), **dict.fromkeys(numbers, "float64")}
+        )
 
     def _join(self) -> None:
         """Sessions to the rollouts of their group, in order."""
@@ -184,9 +206,9 @@ class Rollouts:
                 requests, numbers = sessions[order]
                 if requests:
                     self._requests[row] = requests
-                for name, found in numbers.items():
-                    if found is not None:
-                        self._column(name)[row] = found
+                for name, column in numbers.items():
+                    if column is not None:
+                        self._column(name)[row] = column
 
     def _name_groups(self, group_size: int | None) -> None:
         """Rollouts without a group: those of one prompt that follow each other are one, cut at the
@@ -199,12 +221,12 @@ class Rollouts:
                 continue
             end = at + 1
             while end < len(self) and groups[end] < 0 and steps[end] == steps[at]:
-                told = self._prompts[at] != 0
-                if told and self._prompts[end] != self._prompts[at]:
+                named = self._prompts[at] != 0
+                if named and self._prompts[end] != self._prompts[at]:
                     break
                 if group_size is not None and end - at >= group_size:
                     break
-                if not told and group_size is None:
+                if not named and group_size is None:
                     break
                 end += 1
             for row in range(at, end):

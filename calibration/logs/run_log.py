@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from calibration.logs.settings import Settings
-from calibration.logs.tally import Place, Tally
+from rollcast.calibration.logs.tally import Tally
+from rollcast.simulator.stacks.settings import Place, Settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,15 +73,10 @@ class RunLog:
         """Lines and records that could not be read."""
         return sum(tally.unread for tally in self.tallies)
 
-    @property
-    def first_steps(self) -> Sequence[int]:
-        """Steps that warm up: the first of each start and resumption."""
-        return [int(s) for s in self.steps["step"][self.steps["first"] == 1]]
-
     def place(self, step: int) -> Place:
         """Where a step was read from. Raises KeyError for one that there is not."""
-        found = self.steps[self.steps["step"] == step]
-        if found.empty:
+        rows = self.steps[self.steps["step"] == step]
+        if rows.empty:
             raise KeyError(step)
-        row = found.iloc[0]
+        row = rows.iloc[0]
         return Place(str(row["file"]), int(row["line"]))

@@ -10,28 +10,29 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Protocol
 
-from calibration.logs import recognise
-from calibration.logs.errors import LogError, TooLargeError
-from calibration.logs.formats import configs, events, parquet, sqlite, torch_file, trackio
-from calibration.logs.formats.configs import Given, NotConfigError
-from calibration.logs.formats.console import Said, said
-from calibration.logs.formats.json_text import NotJsonError, flatten, parse
-from calibration.logs.formats.numbers import number, scalar
-from calibration.logs.formats.python_text import nested, opens
-from calibration.logs.opened import LogFile, Reached
-from calibration.logs.readers import STACKS
-from calibration.logs.readers.stack import (
+from rollcast.calibration.logs import recognise
+from rollcast.calibration.logs.errors import LogError, TooLargeError
+from rollcast.calibration.logs.formats import configs, events, parquet, sqlite, torch_file, trackio
+from rollcast.calibration.logs.formats.configs import Given, NotConfigError
+from rollcast.calibration.logs.formats.console import Said, said
+from rollcast.calibration.logs.opened import LogFile, Reached
+from rollcast.calibration.logs.readers import readers
+from rollcast.calibration.logs.tally import Tally
+from rollcast.simulator.stacks.log_format import (
     Console,
     Metrics,
     Origin,
     RecordError,
     Rollout,
     Session,
-    Stack,
-)  # fmt: skip
-from calibration.logs.tally import Tally
+    StackLog,
+)
+from rollcast.simulator.stacks.syntax.json_text import NotJsonError, flatten, parse
+from rollcast.simulator.stacks.syntax.numbers import number, scalar
+from rollcast.simulator.stacks.syntax.python_text import nested, opens
 
 JSON, DATABASE, EVENTS, CONSOLE = 0, 1, 2, 3
 """Kinds of rows, the most exact first: events have 32 bits, old consoles three decimals."""
@@ -40,7 +41,7 @@ RESOLVED, COMMAND, WRITTEN = 0, 1, 2
 _GIVE_UP = 1_000
 """Lines of JSON none of which is of use: it is somebody's data set."""
 
-Take = Callable[[Stack, Rollout | Session, LogFile], None]
+Take = Callable[[StackLog, Rollout | Session, LogFile], None]
 """What becomes of a rollout, while a file is read."""
 
 
@@ -82,53 +83,53 @@ class Reader(Protocol):
         """After the last."""
         ...
 
-    def copied(self, found: Scanned, take: Take) -> Reader:
+    def copied(self, scanned: Scanned, take: Take) -> Reader:
         """Another that goes on from here into a copy of what this one found."""
         ...
 
 
 def scan(file: LogFile, take: Take) -> Scanned:
     """Reads a file. Raises LogError where nothing of it can be read, or it is no honest file."""
-    found, reader = begun(file, take)
+    scanned, reader = begun(file, take)
     if reader is not None:
         reader.read(Reached(), whole=False)
         reader.close()
-    return found
+    return scanned
 
 
 def begun(file: LogFile, take: Take) -> tuple[Scanned, Reader | None]:
     """What a file gave, and None; or what reads it line by line or record by record, with nothing
     read yet. Raises LogError."""
-    found = Scanned(file, Tally(file.name))
+    scanned = Scanned(file, Tally(file.name))
     try:
-        return found, _read(found, take)
+        return scanned, _read(scanned, take)
     except TooLargeError as error:
-        found.tally.lines += 1
-        found.tally.skip(0, error.message.removeprefix(f"{file.name} is "))
-    return found, None
+        scanned.tally.lines += 1
+        scanned.tally.skip(0, error.message.removeprefix(f"{file.name} is "))
+    return scanned, None
 
 
-def _read(found: Scanned, take: Take) -> Reader | None:
-    file = found.file
+def _read(scanned: Scanned, take: Take) -> Reader | None:
+    file = scanned.file
     start = file.start()
     if start.startswith(parquet.MAGIC):
-        _records(found, parquet.rows, take)
+        _records(scanned, parquet.rows, take)
     elif start.startswith(sqlite.MAGIC):
-        _database(found)
+        _database(scanned)
     elif events.is_events(start):
-        return _Events(found)
+        return _Events(scanned)
     elif start.startswith((torch_file.PICKLE, torch_file.ZIP)):
         if _DUMP.fullmatch(file.inner):
-            _records(found, _torch, take)
+            _records(scanned, _torch, take)
         else:
-            found.looked_at = False
+            scanned.looked_at = False
             if file.inner.endswith((".pkl", ".pickle")):
-                found.tally.lines = 1
-                found.tally.skip(0, "a pickle can run code, and is not loaded")
+                scanned.tally.lines = 1
+                scanned.tally.skip(0, "a pickle can run code, and is not loaded")
     elif b"\0" in start:
-        found.looked_at = False
+        scanned.looked_at = False
     else:
-        return _text(found, start, take)
+        return _text(scanned, start, take)
     return None
 
 
@@ -145,46 +146,48 @@ def _torch(content: bytes) -> Iterator[Mapping[str, Any]]:
 
 
 def _records(
-    found: Scanned, read: Callable[[bytes], Iterable[Mapping[str, Any]]], take: Take
+    scanned: Scanned, read: Callable[[bytes], Iterable[Mapping[str, Any]]], take: Take
 ) -> None:
-    reader = _Dumped(found, take)
+    reader = _Dumped(scanned, take)
     try:
-        for number, record in enumerate(read(found.file.content()), start=1):
-            found.tally.lines += 1
+        for number, record in enumerate(read(scanned.file.content()), start=1):
+            scanned.tally.lines += 1
             reader.take(record, number)
     except parquet.CannotReadError as error:
-        found.tally.lines += 1
-        found.tally.skip(0, str(error))
+        scanned.tally.lines += 1
+        scanned.tally.skip(0, str(error))
 
 
-def _database(found: Scanned) -> None:
-    found.kind = DATABASE
+def _database(scanned: Scanned) -> None:
+    scanned.kind = DATABASE
     try:
-        runs = trackio.read(found.file.content())
+        runs = trackio.read(scanned.file.content())
     except parquet.CannotReadError as error:
-        found.tally.lines += 1
-        found.tally.skip(0, str(error))
+        scanned.tally.lines += 1
+        scanned.tally.skip(0, str(error))
         return
     if len(runs) > 1:
         names = ", ".join(sorted(runs)[:3])
-        raise LogError(f"{found.file.name} holds {len(runs)} runs ({names}): two runs are mixed; "
-                       "import one at a time")  # fmt: skip
+        raise LogError(
+            f"{scanned.file.name} holds {len(runs)} runs ({names}): two runs are mixed; "
+            "import one at a time"
+        )
     for run in runs.values():
-        found.tally.lines = run.rows
+        scanned.tally.lines = run.rows
         for row in run.damaged:
-            found.tally.skip(row, "a row is no JSON mapping")
-        found.tally.used = run.rows - found.tally.unread
+            scanned.tally.skip(row, "a row is no JSON mapping")
+        scanned.tally.used = run.rows - scanned.tally.unread
         rows = [Metrics(step, values, at) for step, (at, values) in sorted(run.steps.items())]
-        _assign(found, rows)
-        found.settings.extend((RESOLVED, given) for given in run.config)
+        _assign(scanned, rows)
+        scanned.settings.extend((RESOLVED, given) for given in run.config)
 
 
 class _Events:
     """An event file, record by record."""
 
-    def __init__(self, found: Scanned) -> None:
-        self.found = found
-        found.kind = EVENTS
+    def __init__(self, scanned: Scanned) -> None:
+        self.found = scanned
+        scanned.kind = EVENTS
         self._steps: dict[int, tuple[int, float, dict[str, float]]] = {}
         self._last = 0
 
@@ -222,15 +225,15 @@ class _Events:
         rows = [Metrics(step, values, at, wall) for step, (at, wall, values) in steps]
         _assign(self.found, rows)
 
-    def copied(self, found: Scanned, take: Take) -> Reader:
+    def copied(self, scanned: Scanned, take: Take) -> Reader:
         """See `Reader.copied`. Values are shared: reading a record again changes none."""
-        other = _Events(found)
+        other = _Events(scanned)
         other._steps, other._last = self._steps, self._last
         return other
 
 
 def _summary(tag: str, text: str) -> Iterator[tuple[int, Given]]:
-    """Settings that a trainer wrote as a text: JSON, or a table of Markdown."""
+    """Settings that a trainer wrote as a text of JSON; none of a text of another form."""
     if "{" in text[:20]:
         try:
             for given in configs.from_json(text):
@@ -242,25 +245,25 @@ def _summary(tag: str, text: str) -> Iterator[tuple[int, Given]]:
 # Texts
 
 
-def _text(found: Scanned, start: bytes, take: Take) -> Reader | None:
-    name = found.file.inner.lower()
+def _text(scanned: Scanned, start: bytes, take: Take) -> Reader | None:
+    name = scanned.file.inner.lower()
     stripped = start.lstrip(b"\xef\xbb\xbf \t\r\n")
     if name.endswith((".yaml", ".yml")):
-        _config(found, configs.from_yaml)
+        _config(scanned, configs.from_yaml)
     elif name.endswith(".toml"):
-        _config(found, configs.from_toml)
+        _config(scanned, configs.from_toml)
     elif name.endswith((".sh", ".bash", ".slurm", ".sbatch")):
-        _script(found)
+        _script(scanned)
     elif name.endswith((".csv", ".tsv")):
-        _table(found, take)
+        _table(scanned, take)
     elif stripped.startswith((b"{", b"[")) and not stripped.startswith((b"{'", b"['")):
         first = stripped.split(b"\n", 1)[0]
         if name.endswith(".json") or not _complete(first, name):
-            return _document(found, take)
+            return _document(scanned, take)
         else:
-            return _JsonLines(found, take)
+            return _JsonLines(scanned, take)
     else:
-        return _ConsoleLines(found)
+        return _ConsoleLines(scanned)
     return None
 
 
@@ -275,35 +278,35 @@ def _complete(first: bytes, name: str) -> bool:
     return True
 
 
-def _config(found: Scanned, read: Callable[[str], list[Given]]) -> None:
-    found.tally.lines = 1
+def _config(scanned: Scanned, read: Callable[[str], list[Given]]) -> None:
+    scanned.tally.lines = 1
     try:
-        text = found.file.content(configs.MOST_TEXT).decode("utf-8")
-        found.settings.extend((WRITTEN, given) for given in read(text))
-        found.tally.used = 1
+        text = scanned.file.content(configs.MOST_TEXT).decode("utf-8")
+        scanned.settings.extend((WRITTEN, given) for given in read(text))
+        scanned.tally.used = 1
     except (NotConfigError, UnicodeDecodeError) as error:
-        found.tally.skip(getattr(error, "line", 0), str(error))
+        scanned.tally.skip(getattr(error, "line", 0), str(error))
     except LogError:
-        found.looked_at, found.tally.lines = False, 0
+        scanned.looked_at, scanned.tally.lines = False, 0
 
 
-def _script(found: Scanned) -> None:
-    for at, line, _ in found.file.lines(found.tally):
+def _script(scanned: Scanned) -> None:
+    for at, line, _ in scanned.file.lines(scanned.tally):
         given = configs.from_script(line.decode("utf-8", "replace"), at)
-        found.settings.extend((WRITTEN, each) for each in given)
-        found.tally.used += bool(given)
+        scanned.settings.extend((WRITTEN, setting) for setting in given)
+        scanned.tally.used += bool(given)
 
 
-def _document(found: Scanned, take: Take) -> Reader | None:
+def _document(scanned: Scanned, take: Take) -> Reader | None:
     """One JSON value over many lines: TRL's state of the trainer, a configuration, a list. What
     reads it where it turns out to be lines of them."""
-    content = found.file.content()
-    tally = found.tally
+    content = scanned.file.content()
+    tally = scanned.tally
     try:
         value = parse(content)
     except NotJsonError as error:
         if content.count(b"\n") > 1 and content.lstrip().startswith(b"{") and b"\n{" in content:
-            return _JsonLines(found, take)  # after all, the first of them damaged
+            return _JsonLines(scanned, take)  # after all, the first of them damaged
         tally.lines = 1
         tally.skip(0, str(error))
         return None
@@ -311,16 +314,19 @@ def _document(found: Scanned, take: Take) -> Reader | None:
     if not isinstance(history, list):
         tally.lines = 1
         if isinstance(value, dict) and len(content) <= configs.MOST_TEXT:
-            found.settings.extend((WRITTEN, Given(k, v, 0)) for k, v in flatten(value).items())
+            scanned.settings.extend((WRITTEN, Given(k, v, 0)) for k, v in flatten(value).items())
             tally.used = 1
         return None
     if isinstance(value, dict):
         keys = ("logging_steps", "max_steps")
         given = [Given(key, value[key], _line_of(content, key)) for key in keys if key in value]
-        found.settings.extend((RESOLVED, each) for each in given)
-    lines = [n for n, text in enumerate(content.split(b"\n"), start=1)
-             if text.lstrip().startswith(b'"step":')]  # fmt: skip
-    reader = _Lines(found, take)
+        scanned.settings.extend((RESOLVED, setting) for setting in given)
+    lines = [
+        n
+        for n, text in enumerate(content.split(b"\n"), start=1)
+        if text.lstrip().startswith(b'"step":')
+    ]
+    reader = _Lines(scanned, take)
     for at, entry in enumerate(history):
         tally.lines += 1
         reader.record(entry, lines[at] if len(lines) >= len(history) else 1)
@@ -336,9 +342,9 @@ def _line_of(content: bytes, key: str) -> int:
 class _JsonLines:
     """Lines of JSON."""
 
-    def __init__(self, found: Scanned, take: Take) -> None:
-        self.found = found
-        self._records = _Lines(found, take)
+    def __init__(self, scanned: Scanned, take: Take) -> None:
+        self.found = scanned
+        self._records = _Lines(scanned, take)
 
     def read(self, since: Reached, whole: bool) -> None:
         """See `Reader.read`."""
@@ -363,18 +369,18 @@ class _JsonLines:
         """See `Reader.close`."""
         self._records.close()
 
-    def copied(self, found: Scanned, take: Take) -> Reader:
+    def copied(self, scanned: Scanned, take: Take) -> Reader:
         """See `Reader.copied`."""
-        return _JsonLines(found, take)
+        return _JsonLines(scanned, take)
 
 
 class _Dumped:
     """Rollouts out of records."""
 
-    def __init__(self, found: Scanned, take: Take) -> None:
-        self._found, self._take = found, take
-        self._folders = found.file.parts[:-1]
-        self._name = found.file.inner
+    def __init__(self, scanned: Scanned, take: Take) -> None:
+        self._found, self._take = scanned, take
+        self._folders = scanned.file.parts[:-1]
+        self._name = scanned.file.inner
         self._kinds: dict[tuple[Any, ...], Any] = {}
 
     def take(self, record: Mapping[str, Any], line: int) -> bool:
@@ -390,8 +396,8 @@ class _Dumped:
             return False
         stack, dump = kind
         try:
-            for each in list(dump.read(record, Origin(self._folders, self._name, line))):
-                self._take(stack, each, self._found.file)
+            for item in list(dump.read(record, Origin(self._folders, self._name, line))):
+                self._take(stack, item, self._found.file)
         except RecordError as error:
             self._found.tally.skip(line, str(error))
             return True
@@ -400,26 +406,40 @@ class _Dumped:
         return True
 
 
-_STEPS = ("step", "_step", "global_step", "training/global_step", "train/global_step",
-          "trainer/global_step", "Step")  # fmt: skip
+_STEPS = (
+    "step",
+    "_step",
+    "global_step",
+    "training/global_step",
+    "train/global_step",
+    "trainer/global_step",
+    "Step",
+)
 _CLOCKS = ("_timestamp", "time", "timestamp")
 
 
 class _Lines:
     """Rows of metrics and records of dumps, of which a file of JSON lines may hold either."""
 
-    def __init__(self, found: Scanned, take: Take) -> None:
-        self._found = found
-        self._dumped = _Dumped(found, take)
+    def __init__(self, scanned: Scanned, take: Take) -> None:
+        self._found = scanned
+        self._dumped = _Dumped(scanned, take)
 
     def record(self, value: object, line: int) -> None:
         """A line's value."""
         tally = self._found.tally
         if not isinstance(value, dict) or self._dumped.take(value, line):
             return
-        row = _row(value, line)
-        if row is not None and row.values:
+        figures = _figures(value)
+        row = _row(value, figures, line)
+        if row is None:
+            return
+        if row.values:
             self._found.unnamed.append(row)
+        if lists := _lists(figures):
+            verb = "is a list" if len(lists) == 1 else "are lists"
+            tally.skip(line, f"{', '.join(lists)} {verb}; a figure of a step is one number")
+        elif row.values:
             tally.used += 1
 
     def close(self) -> None:
@@ -427,39 +447,49 @@ class _Lines:
         _assign(self._found, self._found.unnamed)
 
 
-def _row(value: Mapping[str, Any], line: int) -> Metrics | None:
-    """A row of metrics; None for a mapping without a step."""
+def _figures(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The mapping that holds a line's figures: the line itself, or one beside its step."""
     inner = next((value[k] for k in ("data", "metrics") if isinstance(value.get(k), dict)), None)
-    given = inner if inner is not None and "step" in value else value
+    return inner if inner is not None and "step" in value else value
+
+
+def _row(value: Mapping[str, Any], figures: Mapping[str, Any], line: int) -> Metrics | None:
+    """A row of metrics; None for a mapping without a step."""
     step = next((scalar(value[key]) for key in _STEPS if key in value), None)
     if step is None or step != step or abs(step) > 1e12:
         return None
     named: Mapping[str, float] = {
-        key: found for key, item in given.items() if (found := scalar(item)) is not None
+        key: parsed for key, item in figures.items() if (parsed := scalar(item)) is not None
     }
     clock = next((scalar(value[key]) for key in _CLOCKS if key in value), None)
-    for stack in STACKS:
+    for stack in readers():
         named = stack.named(named)
     return Metrics(int(step), recognise.of_interest(named), line, clock)
 
 
-def _assign(found: Scanned, rows: list[Metrics]) -> None:
+def _lists(figures: Mapping[str, Any]) -> list[str]:
+    """Keys that hold several numbers, of which none is the step's."""
+    several = {k: 0.0 for k, item in figures.items() if isinstance(item, list) and len(item) > 1}
+    return list(recognise.of_interest(several))
+
+
+def _assign(scanned: Scanned, rows: list[Metrics]) -> None:
     """Gives rows to the stack whose keys they have."""
     rows = [Metrics(r.step, recognise.of_interest(r.values), r.line, r.logged_s) for r in rows]
     keys = {key for row in rows for key in row.values}
     stack = recognise.by_metrics(keys)
     if stack is not None:
-        found.rows.setdefault(stack.name, []).extend(row for row in rows if row.values)
+        scanned.rows.setdefault(stack.name, []).extend(row for row in rows if row.values)
 
 
-def _table(found: Scanned, take: Take) -> None:
+def _table(scanned: Scanned, take: Take) -> None:
     """A CSV file with a header: an exported history, or a table of our own."""
-    tally = found.tally
-    reader = _Lines(found, take)
+    tally = scanned.tally
+    reader = _Lines(scanned, take)
     numbers: list[int] = []
 
     def texts() -> Iterator[str]:
-        for at, line, ended in found.file.lines(tally):
+        for at, line, ended in scanned.file.lines(tally):
             if not ended and at > 1 and not _whole(line, header, delimiter):
                 tally.skip(at, "it is cut off in mid-line", line[:200].decode("utf-8", "replace"))
                 return
@@ -467,7 +497,7 @@ def _table(found: Scanned, take: Take) -> None:
             yield line.decode("utf-8-sig", "replace").replace("\0", "")
 
     header: list[str] = []
-    delimiter = _delimiter(found.file.start())
+    delimiter = _delimiter(scanned.file.start())
     rows = csv.reader(texts(), delimiter=delimiter)
     while True:
         try:
@@ -491,7 +521,7 @@ def _table(found: Scanned, take: Take) -> None:
 def _delimiter(start: bytes) -> str:
     """What separates the cells of the first line: a spreadsheet may write semicolons."""
     first = start.split(b"\n", 1)[0]
-    return max((",", "\t", ";"), key=lambda each: first.count(each.encode()))
+    return max((",", "\t", ";"), key=lambda mark: first.count(mark.encode()))
 
 
 def _whole(line: bytes, header: list[str], delimiter: str) -> bool:
@@ -502,19 +532,33 @@ def _whole(line: bytes, header: list[str], delimiter: str) -> bool:
 def _cell(text: str) -> object:
     if not text:
         return None
-    found = number(text)
-    if found is None:
+    value = number(text)
+    if value is None:
         return text
-    return int(found) if found == found and abs(found) < 1e15 and found == int(found) else found
+    return int(value) if value == value and abs(value) < 1e15 and value == int(value) else value
 
 
 # Consoles
 
-_STARTS = re.compile(
-    b"|".join(b"(?P<%s>%s)" % (s.name.encode(), s.start) for s in STACKS if s.start is not None)
+_CUES = (
+    b"{'",
+    b"python",
+    b"torchrun",
+    b"accelerate",
+    b"ray job",
+    b"uv run",
+    b"....",
+    b"KV cache size",
 )
-_CUES = (*{s.cue for s in STACKS if s.cue}, b"{'", b"python", b"torchrun", b"accelerate",
-         b"ray job", b"uv run", b"....", b"KV cache size")  # fmt: skip
+
+
+@cache
+def _starts(stacks: tuple[StackLog, ...]) -> tuple[re.Pattern[bytes], tuple[bytes, ...]]:
+    """What a console's lines begin with, a group for each stack, and bytes that such lines hold."""
+    forms = (b"(?P<%s>%s)" % (s.name.encode(), s.start) for s in stacks if s.start is not None)
+    return re.compile(b"|".join(forms)), (*{s.cue for s in stacks if s.cue}, *_CUES)
+
+
 _KV = re.compile(r"GPU KV cache size: ([\d,]{1,20}) tokens")
 _MOST_CONFIG = 20_000
 
@@ -522,19 +566,21 @@ _MOST_CONFIG = 20_000
 class _ConsoleLines:
     """Lines that people see: rows of a stack, printed configurations, command lines."""
 
-    def __init__(self, found: Scanned) -> None:
-        self.found = found
-        found.kind = CONSOLE
-        self._consoles, self._config = _Consoles(found), _Printed(found)
+    def __init__(self, scanned: Scanned) -> None:
+        self.found = scanned
+        scanned.kind = CONSOLE
+        self._consoles, self._config = _Consoles(scanned), _Printed(scanned)
         self._ended = True
 
     def read(self, since: Reached, whole: bool) -> None:
         """See `Reader.read`."""
         tally, consoles, config = self.found.tally, self._consoles, self._config
-        lines = self.found.file.lines(tally, _CUES, lambda: config.open or consoles.open, since,
-                                      whole)  # fmt: skip
+        starts, cues = _starts(readers())
+        lines = self.found.file.lines(
+            tally, cues, lambda: config.open or consoles.open, since, whole
+        )
         for at, line, self._ended in lines:
-            start = _STARTS.search(line)
+            start = starts.search(line)
             used, wrong = False, ""
             for piece in said(line):
                 try:
@@ -552,10 +598,13 @@ class _ConsoleLines:
         if self._ended:
             self._consoles.close()
 
-    def copied(self, found: Scanned, take: Take) -> Reader:
+    def copied(self, scanned: Scanned, take: Take) -> Reader:
         """See `Reader.copied`."""
-        other = _ConsoleLines(found)
-        other._consoles, other._config = self._consoles.copied(found), self._config.copied(found)
+        other = _ConsoleLines(scanned)
+        other._consoles, other._config = (
+            self._consoles.copied(scanned),
+            self._config.copied(scanned),
+        )
         other._ended = self._ended
         return other
 
@@ -564,14 +613,14 @@ class _Consoles:
     """The consoles of the stacks that speak in a file. A block of lines is of one process: those of
     others in between are not of it."""
 
-    def __init__(self, found: Scanned) -> None:
-        self._found = found
+    def __init__(self, scanned: Scanned) -> None:
+        self._found = scanned
         self._consoles: dict[str, tuple[Console, str]] = {}
 
     @property
     def open(self) -> bool:
         """Whether a block is being read."""
-        return bool(self._consoles) and any(each.open for each, _ in self._consoles.values())
+        return bool(self._consoles) and any(console.open for console, _ in self._consoles.values())
 
     def feed(self, line: int, piece: Said, begins: str | None, ended: bool) -> bool:
         """Whether a line is of a stack's metrics. begins: the stack of which it begins a row.
@@ -598,9 +647,9 @@ class _Consoles:
         for name, (console, _) in self._consoles.items():
             self._keep(name, console.close())
 
-    def copied(self, found: Scanned) -> _Consoles:
+    def copied(self, scanned: Scanned) -> _Consoles:
         """Another that goes on from here."""
-        other = _Consoles(found)
+        other = _Consoles(scanned)
         other._consoles = deepcopy(self._consoles)
         return other
 
@@ -613,8 +662,8 @@ class _Consoles:
 class _Printed:
     """Settings on a console: a printed mapping, a command line, Megatron's table, vLLM's pool."""
 
-    def __init__(self, found: Scanned) -> None:
-        self._found = found
+    def __init__(self, scanned: Scanned) -> None:
+        self._found = scanned
         self._lines: list[tuple[int, str]] = []
         self._actor = ""
         self._depth = 0
@@ -640,12 +689,12 @@ class _Printed:
         else:
             one = configs.argument(text, line)
             given = [one] if one else configs.from_command(text, line)
-        self._found.settings.extend((COMMAND, each) for each in given)
+        self._found.settings.extend((COMMAND, setting) for setting in given)
         return bool(given)
 
-    def copied(self, found: Scanned) -> _Printed:
+    def copied(self, scanned: Scanned) -> _Printed:
         """Another that goes on from here."""
-        other = _Printed(found)
+        other = _Printed(scanned)
         other._lines, other._actor, other._depth = [*self._lines], self._actor, self._depth
         return other
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from calibration.logs.draft import Part, missing
-from calibration.logs.run_log import LEVELS, RunLog
-from simulator.cli.console import console, seconds, share
+from rollcast.calibration.logs.draft import Part, missing
+from rollcast.calibration.logs.run_log import LEVELS, RunLog
+from rollcast.simulator.cli.console import console, seconds, share
 
 _EXAMPLES = 3
 _WORDS = {1: "", 2: "for each rollout: ", 3: "for each request: "}
@@ -21,8 +21,8 @@ def show(log: RunLog, parts: Sequence[Part]) -> None:
     grid = Table(title=Text(f"{log.name}: {log.stack}"), show_header=False, title_justify="left")
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
-    for name, said in _rows(log, parts):
-        grid.add_row(Text(name), Text(said))
+    for name, text in _rows(log, parts):
+        grid.add_row(Text(name), Text(text))
     screen = console()
     screen.print(grid)
     for note in log.notes:
@@ -38,45 +38,54 @@ def _rows(log: RunLog, parts: Sequence[Part]) -> list[tuple[str, str]]:
         held += f"; {len(log.requests):,} requests"
     files = f"{len(log.tallies)} files" if len(log.tallies) != 1 else "1 file"
     beside = f", {log.ignored} others beside" if log.ignored else ""
-    found = [("read", f"{held} from {files}{beside}"), ("level", LEVELS[log.level])]
-    found.extend(_figures(log))
+    rows = [("read", f"{held} from {files}{beside}"), ("level", LEVELS[log.level])]
+    rows.extend(_figures(log))
     for gap in log.gaps:
-        found.append(("missing", f"{_WORDS[gap.level]}{gap.column}: {gap.why}"))
+        rows.append(("missing", f"{_WORDS[gap.level]}{gap.column}: {gap.why}"))
     for part in missing(parts):
-        found.append(("to give", f"{part.key}: {part.source}"))
+        rows.append(("to give", f"{part.key}: {part.source}"))
     assumed = [part.key for part in parts if part.assumed and part.key != "seed"]
     if assumed:
-        found.append(("assumed", ", ".join(assumed)))
+        rows.append(("assumed", ", ".join(assumed)))
     if log.unread:
-        found.append(("could not read", f"{log.unread} lines or records; the first:"))
-        examples = [each for tally in log.tallies for each in tally.examples]
-        for each in examples[:_EXAMPLES]:
-            found.append(
-                ("", f"{os.path.relpath(each.place.file)}, line {each.place.line}: {each.why}")
-            )
+        rows.append(("could not read", f"{log.unread} lines or records; the first:"))
+        examples = [example for tally in log.tallies for example in tally.examples]
+        for example in examples[:_EXAMPLES]:
+            place = f"{os.path.relpath(example.place.file)}, line {example.place.line}"
+            rows.append(("", f"{place}: {example.why}"))
     else:
-        found.append(("could not read", "nothing"))
-    return found
+        rows.append(("could not read", "nothing"))
+    return rows
 
 
 def _figures(log: RunLog) -> list[tuple[str, str]]:
     later = log.steps[log.steps["first"] != 1]
     table = later if len(later) else log.steps
     median = table.median(numeric_only=True)
-    found = []
+    figures = []
     if not median.isna()["step_s"]:
-        named = (("generation_s", "generation"), ("wait_s", "wait"), ("log_prob_s", "log-probs"),
-                 ("reference_s", "reference"), ("update_s", "update"),
-                 ("sync_s", "sync"))  # fmt: skip
-        phases = [f"{word} {seconds(median[name])}" for name, word in named
-                  if not median.isna()[name]]  # fmt: skip
-        found.append(("median step", f"{seconds(median['step_s'])}" + (
-            f" ({', '.join(phases)})" if phases else "")))  # fmt: skip
+        named = (
+            ("generation_s", "generation"),
+            ("wait_s", "wait"),
+            ("log_prob_s", "log-probs"),
+            ("reference_s", "reference"),
+            ("update_s", "update"),
+            ("sync_s", "sync"),
+        )
+        phases = [
+            f"{word} {seconds(median[name])}" for name, word in named if not median.isna()[name]
+        ]
+        figures.append(
+            (
+                "median step",
+                f"{seconds(median['step_s'])}" + (f" ({', '.join(phases)})" if phases else ""),
+            )
+        )
     if not median.isna()["mean_new_tokens"]:
-        said = f"mean {median['mean_new_tokens']:.0f}"
+        text = f"mean {median['mean_new_tokens']:.0f}"
         if not median.isna()["max_new_tokens"]:
-            said += f", longest {median['max_new_tokens']:.0f}"
+            text += f", longest {median['max_new_tokens']:.0f}"
         if not median.isna()["truncated_share"]:
-            said += f", cut {share(table['truncated_share'].mean())}"
-        found.append(("tokens", f"{said} (median step)"))
-    return found
+            text += f", cut {share(table['truncated_share'].mean())}"
+        figures.append(("tokens", f"{text} (median step)"))
+    return figures

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from rollcast.simulator.stacks.settings import Place
 
 EXAMPLES = 5
 _SHOWN = 80
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A line of a file; of a binary file, a record, and 0 for the file as a whole."""
-
-    file: str
-    line: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.file}, line {self.line}" if self.line else self.file
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +40,3 @@ class Tally:
         if len(self.examples) < EXAMPLES:
             shown = "".join(c if c.isprintable() else " " for c in text[:_SHOWN])
             self.examples.append(Unread(Place(self.file, line), why, shown.strip()))
-
-
-def total_unread(tallies: Iterable[Tally]) -> int:
-    """Over all files."""
-    return sum(tally.unread for tally in tallies)

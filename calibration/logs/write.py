@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibration.logs import columns, draft
-from calibration.logs.run_log import RunLog
-from calibration.logs.tally import Unread
-from simulator.errors import ScenarioError
-from simulator.results.folder import check_target as check_folder
-from simulator.results.folder import write_folder
-from simulator.results.read import read_json
-from simulator.results.write import write_json
+from rollcast.calibration.logs import columns, draft
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.calibration.logs.tally import Unread
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.folder import check_target as check_folder
+from rollcast.simulator.results.folder import write_folder
+from rollcast.simulator.results.read import read_json
+from rollcast.simulator.results.write import write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,9 +62,12 @@ def write(
 
     def fill(work: Path) -> None:
         _table(work / columns.STEPS.name, log.steps)
-        for table, found in ((columns.ROLLOUTS, log.rollouts), (columns.REQUESTS, log.requests)):
-            if len(found):
-                _table(work / table.name, found)
+        for table, table_rows in (
+            (columns.ROLLOUTS, log.rollouts),
+            (columns.REQUESTS, log.requests),
+        ):
+            if len(table_rows):
+                _table(work / table.name, table_rows)
         lengths = draft.lengths_table(log)
         if lengths is not None:
             _table(work / draft.LENGTHS_FILE, lengths)
@@ -120,7 +123,7 @@ def to_json(log: RunLog, parts: Sequence[draft.Part]) -> dict[str, Any]:
                 "used": t.used,
                 "other": t.other,
                 "unread": t.unread,
-                "examples": [_unread(each) for each in t.examples],
+                "examples": [_unread(line) for line in t.examples],
             }
             for t in log.tallies
         ],
@@ -129,5 +132,5 @@ def to_json(log: RunLog, parts: Sequence[draft.Part]) -> dict[str, Any]:
     }
 
 
-def _unread(each: Unread) -> dict[str, Any]:
-    return {"line": each.place.line, "why": each.why, "text": each.text}
+def _unread(line: Unread) -> dict[str, Any]:
+    return {"line": line.place.line, "why": line.why, "text": line.text}

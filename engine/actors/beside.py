@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from engine.edges import Beat
-from engine.log import EngineLog
-from simulator.errors import RunError
-from simulator.rollout import Rollout
-from simulator.world import Ended, TrainBatch, Trained, TrainGroup, World
+from rollcast.engine.edges import Beat
+from rollcast.engine.log import EngineLog
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.rollout import Rollout
+from rollcast.simulator.world import Ended, TrainBatch, Trained, TrainGroup, World
 
 ROUNDS = 10
 Seconds = np.ndarray[Any, np.dtype[np.float64]]
@@ -102,12 +102,12 @@ def measure(
         raise RunError("a replica and a trainer on devices of their own are measured")
     bench = _Bench(world, groups, group_size)
     bench.warm_up()
-    found = []
+    measured = []
     for _ in range(rounds):
-        found.append(bench.round())
+        measured.append(bench.round())
         if on_round is not None:
             on_round()
-    return found
+    return measured
 
 
 class _Bench:
@@ -132,15 +132,16 @@ class _Bench:
         by_group = [rollouts[at : at + self._size] for at in range(0, len(rollouts), self._size)]
         # Made-up rewards, as those of an untrained model may all be equal and teach nothing.
         rewards = tuple(float(place % 2) for place in range(self._size))
-        self._batch = tuple(TrainGroup(each[0].group, tuple(each), rewards) for each in by_group)
+        self._batch = tuple(TrainGroup(group[0].group, tuple(group), rewards) for group in by_group)
         replicas = self._world.shape.replicas
         wanted = range(self._groups, self._groups * (1 + replicas))
         homes: dict[int, set[int]] = {}
         self._sample(wanted)
         for stay in self._until_idle().values():
             homes.setdefault(stay.group, set()).add(stay.replica)
-        self._homes = [[group for group in wanted if homes[group] == {number}]
-                       for number in range(replicas)]  # fmt: skip
+        self._homes = [
+            [group for group in wanted if homes[group] == {number}] for number in range(replicas)
+        ]
         if not all(self._homes) or sum(map(len, self._homes)) < len(wanted):
             raise RunError("each group must keep to a replica, as with routing group_affinity")
         self.round()
@@ -153,9 +154,13 @@ class _Bench:
         update_alone_s, pulse_alone = self._seconds[-1], self._world.pulse()
         beside = _compared(alone, *self._beside_update(self._homes[:1]))
         return Beside(
-            *beside, update_alone_s, self._seconds[-1], pulse_alone, self._pulse_beside(),
+            *beside,
+            update_alone_s,
+            self._seconds[-1],
+            pulse_alone,
+            self._pulse_beside(),
             self._among(),
-        )  # fmt: skip
+        )
 
     def _alone(self) -> Seconds:
         first = len(self._world.log.iterations)
@@ -172,9 +177,9 @@ class _Bench:
         alone, first = self._alone(), len(self._world.log.iterations)
         self._sample([group for groups in self._homes for group in groups])
         self._until_idle()
-        each = [self._starts(first, replica=number) for number in range(replicas)]
-        start_s, end_s = max(one[0] for one in each), min(one[-1] for one in each)
-        among = _compared(alone, each[:1], start_s, end_s)
+        starts = [self._starts(first, replica=number) for number in range(replicas)]
+        start_s, end_s = max(one[0] for one in starts), min(one[-1] for one in starts)
+        among = _compared(alone, starts[:1], start_s, end_s)
         with_all = _compared(alone, *self._beside_update(self._homes))
         return Among(replicas, *among, *with_all, self._seconds[-1])
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.actors.machine import machine_name, versions
-from engine.actors.messages import Command, End, Failed, Notice, Ready, Report
-from engine.actors.replica import ReplicaActor
-from engine.actors.transport import Actor, ActorLostError, Need, Ref, Transport
-from engine.edges import Limits
-from engine.errors import EngineError
-from simulator.rollout import Key
+from rollcast.engine.actors.machine import machine_name, versions
+from rollcast.engine.actors.messages import Command, End, Failed, Notice, Ready, Report
+from rollcast.engine.actors.replica import ReplicaActor
+from rollcast.engine.actors.transport import Actor, ActorLostError, Need, Ref, Transport
+from rollcast.engine.edges import Limits
+from rollcast.engine.errors import EngineError
+from rollcast.simulator.rollout import Key
 
 MOST_LOSSES = 3
 """Times in a row that a replica, or the trainer, may be lost without having achieved anything."""
@@ -133,6 +133,8 @@ class Fleet:
                 yield replica, notice
             else:
                 replica.poll = replica.actor.call("poll", self._poll_s, lane="watch")
+        if not self._transport.processes:
+            return
         now_s = time.perf_counter()
         for replica in self.replicas:
             patience_s = self._heartbeat_s if replica.live else max(START_S, self._heartbeat_s)
@@ -180,7 +182,7 @@ class Fleet:
         if ready.versions != versions():
             raise EngineError(
                 f"replica {replica.number} has other versions than this process: "
-                f"{_said(ready.versions)} and not {_said(versions())}"
+                f"{_listed(ready.versions)} and not {_listed(versions())}"
             )
         replica.live, self._limits = True, ready.limits
         self.tolerance = ready.log_prob_tolerance
@@ -201,5 +203,5 @@ def clock_offset(transport: Transport, actor: Actor) -> float:
     return best[1]
 
 
-def _said(found: Sequence[tuple[str, str]]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in found) or "none"
+def _listed(packages: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in packages) or "none"

@@ -21,13 +21,13 @@ def machine_name() -> str:
 
 def versions() -> tuple[tuple[str, str], ...]:
     """Of what has to be the same in every process of a run, where it is installed."""
-    found = []
+    installed = []
     for name in _SAME_EVERYWHERE:
         try:
-            found.append((name, metadata.version(name)))
+            installed.append((name, metadata.version(name)))
         except metadata.PackageNotFoundError:
             continue
-    return tuple(found)
+    return tuple(installed)
 
 
 def pin(cores: tuple[int, ...]) -> None:
@@ -46,7 +46,7 @@ def cores_here() -> tuple[int, ...]:
 def shares(cores: tuple[int, ...], actors: int) -> list[tuple[int, ...]]:
     """Cores for each of so many actors, none shared; empty ones, for any core, where there are too
     few for that."""
-    each = len(cores) // actors
-    if each == 0:
+    share = len(cores) // actors
+    if share == 0:
         return [()] * actors
-    return [cores[place * each : (place + 1) * each] for place in range(actors)]
+    return [cores[place * share : (place + 1) * share] for place in range(actors)]

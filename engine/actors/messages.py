@@ -13,10 +13,10 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
-from engine.desk import Landed, Order, Turn
-from engine.edges import EngineIteration, Limits, Response
-from simulator.costs.base import Iteration
-from simulator.rollout import Key
+from rollcast.engine.edges import EngineIteration, Limits, Response
+from rollcast.engine.frontend import Finished, Order, TimedIteration
+from rollcast.simulator.costs.base import Iteration
+from rollcast.simulator.rollout import Key
 
 # Commands
 
@@ -86,8 +86,8 @@ class Ready:
 class Iterated:
     """One iteration, and what it finished."""
 
-    turn: Turn | None
-    landed: tuple[Landed, ...]
+    iteration: TimedIteration | None
+    finished: tuple[Finished, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Aborted:
     """What was in flight of those that were to stop."""
 
     token: int
-    landed: tuple[Landed, ...]
+    finished: tuple[Finished, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,5 +149,14 @@ def _by_fields(kind: type) -> Callable[[Any], tuple[type, tuple[Any, ...]]]:
 
 # Frozen classes with slots look their fields up by name, each time, on both sides of a wire. These
 # are the ones of which an iteration or a rollout has one.
-for _kind in (Iterated, Turn, EngineIteration, Iteration, Landed, Response, Order, Report):
+for _kind in (
+    Iterated,
+    TimedIteration,
+    EngineIteration,
+    Iteration,
+    Finished,
+    Response,
+    Order,
+    Report,
+):
     copyreg.pickle(_kind, _by_fields(_kind))

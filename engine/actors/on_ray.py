@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
+import signal
 import socket
+import sys
 import tempfile
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
-from engine.actors.transport import (
+from rollcast.engine.actors.transport import (
     Actor,
     ActorLostError,
     Lane,
@@ -21,7 +27,7 @@ from engine.actors.transport import (
     places,
     without_place,
 )
-from engine.errors import EngineError, sentence
+from rollcast.engine.errors import EngineError, sentence
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _OWN_DEVICES = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # Ray leaves an actor's GPUs to it
@@ -35,6 +41,9 @@ _LOCAL = {
 LOCAL = "local"
 _STORE_BYTES = 512 << 20
 _ANSWER_S = 10.0
+TEMPORARY = "/tmp"
+"""Where a Ray of our own keeps its files: its sockets' paths may be 107 bytes long."""
+_FOLDER, _LOCK = "ray-", "driver.lock"
 _ROOM_S = 60.0  # for others on a cluster to hand back what they no longer need
 _SLOTS = 64  # actors say where they run by themselves; Ray only counts
 
@@ -46,12 +55,17 @@ class RayTransport:
     Raises EngineError where Ray is missing, or the cluster cannot be reached.
     """
 
+    processes = True
+    timer = staticmethod(time.perf_counter)
+
     def __init__(self, address: str | None = None, *, gpus: int = 0) -> None:
         address = None if address == LOCAL else address
         if address not in (None, "auto"):
             _require_answer(address)
         for name, value in _LOCAL.items():
             os.environ.setdefault(name, value)
+        if address is None and "ray" not in sys.modules:
+            _require_token()
         try:
             import ray
         except ImportError:
@@ -64,9 +78,12 @@ class RayTransport:
         if ray.is_initialized():
             raise EngineError("Ray runs in this process already; end it first (ray.shutdown())")
         quiet: dict[str, Any] = {"logging_level": "CRITICAL", "log_to_driver": False}
+        terminate = signal.getsignal(signal.SIGTERM)
+        self._lock: IO[bytes] | None = None
         try:
             if address is None:
-                self._folder = _short_folder()
+                _remove_leftovers()
+                self._folder, self._lock = _own_folder()
                 ray.init(
                     address="local",
                     num_cpus=_SLOTS,
@@ -79,8 +96,12 @@ class RayTransport:
             else:
                 ray.init(address=address, **quiet)
         except Exception as error:  # of many kinds
+            self._remove_folder()
             where = "on this machine" if address is None else f"at {address}"
             raise EngineError(f"Ray cannot be had {where}: {sentence(error)}") from None
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, terminate)  # Ray's own handler aborts the process
         _silence()
         self._handles: list[Any] = []
         self._group: Any = None
@@ -100,10 +121,11 @@ class RayTransport:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         machines = [(node.get("GPU", 0.0), node.get("CPU", 0.0)) for node in nodes]
         if (lost := without_place(needs, machines)) is not None:
-            each = ", ".join(f"{gpus:g}" for gpus, _ in machines)
+            gpus_of_each = ", ".join(f"{gpus:g}" for gpus, _ in machines)
             raise EngineError(
                 f"{lost.gpus} GPUs and {lost.cpus} CPUs of one machine, which an actor of the "
-                f"scenario takes, are not free beside the others (GPUs of each machine: {each})"
+                f"scenario takes, are not free beside the others (GPUs of each machine: "
+                f"{gpus_of_each})"
             )
 
     def reserve(self, needs: Sequence[Need], within_s: float = _ROOM_S) -> None:
@@ -250,8 +272,13 @@ class RayTransport:
         if self._group is not None:
             self._ray.util.remove_placement_group(self._group)
         self._ray.shutdown()
-        if self._folder is not None:
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        """Removes what a Ray of our own kept in the temporary folder."""
+        if self._folder is not None and self._lock is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+            self._lock.close()
 
 
 @dataclass(eq=False, slots=True)
@@ -299,6 +326,31 @@ def _silence() -> None:
         dispatcher.remove_handler("ray_print_logs")
 
 
-def _short_folder() -> str:
-    """Ray's sockets have paths of which the system allows little more than 100 bytes."""
-    return tempfile.mkdtemp(prefix="ray-", dir="/tmp" if os.path.isdir("/tmp") else None)
+def _require_token() -> None:
+    """Has a Ray of our own, which listens on every interface of the machine, ask whoever connects
+    for a token that its processes alone are given. Ray reads this when it is imported."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+def _own_folder() -> tuple[str, IO[bytes]]:
+    """A folder for a Ray of our own, and the file in it that stays locked as long as this process
+    lives."""
+    import fcntl
+
+    folder = tempfile.mkdtemp(prefix=_FOLDER, dir=TEMPORARY if os.path.isdir(TEMPORARY) else None)
+    draft = Path(folder, f"{_LOCK}.new")
+    lock = draft.open("wb")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    draft.rename(Path(folder, _LOCK))  # never seen unlocked
+    return folder, lock
+
+
+def _remove_leftovers() -> None:
+    """Removes the folders of drivers that were killed: their locks are free."""
+    import fcntl
+
+    for path in Path(TEMPORARY).glob(f"{_FOLDER}*/{_LOCK}"):
+        with suppress(OSError), path.open("rb") as lock:  # locked, or another user's
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.parent, ignore_errors=True)

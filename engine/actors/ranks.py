@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from engine.actors.fleet import Recipe
-from engine.actors.trainer import Rank, TrainerActor
-from engine.actors.transport import Actor, ActorLostError, Lane, Ref, Transport
-from engine.actors.weights import Channel
+from rollcast.engine.actors.fleet import Recipe
+from rollcast.engine.actors.trainer import Rank, TrainerActor
+from rollcast.engine.actors.transport import Actor, ActorLostError, Lane, Ref, Transport
+from rollcast.engine.actors.weights import Channel
 
 
 class Call:
@@ -18,7 +18,7 @@ class Call:
         self._transport = transport
         self._ranks = len(refs)
         self._values: dict[int, Any] = {}
-        self._waiting = {own[0]: rank for rank, own in enumerate(refs)}
+        self._waiting = {of_rank[0]: rank for rank, of_rank in enumerate(refs)}
         self.results = refs[0]
 
     @property
@@ -89,7 +89,7 @@ class TrainerRanks:
         refs = [
             actor.call(method, *arguments, lane=lane, results=results) for actor in self._actors
         ]
-        return Call(self._transport, [own if results > 1 else [own] for own in refs])
+        return Call(self._transport, [of_rank if results > 1 else [of_rank] for of_rank in refs])
 
     def kill(self) -> None:
         """Ends them at once: without one, the others wait for it for ever."""

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
-from engine.actors.machine import machine_name, pin, versions
-from engine.actors.messages import (
+from rollcast.engine.actors.machine import machine_name, pin, versions
+from rollcast.engine.actors.messages import (
     Abort,
     Aborted,
     Command,
@@ -27,12 +27,12 @@ from engine.actors.messages import (
     Slept,
     Submit,
 )
-from engine.actors.weights import unpack
-from engine.desk import Desk, request_name
-from engine.edges import Engine, OnWire
-from engine.errors import EngineError, sentence
+from rollcast.engine.actors.weights import unpack
+from rollcast.engine.edges import Engine, OnWire
+from rollcast.engine.errors import EngineError, sentence
+from rollcast.engine.frontend import EngineFrontend
 
-MOST_TURNS = 4096
+MOST_ITERATIONS = 4096
 """Iterations without news after which they are reported nevertheless."""
 
 
@@ -90,7 +90,7 @@ class ReplicaActor:
         limits, tolerance = engine.limits, engine.log_prob_tolerance
         self._outbox.put(Ready(limits, tolerance, machine_name(), versions()))
         try:
-            self._serve(Desk(engine, time.perf_counter))
+            self._serve(EngineFrontend(engine, time.perf_counter))
         except Exception as error:
             message = str(error) if isinstance(error, EngineError) else sentence(error)
             self._outbox.put(Failed(message))
@@ -98,18 +98,25 @@ class ReplicaActor:
             engine.shutdown()
             self._outbox.wake()
 
-    def _serve(self, desk: Desk) -> None:
+    def _serve(self, frontend: EngineFrontend) -> None:
         while True:
-            for command in self._commands(block=not desk.busy):
+            for command in self._commands(block=not frontend.busy):
                 self._since_s = time.perf_counter()
                 if isinstance(command, End):
                     return
-                if not self._carry_out(desk, command):
+                try:
+                    notice = carry_out(frontend, command, time.perf_counter)
+                except EngineError as error:
+                    if not isinstance(command, Submit):
+                        raise
+                    self._outbox.put(Failed(str(error), theirs=True))
                     return
-            if desk.busy:
+                if notice is not None:
+                    self._outbox.put(notice)
+            if frontend.busy:
                 self._since_s = time.perf_counter()
-                turn, landed = desk.iterate()
-                self._outbox.put(Iterated(turn, tuple(landed)), news=bool(landed))
+                iteration, finished = frontend.iterate()
+                self._outbox.put(Iterated(iteration, tuple(finished)), news=bool(finished))
             self._since_s = None
 
     def _commands(self, block: bool) -> Iterator[Command]:
@@ -118,40 +125,38 @@ class ReplicaActor:
         while not self._inbox.empty():
             yield self._inbox.get()
 
-    def _carry_out(self, desk: Desk, command: Command) -> bool:
-        """Whether it may go on."""
-        if isinstance(command, Submit):
-            try:
-                desk.wake()
-                for order in command.orders:
-                    desk.submit(order)
-            except EngineError as error:
-                self._outbox.put(Failed(str(error), theirs=True))
-                return False
-        elif isinstance(command, Abort):
-            live = set(desk.engine.unfinished)
-            keys = [key for key in command.keys if request_name(key) in live]
-            self._outbox.put(Aborted(command.token, tuple(desk.abort(keys))))
-        elif isinstance(command, Sleep):
-            desk.sleep()
-            self._outbox.put(Slept(command.token, time.perf_counter()))
-        elif isinstance(command, Load):
-            self._outbox.put(_load(desk, command))
-        elif isinstance(command, Connect):
-            desk.engine.connect(command.where)
-        return True
+
+def carry_out(
+    frontend: EngineFrontend, command: Command, clock: Callable[[], float]
+) -> Notice | None:
+    """Carries out a command between two iterations, and says what came of it. clock: seconds.
+    Raises EngineError."""
+    if isinstance(command, Submit):
+        frontend.wake()
+        for order in command.orders:
+            frontend.submit(order)
+    elif isinstance(command, Abort):
+        return Aborted(command.token, tuple(frontend.abort(command.keys)))
+    elif isinstance(command, Sleep):
+        frontend.sleep()
+        return Slept(command.token, clock())
+    elif isinstance(command, Load):
+        return _load(frontend, command, clock)
+    elif isinstance(command, Connect):
+        frontend.engine.connect(command.where)
+    return None
 
 
-def _load(desk: Desk, command: Load) -> Loaded:
-    woke = desk.wake()
-    start_s = time.perf_counter()
+def _load(frontend: EngineFrontend, command: Load, clock: Callable[[], float]) -> Loaded:
+    woke = frontend.wake()
+    start_s = clock()
     weights = command.weights
-    desk.load(weights if isinstance(weights, OnWire) else unpack(weights), command.version)
-    loaded_s = time.perf_counter()
-    found = None
-    if command.sample and not desk.busy:
-        found = desk.engine.log_probs(command.sample)
-    return Loaded(command.token, woke, start_s, loaded_s, time.perf_counter(), found)
+    frontend.load(weights if isinstance(weights, OnWire) else unpack(weights), command.version)
+    loaded_s = clock()
+    log_probs = None
+    if command.sample and not frontend.busy:
+        log_probs = frontend.engine.log_probs(command.sample)
+    return Loaded(command.token, woke, start_s, loaded_s, clock(), log_probs)
 
 
 class _Outbox:
@@ -163,7 +168,7 @@ class _Outbox:
 
     def put(self, notice: Notice, news: bool = True) -> None:
         self._notices.append(notice)
-        if news or len(self._notices) >= MOST_TURNS:
+        if news or len(self._notices) >= MOST_ITERATIONS:
             self._news.set()
 
     def wake(self) -> None:

@@ -5,15 +5,14 @@ They wake by themselves, for new weights or for work (`engine.actors.replica`).
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engine.actors.fleet import Replica
-from engine.actors.messages import Sleep, Slept
-from engine.actors.trainer import Part
-from engine.actors.updates import Updates
-from simulator.world import Phase
+from rollcast.engine.actors.fleet import Replica
+from rollcast.engine.actors.messages import Sleep, Slept
+from rollcast.engine.actors.trainer import Part
+from rollcast.engine.actors.updates import Updates
+from rollcast.simulator.world import Phase
 
 
 @dataclass(slots=True)
@@ -29,9 +28,10 @@ class _Waiting:
 
 
 class Sleepers:
-    """updates: the trainer that they make room for."""
+    """updates: the trainer that they make room for. timer: the driver's clock, seconds."""
 
-    def __init__(self, updates: Updates) -> None:
+    def __init__(self, updates: Updates, timer: Callable[[], float]) -> None:
+        self._timer = timer
         self._updates = updates
         self._waiting: _Waiting | None = None
         self._tokens = 0
@@ -46,7 +46,7 @@ class Sleepers:
         """Has these sleep, then begins the update."""
         self._tokens += 1
         numbers = {home.number for home in replicas}
-        self._waiting = _Waiting(self._tokens, part, time.perf_counter(), numbers)
+        self._waiting = _Waiting(self._tokens, part, self._timer(), numbers)
         for home in replicas:
             home.post(Sleep(self._tokens))
         self._begin_in_room()

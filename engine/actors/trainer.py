@@ -4,18 +4,18 @@ among what it returns."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from engine.actors.machine import machine_name, pin, versions
-from engine.actors.transport import ActorLostError
-from engine.actors.weights import ByStore, Channel, unpack
-from engine.actors.wire import ByWire
-from engine.edges import Beat, OnWire, SampledGroup, Trainer, TrainerState, TrainMetrics
-from engine.errors import EngineError, RankLostError, sentence
-from simulator.errors import RunError, ScenarioError
+from rollcast.engine.actors.machine import machine_name, pin, versions
+from rollcast.engine.actors.transport import ActorLostError
+from rollcast.engine.actors.weights import ByStore, Channel, InPlace, unpack
+from rollcast.engine.actors.wire import ByWire
+from rollcast.engine.edges import Beat, OnWire, SampledGroup, Trainer, TrainerState, TrainMetrics
+from rollcast.engine.errors import EngineError, RankLostError, sentence
+from rollcast.simulator.errors import RunError, ScenarioError
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,8 @@ class RankStart(Protocol):
 
 class TrainerActor:
     """start: makes the trainer; a `RankStart` where there are several ranks. cores: what its
-    process is pinned to, if any. channel: how weights leave it, from rank 0.
+    process is pinned to, if any. channel: how weights leave it, from rank 0. timer: its clock,
+    seconds.
 
     Every rank is called alike. Every method raises ActorLostError where another one is lost.
     """
@@ -94,8 +95,10 @@ class TrainerActor:
         cores: tuple[int, ...] = (),
         channel: Channel | None = None,
         rank: Rank | None = None,
+        timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._start: Any = start
+        self._timer = timer
         self._cores = cores
         self._rank = rank or Rank()
         self._channel = channel or ByStore()
@@ -118,14 +121,14 @@ class TrainerActor:
         except RankLostError as error:
             raise ActorLostError(str(error)) from None
         except Exception as error:
-            said = str(error) if isinstance(error, RunError | ScenarioError) else sentence(error)
-            raise EngineError(f"the trainer cannot start: {said}") from None
+            reason = str(error) if isinstance(error, RunError | ScenarioError) else sentence(error)
+            raise EngineError(f"the trainer cannot start: {reason}") from None
         return TrainerReady(self._trainer.context_tokens, machine_name(), versions())
 
     def step(self, part: Part) -> tuple[Updated, Any]:
         """One `Part`; the new weights are the second result, None after a part that is not
         final."""
-        trainer, start_s = self._mine, time.perf_counter()
+        trainer, start_s = self._mine, self._timer()
         try:
             with _others_there():
                 metrics = trainer.step(
@@ -136,14 +139,19 @@ class TrainerActor:
                     final=part.final,
                 )
         except (RuntimeError, ValueError) as error:  # out of memory, or a token beyond the model's
-            said = str(error) if isinstance(error, RunError) else sentence(error)
-            return Updated(start_s, time.perf_counter(), None, [], said), None
-        end_s = time.perf_counter()
+            reason = str(error) if isinstance(error, RunError) else sentence(error)
+            return Updated(start_s, self._timer(), None, [], reason), None
+        end_s = self._timer()
         if not part.final:
             return Updated(start_s, end_s, metrics, []), None
-        with _others_there():
-            log_probs = trainer.log_probs(part.sample) if part.sample else []
+        here = isinstance(self._channel, InPlace)  # then they are asked for when they are needed
+        log_probs = self.log_probs(part.sample) if part.sample and not here else []
         return Updated(start_s, end_s, metrics, log_probs), self.weights()
+
+    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The weights' log-probability of each token but the first, per sequence."""
+        with _others_there():
+            return self._mine.log_probs(sequences)
 
     def weights(self) -> Any:
         """The weights as they are, of rank 0; the others help to put them together."""
@@ -178,7 +186,8 @@ class TrainerActor:
         """All that another trainer needs to go on from here, of rank 0."""
         with _others_there():
             state = self._mine.state()
-        return PackedState(ByStore().pack(state.tensors), dict(state.plain))
+        channel = self._channel if isinstance(self._channel, InPlace) else ByStore()
+        return PackedState(channel.pack(state.tensors), dict(state.plain))
 
     def load_state(self, state: PackedState) -> None:
         """Goes on from a `state`. Raises ValueError for one of another model."""

@@ -7,7 +7,7 @@ and those of ``wire``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal, Protocol
@@ -51,13 +51,13 @@ def places(needs: Sequence[Need]) -> list[Need]:
         ((need.sharing, need.cpus) for need in needs if need.sharing is not None),
         key=lambda pair: pair[0].place,
     )
-    found = []
+    together = []
     for number, there in groupby(shared, key=lambda pair: pair[0].place):
         members = list(there)
         devices = {device for sharing, _ in members for device in sharing.devices}
         cpus = sum(cpus for _, cpus in members)
-        found.append(Need(cpus, len(devices), sharing=Sharing(number, tuple(sorted(devices)))))
-    return [*found, *(need for need in needs if need.sharing is None)]
+        together.append(Need(cpus, len(devices), sharing=Sharing(number, tuple(sorted(devices)))))
+    return [*together, *(need for need in needs if need.sharing is None)]
 
 
 def without_place(needs: Sequence[Need], machines: Sequence[tuple[float, float]]) -> Need | None:
@@ -85,7 +85,18 @@ class Actor(Protocol):
 
 
 class Transport(Protocol):
-    """Starts actors, and waits for what they return."""
+    """Starts actors, and waits for what they return.
+
+    processes: whether actors work by themselves, in processes that can be lost; else they work
+    while somebody waits here. timer: the driver's clock, in seconds from any moment on.
+    """
+
+    processes: bool
+
+    @property
+    def timer(self) -> Callable[[], float]:
+        """The driver's clock."""
+        ...
 
     def start(self, kind: type, arguments: Sequence[Any], need: Need, name: str) -> Actor:
         """An actor of class ``kind``; returns before it is there."""

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.actors.fleet import MOST_LOSSES, POLL_S, START_S, Recipe, clock_offset
-from engine.actors.machine import machine_name, versions
-from engine.actors.ranks import Call, TrainerRanks
-from engine.actors.trainer import (
+from rollcast.engine.actors.fleet import MOST_LOSSES, POLL_S, START_S, Recipe, clock_offset
+from rollcast.engine.actors.machine import machine_name, versions
+from rollcast.engine.actors.ranks import Call, TrainerRanks
+from rollcast.engine.actors.trainer import (
     PackedState,
     Part,
     TrainerReady,
@@ -19,12 +19,12 @@ from engine.actors.trainer import (
     pack_state,
     unpack_state,
 )
-from engine.actors.transport import ActorLostError, Ref, Transport
-from engine.actors.weights import Channel
-from engine.actors.wire import ByWire
-from engine.edges import Beat, OnWire, TrainerState
-from engine.errors import EngineError
-from simulator.errors import RunError
+from rollcast.engine.actors.transport import ActorLostError, Ref, Transport
+from rollcast.engine.actors.weights import Channel
+from rollcast.engine.actors.wire import ByWire
+from rollcast.engine.edges import Beat, OnWire, TrainerState
+from rollcast.engine.errors import EngineError
+from rollcast.simulator.errors import RunError
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Updates:
         """What to wait for."""
         if self._starting:
             return self._ranks.started.waiting
-        if self._beat is None:
+        if self._beat is None and self._transport.processes:
             pause_s = min(POLL_S, self._heartbeat_s / 4)
             self._beat = self._ranks.call("beat", pause_s, lane="watch")
             self._asked_s = time.perf_counter()
@@ -135,12 +135,13 @@ class Updates:
         until its update is done."""
         if self._part is not None:
             raise RunError("an update asked for while another is under way")
-        last = self._states[-1]
-        if last.state is None and not last.since:
-            last.state = self._ranks.call("state")
-        elif last.since and last.since[-1].final:
-            self._states.append(_Saved(self._ranks.call("state")))
-        self._states[-1].since.append(part)
+        if self._transport.processes:
+            last = self._states[-1]
+            if last.state is None and not last.since:
+                last.state = self._ranks.call("state")
+            elif last.since and last.since[-1].final:
+                self._states.append(_Saved(self._ranks.call("state")))
+            self._states[-1].since.append(part)
         self._issue(part)
 
     def _issue(self, part: Part) -> None:
@@ -192,13 +193,13 @@ class Updates:
 
     # Losing it, and going on
 
-    def replace(self, cause: str, own: bool = True) -> None:
+    def replace(self, cause: str, at_fault: bool = True) -> None:
         """Ends what is left of the trainer, starts another, and brings it to where this one was;
-        what was under way is under way again. own: whether it was the trainer's own fault. Raises
+        what was under way is under way again. at_fault: whether the trainer itself failed. Raises
         EngineError where that was tried too often."""
         self._ranks.kill()
         self._sends = {}
-        self._losses += own
+        self._losses += at_fault
         if self._losses > MOST_LOSSES:
             raise EngineError(f"the trainer was lost {self._losses} times in a row: {cause}")
         under_way, self._part, self._done = self._part, None, None
@@ -247,9 +248,12 @@ class Updates:
     def load_state(self, state: TrainerState, updates: int) -> None:
         """Goes on from a `state`, after that many updates. Raises ValueError for one of another
         model."""
-        ref = self._transport.put(pack_state(state))
+        if self._transport.processes:
+            ref = self._transport.put(pack_state(state))
+            self._states = [_Saved(Call(self._transport, [[ref]]))]
+        else:
+            ref = self._transport.put(PackedState(state.tensors, dict(state.plain)))
         self._ranks.call("load_state", ref).wait()
-        self._states = [_Saved(Call(self._transport, [[ref]]))]
         self.latest = Weights(updates, self.weights(), [], []) if updates else None
 
     def weights(self) -> Any:
@@ -279,10 +283,10 @@ class Updates:
 
     def tensors(self, weights: Ref) -> Any:
         """Weights that `unpack` makes tensors of, wherever they are. Raises ActorLostError."""
-        found = self._transport.get(weights)
-        if isinstance(found, OnWire):
-            found = self._transport.get(self._ranks.first.call("packed", weights, lane="wire"))
-        return found
+        packed = self._transport.get(weights)
+        if isinstance(packed, OnWire):
+            packed = self._transport.get(self._ranks.first.call("packed", weights, lane="wire"))
+        return packed
 
     def _arrived(self, there: set[Ref]) -> None:
         """Takes in what has reached its replica. Raises EngineError where it could not."""
@@ -290,6 +294,12 @@ class Updates:
             for ref in [ref for ref in refs if ref in there]:
                 self._transport.get(ref)
                 refs.remove(ref)
+
+    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The newest weights' log-probabilities; the trainer must be idle. Raises
+        ActorLostError."""
+        log_probs: list[list[float]] = self._ranks.call("log_probs", sequences).wait()
+        return log_probs
 
     def pulse(self) -> Beat:
         """How fast its device is just now; it must be idle. Raises ActorLostError."""

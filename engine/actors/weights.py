@@ -53,6 +53,15 @@ class ByStore:
 
 
 @dataclass(frozen=True, slots=True)
+class InPlace:
+    """Nowhere: whoever takes them is in the same process."""
+
+    def pack(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The tensors themselves, which the next update changes."""
+        return tensors
+
+
+@dataclass(frozen=True, slots=True)
 class ByFiles:
     """Through a folder that every machine sees; the last ``keep`` files stay there."""
 
@@ -93,15 +102,17 @@ def _packed(tensor: Any) -> Packed:
         return Packed(tensor.copy())
     import torch
 
-    own = tensor.detach().to("cpu", copy=True).contiguous()
-    dtype = str(own.dtype).removeprefix("torch.")
+    copied = tensor.detach().to("cpu", copy=True).contiguous()
+    dtype = str(copied.dtype).removeprefix("torch.")
     try:
-        return Packed(own.numpy(), dtype)
+        return Packed(copied.numpy(), dtype)
     except TypeError:  # bfloat16, which numpy lacks
-        return Packed(own.view(torch.uint8).numpy(), dtype)
+        return Packed(copied.view(torch.uint8).numpy(), dtype)
 
 
-def _unpacked(packed: Packed) -> Any:
+def _unpacked(packed: Any) -> Any:
+    if not isinstance(packed, Packed):
+        return packed
     if packed.dtype is None:
         return packed.array
     import torch

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from engine.actors.weights import ByStore
-from engine.edges import OnWire
-from engine.errors import EngineError
+from rollcast.engine.actors.weights import ByStore
+from rollcast.engine.edges import OnWire
+from rollcast.engine.errors import EngineError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,14 +30,14 @@ class ByWire:
         """A copy, which later updates leave alone. What was sent last is kept as well: a new
         replica has to have it."""
         self._packed += 1
-        own = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         self._kept = {number: kept for number, kept in self._kept.items() if number >= self._sent}
-        self._kept[self._packed] = own
+        self._kept[self._packed] = copies
         return OnWire(
             self._packed,
-            tuple(own),
-            tuple(str(tensor.dtype).removeprefix("torch.") for tensor in own.values()),
-            tuple(tuple(tensor.shape) for tensor in own.values()),
+            tuple(copies),
+            tuple(str(tensor.dtype).removeprefix("torch.") for tensor in copies.values()),
+            tuple(tuple(tensor.shape) for tensor in copies.values()),
         )
 
     def meet(self, replica: int, workers: int) -> dict[str, Any]:
@@ -65,10 +65,10 @@ class ByWire:
         return ByStore().pack(self._tensors(weights))
 
     def _tensors(self, weights: OnWire) -> dict[str, Tensor]:
-        found = self._kept.get(weights.number)
-        if found is None:
+        tensors = self._kept.get(weights.number)
+        if tensors is None:
             raise EngineError(
                 "the weights that the replicas have went with the trainer that was lost; add "
                 "--resume to go on from the last step that was saved"
             )
-        return found
+        return tensors

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from engine.environments.base import Episode
-from simulator.workload.draws import address, keyed_uniforms
-from simulator.workload.environment import EnvironmentSection
-from simulator.workload.seconds import LARGEST_S, SecondsModel, seconds_model
+from rollcast.engine.environments.base import Episode
+from rollcast.simulator.workload.draws import address, keyed_uniforms
+from rollcast.simulator.workload.environment import EnvironmentSection
+from rollcast.simulator.workload.seconds import LARGEST_S, SecondsModel, seconds_model
 
 # Philox streams: the letters of "eprm", "eroll" less one, and "etrn"
 _PROMPTS, _ROLLOUTS, _TURNS = 0x6570726D, 0x65726F6C, 0x6574726E
@@ -48,8 +48,8 @@ class DrawnDelays:
         return min(float(drawn[0]), LARGEST_S)
 
     def _rollout(self, episode: Episode) -> list[float]:
-        found = keyed_uniforms(self._seed, _ROLLOUTS, (3,), **self._place(episode))
-        return [float(each) for each in found]
+        uniforms = keyed_uniforms(self._seed, _ROLLOUTS, (3,), **self._place(episode))
+        return [float(uniform) for uniform in uniforms]
 
     @staticmethod
     def _address(episode: Episode) -> tuple[int, int]:

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from engine.environments.base import Answer, CallError, Environment, Episode, Said
-from engine.errors import sentence
-from simulator.workload.seconds import LARGEST_S
+from rollcast.engine.environments.base import Answer, CallError, Environment, Episode, Said
+from rollcast.engine.errors import sentence
+from rollcast.simulator.workload.seconds import LARGEST_S
 
 Clock = Callable[[], float]
 
@@ -77,8 +77,8 @@ class Sandbox:
             if not self.booted:
                 self._call(self._boot)
                 self.booted = True
-                for said in repeats:
-                    self._call(self._step, said)
+                for request in repeats:
+                    self._call(self._step, request)
             if asked is None:
                 return Outcome("answered", self._seconds)
             answer, observed = self._call(self._step, asked)
@@ -128,12 +128,12 @@ class Sandbox:
     def _boot(self) -> tuple[None, float]:
         self.close()
         self._environment = self._make()
-        said = self._environment.reset(self._episode)
-        return None, 0.0 if said is None else _seconds(said, "what reset returned")
+        wait_s = self._environment.reset(self._episode)
+        return None, 0.0 if wait_s is None else _seconds(wait_s, "what reset returned")
 
-    def _step(self, said: Said) -> tuple[tuple[Answer, tuple[int, ...]], float]:
+    def _step(self, request: Said) -> tuple[tuple[Answer, tuple[int, ...]], float]:
         assert self._environment is not None
-        answer = _answer(self._environment.step(said))
+        answer = _answer(self._environment.step(request))
         observed = () if answer.done else self._tokens(answer.observation)
         return (answer, observed), answer.seconds
 

@@ -57,12 +57,12 @@ class Threads:
 
     def ended(self) -> list[tuple[Any, Any]]:
         """Those that have ended by now."""
-        found, self._seen = self._seen, []
+        ended, self._seen = self._seen, []
         while True:
             try:
-                found.append(self._done.get_nowait())
+                ended.append(self._done.get_nowait())
             except queue.Empty:
-                return found
+                return ended
 
     def wait(self, seconds: float) -> None:
         """Until one ends. No longer than a second, so that a stop of the process gets through."""

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from engine.export import slime, verl
-from engine.export.parts import Export, Planned, planned, shell_array
-from engine.stacks.exported import PLAN_FILE
-from simulator.errors import ScenarioError
-from simulator.options import choice
-from simulator.results.folder import write_folder
-from simulator.scenario.scenario import Scenario
+from rollcast.engine.export.planned import planned
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.folder import write_folder
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.stacks.exported import PLAN_FILE
+from rollcast.simulator.stacks.exporting import Export, shell_array
+from rollcast.simulator.stacks.stack import exporters
+from rollcast.simulator.values import choice
 
 ARGUMENTS = "args.sh"
 README = "README.md"
-
-STACKS: Mapping[str, Callable[[Planned], Export]] = {"slime": slime.export, "verl": verl.export}
-"""The stacks that a plan can be exported to."""
-
-VERSIONS = {
-    "slime": "slime v0.3.1 and its main branch of August 2026",
-    "verl": "verl v0.9.1",
-}
 
 _HERE = 'ROLLCAST_DIR="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\n'
 
@@ -34,9 +26,10 @@ def export(scenario: Scenario, stack: str, out: Path) -> list[str]:
     the stack cannot carry out, ``--out`` for a folder that holds something already. Then nothing
     is written.
     """
-    stack = choice(stack, "--to", tuple(STACKS))
+    stacks = exporters()
+    stack = choice(stack, "--to", tuple(stacks))
     try:
-        made = STACKS[stack](planned(scenario))
+        made = stacks[stack].export(planned(scenario))
     except ScenarioError as error:
         raise scenario.raw.locate(error) from None
     files = _files(scenario, stack, made)
@@ -75,7 +68,7 @@ def _readme(scenario: Scenario, stack: str, made: Export) -> str:
         )
         if ":" in made.exported.policy:
             installs += "The modules of your own policies must be on the Python path there.\n"
-        if stack == "slime":
+        if made.hook_on_path:
             path = 'PYTHONPATH="$ROLLCAST_DIR:$PYTHONPATH" '
             installs += (
                 "With `ray job submit`, `PYTHONPATH` of the runtime environment must hold this "
@@ -97,7 +90,7 @@ In place of the dots: data, rewards, the model's own arguments, the optimiser, c
 {notes}
 ## What was not run
 
-Made for {VERSIONS[stack]}, by documentation and source.
+Made for {made.made_for}, by documentation and source.
 rollcast's tests run the decisions against fakes of these interfaces, and compare them with the
 simulator's; nobody has run this folder inside {stack}. Try it on a few steps first, and see that
 the metrics `rollcast/*` and the step's batch are what `rollcast simulate` says.

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
-from engine.environments.base import Answer, CallError, Environment, Episode, Said
-from engine.tasks import tokenizer
-from engine.tasks.collatz import (
+from rollcast.engine.environments.base import Answer, CallError, Environment, Episode, Said
+from rollcast.engine.tasks import tokenizer
+from rollcast.engine.tasks.collatz import (
     LARGEST_VALUE,
     LOG_SD,
     MOST_STEPS,
@@ -132,33 +132,33 @@ def teacher_response(start: int, rng: Random, slip: float) -> tuple[list[int], l
     while True:
         turns, value = _conversation(start, rng, slip)
         ids: list[int] = []
-        said: list[bool] = []
+        mask: list[bool] = []
         for turn, answer in turns:
             sampled, observed = (
                 [*tokenizer.encode(turn), tokenizer.END_ID],
                 tokenizer.encode(answer),
             )
             ids += [*sampled, *observed]
-            said += [True] * len(sampled) + [False] * len(observed)
+            mask += [True] * len(sampled) + [False] * len(observed)
         if value < start and len(ids) <= MOST_TOKENS:
-            return ids, said
+            return ids, mask
 
 
 def _conversation(start: int, rng: Random, slip: float) -> tuple[list[tuple[str, str]], int]:
     """Turns with their answers, and the value that they end with."""
     turns: list[tuple[str, str]] = []
-    said, value = "", start
+    text, value = "", start
     for _ in range(2 * MOST_STEPS):
         if value % 2:
             written, asked = _written(value, rng, slip)
-            turns.append((f"{said}{written}*3+1", f"{3 * asked + 1}>"))
-            said, value = "", 3 * asked + 1
+            turns.append((f"{text}{written}*3+1", f"{3 * asked + 1}>"))
+            text, value = "", 3 * asked + 1
         else:
             written, value = _written(following(value), rng, slip)
-            said += written if value < start else f"{written}>"
+            text += written if value < start else f"{written}>"
         if value < start or value > LARGEST_VALUE:
             break
-    return [*turns, (f"{said}={value}", "")], value
+    return [*turns, (f"{text}={value}", "")], value
 
 
 def _written(right: int, rng: Random, slip: float) -> tuple[str, int]:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.tasks import tokenizer
-from engine.tasks.base import Prompt
-from simulator.errors import ScenarioError
+from rollcast.engine.tasks import tokenizer
+from rollcast.engine.tasks.base import Prompt
+from rollcast.simulator.errors import ScenarioError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,10 +61,10 @@ def following(value: int) -> int:
 
 def iterates(start: int) -> list[int]:
     """The iterates after ``start`` down to the first one below it."""
-    found = [following(start)]
-    while found[-1] >= start:
-        found.append(following(found[-1]))
-    return found
+    values = [following(start)]
+    while values[-1] >= start:
+        values.append(following(values[-1]))
+    return values
 
 
 class Starts:
@@ -152,8 +152,8 @@ class CollatzTask:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The characters of a response, without the end token and anything after it."""
-        said = takewhile(tokenizer.END_ID.__ne__, token_ids)
-        return "".join([_CHARACTER.get(token, tokenizer.UNKNOWN) for token in said])
+        tokens = takewhile(tokenizer.END_ID.__ne__, token_ids)
+        return "".join([_CHARACTER.get(token, tokenizer.UNKNOWN) for token in tokens])
 
     def _prompt(self, start: int) -> Prompt:
         text = f"{self.preamble}{start}>"

@@ -8,11 +8,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from engine.errors import EngineError
-from engine.tasks.base import Prompt
-from engine.tasks.rewards import RewardCaller, load_reward
-from simulator.errors import ScenarioError
-from simulator.results.read import NotJsonError, parse_json
+from rollcast.engine.errors import EngineError
+from rollcast.engine.tasks.base import Prompt
+from rollcast.engine.tasks.rewards import RewardCaller, load_reward
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.read import NotJsonError, parse_json
 
 _HELD_OUT_EVERY = 8
 
@@ -127,7 +127,7 @@ def _load_tokenizer(path: str | Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(path))
+        return AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
     except Exception as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ScenarioError(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.edges import Engine, Response
-from engine.tasks.base import Prompt, Task
+from rollcast.engine.edges import Engine, Response
+from rollcast.engine.tasks.base import Prompt, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,15 @@ def evaluate(
                 max_new_tokens=task.max_new_tokens,
                 seed=(seed * len(prompts) + i) * rollouts + j,
             )
-    found: dict[str, Response] = {}
+    responses: dict[str, Response] = {}
     while engine.unfinished:
-        found |= {response.request_id: response for response in engine.step()}
+        responses |= {response.request_id: response for response in engine.step()}
     rewards = np.zeros((len(prompts), rollouts))
     lengths = np.zeros((len(prompts), rollouts), dtype=np.int64)
     truncated = 0
     for i, prompt in enumerate(prompts):
         for j in range(rollouts):
-            response = found[f"evaluate-{i}-{j}"]
+            response = responses[f"evaluate-{i}-{j}"]
             rewards[i, j] = task.reward(prompt, task.decode(response.token_ids))
             lengths[i, j] = len(response.token_ids)
             truncated += response.finish_reason == "length"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.tasks import tokenizer
+from rollcast.engine.tasks import tokenizer
 
 if TYPE_CHECKING:
     from transformers import Qwen3ForCausalLM

@@ -9,7 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import ScenarioError
+from rollcast.engine.errors import EngineError
+from rollcast.engine.time_limit import time_limit
+from rollcast.simulator.errors import ScenarioError
+
+IMPORT_LIMIT_S = 300.0
+"""For the import of a module: libraries on a slow disk take minutes, and not more."""
 
 
 def load_named(
@@ -19,8 +24,8 @@ def load_named(
     them; the working folder is importable, and after all else ``folder``, which stays on the path
     for what the module imports later.
 
-    Raises ScenarioError(field, ...) when the path is not of that form, or nothing of that kind is
-    there.
+    Raises ScenarioError(field, ...) when the path is not of that form, when the module cannot be
+    imported within `IMPORT_LIMIT_S`, or when nothing of that kind is there.
     """
     kind = "Class" if methods else "function"
     module_name, colon, name = path.partition(":")
@@ -32,20 +37,23 @@ def load_named(
     if folder is not None and str(folder.resolve()) not in sys.path:
         sys.path.append(str(folder.resolve()))
     try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise ScenarioError(
-            field, f"module {module_name} cannot be imported ({type(error).__name__}: {error})."
-        ) from error
+        with time_limit(IMPORT_LIMIT_S, f"not done after {IMPORT_LIMIT_S:g} s"):
+            module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        reason = (
+            str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        )
+        message = f"module {module_name} cannot be imported ({reason})."
+        raise ScenarioError(field, message) from error
     finally:
         if added:
             sys.path.remove(os.getcwd())
-    found: Any = getattr(module, name, None)
-    if not callable(found):
+    value: Any = getattr(module, name, None)
+    if not callable(value):
         raise ScenarioError(field, f"module {module_name} has no {kind.lower()} {name}.")
-    for method in methods if isinstance(found, type) else ():
-        if not callable(getattr(found, method, None)):
+    for method in methods if isinstance(value, type) else ():
+        if not callable(getattr(value, method, None)):
             raise ScenarioError(
                 field, f"{path} has no method {method}; it needs {', '.join(methods)}."
             )
-    return found
+    return value

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.errors import EngineError
-from engine.tasks.base import Prompt
-from engine.tasks.named import load_named
+from rollcast.engine.errors import EngineError
+from rollcast.engine.tasks.base import Prompt
+from rollcast.engine.tasks.named import load_named
 
 RewardFunction = Callable[[str, str, Any], float]
 """``(prompt text, response text, answer) -> reward``"""
@@ -21,8 +21,8 @@ def load_reward(
     path: str, field: str = "engine.task.reward", folder: Path | None = None
 ) -> RewardFunction:
     """The function that ``package.module:function`` names; see `engine.tasks.named.load_named`."""
-    found: RewardFunction = load_named(path, field, folder=folder)
-    return found
+    function: RewardFunction = load_named(path, field, folder=folder)
+    return function
 
 
 class RewardCaller:

@@ -22,8 +22,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from engine.tasks import calculator, collatz, tokenizer
-from engine.tasks.model import build_model
+from rollcast.engine.tasks import calculator, collatz, tokenizer
+from rollcast.engine.tasks.model import build_model
 
 if TYPE_CHECKING:
     import torch
@@ -215,9 +215,9 @@ def _loss(model: Any, preamble: list[int], batch: list[Lesson]) -> torch.Tensor:
     ids = torch.full((len(batch), width), tokenizer.PAD_ID)
     targets = torch.full((len(batch), width), -100)
     for row, lesson in enumerate(batch):
-        own, taught = torch.tensor(lesson.token_ids), torch.tensor(lesson.taught)
-        ids[row, : len(own)] = own
-        targets[row, : len(own)] = torch.where(taught, own, -100)
+        tokens, taught = torch.tensor(lesson.token_ids), torch.tensor(lesson.taught)
+        ids[row, : len(tokens)] = tokens
+        targets[row, : len(tokens)] = torch.where(taught, tokens, -100)
     shared = None
     if preamble:
         shared = model(input_ids=torch.tensor([preamble]), use_cache=True).past_key_values

@@ -1,8 +1,8 @@
 """The real trainer: GRPO, DAPO and GSPO on Hugging Face causal models, dense or with the prompt of
 a group computed once."""
 
-from engine.edges import SampledGroup, SampledRollout, TrainMetrics
-from engine.options import (
+from rollcast.engine.edges import SampledGroup, SampledRollout, TrainMetrics
+from rollcast.engine.options import (
     DAPO,
     GRPO,
     GRPO_EPSILON,
@@ -11,14 +11,14 @@ from engine.options import (
     LossConfig,
     TrainerConfig,
 )
-from engine.trainer.advantages import (
+from rollcast.engine.trainer.advantages import (
     PODS_EPSILON,
     group_advantages,
     overlong_penalty,
 )
-from engine.trainer.errors import NonFiniteLoss, UnsupportedModelError
-from engine.trainer.losses import IMPORTANCE_CAP
-from engine.trainer.trainer import Trainer
+from rollcast.engine.trainer.errors import NonFiniteLoss, UnsupportedModelError
+from rollcast.engine.trainer.losses import IMPORTANCE_CAP
+from rollcast.engine.trainer.trainer import Trainer
 
 __all__ = [
     "DAPO",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import fsum, isfinite, sqrt
 
-from engine.options import GRPO_EPSILON
-from simulator.errors import ScenarioError
+from rollcast.engine.options import GRPO_EPSILON
+from rollcast.simulator.errors import ScenarioError
 
 PODS_EPSILON = 1e-4
 """Added to the standard deviation in the published code of PODS (arXiv 2504.13818)."""

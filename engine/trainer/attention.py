@@ -20,8 +20,8 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from engine.trainer.errors import UnsupportedModelError
-from engine.trainer.kernels import AttentionKernel, kernel_for
+from rollcast.engine.trainer.errors import UnsupportedModelError
+from rollcast.engine.trainer.kernels import AttentionKernel, kernel_for
 
 NAME = "rollcast_shared_prefix"
 """The name under which transformers knows :func:`shared_prefix_attention`."""
@@ -122,7 +122,7 @@ class _MergedAttention(torch.autograd.Function):
     ) -> Tensor:
         kernel, kv_heads = kernel_for(query), key.shape[1]
         with torch.autocast(query.device.type, enabled=False):
-            own, own_lse = kernel.forward(
+            suffix, own_lse = kernel.forward(
                 query, _repeat(key, query), _repeat(value, query), scale, True
             )
             folded, folded_lse = kernel.forward(
@@ -134,7 +134,7 @@ class _MergedAttention(torch.autograd.Function):
             share = torch.sigmoid(shared_lse - own_lse).to(query.dtype)[..., None]
             # [batch, tokens, heads, head_dim] in memory: the output projection keeps this very
             # tensor for its own backward.
-            merged = torch.lerp(own, shared, share).transpose(1, 2).contiguous()
+            merged = torch.lerp(suffix, shared, share).transpose(1, 2).contiguous()
         ctx.save_for_backward(query, key, value, prefix_key, prefix_value, merged, lse)
         ctx.scale, ctx.kernel = scale, kernel  # type: ignore[attr-defined]
         return merged

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.edges import SampledGroup
-from engine.trainer.advantages import group_advantages
+from rollcast.engine.edges import SampledGroup
+from rollcast.engine.trainer.advantages import group_advantages
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.errors import RunError, ScenarioError
+from rollcast.simulator.errors import RunError, ScenarioError
 
 
 class NonFiniteLoss(RunError):  # noqa: N818 - the loss is the event, not a mistake of the caller

@@ -158,9 +158,22 @@ class CudaFlashKernel:
         """See :class:`AttentionKernel`."""
         seed = torch.zeros(2, dtype=torch.uint64, device=q.device)  # unread: there is no dropout
         dq, dk, dv = _aten._scaled_dot_product_flash_attention_backward(
-            grad, q, k, v, out, lse.contiguous(), None, None, q.shape[2], k.shape[2],
-            0.0, causal, seed, seed[0], scale=scale,
-        )  # fmt: skip
+            grad,
+            q,
+            k,
+            v,
+            out,
+            lse.contiguous(),
+            None,
+            None,
+            q.shape[2],
+            k.shape[2],
+            0.0,
+            causal,
+            seed,
+            seed[0],
+            scale=scale,
+        )
         return dq, dk, dv
 
 
@@ -191,9 +204,20 @@ class CudaEfficientKernel:
         lse = functional.pad(lse, (0, -q.shape[2] % 32), value=inf).contiguous()
         seed = torch.zeros((), dtype=torch.int64, device=q.device)
         dq, dk, dv, _ = _aten._scaled_dot_product_efficient_attention_backward(
-            grad, q, k, v, None, out, lse, seed, seed, 0.0, [True, True, True, False],
-            causal, scale=scale,
-        )  # fmt: skip
+            grad,
+            q,
+            k,
+            v,
+            None,
+            out,
+            lse,
+            seed,
+            seed,
+            0.0,
+            [True, True, True, False],
+            causal,
+            scale=scale,
+        )
         return dq, dk, dv
 
 

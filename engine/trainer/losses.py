@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.options import LossConfig
-from engine.trainer.batch import Example
+from rollcast.engine.options import LossConfig
+from rollcast.engine.trainer.batch import Example
 
 IMPORTANCE_CAP = 2.0
 """The usual cap of truncated importance weights between the engine's log-probabilities and the

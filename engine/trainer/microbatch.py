@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engine.trainer.batch import Example
+from rollcast.engine.trainer.batch import Example
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,10 +14,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from engine.trainer.batch import Example
-from engine.trainer.errors import UnsupportedModelError
-from engine.trainer.mode import in_mode
-from engine.trainer.moe import Router, RouterSums
+from rollcast.engine.trainer.batch import Example
+from rollcast.engine.trainer.errors import UnsupportedModelError
+from rollcast.engine.trainer.mode import in_mode
+from rollcast.engine.trainer.moe import Router, RouterSums
 
 
 @dataclass(frozen=True, slots=True)

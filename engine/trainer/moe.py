@@ -97,8 +97,8 @@ class RouterBalance:
 
     def count_all(self, counted: Sequence[tuple[list[float], int]], device: torch.device) -> None:
         """Takes the sum of these for what was counted: each rank's part of a batch."""
-        found = [torch.tensor(counts, dtype=torch.float64) for counts, _ in counted if counts]
-        self._counts = torch.stack(found).sum(0).to(device) if found else None
+        tensors = [torch.tensor(counts, dtype=torch.float64) for counts, _ in counted if counts]
+        self._counts = torch.stack(tensors).sum(0).to(device) if tensors else None
         self._rows = sum(rows for _, rows in counted)
 
     def loss(self, sums: RouterSums, times: int = 1) -> Tensor:

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from engine.options import Backend, Checkpoint
-from engine.trainer import attention
-from engine.trainer.batch import Example
-from engine.trainer.errors import UnsupportedModelError
-from engine.trainer.mode import in_mode
-from engine.trainer.model import Forward, LogProbModel, Rows
-from engine.trainer.moe import RouterSums
+from rollcast.engine.options import Backend, Checkpoint
+from rollcast.engine.trainer import attention
+from rollcast.engine.trainer.batch import Example
+from rollcast.engine.trainer.errors import UnsupportedModelError
+from rollcast.engine.trainer.mode import in_mode
+from rollcast.engine.trainer.model import Forward, LogProbModel, Rows
+from rollcast.engine.trainer.moe import RouterSums
 
 
 @dataclass(slots=True)
@@ -79,12 +79,12 @@ class PrefixReuse:
             yield
             return
         model = self.runner.model
-        own = model.config._attn_implementation
+        implementation = model.config._attn_implementation
         model.set_attn_implementation(attention.NAME)
         try:
             yield
         finally:
-            model.set_attn_implementation(own)
+            model.set_attn_implementation(implementation)
 
     def begin(self, tokens: Sequence[int]) -> Prefix:
         """Phase A on the prefix ``tokens``. Keeps a graph if gradients are enabled."""

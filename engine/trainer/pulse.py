@@ -11,9 +11,9 @@ from random import Random
 import torch
 from transformers import PreTrainedModel
 
-from engine.edges import Beat
-from engine.trainer.clock import Clock
-from engine.trainer.mode import in_mode
+from rollcast.engine.edges import Beat
+from rollcast.engine.trainer.clock import Clock
+from rollcast.engine.trainer.mode import in_mode
 
 SHORT_TOKENS, SHORT_REPEATS = 8, 4
 LONG_TOKENS, ROW_TOKENS = 2048, 256

@@ -14,20 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.trainer.shards import split_as
+from rollcast.engine.trainer.shards import split_as
 
 MODEL, OPTIMIZER, RANDOM = "model", "optimizer", "random"
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Weights and buffers as the model holds them, tied ones once."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            found[f"{MODEL}/{name}"] = tensor
-    return found
+            tensors[f"{MODEL}/{name}"] = tensor
+    return tensors
 
 
 def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -39,8 +39,8 @@ def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         _require_like(f"{MODEL}/{name}", tensor, expected[f"{MODEL}/{name}"])
     with torch.no_grad():
         for name, tensor in given.items():
-            own = expected[f"{MODEL}/{name}"]
-            own.copy_(split_as(tensor, own))
+            mine = expected[f"{MODEL}/{name}"]
+            mine.copy_(split_as(tensor, mine))
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -49,8 +49,8 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     state: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
     return {
         f"{OPTIMIZER}/{number}/{name}": tensor
-        for number, own in state.items()
-        for name, tensor in own.items()
+        for number, values in state.items()
+        for name, tensor in values.items()
     }
 
 
@@ -68,8 +68,8 @@ def load_optimizer(
             raise ValueError(f"the optimiser's tensor {key} is not of its parameter's shape")
         # A copy, for the optimiser goes on in it, and a part of a whole would keep all of that.
         state[int(number)][name] = (split_as(tensor, parameter) if moment else tensor).clone()
-    for own in state.values():
-        _require_names({"step", "exp_avg", "exp_avg_sq"}, own)
+    for values in state.values():
+        _require_names({"step", "exp_avg", "exp_avg_sq"}, values)
     whole = optimizer.state_dict() | {"state": dict(state)}
     optimizer.load_state_dict(whole)
 
@@ -125,9 +125,9 @@ def _require_names(expected: set[str], given: Mapping[str, Tensor]) -> None:
         raise ValueError(f"the tensor {unknown[0]} is none of this model's")
 
 
-def _require_like(name: str, tensor: Tensor, own: Tensor) -> None:
-    if tensor.shape != own.shape or tensor.dtype != own.dtype:
+def _require_like(name: str, tensor: Tensor, mine: Tensor) -> None:
+    if tensor.shape != mine.shape or tensor.dtype != mine.dtype:
         raise ValueError(
             f"the tensor {name} is {list(tensor.shape)} in {tensor.dtype}, and the model's is "
-            f"{list(own.shape)} in {own.dtype}"
+            f"{list(mine.shape)} in {mine.dtype}"
         )

@@ -23,9 +23,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from engine.errors import RankLostError, sentence
-from engine.trainer.mode import in_mode
-from simulator.errors import RunError
+from rollcast.engine.errors import RankLostError, sentence
+from rollcast.engine.trainer.mode import in_mode
+from rollcast.simulator.errors import RunError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -79,26 +79,26 @@ class Joined:
 
     def exchange(self, value: T) -> list[T]:
         """The value of each rank; it is pickled."""
-        found: list[Any] = [None] * self.count
+        gathered: list[Any] = [None] * self.count
         with self.bound():
-            dist.all_gather_object(found, value)
-        return found
+            dist.all_gather_object(gathered, value)
+        return gathered
 
     @contextmanager
     def together(self, waiting: AbstractContextManager[None] | None = None) -> Iterator[None]:
         """What fails in one rank fails in all, with the same words: those of the first."""
         failed: Exception | None = None
-        said: tuple[type[RunError], str] | None = None
+        failure: tuple[type[RunError], str] | None = None
         try:
             yield
         except RankLostError:
             raise
         except RunError as error:
-            failed, said = error, (type(error), str(error))
+            failed, failure = error, (type(error), str(error))
         except Exception as error:
-            failed, said = error, (RunError, sentence(error))
+            failed, failure = error, (RunError, sentence(error))
         with waiting or nullcontext():
-            every = self.exchange(said)
+            every = self.exchange(failure)
         for theirs in every:
             if theirs is not None:
                 kind, message = theirs
@@ -185,5 +185,5 @@ def _address() -> str:
             probe.connect(("10.255.255.255", 1))  # chooses an interface; nothing is sent
         except OSError:
             return LOOPBACK
-        found: str = probe.getsockname()[0]
-        return found
+        address: str = probe.getsockname()[0]
+        return address

@@ -25,23 +25,23 @@ def whole(tensor: Tensor) -> Tensor:
 def whole_ones(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[str, Tensor]:
     """All of each, and of one with two names once; none where they are not to be kept, for which
     the others need this process nevertheless."""
-    found: dict[str, Tensor] = {}
+    gathered: dict[str, Tensor] = {}
     known: dict[int, str] = {}
     for name, tensor in tensors.items():
         twin = known.setdefault(id(tensor), name)
         if twin == name:
             full = whole(tensor)
             if keep:
-                found[name] = full
+                gathered[name] = full
         elif keep:
-            found[name] = found[twin]
-    return found
+            gathered[name] = gathered[twin]
+    return gathered
 
 
-def split_as(tensor: Tensor, own: Tensor) -> Tensor:
+def split_as(tensor: Tensor, like: Tensor) -> Tensor:
     """A whole tensor, split as ``own`` is: each rank takes its part of the one that it has, perhaps
     without a copy."""
-    if not isinstance(own, DTensor):
+    if not isinstance(like, DTensor):
         return tensor
-    there = tensor.to(own.device)
-    return distribute_tensor(there, own.device_mesh, own.placements, src_data_rank=None)
+    there = tensor.to(like.device)
+    return distribute_tensor(there, like.device_mesh, like.placements, src_data_rank=None)

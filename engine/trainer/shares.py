@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.trainer.batch import Example
-from engine.trainer.microbatch import dense_width, suffix_width
+from rollcast.engine.trainer.batch import Example
+from rollcast.engine.trainer.microbatch import dense_width, suffix_width
 
 
 def shares(examples: Sequence[Example], ranks: int, *, shared_prefix: bool) -> list[list[Example]]:

@@ -14,23 +14,23 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from engine.edges import Beat, SampledGroup, TrainerState, TrainMetrics
-from engine.options import TrainerConfig
-from engine.trainer import saved
-from engine.trainer.batch import Example, make_examples
-from engine.trainer.clock import Clock
-from engine.trainer.errors import NonFiniteLoss
-from engine.trainer.losses import ONE, LossTotals, importance_weights, policy_loss
-from engine.trainer.microbatch import Packing, SharedGroup, plan_packing
-from engine.trainer.mode import in_mode
-from engine.trainer.model import Forward, LogProbModel
-from engine.trainer.moe import Router, RouterBalance, RouterSums
-from engine.trainer.prefix_reuse import PrefixReuse
-from engine.trainer.pulse import Pulse
-from engine.trainer.ranks import Alone, Ranks
-from engine.trainer.shards import held, whole, whole_ones
-from engine.trainer.shares import shares
-from simulator.errors import ScenarioError
+from rollcast.engine.edges import Beat, SampledGroup, TrainerState, TrainMetrics
+from rollcast.engine.options import TrainerConfig
+from rollcast.engine.trainer import saved
+from rollcast.engine.trainer.batch import Example, make_examples
+from rollcast.engine.trainer.clock import Clock
+from rollcast.engine.trainer.errors import NonFiniteLoss
+from rollcast.engine.trainer.losses import ONE, LossTotals, importance_weights, policy_loss
+from rollcast.engine.trainer.microbatch import Packing, SharedGroup, plan_packing
+from rollcast.engine.trainer.mode import in_mode
+from rollcast.engine.trainer.model import Forward, LogProbModel
+from rollcast.engine.trainer.moe import Router, RouterBalance, RouterSums
+from rollcast.engine.trainer.prefix_reuse import PrefixReuse
+from rollcast.engine.trainer.pulse import Pulse
+from rollcast.engine.trainer.ranks import Alone, Ranks
+from rollcast.engine.trainer.shards import held, whole, whole_ones
+from rollcast.engine.trainer.shares import shares
+from rollcast.simulator.errors import ScenarioError
 
 
 @dataclass(slots=True)
@@ -148,8 +148,7 @@ class Trainer:
         shuffled = self._shuffle.getstate()
         updates = self._order(examples)
         clock, sums = Clock(self.model.device), _Sums()
-        if self.model.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.model.device)
+        self._reset_peak()
         undo = self._snapshot() if len(updates) > 1 else None
         old: dict[Example, Tensor] = {}
         try:
@@ -171,6 +170,11 @@ class Trainer:
             self._hand_back()
         return self._metrics(examples, clock, sums)
 
+    def _reset_peak(self) -> None:
+        """The peak of memory is that of the update which begins now."""
+        if self.model.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.model.device)
+
     def _hand_back(self) -> None:
         """Gives up memory of the GPU that nothing is in, which torch keeps for the next update."""
         if self._hands_back:
@@ -181,6 +185,8 @@ class Trainer:
     ) -> TrainMetrics:
         """Gradients of a part of a batch, not yet divided by what the whole batch counts; the
         update, if it is the final one."""
+        if self._begun is None:
+            self._reset_peak()
         begun = self._begun or _Begun()
         clock, sums = Clock(self.model.device), _Sums()
         old: dict[Example, Tensor] = {}
@@ -221,8 +227,8 @@ class Trainer:
 
     def weights(self) -> Mapping[str, Tensor]:
         """The weights, named as Hugging Face does; valid until the next `step`."""
-        own: Mapping[str, Tensor] = self.model.state_dict(keep_vars=True)
-        return whole_ones(own, keep=self._ranks.number == 0)
+        tensors: Mapping[str, Tensor] = self.model.state_dict(keep_vars=True)
+        return whole_ones(tensors, keep=self._ranks.number == 0)
 
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """The weights' log-probability (temperature 1) of each token but the first, per sequence:
@@ -244,10 +250,10 @@ class Trainer:
         rollout."""
         newest = max((max(r.versions, default=0) for g in groups for r in g.rollouts), default=0)
         examples = self._examples(groups, newest, None)
-        found: dict[Example, Tensor] = {}
-        self._observe(examples, shared_prefix, Clock(self.model.device), found)
+        by_example: dict[Example, Tensor] = {}
+        self._observe(examples, shared_prefix, Clock(self.model.device), by_example)
         rows = iter(examples)
-        return [[found[next(rows)].tolist() for _ in group.rollouts] for group in groups]
+        return [[by_example[next(rows)].tolist() for _ in group.rollouts] for group in groups]
 
     def pulse(self) -> Beat:
         """How fast the device is just now; see `engine.trainer.pulse`. Ranks take it at once, as
@@ -342,22 +348,22 @@ class Trainer:
         """Adds the gradients of this rank's share of the examples' share of the loss, and to
         ``sums`` what all ranks counted."""
         packing = self._pack(self._share(examples, shared_prefix), shared_prefix)
-        own = _Sums(
+        pass_sums = _Sums(
             computed_tokens=packing.tokens,
             padding_tokens=packing.padding_tokens,
             microbatches=packing.microbatches,
         )
 
         def train(batch: Sequence[Example], run: Callable[[], Forward]) -> None:
-            self._train_microbatch(batch, run, totals, clock, own, old, balance)
+            self._train_microbatch(batch, run, totals, clock, pass_sums, old, balance)
 
         with self._ranks.together(waiting=clock("gradient")):
             for batch in packing.dense:
                 with self._runner.checkpointed(self.config.checkpoint == "all"):
                     train(batch, partial(self._runner.dense, batch))
             for group in packing.shared:
-                self._train_shared(group, train, clock, own, balance)
-        for counted in self._ranks.exchange(own):
+                self._train_shared(group, train, clock, pass_sums, balance)
+        for counted in self._ranks.exchange(pass_sums):
             sums.add(counted)
 
     def _train_shared(
@@ -449,15 +455,15 @@ class Trainer:
         examples: Sequence[Example],
         shared_prefix: bool,
         clock: Clock,
-        found: dict[Example, Tensor] | None,
+        log_probs: dict[Example, Tensor] | None,
     ) -> RouterBalance | None:
         """Put each example's log-probabilities into ``found``, and return the expert counts."""
         balance = RouterBalance(self._runner.router) if self._runner.router else None
 
         def note(batch: Sequence[Example], forward: Forward) -> None:
-            if found is not None:
+            if log_probs is not None:
                 lengths = [len(e.response) for e in batch]
-                found.update(zip(batch, torch.split(forward.log_probs, lengths), strict=True))
+                log_probs.update(zip(batch, torch.split(forward.log_probs, lengths), strict=True))
             count(forward.router)
 
         def count(router: RouterSums | None, times: int = 1) -> None:
@@ -477,22 +483,24 @@ class Trainer:
                         for batch in group.microbatches:
                             note(batch, reuse.suffix(prefix, batch))
             if self._ranks.count > 1:
-                self._pool(examples, found, balance)
+                self._pool(examples, log_probs, balance)
         return balance
 
     def _pool(
         self,
         examples: Sequence[Example],
-        found: dict[Example, Tensor] | None,
+        log_probs: dict[Example, Tensor] | None,
         balance: RouterBalance | None,
     ) -> None:
         """Puts together what the ranks found. A later update deals the examples out anew, so each
         rank needs the log-probabilities of all."""
         device = self.model.device
-        if found is not None:
-            own = {place: found[e].cpu() for place, e in enumerate(examples) if e in found}
-            for theirs in self._ranks.exchange(own):
-                found |= {examples[place]: row.to(device) for place, row in theirs.items()}
+        if log_probs is not None:
+            by_place = {
+                place: log_probs[e].cpu() for place, e in enumerate(examples) if e in log_probs
+            }
+            for theirs in self._ranks.exchange(by_place):
+                log_probs |= {examples[place]: row.to(device) for place, row in theirs.items()}
         if balance is not None:
             balance.count_all(self._ranks.exchange(balance.counted()), device)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 
-from engine.errors import EngineError
+from rollcast.engine.errors import EngineError
 
 OLDEST_VLLM = (0, 32)
 """The oldest vLLM that the adapter was tested with."""
@@ -88,17 +88,18 @@ def prepare(*, local_files: bool = True) -> bool:
         )
     if multiprocessing is None and "vllm" in sys.modules:
         raise EngineError(
-            "vLLM was imported before engine.vllm.environment.prepare(), which has to run first."
+            "vLLM was imported before rollcast.engine.vllm.environment.prepare(), which has to "
+            "run first."
         )
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
     return on_cpu
 
 
-def require_calls(found: object, name: str, paths: Iterable[str]) -> None:
+def require_calls(target: object, name: str, paths: Iterable[str]) -> None:
     """Raise EngineError unless ``found``, vLLM's object ``name``, has every dotted path."""
     for path in paths:
-        part = found
+        part = target
         for attribute in path.split("."):
             part = getattr(part, attribute, None)
             if part is None:

@@ -13,20 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.edges import EngineIteration, Limits, OnWire, Response, Sampling
-from engine.errors import EngineError, sentence
-from engine.in_flight import InFlight, stream_seed
-from engine.quiet import quiet
-from engine.time_limit import time_limit
-from engine.vllm.environment import prepare, require_calls, threads_kept
-from engine.vllm.start import (
+from rollcast.engine.edges import EngineIteration, Limits, OnWire, Response, Sampling
+from rollcast.engine.errors import EngineError, sentence
+from rollcast.engine.in_flight import InFlight, stream_seed
+from rollcast.engine.quiet import quiet
+from rollcast.engine.time_limit import time_limit
+from rollcast.engine.vllm.environment import prepare, require_calls, threads_kept
+from rollcast.engine.vllm.start import (
     check_shape,
     end_tokens,
     engine_options,
     hold_generators_back,
     start,
 )
-from engine.work_meter import WorkMeter
+from rollcast.engine.work_meter import WorkMeter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -284,9 +284,9 @@ class VllmReplica:
         longest = self.limits.max_model_len - 1  # one token more is sampled
         if not sequences or not all(2 <= len(tokens) <= longest for tokens in sequences):
             raise EngineError(f"log_probs needs sequences of 2 to {longest} tokens.")
-        found = self._prompt_log_probs(sequences)
+        by_request = self._prompt_log_probs(sequences)
         self._engine.reset_prefix_cache()  # later rollouts find none of their keys
-        return found
+        return by_request
 
     def sleep(self) -> None:
         """Free the GPU's memory until `wake`: the weights wait in host memory, what is cached is
@@ -321,8 +321,8 @@ class VllmReplica:
             model.get_vocab_size(),
             self._engine.vllm_config.scheduler_config.max_num_seqs,
         )
-        own = end_tokens(model.try_get_generation_config() or {}, model.hf_config)
-        self.stop_token_ids = own if stop_token_ids is None else [*stop_token_ids]
+        ends = end_tokens(model.try_get_generation_config() or {}, model.hf_config)
+        self.stop_token_ids = ends if stop_token_ids is None else [*stop_token_ids]
         self._observe_schedule()
         if on_cpu:
             hold_generators_back(core)
@@ -439,7 +439,7 @@ class VllmReplica:
 
     def _prompt_log_probs(self, sample: Sequence[Sequence[int]]) -> list[list[float]]:
         """The engine's log-probability (temperature 1) of each token but the first."""
-        found: dict[str, list[float]] = {}
+        by_request: dict[str, list[float]] = {}
         names = [f"check-{i}" for i in range(len(sample))]
         for name, tokens in zip(names, sample, strict=True):
             params = self._params(max_tokens=1, prompt_logprobs=0)
@@ -448,6 +448,6 @@ class VllmReplica:
             for output in self._guarded(self._engine.step, "checking the weights"):
                 tokens = output.prompt_token_ids
                 rows = zip(tokens[1:], output.prompt_logprobs[1:], strict=True)
-                found[output.request_id] = [row[token].logprob for token, row in rows]
+                by_request[output.request_id] = [row[token].logprob for token, row in rows]
                 self._forget(output.request_id)
-        return [found[name] for name in names]
+        return [by_request[name] for name in names]

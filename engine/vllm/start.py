@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.errors import EngineError, sentence
+from rollcast.engine.errors import EngineError, sentence
 
 
 def engine_options(
@@ -29,6 +29,7 @@ def engine_options(
     """The arguments of vLLM's ``EngineArgs``; see `engine.vllm.replica.VllmReplica`."""
     options: dict[str, Any] = {
         "model": model,
+        "trust_remote_code": False,
         "skip_tokenizer_init": True,
         "dtype": dtype,
         "seed": seed,

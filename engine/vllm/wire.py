@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from engine.actors.wire import ByWire
+from rollcast.engine.actors.wire import ByWire
 
 if TYPE_CHECKING:
     from torch import Tensor

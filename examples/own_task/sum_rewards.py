@@ -9,6 +9,6 @@ _NUMBER = re.compile(r"-?\d+")
 
 def last_number(prompt: str, response: str, answer: int) -> float:
     """Called once for each finished response: the prompt's text, the response's without special
-    tokens, and what stands under ``answer`` in the prompt's line."""
+    tokens, and the ``answer`` of the prompt's line."""
     numbers = _NUMBER.findall(response)
     return float(bool(numbers) and int(numbers[-1]) == answer)

@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from simulator.errors import RollcastError, ScenarioError
+from rollcast.simulator.cli.arguments import (
+    Draws,
+    Force,
+    Json,
+    NoPlot,
+    Out,
+    Policies,
+    ScenarioPath,
+    Seed,
+    Settings,
+    Tornado,
+)
+from rollcast.simulator.cli.stopping import Stopped, keep_on, progress, stages, stoppable
+from rollcast.simulator.cli.trust import TrustModules, trust
+from rollcast.simulator.errors import RollcastError, ScenarioError
 
 if TYPE_CHECKING:
-    from simulator.planner.answer import Planned
-    from simulator.scenario.file import RawScenario
-    from simulator.scenario.scenario import Scenario
-    from simulator.studies.tornado import Asked, Bar
+    from rollcast.simulator.planner.answer import Planned
+    from rollcast.simulator.scenario.file import RawScenario
+    from rollcast.simulator.scenario.scenario import Scenario
+    from rollcast.simulator.studies.tornado import Asked, Bar
 
 app = typer.Typer(
     name="rollcast",
@@ -32,41 +43,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-ScenarioPath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="SCENARIO.yaml", show_default=False, help="What to run; examples/ holds some."
-    ),
-]
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Write tables, trace and picture here.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="key=value", help="Override any key: workload.group_size=16. Repeat it."
-    ),
-]
-Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Override the seed.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace a run that --out holds.")]
-NoPlot = Annotated[bool, typer.Option("--no-plot", help="Leave out the picture.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Draws = Annotated[
-    int | None,
-    typer.Option(
-        "--draws",
-        metavar="N",
-        show_default=False,
-        help="Run all of it N times more for the 90 % intervals, with other lengths, rewards and "
-        "costs, as far as they are uncertain; left out, a few short runs do; 0: no intervals.",
-    ),
-]
 NOTHING_MEETS = 3
 """Exit code of a plan whose limits nothing meets."""
 
-_STOPS = tuple(  # those that this system has
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
 _CLICK_ERROR: type[Exception] = next(  # typer names only the leaves of this family
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
@@ -97,59 +76,57 @@ def simulate(
     out: Out = None,
     settings: Settings = None,
     seed: Seed = None,
+    trust_modules: TrustModules = False,
     force: Force = False,
     no_plot: NoPlot = False,
     as_json: Json = False,
     draws: Draws = None,
-    tornado: Annotated[
-        bool,
-        typer.Option("--tornado", help="Show what moves a step most: each uncertain input alone."),
-    ] = False,
+    tornado: Tornado = False,
     tornado_key: Annotated[
         list[str] | None,
         typer.Option(
             "--tornado-key",
             metavar="key=20%",
-            help="A key of the scenario to vary too, by a share of it or as key=LOW,HIGH; with "
-            "--tornado. Repeat it.",
+            help="With --tornado: another key to vary, by a share (key=20%) or "
+            "key=LOW,HIGH. Repeatable.",
         ),
     ] = None,
 ) -> None:
-    """Run one scenario and show what came of it, with 90 % intervals.
+    """Simulate one scenario and show its step time and idle GPUs.
 
     With --out: spans.csv, steps.csv, rollouts.csv, decisions.jsonl, summary.json, scenario.json,
-    trace.json.gz (opens in ui.perfetto.dev), timeline.png, and tornado.csv and tornado.png of a
-    tornado.
+    trace.json.gz (opens in ui.perfetto.dev) and timeline.png; with --tornado also tornado.csv and
+    tornado.png.
     """
-    from simulator.cli import tables
-    from simulator.results.folder import check_target, write_folder
-    from simulator.results.write import write_run
-    from simulator.studies.simulate import load
-    from simulator.studies.simulate import simulate as run_scenario
+    from rollcast.simulator.cli import tables
+    from rollcast.simulator.results.folder import check_target, write_folder
+    from rollcast.simulator.results.write import write_run
+    from rollcast.simulator.studies.simulate import load
+    from rollcast.simulator.studies.simulate import simulate as run_scenario
 
     _check_draws(draws)
     if out is not None:
         check_target(out, force)
-    checked = load(scenario, *(settings or ()), seed=seed)
+    checked = load(scenario, *(settings or ()), seed=seed, trust_modules=trust(trust_modules))
     asked = _tornado_keys(checked, tornado, tornado_key or ())
     bars: list[Bar] = []
-    with _progress(checked.policy_name, checked.steps * (1 + (draws or 0))) as advance:
+    with progress(checked.policy_name, checked.steps * (1 + (draws or 0))) as advance:
         result = run_scenario(checked, advance)
         if draws != 0:
-            from simulator.studies.uncertainty import add_intervals
+            from rollcast.simulator.studies.uncertainty import add_intervals
 
-            add_intervals(result, draws, advance, _keep_on)
+            add_intervals(result, draws, advance, keep_on)
         if tornado:
-            from simulator.studies.tornado import tornado as study
+            from rollcast.simulator.studies.tornado import tornado as study
 
-            bars = study(checked, asked, result=result, on_step=_keep_on)
+            bars = study(checked, asked, result=result, on_step=keep_on)
     if out is not None:
         description = {"name": checked.name, **_resolved(checked)}
 
         def fill(folder: Path) -> None:
             write_run(folder, result.run, result.summary, description, plot=not no_plot)
             if bars:
-                from simulator.studies.tornado import write_tornado
+                from rollcast.simulator.studies.tornado import write_tornado
 
                 write_tornado(folder, bars, plot=not no_plot)
 
@@ -161,52 +138,45 @@ def simulate(
 @app.command()
 def compare(
     scenario: ScenarioPath,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy",
-            metavar="CHAIN",
-            help="A chain such as april(over_sampling=2)+pods(keep=4); sync is none; a class of "
-            "your own is module:Class(parameter=value). Repeat it.",
-        ),
-    ] = None,
+    policy: Policies = None,
     also: Annotated[
         list[str] | None,
         typer.Option(
             "--also",
             metavar="key=VALUE",
-            help="The first policy again with this setting, such as "
-            "cluster.routing=session_affinity. Repeat it.",
+            help="Add a row: the first policy with this key set, such as "
+            "cluster.routing=session_affinity. Repeatable.",
         ),
     ] = None,
     out: Out = None,
     settings: Settings = None,
     seed: Seed = None,
+    trust_modules: TrustModules = False,
     force: Force = False,
     no_plot: NoPlot = False,
     as_json: Json = False,
     draws: Draws = None,
 ) -> None:
-    """Run one scenario under several policies, side by side.
+    """Simulate one scenario under several policies and compare them.
 
-    Every policy meets the same prompts, lengths and rewards. The first is what the others are held
-    against; a policy given alone is held against sync. "LABEL = CHAIN" gives a chain a label. With
-    --out: a table, a picture, report.html, which needs no other file, and a run's folder a policy.
+    All policies get the same prompts, lengths and rewards. Speed-ups are relative to the first
+    policy; a single policy is compared with sync. "LABEL = CHAIN" labels a chain. With --out: a
+    table, a picture, a self-contained report.html, and one run folder per policy.
     """
-    from simulator.cli import tables
-    from simulator.results.folder import check_target, write_folder
-    from simulator.scenario.file import override
-    from simulator.scenario.scenario import build_scenario
-    from simulator.studies import ranking
-    from simulator.studies.compare import compare as run_all
-    from simulator.studies.compare import write_comparison
-    from simulator.studies.simulate import load
-    from simulator.visible import visible
+    from rollcast.simulator.cli import tables
+    from rollcast.simulator.results.folder import check_target, write_folder
+    from rollcast.simulator.scenario.file import override
+    from rollcast.simulator.scenario.scenario import build_scenario
+    from rollcast.simulator.studies import ranking
+    from rollcast.simulator.studies.compare import compare as run_all
+    from rollcast.simulator.studies.compare import write_comparison
+    from rollcast.simulator.studies.simulate import load
+    from rollcast.simulator.values.visible import visible
 
     _check_draws(draws)
     if out is not None:
         check_target(out, force)
-    checked = load(scenario, *(settings or ()), seed=seed)
+    checked = load(scenario, *(settings or ()), seed=seed, trust_modules=trust(trust_modules))
     names = policy or [checked.policy_name]
     if len(names) == 1 and names[0] != "sync" and not also:
         names = ["sync", *names]
@@ -217,15 +187,15 @@ def compare(
         changed = build_scenario(override(checked.raw, [setting], option="--also"))
         label = f"{variants[0].policy_name}, {setting}"
         variants.append(replace(changed.with_policy(names[0]), policy_name=visible(label)))
-    with _progress("", sum(each.steps for each in variants) * (1 + (draws or 0))) as advance:
+    with progress("", sum(variant.steps for variant in variants) * (1 + (draws or 0))) as advance:
         results = run_all(variants, advance)
         sure = None
         if draws is None:
-            sure = ranking.from_short_runs(results, _keep_on)
+            sure = ranking.from_short_runs(results, keep_on)
         elif draws:
             sure = ranking.redraw(results, draws, advance)
     if out is not None:
-        from simulator.report.comparison_page import comparison_page
+        from rollcast.simulator.report.comparison_page import comparison_page
 
         report = comparison_page(results, sure, draws)
         write = partial(
@@ -244,7 +214,7 @@ def plan(
         typer.Option(
             "--run",
             metavar="steps=N",
-            help="How much is trained: steps=500; prompts=40000,epochs=2; trained_rollouts=250000.",
+            help="Length of the run: steps=500; prompts=40000,epochs=2; trained_rollouts=250000.",
         ),
     ] = None,
     choose: Annotated[
@@ -253,19 +223,18 @@ def plan(
             "--choose",
             "--vary",
             metavar="key=VALUE,VALUE",
-            help="What there is to choose: gpus=16,32,64 (their split is found), gpu, placement, "
-            "tensor_parallel, or any key: workload.group_size=8,16. Keys that go together: "
-            "cluster.replicas=cluster.trainer_gpus=4,8. Repeat it.",
+            help="Values to choose from: gpus=16,32,64 (their split is found), gpu, placement, "
+            "tensor_parallel, or any key: workload.group_size=8,16. Keys that change together: "
+            "cluster.replicas=cluster.trainer_gpus=4,8. Repeatable.",
         ),
     ] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option("--policy", metavar="CHAIN", help="As for compare. Repeat it."),
-    ] = None,
+    policy: Policies = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(
-            "--limit", metavar="key=VALUE", help="hours, usd, gpus or staleness. Repeat it."
+            "--limit",
+            metavar="key=VALUE",
+            help="Limit of the run: hours, usd, gpus or staleness. Repeatable.",
         ),
     ] = None,
     objective: Annotated[
@@ -273,7 +242,7 @@ def plan(
         typer.Option(
             "--objective",
             metavar="usd|hours|gpu_hours|balanced",
-            help="What to make least; balanced is hours x cost.",
+            help="What to minimise; balanced: hours x cost.",
         ),
     ] = None,
     quality: Annotated[
@@ -281,20 +250,20 @@ def plan(
         typer.Option(
             "--quality",
             metavar="policy=FACTOR",
-            help="Updates to the target against synchronous ones, as measured: april=1.05.",
+            help="Updates to the target relative to synchronous training, as measured: april=1.05.",
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", metavar="N", help="Processes; one a core where left out."),
+        typer.Option("--workers", metavar="N", help="Number of processes; default: one per core."),
     ] = None,
     ray: Annotated[
         str | None,
         typer.Option(
             "--ray",
             metavar="[ADDRESS]",
-            help="On a Ray cluster: HOST:PORT of its head, auto, or one that is started here "
-            "(needs rollcast[ray]).",
+            help="Run on a Ray cluster: HOST:PORT of its head, or auto; without an address, one is "
+            "started here (needs rollcast[ray]).",
         ),
     ] = None,
     out: Annotated[
@@ -302,37 +271,38 @@ def plan(
         typer.Option(
             "--out",
             metavar="DIR",
-            help="Write plan.json, plan.csv, recommended.yaml and report.html here; a plan that "
-            "was interrupted goes on.",
+            help="Write plan.json, plan.csv, recommended.yaml and report.html into this folder; an "
+            "interrupted plan resumes.",
         ),
     ] = None,
     settings: Settings = None,
     seed: Seed = None,
+    trust_modules: TrustModules = False,
     force: Force = False,
     as_json: Json = False,
     intervals: Annotated[
-        bool, typer.Option("--intervals/--no-intervals", help="90 % intervals of the best.")
-    ] = True,
-    tornado: Annotated[
         bool,
-        typer.Option("--tornado", help="Show what moves a step of what is recommended most."),
-    ] = False,
+        typer.Option(
+            "--intervals/--no-intervals", help="Compute 90 % intervals of the best choices."
+        ),
+    ] = True,
+    tornado: Tornado = False,
 ) -> None:
-    """Which GPUs, split how, under which policy, for the whole run.
+    """Find the GPUs, their split and the policy for a whole run.
 
-    The section plan of the scenario asks, and these flags; what they leave open is chosen sensibly.
-    Exits with 3 where nothing meets the limits, and names what comes nearest.
+    The question is the scenario's section plan, changed by these options; what neither says gets a
+    sensible default. Exits with 3 if no choice meets the limits, and names the nearest one.
     """
-    from simulator.cli.plan_question import with_flags
-    from simulator.cli.plan_table import show_plan
-    from simulator.planner import planner
-    from simulator.planner.write import write_plan
-    from simulator.results.folder import check_target, write_folder
-    from simulator.scenario.file import override, read_scenario
+    from rollcast.simulator.cli.plan_question import with_flags
+    from rollcast.simulator.cli.plan_table import show_plan
+    from rollcast.simulator.planner import planner
+    from rollcast.simulator.planner.write import write_plan
+    from rollcast.simulator.results.folder import check_target, write_folder
+    from rollcast.simulator.scenario.file import override, read_scenario
 
     if out is not None:
         check_target(out, force)
-    raw = override(read_scenario(scenario), settings or (), seed)
+    raw = override(read_scenario(scenario, trust(trust_modules)), settings or (), seed)
     raw = with_flags(raw, run, choose or (), limit or (), objective, quality or ())
     if workers is not None and workers < 1:
         raise ScenarioError("--workers", f"is {workers}; give at least 1")
@@ -342,34 +312,34 @@ def plan(
         raise raw.locate(error) from None
     crew: Any = workers
     if ray is not None:
-        from simulator.planner.on_ray import OnRay
+        from rollcast.simulator.planner.on_ray import OnRay
 
         crew = OnRay(planner.work_for(asked), ray, workers)
-    with _stages() as on_progress:
+    with stages() as on_progress:
         try:
-            found = planner.answer(asked, crew, out=out, on_progress=on_progress)
+            planned = planner.answer(asked, crew, out=out, on_progress=on_progress)
         except ScenarioError as error:
             raise raw.locate(error) from None
-    bars = _tornado_of(found, raw) if tornado else None
+    bars = _tornado_of(planned, raw) if tornado else None
     if out is not None:
-        from simulator.report.plan_page import plan_page, shown
-        from simulator.results.schema import REPORT
+        from rollcast.simulator.report.plan_page import plan_page, shown
+        from rollcast.simulator.results.schema import REPORT
 
-        report = plan_page(found, shown(found, raw), raw, policy or ())
+        report = plan_page(planned, shown(planned, raw), raw, policy or ())
 
         def write(folder: Path) -> None:
-            write_plan(folder, found, raw.folder, out)
+            write_plan(folder, planned, raw.folder, out)
             if bars:
-                from simulator.studies.tornado import write_tornado
+                from rollcast.simulator.studies.tornado import write_tornado
 
                 write_tornado(folder, bars)
             (folder / REPORT.name).write_text(report, encoding="utf-8")
 
         write_folder(out, write, force)
         planner.forget(out)
-    show_plan(found, as_json, bars)
+    show_plan(planned, as_json, bars)
     _say_where(out)
-    if found.recommended is None:
+    if planned.recommended is None:
         raise typer.Exit(NOTHING_MEETS)
 
 
@@ -378,24 +348,29 @@ def explore(
     scenario: ScenarioPath,
     settings: Settings = None,
     seed: Seed = None,
+    trust_modules: TrustModules = False,
     port: Annotated[
         int | None,
-        typer.Option("--port", metavar="N", help="Where the page is; a free one, left out."),
+        typer.Option("--port", metavar="N", help="Port of the page; default: a free one."),
     ] = None,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
     ] = True,
 ) -> None:
-    """Move a scenario's settings on a local page.
+    """Change a scenario's settings on a local web page.
 
-    Sliders for GPUs and their split, over-sampling, staleness, group size, lengths and prices; the
-    table, the timeline and hours against cost follow. Needs rollcast[explore].
+    Sliders for GPUs and their split, over-sampling, staleness, group size, lengths and prices
+    update the table, the timeline and the plot of hours against cost. Needs rollcast[explore].
     """
-    from simulator.explore.start import explore as show_page
-    from simulator.studies.simulate import load
+    from rollcast.simulator.explore.start import explore as show_page
+    from rollcast.simulator.studies.simulate import load
 
-    with suppress(_Stopped):  # Ctrl-C is how it ends
-        show_page(load(scenario, *(settings or ()), seed=seed), port, browser)
+    with suppress(Stopped):  # Ctrl-C is how it ends
+        show_page(
+            load(scenario, *(settings or ()), seed=seed, trust_modules=trust(trust_modules)),
+            port,
+            browser,
+        )
 
 
 @app.command()
@@ -403,9 +378,9 @@ def presets(
     kind: Annotated[
         str | None,
         typer.Argument(
-            metavar="gpus|models|lengths|turns|policies",
+            metavar="gpus|models|engines|syncs|kernels|lengths|turns|policies",
             show_default=False,
-            help="All, where left out.",
+            help="Kind of preset; default: all.",
         ),
     ] = None,
     name: Annotated[
@@ -413,13 +388,13 @@ def presets(
         typer.Argument(
             metavar="NAME",
             show_default=False,
-            help="One of them, with every figure and its source.",
+            help="Show one preset with all figures and sources.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List GPUs, models, lengths, turns and policies."""
-    from simulator.cli.preset_pages import show_presets
+    """List presets of GPUs, models, engines, lengths and policies."""
+    from rollcast.simulator.cli.preset_pages import show_presets
 
     show_presets(kind, name, as_json)
 
@@ -429,13 +404,15 @@ def explain(
     key: Annotated[
         str,
         typer.Argument(
-            metavar="KEY", show_default=False, help="Such as cluster.trainer_gpus; all, left out."
+            metavar="KEY",
+            show_default=False,
+            help="Key, such as cluster.trainer_gpus; default: the first thirty.",
         ),
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Explain a key of a scenario: values, default, unit."""
-    from simulator.cli.explain import show
+    """Explain a key of a scenario: meaning, values, default, unit."""
+    from rollcast.simulator.cli.explain import show
 
     show(key, as_json)
 
@@ -444,11 +421,13 @@ def explain(
 def init(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="EXAMPLE", show_default=False, help="All are listed, left out."),
+        typer.Argument(
+            metavar="EXAMPLE", show_default=False, help="Example to print; default: list them."
+        ),
     ] = None,
 ) -> None:
     """Print an example scenario to start from."""
-    from simulator.cli.init import show
+    from rollcast.simulator.cli.init import show
 
     show(name)
 
@@ -457,14 +436,14 @@ def _tornado_of(planned: Planned, raw: RawScenario) -> list[Bar]:
     """Of what a plan recommends, or comes nearest."""
     from dataclasses import replace
 
-    from simulator.studies.simulate import simulate as run_scenario
-    from simulator.studies.tornado import tornado as study
+    from rollcast.simulator.studies.simulate import simulate as run_scenario
+    from rollcast.simulator.studies.tornado import tornado as study
 
     row = planned.chosen
     if row is None:
         return []
     chosen = replace(row.choice.scenario(raw), steps=row.measured.steps)
-    return study(chosen, (), result=run_scenario(chosen, _keep_on), on_step=_keep_on)
+    return study(chosen, (), result=run_scenario(chosen, keep_on), on_step=keep_on)
 
 
 def _tornado_keys(scenario: Scenario, tornado: bool, keys: Sequence[str]) -> list[Asked]:
@@ -473,7 +452,7 @@ def _tornado_keys(scenario: Scenario, tornado: bool, keys: Sequence[str]) -> lis
         return []
     if not tornado:
         raise ScenarioError("--tornado-key", "goes with --tornado; add that, or leave this out")
-    from simulator.studies.tornado import parse_keys
+    from rollcast.simulator.studies.tornado import parse_keys
 
     return parse_keys(scenario, keys)
 
@@ -481,7 +460,7 @@ def _tornado_keys(scenario: Scenario, tornado: bool, keys: Sequence[str]) -> lis
 def _check_draws(draws: int | None) -> None:
     if not draws:
         return
-    from simulator.studies.redrawn import LEAST_DRAWS
+    from rollcast.simulator.studies.redrawn import LEAST_DRAWS
 
     if draws < LEAST_DRAWS:
         raise ScenarioError("--draws", f"is {draws}; give at least {LEAST_DRAWS}, or 0 for none")
@@ -489,52 +468,26 @@ def _check_draws(draws: int | None) -> None:
 
 def _resolved(scenario: Any) -> dict[str, Any]:
     """What was run, with every setting applied."""
-    return {"policy_spelt": scenario.policy_name, "scenario": scenario.raw.data}
+    from rollcast.simulator.scenario.trust import kept
+
+    return {
+        "policy_spelt": scenario.policy_name,
+        "scenario": kept(scenario.raw.data, scenario.raw.modules),
+    }
 
 
 def _say_where(out: Path | None) -> None:
     if out is not None:
-        from simulator.visible import visible
+        from rollcast.simulator.values.visible import visible
 
         print(f"wrote {visible(str(out))}/", file=sys.stderr)
-
-
-@contextmanager
-def _progress(label: str, steps: int) -> Iterator[Any]:
-    """A progress bar on a terminal, nothing in a pipe; to be called after each step."""
-    from simulator.cli.progress import progress_bar
-
-    with progress_bar(label or "steps", steps) as update:
-
-        def advance(record: Any) -> None:
-            _keep_on(record)
-            if update is not None:
-                update(advance=1)
-
-        yield advance
-
-
-@contextmanager
-def _stages() -> Iterator[Any]:
-    """Progress of work in stages: on a terminal, with the time left; nothing in a pipe. To be
-    called with the stage, what of it is done, and of how many."""
-    from simulator.cli.progress import progress_bar
-
-    with progress_bar("", None, left=True, said="") as update:
-
-        def on_progress(what: str, done: int, of: int) -> None:
-            _keep_on(None)
-            if update is not None:
-                update(completed=done, total=of, said=what)
-
-        yield on_progress
 
 
 def _add_commands(argv: list[str]) -> None:
     """Adds the commands of the other packages (``run``, ...), which the simulator does not know:
     they register by entry point. Looked up only where it may be one of theirs that is asked for."""
-    own = {command.callback.__name__ for command in app.registered_commands if command.callback}
-    if argv and argv[0] in own:
+    names = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    if argv and argv[0] in names:
         return
     from importlib.metadata import entry_points
 
@@ -547,7 +500,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     argv: the arguments, those of the process if None.
     """
-    with _stoppable():
+    with stoppable():
         sys.exit(_run(argv))
 
 
@@ -565,8 +518,8 @@ def _run(argv: Sequence[str] | None) -> int:
     except _CLICK_ERROR as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "rollcast"
-        said = cast(Any, error).format_message().rstrip(".")
-        return _fail(f"{said}{' See' if said.endswith('?') else '; see'} {command} --help")
+        message = cast(Any, error).format_message().rstrip(".")
+        return _fail(f"{message}{' See' if message.endswith('?') else '; see'} {command} --help")
     except MemoryError:
         return _fail("out of memory; make steps or workload smaller")
     except OSError as error:
@@ -574,20 +527,20 @@ def _run(argv: Sequence[str] | None) -> int:
         if isinstance(error, BrokenPipeError):  # the reader of our output went away
             return 1
         return _fail(f"cannot print: {error.strerror or error}")
-    except _Stopped as stop:
+    except Stopped as stop:
         print("interrupted; no output folder was written", file=sys.stderr)
         return 128 + stop.number
 
 
 def _with_addresses(arguments: Sequence[str]) -> list[str]:
     """A ``--ray`` without an address, which may be left out, is one that is started here."""
-    found: list[str] = []
+    lines: list[str] = []
     for place, argument in enumerate(arguments):
-        found.append(argument)
+        lines.append(argument)
         following = arguments[place + 1] if place + 1 < len(arguments) else ""
         if argument == "--ray" and not (following in ("auto", "local") or ":" in following):
-            found.append("local")
-    return found
+            lines.append("local")
+    return lines
 
 
 def _prepare_streams() -> None:
@@ -605,50 +558,6 @@ def _fail(message: str) -> int:
     shown = "".join(c if c.isprintable() else " " for c in " ".join(message.split()))
     print(f"error: {shown}", file=sys.stderr)
     return 2
-
-
-class _Stopped(BaseException):
-    """A signal asked the run to stop."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-_stop_asked: list[_Stopped] = []
-
-
-def _keep_on(_: Any) -> None:
-    """Stops where a signal asked for it and its exception got lost: one that is raised in a
-    callback of the interpreter, or below a bare ``except`` of some library, is swallowed."""
-    if _stop_asked:
-        raise _stop_asked[0]
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Turns the signals that end a process into `_Stopped`, so that what is half-written goes; a
-    second one does not interrupt that."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        for each in _STOPS:
-            signal.signal(each, signal.SIG_IGN)
-        _stop_asked.append(_Stopped(number))
-        raise _stop_asked[0]
-
-    before = {each: signal.getsignal(each) for each in _STOPS}
-    try:
-        for each in _STOPS:
-            if before[each] is not signal.SIG_IGN:  # under nohup, a hangup stays ignored
-                signal.signal(each, stop)
-        yield
-    finally:
-        _stop_asked.clear()
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from simulator.results.figures import count, seconds, share
-from simulator.visible import visible_lines
+from rollcast.simulator.results.figures import count, seconds, share
+from rollcast.simulator.values.visible import visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,6 +27,8 @@ __all__ = [
 ]
 
 PIPE_WIDTH = 120
+
+_Column = TypeVar("_Column")
 
 
 def console() -> Console:
@@ -74,20 +76,20 @@ def named_column(grid: Table, heading: str, values: Sequence[str], width: int) -
 
 def fitted(
     screen: Console,
-    columns: Sequence[str],
-    first_to_go: Sequence[str],
-    build: Callable[[Sequence[str]], Table],
-) -> tuple[Table, list[str]]:
+    columns: Sequence[_Column],
+    first_to_go: Sequence[_Column],
+    build: Callable[[Sequence[_Column]], Table],
+) -> tuple[Table, list[_Column]]:
     """The table of as many of the ``columns`` as fit on the screen, and those left out.
 
     build: makes the table of these columns. first_to_go: columns that can be left out, in that
     order.
     """
     wide: Any = screen.options.update_width(1000)
-    kept, left_out = list(columns), list[str]()
+    kept, left_out = list(columns), list[_Column]()
     while True:
         grid = build(kept)
-        dropped = next((name for name in first_to_go if name in kept), None)
+        dropped = next((column for column in first_to_go if column in kept), None)
         if dropped is None or screen.measure(grid, options=wide).maximum <= screen.width:
             return grid, left_out
         kept.remove(dropped)

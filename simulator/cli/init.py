@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from simulator.cli.console import console
-from simulator.scenario import examples
+from rollcast.simulator.cli.console import console
+from rollcast.simulator.scenario import examples
 
 
 def show(name: str | None) -> None:
@@ -20,8 +20,8 @@ def show(name: str | None) -> None:
     from rich.text import Text
 
     grid = Table.grid(padding=(0, 2, 0, 0))
-    for each in examples.names():
-        grid.add_row(Text(each, style="bold"), Text(_about(examples.text(each))))
+    for example in examples.names():
+        grid.add_row(Text(example, style="bold"), Text(_about(examples.text(example))))
     console().print(grid)
     print("rollcast init NAME > scenario.yaml", file=sys.stderr)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
-from simulator.errors import ScenarioError
-from simulator.scenario.file import RawScenario
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import RawScenario, read_value
 
 
 def with_flags(
@@ -25,31 +23,35 @@ def with_flags(
     plan: dict[str, Any] = dict(section) if isinstance(section, Mapping) else {}
     if section is not None and not isinstance(section, Mapping):
         return raw  # said when it is read
-    said: dict[str, str] = {}
+    flags: dict[str, str] = {}
     if run is not None:
         plan["run"] = _pairs(run.split(","), "--run", "steps=500, or prompts=40000,epochs=2")
-        said["plan.run"] = "--run"
+        flags["plan.run"] = "--run"
     if limits:
-        found = _pairs(limits, "--limit", "hours=120")
-        plan["limits"] = {**_mapping(plan.get("limits")), **found}
-        said |= {f"plan.limits.{key}": "--limit" for key in found}
+        pairs = _pairs(limits, "--limit", "hours=120")
+        plan["limits"] = {**_mapping(plan.get("limits")), **pairs}
+        flags |= {f"plan.limits.{key}": "--limit" for key in pairs}
     if quality:
-        found = _pairs(quality, "--quality", "april=1.05")
-        plan["quality"] = {**_mapping(plan.get("quality")), **found}
-        said |= {f"plan.quality.{key}": "--quality" for key in found}
+        pairs = _pairs(quality, "--quality", "april=1.05")
+        plan["quality"] = {**_mapping(plan.get("quality")), **pairs}
+        flags |= {f"plan.quality.{key}": "--quality" for key in pairs}
     if choose:
         listed = parse_choose(choose)
         plan["choose"] = {**_mapping(plan.get("choose")), **listed}
-        said |= {f"plan.choose.{key}": "--choose" for key in listed}
+        flags |= {f"plan.choose.{key}": "--choose" for key in listed}
     if objective is not None:
         plan["objective"] = objective
-        said["plan.objective"] = "--objective"
-    if not said:
+        flags["plan.objective"] = "--objective"
+    if not flags:
         return raw
     return RawScenario(
-        {**raw.data, "plan": plan}, raw.lines, raw.name, raw.folder,
-        {**raw.overridden, **said}, raw.modules,
-    )  # fmt: skip
+        {**raw.data, "plan": plan},
+        raw.lines,
+        raw.name,
+        raw.folder,
+        {**raw.overridden, **flags},
+        raw.modules,
+    )
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -58,42 +60,42 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 def _pairs(texts: Sequence[str], flag: str, example: str) -> dict[str, Any]:
     """``key=value`` each, the value read as YAML."""
-    found: dict[str, Any] = {}
+    pairs: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not key:
             raise ScenarioError(flag, f"{text!r} is not of the form key=value, such as {example}")
-        if key in found:
+        if key in pairs:
             raise ScenarioError(flag, f"{key} is given twice")
         if not value.strip():
             raise ScenarioError(flag, f"{key} has no value; give one, such as {example}")
-        found[key] = _value(value, flag)
-    return found
+        pairs[key] = _value(value, flag)
+    return pairs
 
 
 def parse_choose(texts: Sequence[str]) -> dict[str, list[Any]]:
     """``key=value,value,...`` as lists of values read as YAML; ``key=key=value,value,...`` for keys
     that take each value together. Raises ScenarioError (``--choose``)."""
-    flag, found = "--choose", dict[str, list[Any]]()
+    flag, choices = "--choose", dict[str, list[Any]]()
     for text in texts:
         *keys, values = text.split("=")
         key = "=".join(part.strip() for part in keys)
         if not all(key.split("=")):
             raise ScenarioError(flag, f"{text!r} is not of the form key=value,value")
-        if key in found:
+        if key in choices:
             raise ScenarioError(flag, f"{key} is given twice")
         if "policy" in key.split("="):
             raise ScenarioError(flag, "give each policy with a --policy of its own")
         listed = _value(f"[{values}]", flag)
         if not isinstance(listed, list) or not listed:
             raise ScenarioError(flag, f"{key} has no values")
-        found[key] = listed
-    return found
+        choices[key] = listed
+    return choices
 
 
 def _value(text: str, flag: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return read_value(text, flag)
+    except ScenarioError:
         raise ScenarioError(flag, f"cannot read {text!r}") from None

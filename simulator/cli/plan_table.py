@@ -7,21 +7,31 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from simulator.cli.console import console, fitted, named_column, one_line, share
-from simulator.planner import words
-from simulator.planner.answer import Interval, Planned, Row
-from simulator.planner.write import document
-from simulator.results.write import plain
+from rollcast.simulator.cli.console import console, fitted, named_column, one_line, share
+from rollcast.simulator.planner import words
+from rollcast.simulator.planner.answer import Interval, Planned, Row
+from rollcast.simulator.planner.write import document
+from rollcast.simulator.results.write import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from simulator.studies.tornado import Bar
+    from rollcast.simulator.studies.tornado import Bar
 
 _HOURS, _COST, _FRONT = "time", "cost", "front"
-_COLUMNS = (_FRONT, "GPUs", "split", _HOURS, _COST, "bound by", "pays\nup to", "oldest\ntoken",
-            "bubble", "steps")  # fmt: skip
+_COLUMNS = (
+    _FRONT,
+    "GPUs",
+    "split",
+    _HOURS,
+    _COST,
+    "bound by",
+    "pays\nup to",
+    "oldest\ntoken",
+    "bubble",
+    "steps",
+)
 _FIRST_TO_GO = ("steps", "bubble", "oldest\ntoken", "bound by", "pays\nup to", _FRONT, "split")
 _MOST_ROWS = 16
 _MOST_CAUSES = 5
@@ -50,7 +60,7 @@ def show_plan(planned: Planned, as_json: bool = False, bars: Sequence[Bar] | Non
     for sentence in planned.changes:
         screen.print(f"- {sentence}", markup=False)
     if bars is not None:
-        from simulator.cli.tornado_table import show_tornado
+        from rollcast.simulator.cli.tornado_table import show_tornado
 
         show_tornado(bars)
     chosen = planned.chosen
@@ -58,8 +68,11 @@ def show_plan(planned: Planned, as_json: bool = False, bars: Sequence[Bar] | Non
         screen.print(f"warning: {warning}", style="yellow", markup=False)
     for group in planned.impossible[:_MOST_CAUSES]:
         count = len(group.choices)
-        others = f" ({count} choices, the first of them {group.choices[0]})" if count > 1 else (
-            f" ({group.choices[0]})")  # fmt: skip
+        others = (
+            f" ({count} choices, the first of them {group.choices[0]})"
+            if count > 1
+            else (f" ({group.choices[0]})")
+        )
         screen.print(f"cannot be: {group.problem}{others}", style="yellow", markup=False)
     if len(planned.impossible) > _MOST_CAUSES:
         more = sum(len(group.choices) for group in planned.impossible[_MOST_CAUSES:])
@@ -107,8 +120,9 @@ def _table(rows: Sequence[Row], columns: Sequence[str], width: int) -> Table:
     named_column(grid, "policy", names, width)
     for name in columns:
         left = name in ("split", "bound by", "GPUs")
-        grid.add_column(name, justify="left" if left else "right", no_wrap=name != "split",
-                        overflow="fold")  # fmt: skip
+        grid.add_column(
+            name, justify="left" if left else "right", no_wrap=name != "split", overflow="fold"
+        )
     for name, row in zip(names, rows, strict=True):
         cells = _cells(row)
         style = None if not row.beyond else "dim"
@@ -119,12 +133,16 @@ def _table(rows: Sequence[Row], columns: Sequence[str], width: int) -> Table:
 def _cells(row: Row) -> dict[str, str]:
     s, m = row.setup, row.measured
     about = "" if row.exact else "~"
-    cost = f"{row.bill.gpu_hours:,.0f} GPU-h" if row.bill.usd is None else words.usd(row.bill.usd)
+    cost = (
+        f"{row.run_cost.gpu_hours:,.0f} GPU-h"
+        if row.run_cost.usd is None
+        else words.usd(row.run_cost.usd)
+    )
     return {
         _FRONT: "*" if row.on_front else "",
         "GPUs": f"{s.gpus} {s.gpu}".strip(),
         "split": words.split(row),
-        _HOURS: f"{about}{words.hours(row.bill.hours)}{_spread(row.hours, row.bill.hours)}",
+        _HOURS: f"{about}{words.hours(row.run_cost.hours)}{_spread(row.hours, row.run_cost.hours)}",
         _COST: f"{about}{cost}",
         "bound by": m.bound_by,
         "pays\nup to": "-" if row.break_even is None else f"{row.break_even:.2f}x",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simulator.cli.console import console
-from simulator.errors import ScenarioError
-from simulator.options import Option, nearest
-from simulator.policies import outside, registry
-from simulator.policies.described import describe
+from rollcast.simulator.cli.console import console
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.policies import outside, registry
+from rollcast.simulator.policies.described import describe
+from rollcast.simulator.values import Option, nearest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,16 +31,16 @@ def policy_facts(name: str) -> dict[str, Any]:
         "how": list(about.paragraphs),
         "parameters": [_parameter(option) for option in outside.options_of(kind)],
     }
-    own = getattr(kind, "NAME", "")
-    other = name in registry.built_in() and own != name
-    return {**facts, "another name of": own} if other else facts
+    short_name = getattr(kind, "NAME", "")
+    other = name in registry.built_in() and short_name != name
+    return {**facts, "another name of": short_name} if other else facts
 
 
 def _parameter(option: Option) -> dict[str, Any]:
     facts = {"name": option.key, "must be": option.reader.wanted, "unit": option.unit}
     if not option.required:
         facts["default"] = option.default
-    return {**facts, "meaning": option.doc.meaning, "default from": option.doc.source}
+    return {**facts, "meaning": option.doc.sentence, "default from": option.doc.source}
 
 
 def show_policy(name: str) -> None:
@@ -95,6 +95,7 @@ def _say(screen: Console, text: str, lead: str = "", style: str = "") -> None:
 
     width = min(screen.width, _WIDEST)
     after = " " * len(lead)
-    for line in textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=after,
-                              break_on_hyphens=False):  # fmt: skip
+    for line in textwrap.wrap(
+        text, width, initial_indent=lead, subsequent_indent=after, break_on_hyphens=False
+    ):
         screen.print(line, style=style or None, markup=False)

@@ -8,14 +8,14 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from simulator.cli.console import console
-from simulator.cli.policy_page import policy_facts, show_policy
-from simulator.cli.presets import Rows, preset_details, preset_rows
-from simulator.errors import ScenarioError
-from simulator.options import nearest
-from simulator.results.write import plain
+from rollcast.simulator.cli.console import console
+from rollcast.simulator.cli.policy_page import policy_facts, show_policy
+from rollcast.simulator.cli.presets import Rows, preset_details, preset_rows
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.write import plain
+from rollcast.simulator.values import nearest
 
-KINDS = ("gpus", "models", "lengths", "turns", "policies")
+KINDS = ("gpus", "models", "engines", "syncs", "kernels", "lengths", "turns", "policies")
 _NEVER_BROKEN = 12
 _LONGEST_NAME = 24
 _ROOM_FOR_TEXT = 20
@@ -38,8 +38,8 @@ def show_presets(kind: str | None, name: str | None, as_json: bool = False) -> N
     if as_json:
         print(json.dumps(plain({k: preset_rows(k) for k in kinds}), indent=1))
         return
-    for each in kinds:
-        _print_table(each, preset_rows(each), f"rollcast presets {each} NAME")
+    for presets in kinds:
+        _print_table(presets, preset_rows(presets), f"rollcast presets {presets} NAME")
 
 
 def _print_table(title: str, rows: Rows, more: str = "") -> None:

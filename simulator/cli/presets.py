@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from simulator.costs.hardware import figure_names, gpu_presets
-from simulator.costs.models import model_presets
-from simulator.errors import ScenarioError
-from simulator.options import nearest
-from simulator.policies import registry
-from simulator.policies.described import Description, describe
-from simulator.workload.length_specs import length_presets
-from simulator.workload.turn_presets import TurnPreset, turn_presets
+from rollcast.simulator.costs.engine.hosts import engine_presets
+from rollcast.simulator.costs.presets.gpus import figure_names, gpu_presets
+from rollcast.simulator.costs.presets.models import model_presets
+from rollcast.simulator.costs.presets.provenance import Provenance
+from rollcast.simulator.costs.sync.weight_sync import sync_presets
+from rollcast.simulator.costs.trainer.attention_kernels import kernel_presets
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.policies import registry
+from rollcast.simulator.policies.described import Description, describe
+from rollcast.simulator.values import nearest
+from rollcast.simulator.workload.length_specs import length_presets
+from rollcast.simulator.workload.turn_presets import TurnPreset, turn_presets
 
 Rows = list[dict[str, Any]]
 
 
 def preset_rows(kind: str) -> Rows:
-    """One row a preset of ``gpus``, ``models``, ``lengths``, ``turns`` or ``policies``."""
+    """One row a preset of a kind: ``gpus``, ``models``, ``engines``, ``syncs``, ``kernels``,
+    ``lengths``, ``turns`` or ``policies``."""
     return _LISTS[kind]()
 
 
@@ -125,14 +131,14 @@ def _turns() -> Rows:
 def _turn_figures(preset: TurnPreset) -> Rows:
     """Each figure of a preset, or several that come from one place, with its source."""
     rows: Rows = [{"figure": "note", "value": preset.note, "kind": "", "source": ""}]
-    for names, said in preset.figures.items():
+    for names, provenance in preset.figures.items():
         values = []
         for name in names.split(", "):
             part, _, key = name.partition(".")
             value = getattr(preset, part)
             values.append(_text(value[key] if key else value))
-        kind = "published" if said.startswith("published") else "assumed"
-        source = said.removeprefix(kind).lstrip(":;, ")
+        kind = "published" if provenance.startswith("published") else "assumed"
+        source = provenance.removeprefix(kind).lstrip(":;, ")
         rows.append({"figure": names, "value": "; ".join(values), "kind": kind, "source": source})
     return rows
 
@@ -148,9 +154,64 @@ def _policies() -> Rows:
     return rows
 
 
+def _engines() -> Rows:
+    return [
+        {
+            "name": name,
+            "ms an iteration": f"{1e3 * host.host_s:g}",
+            "us a rollout": f"{1e6 * host.host_per_rollout_s:g}",
+            **_factors(host.low, host.high, host.provenance),
+        }
+        for name, host in engine_presets().items()
+    ]
+
+
+def _syncs() -> Rows:
+    return [
+        {
+            "name": name,
+            "s a sync": f"{sync.fixed_s:g}",
+            "bytes/s": f"{sync.bytes_per_s:.3g}",
+            "of experts": _rate(sync.expert_bytes_per_s),
+            "of a staged shard": _rate(sync.shard_bytes_per_s),
+            "ms a tensor": f"{1e3 * sync.per_tensor_s:.2g}",
+            **_factors(sync.low, sync.high, sync.provenance),
+        }
+        for name, sync in sync_presets().items()
+    ]
+
+
+def _rate(bytes_per_s: float) -> str:
+    return "" if bytes_per_s == math.inf else f"{bytes_per_s:.3g}"
+
+
+def _factors(low: float, high: float, provenance: Provenance) -> dict[str, str]:
+    """Between which factors the truth is taken to lie, and where the figures are from."""
+    return {
+        "true within": f"{low:g} to {high:g} times",
+        "kind": provenance.kind,
+        "source": provenance.source,
+    }
+
+
+def _kernels() -> Rows:
+    return [
+        {
+            "name": f"{kernel} on {generation}",
+            "of the bf16 peak": f"{speed.share:.1%}",
+            "kind": speed.provenance.kind,
+            "source": speed.provenance.source,
+        }
+        for (kernel, generation), speed in kernel_presets().items()
+    ]
+
+
 _LISTS: dict[str, Callable[[], Rows]] = {
     "gpus": _gpus,
     "models": _models,
+    "engines": _engines,
+    "syncs": _syncs,
+    "kernels": _kernels,
     "lengths": _lengths,
     "turns": _turns,
     "policies": _policies,

@@ -15,7 +15,7 @@ def progress_bar(
     *,
     elapsed: bool = True,
     left: bool = False,
-    said: str | None = None,
+    text: str | None = None,
     transient: bool = True,
 ) -> Iterator[Callable[..., None] | None]:
     """Yields what changes the bar: ``update(advance=1)``, ``update(completed=3, said="...")``, and
@@ -45,9 +45,9 @@ def progress_bar(
     columns += [BarColumn(), MofNCompleteColumn()]
     columns += [TimeElapsedColumn()] if elapsed else []
     columns += [TimeRemainingColumn()] if left else []
-    columns += [] if said is None else [TextColumn("{task.fields[said]}", markup=False)]
+    columns += [] if text is None else [TextColumn("{task.fields[said]}", markup=False)]
     with Progress(*columns, console=Console(stderr=True), transient=transient) as bar:
-        task = bar.add_task(label, total=total, said=said)
+        task = bar.add_task(label, total=total, said=text)
 
         def update(**changes: Any) -> None:
             bar.update(task, **changes)

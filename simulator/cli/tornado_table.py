@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from simulator.cli.console import console, seconds
+from rollcast.simulator.cli.console import console, seconds
 
 if TYPE_CHECKING:
-    from simulator.studies.tornado import Bar
+    from rollcast.simulator.studies.tornado import Bar
 
 MOST = 14
 _BAR = 14
@@ -32,9 +32,13 @@ def show_tornado(bars: Sequence[Bar]) -> None:
     for bar in shown:
         ends = (seconds(bar.step_s_low), seconds(bar.step_s_high))
         line = _line(
-            _name(bar), (bar.low, bar.high), ends, _drawn(bar, least, most),
-            f"{100 * bar.share:.0f} %", width,
-        )  # fmt: skip
+            _name(bar),
+            (bar.low, bar.high),
+            ends,
+            _drawn(bar, least, most),
+            f"{100 * bar.share:.0f} %",
+            width,
+        )
         screen.print(line, markup=False, no_wrap=True)
     notes = ["Each input alone, all else as it is."]
     if any(bar.assumed for bar in shown):

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
-from simulator.workload.draws import Path
+from rollcast.simulator.workload.draws import Path
 
 Name = tuple[int, int, int]
 """(group, index, attempt) of a response."""
@@ -170,8 +170,8 @@ class KvPool:
                 del self._queue[entry]
             entry.holders += 1
         if hits > chain.body:
-            found = chain.public[: hits - chain.body]
-            chain.copies = tuple([self._copies[name][0] for name in found])
+            shared = chain.public[: hits - chain.body]
+            chain.copies = tuple([self._copies[name][0] for name in shared])
             for copy in chain.copies:
                 if not self._holders[copy]:
                     del self._queue[copy]
@@ -239,9 +239,10 @@ class KvPool:
                 else:
                     del self._entries[chain.prompt]
 
-    def evict(self) -> None:
-        """Forgets what has been taken for something else: cached blocks in the order of the queue,
-        until those left fit into the free blocks."""
+    def take(self, blocks: int) -> None:
+        """Takes so many free blocks, and forgets what was cached in them: in the order of the
+        queue, until what is left fits into the free blocks."""
+        self.used += blocks
         short = self._idle_blocks + self.used - self.blocks
         if short <= 0:
             return

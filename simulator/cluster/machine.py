@@ -8,8 +8,8 @@ from typing import Any
 
 import simpy
 
-from simulator.cluster.replica import Replica
-from simulator.costs.actors import ActorCosts
+from rollcast.simulator.cluster.replica import Replica
+from rollcast.simulator.costs.actors import ActorCosts
 
 
 class Machine:
@@ -32,7 +32,7 @@ class Machine:
         self._working = working
         slower = self._costs.slower_iterations(*working)
         for replica in self._replicas:
-            replica.go_slower(slower)
+            replica.slow_down(slower)
         if self._trainer is not None:
             self._trainer.interrupt()
         return True

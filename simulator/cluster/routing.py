@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence, Sized
 from typing import Protocol
 
-from simulator.rollout import Key, Rollout
+from rollcast.simulator.rollout import Key, Rollout
 
 Queues = Sequence[Sized]
 

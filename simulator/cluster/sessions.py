@@ -1,73 +1,46 @@
-"""Rollouts of several turns between their turns: in the environment, with the judge, put away.
-
-A session is what a rollout's world keeps of it beside the replicas. It has at most one errand away
-from them: its environment's boot, the answer to a turn, or the judging at its end. Errands want a
-slot of a pool and wait for it, first come, first served; then they take their time.
-
-An instant goes in rounds. Errands that end at it, and turns that ended at it, are taken in the
-order of their rollouts' keys; each goes on to what follows: a replica, an errand, or its end. Then
-slots that are free go to those who wait. Errands that take no time end in the next round.
-"""
+"""Sessions of simulated rollouts: what their environments say, and how long it takes, is known."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import Literal
 
 import simpy
 
-from simulator.costs.clock import to_seconds, to_ticks
-from simulator.rollout import Call, CallEnd, Ending, Key, Rollout, Stay
-from simulator.workload.draws import Trajectory
-from simulator.workload.slots import EnvironmentSpec
+from rollcast.simulator.cluster.session_machine import (
+    BaseSession,
+    Kind,
+    PendingCall,
+    Pool,
+    SessionMachine,
+    Stage,
+)
+from rollcast.simulator.costs.clock import to_seconds, to_ticks
+from rollcast.simulator.rollout import CallEnd, Ending, Rollout, Stay
+from rollcast.simulator.workload.draws import Trajectory
+from rollcast.simulator.workload.slots import EnvironmentSpec
 
-Leg = Literal["model", "environment", "reward", "end"]
 _LAST: dict[Ending, CallEnd] = {"timeout": "timeout", "environment": "failed"}
 
 
-class Pool:
-    """Slots, given first come, first served; None is no limit."""
+class TimedCall(PendingCall):
+    """A call that takes so many ticks once it has its slot."""
 
-    __slots__ = ("free", "waiting")
+    __slots__ = ("ticks",)
 
-    def __init__(self, slots: int | None) -> None:
-        self.free = float("inf") if slots is None else slots
-        self.waiting: OrderedDict[Errand, None] = OrderedDict()
-
-
-class Errand:
-    """What a session waits for away from the replicas. start: the tick at which it had its slot;
-    None before."""
-
-    __slots__ = ("asked", "kind", "pool", "session", "start", "ticks", "turn")
-
-    def __init__(
-        self,
-        session: Session,
-        kind: Literal["environment", "reward"],
-        pool: Pool,
-        asked: int,
-        ticks: int,
-    ) -> None:
-        self.session = session
-        self.turn = session.turn
-        self.kind: Literal["environment", "reward"] = kind
-        self.pool = pool
-        self.asked = asked
-        self.start: int | None = None
+    def __init__(self, session: Session, kind: Kind, pool: Pool, asked: int, ticks: int) -> None:
+        super().__init__(session, kind, pool, asked)
         self.ticks = ticks
 
 
-class Session:
+class Session(BaseSession):
     """A rollout's way through its trajectory.
 
     turn: which one it is in; observation_tokens: that its environment's answers have added;
     sampled: tokens so far, of which it has ``turn_end`` at the end of this turn. answered: whether
     the environment has answered the last turn; judged: whether it has been judged. booted: whether
-    its environment is up; holds: whether it has a slot beyond an errand. flying: whether it is in
-    flight. tokens_left, turns_left: that it may have in this flight; None for all. balanced:
-    whether its placement is by expected tokens, and then it stays where it was ``placed``.
+    its environment is up. balanced: whether its placement is by expected tokens, and then it stays
+    where it was ``placed``.
     """
 
     __slots__ = (
@@ -75,28 +48,21 @@ class Session:
         "attempt",
         "balanced",
         "booted",
-        "calls",
-        "errand",
-        "flying",
-        "holds",
         "judged",
         "observation_tokens",
         "placed",
         "prompt_tokens",
         "reward",
-        "rollout",
         "sampled",
-        "tokens_left",
         "trajectory",
         "turn",
         "turn_end",
-        "turns_left",
     )
 
     def __init__(
         self, rollout: Rollout, prompt_tokens: int, reward: float, trajectory: Trajectory
     ) -> None:
-        self.rollout = rollout
+        super().__init__(rollout)
         self.attempt = rollout.attempt
         self.prompt_tokens = prompt_tokens
         self.reward = reward
@@ -105,18 +71,8 @@ class Session:
         self.observation_tokens = rollout.observation_tokens
         self.sampled = rollout.new_tokens
         self.turn_end = sum(turn.new_tokens for turn in trajectory.turns[: self.turn + 1])
-        self.answered = self.judged = self.booted = self.holds = self.flying = False
-        self.balanced = False
-        self.tokens_left: int | None = None
-        self.turns_left: int | None = None
+        self.answered = self.judged = self.booted = self.balanced = False
         self.placed: int | None = None
-        self.errand: Errand | None = None
-        self.calls: list[Call] = []
-
-    @property
-    def key(self) -> Key:
-        """(group, index)."""
-        return self.rollout.group, self.rollout.index
 
     @property
     def known(self) -> int:
@@ -129,7 +85,7 @@ class Session:
         return self.turn == len(self.trajectory.turns) - 1
 
     @property
-    def leg(self) -> Leg:
+    def stage(self) -> Stage:
         """What comes next."""
         if self.sampled < self.turn_end:
             return "model"
@@ -149,18 +105,12 @@ class Session:
 
     def launch(self, rollout: Rollout) -> None:
         """It is submitted."""
-        self.rollout = rollout
-        self.flying = True
-        self.tokens_left, self.turns_left = rollout.allowance, rollout.turn_allowance
+        super().launch(rollout)
         self.placed = None
 
-    def told(self, stay: Stay) -> Stay:
-        """What its world says of a stay."""
-        calls = tuple(self.calls)
-        self.calls.clear()
-        return stay._replace(
-            turn=self.turn, observation_tokens=self.observation_tokens, calls=calls
-        )
+    def with_calls(self, stay: Stay) -> Stay:
+        """A stay on a replica with its turn, and what came between it and the one before."""
+        return self.complete(stay, self.turn, self.observation_tokens)
 
     def nothing(self, ending: Ending, now: int) -> Stay:
         """The stay of a rollout that is stopped, or ends, away from the replicas."""
@@ -170,7 +120,7 @@ class Session:
             reward = self.reward
         key = (rollout.group, rollout.index, self.attempt)
         stay = Stay(*key, -1, self.prompt_tokens, (), ending, now_s, now_s, reward=reward)
-        return self.told(stay)
+        return self.with_calls(stay)
 
     def sampled_in(self, stay: Stay) -> None:
         """A stay on a replica is over."""
@@ -181,6 +131,15 @@ class Session:
         if self.turns_left is not None and self.sampled == self.turn_end:
             self.turns_left -= 1
 
+    def ticks_to(self, kind: Kind) -> int:
+        """What the call takes that it needs for its next stage."""
+        if kind == "reward":
+            return to_ticks(self.trajectory.reward_s or 0.0)
+        ticks = self.to_repeat()
+        if self.stage == "environment":
+            ticks += to_ticks(self.trajectory.turns[self.turn].environment_s)
+        return ticks
+
     def to_repeat(self) -> int:
         """Ticks until its environment is where it was."""
         if self.booted:
@@ -189,13 +148,13 @@ class Session:
         ticks = to_ticks(self.trajectory.boot_s)
         return ticks + sum(to_ticks(turn.environment_s) for turn in answered)
 
-    def ends(self, errand: Errand) -> CallEnd:
-        """An errand is over: what became of it, and where the session is then."""
-        if errand.kind == "reward":
+    def ends(self, call: PendingCall) -> CallEnd:
+        """A call is over: what became of it, and where the session is then."""
+        if call.kind == "reward":
             self.judged = True
             return "answered"
         self.booted = True
-        if self.leg != "environment":  # a slot was all that it wanted
+        if self.stage != "environment":  # a slot was all that it wanted
             return "answered"
         if self.last:
             self.answered = True
@@ -207,40 +166,26 @@ class Session:
         return "answered"
 
 
-class Sessions:
+class Sessions(SessionMachine[Session, TimedCall]):
     """All sessions of a cluster, and the pools. env: its clock, in ticks."""
 
     def __init__(self, spec: EnvironmentSpec, env: simpy.Environment) -> None:
-        self._spec = spec
+        super().__init__(spec)
         self._env = env
-        self._known: dict[Key, Session] = {}
-        self._environments, self._judges = Pool(spec.slots), Pool(spec.reward_slots)
-        self._ends: list[tuple[int, Key, int, Errand]] = []  # a heap
-        self._errands = 0
-        self._turned: dict[Session, None] = {}
-        self._waiting = False  # whether slots may be free for who waits
-
-    @property
-    def flying(self) -> set[Key]:
-        """In flight."""
-        return {session.key for session in self._known.values() if session.flying}
-
-    def flies(self, key: Key) -> bool:
-        """Whether a rollout with turns is in flight."""
-        session = self._known.get(key)
-        return session is not None and session.flying
+        self._ends: list[tuple[int, tuple[int, int], int, TimedCall]] = []  # a heap
+        self._begun = 0
 
     @property
     def _now(self) -> int:
         return self._env.now  # type: ignore[return-value]  # simpy: int | float
 
+    def _seconds(self, instant: float) -> float:
+        return to_seconds(instant)  # type: ignore[arg-type]  # a whole number of ticks
+
     def of(self, rollout: Rollout) -> Session | None:
         """The session of this attempt at a rollout, if it ever was in flight."""
         session = self._known.get(rollout.key)
         return None if session is None or session.attempt != rollout.attempt else session
-
-    def __getitem__(self, key: Key) -> Session:
-        return self._known[key]
 
     def open(
         self, rollout: Rollout, prompt_tokens: int, reward: float, trajectory: Trajectory
@@ -250,7 +195,7 @@ class Sessions:
         if session is None:
             earlier = self._known.get(rollout.key)
             if earlier is not None:
-                self.put_away(earlier, for_good=True)
+                self.suspend(earlier, for_good=True)
             session = Session(rollout, prompt_tokens, reward, trajectory)
             self._known[rollout.key] = session
         session.launch(rollout)
@@ -263,132 +208,20 @@ class Sessions:
             return True
         return bool(self._ends) and self._ends[0][0] <= self._env.now
 
-    def turned(self, session: Session) -> None:
-        """It goes on in the next round: its turn is over, at this instant, or all is."""
-        self._turned[session] = None
+    def _call(self, session: Session, kind: Kind, pool: Pool) -> TimedCall:
+        return TimedCall(session, kind, pool, self._now, session.ticks_to(kind))
 
-    def next_leg(self, session: Session) -> Leg:
-        """Sends it on its next errand, if there is one; ``model`` is the caller's."""
-        leg = session.leg
-        if session.errand is not None:  # it has worked on while the rollout was put away
-            return "environment"
-        if leg == "reward":
-            self._free(session)
-            self._ask(session, "reward", self._judges, to_ticks(session.trajectory.reward_s or 0.0))
-        elif leg == "environment":
-            turn = session.trajectory.turns[session.turn]
-            ticks = session.to_repeat() + to_ticks(turn.environment_s)
-            self._ask(session, "environment", self._environments, ticks)
-        elif leg == "model" and self._spec.held == "rollout" and not session.holds:
-            self._ask(session, "environment", self._environments, session.to_repeat())
-            leg = "environment"
-        elif leg == "end":
-            self.turned(session)
-        return leg
+    def _carry_out(self, call: TimedCall) -> None:
+        self._begun += 1
+        heappush(self._ends, (self._now + call.ticks, call.session.key, self._begun, call))
+        self._env.timeout(call.ticks)
 
-    def _ask(
-        self,
-        session: Session,
-        kind: Literal["environment", "reward"],
-        pool: Pool,
-        ticks: int,
-    ) -> None:
-        errand = session.errand = Errand(session, kind, pool, self._now, ticks)
-        if kind == "environment" and session.holds:
-            self._begin(errand)
-        else:
-            pool.waiting[errand] = None
-            self._waiting = True
-
-    def _begin(self, errand: Errand) -> None:
-        errand.start = self._now
-        self._errands += 1
-        session = errand.session
-        heappush(self._ends, (errand.start + errand.ticks, session.key, self._errands, errand))
-        self._env.timeout(errand.ticks)
-
-    def _free(self, session: Session) -> None:
-        """It gives back the slot that it holds, if any."""
-        if session.holds:
-            session.holds = False
-            self._environments.free += 1
-            self._waiting = True
-
-    def round(self) -> list[Session] | None:
-        """Who goes on now, in order of key; None if nothing happens any more at this instant, but
-        that slots are given."""
+    def _due(self) -> Iterator[tuple[TimedCall, CallEnd, float]]:
         now, ends = self._now, self._ends
-        news = [*self._turned]
-        self._turned.clear()
-        some = bool(news)
         while ends and ends[0][0] <= now:
-            errand = heappop(ends)[3]
-            session = errand.session
-            if session.errand is errand:
-                some = True
-                self._over(errand, session.ends(errand))
-                if session.flying:
-                    news.append(session)
-        if some:
-            return sorted(news, key=lambda session: session.key)
-        return None
+            call = heappop(ends)[3]
+            if call.session.call is call:
+                yield call, call.session.ends(call), now
 
-    def give_slots(self) -> bool:
-        """Gives free slots to those who wait; whether any was."""
-        if not self._waiting:
-            return False
-        self._waiting = given = False
-        for pool in (self._environments, self._judges):
-            while pool.waiting and pool.free > 0:
-                errand, _ = pool.waiting.popitem(last=False)
-                pool.free -= 1
-                self._begin(errand)
-                given = True
-        return given
-
-    def _over(self, errand: Errand, ended: CallEnd) -> None:
-        """An errand that had its slot is over."""
-        session = errand.session
-        self._tell(errand, ended)
-        session.errand = None
-        keeps = errand.kind == "environment" and self._spec.held == "rollout" and session.flying
-        if keeps:
-            session.holds = True
-        else:
-            session.holds = False
-            errand.pool.free += 1
-            self._waiting = True
-
-    def _tell(self, errand: Errand, ended: CallEnd) -> None:
-        now_s = to_seconds(self._now)
-        start_s = now_s if errand.start is None else to_seconds(errand.start)
-        errand.session.calls.append(
-            Call(errand.kind, errand.turn, to_seconds(errand.asked), start_s, now_s, ended)
-        )
-
-    def put_away(self, session: Session, for_good: bool = False) -> None:
-        """It is in flight no more; for_good: nor will it ever be again."""
-        session.flying = False
-        self._turned.pop(session, None)
-        errand = session.errand
-        closes = for_good or self._spec.put_away == "close"
-        if errand is None:
-            self._free(session)
-        elif errand.start is None:
-            self._tell(errand, "put_away")
-            del errand.pool.waiting[errand]
-            session.errand = None
-        elif for_good or (closes and errand.kind == "environment"):
-            self._over(errand, "closed")
-        else:
-            self._tell(errand, "put_away")
-            errand.asked = errand.start = self._now
-        if closes:
-            session.booted = False
-        if for_good:
-            del self._known[session.key]
-
-    def finished(self, session: Session) -> None:
-        """It has come to its end."""
-        self._free(session)
-        del self._known[session.key]
+    def _close(self, session: Session) -> None:
+        session.booted = False

@@ -8,26 +8,26 @@ from typing import Any, Literal, NamedTuple
 
 import simpy
 
-from simulator.cluster.batching import Request
-from simulator.cluster.kv import Leading, leading_blocks, shared_blocks
-from simulator.cluster.machine import Machine
-from simulator.cluster.replica import EngineSpec, Replica, check_pool
-from simulator.cluster.routing import ROUTINGS, Balance, Router
-from simulator.cluster.sessions import Session, Sessions
-from simulator.cluster.streamed import Streamed
-from simulator.costs.actors import ActorCosts
-from simulator.costs.base import CostModel, Extremes, TrainLoad
-from simulator.costs.clock import to_seconds, to_ticks
-from simulator.errors import RunError
-from simulator.plan import Layout, Placement
-from simulator.rollout import GOES_ON, Key, Rollout, Stay
-from simulator.workload.build import Workload, longest_context
-from simulator.workload.draws import Sharing, Trajectory
-from simulator.workload.slots import UNLIMITED, EnvironmentSpec
-from simulator.world import ClusterShape, Ended, Event, Phase, Synced, TrainBatch, Trained
+from rollcast.simulator.cluster.kv import Leading, leading_blocks, shared_blocks
+from rollcast.simulator.cluster.machine import Machine
+from rollcast.simulator.cluster.replica import EngineSpec, Replica, check_pool
+from rollcast.simulator.cluster.request import Request
+from rollcast.simulator.cluster.routing import ROUTINGS, Balance, Router
+from rollcast.simulator.cluster.sessions import Session, Sessions
+from rollcast.simulator.cluster.streamed import Streamed
+from rollcast.simulator.costs.actors import ActorCosts
+from rollcast.simulator.costs.base import CostModel, Extremes, TrainLoad
+from rollcast.simulator.costs.clock import to_seconds, to_ticks
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.plan import Layout, Placement
+from rollcast.simulator.rollout import GOES_ON, Key, Rollout, Stay
+from rollcast.simulator.workload.base import Workload, longest_context
+from rollcast.simulator.workload.draws import Sharing, Trajectory
+from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
+from rollcast.simulator.world import ClusterShape, Ended, Event, Phase, Synced, TrainBatch, Trained
 
-MAX_TURNS = 100_000
-"""Turns that all replicas together may take without the clock's moving on."""
+MOST_AT_ONCE = 100_000
+"""Rounds of iterations that replicas may begin without the clock's moving on."""
 
 
 class Drawn(NamedTuple):
@@ -75,10 +75,10 @@ class SimulatedCluster:
         check_pool(engine, prompt_tokens, longest_context(workload) - prompt_tokens)
         self._env = simpy.Environment(initial_time=0)
         self._mail: list[Event] = []
-        self._turns: list[simpy.Event] = []
-        self._instant, self._turns_then = -1, 0  # turns at one instant of the clock
+        self._ready: list[simpy.Event] = []  # replicas that begin once the instant is over
+        self._instant, self._begun = -1, 0  # rounds of iterations at one instant
         self._replicas = [
-            Replica(self._env, i, engine, cost, self.extremes, self._stay_ended, self._turn)
+            Replica(self._env, i, engine, cost, self.extremes, self._stay_ended, self._instant_over)
             for i in range(shape.replicas)
         ]
         self._actors = None if shape.colocated else cost.actors
@@ -165,7 +165,7 @@ class SimulatedCluster:
             if trajectory is not None:
                 session = self._all_sessions.open(rollout, prompt_tokens, reward, trajectory)
                 session.balanced = placement == "balanced"
-                if self._all_sessions.next_leg(session) == "model":
+                if self._all_sessions.next_stage(session) == "model":
                     self._take_turn(session, queues)
                 continue
             if total_tokens <= rollout.new_tokens:
@@ -242,12 +242,12 @@ class SimulatedCluster:
         if news:
             queues: list[list[Request]] = [[] for _ in self._replicas]
             for session in news:
-                if session.leg == "end":
+                if session.stage == "end":
                     stay = session.nothing(session.trajectory.ending, self._now)
                     self._settle(stay)
                     sessions.finished(session)
                     self._mail.append(Ended(stay))
-                elif sessions.next_leg(session) == "model":
+                elif sessions.next_stage(session) == "model":
                     self._take_turn(session, queues)
             self._flush(queues)
         return sessions.give_slots() or news is not None
@@ -303,7 +303,7 @@ class SimulatedCluster:
                 if sessions is None or not sessions.flies(key):
                     raise RunError(f"rollout {key} is not in flight and cannot be aborted")
                 session = sessions[key]
-                sessions.put_away(session, for_good)
+                sessions.suspend(session, for_good)
                 stays.append(session.nothing("aborted", self._now))
                 continue
             replica, request = self._requests.pop(key)
@@ -333,7 +333,7 @@ class SimulatedCluster:
         if stay.finished:
             self._all_sessions.finished(session)
         else:
-            self._all_sessions.put_away(session, for_good)
+            self._all_sessions.suspend(session, for_good)
 
     def _never_queued(self, rollout: Rollout) -> Stay:
         """The stay of a rollout that was stopped while it was still leaving a replica."""
@@ -341,7 +341,7 @@ class SimulatedCluster:
         key, now_s = (rollout.group, rollout.index, rollout.attempt), self.now_s
         stay = Stay(*key, 0, prompt_tokens, (), "aborted", now_s, now_s)
         session = None if self._sessions is None else self._sessions.of(rollout)
-        return stay if session is None else session.told(stay)
+        return stay if session is None else session.with_calls(stay)
 
     def _stay_ended(self, stay: Stay) -> None:
         session = self._requests.pop(stay[:2])[1].session
@@ -375,11 +375,11 @@ class SimulatedCluster:
         load = TrainLoad(groups, layout == "shared_prefix", equal)
         self.extremes.train_tokens = max(self.extremes.train_tokens, load.tokens)
         self.extremes.shared_prefix |= load.shared_prefix
-        start, told_s = self._claim("train"), 0.0
+        start, report_s = self._claim("train"), 0.0
         if self._actors is not None:
             start += to_ticks(self._actors.to_trainer_s)
             self._opened = self._now
-            told_s = self._actors.from_trainer_s if batch.final else 0.0
+            report_s = self._actors.from_trainer_s if batch.final else 0.0
         phases_s = self._stream.part(load, batch.final)
         steps = [(name, seconds, load.tokens) for name, seconds in phases_s]
         if self.shape.colocated:
@@ -389,7 +389,7 @@ class SimulatedCluster:
             self._updates += batch.final
             return Trained(batch.step, phases)
 
-        self._env.process(self._work(start, steps, done, told_s))
+        self._env.process(self._work(start, steps, done, report_s))
 
     def sync_weights(self) -> None:
         """Starts the sync, once every replica stands between two iterations."""
@@ -438,14 +438,14 @@ class SimulatedCluster:
         self._router.new_weights()
         for replica in self._replicas:
             replica.new_weights(self._version)
-            replica.go_on()
+            replica.resume()
         return Synced(phases)
 
     def _work(
-        self, start: int, steps: list[tuple[str, float, int]], done: Any, told_s: float = 0.0
+        self, start: int, steps: list[tuple[str, float, int]], done: Any, report_s: float = 0.0
     ) -> Generator[Any]:
-        """An update or a sync: its parts one after another, of which the loop is told so much
-        later."""
+        """An update or a sync: its parts one after another. The loop hears of it ``report_s``
+        after its end."""
         yield self._env.timeout(start - self._now)
         phases = []
         for kind, seconds, tokens in steps:
@@ -456,8 +456,8 @@ class SimulatedCluster:
                 yield from self._machine.update(to_ticks(seconds))
             if self._now > begin:
                 phases.append(Phase(kind, to_seconds(begin), to_seconds(self._now), tokens))
-        if told_s:
-            yield self._env.timeout(to_ticks(told_s))
+        if report_s:
+            yield self._env.timeout(to_ticks(report_s))
         self._updating = None
         self._mail.append(done(tuple(phases)))
 
@@ -483,14 +483,14 @@ class SimulatedCluster:
                 continue
             if until is not None and self._now >= until:
                 return []
-            if self._turns:
+            if self._ready:
                 if env.now == self._instant:
-                    self._count_turn()
+                    self._count_round()
                 else:
-                    self._instant, self._turns_then = self._now, 0
-                turns, self._turns = self._turns, []
-                for turn in turns:
-                    turn.succeed()
+                    self._instant, self._begun = self._now, 0
+                ready, self._ready = self._ready, []
+                for event in ready:
+                    event.succeed()
                 continue
             following = env.peek()
             if until is not None and following > until:
@@ -500,19 +500,19 @@ class SimulatedCluster:
                 raise RunError("the loop waits, but no rollout, update or sync is under way")
             env.step()
 
-    def _count_turn(self) -> None:
-        """Raises RunError where replicas turn and turn, and the clock stands still."""
-        self._turns_then += 1
-        if self._turns_then > MAX_TURNS:
+    def _count_round(self) -> None:
+        """Raises RunError where replicas iterate on and on while the clock stands still."""
+        self._begun += 1
+        if self._begun > MOST_AT_ONCE:
             raise RunError(
-                f"the replicas have begun {MAX_TURNS} iterations at one instant: what they admit "
-                "and preempt is the same again and again (engine.kv_tokens is too small for it)"
+                f"the replicas have begun {MOST_AT_ONCE} iterations at one instant: what they "
+                "admit and preempt is the same again and again (engine.kv_tokens is too small)"
             )
 
-    def _turn(self) -> simpy.Event:
-        turn = self._env.event()
-        self._turns.append(turn)
-        return turn
+    def _instant_over(self) -> simpy.Event:
+        event = self._env.event()
+        self._ready.append(event)
+        return event
 
 
 def _order(event: Event) -> tuple[int, int, int]:

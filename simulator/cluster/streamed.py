@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.costs.base import CostModel, TrainLoad
+from rollcast.simulator.costs.base import CostModel, TrainLoad
 
 _ONCE = ("gradient_exchange", "optimizer", "rest")
 

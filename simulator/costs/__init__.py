@@ -1,6 +1,6 @@
 """Cost models: what an iteration, an update, a weight sync and a switch take.
 
-Three sources behind one protocol (:class:`CostModel`): :class:`LinearCost` (coefficients),
+Three sources with one base class (:class:`CostModel`): :class:`LinearCost` (coefficients),
 :class:`RooflineCost` (a model on a GPU) and :class:`TablesCost` (measured kernels). A name is
 imported from its module when it is first asked for: who simulates with coefficients does not
 wait for the roofline.
@@ -12,23 +12,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simulator.costs.base import (
+    from rollcast.simulator.costs.base import (
         CostModel,
         Curve,
         Extremes,
         Iteration,
-        ScenarioCost,
         TrainCost,
         TrainLoad,
     )
-    from simulator.costs.capacity import kv_pool_tokens
-    from simulator.costs.linear import LinearCost
-    from simulator.costs.memory import Frontier, PhaseB, capacity_frontier, phase_b_memory
-    from simulator.costs.roofline import RooflineCost
-    from simulator.costs.roofline_options import ROOFLINE_SOURCES
-    from simulator.costs.tables import LatencyProvider, TablesCost, aiconfigurator_provider
-    from simulator.costs.trainer import RooflineTrainer
-    from simulator.costs.trainer_options import TRAINER_SOURCES
+    from rollcast.simulator.costs.linear import LinearCost
+    from rollcast.simulator.costs.memory.kv_pool import kv_pool_tokens
+    from rollcast.simulator.costs.memory.training import (
+        Frontier,
+        PhaseB,
+        capacity_frontier,
+        phase_b_memory,
+    )
+    from rollcast.simulator.costs.roofline.cost import RooflineCost
+    from rollcast.simulator.costs.roofline.options import ROOFLINE_SOURCES
+    from rollcast.simulator.costs.tables import LatencyProvider, TablesCost, aiconfigurator_provider
+    from rollcast.simulator.costs.trainer.options import TRAINER_SOURCES
+    from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 
 _HOMES = {
     "base": (
@@ -36,18 +40,17 @@ _HOMES = {
         "Curve",
         "Extremes",
         "Iteration",
-        "ScenarioCost",
         "TrainCost",
         "TrainLoad",
     ),
-    "capacity": ("kv_pool_tokens",),
+    "memory.kv_pool": ("kv_pool_tokens",),
     "linear": ("LinearCost",),
-    "memory": ("Frontier", "PhaseB", "capacity_frontier", "phase_b_memory"),
-    "roofline": ("RooflineCost",),
-    "roofline_options": ("ROOFLINE_SOURCES",),
+    "memory.training": ("Frontier", "PhaseB", "capacity_frontier", "phase_b_memory"),
+    "roofline.cost": ("RooflineCost",),
+    "roofline.options": ("ROOFLINE_SOURCES",),
     "tables": ("LatencyProvider", "TablesCost", "aiconfigurator_provider"),
-    "trainer": ("RooflineTrainer",),
-    "trainer_options": ("TRAINER_SOURCES",),
+    "trainer.trainer": ("RooflineTrainer",),
+    "trainer.options": ("TRAINER_SOURCES",),
 }
 
 __all__ = [
@@ -63,7 +66,6 @@ __all__ = [
     "PhaseB",
     "RooflineCost",
     "RooflineTrainer",
-    "ScenarioCost",
     "TablesCost",
     "TrainCost",
     "TrainLoad",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from simulator.options import AtLeast, Between, Doc, Options
+from rollcast.simulator.values import AtLeast, Between, Doc, Options
 
 _SECONDS = Between(0, 1e6)
 _TIMES = Between(1, 1000)
@@ -38,9 +38,11 @@ class ActorCosts(Options):
     open_s: Annotated[
         float,
         _SECONDS,
-        Doc("from an update's order to the next step's first rollouts, where that is opened at "
-            "once: the driver saves the run in between"),
-    ] = 0.0  # fmt: skip
+        Doc(
+            "from an update's order to the next step's first rollouts, where that is opened at "
+            "once: the driver saves the run in between"
+        ),
+    ] = 0.0
     load_s: Annotated[
         float,
         _SECONDS,
@@ -49,9 +51,11 @@ class ActorCosts(Options):
     check_s: Annotated[
         float,
         _SECONDS,
-        Doc("the part of sync_s in which an idle replica is compared with the trainer; none where "
-            "rollouts run"),
-    ] = 0.0  # fmt: skip
+        Doc(
+            "the part of sync_s in which an idle replica is compared with the trainer; none where "
+            "rollouts run"
+        ),
+    ] = 0.0
     iteration_beside: Annotated[
         float,
         _TIMES,
@@ -60,9 +64,12 @@ class ActorCosts(Options):
     iteration_among: Annotated[
         float | None,
         _TIMES,
-        Doc("an iteration beside one other replica that works, over one alone; null is as beside "
-            "the trainer", unit="times"),
-    ] = None  # fmt: skip
+        Doc(
+            "an iteration beside one other replica that works, over one alone; null is as beside "
+            "the trainer",
+            unit="times",
+        ),
+    ] = None
     update_beside: Annotated[
         float,
         _TIMES,
@@ -71,9 +78,12 @@ class ActorCosts(Options):
     iteration_crowded: Annotated[
         float,
         AtLeast(0),
-        Doc("what an iteration waits where there are fewer cores than actors that work, over an "
-            "even share of them", unit="times"),
-    ] = 1.0  # fmt: skip
+        Doc(
+            "what an iteration waits where there are fewer cores than actors that work, over an "
+            "even share of them",
+            unit="times",
+        ),
+    ] = 1.0
     update_crowded: Annotated[float, AtLeast(0), Doc("the same of an update", unit="times")] = 1.0
     cores: Annotated[
         int | None,
@@ -107,5 +117,5 @@ class ActorCosts(Options):
         if not beside:
             return 1.0
         working = len(beside) + 1
-        each = sum(times - 1.0 for times in beside) / len(beside)
-        return 1.0 + each * (min(working, self._room) - 1) + crowded * self.waiting(working)
+        mean = sum(times - 1.0 for times in beside) / len(beside)
+        return 1.0 + mean * (min(working, self._room) - 1) + crowded * self.waiting(working)

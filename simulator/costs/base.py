@@ -11,14 +11,14 @@ of iterations in closed form, which is what lets it jump from event to event.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
-from simulator.chance import Chance
-from simulator.costs.actors import ActorCosts
-from simulator.costs.clock import to_seconds, to_ticks
+from rollcast.simulator.costs.actors import ActorCosts
+from rollcast.simulator.costs.clock import to_seconds, to_ticks
+from rollcast.simulator.values.chance import Chance
 
 LARGEST_COST_S = 1e6
 """No coefficient is larger: with such ones the clock still counts without loss."""
@@ -146,7 +146,7 @@ class TrainLoad:
         full = [(prompt, responses) for prompt, responses in self.groups if responses]
         if not full:
             return 0
-        longest = max(prompt for prompt, _ in full) + max(max(each) for _, each in full)
+        longest = max(prompt for prompt, _ in full) + max(max(responses) for _, responses in full)
         return self.rollouts * longest
 
 
@@ -178,60 +178,114 @@ class Extremes:
     context_tokens: int = 0
     prefill_tokens: int = 0
     train_tokens: int = 0
-    rollout_tokens: int = field(default=0)  # longest prompt + response
+    rollout_tokens: int = 0  # longest prompt + response
     shared_prefix: bool = False  # whether an update had that layout
 
 
-class CostModel(Protocol):
-    """Prices a run. Implementations are pure: the same question has the same answer."""
+class CostModel(ABC):
+    """Prices a run: what a source of costs derives from.
 
+    Iterations and updates it must price; what else it leaves as it is here takes no time and has
+    no limit. Implementations are pure: the same question has the same answer.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
     def decode_curve(self, rollouts: int) -> Curve:
         """Seconds of a pure decode iteration of ``rollouts`` rollouts, over its context."""
-        ...
 
+    @abstractmethod
     def mixed_iteration_s(self, work: Iteration) -> float:
         """Seconds of an iteration with ``work.prefill_tokens > 0``."""
-        ...
 
+    @abstractmethod
     def train(self, load: TrainLoad) -> TrainCost:
         """The update's phases. Raises ScenarioError when it does not fit in memory."""
-        ...
 
     @property
     def sync_s(self) -> float:
         """Seconds to bring new weights to every replica."""
-        ...
+        return 0.0
 
     @property
     def switch_to_train_s(self) -> float:
         """Seconds from the last rollout to the first trainer pass on shared GPUs."""
-        ...
+        return 0.0
 
     @property
     def switch_to_rollout_s(self) -> float:
         """Seconds from synced weights to the first rollout on shared GPUs."""
-        ...
+        return 0.0
 
     @property
     def actors(self) -> ActorCosts | None:
         """What it costs that replicas and a trainer apart from them are processes of their own;
         None where that is nothing."""
-        ...
-
-    def warnings(self, extremes: Extremes) -> list[str]:
-        """One sentence for each way in which a run left the range this model covers."""
-        ...
-
-
-class ScenarioCost(CostModel, Protocol):
-    """A cost model that a scenario can name."""
+        return None
 
     @property
     def kv_pool_tokens(self) -> int | None:
         """Tokens of KV that one replica has room for; None where the model knows of no memory."""
-        ...
+        return None
 
-    def drawn(self, chance: Chance) -> ScenarioCost:
+    def warnings(self, extremes: Extremes) -> list[str]:
+        """One sentence for each way in which a run left the range this model covers."""
+        return []
+
+    def drawn(self, chance: Chance) -> CostModel:
         """The costs drawn anew from what is not known of them; itself where it does not say how
         sure it is."""
-        ...
+        return self
+
+
+@dataclass(frozen=True)
+class AdjustedCost(CostModel):
+    """All of ``inner``: derive from it to answer some questions otherwise."""
+
+    inner: CostModel
+
+    def decode_curve(self, rollouts: int) -> Curve:
+        """See `CostModel.decode_curve`."""
+        return self.inner.decode_curve(rollouts)
+
+    def mixed_iteration_s(self, work: Iteration) -> float:
+        """See `CostModel.mixed_iteration_s`."""
+        return self.inner.mixed_iteration_s(work)
+
+    def train(self, load: TrainLoad) -> TrainCost:
+        """See `CostModel.train`."""
+        return self.inner.train(load)
+
+    @property
+    def sync_s(self) -> float:
+        """See `CostModel.sync_s`."""
+        return self.inner.sync_s
+
+    @property
+    def switch_to_train_s(self) -> float:
+        """See `CostModel.switch_to_train_s`."""
+        return self.inner.switch_to_train_s
+
+    @property
+    def switch_to_rollout_s(self) -> float:
+        """See `CostModel.switch_to_rollout_s`."""
+        return self.inner.switch_to_rollout_s
+
+    @property
+    def actors(self) -> ActorCosts | None:
+        """See `CostModel.actors`."""
+        return self.inner.actors
+
+    @property
+    def kv_pool_tokens(self) -> int | None:
+        """See `CostModel.kv_pool_tokens`."""
+        return self.inner.kv_pool_tokens
+
+    def warnings(self, extremes: Extremes) -> list[str]:
+        """See `CostModel.warnings`."""
+        return self.inner.warnings(extremes)
+
+    def drawn(self, chance: Chance) -> CostModel:
+        """See `CostModel.drawn`."""
+        return self.inner.drawn(chance)

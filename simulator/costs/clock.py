@@ -8,7 +8,7 @@ that finish together finish at the *same* time: ties never hang on rounding.
 
 from __future__ import annotations
 
-from simulator.errors import RunError
+from rollcast.simulator.errors import RunError
 
 TICKS_PER_S = 1 << 80
 

@@ -12,12 +12,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from simulator.chance import Chance
-from simulator.costs.actors import ActorCosts
-from simulator.costs.base import LARGEST_COST_S, Curve, Extremes, Iteration, TrainCost, TrainLoad
-from simulator.errors import ScenarioError
-from simulator.options import NOT_NEGATIVE, AtLeast, Between, given, read
-from simulator.results.fitted_file import check_schema, read_fitted
+from rollcast.simulator.costs.actors import ActorCosts
+from rollcast.simulator.costs.base import (
+    LARGEST_COST_S,
+    CostModel,
+    Curve,
+    Extremes,
+    Iteration,
+    TrainCost,
+    TrainLoad,
+)
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.fitted_file import check_schema, read_fitted
+from rollcast.simulator.values import NOT_NEGATIVE, AtLeast, Between, given, read
+from rollcast.simulator.values.chance import Chance
 
 FIELD = "cost.file"
 MOST_MINIBATCHES = 10_000
@@ -145,8 +153,8 @@ class Covered:
 
 
 @dataclass(frozen=True, slots=True)
-class FittedCost:
-    """A `simulator.costs.base.CostModel` with coefficients fitted from runs of a real engine.
+class FittedCost(CostModel):
+    """Costs with coefficients fitted from runs of a real engine.
 
     shared_prefix: the update in that layout; None where it was never measured, and then it is
         priced as dense microbatches of the tokens that it feeds.
@@ -159,12 +167,12 @@ class FittedCost:
     iteration: IterationCost
     dense: UpdateCost
     shared_prefix: UpdateCost | None
-    sync_s: float
-    switch_to_train_s: float
-    switch_to_rollout_s: float
     packing: Packing | None
     skips_equal_rewards: bool
     covered: Covered
+    sync_s: float = 0.0
+    switch_to_train_s: float = 0.0
+    switch_to_rollout_s: float = 0.0
     actors: ActorCosts | None = None
     policies: tuple[str, ...] = ()
     name: str = field(default="fitted file", compare=False)
@@ -184,14 +192,10 @@ class FittedCost:
         """Reads a fitted file; raises ScenarioError (``cost.file``)."""
         return cls.from_mapping(read_fitted(path, FIELD), path.name)
 
-    @property
-    def kv_pool_tokens(self) -> None:
-        """A fit knows of no memory."""
-
     def drawn(self, chance: Chance) -> FittedCost:
         """The costs with every coefficient drawn from what the measurements leave open; the same
         ones where the file does not say how sure they are."""
-        from simulator.costs.fitted_draws import drawn_cost
+        from rollcast.simulator.costs.fitted_draws import drawn_cost
 
         if not {"fits", "covariance"} <= self.content.keys():
             return self
@@ -201,7 +205,7 @@ class FittedCost:
     def slowed(self, rollout: float, update: float, rest: float) -> FittedCost:
         """The costs of a machine on which iterations, updates and all the rest take so many times
         as long."""
-        from simulator.costs.fitted_draws import slowed_cost
+        from rollcast.simulator.costs.fitted_draws import slowed_cost
 
         cost = slowed_cost(self.content["cost"], rollout, update, rest)
         return FittedCost.from_mapping({**self.content, "cost": cost}, self.name)
@@ -244,21 +248,26 @@ class FittedCost:
     def warnings(self, extremes: Extremes) -> list[str]:
         """One sentence for each quantity that went beyond the most that was measured, and one for a
         layout that never was."""
-        said = []
+        sentences = []
         if extremes.shared_prefix and self.shared_prefix is None:
-            said.append(
+            sentences.append(
                 f"{self.name} has no update with a shared prefix; it is priced as dense "
                 "microbatches of the tokens that it feeds"
             )
-        for quantity in ("rollouts", "context_tokens", "prefill_tokens", "train_tokens",
-                         "rollout_tokens"):  # fmt: skip
+        for quantity in (
+            "rollouts",
+            "context_tokens",
+            "prefill_tokens",
+            "train_tokens",
+            "rollout_tokens",
+        ):
             asked, most = getattr(extremes, quantity), getattr(self.covered, quantity)[1]
             if asked > most:
-                said.append(
+                sentences.append(
                     f"{self.name} covers up to {most} {quantity} "
                     f"({_WHERE[quantity]}), and the run went to {asked}: extrapolated"
                 )
-        return said
+        return sentences
 
 
 _WHERE = {

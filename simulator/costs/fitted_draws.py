@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from simulator.chance import Chance
-from simulator.errors import ScenarioError
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values.chance import Chance
 
 _LEAST_LEVEL, _MOST_LEVEL = 0.5, 2.0
 
@@ -88,16 +88,16 @@ def slowed_cost(
     """The mapping ``cost`` of a fitted file, with iterations, updates and all else so many times as
     long."""
     factors = {"iteration": rollout, "dense": update, "shared_prefix": update, "actors": rest}
-    found: dict[str, Any] = dict(cost)
+    slowed: dict[str, Any] = dict(cost)
     for part, factor in factors.items():
         if cost.get(part) is not None:
-            found[part] = scaled(cost[part], factor)
+            slowed[part] = scaled(cost[part], factor)
     if cost.get("actors") is not None:  # of which some are no seconds
         kept = {name: cost["actors"][name] for name in cost["actors"] if not name.endswith("_s")}
-        found["actors"] |= kept
+        slowed["actors"] |= kept
     for name in ("sync_s", "switch_to_train_s", "switch_to_rollout_s"):
-        found[name] = rest * cost[name]
-    return found
+        slowed[name] = rest * cost[name]
+    return slowed
 
 
 def _draw_iteration(iteration: dict[str, Any], content: Mapping[str, Any], chance: Chance) -> None:
@@ -108,8 +108,13 @@ def _draw_iteration(iteration: dict[str, Any], content: Mapping[str, Any], chanc
     matrix = ratio**2 * np.array(spread["matrix"])
     moved_by = chance.normals("decode efficiency/coefficients", matrix)
     shift = dict(zip(spread["names"], moved_by, strict=True))
-    names = {"fixed": "fixed_s", "context": "per_context_token_s", "pairs": "per_prefill_pair_s",
-             "admission": "per_admission_s", "prefill": "per_prefill_token_s"}  # fmt: skip
+    names = {
+        "fixed": "fixed_s",
+        "context": "per_context_token_s",
+        "pairs": "per_prefill_pair_s",
+        "admission": "per_admission_s",
+        "prefill": "per_prefill_token_s",
+    }
     for term, name in names.items():
         iteration[name] = max(iteration[name] + shift.get(term, 0.0), 0.0)
     if "prefill" not in shift:  # assumed, or of a probe: as likely too low as too high, all of it

@@ -5,23 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from simulator.chance import Chance
-from simulator.costs.actors import ActorCosts
-from simulator.costs.base import (
+from rollcast.simulator.costs.actors import ActorCosts
+from rollcast.simulator.costs.base import (
     LARGEST_COST_S,
+    CostModel,
     Curve,
-    Extremes,
     Iteration,
     TrainCost,
     TrainLoad,
 )
-from simulator.options import Between, Doc, Options
+from rollcast.simulator.values import Between, Doc, Options
 
 COST = Between(0, LARGEST_COST_S)
 
 
 @dataclass(frozen=True, slots=True)
-class LinearCost(Options):
+class LinearCost(Options, CostModel):
     """Seconds as fixed coefficients times counts.
 
     An iteration takes ``iteration_s + per_rollout_s * rollouts + per_context_token_s *
@@ -102,15 +101,3 @@ class LinearCost(Options):
         if self.log_prob_per_token_s > 0:
             phases = (("log_prob", self.log_prob_per_token_s * tokens), *phases)
         return TrainCost(phases_s=phases)
-
-    @property
-    def kv_pool_tokens(self) -> None:
-        """Coefficients know of no memory."""
-
-    def drawn(self, chance: Chance) -> LinearCost:
-        """Itself: coefficients do not say how sure they are."""
-        return self
-
-    def warnings(self, extremes: Extremes) -> list[str]:
-        """None: bare coefficients state no range."""
-        return []

@@ -11,10 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from simulator.chance import Chance
-from simulator.costs.around import Around
-from simulator.costs.base import Curve, Iteration, ScenarioCost, TrainCost, TrainLoad
-from simulator.options import Above, Between, Doc, Options
+from rollcast.simulator.costs.base import (
+    AdjustedCost,
+    CostModel,
+    Curve,
+    Iteration,
+    TrainCost,
+    TrainLoad,
+)
+from rollcast.simulator.values import Above, Between, Doc, Options
+from rollcast.simulator.values.chance import Chance
 
 _FACTOR = Above(0, 1000)
 _SD = Between(0, 3)
@@ -33,7 +39,7 @@ SOURCES = {
     "switch": "switch",
     "rest": "rest",
 }
-"""Of uncertainty, by phase: the first part of an input's name (`simulator.chance`)."""
+"""Of uncertainty, by phase: the first part of an input's name (`simulator.values.chance`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +77,8 @@ class Scale(Options):
 
     def spreads(self) -> dict[str, float]:
         """Of the phases that say how sure they are: standard deviation of the log."""
-        found = {phase: getattr(self, f"{phase}_sd") for phase in PHASES}
-        return {phase: sd for phase, sd in found.items() if sd is not None}
+        spreads = {phase: getattr(self, f"{phase}_sd") for phase in PHASES}
+        return {phase: sd for phase, sd in spreads.items() if sd is not None}
 
 
 # The trainer's phases that do not update; all others belong to the update.
@@ -80,7 +86,7 @@ _TRAINER = {"log_prob": "log_prob", "reference": "log_prob", "rest": "rest"}
 
 
 @dataclass(frozen=True)
-class ScaledCost(Around):
+class ScaledCost(AdjustedCost):
     """``inner`` times factors by phase; see `Scale`. spreads: the standard deviation of the log of
     the factors, in place of what ``inner`` says of its own uncertainty; of those left out, none."""
 
@@ -130,7 +136,7 @@ class ScaledCost(Around):
         """Seconds from synced weights to the first rollout on shared GPUs."""
         return self.inner.switch_to_rollout_s * self.factors["switch"]
 
-    def drawn(self, chance: Chance) -> ScenarioCost:
+    def drawn(self, chance: Chance) -> CostModel:
         """Where factors say how sure they are, those drawn anew, on costs as they are; else these
         factors on costs drawn anew."""
         if not self.spreads:

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from simulator.costs.linear import LinearCost
-from simulator.later import Later
-from simulator.options import Doc, Options, choice, mapping, read
+from rollcast.simulator.costs.base import CostModel
+from rollcast.simulator.costs.linear import LinearCost
+from rollcast.simulator.values import Doc, Options, choice, mapping, read
+from rollcast.simulator.values.later import Later
 
 if TYPE_CHECKING:
-    from simulator.costs.roofline_options import RooflineSection
-    from simulator.costs.scaled import Scale
+    from rollcast.simulator.costs.roofline.options import RooflineSection
+    from rollcast.simulator.costs.scaled import Scale
 else:
-    Scale = Later("simulator.costs.scaled", "Scale")
-    RooflineSection = Later("simulator.costs.roofline_options", "RooflineSection")
+    Scale = Later("rollcast.simulator.costs.scaled", "Scale")
+    RooflineSection = Later("rollcast.simulator.costs.roofline.options", "RooflineSection")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,32 +27,33 @@ class TablesSection(Options):
 
     FIELD = "cost.tables"
 
-    backend: Annotated[str, Doc("the engine whose tables are read")] = "vllm"
-    roofline: Annotated[RooflineSection, Doc("what prices the updates, syncs and switches")] = (
-        dataclasses.field(default_factory=RooflineSection)
-    )
-
-
-SOURCES = ("roofline", "tables", "file", "linear")
+    backend: Annotated[str, Doc("engine whose tables are used")] = "vllm"
+    roofline: Annotated[
+        RooflineSection, Doc("roofline that prices updates, syncs and switches")
+    ] = dataclasses.field(default_factory=RooflineSection)
 
 
 @dataclass(frozen=True, slots=True)
 class CostSection(Options):
-    """One of four sources of costs, and factors on it."""
+    """One source of costs, and factors on it.
+
+    Every field but ``scale`` is a source. One whose options are a `CostModel` themselves, such as
+    ``linear``, prices the run as it is: another one is one more field.
+    """
 
     FIELD = "cost"
 
     roofline: Annotated[
-        RooflineSection | None, Doc("from model and gpu, by the roofline; may be empty")
+        RooflineSection | None, Doc("costs computed from model and gpu by a roofline; may be empty")
     ] = None
     tables: Annotated[
         TablesSection | None,
-        Doc("from tables of measured kernels (the optional package of rollcast[tables])"),
+        Doc("costs interpolated from tables of measured kernels (needs rollcast[tables])"),
     ] = None
-    file: Annotated[Path | None, Doc("a file that rollcast calibrate wrote")] = None
-    linear: Annotated[LinearCost | None, Doc("coefficients, given here")] = None
+    file: Annotated[Path | None, Doc("file written by rollcast calibrate")] = None
+    linear: Annotated[LinearCost | None, Doc("coefficients of a linear cost model")] = None
     scale: Annotated[
-        Scale | None, Doc("factors by phase, such as a run of one's own gave over its forecast")
+        Scale | None, Doc("factors on the durations of each phase, such as measured over forecast")
     ] = None
 
     @classmethod
@@ -62,14 +64,25 @@ class CostSection(Options):
             key: {} if item is None and key not in ("file", "scale") else item
             for key, item in mapping(value, field).items()
         }
-        if "scale" in spelt and not spelt.keys() & set(SOURCES):
+        if "scale" in spelt and not spelt.keys() & set(cls.sources()):
             spelt["roofline"] = {}
         return read(cls, spelt, field)
 
     @classmethod
     def from_text(cls, kind: str, field: str = FIELD) -> CostSection:
         """The source of that name, with nothing else said of it. Raises ScenarioError."""
-        return cls.from_mapping({choice(kind, field, SOURCES): None}, field)
+        return cls.from_mapping({choice(kind, field, cls.sources()): None}, field)
+
+    @classmethod
+    def sources(cls) -> tuple[str, ...]:
+        """The keys of the sources, in order."""
+        return tuple(field.name for field in dataclasses.fields(cls) if field.name != "scale")
+
+    @property
+    def cost_model(self) -> CostModel | None:
+        """The source, where its options are a cost model themselves."""
+        values = (getattr(self, name) for name in self.sources())
+        return next((value for value in values if isinstance(value, CostModel)), None)
 
     @property
     def of_the_roofline(self) -> RooflineSection | None:
@@ -78,5 +91,6 @@ class CostSection(Options):
 
     def agree(self) -> None:
         """It is one of them."""
-        if sum(getattr(self, kind) is not None for kind in SOURCES) != 1:
-            raise self.refuse("", f"must be exactly one of {', '.join(SOURCES)}")
+        sources = self.sources()
+        if sum(getattr(self, name) is not None for name in sources) != 1:
+            raise self.refuse("", f"must be exactly one of {', '.join(sources)}")

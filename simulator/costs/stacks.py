@@ -1,21 +1,23 @@
 """What an RL stack adds to its engine and trainer: host time, syncs, switches, rest of a step.
 
-Each figure is fitted to the published phase that it names, never to whole steps
-(`calibration.jury.phases` judges them on phases that were held out).
+The figures are presets in the ``costs.yaml`` of the stacks' folders (`simulator.stacks`), each
+fitted to the published phase that it names, never to whole steps
+(`benchmarks.validation.phases` judges them on phases that were held out).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from simulator.costs.engines import Engine
-from simulator.costs.hardware import Provenance
-from simulator.costs.sleep import Sleep
-from simulator.costs.sync import Mechanism
-
-Stack = Literal["nemo-rl", "verl-0.5", "verl", "slime"]
+from rollcast.simulator.costs.engine.hosts import Engine
+from rollcast.simulator.costs.presets.provenance import Kind, Provenance
+from rollcast.simulator.costs.sync.sleep import Sleep
+from rollcast.simulator.costs.sync.weight_sync import Mechanism
+from rollcast.simulator.stacks.stack import all_stacks
+from rollcast.simulator.values import choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,79 +45,65 @@ class StackPreset:
     per_tensor_s: float | None = None
 
 
-_NEMO_BLOG = "NeMo-RL v0.3's table of phases (NVIDIA blog of 2025-08-20, H100)"
-_VERL_REST = Provenance(
-    "fitted",
-    "a run of 105 steps on A100 (verldata) 3.7 s, py-inference-scheduler's log 1.5 s; held out: "
-    "0.3 s on C550, 1.2 s on GH200, and with DAPO's rewards on H20 11 to 55 s",
+def _preset(name: str, entry: Mapping[str, Any]) -> StackPreset:
+    """A preset as it stands in a file. Raises ScenarioError that names a wrong word, and KeyError
+    for a figure that is missing."""
+    field = f"presets.stacks.{name}"
+    sync, rest, host = entry["sync"], entry["rest"], entry.get("host", {})
+    given = {key: entry[key] for key in ("cuda_graphs", "engine_sleep") if key in entry}
+    given |= {key: host[key] for key in ("host_s", "host_per_rollout_s") if key in host}
+    if host:
+        given |= {"host": _provenance(host, field), "host_spread": tuple(host["spread"])}
+    for key, words in (("engine", Engine), ("engine_sleep", Sleep)):
+        if key in entry:
+            choice(entry[key], f"{field}.{key}", get_args(words))
+    for placement in ("colocated", "disaggregated"):
+        choice(sync[placement], f"{field}.sync.{placement}", get_args(Mechanism))
+    return StackPreset(
+        engine=entry["engine"],
+        rest_s=rest["rest_s"],
+        rest_spread=tuple(rest["spread"]),
+        rest=_provenance(rest, field),
+        **sync,
+        **given,
+    )
+
+
+def _provenance(figure: Mapping[str, Any], field: str) -> Provenance:
+    choice(figure["kind"], f"{field}.kind", get_args(Kind))
+    return Provenance(figure["kind"], figure["source"])
+
+
+STACKS: Mapping[str, StackPreset] = MappingProxyType(
+    {
+        name: _preset(name, entry)
+        for stack in all_stacks().values()
+        for name, entry in stack.costs.get("presets", {}).items()
+    }
 )
-STACKS: Mapping[Stack, StackPreset] = {
-    "nemo-rl": StackPreset(
-        engine="vllm-0.11",
-        colocated="cuda_ipc",
-        disaggregated="nccl_packed",
-        engine_sleep="offload",
-        rest_s=2.5,
-        rest_spread=(0.6, 5.0),
-        rest=Provenance(
-            "fitted",
-            f"{_NEMO_BLOG}: 3 and 2 s for Llama-3.1-8B and Qwen3-32B; held out: 3 to 8 s for four "
-            "others, 7 to 14 s in a rerun of them (NeMo-RL issue 959)",
-        ),
-        host_s=3.0e-3,
-        host_per_rollout_s=53e-6,
-        host_spread=(0.6, 1.5),
-        host=Provenance(
-            "fitted",
-            f"generation in {_NEMO_BLOG}: Llama-3.1-8B and Qwen3-32B; held out: Llama-3.1-70B and "
-            "Qwen3-30B-A3B, and reruns",
-        ),
-    ),
-    "verl-0.5": StackPreset(
-        engine="vllm-0.8",
-        colocated="reshard",
-        disaggregated="nccl_broadcast",
-        rest_s=2.4,
-        rest_spread=(0.1, 25.0),
-        rest=_VERL_REST,
-        cuda_graphs=False,
-        host_s=0.9e-3,
-        host_per_rollout_s=79e-6,
-        host_spread=(0.5, 1.5),
-        host=Provenance(
-            "fitted",
-            "host_per_rollout_s to generation in a run of 105 steps on A100 (verldata); host_s as "
-            "vllm-0.8",
-        ),
-    ),
-    "verl": StackPreset(
-        engine="vllm-0.11",
-        colocated="reshard",
-        disaggregated="nccl_packed",
-        rest_s=2.4,
-        rest_spread=(0.1, 25.0),
-        rest=_VERL_REST,
-    ),
-    "slime": StackPreset(
-        engine="sglang",
-        colocated="cuda_ipc",
-        disaggregated="nccl_packed",
-        rest_s=2.5,
-        rest_spread=(0.2, 10.0),
-        rest=Provenance("assumed", "as NeMo-RL and verl"),
-        per_tensor_s=0.0,
-    ),
-}  # fmt: skip
+"""Every preset of every stack, by its name in ``cost.roofline.stack``."""
+
+if TYPE_CHECKING:
+    Stack = str
+else:
+    Stack = Literal[tuple(STACKS)]
+
+
+def trainer_defaults(stack: str, backend: str) -> dict[str, Any]:
+    """What a stack's trainer does where nobody says otherwise, as options of
+    ``cost.roofline.trainer``. Raises KeyError for a stack or a backend that is not described."""
+    figures = all_stacks()[stack].costs["trainers"][backend]
+    return {name: figure["value"] for name, figure in figures.items()}
 
 
 def listed() -> str:
     """The stacks with their figures and kinds, in words."""
-    found = []
+    lines = []
     for name, stack in STACKS.items():
         graphs = "" if stack.cuda_graphs else ", eager"
         host = "" if stack.host is None else f"; host: {stack.host}"
-        found.append(
+        lines.append(
             f"{name} {stack.engine}{graphs}, {stack.colocated} colocated and "
             f"{stack.disaggregated} apart, rest {stack.rest_s:g} s, {stack.rest}{host}"
         )
-    return ". ".join(found)
+    return ". ".join(lines)

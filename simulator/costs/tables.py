@@ -9,12 +9,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from simulator.chance import Chance
-from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
-from simulator.costs.hardware import Gpu
-from simulator.costs.models import Model
-from simulator.costs.roofline import RooflineCost
-from simulator.errors import ScenarioError
+from rollcast.simulator.costs.base import (
+    CostModel,
+    Curve,
+    Extremes,
+    Iteration,
+    TrainCost,
+    TrainLoad,
+)
+from rollcast.simulator.costs.presets.gpus import Gpu
+from rollcast.simulator.costs.presets.models import Model
+from rollcast.simulator.costs.roofline.cost import RooflineCost
+from rollcast.simulator.errors import ScenarioError
 
 BATCHES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 CONTEXTS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -125,7 +131,7 @@ def _interpolate(x: float, xs: Sequence[int], ys: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True)
-class TablesCost:
+class TablesCost(CostModel):
     """Prices iterations from a :class:`LatencyProvider`, all else from a :class:`RooflineCost`.
 
     Decode is interpolated linearly in batch and, at equal context per rollout, piecewise-linearly
@@ -239,10 +245,6 @@ class TablesCost:
         return self.roofline.sync_s
 
     @property
-    def actors(self) -> None:
-        """Not known."""
-
-    @property
     def switch_to_train_s(self) -> float:
         """As the roofline."""
         return self.roofline.switch_to_train_s
@@ -256,10 +258,6 @@ class TablesCost:
     def kv_pool_tokens(self) -> int:
         """As the roofline."""
         return self.roofline.kv_pool_tokens
-
-    def drawn(self, chance: Chance) -> TablesCost:
-        """Itself: tables do not say how sure they are."""
-        return self
 
     def warnings(self, extremes: Extremes) -> list[str]:
         """Ranges of the grid that the run left."""

@@ -11,9 +11,10 @@ from typing import Any
 from nicegui import app, background_tasks, ui
 from nicegui.events import GenericEventArguments
 
-from simulator.errors import RollcastError
-from simulator.explore.desk import Desk, Memory
-from simulator.explore.knobs import (
+from rollcast.simulator.errors import RollcastError
+from rollcast.simulator.explore.desk import Desk, Memory
+from rollcast.simulator.explore.guard import SameOriginOnly
+from rollcast.simulator.explore.knobs import (
     APART,
     Knob,
     chosen,
@@ -23,14 +24,14 @@ from simulator.explore.knobs import (
     starts,
     tried,
 )
-from simulator.explore.view import SYNCHRONOUS, Asked, placed, sentence, view
-from simulator.explore.work import Choice
-from simulator.planner.whole_run import work_of
-from simulator.report.markup import Markup, joined
-from simulator.report.page import resource, script, style
-from simulator.scenario.plan_section import RunSection
-from simulator.scenario.scenario import Scenario
-from simulator.studies.simulate import from_raw
+from rollcast.simulator.explore.view import SYNCHRONOUS, Asked, placed, sentence, view
+from rollcast.simulator.explore.work import Choice
+from rollcast.simulator.planner.whole_run import work_of
+from rollcast.simulator.report.markup import Markup, joined
+from rollcast.simulator.report.page import resource, script, style
+from rollcast.simulator.scenario.plan_section import RunSection
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.studies.simulate import from_raw
 
 HOST = "127.0.0.1"
 _ELSEWHERE = (0.5, 2.0)
@@ -70,7 +71,7 @@ class Page:
                 else:
                     self._select(knob, value)
 
-    def _slider(self, knob: Knob, said: Any) -> None:
+    def _slider(self, knob: Knob, caption: Any) -> None:
         slider = ui.element("input").props("type=range min=0 step=1")
         slider.props["max"] = len(knob.values) - 1
         # Its value is the browser's: one that we sent back would be late, and undo the next move.
@@ -79,7 +80,7 @@ class Page:
 
         def show(position: int) -> None:
             text = knob.write(knob.values[position])
-            said.set_content(joined(text))
+            caption.set_content(joined(text))
             slider.props["aria-valuetext"] = text
 
         def moved(event: GenericEventArguments) -> None:
@@ -92,8 +93,8 @@ class Page:
         self._sliders[knob.name] = slider
         self._shown_at[knob.name] = show
 
-    def _select(self, knob: Knob, said: Any) -> None:
-        said.set_visibility(False)
+    def _select(self, knob: Knob, text: Any) -> None:
+        text.set_visibility(False)
         options = {i: knob.write(value) for i, value in enumerate(knob.values)}
 
         def moved(position: int) -> None:
@@ -144,7 +145,7 @@ class Page:
         chain = names[values["policy"]]
         first = list(dict.fromkeys((SYNCHRONOUS, chain)))
         others = [name for name in names.values() if name not in first]
-        waves = [[Choice(raw, name) for name in each] for each in (first, others)]
+        waves = [[Choice(raw, name) for name in names] for names in (first, others)]
         for scale in _ELSEWHERE:
             try:
                 elsewhere = chosen(self._scenario, values, scale)
@@ -159,18 +160,20 @@ class Page:
         self._answers.classes("busy").props("aria-busy=true")
         order = list(names.values())
         try:
-            async for found in self._desk.ask(waves):
-                here = sorted(placed(found, (0, 1)), key=lambda each: order.index(each.chain))
-                self._show(*view(asked, here, placed(found, range(2, len(waves)))))
-                if len(found) == sum(map(len, waves)):
+            async for outcomes in self._desk.ask(waves):
+                here = sorted(
+                    placed(outcomes, (0, 1)), key=lambda outcome: order.index(outcome.chain)
+                )
+                self._show(*view(asked, here, placed(outcomes, range(2, len(waves)))))
+                if len(outcomes) == sum(map(len, waves)):
                     self._answers.props("aria-busy=false")
         except BrokenProcessPool:
             why = "A simulation was stopped from outside; start rollcast explore again."
             self._show(sentence(why), joined(None))
 
-    def _show(self, said: Markup, answers: Markup) -> None:
+    def _show(self, headline: Markup, answers: Markup) -> None:
         self._answers.classes(remove="busy")
-        self._said.set_content(said)
+        self._said.set_content(headline)
         self._answers.set_content(answers)
 
 
@@ -183,13 +186,14 @@ def serve(scenario: Scenario, pool: Executor, port: int, show: bool) -> None:
     """Shows the page on this machine alone until it is stopped. pool: what simulates; show: whether
     a browser is opened."""
     memory = Memory()
-    own = resource("simulator.explore", "explore.css")
-    ui.add_head_html(f"<style>{style()}\n{own}</style>", shared=True)
+    style_sheet = resource("rollcast.simulator.explore", "explore.css")
+    ui.add_head_html(f"<style>{style()}\n{style_sheet}</style>", shared=True)
     ui.add_body_html(f"<script>{script()}</script>", shared=True)
 
     def index() -> None:
         Page(scenario, Desk(pool, memory))
 
+    app.add_middleware(SameOriginOnly)
     app.on_shutdown(lambda: pool.shutdown(wait=False, cancel_futures=True))
     ui.run(
         index,

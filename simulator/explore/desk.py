@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 
-from simulator.explore.work import Choice, Outcome, outcome, prepare
+from rollcast.simulator.explore.work import Choice, Outcome, outcome, prepare
 
 WORKERS = 2
 KEPT = 2000
@@ -40,14 +40,14 @@ class Memory:
 
     def get(self, key: str) -> Outcome | None:
         """What is known, if it is."""
-        found = self._known.get(key)
-        if found is not None:
+        outcome = self._known.get(key)
+        if outcome is not None:
             self._known.move_to_end(key)
-        return found
+        return outcome
 
-    def put(self, key: str, found: Outcome) -> None:
+    def put(self, key: str, outcome: Outcome) -> None:
         """Remembers, and forgets what nobody asked for longest."""
-        self._known[key] = found
+        self._known[key] = outcome
         while len(self._known) > self._kept:
             self._known.popitem(last=False)
 
@@ -72,14 +72,19 @@ class Desk:
         another question comes: that one is answered instead."""
         self._newest += 1
         mine = self._newest
-        found: dict[tuple[int, int], Outcome] = {}
+        outcomes: dict[tuple[int, int], Outcome] = {}
         for number, wave in enumerate(waves):
             answers = await asyncio.gather(*(self._answer(choice, mine) for choice in wave))
             if self._newest != mine:
                 return
-            found.update({(number, place): answer for place, answer in enumerate(answers)
-                          if answer is not None})  # fmt: skip
-            yield found
+            outcomes.update(
+                {
+                    (number, place): answer
+                    for place, answer in enumerate(answers)
+                    if answer is not None
+                }
+            )
+            yield outcomes
 
     async def _answer(self, choice: Choice, mine: int) -> Outcome | None:
         """None where the question is an old one by now."""
@@ -91,6 +96,6 @@ class Desk:
             if self._newest != mine:
                 return None
             loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(self._pool, self._simulate, choice)
-        self._memory.put(key, found)
-        return found
+            outcome = await loop.run_in_executor(self._pool, self._simulate, choice)
+        self._memory.put(key, outcome)
+        return outcome

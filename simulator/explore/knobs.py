@@ -11,23 +11,30 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from simulator.costs.hardware import gpu_presets
-from simulator.errors import ScenarioError
-from simulator.options import declared
-from simulator.policies import registry
-from simulator.policies.spelling import read_terms, spell_term
-from simulator.scenario.file import RawScenario, override
-from simulator.scenario.scenario import Scenario
-from simulator.workload.length_specs import DrawnLengths, PresetLengths, length_presets
-from simulator.world import ClusterShape
+from rollcast.simulator.costs.presets.gpus import gpu_presets
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.policies import registry
+from rollcast.simulator.policies.spelling import read_terms, spell_term
+from rollcast.simulator.scenario.file import RawScenario, override
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.values import declared
+from rollcast.simulator.workload.length_specs import DrawnLengths, PresetLengths, length_presets
+from rollcast.simulator.world import ClusterShape
 
 Form = Literal["slider", "toggle", "select"]
 Values = Mapping[str, Any]
 
 OVER_SAMPLING, STALENESS = "over_sampling", "max_staleness"
 _FOLLOWED = (OVER_SAMPLING, STALENESS)
-STANDARD = ("sync", "april", "tail_batching", "one_step_off", "fully_async", "pipeline_rl",
-            "colocate_async")  # fmt: skip
+STANDARD = (
+    "sync",
+    "april",
+    "tail_batching",
+    "one_step_off",
+    "fully_async",
+    "pipeline_rl",
+    "colocate_async",
+)
 """Policies that are tried beside the scenario's own, in the order of the table."""
 
 _POWERS = tuple(2**i for i in range(11))
@@ -61,100 +68,185 @@ def knobs(scenario: Scenario) -> list[Knob]:
     return [*_gpus(scenario), *_policy(scenario), *_workload(scenario), *_run(scenario)]
 
 
-def starts(found: Iterable[Knob]) -> dict[str, Any]:
+def starts(shown: Iterable[Knob]) -> dict[str, Any]:
     """The scenario's own values."""
-    return {knob.name: knob.start for knob in found}
+    return {knob.name: knob.start for knob in shown}
 
 
 def _gpus(scenario: Scenario) -> list[Knob]:
     shape, data = scenario.shape, scenario.raw.data
     tensor = (data.get("cluster") or {}).get("tensor_parallel") or 1
-    found = []
+    result = []
     preset = _gpu_preset(data)
     if preset is not None:
-        found.append(Knob("gpu", "GPU", "GPUs", "select", tuple(gpu_presets()), preset))
+        result.append(Knob("gpu", "GPU", "GPUs", "select", tuple(gpu_presets()), preset))
     placement = TOGETHER if shape.colocated else APART
     trainer = shape.trainer_gpus / shape.gpus
     return [
-        *found,
+        *result,
         Knob("gpus", "GPUs in all", "GPUs", "slider", _with(_POWERS, shape.gpus), shape.gpus),
-        Knob("placement", "Placement", "GPUs", "toggle", (TOGETHER, APART), placement,
-             meaning="whether replicas and trainer take turns on the same GPUs"),
-        Knob("tensor_parallel", "Tensor parallel", "GPUs", "toggle",
-             _with((1, 2, 4, 8), tensor), tensor, meaning="GPUs of one replica"),
-        Knob("trainer_share", "Trainer's share", "GPUs", "slider",
-             _with([i / _EIGHTHS for i in range(1, _EIGHTHS)], trainer if trainer < 1 else 0.5),
-             trainer if trainer < 1 else 0.5, lambda value: f"{100 * value:.3g} %",
-             "of the GPUs, where it has its own"),
-    ]  # fmt: skip
+        Knob(
+            "placement",
+            "Placement",
+            "GPUs",
+            "toggle",
+            (TOGETHER, APART),
+            placement,
+            meaning="whether replicas and trainer take turns on the same GPUs",
+        ),
+        Knob(
+            "tensor_parallel",
+            "Tensor parallel",
+            "GPUs",
+            "toggle",
+            _with((1, 2, 4, 8), tensor),
+            tensor,
+            meaning="GPUs of one replica",
+        ),
+        Knob(
+            "trainer_share",
+            "Trainer's share",
+            "GPUs",
+            "slider",
+            _with([i / _EIGHTHS for i in range(1, _EIGHTHS)], trainer if trainer < 1 else 0.5),
+            trainer if trainer < 1 else 0.5,
+            lambda value: f"{100 * value:.3g} %",
+            "of the GPUs, where it has its own",
+        ),
+    ]
 
 
 def _policy(scenario: Scenario) -> list[Knob]:
-    own = _parameters(scenario.policy_name)
-    over, stale = own.get(OVER_SAMPLING, 2.0), own.get(STALENESS, 2)
+    parameters = _parameters(scenario.policy_name)
+    over, stale = parameters.get(OVER_SAMPLING, 2.0), parameters.get(STALENESS, 2)
     chains = _chains(scenario.policy_name)
     return [
-        Knob("policy", "Shown in the timeline", "Policy", "select", chains,
-             chains[0] if chains[0] != "sync" else chains[1]),
-        Knob(OVER_SAMPLING, "Over-sampling", "Policy", "slider",
-             _with([1 + i / 10 for i in range(21)], over), over, lambda value: f"{value:g}x",
-             "groups launched, over the batch: april, tail_batching"),
-        Knob(STALENESS, "Staleness allowed", "Policy", "slider",
-             _with((0, 1, 2, 3, 4, 6, 8), stale), stale, lambda value: f"{value:g} versions",
-             "fully_async, colocate_async"),
-    ]  # fmt: skip
+        Knob(
+            "policy",
+            "Shown in the timeline",
+            "Policy",
+            "select",
+            chains,
+            chains[0] if chains[0] != "sync" else chains[1],
+        ),
+        Knob(
+            OVER_SAMPLING,
+            "Over-sampling",
+            "Policy",
+            "slider",
+            _with([1 + i / 10 for i in range(21)], over),
+            over,
+            lambda value: f"{value:g}x",
+            "groups launched, over the batch: april, tail_batching",
+        ),
+        Knob(
+            STALENESS,
+            "Staleness allowed",
+            "Policy",
+            "slider",
+            _with((0, 1, 2, 3, 4, 6, 8), stale),
+            stale,
+            lambda value: f"{value:g} versions",
+            "fully_async, colocate_async",
+        ),
+    ]
 
 
 def _workload(scenario: Scenario) -> list[Knob]:
     workload = scenario.raw.data["workload"]
     batch, cap = scenario.plan.batch, workload["max_new_tokens"]
-    found = [
-        Knob("workload.group_size", "Group size", "Rollouts", "slider",
-             _with(_POWERS[:8], batch.group_size), batch.group_size,
-             meaning="rollouts of each prompt"),
-        Knob("workload.max_new_tokens", "Cap on a response", "Rollouts", "slider",
-             _with([2**i for i in range(8, 18)], cap), cap, lambda value: f"{value:,} tokens"),
-    ]  # fmt: skip
+    result = [
+        Knob(
+            "workload.group_size",
+            "Group size",
+            "Rollouts",
+            "slider",
+            _with(_POWERS[:8], batch.group_size),
+            batch.group_size,
+            meaning="rollouts of each prompt",
+        ),
+        Knob(
+            "workload.max_new_tokens",
+            "Cap on a response",
+            "Rollouts",
+            "slider",
+            _with([2**i for i in range(8, 18)], cap),
+            cap,
+            lambda value: f"{value:,} tokens",
+        ),
+    ]
     lengths = _one_kind(workload.get("lengths"))
     if lengths is None:
-        return found
+        return result
     median = lengths["median_tokens"]
     factors = (0.25, 0.35, 0.5, 0.7, 0.85, 1, 1.2, 1.4, 2, 2.8, 4)
     spreads = [i / 20 for i in range(31)]
     return [
-        *found,
-        Knob("workload.lengths.median_tokens", "Median length", "Rollouts", "slider",
-             tuple(median * factor for factor in factors), median,
-             lambda value: f"{value:,.0f} tokens"),
-        Knob("workload.lengths.between_sd", "Spread between prompts", "Rollouts", "slider",
-             _with(spreads, lengths["between_sd"]), lengths["between_sd"],
-             lambda value: f"{value:.3g}", "standard deviation of the log length"),
-        Knob("workload.lengths.within_sd", "Spread within a prompt", "Rollouts", "slider",
-             _with(spreads, lengths["within_sd"]), lengths["within_sd"],
-             lambda value: f"{value:.3g}", "standard deviation of the log length"),
-    ]  # fmt: skip
+        *result,
+        Knob(
+            "workload.lengths.median_tokens",
+            "Median length",
+            "Rollouts",
+            "slider",
+            tuple(median * factor for factor in factors),
+            median,
+            lambda value: f"{value:,.0f} tokens",
+        ),
+        Knob(
+            "workload.lengths.between_sd",
+            "Spread between prompts",
+            "Rollouts",
+            "slider",
+            _with(spreads, lengths["between_sd"]),
+            lengths["between_sd"],
+            lambda value: f"{value:.3g}",
+            "standard deviation of the log length",
+        ),
+        Knob(
+            "workload.lengths.within_sd",
+            "Spread within a prompt",
+            "Rollouts",
+            "slider",
+            _with(spreads, lengths["within_sd"]),
+            lengths["within_sd"],
+            lambda value: f"{value:.3g}",
+            "standard deviation of the log length",
+        ),
+    ]
 
 
 def _run(scenario: Scenario) -> list[Knob]:
     steps = max(scenario.steps, 1)
-    found = [
-        Knob("steps", "Steps of the whole run", "The run", "slider",
-             _with((20, 50, 100, 200, 500, 1000, 2000, 5000), steps), steps,
-             lambda value: f"{value:,}"),
-    ]  # fmt: skip
+    result = [
+        Knob(
+            "steps",
+            "Steps of the whole run",
+            "The run",
+            "slider",
+            _with((20, 50, 100, 200, 500, 1000, 2000, 5000), steps),
+            steps,
+            lambda value: f"{value:,}",
+        ),
+    ]
     if scenario.gpu is not None:
         price = scenario.gpu.usd_per_hour
         presets = [gpu.usd_per_hour for gpu in gpu_presets().values()]
-        found.append(
-            Knob("usd_per_hour", "Price of a GPU", "The run", "slider",
-                 _with([*(i / 4 for i in range(41)), *presets], price), price,
-                 lambda value: f"${value:.2f} an hour" if value else "none")
-        )  # fmt: skip
-    return found
+        result.append(
+            Knob(
+                "usd_per_hour",
+                "Price of a GPU",
+                "The run",
+                "slider",
+                _with([*(i / 4 for i in range(41)), *presets], price),
+                price,
+                lambda value: f"${value:.2f} an hour" if value else "none",
+            )
+        )
+    return result
 
 
-def _with(values: Iterable[Any], own: Any) -> tuple[Any, ...]:
-    return tuple(sorted({*values, own}))
+def _with(values: Iterable[Any], current: Any) -> tuple[Any, ...]:
+    return tuple(sorted({*values, current}))
 
 
 def _gpu_preset(data: Mapping[str, Any]) -> str | None:
@@ -188,17 +280,21 @@ def _one_kind(spec: Any) -> dict[str, float] | None:
 # Policies
 
 
-def _chains(own: str) -> tuple[str, ...]:
+def _chains(current: str) -> tuple[str, ...]:
     """The scenario's own policy, then the standard ones."""
-    terms = [term.name for term in read_terms(own)]
+    terms = [term.name for term in read_terms(current)]
     others = [name for name in STANDARD if terms != [name]]
-    return (own, *others)
+    return (current, *others)
 
 
 def _parameters(chain: str) -> dict[str, Any]:
     """What a chain says of the parameters that have a slider."""
-    return {key: value for term in read_terms(chain) for key, value in term.given.items()
-            if key in _FOLLOWED}  # fmt: skip
+    return {
+        key: value
+        for term in read_terms(chain)
+        for key, value in term.given.items()
+        if key in _FOLLOWED
+    }
 
 
 def tried(scenario: Scenario, values: Values) -> dict[str, str]:
@@ -231,8 +327,8 @@ def chosen(scenario: Scenario, values: Values, scale: float = 1.0) -> RawScenari
 
     Raises ScenarioError for GPUs that cannot be split so.
     """
-    own = starts(knobs(scenario))
-    moved = {key: value for key, value in values.items() if value != own[key]}
+    first = starts(knobs(scenario))
+    moved = {key: value for key, value in values.items() if value != first[key]}
     settings: list[tuple[str, Any]] = []
     if scale != 1 or moved.keys() & _OF_THE_SPLIT:
         settings += _split(scenario, values, scale)
@@ -274,7 +370,7 @@ def _split(scenario: Scenario, values: Values, scale: float) -> Sequence[tuple[s
 def described(shape: ClusterShape) -> str:
     """The split in words."""
     several = "s" if shape.replicas > 1 else ""
-    said = f"{shape.replicas} replica{several} of {shape.gpus_per_replica} GPU"
-    said += "s" if shape.gpus_per_replica > 1 else ""
-    own = "on the same GPUs" if shape.colocated else f"on {shape.trainer_gpus} of its own"
-    return f"{said}, the trainer {own}"
+    text = f"{shape.replicas} replica{several} of {shape.gpus_per_replica} GPU"
+    text += "s" if shape.gpus_per_replica > 1 else ""
+    split = "on the same GPUs" if shape.colocated else f"on {shape.trainer_gpus} of its own"
+    return f"{text}, the trainer {split}"

@@ -6,9 +6,9 @@ import socket
 import sys
 from importlib.util import find_spec
 
-from simulator.errors import ScenarioError
-from simulator.explore.desk import workers
-from simulator.scenario.scenario import Scenario
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.explore.desk import workers
+from rollcast.simulator.scenario.scenario import Scenario
 
 FIRST_PORT = 8080
 _TRIED = 100
@@ -23,7 +23,7 @@ def explore(scenario: Scenario, port: int | None, show: bool) -> None:
         raise ScenarioError("explore", "needs a library: pip install 'rollcast[explore]'")
     place = free_port() if port is None else checked_port(port)
     pool = workers()  # before the page's library has threads of its own
-    from simulator.explore.app import serve
+    from rollcast.simulator.explore.app import serve
 
     print(f"{scenario.name}: http://{_HOST}:{place} (Ctrl-C stops it)", file=sys.stderr, flush=True)
     try:
@@ -45,10 +45,10 @@ def checked_port(port: int) -> int:
 def free_port() -> int:
     """The first port from `FIRST_PORT` on that nobody uses. Raises ScenarioError (``--port``)."""
     ports = range(FIRST_PORT, FIRST_PORT + _TRIED)
-    found = next((port for port in ports if not _taken(port)), None)
-    if found is None:
+    free = next((port for port in ports if not _taken(port)), None)
+    if free is None:
         raise ScenarioError("--port", f"none from {ports[0]} to {ports[-1]} is free; give one")
-    return found
+    return free
 
 
 def _taken(port: int) -> str:

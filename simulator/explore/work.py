@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulator.errors import RollcastError
-from simulator.planner.measure import Measured, measured
-from simulator.report.ledger import gpu_use
-from simulator.report.timeline import Timeline, timeline_of
-from simulator.scenario.file import RawScenario, override
-from simulator.studies.simulate import from_raw, simulate
+from rollcast.simulator.errors import RollcastError
+from rollcast.simulator.planner.measure import Measured, measured
+from rollcast.simulator.report.ledger import gpu_use
+from rollcast.simulator.report.timeline import timeline_of
+from rollcast.simulator.results.lanes import Timeline
+from rollcast.simulator.scenario.file import RawScenario, override
+from rollcast.simulator.studies.simulate import from_raw, simulate
 
 ROLLOUTS = 2100
 """What a simulation for the page may launch, or `LEAST_STEPS`: 0.1 to 0.25 s of one core."""
@@ -81,5 +82,5 @@ def outcome(choice: Choice) -> Outcome:
         gpus=s["gpus"],
         figures=measured(result),
         use=gpu_use(result.run),
-        timeline=timeline_of(result.run, choice.chain, s["step_s"], s["bubble_fraction"]),
+        timeline=timeline_of(result.run, choice.chain, s),
     )

@@ -1,5 +1,5 @@
-"""The one loop of reinforcement learning, and its books."""
+"""The one loop of reinforcement learning, and its token accounting."""
 
-from simulator.loop.loop import Loop, run
+from rollcast.simulator.loop.loop import Loop, run
 
 __all__ = ["Loop", "run"]

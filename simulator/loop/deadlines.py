@@ -44,11 +44,11 @@ def due(ready: Sequence[float], unready: Sequence[float], step: int, batch: int,
         wanted = int(must) - len(taken) - missing
         if wanted <= 0:
             continue
-        early = (i for i, own in enumerate(ready) if own <= last and i not in chosen)
-        found = [i for i, _ in zip(early, range(wanted), strict=False)]
-        taken += found
-        chosen.update(found)
-        if len(found) < wanted:
-            missing += wanted - len(found)
+        early = (i for i, deadline in enumerate(ready) if deadline <= last and i not in chosen)
+        chosen_now = [i for i, _ in zip(early, range(wanted), strict=False)]
+        taken += chosen_now
+        chosen.update(chosen_now)
+        if len(chosen_now) < wanted:
+            missing += wanted - len(chosen_now)
             until = last
     return Due(taken, missing, until)

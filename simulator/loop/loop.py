@@ -3,7 +3,7 @@
 It drives any `simulator.world.World` by the plans of any `simulator.policy.Policy`, and it is
 written once: `Loop.advance` does the one thing that can be done now, or waits. Training overlaps
 with rollout where a plan lets the next step begin before its predecessor's weights are in place;
-nothing else is different then. The loop keeps the books: every token sampled ends as trained,
+nothing else is different then. Token accounting: every token sampled ends as trained,
 masked, dropped or carried, and every rollout submitted ends, or the run fails with the reason.
 """
 
@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from simulator.errors import RunError
-from simulator.loop.books import Books
-from simulator.loop.rollouts import Rollouts
-from simulator.loop.step import Step
-from simulator.loop.trainer import Trainer
-from simulator.plan import Progress, StepPlan
-from simulator.policy import Policy
-from simulator.spans import Run, StepRecord
-from simulator.world import Ended, Event, Trained, World
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.loop.accounting import TokenAccounting
+from rollcast.simulator.loop.rollouts import Rollouts
+from rollcast.simulator.loop.step import Step
+from rollcast.simulator.loop.trainer import Trainer
+from rollcast.simulator.plan import Progress, StepPlan
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.spans import Run, StepRecord
+from rollcast.simulator.world import Ended, Event, Trained, World
 
 MAX_FRUITLESS_WAVES = 100
 MAX_FRUITLESS_LAUNCHES = 1000
@@ -71,25 +71,25 @@ class Loop:
         self.next_step = 0
         self.step: Step | None = None
         self.result = Run(world.name, world.shape)
-        self.books = Books(self.result)
-        self.rollouts = Rollouts(world, self.books)
-        self.trainer = Trainer(world, self.books)
+        self.accounting = TokenAccounting(self.result)
+        self.rollouts = Rollouts(world, self.accounting)
+        self.trainer = Trainer(world, self.accounting)
         self._planned: StepPlan | None = None  # the next step's, once it is known
         self._steps = 0
         self._between: Callable[[Loop], None] | None = None
         self._launches = 0  # since the world last had news
 
     def run(self, steps: int, after_step: Callable[[Loop], None] | None = None) -> Run:
-        """Runs until ``steps`` steps are done and closes the books.
+        """Runs until ``steps`` steps are done and checks the token accounting.
 
-        after_step: called between steps; where nothing overlaps, `state_dict` may be taken then.
+        after_step: called between steps.
         """
         self.begin(steps, after_step)
         while len(self.result.steps) < steps or not self.trainer.quiet:
             self.advance()
         if after_step is not None and self.step is not None:
             after_step(self)
-        self.books.close(self.rollouts.kept())
+        self.accounting.close(self.rollouts.kept())
         return self.result
 
     def begin(self, steps: int, after_step: Callable[[Loop], None] | None = None) -> None:
@@ -147,7 +147,7 @@ class Loop:
         self._planned = None
         self.next_step += 1
         late = [] if before is None else before.late
-        self.step = Step(plan, self.books.begin_step(plan, self.world.now_s), late)
+        self.step = Step(plan, self.accounting.begin_step(plan, self.world.now_s), late)
         self.rollouts.give_up_the_old(self.step)
 
     def _plan(self) -> StepPlan:
@@ -221,8 +221,8 @@ class Loop:
         return last_s <= now_s
 
     def _progress(self, step: Step) -> Progress:
-        ready = len(self.rollouts.ready) + len(step.streamed)
-        return Progress(ready, step.plan.batch.groups, len(self.rollouts.flying))
+        gathered = self.rollouts.gathered(step)
+        return Progress(gathered, step.plan.batch.groups, len(self.rollouts.flying))
 
     def _close(self, step: Step) -> None:
         """Ends the rollout phase: puts away what is unfinished, takes the batch, and shows the
@@ -233,17 +233,20 @@ class Loop:
             step.record.rollout_end_s = self.world.now_s
         else:
             rollouts.put_away(step)
-        wanted = None if plan.surplus == "train" else plan.batch.groups - len(step.streamed)
-        taken = rollouts.take(step, wanted)
+            if step.look_s is not None:  # the phase lasts until the trainer's poll
+                step.record.rollout_end_s = self.world.now_s
+        wanted = plan.batch.rollouts - step.record.taken_rollouts
+        taken = rollouts.take(step, None if plan.surplus == "train" else wanted)
+        step.takes(taken)
         surplus = rollouts.put_surplus(step)
         last = [rollouts.select(group, plan) for group in taken]
         step.selects([*step.streamed, *last], surplus)
         batch = step.batch(last, self.trainer.version, final=True)
-        self.books.training(step.record, batch)
+        self.accounting.training(step.record, batch)
         step.record.policy = self.policy.describe_state(self.policy_state)
         outcome = step.outcome(len(rollouts.buffer), len(rollouts.ready))
         self.policy_state = self.policy.observe(self.policy_state, outcome)
-        self.books.rollout_phase(step.record)
+        self.accounting.rollout_phase(step.record)
         self.result.decisions.append(step.decision)
         self.trainer.queue.append((step, batch))
 
@@ -254,14 +257,16 @@ class Loop:
         part, plan = step.plan.stream_groups, step.plan
         if part is None or not self.trainer.idle or self.rollouts.ready_now(step) < part:
             return False
-        return len(step.streamed) + part < plan.batch.groups
+        return step.record.taken_rollouts + part * plan.batch.group_size < plan.batch.rollouts
 
     def _stream(self, step: Step) -> None:
-        groups = self.rollouts.take(step, step.plan.stream_groups)
+        assert step.plan.stream_groups is not None
+        groups = self.rollouts.take(step, step.plan.stream_groups * step.plan.batch.group_size)
+        step.takes(groups)
         chosen = [self.rollouts.select(group, step.plan) for group in groups]
         step.streamed += chosen
         batch = step.batch(chosen, self.trainer.version, final=False)
-        self.books.training(step.record, batch)
+        self.accounting.training(step.record, batch)
         self.trainer.begin(step, batch)
 
     # Events
@@ -307,7 +312,7 @@ class Loop:
         return True
 
     def _end(self, step: Step) -> None:
-        self.books.end_step(step.record, self.world.now_s)
+        self.accounting.end_step(step.record, self.world.now_s)
         if self.on_step is not None:
             self.on_step(step.record)
 
@@ -332,32 +337,16 @@ class Loop:
             numbers |= {group.group for group in self.step.streamed}
         return numbers
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a loop on another world needs to go on from here. Raises RunError where it is not
-        `at_rest`."""
-        if not self.at_rest:
-            raise RunError("a run can only be saved between two steps")
-        rollouts = self.rollouts
-        return {
-            "policy_state": self.policy_state,
-            "next_step": self.next_step,
-            "version": self.trainer.version,
-            "next_group": rollouts.next_group,
-            "prompts": rollouts.prompts,
-            "buffer": rollouts.buffer,
-            "ready": rollouts.ready,
-            "result": self.result,
-        }
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a `state_dict`."""
+        """Goes on from the work of another loop (`simulator.loop.saved`), between two steps."""
         self.policy_state = state["policy_state"]
         self.next_step = state["next_step"]
         self.result = state["result"]
-        self.books = Books(self.result)
-        self.rollouts = Rollouts(self.world, self.books)
-        self.trainer = Trainer(self.world, self.books)
+        self.accounting = TokenAccounting(self.result)
+        self.rollouts = Rollouts(self.world, self.accounting)
+        self.trainer = Trainer(self.world, self.accounting)
         version = state["version"]
         self.trainer.updates = self.trainer.version = self.rollouts.version = version
         for name in ("next_group", "prompts", "buffer", "ready"):
             setattr(self.rollouts, name, state[name])
+        self.rollouts.group_size = 0  # those of earlier groups may be any

@@ -12,14 +12,13 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 
-from simulator.errors import RunError
-from simulator.loop.plain import from_plain
-from simulator.policy import Chain, Policy
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.policy import Chain, Policy
+from rollcast.simulator.values.plain import check_type, from_plain, is_record
 
 _TAG = "is"
 _MANY: dict[str, Callable[[list[Any]], Any]] = {
@@ -36,7 +35,7 @@ def save_state(policy: Policy, state: Any) -> Any:
     holds anything else than the above."""
     if isinstance(policy, Chain):
         pairs = zip(policy.policies, state, strict=True)
-        return [save_state(member, own) for member, own in pairs]
+        return [save_state(member, member_state) for member, member_state in pairs]
     try:
         return _encode(state, dict(_records(policy)))
     except (_NotPlainError, RecursionError) as error:
@@ -54,7 +53,7 @@ def load_state(policy: Policy, data: Any) -> Any:
         if not isinstance(data, list) or len(data) != len(policy.policies):
             raise ValueError("there is not one state for each policy of the chain")
         pairs = zip(policy.policies, data, strict=True)
-        return tuple(load_state(member, own) for member, own in pairs)
+        return tuple(load_state(member, member_state) for member, member_state in pairs)
     name, first = type(policy.behind).__name__, policy.init()
     try:
         state = _decode(data, dict(_records(policy)))
@@ -73,18 +72,17 @@ class _NotPlainError(Exception):
 def _records(policy: Policy) -> Iterator[tuple[str, type]]:
     """The record classes that the modules of the policy's classes name."""
     for owner in type(policy.behind).__mro__:
-        for found in list(vars(sys.modules[owner.__module__]).values()):
-            if isinstance(found, type) and _is_record(found):
-                yield found.__qualname__, found
+        for value in list(vars(sys.modules[owner.__module__]).values()):
+            if isinstance(value, type) and _is_record(value):
+                yield value.__qualname__, value
 
 
 def _is_record(kind: type) -> bool:
-    named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
-    return named_tuple or (is_dataclass(kind) and not issubclass(kind, Policy))
+    return is_record(kind) and not issubclass(kind, Policy)
 
 
 def _encode(value: Any, records: dict[str, type]) -> Any:
-    def each(values: Any) -> list[Any]:
+    def encoded(values: Any) -> list[Any]:
         return [_encode(item, records) for item in values]
 
     kind = type(value)
@@ -93,13 +91,13 @@ def _encode(value: Any, records: dict[str, type]) -> Any:
     if isinstance(value, np.bool_ | np.integer | np.floating):
         return _encode(value.item(), records)
     if kind is list:
-        return each(value)
+        return encoded(value)
     if kind.__name__ in _MANY and kind in (tuple, set, frozenset, deque):
-        return {_TAG: kind.__name__, "of": each(value)}
+        return {_TAG: kind.__name__, "of": encoded(value)}
     if kind is dict:
         if _TAG not in value and all(type(key) is str for key in value):
             return {key: _encode(item, records) for key, item in value.items()}
-        return {_TAG: "mapping", "of": [each(pair) for pair in value.items()]}
+        return {_TAG: "mapping", "of": [encoded(pair) for pair in value.items()]}
     if isinstance(value, np.ndarray):
         return _encode_array(value)
     if records.get(kind.__qualname__) is kind:
@@ -184,25 +182,5 @@ def _check_fields(kind: type, values: dict[str, Any]) -> None:
     except Exception:  # annotations of someone else's module may name what is not there
         return
     for name, value in values.items():
-        if name in hints and not _fits(value, hints[name]):
-            raise ValueError(f"{kind.__name__}.{name} is not of type {hints[name]}")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether ``value`` is of an annotation's type, as far as that is of plain data."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_fits(value, each) for each in inner)
-    if origin is tuple and inner[-1] is not Ellipsis:
-        whole = type(value) is tuple and len(value) == len(inner)
-        return whole and all(map(_fits, value, inner))
-    if origin in (tuple, list, set, frozenset, deque):
-        return type(value) is origin and all(_fits(item, inner[0]) for item in value)
-    if origin is dict:
-        return type(value) is dict and all(all(map(_fits, i, inner)) for i in value.items())
-    if hint is float:
-        return type(value) in (float, int)
-    plain = hint in (bool, int, str, tuple, list, set, frozenset, dict, deque, NoneType)
-    if plain or (isinstance(hint, type) and _is_record(hint)):
-        return type(value) is hint
-    return True
+        if name in hints:
+            check_type(value, hints[name], f"{kind.__name__}.{name}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from simulator.errors import RunError
-from simulator.plan import Prompts
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.plan import Prompts
 
 
 @dataclass(slots=True)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.errors import RunError
-from simulator.loop.plain import from_plain, to_plain
-from simulator.plan import Layout, Placement
-from simulator.rollout import Key, Rollout, Stay
-from simulator.world import (
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.plan import Layout, Placement
+from rollcast.simulator.rollout import Key, Rollout, Stay
+from rollcast.simulator.values.plain import from_plain, to_plain
+from rollcast.simulator.world import (
     ClusterShape,
     Ended,
     Event,
@@ -130,6 +130,12 @@ class RecordedWorld:
     def replaying(self) -> bool:
         """Whether the next answer is the record's."""
         return self._next < len(self.entries)
+
+    @property
+    def resuming(self) -> bool:
+        """Whether the loop is still where an earlier record brought it: the other world has been
+        asked nothing yet."""
+        return self._go_on is not None
 
     @property
     def under_way(self) -> UnderWay:

@@ -6,17 +6,17 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from simulator.errors import RunError
-from simulator.loop.books import Books, reward_of
-from simulator.loop.deadlines import Due, due
-from simulator.loop.prompts import PromptOrder
-from simulator.loop.step import Step
-from simulator.plan import Dispatch, StepPlan
-from simulator.rollout import Group, Key, Rollout, Stay
-from simulator.world import TrainGroup, World
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.loop.accounting import TokenAccounting, reward_of
+from rollcast.simulator.loop.deadlines import Due, due
+from rollcast.simulator.loop.prompts import PromptOrder
+from rollcast.simulator.loop.step import Step
+from rollcast.simulator.plan import Dispatch, StepPlan
+from rollcast.simulator.rollout import Group, Key, Rollout, Stay
+from rollcast.simulator.world import TrainGroup, World
 
 MAX_FAILURES = 100
 """Times in a row that a rollout's environment may fail."""
@@ -32,10 +32,11 @@ class Rollouts:
     wait in the driver (``dispatch.window``), in order of launch. buffer:
     unfinished groups put away for later, oldest first. resting: groups that have had their tokens
     of this step. ready: complete groups that count, in order of completion. version: of the
-    replicas' weights.
+    replicas' weights. group_size: of every group so far; None before the first, 0 where sizes
+    differ.
     """
 
-    def __init__(self, world: World, books: Books) -> None:
+    def __init__(self, world: World, accounting: TokenAccounting) -> None:
         self.groups: dict[int, Group] = {}
         self.flying: dict[Key, Rollout] = {}
         self.held: list[Rollout] = []
@@ -45,9 +46,26 @@ class Rollouts:
         self.version = 0
         self.next_group = 0
         self.prompts = PromptOrder()
+        self.group_size: int | None = None
         self._arriving: dict[Key, Stay] = {}  # ended at this instant, and not yet taken in
         self._world = world
-        self._books = books
+        self._accounting = accounting
+
+    # Counting: a batch keeps its number of rollouts where a policy changes the size of groups
+
+    def in_groups(self, plan: StepPlan, *groups: Collection[Group]) -> int:
+        """How many of the plan's groups have as many rollouts as these, rounded down."""
+        size = plan.batch.group_size
+        if self.group_size == size:
+            return sum(map(len, groups))
+        return sum(map(_rollouts_of, groups)) // size
+
+    def gathered(self, step: Step) -> int:
+        """Groups that the batch of ``step`` has so far, streamed ones too, as `in_groups`."""
+        size = step.plan.batch.group_size
+        if self.group_size == size:
+            return len(self.ready) + len(step.streamed)
+        return (_rollouts_of(self.ready) + step.record.taken_rollouts) // size
 
     # Launching
 
@@ -56,7 +74,7 @@ class Rollouts:
         longer fill the batch, or make it wait no longer, groups that have had their tokens may have
         as many again."""
         plan, launch = step.plan, step.plan.launch
-        missing = plan.batch.groups - len(self.ready) - len(step.streamed)
+        missing = plan.batch.groups - self.gathered(step)
         ahead = (
             plan.limits_starts or launch.queue is not None
         )  # of what this batch needs, up to a limit
@@ -68,7 +86,8 @@ class Rollouts:
             self._buffer(self.resting)
             self.resting = []
         if not step.launched and not topped_up:
-            return launch.groups_in_wave(plan.batch) - len(self.ready) - len(self.groups)
+            outstanding = self.in_groups(plan, self.ready, self.groups.values())
+            return launch.groups_in_wave(plan.batch) - outstanding
         if not step.launched or launch.refill != "none":
             room = self._room(plan)
             if room > 0:
@@ -86,18 +105,18 @@ class Rollouts:
         plan = step.plan
         if not plan.waits_for_the_old or not self.buffer:
             return 0
-        soon = self._deadlines((*self.ready, *self.groups.values(), *self.resting), plan)
-        later = self._deadlines(self.buffer, plan)
-        _, missing, until = self._due(step, soon, later)
-        for place, last in enumerate(later, start=1):
-            missing -= last <= until
-            if missing == 0 and last <= until:
-                return place
+        soon = (*self.ready, *self.groups.values(), *self.resting)
+        _, missing, until = self._due(step, soon, self.buffer)
+        for place, group in enumerate(self.buffer, start=1):
+            if _deadline(group, plan) <= until:
+                missing -= group.size
+                if missing <= 0:
+                    return place
         return 0
 
     def _starved(self, plan: StepPlan, missing: int) -> bool:
         """Whether what is in flight can no longer fill the batch."""
-        if len(self.groups) >= missing:
+        if self.in_groups(plan, self.groups.values()) >= missing:
             return False
         at_once = plan.filter is None or plan.filter.refill_when == "short"
         return at_once or not self.groups
@@ -107,7 +126,8 @@ class Rollouts:
         their place), no more than the bound on staleness lets start, none while the trainer's queue
         is full."""
         launch = plan.launch
-        if launch.queue is not None and len(self.ready) >= launch.queue * plan.batch.groups:
+        ready = self.in_groups(plan, self.ready)
+        if launch.queue is not None and ready >= launch.queue * plan.batch.groups:
             return 0
         wave = launch.groups_in_wave(plan.batch)
         if launch.refill == "rollout":
@@ -115,14 +135,16 @@ class Rollouts:
             resting = sum(len(group.unfinished) for group in self.resting)
             room = (wave * per_group - len(self.flying) - resting) // per_group
         else:
-            room = wave - len(self.groups) - len(self.resting)
+            room = wave - self.in_groups(plan, self.groups.values(), self.resting)
             if launch.refill == "none":
-                room -= len(self.ready)
+                room -= ready
         limit = plan.may_start(self.version)
         if limit != math.inf:
-            waiting = len(self.buffer)
-            outstanding = len(self.ready) + len(self.groups) + waiting + len(self.resting)
-            room = min(room, waiting + max(int(limit) - outstanding, 0))
+            waiting = self.in_groups(plan, self.buffer)
+            started = self.in_groups(
+                plan, self.ready, self.groups.values(), self.buffer, self.resting
+            )
+            room = min(room, waiting + max(int(limit) - started, 0))
         return max(room, 0)
 
     def launch(self, step: Step, groups: int) -> None:
@@ -131,7 +153,8 @@ class Rollouts:
         plan = step.plan
         launched: list[Rollout] = []
         source = plan.launch.source
-        for _ in range(groups):
+        missing = groups * plan.batch.group_size
+        while missing > 0:
             group = None
             # A bound on what starts counts what is put away, and would wait for it for ever.
             if self.buffer and (source != "fresh" or plan.limits_starts):
@@ -140,6 +163,7 @@ class Rollouts:
                 if source == "buffer" and launched:
                     break
                 group = self._fresh(step)
+            missing -= group.size
             self.groups[group.group] = group
             launched += group.unfinished
             step.launches(group)
@@ -212,6 +236,7 @@ class Rollouts:
 
     def _group(self, plan: StepPlan, number: int, attempt: int, prompt: int, visit: int) -> Group:
         size = plan.batch.group_size
+        self.group_size = size if self.group_size in (None, size) else 0
         launched = plan.launch.rollouts_per_group(size)
         return Group(number, size, launched, attempt, prompt, visit)
 
@@ -247,7 +272,7 @@ class Rollouts:
         self.ready = [group for group in self.ready if fresh(group)]
         self.buffer = deque(group for group in self.buffer if fresh(group))
         for group in old:
-            self._books.drop(group.winners if group.complete else group.rollouts)
+            self._accounting.drop(group.winners if group.complete else group.rollouts)
         if plan.staleness.exceeded != "drop":
             self._buffer([self._again(plan, group, group.next_attempt) for group in old])
         step.gives_up(old)
@@ -267,12 +292,12 @@ class Rollouts:
             if rollout is None:
                 raise RunError(f"rollout {key} ended, but it is not in flight")
             if stay.ending == "turn":
-                self._books.stay(rollout, stay, self.version)
+                self._accounting.stay(rollout, stay, self.version)
                 continue
             del self.flying[key]
             if self._arriving:
                 del self._arriving[key]
-            self._books.stay(rollout, stay, self.version)
+            self._accounting.stay(rollout, stay, self.version)
             self._left(rollout, step)
             group = self.groups.get(rollout.group)
             if group is None or not step.has_budget:
@@ -285,10 +310,10 @@ class Rollouts:
         """Counts a rollout that left by itself towards its group."""
         group = self.groups.get(rollout.group)
         if group is None:  # its group was complete without it
-            self._books.drop([rollout])
+            self._accounting.drop([rollout])
             return
         if rollout.failed and step.plan.failed == "restart":
-            self._books.drop([rollout])
+            self._accounting.drop([rollout])
             self._replace(rollout, group, step)
         elif rollout.finished:
             group.winners.append(rollout)
@@ -312,13 +337,13 @@ class Rollouts:
         del self.groups[group.group]
         slower = [r for r in group.rollouts if not (r.finished or r.key in self._arriving)]
         self._stop([r for r in slower if r.key in self.flying], for_good=True)
-        self._books.drop(slower)
+        self._accounting.drop(slower)
         group.winners.sort(key=lambda r: r.index)
         group.started_version = group.oldest_winner_version
         if step.completes(group):
             self.ready.append(group)
         else:
-            self._books.drop(group.winners)
+            self._accounting.drop(group.winners)
 
     def _stop(self, rollouts: Sequence[Rollout], for_good: bool) -> list[Rollout]:
         """Aborts rollouts in flight, wherever they are; for_good: never to be submitted again.
@@ -337,7 +362,7 @@ class Rollouts:
         stays = self._world.abort(stopped, for_good)
         for stay in stays:
             del self.flying[stay.key]
-            self._books.stay(stopped[stay.key], stay, self.version)
+            self._accounting.stay(stopped[stay.key], stay, self.version)
         if len(stays) != len(stopped):
             raise RunError(f"{len(stopped) - len(stays)} rollouts were lost at an abort")
         return [stopped[stay.key] for stay in stays]
@@ -362,7 +387,7 @@ class Rollouts:
             self._buffer(left)
         else:
             for group in left:
-                self._books.drop(group.rollouts)
+                self._accounting.drop(group.rollouts)
             if kind == "restart":
                 self._buffer([self._again(step.plan, g, g.next_attempt) for g in left])
         if unfinished is None:
@@ -374,7 +399,7 @@ class Rollouts:
         for number, group in [*self.groups.items()]:
             anew: Group | None = group
             if plan.unfinished != "resume":
-                self._books.drop(group.rollouts)
+                self._accounting.drop(group.rollouts)
                 again = plan.unfinished == "restart"
                 anew = self._again(plan, group, group.next_attempt) if again else None
             if anew is None:
@@ -400,32 +425,37 @@ class Rollouts:
     def ready_now(self, step: Step) -> int:
         """Ready groups that the batch may take before it is whole, which leaves room for those that
         it has to wait for."""
-        room = step.plan.batch.groups - len(step.streamed) - self._batch_due(step).missing
-        return min(len(self.ready), room)
+        size = step.plan.batch.group_size
+        missing = self._batch_due(step).missing
+        room = (step.plan.batch.rollouts - step.record.taken_rollouts - missing) // size
+        return min(self.in_groups(step.plan, self.ready), room)
 
     def _batch_due(self, step: Step) -> Due:
         plan = step.plan
         if not plan.waits_for_the_old:
             return _NOTHING_DUE
         unfinished = (*self.groups.values(), *self.buffer, *self.resting)
-        return self._due(step, self._deadlines(self.ready, plan), self._deadlines(unfinished, plan))
+        return self._due(step, self.ready, unfinished)
 
-    def _due(self, step: Step, ready: Sequence[float], unready: Sequence[float]) -> Due:
+    def _due(self, step: Step, ready: Sequence[Group], unready: Collection[Group]) -> Due:
+        """As `simulator.loop.deadlines.due`, but ``missing`` counts rollouts. Groups of several
+        sizes are so many of the largest size that divides them all."""
         plan = step.plan
-        slots = plan.batch.groups - len(step.streamed)
+        unit = plan.batch.group_size
+        if self.group_size != unit:
+            unit = math.gcd(unit, *(group.size for group in (*ready, *unready)))
+        places = [place for place, g in enumerate(ready) for _ in range(g.size // unit)]
+        done = [_deadline(ready[place], plan) for place in places]
+        open_ = [_deadline(g, plan) for g in unready for _ in range(g.size // unit)]
+        slots = (plan.batch.rollouts - step.record.taken_rollouts) // unit
         if plan.surplus == "train":
-            slots = len(ready) + len(unready)
-        return due(ready, unready, plan.step, plan.batch.groups, slots)
+            slots = len(done) + len(open_)
+        taken, missing, until = due(done, open_, plan.step, plan.batch.rollouts // unit, slots)
+        return Due(list(dict.fromkeys(places[i] for i in taken)), missing * unit, until)
 
-    @staticmethod
-    def _deadlines(groups: Iterable[Group], plan: StepPlan) -> list[float]:
-        """The last step whose batch may hold each group."""
-        most = plan.most_versions
-        started = (group.started_version for group in groups)
-        return [math.inf if version is None else version + most for version in started]
-
-    def take(self, step: Step, groups: int | None) -> list[Group]:
-        """Takes ``groups`` of the ready groups, as the plan chooses them (None: all)."""
+    def take(self, step: Step, rollouts: int | None) -> list[Group]:
+        """Takes ready groups of ``rollouts`` rollouts, as the plan chooses them (None: all). Where
+        sizes differ and none fits what is left, one more group is taken."""
         plan = step.plan
         if plan.take == "oldest":
             self.ready.sort(key=lambda group: group.group)
@@ -434,8 +464,16 @@ class Rollouts:
         if first := set(self._batch_due(step).taken):  # that later batches could not take
             places = sorted(range(len(self.ready)), key=lambda place: place not in first)
             self.ready = [self.ready[place] for place in places]
-        count = len(self.ready) if groups is None else groups
-        taken, self.ready = self.ready[:count], self.ready[count:]
+        taken: list[Group] = []
+        left: list[Group] = []
+        room = math.inf if rollouts is None else rollouts
+        for group in self.ready:
+            fits = group.size <= room
+            (taken if fits else left).append(group)
+            room -= group.size if fits else 0
+        if left and 0 < room < math.inf:
+            taken.append(left.pop(0))
+        self.ready = left
         return taken
 
     def put_surplus(self, step: Step) -> list[Group]:
@@ -444,7 +482,7 @@ class Rollouts:
         if plan.surplus != "carry":
             self.ready = []
             for group in surplus:
-                self._books.drop(group.winners)
+                self._accounting.drop(group.winners)
             if plan.surplus == "restart":
                 self._buffer([self._again(plan, g, g.next_attempt) for g in surplus])
         return list(surplus)
@@ -456,7 +494,7 @@ class Rollouts:
             positions = selector([reward_of(r) for r in kept], group.group)
             kept = [kept[position] for position in positions]
         chosen = set(map(id, kept))
-        self._books.drop([r for r in group.winners if id(r) not in chosen])
+        self._accounting.drop([r for r in group.winners if id(r) not in chosen])
         base = kept if plan.advantages == "after_selection" else group.winners
         return TrainGroup(group.group, tuple(kept), tuple(reward_of(r) for r in base))
 
@@ -464,6 +502,16 @@ class Rollouts:
         """Rollouts that a run ends with, neither trained on nor dropped."""
         kept = [rollout for group in self.buffer for rollout in group.rollouts]
         return kept + [rollout for group in self.ready for rollout in group.winners]
+
+
+def _rollouts_of(groups: Iterable[Group]) -> int:
+    return sum(group.size for group in groups)
+
+
+def _deadline(group: Group, plan: StepPlan) -> float:
+    """The last step whose batch may hold a group."""
+    version = group.started_version
+    return math.inf if version is None else version + plan.most_versions
 
 
 def _allow(rollouts: Sequence[Rollout], plan: StepPlan) -> None:
@@ -490,10 +538,10 @@ class _Known(NamedTuple):
         return self.rollout.new_tokens
 
     def foresee(self) -> int:
-        found = self.world.foresee(self.rollout)
-        if found is None:
+        tokens = self.world.foresee(self.rollout)
+        if tokens is None:
             raise RunError(
                 f"the {self.world.name} world does not know lengths beforehand: a policy that asks "
                 "an oracle runs in simulation only"
             )
-        return found
+        return tokens

@@ -1,7 +1,4 @@
-"""A loop between two steps as plain data, and back.
-
-The tables of its run are left to `simulator.loop.journal`; everything else is here.
-"""
+"""What a loop keeps between two steps, as plain data, and back; without the tables of its run."""
 
 from __future__ import annotations
 
@@ -9,29 +6,14 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from simulator.loop.loop import Loop
-from simulator.loop.plain import from_plain, to_plain
-from simulator.loop.policy_state import load_state, save_state
-from simulator.loop.prompts import PromptOrder
-from simulator.policy import Policy
-from simulator.rollout import Group
-from simulator.spans import Ledger, Run
+from rollcast.simulator.loop.loop import Loop
+from rollcast.simulator.loop.policy_state import load_state, save_state
+from rollcast.simulator.loop.prompts import PromptOrder
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.rollout import Group
+from rollcast.simulator.values.plain import from_plain, to_plain
 
 _COUNTS = ("next_step", "next_group")
-
-
-def save_loop(loop: Loop) -> dict[str, Any]:
-    """What a loop on another world needs to go on from here. Raises RunError while anything is
-    under way, or for a policy whose state is no plain data."""
-    state = loop.state_dict()
-    run: Run = state["result"]
-    return {
-        "version": state["version"],
-        **save_work(loop),
-        "ledger": to_plain(run.ledger),
-        "start_s": run.start_s,
-        "end_s": run.end_s,
-    }
 
 
 def save_work(loop: Loop) -> dict[str, Any]:
@@ -48,56 +30,35 @@ def save_work(loop: Loop) -> dict[str, Any]:
     }
 
 
-def load_loop(data: Any, policy: Policy, run: Run) -> dict[str, Any]:
-    """The state that `Loop.load_state_dict` takes. run: what the journal brought back.
-
-    Raises ValueError for data that `save_loop` does not make of a loop with this policy.
-    """
-    state = from_plain(data, dict[str, Any], "the loop")
-    _require(state, ("version", "ledger", "start_s", "end_s"))
-    loaded = load_work(state, policy, run)
-    run.ledger = from_plain(state["ledger"], Ledger, "the ledger")
-    run.start_s = from_plain(state["start_s"], float, "start_s")
-    run.end_s = from_plain(state["end_s"], float, "end_s")
-    loaded["version"] = from_plain(state["version"], int, "version")
-    if loaded["next_step"] != len(run.steps):
-        raise ValueError(f"{loaded['next_step']} steps are done, and {len(run.steps)} are kept")
-    return loaded
-
-
-def load_work(data: Any, policy: Policy, run: Run) -> dict[str, Any]:
-    """The state that `Loop.load_state_dict` takes, but for its version. run: the one that goes on,
-    whose stays the groups' rollouts name; without those of the rollouts, where it begins anew.
+def load_work(data: Any, policy: Policy) -> dict[str, Any]:
+    """The state that `Loop.load_state_dict` takes, but for its version and its run.
 
     Raises ValueError for data that `save_work` does not make of a loop with this policy.
     """
     state = from_plain(data, dict[str, Any], "the loop")
-    _require(state, (*_COUNTS, "policy", "prompts", "buffer", "ready"))
+    for name in (*_COUNTS, "policy", "prompts", "buffer", "ready"):
+        if name not in state:
+            raise ValueError(f"the loop has no {name}")
     return {
         "policy_state": load_state(policy, state["policy"]),
         "prompts": from_plain(state["prompts"], PromptOrder, "prompts"),
-        "buffer": deque(_groups(state["buffer"], "buffer", run)),
-        "ready": list(_groups(state["ready"], "ready", run)),
-        "result": run,
+        "buffer": deque(_groups(state["buffer"], "buffer")),
+        "ready": list(_groups(state["ready"], "ready")),
         **{name: from_plain(state[name], int, name) for name in _COUNTS},
     }
 
 
-def _require(state: dict[str, Any], names: Iterable[str]) -> None:
-    for name in names:
-        if name not in state:
-            raise ValueError(f"the loop has no {name}")
-
-
 def _plain_group(group: Group) -> dict[str, Any]:
-    """A group, its winners by their places among its rollouts."""
+    """A group, its winners by their places among its rollouts, which have no rows of a table."""
     plain: dict[str, Any] = to_plain(group)
     places = {id(rollout): place for place, rollout in enumerate(group.rollouts)}
     plain["winners"] = [places[id(winner)] for winner in group.winners]
+    for rollout in plain["rollouts"]:
+        rollout["rows"] = []
     return plain
 
 
-def _groups(data: Any, where: str, run: Run) -> Iterable[Group]:
+def _groups(data: Any, where: str) -> Iterable[Group]:
     for plain in from_plain(data, list[dict[str, Any]], where):
         winners = from_plain(plain.get("winners"), list[int], f"{where}.winners")
         group: Group = from_plain({**plain, "winners": []}, Group, where)
@@ -107,6 +68,6 @@ def _groups(data: Any, where: str, run: Run) -> Iterable[Group]:
         for rollout in group.rollouts:
             if rollout.group != group.group:
                 raise ValueError(f"{where}: group {group.group} has a rollout of another")
-            if any(not 0 <= row < len(run.stays) for row in rollout.rows):
-                raise ValueError(f"{where}: {rollout} has stays that there are not")
+            if rollout.rows:
+                raise ValueError(f"{where}: {rollout} has rows of a table")
         yield group

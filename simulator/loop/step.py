@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from simulator.loop.books import reward_of
-from simulator.plan import StepPlan, describe
-from simulator.policy import GroupOutcome, StepOutcome
-from simulator.rollout import Group
-from simulator.selection import is_straggler
-from simulator.spans import StepRecord
-from simulator.world import TrainBatch, TrainGroup
+from rollcast.simulator.loop.accounting import reward_of
+from rollcast.simulator.loop.selection import is_straggler
+from rollcast.simulator.plan import StepPlan, describe
+from rollcast.simulator.policy import GroupOutcome, StepOutcome
+from rollcast.simulator.rollout import Group
+from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.world import TrainBatch, TrainGroup
 
 
 class Step:
@@ -88,6 +88,10 @@ class Step:
         self.decision["unfinished"] = [
             [g.group, [r.new_tokens for r in g.rollouts]] for g in groups
         ]
+
+    def takes(self, groups: Sequence[Group]) -> None:
+        """Counts groups that the trainer gets, before some of their rollouts are selected."""
+        self.record.taken_rollouts += sum(group.size for group in groups)
 
     def selects(self, chosen: list[TrainGroup], surplus: list[Group]) -> None:
         """Logs what is trained on, and what is over."""

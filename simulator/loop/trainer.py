@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import deque
 
-from simulator.errors import RunError
-from simulator.loop.books import Books
-from simulator.loop.step import Step
-from simulator.plan import StepPlan
-from simulator.world import Synced, TrainBatch, Trained, World
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.loop.accounting import TokenAccounting
+from rollcast.simulator.loop.step import Step
+from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.world import Synced, TrainBatch, Trained, World
 
 
 class Trainer:
@@ -17,7 +17,7 @@ class Trainer:
     weights that the replicas have. latest: the step of the last update, until its weights are in
     place or it is known that they stay where they are."""
 
-    def __init__(self, world: World, books: Books) -> None:
+    def __init__(self, world: World, accounting: TokenAccounting) -> None:
         self.queue: deque[tuple[Step, TrainBatch]] = deque()
         self.updates = 0
         self.version = 0
@@ -25,7 +25,7 @@ class Trainer:
         self.syncing = False
         self._training: tuple[Step, TrainBatch] | None = None
         self._world = world
-        self._books = books
+        self._accounting = accounting
 
     @property
     def idle(self) -> bool:
@@ -67,7 +67,7 @@ class Trainer:
         if self._training is None or self._training[0].plan.step != event.step:
             raise RunError(f"an update of step {event.step} ended that was not under way")
         (step, batch), self._training = self._training, None
-        self._books.phases(step.record, event.phases, "trainer")
+        self._accounting.phases(step.record, event.phases, "trainer")
         if not batch.final:
             return None
         self.updates += 1
@@ -87,5 +87,5 @@ class Trainer:
             raise RunError("a weight sync ended that was not under way")
         self.latest, self.syncing = None, False
         self.version = self.updates
-        self._books.phases(step.record, event.phases, "sync")
+        self._accounting.phases(step.record, event.phases, "sync")
         return step

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from simulator.planner.choices import Choice
-from simulator.planner.measure import Measured, Setup
-from simulator.planner.whole_run import Bill, Work
-from simulator.scenario.plan_section import LimitSection, Objective
+from rollcast.simulator.planner.choices import Choice
+from rollcast.simulator.planner.measure import Measured, Setup
+from rollcast.simulator.planner.whole_run import RunCost, Work
+from rollcast.simulator.scenario.plan_section import LimitSection, ObjectiveName
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Row:
     choice: Choice
     setup: Setup
     measured: Measured
-    bill: Bill
+    run_cost: RunCost
     quality: float
     exact: bool
     beyond: tuple[str, ...] = ()
@@ -53,17 +53,17 @@ class Row:
 
     def plain(self) -> dict[str, Any]:
         """One flat row of a table, as JSON types."""
-        found: dict[str, Any] = {f"chosen_{k}": v for k, v in self.choice.chosen.items()}
-        found |= {"policy": self.choice.policy, **asdict(self.setup)}
-        found |= {
-            "hours": self.bill.hours,
+        content: dict[str, Any] = {f"chosen_{k}": v for k, v in self.choice.chosen.items()}
+        content |= {"policy": self.choice.policy, **asdict(self.setup)}
+        content |= {
+            "hours": self.run_cost.hours,
             "hours_low": self.hours.low if self.hours else None,
             "hours_high": self.hours.high if self.hours else None,
-            "usd": self.bill.usd,
+            "usd": self.run_cost.usd,
             "usd_low": self.usd.low if self.usd else None,
             "usd_high": self.usd.high if self.usd else None,
-            "gpu_hours": self.bill.gpu_hours,
-            "updates": self.bill.updates,
+            "gpu_hours": self.run_cost.gpu_hours,
+            "updates": self.run_cost.updates,
             "step_s": self.measured.step_s,
             "fill_s": self.measured.fill_s,
             "s_per_1000_rollouts": _per_thousand(self.measured.step_s, self.measured.trained),
@@ -82,7 +82,7 @@ class Row:
             "exact": self.exact,
             "warnings": "; ".join(self.measured.warnings),
         }
-        return found
+        return content
 
     def _usd_per_thousand(self) -> float | None:
         price = self.setup.usd_per_gpu_hour
@@ -102,14 +102,20 @@ class Unrun:
 
     choice: Choice
     setup: Setup
-    estimate: Bill
+    estimate: RunCost
 
     def plain(self) -> dict[str, Any]:
         """As JSON types, the keys a part of `Row.plain`'s."""
-        found: dict[str, Any] = {f"chosen_{k}": v for k, v in self.choice.chosen.items()}
-        return {**found, "policy": self.choice.policy, **asdict(self.setup),
-                "estimated_hours": self.estimate.hours, "estimated_usd": self.estimate.usd,
-                "simulated_steps": 0, "exact": False}  # fmt: skip
+        content: dict[str, Any] = {f"chosen_{k}": v for k, v in self.choice.chosen.items()}
+        return {
+            **content,
+            "policy": self.choice.policy,
+            **asdict(self.setup),
+            "estimated_hours": self.estimate.hours,
+            "estimated_usd": self.estimate.usd,
+            "simulated_steps": 0,
+            "exact": False,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,7 @@ class Planned:
 
     name: str
     work: Work
-    objective: Objective
+    objective: ObjectiveName
     limits: LimitSection
     recommended: Row | None
     nearest: Row | None
@@ -162,8 +168,8 @@ class Planned:
     @property
     def front(self) -> list[Row]:
         """What no other choice beats in both hours and cost, fewest hours first."""
-        found = [row for row in self.rows if row.on_front]
-        return sorted(found, key=lambda row: row.bill.hours)
+        rows = [row for row in self.rows if row.on_front]
+        return sorted(rows, key=lambda row: row.run_cost.hours)
 
     @property
     def chosen(self) -> Row | None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from simulator.errors import ScenarioError
-from simulator.options import read
-from simulator.planner import words
-from simulator.planner.answer import Row
-from simulator.planner.measure import Failure, Measured, Task
-from simulator.planner.whole_run import bill
-from simulator.workload.length_specs import LARGEST_SD, DrawnLengths, PresetLengths
-
-if TYPE_CHECKING:
-    from simulator.planner.planner import Question
-    from simulator.scenario.file import RawScenario
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.planner import words
+from rollcast.simulator.planner.answer import Row
+from rollcast.simulator.planner.measure import Failure, Measured, Task
+from rollcast.simulator.planner.question import Question
+from rollcast.simulator.planner.whole_run import run_cost
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.values import read
+from rollcast.simulator.workload.length_specs import LARGEST_SD, DrawnLengths, PresetLengths
 
 SPREADS = (0.7, 1.4)
 """Factors on the spread of lengths, at the same mean, that the answer is tried under."""
@@ -36,48 +35,48 @@ def what_would_change(
     search: Simulator, asked: Question, best: Row, finalists: Sequence[Row], rows: Sequence[Row]
 ) -> tuple[str, ...]:
     """Sentences, each of one thing that would change the answer, or would not."""
-    found = [*_prices(asked, best, rows), *_limits(asked, best, rows)]
-    found += _spread(search, asked, best, finalists)
-    return tuple(found)
+    sentences = [*_prices(asked, best, rows), *_limits(asked, best, rows)]
+    sentences += _spread(search, asked, best, finalists)
+    return tuple(sentences)
 
 
 def _prices(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
     """By which price another kind of GPU would win."""
-    if asked.aim.objective not in ("usd", "balanced") or best.bill.usd is None:
+    if asked.objective.name not in ("usd", "balanced") or best.run_cost.usd is None:
         return []
-    found = []
+    sentences = []
     kinds = {row.setup.gpu for row in rows} - {best.setup.gpu}
     for kind in sorted(kinds):
         others = [row for row in rows if row.setup.gpu == kind and not row.beyond]
         if not others or others[0].setup.usd_per_gpu_hour is None:
             continue
         other = others[0]  # best first
-        factor = asked.aim.value(best.bill) / asked.aim.value(other.bill)
+        factor = asked.objective.value(best.run_cost) / asked.objective.value(other.run_cost)
         if 1 - factor < NEAR:
             now = other.setup.usd_per_gpu_hour
             assert now is not None
-            found.append(
+            sentences.append(
                 f"{kind} would win below ${now * factor:.2f} an hour (now ${now:.2f}): "
                 f"{other.choice.policy} on {words.setup(other)}."
             )
-    return found
+    return sentences
 
 
 def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
     """What a limit costs: the best choice that breaks it alone."""
-    found = []
-    aim = asked.aim
+    sentences = []
+    objective = asked.objective
     for name in ("hours", "usd", "gpus", "staleness"):
-        limit = getattr(aim.limits, name)
+        limit = getattr(objective.limits, name)
         if limit is None:
             continue
-        for row in sorted(rows, key=lambda row: aim.value(row.bill)):
-            broken = [each for each, _ in aim.beyond(row.setup, row.measured, row.bill)]
-            if broken == [name] and aim.value(row.bill) < aim.value(best.bill):
-                less = 1 - aim.value(row.bill) / aim.value(best.bill)
-                found.append(
+        for row in sorted(rows, key=lambda row: objective.value(row.run_cost)):
+            broken = [limit for limit, _ in objective.beyond(row.setup, row.measured, row.run_cost)]
+            if broken == [name] and objective.value(row.run_cost) < objective.value(best.run_cost):
+                less = 1 - objective.value(row.run_cost) / objective.value(best.run_cost)
+                sentences.append(
                     f"Without the limit of {name} ({limit:g}), {row.choice.policy} on "
-                    f"{words.setup(row)} would take {less:.0%} less {words.NAMED[aim.objective]} "
+                    f"{words.setup(row)} would take {less:.0%} less {words.NAMED[objective.name]} "
                     f"({words.takes(row, intervals=False)})."
                 )
                 break
@@ -85,13 +84,13 @@ def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
     if stale > 0:
         fresh = [row for row in rows if row.measured.staleness_max == 0 and not row.beyond]
         if fresh:
-            more = aim.value(fresh[0].bill) / aim.value(best.bill) - 1
-            found.append(
+            more = objective.value(fresh[0].run_cost) / objective.value(best.run_cost) - 1
+            sentences.append(
                 f"On-policy, {fresh[0].choice.policy} on {words.setup(fresh[0])} is the best, "
-                f"{more:.0%} more {words.NAMED[asked.aim.objective]} "
+                f"{more:.0%} more {words.NAMED[asked.objective.name]} "
                 f"({words.takes(fresh[0], intervals=False)})."
             )
-    return found
+    return sentences
 
 
 def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[Row]) -> list[str]:
@@ -99,7 +98,7 @@ def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[R
     others = [row for row in finalists if row.choice.said != best.choice.said]
     if not others or not asked.intervals:
         return []
-    found = []
+    sentences = []
     for factor in SPREADS:
         more = spread_by(asked.raw, factor)
         if more is None:
@@ -109,26 +108,30 @@ def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[R
         values = []
         for row, result in zip(those, search.simulate("other lengths", tasks), strict=True):
             if isinstance(result, Failure):
-                values.append(float("inf"))
+                values.append(math.inf)
                 continue
-            values.append(asked.aim.value(_bill(asked, row, result)))
+            values.append(asked.objective.value(_run_cost(asked, row, result)))
         winner = min(range(len(those)), key=lambda i: (values[i], i))
         if winner and values[winner] < 0.99 * values[0]:
             word = "less" if factor < 1 else "more"
             row = those[winner]
-            found.append(
-                f"Were lengths spread {word} ({factor:g} times the log spread, same mean), "
-                f"{row.choice.policy} on {words.setup(row)} would win by "
-                f"{values[0] / values[winner] - 1:.0%}."
+            by = (
+                f"by {values[0] / values[winner] - 1:.0%}"
+                if math.isfinite(values[0])
+                else "as what is recommended could not be run"
             )
-    if not found:
+            sentences.append(
+                f"Were lengths spread {word} ({factor:g} times the log spread, same mean), "
+                f"{row.choice.policy} on {words.setup(row)} would win, {by}."
+            )
+    if not sentences:
         low, high = SPREADS
-        found.append(f"Lengths spread {low:g} to {high:g} times as much would not change it.")
-    return found
+        sentences.append(f"Lengths spread {low:g} to {high:g} times as much would not change it.")
+    return sentences
 
 
-def _bill(asked: Question, row: Row, m: Measured) -> Any:
-    return bill(
+def _run_cost(asked: Question, row: Row, m: Measured) -> Any:
+    return run_cost(
         asked.work,
         step_s=m.step_s,
         fill_s=m.fill_s,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from simulator.errors import ScenarioError
-from simulator.scenario.file import RawScenario, override
-from simulator.scenario.plan_section import CLUSTER_KEYS
-from simulator.scenario.scenario import Outline, Scenario, build_scenario
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import RawScenario, override
+from rollcast.simulator.scenario.plan_section import CLUSTER_KEYS
+from rollcast.simulator.scenario.scenario import Outline, Scenario, build_scenario
 
 MOST_CHOICES = 20_000
 MOST_SPLITS = 32
@@ -66,9 +66,9 @@ class Cluster:
     gpus_per_node: int
 
 
-def cluster_of(found: Outline, gpus_per_node: int) -> Cluster:
+def cluster_of(outline: Outline, gpus_per_node: int) -> Cluster:
     """The cluster that a scenario has."""
-    shape, stages = found.shape, found.sections.cluster.pipeline_parallel
+    shape, stages = outline.shape, outline.sections.cluster.pipeline_parallel
     return Cluster(
         shape.held_gpus,
         "colocated" if shape.colocated else "disaggregated",
@@ -92,14 +92,14 @@ def enumerated(
 
     Raises ScenarioError (``plan.choose``) where there are too many.
     """
-    found: list[Choice | Refused] = []
-    for each in _enumerated(cluster, choose, policies, apart):
-        found.append(each)
-        if len(found) > MOST_CHOICES:
+    choices: list[Choice | Refused] = []
+    for choice in _enumerated(cluster, choose, policies, apart):
+        choices.append(choice)
+        if len(choices) > MOST_CHOICES:
             raise ScenarioError(
                 "plan.choose", f"more than {MOST_CHOICES} choices are too many; choose among fewer"
             )
-    return found
+    return choices
 
 
 def _enumerated(
@@ -113,8 +113,12 @@ def _enumerated(
         policies = every
         if chosen.get("placement") == "colocated" and "disaggregated" in choose["placement"]:
             policies = [policy for policy in every if policy not in apart]
-        others = {part: value for key, value in chosen.items() if key not in CLUSTER_KEYS
-                  for part in key.split("=")}  # fmt: skip
+        others = {
+            part: value
+            for key, value in chosen.items()
+            if key not in CLUSTER_KEYS
+            for part in key.split("=")
+        }
         if "gpu" in chosen:
             others = {"gpu": chosen["gpu"], **others}
         try:
@@ -170,20 +174,21 @@ def ways_to_split(
         up = -(-gpus // node) * node
         raise ScenarioError("gpus", f"GPUs come in nodes of {node}; take {up - node} or {up}")
     if (node % replica_gpus if replica_gpus < node else replica_gpus % node) != 0:
-        raise ScenarioError("tensor_parallel", f"replicas of {replica_gpus} GPUs lie across nodes "
-                            f"of {node}")  # fmt: skip
+        raise ScenarioError(
+            "tensor_parallel", f"replicas of {replica_gpus} GPUs lie across nodes of {node}"
+        )
     if placement == "colocated":
         if gpus < replica_gpus or gpus % replica_gpus:
             raise ScenarioError("gpus", f"{gpus} are not filled by replicas of {replica_gpus}")
         return [(gpus // replica_gpus, gpus)]
     unit = 1 if gpus <= node else node * -(-(gpus // node) // MOST_SPLITS)
-    found = [
+    splits = [
         ((gpus - trainer) // replica_gpus, trainer)
         for trainer in range(unit, gpus, unit)
         if (gpus - trainer) % replica_gpus == 0
     ]
-    if not found:
+    if not splits:
         raise ScenarioError(
             "gpus", f"{gpus} leave no split into a trainer and replicas of {replica_gpus}"
         )
-    return found
+    return splits

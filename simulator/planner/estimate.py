@@ -14,13 +14,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.base import CostModel, Iteration, TrainLoad
-from simulator.errors import RollcastError
-from simulator.plan import AllDone, StepPlan
-from simulator.planner.choices import Choice
-from simulator.planner.measure import Failure, Setup, setup_of
-from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import Scenario
+from rollcast.simulator.costs.base import CostModel, Iteration, TrainLoad
+from rollcast.simulator.errors import RollcastError
+from rollcast.simulator.plan import AllDone, StepPlan
+from rollcast.simulator.planner.choices import Choice
+from rollcast.simulator.planner.measure import Failure, Setup, setup_of
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import Scenario
 
 SAMPLED_GROUPS = 128
 
@@ -88,9 +88,15 @@ def estimated(scenario: Scenario) -> Estimate:
     overlaps = plan.overlaps and not scenario.shape.colocated
     taken = float(batch.groups * batch.group_size)
     return Estimate(
-        setup_of(scenario), rollout_s, train_s, between_s, overlaps, taken, float(batch.groups),
+        setup_of(scenario),
+        rollout_s,
+        train_s,
+        between_s,
+        overlaps,
+        taken,
+        float(batch.groups),
         float(batch.groups * selected),
-    )  # fmt: skip
+    )
 
 
 def _sample(scenario: Scenario, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -168,10 +174,12 @@ def _drained_s(
     last = longest[min(plan.batch.groups, len(longest)) - 1]
     if isinstance(plan.stop, AllDone):
         last = longest[-1]
-    own = np.sort(np.minimum(wave.ravel(), last))[::-1][::replicas]
-    crowd = int(min(room, len(own)))
-    bulk_s = float(own[crowd:].sum()) / speed.tokens_per_s(room) if len(own) > crowd else 0.0
-    ends = np.sort(own[:crowd])
+    drained = np.sort(np.minimum(wave.ravel(), last))[::-1][::replicas]
+    crowd = int(min(room, len(drained)))
+    bulk_s = (
+        float(drained[crowd:].sum()) / speed.tokens_per_s(room) if len(drained) > crowd else 0.0
+    )
+    ends = np.sort(drained[:crowd])
     running = np.arange(len(ends), 0, -1)
     gained = np.diff(ends, prepend=0)
     return bulk_s + float(np.sum(gained * speed.iteration_s(running)))

@@ -10,14 +10,14 @@ def on_front(hours: ArrayLike, cost: ArrayLike) -> NDArray[np.bool_]:
     """Which points no other is at least as good as in both, and better in one; shape (n,). Points
     that are the same are on the front together, and those that are not finite never."""
     h, c = np.asarray(hours, dtype=float), np.asarray(cost, dtype=float)
-    found = np.zeros(len(h), dtype=bool)
+    front = np.zeros(len(h), dtype=bool)
     best, at = np.inf, np.inf
     for i in np.lexsort((c, h)):
         if not (np.isfinite(h[i]) and np.isfinite(c[i])):
             continue
         if c[i] < best or (c[i] == best and h[i] == at):
-            found[i], best, at = True, c[i], h[i]
-    return found
+            front[i], best, at = True, c[i], h[i]
+    return front
 
 
 def behind_front(hours: ArrayLike, cost: ArrayLike) -> NDArray[np.float64]:

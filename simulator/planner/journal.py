@@ -11,9 +11,12 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TextIO
+
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.locks import locked
 
 _FORMAT = "rollcast-plan-journal-1"
 
@@ -33,7 +36,8 @@ class Journal:
     """The results of a plan by key; on disk too where it has a path.
 
     found: how many an earlier plan had left. One that holds nothing is not left behind, nor are
-    folders that were made for it. Raises OSError where the file cannot be written.
+    folders that were made for it. Raises ScenarioError (``--out``) where another process has the
+    file open, OSError where it cannot be written.
     """
 
     def __init__(self, path: Path | None, question: str) -> None:
@@ -41,14 +45,17 @@ class Journal:
         self._known: dict[str, Any] = {}
         self._file: TextIO | None = None
         self._made: list[Path] = []
+        self._lock = ExitStack()
         if path is None:
             self.found = 0
             return
+        self._made = [folder for folder in path.parents if not folder.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        busy = "another process is planning into that folder; wait for it, or give another"
+        self._lock.enter_context(locked(path, ScenarioError("--out", busy)))
         whole = self._read(path, question)
         self.found = len(self._known)
         if whole is None:
-            self._made = [each for each in path.parents if not each.exists()]
-            path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("w", encoding="utf-8")
             self._write({"format": _FORMAT, "question": question})
         else:
@@ -98,5 +105,8 @@ class Journal:
         if done or not self._known:
             with suppress(OSError):
                 os.remove(self._path)
+        self._lock.close()
+        if done or not self._known:
+            with suppress(OSError):
                 for folder in self._made:  # innermost first; one that somebody else filled stays
                     folder.rmdir()

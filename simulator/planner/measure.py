@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from simulator.errors import RollcastError
-from simulator.planner.choices import Choice
-from simulator.results.steady import steady_of
-from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import Scenario
-from simulator.spans import StepRecord
-from simulator.studies.simulate import Result, simulate
-from simulator.studies.uncertainty import uncertainty
+from rollcast.simulator.errors import RollcastError
+from rollcast.simulator.planner.choices import Choice
+from rollcast.simulator.results.steady import steady_of
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.studies.simulate import Result, simulate
+from rollcast.simulator.studies.uncertainty import uncertainty
 
 DRAWS = 512
 """Of what is not known of a scenario."""
@@ -75,10 +75,10 @@ class Measured:
         return asdict(self)
 
     @classmethod
-    def from_plain(cls, found: Mapping[str, Any]) -> Measured:
+    def from_plain(cls, content: Mapping[str, Any]) -> Measured:
         """Back from `plain`."""
-        lists = {key: tuple(found[key]) for key in ("series_s", "warnings", "factors")}
-        return cls(**{**found, **lists})
+        lists = {key: tuple(content[key]) for key in ("series_s", "warnings", "factors")}
+        return cls(**{**content, **lists})
 
 
 def setup_of(scenario: Scenario) -> Setup:
@@ -100,10 +100,10 @@ def setup_of(scenario: Scenario) -> Setup:
 
 def measured(result: Result, whole: int | None = None) -> Measured:
     """What a finished run says; of ``whole`` updates, how sure it is."""
-    factors, luck = (), ""
+    factors, errors = (), ""
     if whole is not None:
         sure = uncertainty(result, steps=whole)
-        draws, luck = sure.draws.get("step_s"), sure.luck.said
+        draws, errors = sure.draws.get("step_s"), sure.sampling_error.said
         if draws is not None:
             factors = tuple((draws[:DRAWS] / result.summary["step_s"]).tolist())
     summary, records = result.summary, result.run.steps
@@ -112,7 +112,7 @@ def measured(result: Result, whole: int | None = None) -> Measured:
         len(records),
         summary["step_s"],
         summary.get("fill_s") or 0.0,
-        sum(record.trained_groups * record.group_size for record in records) / count,
+        sum(record.taken_rollouts for record in records) / count,
         sum(record.trained_groups + record.rejected_groups for record in records) / count,
         sum(record.trained_rollouts for record in records) / count,
         tuple(record.step_s for record in records),
@@ -122,7 +122,7 @@ def measured(result: Result, whole: int | None = None) -> Measured:
         summary["staleness_mean"] or 0.0,
         max(map(int, summary["staleness"]), default=0),
         summary["length_bias"],
-        (*summary["warnings"], *([luck] if luck else ())),
+        (*summary["warnings"], *([errors] if errors else ())),
         steady_of(result.run).known,
         factors,
     )

@@ -12,8 +12,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from simulator.errors import ScenarioError
-from simulator.planner.workers import MOST_TRIES, Died, Work
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.planner.workers import MOST_TRIES, Died, Work
 
 LOCAL = "local"
 """The address of a Ray that is started here and ends with the plan."""
@@ -52,15 +52,17 @@ class OnRay:
             try:
                 if self._address == LOCAL:
                     ray.init(
-                        num_cpus=self._cores, include_dashboard=False, log_to_driver=False,
+                        num_cpus=self._cores,
+                        include_dashboard=False,
+                        log_to_driver=False,
                         configure_logging=False,
-                    )  # fmt: skip
+                    )
                 else:
                     ray.init(address=self._address, log_to_driver=False, configure_logging=False)
             except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-                said = str(error).splitlines()[0] if str(error) else type(error).__name__
+                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 raise ScenarioError(
-                    "--ray", f"no Ray cluster answers at {self._address}: {said}"
+                    "--ray", f"no Ray cluster answers at {self._address}: {reason}"
                 ) from None
             self._begun = True
         self.count = max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -92,6 +94,6 @@ class OnRay:
             except ray.exceptions.RayTaskError as error:
                 raise (error.cause or error) from None
             except ray.exceptions.RayError as error:
-                said = str(error).splitlines()[0][:200]
-                result = Died(f"its worker died {MOST_TRIES} times ({said})")
+                reason = str(error).splitlines()[0][:200]
+                result = Died(f"its worker died {MOST_TRIES} times ({reason})")
             yield number, result

@@ -20,12 +20,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.planner.frontier import behind_front
-from simulator.planner.measure import Failure, Measured
-from simulator.planner.whole_run import Bill
+from rollcast.simulator.planner.frontier import behind_front
+from rollcast.simulator.planner.measure import Failure, Measured
+from rollcast.simulator.planner.whole_run import RunCost
 
 Simulate = Callable[[Sequence[tuple[int, int]]], Sequence[Measured | Failure]]
-"""Simulates entrants, each by number and for so many steps; the results in that order."""
+"""Simulates candidates, each by number and for so many steps; the results in that order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,16 @@ class Rungs:
     most: tuple[int, int, int] = (300, 48, 12)
     of_brute_force: float = 0.1
 
-    def places(self, entrants: int) -> tuple[int, int, int]:
+    def places(self, candidates: int) -> tuple[int, int, int]:
         """How many may run on each rung: together no more than the budget, a share of the steps
         that brute force would take, less one long run (the best synchronous choice's, which others
         are held against); but six, three and two in any case."""
-        budget = (self.of_brute_force * entrants - 1) * self.last
+        budget = (self.of_brute_force * candidates - 1) * self.last
         last = _within(0.3 * budget / self.last, 2, self.most[2])
         left = budget - last * self.last
         second = _within(0.45 * left / self.second, 3, self.most[1])
         first = _within((left - second * self.second) / self.first, 6, self.most[0])
-        return min(first, entrants), min(second, entrants), min(last, entrants)
+        return min(first, candidates), min(second, candidates), min(last, candidates)
 
     def steps(self, places: tuple[int, int, int]) -> int:
         """Steps that so many places on each rung take."""
@@ -60,32 +60,32 @@ def _within(wanted: float, least: int, most: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Entrant:
+class Candidate:
     """A choice that can be run. kind: what its estimate may be off by alike, its policy. gpus: that
     it holds. estimate: of the whole run, where rollouts take so many times as long as estimated.
-    factor: how many times that is, by a simulation; None where it does not tell. bill: of the whole
-    run, from what a simulation measured.
+    factor: how many times that is, by a simulation; None where it does not tell. run_cost: of the
+    whole run, from what a simulation measured.
     """
 
     kind: str
     gpus: int
-    estimate: Callable[[float], Bill]
+    estimate: Callable[[float], RunCost]
     factor: Callable[[Measured], float | None]
-    bill: Callable[[Measured], Bill]
+    run_cost: Callable[[Measured], RunCost]
 
 
 class Goal(Protocol):
     """What is best."""
 
-    def value(self, bill: Bill) -> float:
+    def value(self, run_cost: RunCost) -> float:
         """What is to be made least."""
         ...
 
-    def excess(self, bill: Bill) -> float:
+    def excess(self, run_cost: RunCost) -> float:
         """By which factor the hours and the cost are beyond their limits; at most 1 within."""
         ...
 
-    def barred(self, gpus: int, measured: Measured | None) -> float:
+    def violation(self, gpus: int, measured: Measured | None) -> float:
         """By which factor the GPUs are beyond their limit, and what a simulation, if there is one,
         says of staleness; at most 1 within. Nothing beyond is on the front."""
         ...
@@ -96,8 +96,8 @@ class Goal(Protocol):
 
 
 @dataclass(slots=True)
-class Standing:
-    """What the race found. measured: by entrant, the longest simulation of it. failed: entrants
+class Results:
+    """What the race found. measured: by candidate, the longest simulation of it. failed: candidates
     that could not be run to the end, and why. final: those of the last rung. steps: simulated, all
     together."""
 
@@ -108,7 +108,7 @@ class Standing:
 
 
 CLOSE = 0.03
-"""What an entrant must be able to win by for the first rung to try it."""
+"""What an candidate must be able to win by for the first rung to try it."""
 
 DOUBT = 2.0
 """Standard errors of a difference that are not trusted."""
@@ -124,149 +124,156 @@ _KNOWN = 3
 
 
 def race(
-    entrants: Sequence[Entrant], goal: Goal, simulate: Simulate, rungs: Rungs, batch: int = 8
-) -> Standing:
-    """Runs the race. batch: entrants simulated at a time on the first rung, so many that workers
+    candidates: Sequence[Candidate], goal: Goal, simulate: Simulate, rungs: Rungs, batch: int = 8
+) -> Results:
+    """Runs the race. batch: candidates simulated at a time on the first rung, so many that workers
     are busy; the same number gives the same race."""
-    standing = Standing()
-    if not entrants:
-        return standing
-    allowed = rungs.places(len(entrants))
+    results = Results()
+    if not candidates:
+        return results
+    allowed = rungs.places(len(candidates))
     first, second, last = allowed
-    if rungs.steps(allowed) >= len(entrants) * rungs.last:  # so few that all of them are less work
-        _simulate(simulate, range(len(entrants)), rungs.last, standing)
-        standing.final = sorted(standing.measured)
-        return standing
-    _look(entrants, goal, simulate, rungs.first, first, batch, standing)
+    if (
+        rungs.steps(allowed) >= len(candidates) * rungs.last
+    ):  # so few that all of them are less work
+        _simulate(simulate, range(len(candidates)), rungs.last, results)
+        results.final = sorted(results.measured)
+        return results
+    _look(candidates, goal, simulate, rungs.first, first, batch, results)
     for steps, places, mistrust in ((rungs.second, second, 0.05), (rungs.last, last, 0.015)):
-        chosen = _survivors(entrants, goal, standing, places, mistrust)
-        _simulate(simulate, chosen, steps, standing)
-        standing.final = [i for i in chosen if i in standing.measured]
-    return standing
+        chosen = _survivors(candidates, goal, results, places, mistrust)
+        _simulate(simulate, chosen, steps, results)
+        results.final = [i for i in chosen if i in results.measured]
+    return results
 
 
-def _simulate(simulate: Simulate, chosen: Sequence[int], steps: int, standing: Standing) -> None:
-    results = simulate([(i, steps) for i in chosen])
-    for i, result in zip(chosen, results, strict=True):
+def _simulate(simulate: Simulate, chosen: Sequence[int], steps: int, results: Results) -> None:
+    outcomes = simulate([(i, steps) for i in chosen])
+    for i, result in zip(chosen, outcomes, strict=True):
         if isinstance(result, Failure):
-            standing.failed[i] = result.problem
-            standing.measured.pop(i, None)
+            results.failed[i] = result.problem
+            results.measured.pop(i, None)
         else:
-            standing.measured[i] = result
-            standing.steps += result.steps
+            results.measured[i] = result
+            results.steps += result.steps
 
 
 def _look(
-    entrants: Sequence[Entrant],
+    candidates: Sequence[Candidate],
     goal: Goal,
     simulate: Simulate,
     steps: int,
     places: int,
     batch: int,
-    standing: Standing,
+    results: Results,
 ) -> None:
     """The first rung: one of each kind, then in order of promise, a few at a time, for what they
     teach of their kinds, until none that is left could win."""
-    kinds = sorted({entrant.kind for entrant in entrants})
+    kinds = sorted({candidate.kind for candidate in candidates})
     at_once = max(2, min(batch, places // 4))
-    left = set(range(len(entrants)))
-    while left and (room := places - len(entrants) + len(left)) > 0:
-        promises = _promises(entrants, goal, standing, _hopes(entrants, standing, kinds))
+    left = set(range(len(candidates)))
+    while left and (room := places - len(candidates) + len(left)) > 0:
+        promises = _promises(candidates, goal, results, _hopes(candidates, results, kinds))
         orders = [[int(i) for i in np.argsort(off, kind="stable") if i in left] for off in promises]
-        tried = Counter(entrant.kind for i, entrant in enumerate(entrants) if i not in left)
+        tried = Counter(candidate.kind for i, candidate in enumerate(candidates) if i not in left)
         untried = [
-            next(i for i in orders[0] if entrants[i].kind == kind)
+            next(i for i in orders[0] if candidates[i].kind == kind)
             for kind in kinds
             if tried[kind] < min(2, places // len(kinds))
-            and any(entrants[i].kind == kind for i in left)
+            and any(candidates[i].kind == kind for i in left)
         ]  # each is tried, lest an estimate condemn it
-        if standing.measured:
-            promising = [[i for i in order if off[i] <= 1.0 + CLOSE]
-                         for order, off in zip(orders, promises, strict=True)]  # fmt: skip
-            in_turn = [i for each in zip_longest(*promising) for i in each if i is not None]
+        if results.measured:
+            promising = [
+                [i for i in order if off[i] <= 1.0 + CLOSE]
+                for order, off in zip(orders, promises, strict=True)
+            ]
+            in_turn = [i for pair in zip_longest(*promising) for i in pair if i is not None]
             chosen = list(dict.fromkeys([*untried, *in_turn]))[: min(at_once, room)]
         else:
             chosen = untried[:room] or orders[0][:room]
         if not chosen:
             return
-        _simulate(simulate, chosen, steps, standing)
+        _simulate(simulate, chosen, steps, results)
         left.difference_update(chosen)
 
 
 def _hopes(
-    entrants: Sequence[Entrant], standing: Standing, kinds: Sequence[str]
+    candidates: Sequence[Candidate], results: Results, kinds: Sequence[str]
 ) -> dict[str, float]:
     """By kind, the least factor on the estimates of rollouts that may be hoped for."""
-    found = {}
+    hopes = {}
     for kind in kinds:
-        told = [
-            entrants[i].factor(result)
-            for i, result in standing.measured.items()
-            if entrants[i].kind == kind
+        ratios = [
+            candidates[i].factor(result)
+            for i, result in results.measured.items()
+            if candidates[i].kind == kind
         ]
-        factors = [factor for factor in told if factor is not None]
+        factors = [factor for factor in ratios if factor is not None]
         if len(factors) < _KNOWN:
-            found[kind] = HOPE * (float(np.mean(factors)) if factors else 1.0)
+            hopes[kind] = HOPE * (float(np.mean(factors)) if factors else 1.0)
         else:
-            found[kind] = float(np.mean(factors) - 1.5 * np.std(factors, ddof=1))
-    return found
+            hopes[kind] = float(np.mean(factors) - 1.5 * np.std(factors, ddof=1))
+    return hopes
 
 
-def _bills(
-    entrants: Sequence[Entrant], standing: Standing, hopes: Mapping[str, float]
-) -> list[Bill]:
+def _run_costs(
+    candidates: Sequence[Candidate], results: Results, hopes: Mapping[str, float]
+) -> list[RunCost]:
     """What is measured, else what may be hoped of the estimate; infinite for what failed."""
-    found = []
-    for i, entrant in enumerate(entrants):
-        if i in standing.measured:
-            found.append(entrant.bill(standing.measured[i]))
-        elif i in standing.failed:
-            found.append(Bill(math.inf, math.inf, math.inf, math.inf))
+    costs = []
+    for i, candidate in enumerate(candidates):
+        if i in results.measured:
+            costs.append(candidate.run_cost(results.measured[i]))
+        elif i in results.failed:
+            costs.append(RunCost(math.inf, math.inf, math.inf, math.inf))
         else:
-            found.append(entrant.estimate(max(hopes[entrant.kind], 0.05)))
-    return found
+            costs.append(candidate.estimate(max(hopes[candidate.kind], 0.05)))
+    return costs
 
 
 def _promises(
-    entrants: Sequence[Entrant], goal: Goal, standing: Standing, hopes: Mapping[str, float]
+    candidates: Sequence[Candidate], goal: Goal, results: Results, hopes: Mapping[str, float]
 ) -> list[NDArray[np.float64]]:
     """By which factor each is off the best that is measured, off the front, and off the best of
     those that are within every limit for sure; at most 1 for one that may be better."""
-    bills = _bills(entrants, standing, hopes)
-    return [off(entrants, bills, goal, standing) for off in (_off_best, _off_front, _off_sure)]
+    run_costs = _run_costs(candidates, results, hopes)
+    return [off(candidates, run_costs, goal, results) for off in (_off_best, _off_front, _off_sure)]
 
 
 def _off_sure(
-    entrants: Sequence[Entrant], bills: Sequence[Bill], goal: Goal, standing: Standing
+    candidates: Sequence[Candidate], run_costs: Sequence[RunCost], goal: Goal, results: Results
 ) -> NDArray[np.float64]:
     """By which factor each is off the best of those that are within every limit for sure; infinite
     for the others. Of those that were not simulated it is what their kind showed."""
     sure: dict[str, bool] = {}
-    for i, result in standing.measured.items():
-        kind = entrants[i].kind
+    for i, result in results.measured.items():
+        kind = candidates[i].kind
         sure[kind] = sure.get(kind, True) and goal.sure(result)
     among = [
         i
-        for i, entrant in enumerate(entrants)
-        if (goal.sure(standing.measured[i]) if i in standing.measured else sure.get(entrant.kind))
+        for i, candidate in enumerate(candidates)
+        if (goal.sure(results.measured[i]) if i in results.measured else sure.get(candidate.kind))
     ]
-    found = np.full(len(entrants), np.inf)
-    if any(i in standing.measured for i in among):
-        part = Standing({n: standing.measured[i] for n, i in enumerate(among)
-                         if i in standing.measured})  # fmt: skip
-        found[among] = _off_best(
-            [entrants[i] for i in among], [bills[i] for i in among], goal, part
+    off = np.full(len(candidates), np.inf)
+    if any(i in results.measured for i in among):
+        part = Results(
+            {n: results.measured[i] for n, i in enumerate(among) if i in results.measured}
         )
-    return found
+        off[among] = _off_best(
+            [candidates[i] for i in among], [run_costs[i] for i in among], goal, part
+        )
+    return off
 
 
 def _off_best(
-    entrants: Sequence[Entrant], bills: Sequence[Bill], goal: Goal, standing: Standing
+    candidates: Sequence[Candidate], run_costs: Sequence[RunCost], goal: Goal, results: Results
 ) -> NDArray[np.float64]:
-    barred = _barred(entrants, goal, standing)
-    excess = np.maximum(np.maximum(1.0, barred), [goal.excess(bill) for bill in bills])
-    value = np.array([goal.value(bill) for bill in bills])
-    done = np.array(sorted(standing.measured), dtype=int)
+    violation = _violations(candidates, goal, results)
+    excess = np.maximum(
+        np.maximum(1.0, violation), [goal.excess(run_cost) for run_cost in run_costs]
+    )
+    value = np.array([goal.value(run_cost) for run_cost in run_costs])
+    done = np.array(sorted(results.measured), dtype=int)
     allowed = done[excess[done] <= 1.0] if len(done) else done
     if len(allowed):
         return np.asarray(np.maximum(value / value[allowed].min(), excess))
@@ -276,62 +283,66 @@ def _off_best(
 
 
 def _off_front(
-    entrants: Sequence[Entrant], bills: Sequence[Bill], goal: Goal, standing: Standing
+    candidates: Sequence[Candidate], run_costs: Sequence[RunCost], goal: Goal, results: Results
 ) -> NDArray[np.float64]:
-    """Of hours against cost, among those that are not barred."""
-    hours = np.array([bill.hours for bill in bills])
-    cost = np.array([bill.cost for bill in bills])
-    out = _barred(entrants, goal, standing) > 1.0
+    """Of hours against cost, among those that are not violation."""
+    hours = np.array([run_cost.hours for run_cost in run_costs])
+    cost = np.array([run_cost.cost for run_cost in run_costs])
+    out = _violations(candidates, goal, results) > 1.0
     hours[out] = cost[out] = np.inf
     return behind_front(hours, cost)
 
 
-def _barred(entrants: Sequence[Entrant], goal: Goal, standing: Standing) -> NDArray[np.float64]:
+def _violations(
+    candidates: Sequence[Candidate], goal: Goal, results: Results
+) -> NDArray[np.float64]:
     """By which factor each is beyond what bars it. Of those that were not simulated it is the least
     that their kind showed, where two did: policies have staleness in them, whatever the GPUs."""
     seen: dict[str, list[float]] = {}
-    for i, result in standing.measured.items():
-        seen.setdefault(entrants[i].kind, []).append(goal.barred(0, result))
-    found = []
-    for i, entrant in enumerate(entrants):
-        own = goal.barred(entrant.gpus, standing.measured.get(i))
-        kind = seen.get(entrant.kind, [])
-        if i not in standing.measured and len(kind) > 1:
-            own = max(own, min(kind))
-        found.append(own)
-    return np.array(found)
+    for i, result in results.measured.items():
+        seen.setdefault(candidates[i].kind, []).append(goal.violation(0, result))
+    violations = []
+    for i, candidate in enumerate(candidates):
+        limits_broken = goal.violation(candidate.gpus, results.measured.get(i))
+        kind = seen.get(candidate.kind, [])
+        if i not in results.measured and len(kind) > 1:
+            limits_broken = max(limits_broken, min(kind))
+        violations.append(limits_broken)
+    return np.array(violations)
 
 
 def _survivors(
-    entrants: Sequence[Entrant], goal: Goal, standing: Standing, places: int, mistrust: float
+    candidates: Sequence[Candidate], goal: Goal, results: Results, places: int, mistrust: float
 ) -> list[int]:
     """Who of the last rung goes on: those whose difference to the best is not sure, the best first,
     some places kept for those that are within every limit whatever more steps show, and in what is
     left of the places those on the front and near it. mistrust: what a short
-    simulation may be off by beyond its steps' own luck, as a share: a pipeline that fills, say."""
-    done = sorted(standing.final or standing.measured)
+    simulation may be off by beyond its steps' own sampling error, as a share: a pipeline that
+    fills, say."""
+    done = sorted(results.final or results.measured)
     if not done:
         return []
-    mine = [entrants[i] for i in done]
-    found = Standing({n: standing.measured[i] for n, i in enumerate(done)})
-    bills = [entrant.bill(found.measured[n]) for n, entrant in enumerate(mine)]
-    off = _off_best(mine, bills, goal, found)
-    behind = _off_front(mine, bills, goal, found)
+    mine = [candidates[i] for i in done]
+    finished = Results({n: results.measured[i] for n, i in enumerate(done)})
+    run_costs = [candidate.run_cost(finished.measured[n]) for n, candidate in enumerate(mine)]
+    off = _off_best(mine, run_costs, goal, finished)
+    behind = _off_front(mine, run_costs, goal, finished)
     order = sorted(range(len(done)), key=lambda n: (off[n], n))
-    best = found.measured[order[0]]
+    best = finished.measured[order[0]]
     close = [
         n
         for n in order
         if off[n]
         <= 1.0
-        + (mistrust if found.measured[n].settled else UNSETTLED)
-        + DOUBT * _error_of_ratio(found.measured[n], best)
+        + (mistrust if finished.measured[n].settled else UNSETTLED)
+        + DOUBT * _error_of_ratio(finished.measured[n], best)
     ]
     front = [n for n in order if behind[n] <= 1.0 + mistrust]
     half = close[: max(2, -(-places // 2))]
-    sure = [n for n in order if goal.sure(found.measured[n])][: max(1, places // 4)]
-    chosen = list(dict.fromkeys([*half, *sure, *sorted(front, key=lambda n: (behind[n], off[n], n)),
-                                 *close]))  # fmt: skip
+    sure = [n for n in order if goal.sure(finished.measured[n])][: max(1, places // 4)]
+    chosen = list(
+        dict.fromkeys([*half, *sure, *sorted(front, key=lambda n: (behind[n], off[n], n)), *close])
+    )
     return sorted(done[n] for n in chosen[:places])
 
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from simulator.errors import ScenarioError
-from simulator.policies.spelling import read_terms
-from simulator.scenario.plan_section import Objective, RunSection
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.policies.spelling import read_terms
+from rollcast.simulator.scenario.plan_section import ObjectiveName, RunSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,13 @@ class Work:
     def updates(self, taken: float, used: float, trained: float) -> float:
         """How many updates that takes, of ``taken`` rollouts each, of which ``trained`` are trained
         on, that use up ``used`` prompts. Infinite where an update brings nothing."""
-        for wanted, each in (
-            (self.rollouts, taken), (self.prompts, used), (self.trained, trained)
-        ):  # fmt: skip
+        for wanted, per_update in (
+            (self.rollouts, taken),
+            (self.prompts, used),
+            (self.trained, trained),
+        ):
             if wanted is not None:
-                return wanted / each if each > 0 else math.inf
+                return wanted / per_update if per_update > 0 else math.inf
         raise AssertionError("work of no kind")
 
 
@@ -42,8 +44,8 @@ def work_of(section: RunSection | None, rollouts_a_step: int) -> Work:
     rollouts_a_step: of the scenario itself."""
     if section is None or section.steps is not None:
         steps = ASSUMED_STEPS if section is None or section.steps is None else section.steps
-        said = f"{steps:,} steps of {rollouts_a_step:,} rollouts"
-        return Work(said, rollouts=float(steps) * rollouts_a_step, assumed=section is None)
+        text = f"{steps:,} steps of {rollouts_a_step:,} rollouts"
+        return Work(text, rollouts=float(steps) * rollouts_a_step, assumed=section is None)
     if section.prompts is not None:
         times = f", {section.epochs:g} times" if section.epochs != 1 else ""
         return Work(f"{section.prompts:,} prompts{times}", prompts=section.prompts * section.epochs)
@@ -53,7 +55,7 @@ def work_of(section: RunSection | None, rollouts_a_step: int) -> Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class RunCost:
     """What the whole run takes. usd: None where a GPU has no price."""
 
     updates: float
@@ -66,7 +68,7 @@ class Bill:
         """Dollars, or GPU hours where there is no price."""
         return self.gpu_hours if self.usd is None else self.usd
 
-    def value(self, objective: Objective) -> float:
+    def value(self, objective: ObjectiveName) -> float:
         """What ``objective`` makes least. Raises ScenarioError where a price is missing."""
         if objective == "hours":
             return self.hours
@@ -82,7 +84,7 @@ class Bill:
         return self.usd
 
 
-def bill(
+def run_cost(
     work: Work,
     *,
     step_s: float,
@@ -93,25 +95,25 @@ def bill(
     gpus: int,
     usd_per_gpu_hour: float | None,
     quality: float = 1.0,
-) -> Bill:
-    """The bill of a run whose start-up takes ``fill_s`` beyond its steps of ``step_s``. taken,
+) -> RunCost:
+    """The run_cost of a run whose start-up takes ``fill_s`` beyond its steps of ``step_s``. taken,
     used, trained: a mean update's (`Work.updates`). quality: updates to the target, as a multiple
     of synchronous ones."""
     updates = quality * work.updates(taken, used, trained)
     hours = (fill_s + updates * step_s) / 3600
     price = usd_per_gpu_hour
-    return Bill(updates, hours, gpus * hours, None if price is None else price * gpus * hours)
+    return RunCost(updates, hours, gpus * hours, None if price is None else price * gpus * hours)
 
 
-def quality_of(policy: str, said: Mapping[str, float]) -> float:
+def quality_of(policy: str, factors: Mapping[str, float]) -> float:
     """The factor of a chain: what is said of it as a whole, else the product of what is said of its
     policies; 1 where nothing is."""
-    label = policy.partition("=")[0].strip() if policy not in said else policy
+    label = policy.partition("=")[0].strip() if policy not in factors else policy
     for name in (policy, label):
-        if name in said:
-            return float(said[name])
+        if name in factors:
+            return float(factors[name])
     try:
         terms = read_terms(policy)
     except ScenarioError:
         return 1.0
-    return math.prod(float(said.get(term.name, 1.0)) for term in terms)
+    return math.prod(float(factors.get(term.name, 1.0)) for term in terms)

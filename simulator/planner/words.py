@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from simulator.planner.answer import Interval, Rival, Row
-from simulator.planner.whole_run import Work
-from simulator.scenario.plan_section import LimitSection, Objective
+from rollcast.simulator.planner.answer import Interval, Rival, Row
+from rollcast.simulator.planner.whole_run import Work
+from rollcast.simulator.scenario.plan_section import LimitSection, ObjectiveName
 
-NAMED: Mapping[Objective, str] = {
+NAMED: Mapping[ObjectiveName, str] = {
     "usd": "cost",
     "hours": "time",
     "gpu_hours": "GPU hours",
@@ -36,10 +36,10 @@ def usd(value: float) -> str:
     return f"${value:.2f}" if value >= 0.1 or not value else f"${value:.1g}"
 
 
-def _between(interval: Interval | None, said: object) -> str:
+def _between(interval: Interval | None, value: object) -> str:
     if interval is None:
         return ""
-    write = hours if said is hours else usd
+    write = hours if value is hours else usd
     return f" ({write(interval.low)} to {write(interval.high)})"
 
 
@@ -47,17 +47,17 @@ def setup(row: Row) -> str:
     """The GPUs of a choice, and how they are split."""
     s = row.setup
     name = f" {s.gpu}" if s.gpu else ""
-    each = f"{s.replicas} replica{'s' * (s.replicas > 1)} of {s.gpus_per_replica_said}"
+    replica_text = f"{s.replicas} replica{'s' * (s.replicas > 1)} of {s.gpus_per_replica_said}"
     if s.placement == "colocated":
-        return f"{s.gpus}{name}, colocated, {each}"
-    return f"{s.gpus}{name}: {each} for rollouts, {s.trainer_gpus} GPUs for the trainer"
+        return f"{s.gpus}{name}, colocated, {replica_text}"
+    return f"{s.gpus}{name}: {replica_text} for rollouts, {s.trainer_gpus} GPUs for the trainer"
 
 
 def split(row: Row) -> str:
     """How the GPUs are split, for a table: replicas, and the trainer's own."""
     s = row.setup
-    own = f" + {s.trainer_gpus}" if s.placement == "disaggregated" else ""
-    return f"{s.replicas} x {s.gpus_per_replica_said}{own}"
+    trainer_text = f" + {s.trainer_gpus}" if s.placement == "disaggregated" else ""
+    return f"{s.replicas} x {s.gpus_per_replica_said}{trainer_text}"
 
 
 def others(row: Row) -> str:
@@ -69,14 +69,14 @@ def others(row: Row) -> str:
 def takes(row: Row, *, intervals: bool = True) -> str:
     """Hours and cost of the whole run."""
     spread = _between(row.hours, hours) if intervals else ""
-    said = f"{hours(row.bill.hours)}{spread}"
-    if row.bill.usd is None:
-        return f"{said}, {row.bill.gpu_hours:,.0f} GPU hours"
-    return f"{said} and {usd(row.bill.usd)}{_between(row.usd, usd) if intervals else ''}"
+    text = f"{hours(row.run_cost.hours)}{spread}"
+    if row.run_cost.usd is None:
+        return f"{text}, {row.run_cost.gpu_hours:,.0f} GPU hours"
+    return f"{text} and {usd(row.run_cost.usd)}{_between(row.usd, usd) if intervals else ''}"
 
 
 def recommendation(
-    row: Row, work: Work, rivals: Sequence[Rival], objective: Objective, baseline: Row | None
+    row: Row, work: Work, rivals: Sequence[Rival], objective: ObjectiveName, baseline: Row | None
 ) -> tuple[str, ...]:
     """Two or three sentences: what to run, what it takes, and how near the others are."""
     more = others(row)
@@ -84,59 +84,68 @@ def recommendation(
     assumed = ", an assumed length (plan.run says yours)" if work.assumed else ""
     quality = f", at {row.quality:g} times the updates" if row.quality != 1 else ""
     second = (
-        f"{work.said[0].upper()}{work.said[1:]}{assumed} take {takes(row)}{quality}; "
-        f"what bounds it is the {row.measured.bound_by}."
+        f"{work.said[0].upper()}{work.said[1:]}{assumed} take {takes(row)}{quality}. "
+        f"The {row.measured.bound_by} is the bottleneck."
     )
-    found = [first, second, _rivals(rivals, objective)]
+    sentences = [first, second, _rivals(rivals, objective)]
     if baseline is not None and baseline is not row and row.break_even is not None:
-        said = (
+        sentence = (
             f"Against the best synchronous set-up ({setup(baseline)}: "
             f"{takes(baseline, intervals=False)}) it pays unless it needs "
             f"{row.break_even:.2f}x the updates"
         )
         if row.break_even < 1:
-            said = (f"It needs fewer than {row.break_even:.2f}x the updates to pay against the "
-                    f"best synchronous set-up ({setup(baseline)})")  # fmt: skip
+            sentence = (
+                f"It needs fewer than {row.break_even:.2f}x the updates to pay against the "
+                f"best synchronous set-up ({setup(baseline)})"
+            )
         stale = row.measured.staleness_max
-        found.append(
-            f"{said}; it trains on tokens up to {stale} version{'s' * (stale != 1)} old"
-            + (f", and on responses {row.measured.length_bias:.2f}x as long as those launched."
-               if row.measured.length_bias is not None else ".")
-        )  # fmt: skip
-    return tuple(found)
+        sentences.append(
+            f"{sentence}; it trains on tokens up to {stale} version{'s' * (stale != 1)} old"
+            + (
+                f", and on responses {row.measured.length_bias:.2f}x as long as those launched."
+                if row.measured.length_bias is not None
+                else "."
+            )
+        )
+    return tuple(sentences)
 
 
-def _rivals(rivals: Sequence[Rival], objective: Objective) -> str:
+def _rivals(rivals: Sequence[Rival], objective: ObjectiveName) -> str:
     if not rivals:
         return "No other choice was near."
     aim = NAMED[objective]
     near = [rival for rival in rivals if rival.wins is not None and rival.wins > SURE]
     if not near:
         first = rivals[0]
-        return (
-            f"The next, {first.row.choice.policy} on {setup(first.row)}, is {first.behind:.0%} "
-            f"behind in {aim}, and they do not change places."
+        sentence = (
+            f"Next best: {first.row.choice.policy} on {setup(first.row)}, {first.behind:.0%} worse "
+            f"in {aim}"
         )
-    said = "; ".join(
-        f"{rival.row.choice.policy} on {setup(rival.row)}, {rival.behind:.1%} behind in {aim}, is "
-        f"the better one in {rival.wins:.0%} of the draws"
+        if first.wins is None:
+            return f"{sentence}."
+        held = "all" if first.wins == 0 else f"{1 - first.wins:.0%} of the"
+        return f"{sentence}; the order held in {held} draws."
+    sentence = "; ".join(
+        f"{rival.row.choice.policy} on {setup(rival.row)}, {rival.behind:.1%} worse in {aim}, "
+        f"is better in {rival.wins:.0%} of the draws"
         for rival in near[:3]
     )
-    return f"Not sure: {said}."
+    return f"Not sure: {sentence}."
 
 
 def unmet(nearest: Row, limits: LimitSection, give_up: Mapping[str, Row]) -> tuple[str, ...]:
     """That nothing meets the limits, what comes nearest, and which limit to give up."""
-    found = [
+    sentences = [
         f"Nothing meets the limits. The nearest is {nearest.choice.policy} on {setup(nearest)}: "
         f"{takes(nearest)}; it breaks {' and '.join(nearest.beyond)}."
     ]
     for name, row in give_up.items():
         value = getattr(limits, name)
-        found.append(
+        sentences.append(
             f"Without the limit of {name} ({value:g}), {row.choice.policy} on {setup(row)} would "
             f"do: {takes(row, intervals=False)}."
         )
     if not give_up:
-        found.append("No single limit is to blame; two or more would have to give.")
-    return tuple(found)
+        sentences.append("No single limit is to blame; two or more would have to give.")
+    return tuple(sentences)

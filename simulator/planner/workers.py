@@ -138,8 +138,11 @@ class Processes:
                     tries[worker.task] += 1
                     with suppress(BrokenPipeError, ConnectionResetError):
                         worker.pipe.send(tasks[worker.task])
-            busy = {worker.pipe: place for place, worker in enumerate(self._workers)
-                    if worker.task is not None}  # fmt: skip
+            busy = {
+                worker.pipe: place
+                for place, worker in enumerate(self._workers)
+                if worker.task is not None
+            }
             for pipe in wait(list(busy)):
                 place = busy[pipe]  # type: ignore[index]
                 worker = self._workers[place]

@@ -10,14 +10,20 @@ from typing import Any
 
 import yaml
 
-from simulator.planner.answer import Planned, Row
-from simulator.policies.outside import is_reference
-from simulator.policies.spelling import read_terms
-from simulator.results import schema
-from simulator.results.write import write_json, write_rows_as_table
+from rollcast.simulator.planner.answer import Planned, Row
+from rollcast.simulator.policies.outside import is_reference
+from rollcast.simulator.policies.spelling import read_terms
+from rollcast.simulator.results import schema
+from rollcast.simulator.results.write import write_json, write_rows_as_table
 
-_PATHS = (("workload", "lengths", "trace"), ("workload", "lengths", "file"), ("cost", "file"),
-          ("model",), ("engine", "model"), ("modules",))  # fmt: skip
+_PATHS = (
+    ("workload", "lengths", "trace"),
+    ("workload", "lengths", "file"),
+    ("cost", "file"),
+    ("model",),
+    ("engine", "model"),
+    ("modules",),
+)
 """Where a scenario holds a path, or may: what is no path of a file that is there, stays."""
 
 
@@ -57,7 +63,8 @@ def document(planned: Planned) -> dict[str, Any]:
         "baseline": None if planned.baseline is None else _picked(planned.baseline),
         "front": [_picked(row) for row in planned.front],
         "impossible": [
-            {"problem": each.problem, "choices": list(each.choices)} for each in planned.impossible
+            {"problem": impossible.problem, "choices": list(impossible.choices)}
+            for impossible in planned.impossible
         ],
         "rows": [row.plain() for row in planned.rows],
         "unrun": [row.plain() for row in planned.unrun],
@@ -68,10 +75,30 @@ def document(planned: Planned) -> dict[str, Any]:
 
 def _picked(row: Row) -> dict[str, Any]:
     plain = row.plain()
-    kept = ("policy", "placement", "gpu", "gpus", "replicas", "tensor_parallel", "trainer_gpus",
-            "hours", "hours_low", "hours_high", "usd", "usd_low", "usd_high", "gpu_hours",
-            "updates", "step_s", "fill_s", "bound_by", "break_even", "staleness_max",
-            "length_bias", "warnings")  # fmt: skip
+    kept = (
+        "policy",
+        "placement",
+        "gpu",
+        "gpus",
+        "replicas",
+        "tensor_parallel",
+        "trainer_gpus",
+        "hours",
+        "hours_low",
+        "hours_high",
+        "usd",
+        "usd_low",
+        "usd_high",
+        "gpu_hours",
+        "updates",
+        "step_s",
+        "fill_s",
+        "bound_by",
+        "break_even",
+        "staleness_max",
+        "length_bias",
+        "warnings",
+    )
     return {"settings": dict(row.choice.settings), **{key: plain[key] for key in kept}}
 
 
@@ -89,8 +116,8 @@ def scenario_text(planned: Planned, source: Path, target: Path) -> str:
     if any(is_reference(term.name) for term in read_terms(data["policy"])):
         data.setdefault("modules", ".")
     data = _moved(data, source, target)
-    said = "\n".join(f"# {line}" for line in planned.sentences)
-    return f"{said}\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}"
+    comments = "\n".join(f"# {line}" for line in planned.sentences)
+    return f"{comments}\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}"
 
 
 def _moved(data: Mapping[str, Any], source: Path, target: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from simulator.policies.chains import (
+from rollcast.simulator.policies.chains import (
     build_chain,
     build_policy,
     check_policy,
@@ -16,28 +16,28 @@ from simulator.policies.chains import (
     parse_policy,
     spell,
 )
-from simulator.policies.registry import built_in, name_of
+from rollcast.simulator.policies.registry import built_in, name_of
 
 if TYPE_CHECKING:
-    from simulator.policies.april import APRIL
-    from simulator.policies.colocate_async import ColocateAsync
-    from simulator.policies.difficulty import Difficulty
-    from simulator.policies.dynamic_sampling import DynamicSampling
-    from simulator.policies.fully_async import FullyAsync
-    from simulator.policies.longest_first import LongestFirst
-    from simulator.policies.one_step_off import OneStepOff
-    from simulator.policies.partial_rollout import PartialRollout
-    from simulator.policies.pipeline_rl import PipelineRL
-    from simulator.policies.pods import PODS
-    from simulator.policies.prefix_reuse import PrefixReuse
-    from simulator.policies.rhyme_rl import RhymeRL
-    from simulator.policies.sagc import SAGC
-    from simulator.policies.seer import Seer
-    from simulator.policies.sorted_rl import SortedRL
-    from simulator.policies.streaming import Streaming
-    from simulator.policies.tail_batching import TailBatching
-    from simulator.policies.token_budget import TokenBudget
-    from simulator.policy import Policy
+    from rollcast.simulator.policies.april import APRIL
+    from rollcast.simulator.policies.colocate_async import ColocateAsync
+    from rollcast.simulator.policies.difficulty import Difficulty
+    from rollcast.simulator.policies.dynamic_sampling import DynamicSampling
+    from rollcast.simulator.policies.fully_async import FullyAsync
+    from rollcast.simulator.policies.longest_first import LongestFirst
+    from rollcast.simulator.policies.one_step_off import OneStepOff
+    from rollcast.simulator.policies.partial_rollout import PartialRollout
+    from rollcast.simulator.policies.pipeline_rl import PipelineRL
+    from rollcast.simulator.policies.pods import PODS
+    from rollcast.simulator.policies.prefix_reuse import PrefixReuse
+    from rollcast.simulator.policies.rhyme_rl import RhymeRL
+    from rollcast.simulator.policies.sagc import SAGC
+    from rollcast.simulator.policies.seer import Seer
+    from rollcast.simulator.policies.sorted_rl import SortedRL
+    from rollcast.simulator.policies.streaming import Streaming
+    from rollcast.simulator.policies.tail_batching import TailBatching
+    from rollcast.simulator.policies.token_budget import TokenBudget
+    from rollcast.simulator.policy import Policy
 
     POLICIES: Mapping[str, type[Policy]]
     """Every policy of this package by its name in a scenario; ``dapo_filter`` is another name of

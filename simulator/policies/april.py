@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from simulator.options import Doc
-from simulator.plan import EnoughGroups, StepPlan, Surplus
-from simulator.policies.ranges import MULTIPLE
-from simulator.policy import Policy
+from rollcast.simulator.plan import EnoughGroups, StepPlan, Surplus
+from rollcast.simulator.policies.ranges import MULTIPLE
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.values import Doc
 
 
 @dataclass(frozen=True)

@@ -15,19 +15,19 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import ScenarioError
-from simulator.options import declared, join, read, short
-from simulator.plan import Batch, StepPlan
-from simulator.policies import decisions, outside
-from simulator.policies.registry import (
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import decisions, outside
+from rollcast.simulator.policies.registry import (
     SYNCHRONOUS,
     find,
     is_named,
     kind_of,
     name_of,
 )
-from simulator.policies.spelling import Term, read_terms, spell_term, split_label
-from simulator.policy import Chain, Policy, chain
+from rollcast.simulator.policies.spelling import Term, read_terms, spell_term, split_label
+from rollcast.simulator.policy import Chain, Policy, chain
+from rollcast.simulator.values import declared, join, read, short
 
 _FIELD = "policy"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from simulator.options import Between, Doc
-from simulator.plan import EnoughGroups, StepPlan
-from simulator.policy import Policy
+from rollcast.simulator.plan import EnoughGroups, StepPlan
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.values import Between, Doc
 
 
 @dataclass(frozen=True)

@@ -14,22 +14,22 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
-from simulator.errors import ScenarioError
-from simulator.options import join, nearest, short
-from simulator.plan import StepPlan
-from simulator.policy import Chain, Policy
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.policy import Chain, Policy
+from rollcast.simulator.values import join, nearest, short
 
 
 def _paths() -> tuple[str, ...]:
     hints = get_type_hints(StepPlan)
-    found: list[str] = []
-    for each in fields(StepPlan):
-        hint = hints[each.name]
+    paths: list[str] = []
+    for decision in fields(StepPlan):
+        hint = hints[decision.name]
         if isinstance(hint, type) and is_dataclass(hint):
-            found += [f"{each.name}.{inner.name}" for inner in fields(hint)]
-        elif each.name != "step":
-            found.append(each.name)
-    return tuple(found)
+            paths += [f"{decision.name}.{inner.name}" for inner in fields(hint)]
+        elif decision.name != "step":
+            paths.append(decision.name)
+    return tuple(paths)
 
 
 DECISIONS = _paths()
@@ -83,7 +83,7 @@ class Made:
     learns: bool
 
 
-def claim(policy: Policy, name: str, found: frozenset[str] = frozenset()) -> Claim:
+def claim(policy: Policy, name: str, known: frozenset[str] = frozenset()) -> Claim:
     """What a policy declares, with what it was ``found`` to change.
 
     Raises ScenarioError (``policy.NAME``) where it declares what is no decision of a plan.
@@ -91,21 +91,21 @@ def claim(policy: Policy, name: str, found: frozenset[str] = frozenset()) -> Cla
     declared = _expanded(getattr(policy, "decides", None) or (), name, "decides")
     return Claim(
         name,
-        declared | found,
+        declared | known,
         _expanded(getattr(policy, "builds_on", None) or (), name, "builds_on"),
     )
 
 
 def made(policy: Chain, plan: StepPlan, names: Sequence[str]) -> list[Made]:
     """Each member's part in the first step's plan. names: of the members."""
-    found = []
+    changes = []
     for member, name in zip(policy.policies, names, strict=True):
         state = member.init()
         after = member.plan(plan, state)
         mine = claim(member, name, changed(plan, after))
-        found.append(Made(mine, plan, after, state is not None))
+        changes.append(Made(mine, plan, after, state is not None))
         plan = after
-    return found
+    return changes
 
 
 def check_together(claims: Sequence[Claim]) -> None:
@@ -150,21 +150,21 @@ def _check_pair(earlier: Claim, later: Claim) -> None:
 def overrides(chain: Sequence[Made]) -> list[str]:
     """A sentence for each pair of policies of which the later one overwrites a decision of the
     earlier one."""
-    said: dict[tuple[str, str], list[str]] = {}
+    reported: dict[tuple[str, str], list[str]] = {}
     authors: dict[str, str] = {}
     for member in chain:
-        own, really = member.claim, changed(member.before, member.after)
-        for path in (path for path in DECISIONS if path in own.overwrites and path in authors):
-            pair = own.name, authors[path]
+        claimed, really = member.claim, changed(member.before, member.after)
+        for path in (path for path in DECISIONS if path in claimed.overwrites and path in authors):
+            pair = claimed.name, authors[path]
             if path in really:
                 was, now = (_shown(value(p, path)) for p in (member.before, member.after))
-                said.setdefault(pair, []).append(f"{path} ({now} in place of {was})")
+                reported.setdefault(pair, []).append(f"{path} ({now} in place of {was})")
             elif member.learns:
-                said.setdefault(pair, []).append(path)
-        authors.update(dict.fromkeys((own.decides & really) | own.overwrites, own.name))
+                reported.setdefault(pair, []).append(path)
+        authors.update(dict.fromkeys((claimed.decides & really) | claimed.overwrites, claimed.name))
     return [
         f"in the policy, {later} overrides what {earlier} decided: {', '.join(paths)}"
-        for (later, earlier), paths in said.items()
+        for (later, earlier), paths in reported.items()
     ]
 
 
@@ -174,14 +174,18 @@ def _expanded(paths: Iterable[str], name: str, attribute: str) -> frozenset[str]
     wanted = "a set of a plan's decisions, such as {'stop', 'launch.over_sampling'}"
     if isinstance(paths, str) or not isinstance(paths, Iterable):
         raise ScenarioError(field, f"must be {wanted}, got {short(paths)}")
-    found: set[str] = set()
+    names: set[str] = set()
     for path in paths:
-        below = [each for each in DECISIONS if each == path or each.startswith(f"{path}.")]
+        below = [
+            decision
+            for decision in DECISIONS
+            if decision == path or decision.startswith(f"{path}.")
+        ]
         if not below:
             hint = nearest(str(path), DECISIONS)
             raise ScenarioError(field, f"{path!r} is no decision of a plan; {hint}")
-        found.update(below)
-    return frozenset(found)
+        names.update(below)
+    return frozenset(names)
 
 
 def _wrong(policy: Claim, message: str) -> ScenarioError:

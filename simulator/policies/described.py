@@ -52,11 +52,11 @@ def _first_sentence(text: str) -> tuple[str, str]:
 
 def _paragraphs(text: str) -> list[str]:
     """Each paragraph, and each item of a list, on one line, without marks for code."""
-    found: list[str] = []
+    paragraphs: list[str] = []
     for block in re.split(r"\n\s*\n|\n(?=- )", text.strip()):
         line = " ".join(block.split()).replace("``", "")
         line = re.sub(r"`([^`]*)`", r"\1", line)
         line = re.sub(r"\s*\bRaises \w+Error\b.*$", "", line)
         if line:
-            found.append(line)
-    return found
+            paragraphs.append(line)
+    return paragraphs

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from simulator.options import SEED, SHARE, Doc
-from simulator.plan import StepPlan
-from simulator.policy import GroupOutcome, Policy, StepOutcome
+from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.policy import GroupOutcome, Policy, StepOutcome
+from rollcast.simulator.values import SEED, SHARE, Doc
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,21 @@ class Difficulty(Policy):
     easy: Annotated[
         float | None,
         SHARE,
-        Doc("mean reward at or above which a prompt is put away as too easy; null puts none away",
-            unit="reward", source="prime-rl's example; its default is none (c)"),
-    ] = 0.95  # fmt: skip
+        Doc(
+            "mean reward at or above which a prompt is put away as too easy; null puts none away",
+            unit="reward",
+            source="prime-rl's example; its default is none (c)",
+        ),
+    ] = 0.95
     hard: Annotated[
         float | None,
         SHARE,
-        Doc("mean reward at or below which a prompt is put away as too hard; null puts none away",
-            unit="reward", source="prime-rl's example; its default is none (c)"),
-    ] = 0.05  # fmt: skip
+        Doc(
+            "mean reward at or below which a prompt is put away as too hard; null puts none away",
+            unit="reward",
+            source="prime-rl's example; its default is none (c)",
+        ),
+    ] = 0.05
     easy_share: Annotated[
         float,
         SHARE,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from simulator.options import AtLeast, Doc
-from simulator.plan import AllDone, EnoughGroups, Filter, StepPlan, Surplus
-from simulator.policy import Policy
-from simulator.selection import ZeroVariance
+from rollcast.simulator.loop.selection import ZeroVariance
+from rollcast.simulator.plan import AllDone, EnoughGroups, Filter, StepPlan, Surplus
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.values import AtLeast, Doc
 
 RefillWhen = Literal["short", "drained"]
 

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from simulator.options import Between, Doc
-from simulator.plan import EnoughGroups, Exceeded, StepPlan
-from simulator.policies.ranges import MULTIPLE
-from simulator.policy import Policy
+from rollcast.simulator.plan import EnoughGroups, Exceeded, StepPlan
+from rollcast.simulator.policies.ranges import MULTIPLE
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.values import Between, Doc
 
 
 @dataclass(frozen=True)

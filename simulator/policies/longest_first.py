@@ -7,9 +7,17 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Annotated, Any, Literal
 
-from simulator.options import Above, Doc
-from simulator.plan import Dispatch, GroupProbe, History, Oracle, Placement, Predictor, StepPlan
-from simulator.policy import Policy, StepOutcome
+from rollcast.simulator.plan import (
+    Dispatch,
+    GroupProbe,
+    History,
+    Oracle,
+    Placement,
+    Predictor,
+    StepPlan,
+)
+from rollcast.simulator.policy import Policy, StepOutcome
+from rollcast.simulator.values import Above, Doc
 
 DISPATCH = frozenset(
     {"dispatch.order", "dispatch.predictor", "dispatch.placement", "dispatch.window"}

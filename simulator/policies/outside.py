@@ -16,26 +16,26 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from simulator.errors import RollcastError, RunError, ScenarioError
-from simulator.options import (
+from rollcast.simulator.errors import RollcastError, RunError, ScenarioError
+from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.policy import Policy, StepOutcome
+from rollcast.simulator.values import (
     A_MAPPING,
     Doc,
     Option,
+    check_unknown_keys,
     declared,
     join,
-    known_keys,
     missing,
     read,
     reader_of,
     short,
     wrong,
 )
-from simulator.plan import StepPlan
-from simulator.policy import Policy, StepOutcome
 
 GROUP = "rollcast.policies"
 NEEDED = ("init", "plan", "observe")
-_HOW = "derive it from simulator.policy.Policy, or give it init, plan and observe"
+_HOW = "derive it from rollcast.simulator.policy.Policy, or give it init, plan and observe"
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Outside(Policy):
         """Its own, if it says them."""
         if not hasattr(self.policy, "group_sizes"):
             return sizes
-        said: frozenset[int] = self._call("group_sizes", sizes)
-        return said
+        group_sizes: frozenset[int] = self._call("group_sizes", sizes)
+        return group_sizes
 
     def describe_state(self, state: Any) -> dict[str, Any]:
         """Its own figures, if it gives any."""
@@ -127,10 +127,10 @@ def is_module(name: str) -> bool:
 @cache
 def named() -> Mapping[str, EntryPoint]:
     """The entry points of the group, by name; of one name the first."""
-    found: dict[str, EntryPoint] = {}
+    points: dict[str, EntryPoint] = {}
     for point in entry_points(group=GROUP):
-        found.setdefault(point.name, point)
-    return found
+        points.setdefault(point.name, point)
+    return points
 
 
 def load(name: str, where: str, folder: Path | None) -> type:
@@ -144,14 +144,14 @@ def load(name: str, where: str, folder: Path | None) -> type:
     point = None if is_reference(name) else named()[name]
     module_name, _, attribute = (name if point is None else point.value).partition(":")
     module = _imported(module_name.strip(), where, folder)
-    found: Any = module
+    member: Any = module
     for part in attribute.strip().split("."):
-        if not hasattr(found, part):
+        if not hasattr(member, part):
             place = f" ({module.__file__})" if getattr(module, "__file__", None) else ""
             raise ScenarioError(where, f"{module_name} has no {attribute}{place}; {_has(module)}")
-        found = getattr(found, part)
-    _check_class(found, where)
-    return found  # type: ignore[no-any-return]
+        member = getattr(member, part)
+    _check_class(member, where)
+    return member  # type: ignore[no-any-return]
 
 
 def options_of(kind: type) -> tuple[Option, ...]:
@@ -165,18 +165,18 @@ def options_of(kind: type) -> tuple[Option, ...]:
         hints = {}
     return tuple(
         Option(
-            each.name,
-            reader_of(hints.get(each.name, Any)),
-            partial(_default, each),
+            parameter.name,
+            reader_of(hints.get(parameter.name, Any)),
+            partial(_default, parameter),
             Doc(""),
         )
-        for each in _signature(kind)
-        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+        for parameter in _signature(kind)
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     )
 
 
-def _default(each: inspect.Parameter) -> Any:
-    return MISSING if each.default is each.empty else each.default
+def _default(parameter: inspect.Parameter) -> Any:
+    return MISSING if parameter.default is parameter.empty else parameter.default
 
 
 def make(kind: type, name: str, params: object, where: str, seed: int) -> Outside:
@@ -209,8 +209,8 @@ def _values(
     kind: type, options: Sequence[Option], params: Mapping[Any, Any], where: str
 ) -> dict[str, Any]:
     """The parameters of a class that is no dataclass, read."""
-    if not any(each.kind is each.VAR_KEYWORD for each in _signature(kind)):
-        known_keys(params, [option.key for option in options], where)
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in _signature(kind)):
+        check_unknown_keys(params, [option.key for option in options], where)
     readers = {option.key: option.reader for option in options}
     for option in options:
         if option.required and option.key not in params and option.key != "seed":
@@ -248,16 +248,16 @@ def _has(module: Any) -> str:
     """What policies a module has, for an error."""
     names = [
         name
-        for name, found in vars(module).items()
-        if isinstance(found, type) and found is not Policy and not _lacking(found)
+        for name, member in vars(module).items()
+        if isinstance(member, type) and member is not Policy and not _lacking(member)
     ]
     return f"it has {', '.join(sorted(names))}" if names else "it has no policy"
 
 
-def _check_class(found: Any, where: str) -> None:
-    if not isinstance(found, type):
-        raise ScenarioError(where, f"is {short(found)} and not a class; {_HOW}")
-    if lacking := _lacking(found):
+def _check_class(kind: Any, where: str) -> None:
+    if not isinstance(kind, type):
+        raise ScenarioError(where, f"is {short(kind)} and not a class; {_HOW}")
+    if lacking := _lacking(kind):
         raise ScenarioError(where, f"is no policy, it has no {' and no '.join(lacking)}; {_HOW}")
 
 
@@ -267,16 +267,16 @@ def _lacking(kind: type) -> list[str]:
 
 def _told(error: BaseException) -> str:
     """Someone else's error in one sentence, with its file and line."""
-    said = f"{type(error).__name__}: {getattr(error, 'msg', None) or error}".rstrip(": ")
+    message = f"{type(error).__name__}: {getattr(error, 'msg', None) or error}".rstrip(": ")
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{said} ({error.filename}, line {error.lineno})"
+        return f"{message} ({error.filename}, line {error.lineno})"
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith("<") and Path(frame.filename) != Path(__file__)
     ]
-    own = [frame for frame in frames if not frame.filename.startswith(_libraries())] or frames
-    return f"{said} ({own[-1].filename}, line {own[-1].lineno})" if own else said
+    users = [frame for frame in frames if not frame.filename.startswith(_libraries())] or frames
+    return f"{message} ({users[-1].filename}, line {users[-1].lineno})" if users else message
 
 
 @cache

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from simulator.options import SEED, AtLeast, Doc
-from simulator.plan import Advantages, Selector, StepPlan
-from simulator.policy import Policy
-from simulator.selection import MaxReward, MaxVariance, Percentile, RandomSubset
+from rollcast.simulator.loop.selection import MaxReward, MaxVariance, Percentile, RandomSubset
+from rollcast.simulator.plan import Advantages, Selector, StepPlan
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.values import SEED, AtLeast, Doc
 
 Rule = Literal["max_variance", "max_reward", "random", "percentile"]
 
@@ -46,9 +46,11 @@ class PODS(Policy):
     )
     advantages: Annotated[
         Advantages,
-        Doc("whether advantages come from the rollouts kept or from the whole group",
-            source="the paper's own choice (p, c)"),
-    ] = "after_selection"  # fmt: skip
+        Doc(
+            "whether advantages come from the rollouts kept or from the whole group",
+            source="the paper's own choice (p, c)",
+        ),
+    ] = "after_selection"
     seed: Annotated[
         int,
         SEED,

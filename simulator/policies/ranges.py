@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.options import Between
+from rollcast.simulator.values import Between
 
 MULTIPLE = Between(1, 1000)
 """How many times what the batch needs."""

@@ -5,6 +5,7 @@ A module of this package that defines a `Policy` with a ``NAME`` adds it; nothin
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -12,10 +13,10 @@ from pathlib import Path
 from pkgutil import iter_modules
 from types import MappingProxyType
 
-from simulator.errors import ScenarioError
-from simulator.options import nearest
-from simulator.policies import outside
-from simulator.policy import Policy
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.policies import outside
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.values import nearest
 
 SYNCHRONOUS = "sync"
 
@@ -25,13 +26,18 @@ def built_in() -> Mapping[str, type[Policy]]:
     """Every policy of this package by its name, in order, then by its other names."""
     kinds: dict[str, type[Policy]] = {}
     others: dict[str, type[Policy]] = {}
-    for module in sorted(iter_modules([str(Path(__file__).parent)]), key=lambda each: each.name):
+    for module in sorted(iter_modules(_folders()), key=lambda info: info.name):
         for kind in _defined(f"{__package__}.{module.name}"):
             for name, names in ((kind.NAME, kinds), *((also, others) for also in kind.ALIASES)):
                 if name in kinds or name in others:
                     raise RuntimeError(f"two policies are called {name}")
                 names[name] = kind
     return MappingProxyType({**kinds, **others})
+
+
+def _folders() -> list[str]:
+    """Where the modules of this package lie."""
+    return list(sys.modules[__package__].__path__)
 
 
 def _defined(module: str) -> list[type[Policy]]:
@@ -46,7 +52,7 @@ def _defined(module: str) -> list[type[Policy]]:
 def kind_of(name: str) -> type[Policy] | None:
     """The policy of this package that is called so. One whose module is called so too is found
     without reading its siblings."""
-    if name.isidentifier() and Path(__file__).with_name(f"{name}.py").is_file():
+    if name.isidentifier() and any(Path(at, f"{name}.py").is_file() for at in _folders()):
         for kind in _defined(f"{__package__}.{name}"):
             if name == kind.NAME:
                 return kind

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from simulator.options import Doc
-from simulator.plan import StepPlan
-from simulator.policies.longest_first import DISPATCH, WINDOW, LongestFirst
-from simulator.policy import Policy, StepOutcome
+from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.policies.longest_first import DISPATCH, WINDOW, LongestFirst
+from rollcast.simulator.policy import Policy, StepOutcome
+from rollcast.simulator.values import Doc
 
 
 @dataclass(frozen=True)

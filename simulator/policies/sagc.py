@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from simulator.options import SEED, SHARE, Above, AtLeast, Between, Doc
-from simulator.plan import StepPlan
-from simulator.policy import Policy, StepOutcome
-from simulator.selection import is_straggler
+from rollcast.simulator.loop.selection import is_straggler
+from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.policy import Policy, StepOutcome
+from rollcast.simulator.values import SEED, SHARE, Above, AtLeast, Between, Doc
 
 PSEUDO_COUNT_FLOOR = 1e-3
 """Least value of a Beta parameter; forgetting alone would take it to 0."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from simulator.options import Doc
-from simulator.plan import StepPlan
-from simulator.policies.longest_first import DISPATCH, WINDOW, LongestFirst
-from simulator.policy import Policy
+from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.policies.longest_first import DISPATCH, WINDOW, LongestFirst
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.values import Doc
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from simulator.options import Doc
-from simulator.plan import EnoughGroups, StepPlan
-from simulator.policies.ranges import MULTIPLE
-from simulator.policy import Policy, StepOutcome
+from rollcast.simulator.plan import EnoughGroups, StepPlan
+from rollcast.simulator.policies.ranges import MULTIPLE
+from rollcast.simulator.policy import Policy, StepOutcome
+from rollcast.simulator.values import Doc
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,15 @@ class SortedRL(Policy):
     load: Annotated[
         float,
         MULTIPLE,
-        Doc("prompts of a load, as a multiple of the batch's", unit="batches",
-            source="ours (i)"),
-    ] = 4.0  # fmt: skip
+        Doc("prompts of a load, as a multiple of the batch's", unit="batches", source="ours (i)"),
+    ] = 4.0
     mode: Annotated[
         Literal["on_policy", "partial"],
-        Doc("what becomes of interrupted rollouts: on_policy starts them anew, partial resumes",
-            source="the paper's two (p)"),
-    ] = "on_policy"  # fmt: skip
+        Doc(
+            "what becomes of interrupted rollouts: on_policy starts them anew, partial resumes",
+            source="the paper's two (p)",
+        ),
+    ] = "on_policy"
 
     def init(self) -> int:
         """Nothing loaded."""

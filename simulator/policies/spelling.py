@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.errors import ScenarioError
+from rollcast.simulator.errors import ScenarioError
 
 LONGEST = 4000
 EXAMPLE = "write name(parameter=value)+name, such as april(over_sampling=2)+pods(keep=4)"
@@ -38,10 +38,10 @@ def read_terms(text: str) -> list[Term]:
     """The terms of a chain, from left to right. Raises ScenarioError (``policy``)."""
     if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
         raise ScenarioError("policy", f"{str(text)[:80]!r} names no policy; {EXAMPLE}")
-    found = _terms(text)
-    if found is None:
+    terms = _terms(text)
+    if terms is None:
         raise ScenarioError("policy", f"cannot read {text[:80]!r}; {EXAMPLE}")
-    return found
+    return terms
 
 
 def split_label(
@@ -134,20 +134,20 @@ def _balanced(text: str) -> bool:
 
 def _term(text: str) -> Term:
     """One term. Raises ValueError or SyntaxError if it has another form."""
-    found = _TERM.fullmatch(text)
-    if found is None:
+    match = _TERM.fullmatch(text)
+    if match is None:
         raise ValueError("not a term")
-    name, arguments = found.groups()
+    name, arguments = match.groups()
     if arguments is None:
         return Term(name, {})
     call = ast.parse(f"_{arguments}", mode="eval").body
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
         raise ValueError("not a term")
     given: dict[str, Any] = {}
-    for each in call.keywords:
-        if each.arg is None or each.arg in given:
+    for argument in call.keywords:
+        if argument.arg is None or argument.arg in given:
             raise ValueError("not a parameter, or one given twice")
-        given[each.arg] = _value(each.value)
+        given[argument.arg] = _value(argument.value)
     return Term(name, given)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from simulator.options import AtLeast, Doc
-from simulator.plan import StepPlan
-from simulator.policy import Policy
+from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.values import AtLeast, Doc
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from simulator.options import Doc
-from simulator.plan import AllDone, EnoughGroups, StepPlan
-from simulator.policies.ranges import MULTIPLE
-from simulator.policy import Policy, StepOutcome
+from rollcast.simulator.plan import AllDone, EnoughGroups, StepPlan
+from rollcast.simulator.policies.ranges import MULTIPLE
+from rollcast.simulator.policy import Policy, StepOutcome
+from rollcast.simulator.values import Doc
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,21 @@ class TailBatching(Policy):
     over_sampling: Annotated[
         float,
         MULTIPLE,
-        Doc("groups launched in a short round, as a multiple of the batch's", unit="batches",
-            source="the paper (p)"),
-    ] = 1.25  # fmt: skip
+        Doc(
+            "groups launched in a short round, as a multiple of the batch's",
+            unit="batches",
+            source="the paper (p)",
+        ),
+    ] = 1.25
     rollouts: Annotated[
         float,
         MULTIPLE,
-        Doc("rollouts launched of each group in a short round, as a multiple of its size",
-            unit="groups", source="the paper (p)"),
-    ] = 1.25  # fmt: skip
+        Doc(
+            "rollouts launched of each group in a short round, as a multiple of its size",
+            unit="groups",
+            source="the paper (p)",
+        ),
+    ] = 1.25
 
     def init(self) -> int:
         """An empty queue."""

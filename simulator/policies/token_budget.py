@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from simulator.options import AtLeast, Doc
-from simulator.plan import AllDone, StepPlan
-from simulator.policies.ranges import MULTIPLE
-from simulator.policy import Policy
+from rollcast.simulator.plan import AllDone, StepPlan
+from rollcast.simulator.policies.ranges import MULTIPLE
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.values import AtLeast, Doc
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,13 @@ class TokenBudget(Policy):
     over_sampling: Annotated[
         float,
         MULTIPLE,
-        Doc("groups in flight at a step's start, complete ones that wait included, as a multiple "
-            "of the batch", unit="batches", source="ours (i)"),
-    ] = 2.0  # fmt: skip
+        Doc(
+            "groups in flight at a step's start, complete ones that wait included, as a multiple "
+            "of the batch",
+            unit="batches",
+            source="ours (i)",
+        ),
+    ] = 2.0
     mask_off_policy: Annotated[
         bool,
         Doc(

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.report.markup import Markup, tag
-from simulator.report.parts import Column, Row, folded, section, table
-from simulator.scenario.scenario import Scenario
+from rollcast.simulator.report.markup import Markup, tag
+from rollcast.simulator.report.parts import Column, Row, folded, section, table
+from rollcast.simulator.scenario.scenario import Scenario
 
 GIVEN = "given"
 _UNSAID = ("policy", "steps", "seed", "name", "plan")
@@ -38,22 +38,22 @@ def given(scenario: Scenario) -> list[Assumption]:
 
 def of_presets(scenario: Scenario) -> list[Assumption]:
     """The figures of the presets that it names, but for those that it gives itself."""
-    found = []
+    figures = []
     data = scenario.raw.data
-    said = {key for key, _ in flat(data)}
+    keys = {key for key, _ in flat(data)}
     if scenario.gpu is not None:
         for figure, about in scenario.gpu.provenance.items():
-            if f"gpu.{figure}" in said:
+            if f"gpu.{figure}" in keys:
                 continue
             value = f"{getattr(scenario.gpu, figure):.4g}"
-            found.append(Assumption(f"gpu.{figure}", value, about.kind, about.source))
+            figures.append(Assumption(f"gpu.{figure}", value, about.kind, about.source))
     if isinstance(data.get("model"), str):
         model = getattr(scenario.cost, "model", None)
         source = getattr(model, "source", "")
-        found.append(Assumption("model", data["model"], "published" if source else "", source))
+        figures.append(Assumption("model", data["model"], "published" if source else "", source))
     lengths = data["workload"].get("lengths")
     if isinstance(lengths, Mapping) and "preset" in lengths:
-        from simulator.workload.length_specs import length_presets
+        from rollcast.simulator.workload.length_specs import length_presets
 
         preset = length_presets()[lengths["preset"]]
         prompts = preset.details.get("prompts")
@@ -64,15 +64,15 @@ def of_presets(scenario: Scenario) -> list[Assumption]:
                 continue
             off = f" ± {errors[key]:g}" if key in errors else ""
             text = f"{_said(value)}{off}"
-            found.append(Assumption(f"workload.lengths.{key}", text, preset.kind, source))
-    return found
+            figures.append(Assumption(f"workload.lengths.{key}", text, preset.kind, source))
+    return figures
 
 
 def of_defaults(scenario: Scenario) -> list[Assumption]:
     """The defaults that have a source, of sections that count here."""
-    from simulator.scenario.reference import reference
+    from rollcast.simulator.scenario.reference import reference
 
-    said = {key for key, _ in flat(scenario.raw.data)}
+    keys = {key for key, _ in flat(scenario.raw.data)}
     cost = scenario.raw.data.get("cost", "roofline")
     of_the_roofline = cost == "roofline" or (isinstance(cost, Mapping) and "roofline" in cost)
     prefixes = ("engine.", *(("cost.roofline.",) if of_the_roofline else ()))
@@ -80,7 +80,7 @@ def of_defaults(scenario: Scenario) -> list[Assumption]:
         Assumption(entry.key, entry.default, *_split(entry.source))
         for entry in reference()
         if entry.key.startswith(prefixes)
-        if entry.source and entry.default not in ("", "null") and entry.key not in said
+        if entry.source and entry.default not in ("", "null") and entry.key not in keys
         if not any(part in entry.key for part in _PARTS_OF_THEIR_OWN)
     ]
 
@@ -111,8 +111,12 @@ def assumptions(scenario: Scenario) -> Markup:
 
 
 def _table(rows: Iterable[Assumption], caption: str) -> Markup:
-    columns = (Column("key", text=True), Column("value", text=True), Column("it is", text=True),
-               Column("source", text=True))  # fmt: skip
+    columns = (
+        Column("key", text=True),
+        Column("value", text=True),
+        Column("it is", text=True),
+        Column("source", text=True),
+    )
     return table(
         columns,
         [Row((row.key, row.value, _mark(row.kind), row.source)) for row in rows],

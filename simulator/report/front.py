@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from simulator.planner.frontier import on_front
-from simulator.report.markup import Markup, tag
-from simulator.report.parts import figure, key
-from simulator.report.scale import around, marks
+from rollcast.simulator.planner.frontier import on_front
+from rollcast.simulator.report.markup import Markup, tag
+from rollcast.simulator.report.parts import figure, key
+from rollcast.simulator.results.scale import around, marks
 
 _HEIGHT_PX = 320
 _WIDTH_PX = 1000
@@ -92,29 +92,30 @@ Place = Callable[[float, float], tuple[float, float]]
 def _grid(
     across: tuple[float, float], up: tuple[float, float], x: Axis, y: Axis, at: Place
 ) -> list[Markup]:
-    found = []
+    lines = []
     for value in marks(*up, 5):
         top = _percent(at(across[0], value)[1])
-        found.append(tag("line", x1="0", x2="100%", y1=top, y2=top, class_="grid"))
-        found.append(tag("text", y.write(value), x="-8", y=top, dy="4", text_anchor="end"))
+        lines.append(tag("line", x1="0", x2="100%", y1=top, y2=top, class_="grid"))
+        lines.append(tag("text", y.write(value), x="-8", y=top, dy="4", text_anchor="end"))
     for value in marks(*across, 5):
         left = _percent(at(value, up[0])[0])
-        found.append(tag("text", x.write(value), x=left, y="100%", dy="18", text_anchor="middle"))
-    found.append(tag("line", x1="0", x2="100%", y1="100%", y2="100%", class_="grid"))
-    found.append(tag("text", x.label, x="50%", y="100%", dy="40", text_anchor="middle",
-                     class_="axis"))  # fmt: skip
-    found.append(tag("text", y.label, x="-8", y="0", dy="-12", class_="axis"))
-    return found
+        lines.append(tag("text", x.write(value), x=left, y="100%", dy="18", text_anchor="middle"))
+    lines.append(tag("line", x1="0", x2="100%", y1="100%", y2="100%", class_="grid"))
+    lines.append(
+        tag("text", x.label, x="50%", y="100%", dy="40", text_anchor="middle", class_="axis")
+    )
+    lines.append(tag("text", y.label, x="-8", y="0", dy="-12", class_="axis"))
+    return lines
 
 
 def _staircase(places: Sequence[tuple[float, float]]) -> list[Markup]:
     """From each choice of the front to the right, and down to the next one."""
-    found = []
+    points = []
     for (left, high), (right, low) in pairwise(places):
         a, b, top, bottom = map(_percent, (left, right, high, low))
-        found.append(tag("line", x1=a, x2=b, y1=top, y2=top, class_="front"))
-        found.append(tag("line", x1=b, x2=b, y1=top, y2=bottom, class_="front"))
-    return found
+        points.append(tag("line", x1=a, x2=b, y1=top, y2=top, class_="front"))
+        points.append(tag("line", x1=b, x2=b, y1=top, y2=bottom, class_="front"))
+    return points
 
 
 def _whisker(point: Point, at: Place) -> Markup:
@@ -161,7 +162,7 @@ def _labels(
             named.append(i)
     dots = [_Box.around(*_pixels(place), _DOT_PX) for place in places]
     taken: list[_Box] = []
-    found = []
+    labels = []
     for i in named:
         name = points[i].name
         name = name if len(name) <= _LONGEST_LABEL else name[: _LONGEST_LABEL - 1] + "…"
@@ -175,7 +176,7 @@ def _labels(
         anchor, dx, dy = _SIDES[best_side]
         classes = ["label"] + ["chosen"] * points[i].chosen + ["of-few"] * few
         classes += ["long"] * (len(name) > _SHORT)
-        found.append(
+        labels.append(
             tag(
                 "text",
                 name,
@@ -188,13 +189,19 @@ def _labels(
                 aria_hidden="true",
             )
         )
-    return found
+    return labels
 
 
 _SIDES = (
-    ("start", 12, -7), ("end", -12, -7), ("start", 12, 17), ("end", -12, 17), ("start", 12, 4),
-    ("end", -12, 4), ("middle", 0, -13), ("middle", 0, 23),
-)  # fmt: skip
+    ("start", 12, -7),
+    ("end", -12, -7),
+    ("start", 12, 17),
+    ("end", -12, 17),
+    ("start", 12, 4),
+    ("end", -12, 4),
+    ("middle", 0, -13),
+    ("middle", 0, 23),
+)
 """Where a name may stand beside its dot, the best first: anchor, and its base line from there."""
 
 

@@ -6,32 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.report.markup import Content, Markup, joined, tag
-from simulator.report.parts import key
-from simulator.results.figures import count, share
-from simulator.results.metrics import (
+from rollcast.simulator.report.markup import Content, Markup, joined, tag
+from rollcast.simulator.report.parts import key
+from rollcast.simulator.results.figures import count, share
+from rollcast.simulator.results.metrics import (
     CAUSES,
+    WAITED_FOR,
     gpu_lanes,
     intersection,
     total_s,
     underfilled_intervals,
 )
-from simulator.spans import Run
-
-_WAITED_FOR = {
-    "environment": "environments",
-    "stragglers": "stragglers",
-    "trainer": "the trainer",
-    "rollouts": "rollouts",
-    "other": "nothing",
-}
+from rollcast.simulator.spans import Run
 
 USES = (
     ("rollout", "rollout", "rollouts"),
-    ("tail", "tail", "their tail, a replica under a quarter of its peak"),
+    ("tail", "tail", "rollout tail: a replica runs under a quarter of its peak"),
     ("train", "train", "training"),
     ("sync", "sync", "weight sync and switches"),
-    *((cause, "idle", f"idle, waiting for {_WAITED_FOR[cause]}") for cause in CAUSES),
+    *((cause, "idle", f"idle, waiting for {WAITED_FOR[cause]}") for cause in CAUSES),
 )
 """What GPUs do: (what, class of its colour, in words)."""
 
@@ -70,30 +63,38 @@ def gpu_use(run: Run) -> dict[str, float]:
 
 def time_parts(use: Mapping[str, float]) -> list[Part]:
     """The bar of `gpu_use`."""
-    return [Part(kind, use[what], f"{said}: {share(use[what])} of GPU time")
-            for what, kind, said in USES]  # fmt: skip
+    return [
+        Part(kind, use[what], f"{label}: {share(use[what])} of GPU time")
+        for what, kind, label in USES
+    ]
 
 
 def token_parts(summary: Mapping[str, Any]) -> list[Part]:
     """The bar of what became of a run's tokens."""
     generated = max(summary["generated_tokens"], 1)
     return [
-        Part(kind, summary[what] / generated,
-             f"{said}: {count(summary[what])} tokens, {share(summary[what] / generated)}")
-        for what, kind, said in FATES
-    ]  # fmt: skip
+        Part(
+            kind,
+            summary[what] / generated,
+            f"{label}: {count(summary[what])} tokens, {share(summary[what] / generated)}",
+        )
+        for what, kind, label in FATES
+    ]
 
 
 def time_key(causes: Sequence[Mapping[str, float]]) -> Markup:
     """The key to bars of time; causes: the `gpu_use` of each."""
-    shown = [(kind, said) for what, kind, said in USES
-             if kind != "idle" and any(use[what] > 0 for use in causes)]  # fmt: skip
+    shown = [
+        (kind, label)
+        for what, kind, label in USES
+        if kind != "idle" and any(use[what] > 0 for use in causes)
+    ]
     return key([*shown, ("idle", "idle")])
 
 
 def token_key() -> Markup:
     """The key to bars of tokens."""
-    return key([(kind, said) for _, kind, said in FATES])
+    return key([(kind, label) for _, kind, label in FATES])
 
 
 def bars(rows: Sequence[tuple[str, Sequence[Part]]]) -> Markup:
@@ -106,11 +107,18 @@ def bars(rows: Sequence[tuple[str, Sequence[Part]]]) -> Markup:
             tag(
                 "div",
                 [
-                    tag("span", class_=part.kind, style=f"flex:{part.share:.5f} 0 0", tabindex=0,
-                        role="img", data_tip=part.tip, aria_label=part.tip)
+                    tag(
+                        "span",
+                        class_=part.kind,
+                        style=f"flex:{part.share:.5f} 0 0",
+                        tabindex=0,
+                        role="img",
+                        data_tip=part.tip,
+                        aria_label=part.tip,
+                    )
                     for part in shown
                 ],
                 class_="bar",
             )
-        )  # fmt: skip
+        )
     return tag("div", joined(cells), class_="bars")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-from simulator.visible import visible_lines
+from rollcast.simulator.values.visible import visible_lines
 
 Value = str | float | bool | None
 
@@ -46,7 +46,7 @@ def joined(content: Content) -> Markup:
         return Markup(html.escape(visible_lines(content)))
     if isinstance(content, int | float):
         return Markup(str(content))
-    return Markup("".join(joined(each) for each in content))
+    return Markup("".join(joined(part) for part in content))
 
 
 def number(value: float) -> str:
@@ -60,5 +60,5 @@ def _attribute(key: str, value: Value) -> str:
     name = key.removesuffix("_").replace("_", "-")
     if value is True:
         return f" {name}"
-    said = number(value) if isinstance(value, float) else visible_lines(str(value))
-    return f' {name}="{html.escape(said)}"'
+    text = number(value) if isinstance(value, float) else visible_lines(str(value))
+    return f' {name}="{html.escape(text)}"'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
-from simulator.report.markup import Content, Markup, joined, tag
+from rollcast.simulator.report.markup import Content, Markup, joined, tag
 
 # Nothing may be fetched and nothing sent, whatever a page says.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -25,8 +25,10 @@ def page(title: str, *content: Content, subtitle: str = "") -> str:
     heading = tag(
         "header", tag("h1", title), tag("p", subtitle, class_="subtitle") if subtitle else None
     )
-    foot = tag("footer", tag("p", "A forecast by rollcast. Every figure is simulated, "
-                             "unless it says measured."))  # fmt: skip
+    foot = tag(
+        "footer",
+        tag("p", "A forecast by rollcast. Every figure is simulated, unless it says measured."),
+    )
     body = tag(
         "body",
         tag("main", heading, content, foot, class_="page"),

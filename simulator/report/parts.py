@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from simulator.report.markup import Content, Markup, joined, tag
+from rollcast.simulator.report.markup import Content, Markup, joined, tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ def section(heading: str, *content: Content, about: str = "") -> Markup:
 
 def headline(lead: Content, *more: Content) -> Markup:
     """The answer: one sentence large, the others below it."""
-    said = [tag("p", each) for each in more if each]
-    return tag("div", tag("p", lead, class_="lead"), said, class_="headline")
+    paragraphs = [tag("p", text) for text in more if text]
+    return tag("div", tag("p", lead, class_="lead"), paragraphs, class_="headline")
 
 
 def tiles(figures: Sequence[tuple[str, str, str]]) -> Markup:
@@ -66,12 +66,14 @@ def table(columns: Sequence[Column], rows: Iterable[Row], caption: str = "") -> 
     body = [
         tag(
             "tr",
-            [_cell("td" if i else "th", column, cell, scope=None if i else "row")
-             for i, (column, cell) in enumerate(zip(columns, row.cells, strict=True))],
+            [
+                _cell("td" if i else "th", column, cell, scope=None if i else "row")
+                for i, (column, cell) in enumerate(zip(columns, row.cells, strict=True))
+            ],
             class_="chosen" if row.chosen else "apart" if row.apart else None,
         )
         for row in rows
-    ]  # fmt: skip
+    ]
     named = tag("caption", caption, class_="unseen") if caption else None
     grid = tag("table", named, tag("thead", tag("tr", head)), tag("tbody", body))
     return tag("div", grid, class_="scroll", tabindex=0, role="region", aria_label=caption or None)
@@ -123,7 +125,7 @@ def key(entries: Iterable[tuple[str, str]]) -> Markup:
     """The key to a picture: (class of the colour, what it means)."""
     return tag(
         "ul",
-        [tag("li", tag("i", class_=f"swatch {kind}"), said) for kind, said in entries],
+        [tag("li", tag("i", class_=f"swatch {kind}"), label) for kind, label in entries],
         class_="key",
     )
 

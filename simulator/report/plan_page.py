@@ -8,15 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.planner import words
-from simulator.planner.answer import Impossible, Interval, Planned, Row, Unrun
-from simulator.planner.frontier import behind_front
-from simulator.report.assumptions import assumptions
-from simulator.report.front import Axis, Point, front
-from simulator.report.ledger import bars, gpu_use, time_key, time_parts, token_key, token_parts
-from simulator.report.markup import Content, Markup, tag
-from simulator.report.page import page
-from simulator.report.parts import (
+from rollcast.simulator.planner import words
+from rollcast.simulator.planner.answer import Impossible, Interval, Planned, Row, Unrun
+from rollcast.simulator.planner.frontier import behind_front
+from rollcast.simulator.report.assumptions import assumptions
+from rollcast.simulator.report.front import Axis, Point, front
+from rollcast.simulator.report.ledger import (
+    bars,
+    gpu_use,
+    time_key,
+    time_parts,
+    token_key,
+    token_parts,
+)
+from rollcast.simulator.report.markup import Content, Markup, tag
+from rollcast.simulator.report.page import page
+from rollcast.simulator.report.parts import (
     Column,
     breakable,
     folded,
@@ -27,12 +34,16 @@ from simulator.report.parts import (
     table,
     tiles,
 )
-from simulator.report.parts import Row as Line
-from simulator.report.reproduced import reproduced
-from simulator.report.timeline import STEPS_SHOWN, timeline_of, timelines
-from simulator.results.figures import seconds, share
-from simulator.scenario.file import RawScenario, override
-from simulator.studies.simulate import Result, simulate
+from rollcast.simulator.report.parts import Row as Line
+from rollcast.simulator.report.reproduced import reproduced
+from rollcast.simulator.report.timeline import timeline_of, timelines
+from rollcast.simulator.results.figures import NAMED, seconds, share
+from rollcast.simulator.results.lanes import STEPS_SHOWN
+from rollcast.simulator.scenario.file import RawScenario, override
+from rollcast.simulator.studies.simulate import Result, simulate
+
+_FIGURES = (NAMED["length_bias"], NAMED["bubble_fraction"])
+"""Of `Measured`, the last columns of the table of choices."""
 
 BEST_ROWS, MOST_ROWS, MOST_POINTS, MOST_NAMED = 6, 200, 300, 12
 
@@ -93,18 +104,20 @@ def plan_page(
 
 def _subtitle(planned: Planned) -> str:
     count = len(planned.rows) + len(planned.unrun)
-    return (f"{planned.work.said}; {count:,} choices, {planned.simulated_steps:,} steps simulated "
-            f"to choose among them (all: {planned.brute_force_steps:,})")  # fmt: skip
+    return (
+        f"{planned.work.said}; {count:,} choices, {planned.simulated_steps:,} steps simulated "
+        f"to choose among them (all: {planned.brute_force_steps:,})"
+    )
 
 
 def _tiles(row: Row) -> Markup:
     measured = row.measured
-    figures = [("whole run", words.hours(row.bill.hours), _between(row.hours, words.hours))]
-    if row.bill.usd is not None:
-        figures.append(("cost", words.usd(row.bill.usd), _between(row.usd, words.usd)))
+    figures = [("whole run", words.hours(row.run_cost.hours), _between(row.hours, words.hours))]
+    if row.run_cost.usd is not None:
+        figures.append(("cost", words.usd(row.run_cost.usd), _between(row.usd, words.usd)))
     figures += [
         ("GPUs", str(row.setup.gpus), row.setup.gpu),
-        ("a step", seconds(measured.step_s), f"{row.bill.updates:,.0f} of them"),
+        ("a step", seconds(measured.step_s), f"{row.run_cost.updates:,.0f} of them"),
         ("bound by", measured.bound_by, f"{share(measured.bubble_fraction)} of GPU time idle"),
     ]
     if row.break_even is not None:
@@ -118,24 +131,29 @@ def _between(interval: Interval | None, write: Callable[[float], str]) -> str:
 
 def _front(planned: Planned) -> Content:
     """The choices nearest to the front, so that a plan of thousands stays a picture."""
-    rows = [row for row in planned.rows if np.isfinite(row.bill.hours)]
+    rows = [row for row in planned.rows if np.isfinite(row.run_cost.hours)]
     if not rows:
         return None
-    far = behind_front([row.bill.hours for row in rows], [row.bill.cost for row in rows])
+    far = behind_front([row.run_cost.hours for row in rows], [row.run_cost.cost for row in rows])
     kept = sorted(np.argsort(far, kind="stable")[:MOST_POINTS].tolist())
-    priced = all(row.bill.usd is not None for row in rows)
+    priced = all(row.run_cost.usd is not None for row in rows)
     points = [_point(rows[i], rows[i] is planned.chosen) for i in kept]
-    about = "Less is better in both. The line joins what no other choice beats."
+    about = "Lower is better in both. The line joins the choices that no other beats in both."
     if len(kept) < len(planned.rows) + len(planned.unrun):
         about += f" The {len(kept)} nearest to it are shown."
     return section(
         "Hours against cost",
-        front(points, Axis("hours of the whole run", lambda value: f"{value:,g}"),
-              Axis("$ of the whole run" if priced else "GPU-hours of the whole run",
-                   lambda value: f"{value:,g}"),
-              "recommended" if planned.recommended else "nearest to the limits"),
+        front(
+            points,
+            Axis("hours of the whole run", lambda value: f"{value:,g}"),
+            Axis(
+                "$ of the whole run" if priced else "GPU-hours of the whole run",
+                lambda value: f"{value:,g}",
+            ),
+            "recommended" if planned.recommended else "nearest to the limits",
+        ),
         about=about,
-    )  # fmt: skip
+    )
 
 
 def _point(row: Row, chosen: bool) -> Point:
@@ -144,26 +162,25 @@ def _point(row: Row, chosen: bool) -> Point:
     lines += [] if row.exact else ["from a short simulation"]
     low, high = (None, None) if row.hours is None else (row.hours.low, row.hours.high)
     name = f"{row.choice.policy}, {row.setup.gpus} GPUs"
-    return Point(name, row.bill.hours, row.bill.cost, "\n".join(lines), low, high, chosen)
+    return Point(name, row.run_cost.hours, row.run_cost.cost, "\n".join(lines), low, high, chosen)
 
 
 def _choices(planned: Planned) -> Markup:
     columns = (
         Column("policy", text=True),
-        Column("GPUs", "all that are held: replicas x tensor parallelism + the trainer's",
-               text=True),
+        Column(
+            "GPUs", "all that are held: replicas x tensor parallelism + the trainer's", text=True
+        ),
         Column("whole run", "hours of it, and their 90 % interval"),
         Column("cost", "of the whole run"),
-        Column("bound by", "what its steps wait for most"),
+        Column(NAMED["bound_by"].label, NAMED["bound_by"].meaning),
         Column("pays up to", "times the updates of the best synchronous choice"),
         Column("oldest token", "versions behind, of what is trained on"),
-        Column("length bias", "mean length of what is trained over what was launched",
-               narrow=False),
-        Column("idle", "share of the GPUs' time", narrow=False),
-    )  # fmt: skip
+        *(Column(figure.label, figure.meaning, narrow=False) for figure in _FIGURES),
+    )
     kept = _worth_showing(planned)
     chosen = planned.chosen
-    about = "Best first; ~ is of a short simulation, and pale is beyond the limits."
+    about = "Best first. ~: from a short simulation. Pale: violates a limit."
     rows = [_line(row, row is chosen) for row in kept]
     more = [_line(row, row is chosen) for row in planned.rows[:MOST_ROWS]]
     rest = len(planned.rows) - len(more)
@@ -194,7 +211,11 @@ def _line(row: Row, chosen: bool) -> Line:
     m = row.measured
     more = words.others(row)
     spread = tag("small", tag("br"), _ends(row.hours)) if row.hours else None
-    cost = f"{row.bill.gpu_hours:,.0f} GPU h" if row.bill.usd is None else words.usd(row.bill.usd)
+    cost = (
+        f"{row.run_cost.gpu_hours:,.0f} GPU h"
+        if row.run_cost.usd is None
+        else words.usd(row.run_cost.usd)
+    )
     cells: Sequence[Content] = (
         breakable(row.choice.policy),
         [
@@ -202,13 +223,12 @@ def _line(row: Row, chosen: bool) -> Line:
             tag("small", tag("br"), words.split(row)),
             tag("small", tag("br"), more) if more else None,
         ],
-        [f"{'' if row.exact else '~'}{words.hours(row.bill.hours)}", spread],
+        [f"{'' if row.exact else '~'}{words.hours(row.run_cost.hours)}", spread],
         cost,
         m.bound_by,
         "" if row.break_even is None else f"{row.break_even:.2f}x",
         str(m.staleness_max),
-        "-" if m.length_bias is None else f"{m.length_bias:.2f}",
-        share(m.bubble_fraction),
+        *(figure.text({figure.name: getattr(m, figure.name)}) for figure in _FIGURES),
     )
     return Line(cells, chosen=chosen, apart=bool(row.beyond))
 
@@ -220,13 +240,9 @@ def _ends(interval: Interval) -> str:
 def _time(runs: Sequence[Shown]) -> Content:
     if not runs:
         return None
-    drawn = [
-        timeline_of(each.result.run, each.name, each.result.summary["step_s"],
-                    each.result.summary["bubble_fraction"])
-        for each in runs
-    ]  # fmt: skip
-    uses = [gpu_use(each.result.run) for each in runs]
-    names = [each.row.choice.policy for each in runs]
+    drawn = [timeline_of(shown.result.run, shown.name, shown.result.summary) for shown in runs]
+    uses = [gpu_use(shown.result.run) for shown in runs]
+    names = [shown.row.choice.policy for shown in runs]
     return section(
         "Where the time goes",
         timelines(drawn),
@@ -234,9 +250,11 @@ def _time(runs: Sequence[Shown]) -> Content:
         bars(list(zip(names, map(time_parts, uses), strict=True))),
         time_key(uses),
         tag("h3", "Tokens generated"),
-        bars([(n, token_parts(each.result.summary)) for n, each in zip(names, runs, strict=True)]),
+        bars(
+            [(n, token_parts(shown.result.summary)) for n, shown in zip(names, runs, strict=True)]
+        ),
         token_key(),
-        about="The synchronous choice that the others are held against, and this one.",
+        about="The synchronous baseline and this choice.",
     )
 
 
@@ -261,13 +279,23 @@ def _unrun(unrun: Sequence[Unrun]) -> Content:
     """Choices whose estimate was enough to leave them out."""
     if not unrun:
         return None
-    columns = (Column("choice", text=True), Column("GPUs"), Column("hours, estimated"),
-               Column("cost, estimated"))  # fmt: skip
+    columns = (
+        Column("choice", text=True),
+        Column("GPUs"),
+        Column("hours, estimated"),
+        Column("cost, estimated"),
+    )
     lines = [
-        Line((breakable(each.choice.said), str(each.setup.gpus), words.hours(each.estimate.hours),
-              "" if each.estimate.usd is None else words.usd(each.estimate.usd)))
-        for each in unrun[:MOST_NAMED]
-    ]  # fmt: skip
+        Line(
+            (
+                breakable(choice.choice.said),
+                str(choice.setup.gpus),
+                words.hours(choice.estimate.hours),
+                "" if choice.estimate.usd is None else words.usd(choice.estimate.usd),
+            )
+        )
+        for choice in unrun[:MOST_NAMED]
+    ]
     return section(
         f"What was not worth a simulation ({len(unrun):,})",
         folded(f"The nearest {len(lines)}", table(columns, lines, "Choices not simulated")),

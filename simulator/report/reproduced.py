@@ -7,12 +7,14 @@ from typing import Any
 
 import yaml
 
-from simulator.report.markup import Markup
-from simulator.report.parts import code, section
-from simulator.results.write import plain
+from rollcast.simulator.report.markup import Markup
+from rollcast.simulator.report.parts import code, section
+from rollcast.simulator.results.write import plain
 
-_ABOUT = ("Save the scenario, with every setting applied, as scenario.yaml; paths in it start from "
-          "its folder. The same version of rollcast gives the same figures.")  # fmt: skip
+_ABOUT = (
+    "Save the scenario, with every setting applied, as scenario.yaml; paths in it start from "
+    "its folder. The same version of rollcast gives the same figures."
+)
 
 
 def reproduced(data: Mapping[str, Any], command: str, about: str = _ABOUT) -> Markup:

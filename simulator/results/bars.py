@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.results.drawing import INK, ROLLOUT, TRAIN, WIDTH_IN, Target, save, style
+from rollcast.simulator.results.drawing import INK, ROLLOUT, TRAIN, WIDTH_IN, Target, save, style
 
 
 def draw_bars(
@@ -26,10 +26,24 @@ def draw_bars(
         for place, (name, low, high, assumed) in enumerate(rows):
             hatch = "////" if assumed else None
             for end, colour in ((low, ROLLOUT), (high, TRAIN)):
-                axes.barh(place, end - middle, left=middle, height=0.62, color=colour, hatch=hatch,
-                          edgecolor="white", linewidth=0.4)  # fmt: skip
-            axes.text(-0.02, place, name.replace("$", "\\$"), transform=axes.get_yaxis_transform(),
-                      ha="right", va="center")  # fmt: skip
+                axes.barh(
+                    place,
+                    end - middle,
+                    left=middle,
+                    height=0.62,
+                    color=colour,
+                    hatch=hatch,
+                    edgecolor="white",
+                    linewidth=0.4,
+                )
+            axes.text(
+                -0.02,
+                place,
+                name.replace("$", "\\$"),
+                transform=axes.get_yaxis_transform(),
+                ha="right",
+                va="center",
+            )
         axes.axvline(middle, color=INK, linewidth=0.8)
         axes.set_yticks([])
         axes.invert_yaxis()

@@ -1,4 +1,4 @@
-"""What the pictures of `simulator.results.timeline` share: palette, bins of time, axis, legend.
+"""What pictures with matplotlib share: palette, axis of time, legend, files.
 
 Colours are of Okabe and Ito's palette for colour-blind readers; idle GPUs are white, hatched.
 """
@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.results.metrics import FloatArray, IntArray
-from simulator.spans import Run
+from rollcast.simulator.results.metrics import FloatArray
+from rollcast.simulator.results.scale import marks, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Target = str | PathLike[str] | IO[bytes]
 
-BINS = 1400
 _DPI = 160
 WIDTH_IN = 10.0
 ROLLOUT, TRAIN, SYNC, IDLE = "#0072B2", "#E69F00", "#009E73", "#9A9A9A"
@@ -70,34 +69,12 @@ def save(figure: Figure, target: Target) -> None:
     figure.savefig(target, format=kind, dpi=_DPI, metadata=_METADATA.get(kind))
 
 
-def bin_edges(run: Run, end_s: float, bins: int = BINS) -> FloatArray:
-    """Edges of the bins from a run's start to ``end_s``, shape (bins + 1,), seconds."""
-    return np.linspace(run.start_s, end_s, bins + 1)
-
-
-def covered(intervals: FloatArray, edges: FloatArray) -> FloatArray:
-    """Share of each bin that the intervals cover; edges: shape (bins + 1,)."""
-    if not len(intervals):
-        return np.zeros(len(edges) - 1)
-    lengths = intervals[:, 1] - intervals[:, 0]
-    before = np.concatenate(([0.0], np.cumsum(lengths)))
-    levels = np.column_stack((before[:-1], before[1:])).ravel()
-    share = np.diff(np.interp(edges, intervals.ravel(), levels)) / np.diff(edges)
-    return np.asarray(np.clip(share, 0.0, 1.0))
-
-
-def mean_running(running: tuple[FloatArray, IntArray], edges: FloatArray) -> FloatArray:
-    """Mean number of running rollouts in each bin, from `metrics.running_over_time`."""
-    times, counts = running
-    area = np.concatenate(([0.0], np.cumsum(np.diff(times) * counts[:-1])))
-    return np.asarray(np.diff(np.interp(edges, times, area)) / np.diff(edges))
-
-
 def mixed(*parts: tuple[FloatArray, FloatArray]) -> FloatArray:
     """RGBA of bins that are partly this and partly that: (share of the bin, colour) each."""
-    cover = sum((share for share, _ in parts), np.zeros(BINS))
-    colour = sum((share[:, None] * rgb for share, rgb in parts), np.zeros((BINS, 3)))
-    pixels = np.zeros((BINS, 4))
+    bins = len(parts[0][0])
+    cover = sum((share for share, _ in parts), np.zeros(bins))
+    colour = sum((share[:, None] * rgb for share, rgb in parts), np.zeros((bins, 3)))
+    pixels = np.zeros((bins, 4))
     some = cover > 0
     pixels[some, :3] = colour[some] / cover[some, None]
     pixels[:, 3] = np.clip(cover, 0.0, 1.0)
@@ -118,15 +95,12 @@ def shade(level: FloatArray) -> FloatArray:
 
 def time_axis(axes: Axes, span_s: float) -> None:
     """Ticks and a label in seconds, minutes or hours."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+    from matplotlib.ticker import FixedLocator, FuncFormatter
 
-    unit_s, name = (1.0, "seconds") if span_s < 300 else (60.0, "minutes")
-    if span_s >= 4 * 3600:
-        unit_s, name = 3600.0, "hours"
-    ticks = [
-        t * unit_s for t in MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(0, span_s / unit_s)
-    ]
-    axes.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if 0 <= tick <= span_s]))
+    unit_s, name = time_unit(span_s)
+    axes.xaxis.set_major_locator(
+        FixedLocator([tick * unit_s for tick in marks(0.0, span_s / unit_s, 9)])
+    )
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / unit_s:g}"))
     axes.set_xlabel(name, labelpad=2)
 

@@ -6,40 +6,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import ScenarioError
-from simulator.options import Flag
-from simulator.results.read import check, read_json
-from simulator.results.shapes import (
-    MOST,
-    Each,
-    Keys,
-    Maybe,
-    Named,
-    Number,
-    Several,
-    Shape,
-    Text,
-)
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.columns import MOST, Figure
+from rollcast.simulator.results.read import check, read_json
+from rollcast.simulator.values.readers import Flag, Keys, ListOf, Named, Nullable, Reader, Row, Text
 
 SCHEMA = "rollcast-fitted/1"
 _NO_FITTED_FILE = f"so it is not a fitted file ({SCHEMA!r}), which rollcast calibrate writes"
 
 
-_ERRORS = Named(Number())
+_ERRORS = Named(Figure())
 _OF_LAYOUT = Keys({"standard_errors": _ERRORS})
-_RATIO, _SLOWER = Number(most=1e6), Number(1e-6, most=1e6)
+_RATIO, _SLOWER = Figure(most=1e6), Figure(1e-6, most=1e6)
 _SPREAD = Keys(
-    {"names": Each(Text()), "matrix": Each(Each(Number(-MOST)))},
+    {"names": ListOf(Text()), "matrix": ListOf(ListOf(Figure(-MOST)))},
 )
 _RUN = Keys(
     {
         "policy": Text(),
-        "seed": Number(whole=True, most=2**64),
-        "steps": Number(whole=True),
-        "makespan_s": Number(null=True),
+        "seed": Figure(whole=True, most=2**64),
+        "steps": Figure(whole=True),
+        "makespan_s": Figure(null=True),
     }
 )
-PARTS: Mapping[str, Shape] = {
+PARTS: Mapping[str, Reader] = {
     "fits": Keys(
         {
             "iteration": Keys(
@@ -51,23 +41,25 @@ PARTS: Mapping[str, Shape] = {
                 }
             ),
             "dense": _OF_LAYOUT,
-            "shared_prefix": Maybe(_OF_LAYOUT),
+            "shared_prefix": Nullable(_OF_LAYOUT),
             "overheads": Keys(
-                {name: Keys({"standard_error_s": Number()})
-                 for name in ("sync", "to_train", "to_rollout")}
+                {
+                    name: Keys({"standard_error_s": Figure()})
+                    for name in ("sync", "to_train", "to_rollout")
+                }
             ),
         },
-        may={"actors": Maybe(_OF_LAYOUT)},
+        may={"actors": Nullable(_OF_LAYOUT)},
     ),
     "covariance": Keys({"iteration": _SPREAD}),
     "lengths": Keys({"lengths": Keys()}),
     "rewards": Keys({"rewards": Keys()}),
     "groups": Keys(),
-    "step_ratios": Each(Several((_SLOWER, _SLOWER, _RATIO, Number(whole=True))), at_least=1),
-    "step_pulses": Each(Several((_SLOWER, _SLOWER)), at_least=1),
-    "policies": Each(Text()),
-    "provenance": Keys({"runs": Each(_RUN)}, may={"engine": Maybe(Keys())}),
-}  # fmt: skip
+    "step_ratios": ListOf(Row((_SLOWER, _SLOWER, _RATIO, Figure(whole=True))), least=1),
+    "step_pulses": ListOf(Row((_SLOWER, _SLOWER)), least=1),
+    "policies": ListOf(Text()),
+    "provenance": Keys({"runs": ListOf(_RUN)}, may={"engine": Nullable(Keys())}),
+}
 """What a fitted file holds beside its costs and their range, which `simulator.costs.fitted` reads:
 a forecast needs all of it, a scenario's costs none."""
 
@@ -82,8 +74,8 @@ def read_fitted(path: Path, field: str) -> Mapping[str, Any]:
 def check_schema(content: object, name: str, field: str) -> Mapping[str, Any]:
     """``content``, if it is of our schema. Raises ScenarioError (``field``)."""
     if not isinstance(content, Mapping) or content.get("schema") != SCHEMA:
-        found = content.get("schema") if isinstance(content, Mapping) else None
-        said = f"is of schema {found!r}" if found else "names no schema"
-        raise ScenarioError(field, f"{name} {said}, {_NO_FITTED_FILE}")
+        schema = content.get("schema") if isinstance(content, Mapping) else None
+        problem = f"is of schema {schema!r}" if schema else "names no schema"
+        raise ScenarioError(field, f"{name} {problem}, {_NO_FITTED_FILE}")
     check(content, Keys(may=PARTS), name, field)
     return content

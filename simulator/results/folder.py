@@ -1,20 +1,23 @@
 """A folder of results: whether it holds a run, and writing one whole or not at all.
 
 Everything is written into a hidden folder beside the target, which takes the target's name in one
-rename once it is complete. A run that is interrupted leaves nothing.
+rename once it is complete. A run that is interrupted leaves nothing, and what a killed one leaves
+is cleared away by the next. A lock keeps two processes from writing one folder at a time.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from simulator.errors import ScenarioError
-from simulator.results import schema
-from simulator.results.read import read_json
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results import schema
+from rollcast.simulator.results.locks import locked
+from rollcast.simulator.results.read import read_json
 
 _NAMES = frozenset(
     name
@@ -22,18 +25,23 @@ _NAMES = frozenset(
     for name in (file.name, file.name + schema.PACKED)
 )
 
+_LONGEST = 200
+
 
 def check_target(
     folder: Path, force: bool, ours: Callable[[Path], bool] | None = None, what: str = "run"
 ) -> None:
     """Raises ScenarioError (``--out``) where a run cannot be put into ``folder``: it is a file, it
-    holds another run and ``force`` is not set, or it holds something else (never removed).
+    holds another run and ``force`` is not set, it holds something else (never removed), or another
+    process is writing it. What a killed process has left there is cleared away.
 
     ours: whether a folder holds nothing but what is to be replaced, `holds_run` if None; what: how
     that is called.
     """
     try:
         folder = folder.resolve()
+        for place in (folder, folder.parent):
+            _clear_leftovers(place, folder)
         if not folder.exists():
             parent = next(p for p in folder.parents if p.exists())
             if not parent.is_dir():
@@ -41,16 +49,23 @@ def check_target(
             if not os.access(parent, os.W_OK | os.X_OK):
                 raise ScenarioError("--out", f"cannot write below {parent}")
             return
-        if not folder.is_dir():
-            raise ScenarioError("--out", f"{folder} is a file; give a folder")
-        if not any(folder.iterdir()):
-            return
-        if not (ours or holds_run)(folder):
-            message = f"{folder} is not empty and holds no {what} alone; give another folder"
-            raise ScenarioError("--out", message)
+        _check_free(folder, force, ours, what)
     except (OSError, ValueError, RuntimeError) as error:  # a name too long, a loop of links
-        said = getattr(error, "strerror", None) or error
-        raise ScenarioError("--out", f"cannot use {folder}: {said}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ScenarioError("--out", f"cannot use {folder}: {reason}") from None
+
+
+def _check_free(folder: Path, force: bool, ours: Callable[[Path], bool] | None, what: str) -> None:
+    """Raises ScenarioError where ``folder`` is a file, or holds what must not be replaced."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ScenarioError("--out", f"{folder} is a file; give a folder")
+    if not any(folder.iterdir()):
+        return
+    if not (ours or holds_run)(folder):
+        message = f"{folder} is not empty and holds no {what} alone; give another folder"
+        raise ScenarioError("--out", message)
     if not force:
         raise ScenarioError("--out", f"{folder} holds another {what}; add --force to replace it")
 
@@ -81,8 +96,8 @@ def _has_schema(summary: Path) -> bool:
         content = read_json(summary, "")
     except ScenarioError:
         return False
-    found = content.get("schema") if isinstance(content, dict) else None
-    return isinstance(found, str) and found.startswith(schema.OUR_SCHEMAS)
+    named = content.get("schema") if isinstance(content, dict) else None
+    return isinstance(named, str) and named.startswith(schema.OUR_SCHEMAS)
 
 
 def write_folder(
@@ -102,24 +117,74 @@ def write_folder(
     empty = folder.exists() and not any(folder.iterdir())
     # An empty folder may be a mount, or the folder that somebody stands in: it stays what it is.
     place = folder if empty else folder.parent
-    work = place / f".{folder.name[:200]}.{os.getpid()}.partial"
     made = [parent for parent in (folder, *folder.parents) if not parent.exists()][1:]
     try:
         place.mkdir(parents=True, exist_ok=True)
-        work.mkdir()
-        fill(work)
-        if empty:
-            _move_up(work, folder)
-        else:
-            _swap(work, folder)
+        with _locked(place, folder):
+            if not empty:  # another process may have written it since it was checked
+                _check_free(folder, force, ours, what)
+            _fill(place, folder, fill)
         made = []
     except OSError as error:
         raise ScenarioError("--out", f"cannot write {folder}: {error.strerror or error}") from None
     finally:
-        shutil.rmtree(work, ignore_errors=True)
         for parent in made:  # innermost first; one that somebody else filled stays
             with suppress(OSError):
                 parent.rmdir()
+
+
+def _locked(place: Path, folder: Path) -> AbstractContextManager[None]:
+    """The right to write ``folder``, from a folder in ``place``."""
+    message = f"another process is writing {folder}; wait for it, or give another folder"
+    return locked(place / folder.name, ScenarioError("--out", message))
+
+
+def _beside(place: Path, folder: Path, kind: str) -> Path:
+    return place / f".{folder.name[:_LONGEST]}.{kind}"
+
+
+def _fill(place: Path, folder: Path, fill: Callable[[Path], None]) -> None:
+    """Fills a new folder in ``place``, and puts it where ``folder`` is."""
+    work = _beside(place, folder, "partial")
+    work.mkdir()
+    try:
+        fill(work)
+        if place == folder:
+            complete = work.rename(_beside(place, folder, "complete"))
+            try:
+                _move_up(complete, folder)
+            finally:
+                shutil.rmtree(complete, ignore_errors=True)
+        else:
+            _swap(work, folder, _beside(place, folder, "replaced"))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _clear_leftovers(place: Path, folder: Path) -> None:
+    """Clears away what killed processes left in ``place`` on their way to write ``folder``: what
+    was complete is put there, an older run that was moved aside comes back, all else is removed.
+
+    Raises ScenarioError where a living process is writing it.
+    """
+    with suppress(OSError):  # nothing to be seen, or to be changed, there
+        if not _leftovers(place, folder):
+            return
+        with _locked(place, folder):
+            for entry in _leftovers(place, folder):
+                if entry.suffix == ".complete" and place == folder:
+                    _move_up(entry, folder)
+                elif entry.suffix == ".replaced" and not folder.exists():
+                    entry.rename(folder)
+                if entry.is_dir():
+                    shutil.rmtree(entry, ignore_errors=True)
+
+
+def _leftovers(place: Path, folder: Path) -> list[Path]:
+    """Earlier versions put the number of their process into the name."""
+    name = re.escape(folder.name[:_LONGEST])
+    ours = re.compile(rf"\.{name}(\.\d+)?\.(partial|complete|replaced|lock)")
+    return sorted(place / entry for entry in os.listdir(place) if ours.fullmatch(entry))
 
 
 def _move_up(work: Path, folder: Path) -> None:
@@ -138,12 +203,11 @@ def _move_up(work: Path, folder: Path) -> None:
         raise
 
 
-def _swap(new: Path, folder: Path) -> None:
+def _swap(new: Path, folder: Path, aside: Path) -> None:
     """Renames ``new`` to ``folder``; an older run there is moved aside first and removed last."""
     if not folder.exists():
         new.rename(folder)
         return
-    aside = new.with_suffix(".replaced")
     folder.rename(aside)
     try:
         new.rename(folder)

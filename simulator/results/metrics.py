@@ -19,15 +19,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simulator.results.schema import RUN_SCHEMA
-from simulator.results.steady import mean_age, steady_of
-from simulator.results.turns import turn_summary
-from simulator.spans import TRAINED, Run
+from rollcast.simulator.results.schema import RUN_SCHEMA
+from rollcast.simulator.results.steady import mean_age, steady_of
+from rollcast.simulator.results.turns import turn_summary
+from rollcast.simulator.spans import TRAINED, Run
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 CAUSES = ("environment", "stragglers", "trainer", "rollouts", "other")
+WAITED_FOR = {
+    "environment": "environments",
+    "stragglers": "stragglers",
+    "trainer": "the trainer",
+    "rollouts": "rollouts",
+    "other": "nothing",
+}
+"""Each cause in words."""
 UNDERFILLED_BELOW = 0.25  # of a replica's peak in the phase
 
 _CONTEXT_SAMPLES = 1000  # over a run, beside those where a stay begins or ends
@@ -207,14 +215,14 @@ def gpu_lanes(run: Run) -> list[GpuLane]:
         away = intersection(away, intersection(phases["rollout"], held))
         environments = (("environment", away),)
     lanes = []
-    for number, own in enumerate(rollouts):
+    for number, busy in enumerate(rollouts):
         first = number * shape.gpus_per_replica
         shared = min(max(shape.trainer_gpus - first, 0), shape.gpus_per_replica)
         if not shape.colocated:
             shared = 0
         for gpus, trains in ((shared, train), (shape.gpus_per_replica - shared, _NOTHING)):
             if gpus:
-                lane = GpuLane(number, gpus, *_uses(held, own, trains, sync))
+                lane = GpuLane(number, gpus, *_uses(held, busy, trains, sync))
                 waits = (*environments, ("stragglers", anywhere), ("trainer", train))
                 _blame(lane, waits)
                 lanes.append(lane)
@@ -363,7 +371,7 @@ def run_summary(run: Run, scenario: str, policy: str, seed: int, **more: Any) ->
         "seed": seed,
         **summarise(run),
         **more,
-        "warnings": [*run.warnings, *_short(run)],
+        "warnings": [*run.warnings, *_short(run), *_stale(run)],
     }
 
 
@@ -375,6 +383,22 @@ def _short(run: Run) -> list[str]:
     return [
         f"{count} steps are too few to tell the start-up from the steady state: step_s is the mean "
         f"of {steady.stop - steady.start}, while work goes over from step to step; run more"
+    ]
+
+
+def _stale(run: Run) -> list[str]:
+    """That groups grew too old, and which setting lets them live."""
+    old = [decision for decision in run.decisions if decision.get("too_old")]
+    if not old:
+        return []
+    groups = sum(len(decision["too_old"]) for decision in old)
+    launched = max(sum(record.launched_groups for record in run.steps), 1)
+    rule = old[-1]["plan"]["staleness"]
+    lost = "dropped" if rule["exceeded"] == "drop" else "started again from nothing"
+    return [
+        f"{groups} groups ({100 * groups / launched:.2g} % of those launched) exceeded the "
+        f"staleness bound of {rule['max_versions']:g} versions and were {lost}; raise "
+        "max_staleness of the policy to train on them"
     ]
 
 

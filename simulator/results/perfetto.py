@@ -22,14 +22,14 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.results.metrics import (
+from rollcast.simulator.results.metrics import (
     FloatArray,
     IntArray,
     context_over_time,
     running_over_time,
 )
-from simulator.rollout import CALL_ENDS, CALL_KINDS
-from simulator.spans import DROPPED, PENDING, TRAINED, PhaseSpan, Run, StepRecord
+from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS
+from rollcast.simulator.spans import DROPPED, PENDING, TRAINED, PhaseSpan, Run, StepRecord
 
 _FATES = {PENDING: "carried", TRAINED: "trained", DROPPED: "dropped"}
 _NS_PER_S = 1e9
@@ -127,8 +127,8 @@ def _events(run: Run) -> Iterator[str]:
     worked = [phase for phase in run.phases if phase.kind != "rollout"]
     switches = [phase for phase in worked if phase.kind == "switch"]
     for pid, track in ((after, "trainer"), (after + 1, "sync")):
-        own = [p for p in worked if p.track == track and p.kind != "switch"]
-        yield from _phases(pid, track, own, "train" if track == "trainer" else "sync")
+        phases = [p for p in worked if p.track == track and p.kind != "switch"]
+        yield from _phases(pid, track, phases, "train" if track == "trainer" else "sync")
     if switches:
         yield from _phases(after + 2, "switch", switches, "switch")
     for number, kind in enumerate(CALL_KINDS):

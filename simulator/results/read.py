@@ -16,9 +16,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from simulator.errors import ScenarioError
-from simulator.results.schema import PACKED, Document, Lines, Table
-from simulator.results.shapes import CellError, Shape
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results import columns
+from rollcast.simulator.results.schema import PACKED, Document, Lines, Table
+from rollcast.simulator.values.readers import Reader
 
 DEEPEST = 100
 """Levels of mappings and lists in a JSON file; ours have six."""
@@ -79,11 +80,11 @@ def read_json(path: Path, field: str, name: str | None = None, wanted: str = "")
     that it should have been. Raises ScenarioError (``field``) where it cannot be read or is no
     JSON.
     """
-    said = str(path) if name is None else name
+    label = str(path) if name is None else name
     try:
-        return parse_json(_content(path, field, said))
+        return parse_json(_content(path, field, label))
     except NotJsonError as error:
-        message = f"{said} is not a file of JSON: {error}{wanted and f'; {wanted}'}"
+        message = f"{label} is not a file of JSON: {error}{wanted and f'; {wanted}'}"
         raise ScenarioError(field, message) from None
 
 
@@ -98,17 +99,17 @@ def read_document(folder: Path, document: Document, field: str) -> dict[str, Any
 def read_lines(folder: Path, lines: Lines, field: str) -> list[dict[str, Any]]:
     """A file of JSON lines, each of the file's shape. Raises ScenarioError (``field``)."""
     path = place(folder, lines.name)
-    found = []
+    documents = []
     for number, line in enumerate(_content(path, field, str(path)).splitlines(), start=1):
-        said = f"{path}, line {number}"
+        label = f"{path}, line {number}"
         try:
             content = parse_json(line)
         except NotJsonError as error:
-            message = f"{said}: {path.name} is not a file of JSON lines: {error}"
+            message = f"{label}: {path.name} is not a file of JSON lines: {error}"
             raise ScenarioError(field, message) from None
-        check(content, lines.shape, said, field)
-        found.append(content)
-    return found
+        check(content, lines.shape, label, field)
+        documents.append(content)
+    return documents
 
 
 def read_table(folder: Path, table: Table, field: str) -> dict[str, NDArray[Any]]:
@@ -129,16 +130,16 @@ def read_table(folder: Path, table: Table, field: str) -> dict[str, NDArray[Any]
         if name not in header:
             raise ScenarioError(field, f"{path} has no column {name!r}")
     cells = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else {}
-    found = {}
+    by_column = {}
     for column in table.columns:
         if column.name not in header:
             continue
         try:
-            found[column.name] = column.shape.column(cells.get(column.name, ()))
-        except CellError as error:
+            by_column[column.name] = columns.column(column.shape, cells.get(column.name, ()))
+        except columns.CellError as error:
             at = f"{path}, line {lines[error.row]}, column {column.name!r}"
             raise ScenarioError(field, f"{at}: {error}") from None
-    return found
+    return by_column
 
 
 def _rows(path: Path, text: str, field: str) -> tuple[list[str], list[int], list[list[str]]]:
@@ -151,8 +152,10 @@ def _rows(path: Path, text: str, field: str) -> tuple[list[str], list[int], list
             if not row:
                 continue
             if len(row) != len(header):
-                message = (f"{path}, line {reader.line_num} has {len(row)} cells; the header has "
-                           f"{len(header)}")  # fmt: skip
+                message = (
+                    f"{path}, line {reader.line_num} has {len(row)} cells; the header has "
+                    f"{len(header)}"
+                )
                 raise ScenarioError(field, message)
             lines.append(reader.line_num)
             rows.append(row)
@@ -167,13 +170,13 @@ def _rows(path: Path, text: str, field: str) -> tuple[list[str], list[int], list
     return header, lines, rows
 
 
-def check(value: object, shape: Shape, said: str, field: str) -> None:
+def check(value: object, shape: Reader, label: str, field: str) -> None:
     """Raises ScenarioError (``field``) where ``value``, which an error calls ``said``, is not of
     the shape."""
     try:
         shape.read(value, "")
     except ScenarioError as error:
-        at = f"{said}, {error.field}" if error.field else said
+        at = f"{label}, {error.field}" if error.field else label
         raise ScenarioError(field, f"{at}: {error.message}") from None
 
 
@@ -183,12 +186,12 @@ def place(folder: Path, name: str) -> Path:
     return packed if packed.exists() else folder / name
 
 
-def _content(path: Path, field: str, said: str) -> bytes:
+def _content(path: Path, field: str, label: str) -> bytes:
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix == PACKED else content
     except (OSError, EOFError, ValueError) as error:  # ValueError: no path at all
         reason = getattr(error, "strerror", None) or error
-        raise ScenarioError(field, f"cannot read {said}: {reason}") from None
+        raise ScenarioError(field, f"cannot read {label}: {reason}") from None
     except zlib.error:
-        raise ScenarioError(field, f"cannot read {said}: it is not compressed whole") from None
+        raise ScenarioError(field, f"cannot read {label}: it is not compressed whole") from None

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.options import Choice
-from simulator.results.shapes import (
-    LARGEST_TOKENS,
-    Each,
+from rollcast.simulator.results.columns import LARGEST_TOKENS, Figure, typecode
+from rollcast.simulator.values.readers import (
+    Choice,
     Keys,
-    Maybe,
+    ListOf,
     Named,
-    Number,
-    Several,
+    Nullable,
+    Reader,
+    Row,
     Text,
 )
 
@@ -44,7 +44,7 @@ class Column:
     others. The unit is ``s``, ``tokens``, another or none, for a count or a flag."""
 
     name: str
-    shape: Number | Text
+    shape: Reader
     meaning: str
     unit: str = ""
     needed: bool = False
@@ -82,8 +82,8 @@ class Table(File):
     @property
     def typecodes(self) -> dict[str, str]:
         """Of `array.array`, by column, of those that hold numbers."""
-        shapes = {column.name: column.shape for column in self.columns}
-        return {name: s.typecode for name, s in shapes.items() if isinstance(s, Number)}
+        codes = {column.name: typecode(column.shape) for column in self.columns}
+        return {name: code for name, code in codes.items() if code is not None}
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -106,25 +106,25 @@ class Lines(File):
 
 
 def _seconds(name: str, meaning: str, needed: bool = False, least: float = 0.0) -> Column:
-    return Column(name, Number(least), meaning, "s", needed)
+    return Column(name, Figure(least), meaning, "s", needed)
 
 
 def _tokens(name: str, meaning: str, needed: bool = False, most: float | None = None) -> Column:
-    shape = Number(whole=True) if most is None else Number(whole=True, most=most)
+    shape = Figure(whole=True) if most is None else Figure(whole=True, most=most)
     return Column(name, shape, meaning, "tokens", needed)
 
 
 def _count(name: str, meaning: str, needed: bool = False, least: float = 0.0) -> Column:
-    return Column(name, Number(least, whole=True), meaning, needed=needed)
+    return Column(name, Figure(least, whole=True), meaning, needed=needed)
 
 
 def _flag(name: str, meaning: str, needed: bool = False) -> Column:
-    return Column(name, Number(0, 1, whole=True), meaning, needed=needed)
+    return Column(name, Figure(0, 1, whole=True), meaning, needed=needed)
 
 
 def _mean(name: str, meaning: str, unit: str = "", least: float = 0.0) -> Column:
     """Of something that a step may not have had."""
-    return Column(name, Number(least, null=True), meaning, unit)
+    return Column(name, Figure(least, null=True), meaning, unit)
 
 
 _ANY = -1e12  # a reward may be negative
@@ -135,17 +135,22 @@ SPANS = Table(
     "phases of the steps, then stays of the rollouts, each in the order in which they ended",
     columns=(
         _count("step", "the step in which it ended", needed=True),
-        Column("kind", Text(), "rollout, stay, train, sync, switch, or what the trainer did",
-               needed=True),
-        Column("track", Text(), "replica 0, rollout, trainer or sync: where it took place",
-               needed=True),
+        Column(
+            "kind",
+            Text(),
+            "rollout, stay, train, sync, switch, or what the trainer did",
+            needed=True,
+        ),
+        Column(
+            "track", Text(), "replica 0, rollout, trainer or sync: where it took place", needed=True
+        ),
         _count("group", "of a stay; -1 for a phase", least=-1),
         _count("index", "of a stay, within its group; -1 for a phase", least=-1),
         _seconds("start_s", "when it began, on the run's clock", needed=True),
         _seconds("end_s", "when it ended", needed=True),
         _tokens("tokens", "sampled in it; of trainer work, fed to the model", needed=True),
     ),
-)  # fmt: skip
+)
 
 STEPS = Table(
     "steps.csv",
@@ -176,15 +181,18 @@ STEPS = Table(
         _seconds("sync_s", "weights to the replicas", needed=True),
         _seconds("switch_s", "shared GPUs between rollout and training", needed=True),
         _seconds("step_s", "from the end of the step before to its own", needed=True),
-        Column("mean_staleness", Number(), "of the tokens trained on", "versions", needed=True),
+        Column("mean_staleness", Figure(), "of the tokens trained on", "versions", needed=True),
         _mean("truncated_share", "of the responses that finished in the step, those at the cap"),
-        _mean("accuracy", "mean reward of the rollouts that finished in the step, whether trained "
-              "on or not", least=_ANY),
+        _mean(
+            "accuracy",
+            "mean reward of the rollouts that finished in the step, whether trained on or not",
+            least=_ANY,
+        ),
     ),
-)  # fmt: skip
-NOT_IN_STEPS = ("staleness", "policy")
-"""Fields of a StepRecord that are no column: a distribution, of which the mean is one, and the
-policies' own figures, which are columns by their own names."""
+)
+NOT_IN_STEPS = ("staleness", "policy", "taken_rollouts")
+"""Fields of a StepRecord that are no column: a distribution, of which the mean is one; the
+policies' own figures, which are columns by their own names; and what only comparisons need."""
 
 ROLLOUTS = Table(
     "rollouts.csv",
@@ -195,20 +203,29 @@ ROLLOUTS = Table(
         _count("group", "one prompt's rollouts", needed=True),
         _count("index", "of the rollout within its group", needed=True),
         _tokens("prompt_tokens", "of the prompt", needed=True, most=LARGEST_TOKENS),
-        _tokens("new_tokens", "sampled in the stay: they add up to the tokens generated",
-                needed=True, most=LARGEST_TOKENS),
+        _tokens(
+            "new_tokens",
+            "sampled in the stay: they add up to the tokens generated",
+            needed=True,
+            most=LARGEST_TOKENS,
+        ),
         _seconds("start_s", "first computed"),
         _seconds("end_s", "finished, or aborted"),
         _flag("finished", "1 where the response was complete", needed=True),
         _flag("trained", "1 where its tokens were trained on", needed=True),
-        Column("reward", Number(_ANY, null=True), "empty until the response is complete",
-               needed=True),
+        Column(
+            "reward", Figure(_ANY, null=True), "empty until the response is complete", needed=True
+        ),
         _count("versions", "of the weights, in the rollout so far"),
-        _count("replica", "on which it was; -1 where its environment or judge had the rollout",
-               least=-1),
+        _count(
+            "replica",
+            "on which it was; -1 where its environment or judge had the rollout",
+            least=-1,
+        ),
         _tokens("total_tokens", "of the response so far", needed=True, most=LARGEST_TOKENS),
-        _count("trained_step", "the step that trained on it; -1 if none did", needed=True,
-               least=-1),
+        _count(
+            "trained_step", "the step that trained on it; -1 if none did", needed=True, least=-1
+        ),
         _count("attempt", "how often the prompt had been tried before", needed=True),
         _count("version", "of the weights that sampled it", needed=True),
         _flag("resumed", "1 where it went on from tokens of an earlier stay"),
@@ -216,19 +233,30 @@ ROLLOUTS = Table(
         _count("preemptions", "times that the engine put it back"),
         _tokens("prefill_tokens", "prefilled in the stay"),
         _tokens("recomputed_tokens", "the part of them that preemptions caused"),
-        _tokens("shared_tokens", "with which, prompt included, an earlier stay of this version "
-                "began as well; 0 where the world knows no tokens", most=LARGEST_TOKENS),
+        _tokens(
+            "shared_tokens",
+            "with which, prompt included, an earlier stay of this version "
+            "began as well; 0 where the world knows no tokens",
+            most=LARGEST_TOKENS,
+        ),
         _count("shared_group", "whose stay that was; -1 if none", least=-1),
         _count("shared_index", "of its rollout within that group; -1 if none", least=-1),
         _seconds("submitted_s", "handed to the replica"),
         _count("prompt", "which prompt it answered: one may come again, as another group"),
         _count("turn", "which of the rollout's turns it is, from 0"),
-        _tokens("observation_tokens", "of the context so far, that environments added",
-                most=LARGEST_TOKENS),
-        Column("ending", Text(), "stop, length, turns, context, timeout or environment where the "
-               "response is complete; turn, budget or aborted where it is not"),
+        _tokens(
+            "observation_tokens",
+            "of the context so far, that environments added",
+            most=LARGEST_TOKENS,
+        ),
+        Column(
+            "ending",
+            Text(),
+            "stop, length, turns, context, timeout or environment where the "
+            "response is complete; turn, budget or aborted where it is not",
+        ),
     ),
-)  # fmt: skip
+)
 NOT_IN_ROLLOUTS = ("fate",)
 """Columns of the table of stays that the file spells otherwise (``trained``)."""
 
@@ -244,13 +272,17 @@ ENVIRONMENTS = Table(
         _count("attempt", "of the rollout", needed=True),
         _count("turn", "after which it was made", needed=True),
         Column("kind", Text(), "environment or reward", needed=True),
-        Column("ended", Text(), "answered, timeout, failed, put_away (it goes on without its "
-               "rollout) or closed", needed=True),
+        Column(
+            "ended",
+            Text(),
+            "answered, timeout, failed, put_away (it goes on without its rollout) or closed",
+            needed=True,
+        ),
         _seconds("asked_s", "when the rollout began to wait for a slot", needed=True),
         _seconds("start_s", "when it had one", needed=True),
         _seconds("end_s", "when it was over", needed=True),
     ),
-)  # fmt: skip
+)
 
 DECISIONS = Lines(
     "decisions.jsonl",
@@ -267,7 +299,7 @@ SUMMARY = Document(
     "the run's metrics",
     shape=Keys(
         {"schema": Choice((RUN_SCHEMA,))},
-        may={"seed": Number(whole=True, most=2**63 - 1), "makespan_s": Number(null=True)},
+        may={"seed": Figure(whole=True, most=2**63 - 1), "makespan_s": Figure(null=True)},
     ),
 )
 TRACE = File("trace.json", "the run on a time line, for Perfetto; written compressed")
@@ -284,8 +316,12 @@ ITERATIONS = Table(
         _count("rollouts", "computed in it", needed=True),
         _tokens("context_tokens", "attended to by its decoding rollouts", needed=True),
         _tokens("prefill_tokens", "prefilled", needed=True),
-        Column("prefill_pairs", Number(whole=True, most=_PAIRS),
-               "pairs of a prefilled token and one that it attends to", needed=True),
+        Column(
+            "prefill_pairs",
+            Figure(whole=True, most=_PAIRS),
+            "pairs of a prefilled token and one that it attends to",
+            needed=True,
+        ),
         _count("prefill_rollouts", "that prefilled", needed=True),
         _tokens("prefill_context_tokens", "attended to by what was prefilled"),
         _count("waiting", "rollouts left waiting"),
@@ -293,8 +329,8 @@ ITERATIONS = Table(
         _count("preemptions", "of rollouts"),
         _count("replica", "that it was of"),
     ),
-)  # fmt: skip
-BEAT = Number(1e-9, most=1e6)
+)
+BEAT = Figure(1e-9, most=1e6)
 PULSES = Table(
     "pulses.csv",
     "how fast the machine was: a fixed piece of work, timed before the first step and after each",
@@ -313,12 +349,12 @@ UPDATES = Lines(
     optional=True,
     shape=Keys(
         {
-            "updates": Number(whole=True),
-            "rollouts": Number(whole=True),
-            "log_prob_s": Number(),
-            "computed_tokens": Number(whole=True),
-            "padding_tokens": Number(whole=True),
-            "microbatches": Number(whole=True),
+            "updates": Figure(whole=True),
+            "rollouts": Figure(whole=True),
+            "log_prob_s": Figure(),
+            "computed_tokens": Figure(whole=True),
+            "padding_tokens": Figure(whole=True),
+            "microbatches": Figure(whole=True),
         }
     ),
 )
@@ -340,7 +376,7 @@ EVENTS = Lines(
     "one line a verb of the loop: what the world was asked, when and what it answered",
     real=True,
     optional=True,
-    shape=Keys({"verb": Text(), "at_s": Number()}),
+    shape=Keys({"verb": Text(), "at_s": Figure()}),
 )
 FAULTS = Table(
     "faults.csv",
@@ -376,24 +412,47 @@ ARRIVALS = Table(
         _count("version", "of the weights that came", needed=True),
         _count("replica", "that they came to", needed=True),
         _seconds("sent_s", "when the loop had them sent, on the run's clock", needed=True),
-        _seconds("start_s", "when they were there, and the replica between two iterations",
-                 needed=True),
+        _seconds(
+            "start_s", "when they were there, and the replica between two iterations", needed=True
+        ),
         _seconds("loaded_s", "when they were in place", needed=True),
-        _seconds("end_s", "when they had been compared with the trainer's, where the replica was "
-                 "idle; else the same", needed=True),
+        _seconds(
+            "end_s",
+            "when they had been compared with the trainer's, where the replica was "
+            "idle; else the same",
+            needed=True,
+        ),
     ),
-)  # fmt: skip
+)
 TORNADO_CSV = File(
-    "tornado.csv", "one row an uncertain input: what a step, the run and its cost are at its ends",
+    "tornado.csv",
+    "one row an uncertain input: what a step, the run and its cost are at its ends",
     optional=True,
-)  # fmt: skip
+)
 TORNADO_PICTURE = File("tornado.png", "the same as bars", optional=True)
 
 RUN: tuple[File, ...] = (
-    SPANS, STEPS, ROLLOUTS, ENVIRONMENTS, DECISIONS, SCENARIO, SUMMARY, TRACE, TIMELINE,
-    TORNADO_CSV, TORNADO_PICTURE, ITERATIONS, PULSES, UPDATES, BOARD, PROVENANCE, EVENTS,
-    ARRIVALS, FAULTS, FAILURES,
-)  # fmt: skip
+    SPANS,
+    STEPS,
+    ROLLOUTS,
+    ENVIRONMENTS,
+    DECISIONS,
+    SCENARIO,
+    SUMMARY,
+    TRACE,
+    TIMELINE,
+    TORNADO_CSV,
+    TORNADO_PICTURE,
+    ITERATIONS,
+    PULSES,
+    UPDATES,
+    BOARD,
+    PROVENANCE,
+    EVENTS,
+    ARRIVALS,
+    FAULTS,
+    FAILURES,
+)
 """A run's files. The summary is there once the run is."""
 
 COMPARISON_JSON = File("comparison.json", "one entry a policy: metrics, speed-up, its interval")
@@ -407,9 +466,7 @@ PLAN_SCHEMA = "rollcast-plan/1"
 PLAN_JSON = File("plan.json", "what is recommended, the runners-up, the front, what cannot be")
 PLAN_CSV = File("plan.csv", "one row a choice, best first")
 PLAN_SCENARIO = File("recommended.yaml", "the scenario of what is recommended")
-PLAN: tuple[File, ...] = (
-    PLAN_JSON, PLAN_CSV, PLAN_SCENARIO, REPORT, TORNADO_CSV, TORNADO_PICTURE
-)  # fmt: skip
+PLAN: tuple[File, ...] = (PLAN_JSON, PLAN_CSV, PLAN_SCENARIO, REPORT, TORNADO_CSV, TORNADO_PICTURE)
 """A plan's files."""
 
 # A probe of trainer and engine (``rollcast probe``) is one file of its own.
@@ -417,31 +474,43 @@ PLAN: tuple[File, ...] = (
 PROBE_SCHEMA = "rollcast-probe/2"
 PROBE_FILE = "probe.json"
 PROBE_UPDATE = {
-    "computed_tokens": Number(whole=True),
-    "padding_tokens": Number(whole=True),
-    "rollouts": Number(whole=True),
-    "microbatches": Number(whole=True),
-    "log_prob_s": Number(),
-    "total_s": Number(),
+    "computed_tokens": Figure(whole=True),
+    "padding_tokens": Figure(whole=True),
+    "rollouts": Figure(whole=True),
+    "microbatches": Figure(whole=True),
+    "log_prob_s": Figure(),
+    "total_s": Figure(),
 }
 """What a probe's update says, beside its layout, groups and pulse."""
 
-PROBE_BURST = ("start_s", "seconds", "rollouts", "context_tokens", "prefill_tokens",
-               "prefill_pairs", "prefill_rollouts")  # fmt: skip
+PROBE_BURST = (
+    "start_s",
+    "seconds",
+    "rollouts",
+    "context_tokens",
+    "prefill_tokens",
+    "prefill_pairs",
+    "prefill_rollouts",
+)
 """Columns of `ITERATIONS` that a probe has of each burst."""
 
 PROBE_BESIDE = ("iterations_alone_s", "iterations_beside_s", "update_alone_s", "update_beside_s")
 """What a round of a probe says of a replica and a trainer of processes of their own."""
 
-PROBE_AMONG = ("iterations_alone_s", "iterations_among_s", "all_iterations_alone_s",
-               "all_iterations_s", "all_update_s")  # fmt: skip
+PROBE_AMONG = (
+    "iterations_alone_s",
+    "iterations_among_s",
+    "all_iterations_alone_s",
+    "all_iterations_s",
+    "all_update_s",
+)
 """The same of replicas that work at once, and of all with the trainer."""
 
-_COUNT = Number(whole=True)
-_AMONG = {"replicas": Number(2, whole=True), "iterations": _COUNT, "all_iterations": _COUNT}
+_COUNT = Figure(whole=True)
+_AMONG = {"replicas": Figure(2, whole=True), "iterations": _COUNT, "all_iterations": _COUNT}
 _PULSE = Keys({"short_s": BEAT, "long_s": BEAT})
-_LENGTH = Number(whole=True, most=LARGEST_TOKENS)
-_AS_COLUMNS = {name: Each(ITERATIONS[name].shape, at_least=1) for name in PROBE_BURST}
+_LENGTH = Figure(whole=True, most=LARGEST_TOKENS)
+_AS_COLUMNS = {name: ListOf(ITERATIONS[name].shape, least=1) for name in PROBE_BURST}
 PROBE = Document(
     PROBE_FILE,
     "updates of made-up batches and bursts of made-up rollouts, timed",
@@ -449,29 +518,29 @@ PROBE = Document(
     shape=Keys(
         {
             "schema": Choice((PROBE_SCHEMA,)),
-            "updates": Each(
+            "updates": ListOf(
                 Keys(
                     {
                         "layout": Choice(LAYOUTS),
                         **PROBE_UPDATE,
-                        "groups": Each(Several((_LENGTH, Each(_LENGTH)))),
+                        "groups": ListOf(Row((_LENGTH, ListOf(_LENGTH)))),
                         "pulse": _PULSE,
                     }
                 )
             ),
-            "bursts": Each(Keys({"iterations": Keys(_AS_COLUMNS), "pulse": _PULSE})),
+            "bursts": ListOf(Keys({"iterations": Keys(_AS_COLUMNS), "pulse": _PULSE})),
         },
         may={
-            "engine": Maybe(Keys()),
-            "beside": Each(
+            "engine": Nullable(Keys()),
+            "beside": ListOf(
                 Keys(
                     {
-                        "iterations": Number(whole=True),
-                        **dict.fromkeys(PROBE_BESIDE, Number()),
+                        "iterations": Figure(whole=True),
+                        **dict.fromkeys(PROBE_BESIDE, Figure()),
                         "pulse_alone": _PULSE,
                         "pulse_beside": _PULSE,
                     },
-                    may={"among": Keys({**_AMONG, **dict.fromkeys(PROBE_AMONG, Number())})},
+                    may={"among": Keys({**_AMONG, **dict.fromkeys(PROBE_AMONG, Figure())})},
                 )
             ),
         },

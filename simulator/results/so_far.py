@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.results.metrics import CAUSES, gpu_lanes, total_s
-from simulator.rollout import Rollout
-from simulator.spans import PhaseSpan, Run, Stays, Table
+from rollcast.simulator.results.metrics import CAUSES, gpu_lanes, total_s
+from rollcast.simulator.rollout import Rollout
+from rollcast.simulator.spans import PhaseSpan, Run, Stays, Table
 
 
 @dataclass(frozen=True, slots=True)

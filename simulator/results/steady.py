@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.spans import Run, StepRecord
+from rollcast.simulator.spans import Run, StepRecord
 
 FloatArray = NDArray[np.float64]
 
@@ -107,7 +107,7 @@ def steady_of(run: Run) -> Steady:
     last_s = max(step.rollout_end_s for step in steps)
     return steady_state(
         [step.step_s for step in steps],
-        ([mean_age(step) for step in steps], [float(each) for each in overlaps]),
+        ([mean_age(step) for step in steps], [float(overlap) for overlap in overlaps]),
         [float(step.buffered_groups) for step in steps],
         _SAME_SHARE * min(step.trained_groups for step in steps),
         sum(step.end_s > last_s for step in steps) if any(overlaps) else 0,

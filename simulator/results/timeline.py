@@ -1,7 +1,6 @@
-"""Pictures of runs: where the bubble is, and what a policy does to it.
+"""Pictures of runs with matplotlib: timelines of `simulator.results.lanes`, as files.
 
-Every picture draws `simulator.results.metrics.gpu_lanes`, the very intervals that the bubble is
-computed from. The same run gives the same bytes.
+The same run gives the same bytes.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.results.drawing import (
+from rollcast.simulator.results.drawing import (
     AWAY,
-    BINS,
     FAINT,
     HATCH,
     INK,
@@ -25,10 +23,7 @@ from simulator.results.drawing import (
     TRAIN,
     WIDTH_IN,
     Target,
-    bin_edges,
-    covered,
     legend,
-    mean_running,
     mixed,
     rgb,
     save,
@@ -36,27 +31,17 @@ from simulator.results.drawing import (
     style,
     time_axis,
 )
-from simulator.results.metrics import (
-    CAUSES,
-    FloatArray,
-    GpuLane,
-    away_over_time,
-    gpu_lanes,
-    intersection,
-    running_over_time,
-    summarise,
-    total_s,
-    underfilled_intervals,
-)
-from simulator.spans import Run
+from rollcast.simulator.results.figures import count, seconds
+from rollcast.simulator.results.lanes import STEPS_SHOWN, Timeline, gpu_shares, timeline_of
+from rollcast.simulator.results.metrics import CAUSES, WAITED_FOR, FloatArray, summarise
+from rollcast.simulator.spans import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+BINS = 1400
 _TIMES = "\N{MULTIPLICATION SIGN}"
-
-STEPS_SHOWN = 4  # where the caller does not say
 
 
 def draw_run(run: Run, target: Target, title: str | None = None, steps: int | None = None) -> None:
@@ -69,7 +54,7 @@ def draw_run(run: Run, target: Target, title: str | None = None, steps: int | No
     """
     shown = _steps_shown([run], steps)
     with style():
-        save(_run_figure(run, title, shown), target)
+        save(_run_figure(run, title or "Where the GPUs' time goes", shown), target)
 
 
 def draw_comparison(runs: Mapping[str, Run], target: Target, steps: int | None = None) -> None:
@@ -98,40 +83,13 @@ def _steps_shown(runs: Sequence[Run], steps: int | None) -> int:
     return min(steps or STEPS_SHOWN, fewest)
 
 
-def _end_s(run: Run, steps: int) -> float:
-    return max(record.end_s for record in run.steps[:steps])
+def _timeline(run: Run, name: str, summary: Mapping[str, Any], steps: int) -> Timeline:
+    shown = timeline_of(run, name, summary, bins=BINS, steps=steps)
+    assert shown is not None  # `_steps_shown` has refused such runs
+    return shown
 
 
 # One run
-
-
-def _run_figure(run: Run, title: str | None, steps: int) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    lanes = gpu_lanes(run)
-    layout = _Rows.of(run)
-    top_in, bottom_in = 1.16, 0.84
-    height = top_in + layout.height_in + bottom_in
-    figure = Figure(figsize=(WIDTH_IN, height))
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes(
-        (0.85 / WIDTH_IN, bottom_in / height, 8.2 / WIDTH_IN, layout.height_in / height)
-    )
-    end_s = _end_s(run, steps)
-    peak = _paint_lanes(axes, run, lanes, layout, end_s)
-    _label_lanes(axes, run, lanes, layout)
-    time_axis(axes, end_s - run.start_s)
-    _name_steps(axes, run, steps, 0.22 / layout.height_in)
-    left = 0.12 / WIDTH_IN
-    heading = title or "Where the GPUs' time goes"
-    figure.text(
-        left, 1 - 0.24 / height, heading, fontsize=12, weight="bold", va="center", parse_math=False
-    )
-    for line, text in enumerate(_run_caption(run, steps)):
-        figure.text(left, 1 - (0.48 + 0.2 * line) / height, text, color=FAINT, va="center")
-    legend(figure, height, peak, int(away_over_time(run)[1].max()) if len(run.calls) else 0)
-    return figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,151 +100,141 @@ class _Rows:
     replicas: int
     tall: int
     row_in: float
-    away: bool
+    others: tuple[str, ...]
 
     @classmethod
-    def of(cls, run: Run) -> _Rows:
-        row_in = min(0.42, max(0.02, 3.6 / (run.shape.replicas + 2)))
-        return cls(run.shape.replicas, math.ceil(0.15 / row_in), row_in, len(run.calls) > 0)
+    def of(cls, shown: Timeline) -> _Rows:
+        replicas = len(shown.lanes)
+        row_in = min(0.42, max(0.02, 3.6 / (replicas + 2)))
+        others = ("trainer", "sync") if shown.away is None else ("trainer", "sync", "away")
+        return cls(replicas, math.ceil(0.15 / row_in), row_in, others)
 
     @property
     def count(self) -> int:
-        return self.replicas + (3 if self.away else 2) * self.tall
+        return self.replicas + len(self.others) * self.tall
 
     @property
     def height_in(self) -> float:
         return self.count * self.row_in
 
-    @property
-    def trainer(self) -> slice:
-        return slice(self.replicas, self.replicas + self.tall)
-
-    @property
-    def sync(self) -> slice:
-        return slice(self.replicas + self.tall, self.replicas + 2 * self.tall)
-
-    @property
-    def environments(self) -> slice:
-        return slice(self.sync.stop, self.count)
+    def place(self, name: str) -> slice:
+        """The rows of one that is no replica."""
+        first = self.replicas + self.others.index(name) * self.tall
+        return slice(first, first + self.tall)
 
 
-def _paint_lanes(
-    axes: Axes, run: Run, lanes: Sequence[GpuLane], layout: _Rows, end_s: float
-) -> int:
-    """One image of all lanes over hatched ground: what it leaves clear is idle. Returns the most
-    rollouts that a replica runs at once, which have the darkest colour."""
+def _run_figure(run: Run, title: str, steps: int) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    summary = summarise(run)
+    shown = _timeline(run, title, summary, steps)
+    rows = _Rows.of(shown)
+    top_in, bottom_in = 1.16, 0.84
+    height = top_in + rows.height_in + bottom_in
+    figure = Figure(figsize=(WIDTH_IN, height))
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes(
+        (0.85 / WIDTH_IN, bottom_in / height, 8.2 / WIDTH_IN, rows.height_in / height)
+    )
+    _paint_lanes(axes, shown, rows)
+    _label_lanes(axes, shown, rows)
+    time_axis(axes, shown.span_s)
+    _name_steps(axes, shown, 0.22 / rows.height_in)
+    left = 0.12 / WIDTH_IN
+    figure.text(
+        left, 1 - 0.24 / height, title, fontsize=12, weight="bold", va="center", parse_math=False
+    )
+    for line, text in enumerate(_run_caption(summary, shown)):
+        figure.text(left, 1 - (0.48 + 0.2 * line) / height, text, color=FAINT, va="center")
+    legend(figure, height, shown.most_on_one, shown.most_away)
+    return figure
+
+
+def _paint_lanes(axes: Axes, shown: Timeline, rows: _Rows) -> None:
+    """One image of all lanes over hatched ground: what it leaves clear is idle."""
     from matplotlib.patches import Rectangle
 
-    edges, replicas = bin_edges(run, end_s), run.shape.replicas
-    span_s = end_s - run.start_s
-    running = [running_over_time(run, replica) for replica in range(replicas)]
-    peak = max(int(counts[times < end_s].max(initial=0)) for times, counts in running)
-    image = np.zeros((layout.count, BINS, 4))
-    by_replica: dict[int, GpuLane] = {}
-    for lane in lanes:
-        by_replica.setdefault(lane.replica, lane)
-    for replica in range(replicas):
-        busy = by_replica[replica].busy
-        level = mean_running(running[replica], edges) / max(1, peak)
-        image[replica] = mixed(
-            (covered(busy["rollout"], edges), shade(level)),
-            (covered(busy["train"], edges), rgb(TRAIN)),
-            (covered(busy["sync"], edges), rgb(SYNC)),
+    image = np.zeros((rows.count, BINS, 4))
+    for row, lane in enumerate(shown.lanes):
+        image[row] = mixed(
+            (lane.rollout, shade(lane.load)), (lane.train, rgb(TRAIN)), (lane.sync, rgb(SYNC))
         )
-    own = by_replica.get(-1, lanes[0])  # with no GPUs of its own it is on replica 0's
-    training = (covered(own.busy["train"], edges), rgb(TRAIN))
-    syncing = (covered(own.busy["sync"], edges), rgb(SYNC))
-    image[layout.trainer] = mixed(training, syncing) if -1 in by_replica else mixed(training)
-    image[layout.sync] = mixed(syncing)
-    if layout.away:
-        away = away_over_time(run)
-        most = max(1, int(away[1].max(initial=0)))
-        share = np.clip(mean_running(away, edges) / most, 0.0, 1.0)
-        image[layout.environments] = mixed((share, rgb(AWAY)))
-    grounds = layout.trainer.stop if -1 in by_replica else replicas
-    axes.add_patch(Rectangle((0, 0), span_s, grounds, facecolor="white", hatch=HATCH, linewidth=0))
+    training, syncing = (shown.trainer.train, rgb(TRAIN)), (shown.trainer.sync, rgb(SYNC))
+    image[rows.place("trainer")] = mixed(training, *([syncing] if shown.apart else []))
+    image[rows.place("sync")] = mixed(syncing)
+    if shown.away is not None:
+        share = np.clip(shown.away / max(1, shown.most_away), 0.0, 1.0)
+        image[rows.place("away")] = mixed((share, rgb(AWAY)))
+    held = rows.place("trainer").stop if shown.apart else rows.replicas
+    span_s = shown.span_s
+    axes.add_patch(Rectangle((0, 0), span_s, held, facecolor="white", hatch=HATCH, linewidth=0))
     axes.imshow(
-        image, extent=(0, span_s, layout.count, 0), aspect="auto", interpolation="nearest", zorder=2
+        image, extent=(0, span_s, rows.count, 0), aspect="auto", interpolation="nearest", zorder=2
     )
-    gap = 0.08 if layout.row_in >= 0.1 else 0.1
-    borders = [*range(replicas + 1), layout.trainer.stop, layout.sync.stop, layout.count]
-    axes.hlines(borders, 0, span_s, color="white", linewidth=2 * gap * layout.row_in * 72, zorder=3)
+    gap = 0.08 if rows.row_in >= 0.1 else 0.1
+    borders = [*range(rows.replicas + 1), *(rows.place(name).stop for name in rows.others)]
+    axes.hlines(borders, 0, span_s, color="white", linewidth=2 * gap * rows.row_in * 72, zorder=3)
     axes.set_xlim(0, span_s)
-    axes.set_ylim(layout.count, 0)
+    axes.set_ylim(rows.count, 0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    return peak
 
 
-def _label_lanes(axes: Axes, run: Run, lanes: Sequence[GpuLane], layout: _Rows) -> None:
+def _label_lanes(axes: Axes, shown: Timeline, rows: _Rows) -> None:
     """Names on the left, idle shares of the whole run on the right."""
-    named = range(0, layout.replicas, layout.tall)
-    rows = {replica + 0.5: (f"replica {replica}", replica) for replica in named}
-    if layout.tall > 1:  # room for the trainer's name
-        rows = {y: row for y, row in rows.items() if y < layout.replicas - layout.tall / 2}
-    middle = layout.tall / 2
-    rows[layout.trainer.start + middle] = ("trainer", -1)
-    others = {"sync": layout.sync}
-    if layout.away:
-        others["away"] = layout.environments
+    room = rows.replicas - (rows.tall / 2 if rows.tall > 1 else 0)  # for the trainer's name
+    named = {
+        row + 0.5: lane
+        for row, lane in enumerate(shown.lanes)
+        if row % rows.tall == 0 and row + 0.5 < room
+    }
+    middles = {name: (rows.place(name).start + rows.place(name).stop) / 2 for name in rows.others}
     axes.set_yticks(
-        [*rows, *(place.start + middle for place in others.values())],
-        [*(name for name, _ in rows.values()), *others],
+        [*named, *middles.values()], [*(lane.name for lane in named.values()), *middles]
     )
     axes.tick_params(axis="y", length=0, labelcolor=INK)
-    for y, (_, number) in rows.items():
-        own = [lane for lane in lanes if lane.replica == number]
-        held_s = run.makespan_s * sum(lane.gpus for lane in own)
-        if held_s:
-            idle_s = sum(lane.gpus * total_s(idle) for lane in own for idle in lane.idle.values())
-            text = f"{idle_s / held_s:.0%} idle"
-            beside = axes.get_yaxis_transform()
-            axes.text(1.01, y, text, transform=beside, va="center", color=FAINT)
+    if shown.apart:
+        named[middles["trainer"]] = shown.trainer
+    for y, lane in named.items():
+        beside = axes.get_yaxis_transform()
+        axes.text(1.01, y, f"{lane.idle:.0%} idle", transform=beside, va="center", color=FAINT)
 
 
-def _name_steps(axes: Axes, run: Run, steps: int, above: float) -> None:
+def _name_steps(axes: Axes, shown: Timeline, above: float) -> None:
     """Marks where steps end, and names each where there is room; above: height of the marks as a
     share of the axes'."""
     transform = axes.get_xaxis_transform()
-    begin_s, whole_s = run.start_s, _end_s(run, steps) - run.start_s
-    for record in run.steps[:steps]:
-        x = record.end_s - run.start_s
-        mark = (1.0, 1.0 + above)
-        axes.plot((x, x), mark, color=INK, linewidth=0.8, clip_on=False, transform=transform)
-        if record.end_s - begin_s > 0.05 * whole_s:
+    for step in shown.steps:
+        ends = (step.end_s, step.end_s)
+        axes.plot(
+            ends, (1.0, 1.0 + above), color=INK, linewidth=0.8, clip_on=False, transform=transform
+        )
+        if step.end_s - step.start_s > 0.05 * shown.span_s:
             axes.text(
-                (begin_s + record.end_s) / 2 - run.start_s,
+                (step.start_s + step.end_s) / 2,
                 1.0 + above / 2,
-                f"step {record.step}",
+                f"step {step.number}",
                 transform=transform,
                 ha="center",
                 va="center",
                 color=FAINT,
                 fontsize=8,
             )
-        begin_s = record.end_s
 
 
-def _run_caption(run: Run, steps: int) -> tuple[str, str]:
-    metrics = summarise(run)
-    causes = metrics["bubble_by_cause"]
-    words = {
-        "environment": "environments",
-        "stragglers": "stragglers",
-        "trainer": "the trainer",
-        "rollouts": "rollouts",
-        "other": "nothing",
-    }
+def _run_caption(summary: Mapping[str, Any], shown: Timeline) -> tuple[str, str]:
+    causes = summary["bubble_by_cause"]
     split = ", ".join(
-        f"{words[c]} ({causes[c]:.1%})" for c in CAUSES if causes.get(c, 0.0) >= 0.0005
+        f"{WAITED_FOR[c]} ({causes[c]:.1%})" for c in CAUSES if causes.get(c, 0.0) >= 0.0005
     )
-    shown = "all" if steps == len(run.steps) else f"first {steps} of"
-    first = f"{_seconds(metrics['step_s'])} a step  ·  {shown} {len(run.steps)} steps shown"
-    idle = f"{metrics['bubble_fraction']:.1%} of GPU time idle"
+    steps = len(shown.steps)
+    part = "all" if steps == shown.of_steps else f"first {steps} of"
+    first = f"{_seconds(shown.step_s)} a step  ·  {part} {shown.of_steps} steps shown"
+    idle = f"{shown.bubble:.1%} of GPU time idle"
     if split:
         idle += f", waiting for {split}"
-    tail = f"{metrics['underfilled_fraction']:.0%} of rollout time in the tail"
-    return first, f"{idle}  ·  {tail}"
+    return first, f"{idle}  ·  {summary['underfilled_fraction']:.0%} of rollout time in the tail"
 
 
 # Several runs
@@ -310,24 +258,31 @@ def _comparison_figure(runs: Mapping[str, Run], steps: int) -> Figure:
     height = _HEAD_IN + _ROW_IN * len(runs) + _FOOT_IN
     figure = Figure(figsize=(WIDTH_IN, height))
     FigureCanvasAgg(figure)
-    spans = {name: _end_s(run, steps) - run.start_s for name, run in runs.items()}
-    longest_s = max(spans.values())
-    first_step_s: float | None = None
+    summaries = [summarise(run) for run in runs.values()]
+    shown = [
+        _timeline(run, name, summary, steps)
+        for (name, run), summary in zip(runs.items(), summaries, strict=True)
+    ]
     for at_in, text in _COLUMNS:
         y = 1 - (_HEAD_IN - 0.12) / height
         figure.text(at_in / WIDTH_IN, y, text, ha="right", va="bottom", color=FAINT, fontsize=8)
-    most = max(int(running_over_time(run)[1].max()) for run in runs.values())
-    for row, (name, run) in enumerate(runs.items()):
+    longest_s, most = max(lane.span_s for lane in shown), max(lane.peak for lane in shown)
+    for row, (run, timeline, summary) in enumerate(
+        zip(runs.values(), shown, summaries, strict=True)
+    ):
         top = height - _HEAD_IN - row * _ROW_IN
-        last = row == len(runs) - 1
-        _comparison_row(figure, name, run, steps, top, longest_s, most, last)
-        metrics = summarise(run)
-        if first_step_s is None:
-            first_step_s = metrics["step_s"]
-        _figures_of(figure, metrics, first_step_s, (top - 0.5) / height)
-    total = max(len(run.steps) for run in runs.values())
+        area, strip = _comparison_axes(figure, timeline.name, top)
+        _paint_running(area, timeline, most)
+        _paint_shares(strip, gpu_shares(run, timeline.span_s, BINS), timeline.span_s)
+        for axes in (area, strip):
+            axes.set_xlim(0, longest_s)
+        if row == len(shown) - 1:
+            strip.spines["bottom"].set_visible(True)
+            time_axis(strip, longest_s)
+        _figures_of(figure, summary, shown[0].step_s, (top - 0.5) / height)
     heading = f"The first {steps} steps under each policy" if steps > 1 else "The first step"
     figure.text(0.012, 1 - 0.24 / height, heading, fontsize=12, weight="bold", va="center")
+    total = max(lane.of_steps for lane in shown)
     if steps < total:
         note = f"Figures are of whole runs, {total} steps."
         figure.text(0.012, 1 - 0.47 / height, note, color=FAINT, va="center")
@@ -335,17 +290,8 @@ def _comparison_figure(runs: Mapping[str, Run], steps: int) -> Figure:
     return figure
 
 
-def _comparison_row(
-    figure: Figure,
-    name: str,
-    run: Run,
-    steps: int,
-    top_in: float,
-    longest_s: float,
-    most: int,
-    last: bool,
-) -> None:
-    """Running rollouts as an area, and below it a strip of what the GPUs do."""
+def _comparison_axes(figure: Figure, name: str, top_in: float) -> tuple[Axes, Axes]:
+    """A run's name, axes for its running rollouts, and below them a strip for its GPUs."""
     width, height = figure.get_size_inches()
     left, wide = _PLOT_LEFT_IN / width, _PLOT_WIDTH_IN / width
     area = figure.add_axes((left, (top_in - 0.66) / height, wide, 0.44 / height))
@@ -353,43 +299,31 @@ def _comparison_row(
     figure.text(
         left, (top_in - 0.1) / height, _short(name), weight="bold", va="center", parse_math=False
     )
-    end_s = _end_s(run, steps)
-    edges = bin_edges(run, end_s)
-    x = (edges[:-1] + edges[1:]) / 2 - run.start_s
-    area.fill_between(x, mean_running(running_over_time(run), edges), color=ROLLOUT, linewidth=0)
-    area.set_ylim(0, most * 1.02)
-    area.set_yticks([0, most])
-    area.tick_params(axis="y", labelsize=7, length=2, pad=1.5)
-    for record in run.steps[:steps]:
-        area.axvline(record.end_s - run.start_s, color=INK, linewidth=0.8)
-    _paint_strip(strip, run, edges)
     for axes in (area, strip):
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)
-        axes.set_xlim(0, longest_s)
         axes.set_xticks([])
     strip.set_yticks([])
-    strip.spines["bottom"].set_visible(last)
-    if last:
-        time_axis(strip, longest_s)
+    strip.spines["bottom"].set_visible(False)
+    return area, strip
 
 
-def _paint_strip(axes: Axes, run: Run, edges: FloatArray) -> None:
-    """The GPUs as a stack: rollouts, their tail, training, sync; what is left at the top is
-    idle."""
-    x = (edges[:-1] + edges[1:]) / 2 - run.start_s
-    shares = {kind: np.zeros(BINS) for kind in ("rollout", "tail", "train", "sync")}
-    underfilled = underfilled_intervals(run)
-    for lane in gpu_lanes(run):
-        weight = lane.gpus / run.shape.gpus
-        for kind, intervals in lane.busy.items():
-            shares[kind] += weight * covered(intervals, edges)
-        if lane.replica >= 0:
-            few = intersection(lane.busy["rollout"], underfilled[lane.replica])
-            tail = weight * covered(few, edges)
-            shares["rollout"] -= tail
-            shares["tail"] += tail
-    below = np.zeros(BINS)
+def _middles(span_s: float) -> FloatArray:
+    return (np.arange(BINS) + 0.5) * span_s / BINS
+
+
+def _paint_running(axes: Axes, shown: Timeline, most: int) -> None:
+    axes.fill_between(_middles(shown.span_s), shown.running, color=ROLLOUT, linewidth=0)
+    axes.set_ylim(0, most * 1.02)
+    axes.set_yticks([0, most])
+    axes.tick_params(axis="y", labelsize=7, length=2, pad=1.5)
+    for step in shown.steps:
+        axes.axvline(step.end_s, color=INK, linewidth=0.8)
+
+
+def _paint_shares(axes: Axes, shares: Mapping[str, FloatArray], span_s: float) -> None:
+    """The GPUs as a stack; what is left at the top is idle."""
+    x, below = _middles(span_s), np.zeros(BINS)
     colours = {"rollout": ROLLOUT, "tail": TAIL, "train": TRAIN, "sync": SYNC}
     for kind, colour in colours.items():
         above = below + shares[kind]
@@ -401,17 +335,18 @@ def _paint_strip(axes: Axes, run: Run, edges: FloatArray) -> None:
 
 
 def _figures_of(
-    figure: Figure, metrics: Mapping[str, Any], first_step_s: float | None, y: float
+    figure: Figure, summary: Mapping[str, Any], first_step_s: float | None, y: float
 ) -> None:
     """A run's row of figures, right of its picture."""
-    step_s = metrics["step_s"]
+    step_s = summary["step_s"]
     speed_up = first_step_s / step_s if first_step_s and step_s else None
+    tokens_per_s = summary["rollout_tokens_per_s"]
     values = (
         _seconds(step_s),
         "-" if speed_up is None else f"{speed_up:.2f}{_TIMES}",
-        _thousands(metrics["rollout_tokens_per_s"]),
-        f"{metrics['bubble_fraction']:.1%}",
-        f"{metrics['underfilled_fraction']:.0%}",
+        "-" if tokens_per_s is None else count(tokens_per_s),
+        f"{summary['bubble_fraction']:.1%}",
+        f"{summary['underfilled_fraction']:.0%}",
     )
     for (at_in, _), value in zip(_COLUMNS, values, strict=True):
         weight = "bold" if value.endswith(_TIMES) else "normal"
@@ -424,13 +359,5 @@ def _short(name: str, limit: int = 88) -> str:
     return name if len(name) <= limit else name[: limit - 1] + "…"
 
 
-def _seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return f"{seconds:.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
-
-
-def _thousands(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value / 1000:.1f}k" if value >= 1000 else f"{value:.0f}"
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else seconds(value)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
-from simulator.spans import Run
+from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
+from rollcast.simulator.spans import Run
 
 
 def turn_summary(run: Run, stays: dict[str, NDArray[Any]]) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def turn_summary(run: Run, stays: dict[str, NDArray[Any]]) -> dict[str, Any]:
     endings = Counter(ENDINGS[number] for number in stays["ending"][done].tolist())
     computed = stays["end_s"] > stays["start_s"]
     kind = run.calls["kind"]
-    found: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "turns_mean": _mean(turns),
         "turns_p95": float(np.quantile(turns, 0.95)) if len(turns) else None,
         "turns_max": int(turns.max()) if len(turns) else None,
@@ -43,8 +43,8 @@ def turn_summary(run: Run, stays: dict[str, NDArray[Any]]) -> dict[str, Any]:
     }
     slots = {"environment": run.shape.environment_slots, "reward": run.shape.reward_slots}
     for number, name in enumerate(CALL_KINDS):
-        found |= _calls(run, kind == number, name, slots[name])
-    return {"turns": found}
+        summary |= _calls(run, kind == number, name, slots[name])
+    return {"turns": summary}
 
 
 def _calls(run: Run, chosen: NDArray[np.bool_], name: str, slots: int) -> dict[str, Any]:

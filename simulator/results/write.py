@@ -13,11 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import ScenarioError
-from simulator.results import schema
-from simulator.results.metrics import step_columns
-from simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
-from simulator.spans import TRAINED, Run, StepRecord
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results import schema
+from rollcast.simulator.results.metrics import step_columns
+from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
+from rollcast.simulator.spans import TRAINED, Run, StepRecord
 
 
 def write_run(
@@ -25,7 +25,7 @@ def write_run(
 ) -> None:
     """Writes the files that a run of either world leaves into ``folder``: tables, summary, trace
     and, with ``plot``, the picture."""
-    from simulator.results.perfetto import write_trace
+    from rollcast.simulator.results.perfetto import write_trace
 
     write_table(folder, schema.SPANS, run.spans())
     _write_steps(folder, run)
@@ -36,7 +36,7 @@ def write_run(
     write_json(folder / schema.SCENARIO.name, scenario)
     write_trace(run, folder / f"{schema.TRACE.name}{schema.PACKED}")
     if plot:
-        from simulator.results.timeline import draw_run
+        from rollcast.simulator.results.timeline import draw_run
 
         draw_run(run, folder / schema.TIMELINE.name, title=scenario.get("name"))
     write_json(folder / schema.SUMMARY.name, summary)
@@ -96,8 +96,8 @@ def _write_steps(folder: Path, run: Run) -> None:
             derived[name][i] if name in derived else getattr(record, name)
             for name in schema.STEPS.names
         ]
-        own = [json.dumps(plain(record.policy[k])) if k in record.policy else "" for k in more]
-        return [*map(_cell, cells), *own]
+        extra = [json.dumps(plain(record.policy[k])) if k in record.policy else "" for k in more]
+        return [*map(_cell, cells), *extra]
 
     write_table(folder, schema.STEPS, (row(i, record) for i, record in enumerate(run.steps)), more)
 
@@ -146,7 +146,7 @@ def write_json_file(path: Path, value: Any, option: str) -> None:
     Raises ScenarioError naming ``option``, the user's word for the path, where it cannot be.
     """
     text = _FLAT_LIST.sub(
-        lambda found: f"[{' '.join(found[1].split())}]",
+        lambda match: f"[{' '.join(match[1].split())}]",
         json.dumps(plain(value), indent=1, allow_nan=False),
     )
     work = None

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulator.costs.base import ScenarioCost
-from simulator.costs.linear import LinearCost
-from simulator.costs.section import CostSection
-from simulator.errors import ScenarioError
-from simulator.options import read, short
-from simulator.world import ClusterShape
+from rollcast.simulator.costs.base import CostModel
+from rollcast.simulator.costs.linear import LinearCost
+from rollcast.simulator.costs.section import CostSection
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values import read, short
+from rollcast.simulator.world import ClusterShape
 
 if TYPE_CHECKING:
-    from simulator.costs.hardware import Gpu
-    from simulator.costs.models import Model
+    from rollcast.simulator.costs.presets.gpus import Gpu
+    from rollcast.simulator.costs.presets.models import Model
 
 
 def build_model(spec: str | Model, folder: Path) -> Model:
     """A model whose path, if it is one, starts from the scenario's folder. Raises ScenarioError."""
-    from simulator.costs.models import load_model, model_presets
+    from rollcast.simulator.costs.presets.models import load_model, model_presets
 
     if isinstance(spec, str) and spec.lower() not in model_presets():
         with suppress(OSError, ValueError, RuntimeError):  # no path at all
@@ -42,17 +41,16 @@ def build_cost(
     folder: Path,
     *,
     stages: int = 1,
-) -> ScenarioCost:
+) -> CostModel:
     """The costs that the section asks for. folder: the scenario's, where a path starts from.
     stages: of a replica, a divisor of its GPUs. Raises ScenarioError."""
-    if section.linear is not None:
-        cost: ScenarioCost = section.linear
-    elif section.file is not None:
+    cost = section.cost_model
+    if cost is None and section.file is not None:
         cost = _from_file(section.file, folder)
-    else:
+    elif cost is None:
         cost = _from_model(section, network, gpu, shape, stages)
     if section.scale is not None:
-        from simulator.costs.scaled import ScaledCost
+        from rollcast.simulator.costs.scaled import ScaledCost
 
         cost = ScaledCost(cost, section.scale.factors(), section.scale.spreads())
     if cost.decode_curve(1).ticks(1) == 0:
@@ -62,8 +60,8 @@ def build_cost(
 
 def _from_model(
     section: CostSection, network: Model | None, gpu: Gpu | None, shape: ClusterShape, stages: int
-) -> ScenarioCost:
-    from simulator.costs.roofline import RooflineCost
+) -> CostModel:
+    from rollcast.simulator.costs.roofline.cost import RooflineCost
 
     kind = "roofline" if section.tables is None else "tables"
     if network is None or gpu is None:
@@ -81,29 +79,31 @@ def _from_model(
     )
     if section.tables is None:
         return roofline
-    from simulator.costs.tables import TablesCost, aiconfigurator_provider
+    from rollcast.simulator.costs.tables import TablesCost, aiconfigurator_provider
 
     backend = section.tables.backend
     provider = aiconfigurator_provider(network, gpu, shape.gpus_per_replica, backend)
     return TablesCost(provider, roofline)
 
 
-def _from_file(path: Path, folder: Path) -> ScenarioCost:
+def _from_file(path: Path, folder: Path) -> CostModel:
     """The costs in a file that ``rollcast calibrate`` wrote, or JSON with a mapping ``linear``."""
+    from rollcast.simulator.results.read import NotJsonError, parse_json
+
     try:
         place = folder / path
         if place.exists() and not place.is_file():
             raise ScenarioError("cost.file", f"{path} is not a file")
-        content = json.loads(place.read_text("utf-8"))
+        content = parse_json(place.read_bytes())
     except OSError as error:
         raise ScenarioError("cost.file", f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError):  # not UTF-8, not JSON, nested too deeply
+    except NotJsonError:
         raise ScenarioError(
             "cost.file",
             f"{short(str(path))} is not a file of JSON, such as rollcast calibrate writes",
         ) from None
     if isinstance(content, dict) and isinstance(content.get("linear"), dict):
         return read(LinearCost, content["linear"], LinearCost.FIELD)
-    from simulator.costs.fitted import FittedCost
+    from rollcast.simulator.costs.fitted import FittedCost
 
     return FittedCost.from_mapping(content, str(path))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulator.errors import ScenarioError
-from simulator.options import nearest
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values import nearest
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FOLDERS = (_ROOT / "rollcast" / "examples", _ROOT / "examples")
@@ -20,9 +20,9 @@ def folder() -> Path:
 
     Raises ScenarioError where the installation lacks them.
     """
-    for each in _FOLDERS:
-        if (each / "april.yaml").is_file():
-            return each
+    for path in _FOLDERS:
+        if (path / "april.yaml").is_file():
+            return path
     raise ScenarioError("examples", f"are missing from this installation ({_FOLDERS[0]})")
 
 

@@ -10,21 +10,45 @@ from typing import Any
 
 import yaml
 
-from simulator.errors import ScenarioError
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.trust import Trust, require_trust
 
 _MAX_BYTES = 4_000_000
 _MAX_VALUES = 100_000
-_MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
+_MAX_DEPTH = 100
+_TAGS = "tag:yaml.org,2002:"
+_MERGE, _TEXT, _INT, _FLOAT = (_TAGS + kind for kind in ("merge", "str", "int", "float"))
+_RADIX = {"0x": 16, "0b": 2}
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people write it: ``1e-3`` and ``1e9`` are numbers."""
+    """YAML with numbers as people write them: ``1e9`` is a number, ``010`` is 10, and ``1:30`` is
+    text, where YAML 1.1 reads ``1e9`` as text, 8 and 90."""
+
+    def _whole_number(self, node: yaml.ScalarNode) -> int:
+        text = self.construct_scalar(node).replace("_", "").lower()
+        sign, digits = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
+        return sign * int(digits, _RADIX.get(digits[:2], 10))
 
 
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in resolvers if tag not in (_INT, _FLOAT)]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_constructor(_INT, _Loader._whole_number)
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)$"),
+    _INT,
+    re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*)$"),
     list("-+0123456789"),
+)
+_Loader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(
+        r"(?:[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)"
+        r"|[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?"
+        r"|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN))$"
+    ),
+    list("-+.0123456789"),
 )
 
 
@@ -58,8 +82,13 @@ class RawScenario:
         return error
 
 
-def read_scenario(path: Path) -> RawScenario:
-    """Reads a scenario file. Raises ScenarioError where there is none or it is not a mapping."""
+def read_scenario(path: Path, trust_modules: Trust = False) -> RawScenario:
+    """Reads a scenario file.
+
+    trust_modules: whether policies of one's own that the file names may be imported. Raises
+    ScenarioError where there is no such file, it is not a mapping, or it names modules that are not
+    trusted.
+    """
     try:
         if path.is_dir():
             raise ScenarioError("", f"{path} is a folder; give a scenario file (YAML)")
@@ -72,7 +101,12 @@ def read_scenario(path: Path) -> RawScenario:
         raise ScenarioError("", f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ScenarioError("", f"{path} is not a text file in UTF-8") from None
-    return parse_scenario(text, path.name, path.parent)
+    raw = parse_scenario(text, path.name, path.parent)
+    try:
+        require_trust(raw.data, trust_modules, path.name)
+    except ScenarioError as error:
+        raise raw.locate(error) from None
+    return raw
 
 
 def parse_scenario(text: str, name: str = "scenario", folder: Path = Path()) -> RawScenario:
@@ -85,8 +119,14 @@ def parse_scenario(text: str, name: str = "scenario", folder: Path = Path()) -> 
 
 def _modules(data: Mapping[str, Any], folder: Path) -> Path:
     """Where a scenario says that modules of policies are, its own folder where it does not."""
-    said = data.get("modules")
-    return folder / said if isinstance(said, str) else folder
+    modules = data.get("modules")
+    return folder / modules if isinstance(modules, str) else folder
+
+
+def read_value(text: str, name: str) -> Any:
+    """The value that a text on the command line spells. Raises ScenarioError; name: of the text,
+    for errors."""
+    return _parse(text, name)[0]
 
 
 def _parse(text: str, name: str) -> tuple[Any, dict[str, int]]:
@@ -103,8 +143,8 @@ def _parse(text: str, name: str) -> tuple[Any, dict[str, int]]:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}" if mark else ""
         context, problem = getattr(error, "context", None), getattr(error, "problem", None)
-        said = ", ".join(part for part in (context, problem) if part) or str(error)
-        raise ScenarioError("", f"{name}{place}: not valid YAML: {said}") from None
+        reason = ", ".join(part for part in (context, problem) if part) or str(error)
+        raise ScenarioError("", f"{name}{place}: not valid YAML: {reason}") from None
     except RecursionError:
         raise ScenarioError("", f"{name}: nested too deeply") from None
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
@@ -184,7 +224,10 @@ def override(
         path = re.sub(r"\[(\d+)\]", r".\1", key).split(".")
         if not equals or not all(path):
             raise ScenarioError(option, f"{setting!r} is not of the form key=value")
-        value, _ = _parse(text, f"{option} {key}")
+        if len(path) > _MAX_DEPTH:
+            shown = key if len(key) <= 40 else f"{key[:40]}..."
+            raise ScenarioError(option, f"{shown} has {len(path)} parts; no key has so many")
+        value = read_value(text, f"{option} {key}")
         _put(data, path, value, key)
         for known in [k for k in lines if k == key or k.startswith((f"{key}.", f"{key}["))]:
             del lines[known]

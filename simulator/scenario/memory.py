@@ -3,18 +3,22 @@ it may have, whatever is drawn, however many steps there are."""
 
 from __future__ import annotations
 
-from simulator.cluster.replica import EngineSpec, check_pool
-from simulator.costs.base import CostModel, TrainLoad
-from simulator.errors import ScenarioError
-from simulator.plan import Layout
-from simulator.workload.build import Workload, WorkloadOfTurns, longest_context
-from simulator.workload.from_trace import TraceWorkload
+from rollcast.simulator.cluster.replica import EngineSpec, check_pool
+from rollcast.simulator.costs.base import CostModel, TrainLoad
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.plan import Layout
+from rollcast.simulator.workload.base import (
+    TracedWorkload,
+    Workload,
+    WorkloadOfTurns,
+    longest_context,
+)
 
 
 def longest_rollout(workload: Workload) -> tuple[int, int]:
     """(prompt, new tokens) of the longest rollout that there may be: the longest prompt with a
     response at the cap, or all the turns that there may be, or what a trace holds."""
-    if isinstance(workload, TraceWorkload):
+    if isinstance(workload, TracedWorkload):
         return workload.longest
     prompt_tokens = workload.max_prompt_tokens
     return prompt_tokens, longest_context(workload) - prompt_tokens
@@ -32,7 +36,7 @@ def check_memory(engine: EngineSpec, cost: CostModel, workload: Workload, layout
     try:
         cost.train(TrainLoad([(prompt, [new])], layout == "shared_prefix"))
     except ScenarioError as error:
-        key = "the trace" if isinstance(workload, TraceWorkload) else "workload.max_new_tokens"
+        key = "the trace" if isinstance(workload, TracedWorkload) else "workload.max_new_tokens"
         if isinstance(workload, WorkloadOfTurns):
             key = "workload.max_context_tokens"
         raise ScenarioError(

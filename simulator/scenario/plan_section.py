@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from simulator.errors import ScenarioError
-from simulator.options import (
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values import (
     POSITIVE,
     Above,
     AtLeast,
@@ -20,7 +20,7 @@ from simulator.options import (
     wrong,
 )
 
-Objective = Literal["usd", "hours", "gpu_hours", "balanced"]
+ObjectiveName = Literal["usd", "hours", "gpu_hours", "balanced"]
 
 CLUSTER_KEYS = ("gpu", "gpus", "placement", "tensor_parallel")
 """What may be chosen of the cluster as a whole, beside the keys of a scenario."""
@@ -36,33 +36,35 @@ class RunSection(Options):
         int | None,
         Between(1, 10_000_000),
         Doc(
-            "updates, each of the scenario's own batch: a choice with another batch or group size "
-            "takes as many as train on as many rollouts",
+            "length of the run in updates of the scenario's batch; a choice with another "
+            "batch or group size takes as many as train on the same number of rollouts",
             unit="updates",
         ),
     ] = None
     prompts: Annotated[
         int | None,
         Between(1, 10**10),
-        Doc("prompts of the dataset; what a filter rejects is used up", unit="prompts"),
+        Doc("length of the run in prompts; prompts rejected by a filter count", unit="prompts"),
     ] = None
-    epochs: Annotated[float, POSITIVE, Doc("times that each prompt comes", unit="epochs")] = 1.0
+    epochs: Annotated[float, POSITIVE, Doc("passes over the prompts", unit="epochs")] = 1.0
     trained_rollouts: Annotated[
-        int | None, Between(1, 10**12), Doc("rollouts trained on, all together", unit="rollouts")
+        int | None,
+        Between(1, 10**12),
+        Doc("length of the run in rollouts trained on", unit="rollouts"),
     ] = None
 
     def agree(self) -> None:
         """One measure of what is trained, and one only."""
-        said = [
+        given = [
             key
             for key in ("steps", "prompts", "trained_rollouts")
             if getattr(self, key) is not None
         ]
-        if len(said) != 1:
-            found = " and ".join(said) if said else "neither"
+        if len(given) != 1:
+            listed = " and ".join(given) if given else "neither"
             raise ScenarioError(
                 self.FIELD,
-                f"give one of steps, prompts (with epochs) and trained_rollouts; it has {found}",
+                f"give one of steps, prompts (with epochs) and trained_rollouts; it has {listed}",
             )
         if self.epochs != 1.0 and self.prompts is None:
             raise self.refuse("epochs", "counts how often prompts come; give prompts with it")
@@ -74,13 +76,15 @@ class LimitSection(Options):
 
     FIELD = "plan.limits"
 
-    hours: Annotated[float | None, POSITIVE, Doc("of the whole run", unit="hours")] = None
-    usd: Annotated[float | None, POSITIVE, Doc("of the whole run", unit="US dollars")] = None
-    gpus: Annotated[int | None, AtLeast(1), Doc("held at once", unit="GPUs")] = None
+    hours: Annotated[float | None, POSITIVE, Doc("maximum duration of the run", unit="hours")] = (
+        None
+    )
+    usd: Annotated[float | None, POSITIVE, Doc("maximum cost of the run", unit="US dollars")] = None
+    gpus: Annotated[int | None, AtLeast(1), Doc("maximum number of GPUs", unit="GPUs")] = None
     staleness: Annotated[
         float | None,
         AtLeast(0),
-        Doc("oldest token that may be trained on, in versions of the weights", unit="versions"),
+        Doc("maximum staleness of any token trained on", unit="versions"),
     ] = None
 
 
@@ -91,36 +95,36 @@ class PlanSection(Options):
     FIELD = "plan"
 
     run: Annotated[
-        RunSection | None, Doc("how much is trained; null is 500 steps, said to be assumed")
+        RunSection | None, Doc("length of the run; null: 500 steps, and the report says so")
     ] = None
     choose: Annotated[
         Mapping[str, Any] | None,
         Doc(
-            "lists of values by key: any key of the scenario; gpu, gpus (all that are held: how "
-            "they are split is found), placement, tensor_parallel, policy; keys that go together "
-            "as KEY=KEY. Null chooses sensibly"
+            "values to choose from, a list for each key: any key of the scenario, gpu, gpus"
+            " (their split is found), placement, tensor_parallel, policy; KEY=KEY for keys "
+            "that change together. null: a sensible set"
         ),
     ] = None
-    limits: Annotated[LimitSection, Doc("what the run may take")] = field(
+    limits: Annotated[LimitSection, Doc("limits of the whole run")] = field(
         default_factory=LimitSection
     )
     objective: Annotated[
-        Objective | None,
+        ObjectiveName | None,
         Doc(
-            "what to make least: usd, hours, gpu_hours, or balanced (hours x usd, or hours x "
-            "gpu_hours without a price). Null is usd under a limit of hours, hours under one of "
-            "usd or gpus, and balanced without"
+            "what to minimise: usd, hours, gpu_hours or balanced (hours x usd, or hours x "
+            "gpu_hours without a price). null: usd under a limit of hours, hours under a "
+            "limit of usd or gpus, else balanced"
         ),
     ] = None
     quality: Annotated[
         Mapping[str, Any] | None,
         Doc(
-            "updates to the target, as a multiple of synchronous ones, by policy: {april: 1.05}; a "
-            "chain has the product of what is said of its policies"
+            "updates needed to reach the target as a multiple of synchronous training, by "
+            "policy: {april: 1.05}; the factors of a chain multiply"
         ),
     ] = None
     gpus_per_node: Annotated[
-        int, Between(1, 1024), Doc("more GPUs than these come in whole nodes", unit="GPUs")
+        int, Between(1, 1024), Doc("GPUs per node; larger numbers come in whole nodes", unit="GPUs")
     ] = 8
 
     def agree(self) -> None:
@@ -151,8 +155,9 @@ def check_cluster_choice(choose: Mapping[str, Any]) -> None:
     for key, least in (("gpus", 1), ("tensor_parallel", 1)):
         for value in choose.get(key, ()):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise wrong(f"plan.choose.{key}", f"a list of whole numbers of {least} or more",
-                            value)  # fmt: skip
+                raise wrong(
+                    f"plan.choose.{key}", f"a list of whole numbers of {least} or more", value
+                )
     known = ("colocated", "disaggregated")
     for value in choose.get("placement", ()):
         if value not in known:
@@ -173,7 +178,7 @@ def check_cluster_choice(choose: Mapping[str, Any]) -> None:
 __all__ = [
     "CLUSTER_KEYS",
     "LimitSection",
-    "Objective",
+    "ObjectiveName",
     "PlanSection",
     "RunSection",
     "check_cluster_choice",

@@ -1,18 +1,55 @@
 """Every key of a scenario, with its range, default, unit, meaning and source, from the annotations
-that the keys are read by."""
+that the keys are read by.
+
+A section that may stand in several places, such as a model, is listed once; elsewhere one entry
+says where (`Entry.like`).
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from simulator.errors import ScenarioError
-from simulator.options import Choice, Option, declared, nearest, tag
-from simulator.policies import POLICIES
-from simulator.policies.described import describe
-from simulator.scenario.sections import ScenarioModel
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.policies import POLICIES
+from rollcast.simulator.policies.described import describe
+from rollcast.simulator.scenario.sections import ScenarioModel
+from rollcast.simulator.values import Choice, Option, declared, nearest, tag
+
+FIRST: Mapping[str, tuple[str, ...]] = {
+    "Model and hardware": ("model", "gpu"),
+    "Cluster": (
+        "cluster.placement",
+        "cluster.replicas",
+        "cluster.tensor_parallel",
+        "cluster.trainer_gpus",
+        "cluster.routing",
+    ),
+    "Inference engine": (
+        "engine.max_seqs",
+        "engine.max_batched_tokens",
+        "engine.kv_tokens",
+        "engine.prefix_caching",
+    ),
+    "Workload": (
+        "workload.batch_groups",
+        "workload.group_size",
+        "workload.prompt_tokens",
+        "workload.max_new_tokens",
+        "workload.lengths",
+        "workload.turns",
+        "workload.rewards",
+        "environment",
+        "reward",
+    ),
+    "Policy": ("policy",),
+    "Costs": ("cost", "cost.roofline.engine", "cost.roofline.stack", "cost.file"),
+    "Run": ("steps", "seed"),
+    "Planning": ("plan.run", "plan.choose", "plan.limits"),
+}
+"""The thirty keys that a first scenario needs, by subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +57,7 @@ class Entry:
     """One key. when: what chooses the section that it belongs to, where there are several.
 
     value: what it must be. default: as YAML writes it; '' where it must be given. holds: whether
-    keys stand below it.
+    keys stand below it. like: the key below which they are listed, where that is another one.
     """
 
     key: str
@@ -31,6 +68,7 @@ class Entry:
     source: str = ""
     when: str = ""
     holds: bool = False
+    like: str = ""
 
 
 def reference(elsewhere: Mapping[str, type] | None = None) -> tuple[Entry, ...]:
@@ -38,17 +76,16 @@ def reference(elsewhere: Mapping[str, type] | None = None) -> tuple[Entry, ...]:
 
     elsewhere: sections that other packages read, by their key.
     """
-    entries = [
-        each for each in _section(ScenarioModel, "", "", elsewhere or {}) if each.key != "policy"
-    ]
+    listing = _Listing(elsewhere or {})
+    entries = [entry for entry in listing.section(ScenarioModel, "") if entry.key != "policy"]
     [policy] = [option for option in declared(ScenarioModel) if option.key == "policy"]
-    entries.append(Entry("policy", policy.doc.meaning, "a list, or text", "null", holds=True))
+    entries.append(Entry("policy", policy.doc.sentence, "a list, or text", "null", holds=True))
     for name, kind in POLICIES.items():
         key, about = f"policy.{name}", describe(kind)
         holds = bool(declared(kind))
         value = "its name, or a mapping of it to its parameters" if holds else "its name"
         entries.append(Entry(key, about.mechanism, value, "", "", about.source, holds=holds))
-        entries.extend(_section(kind, key, "", {}))
+        entries.extend(listing.section(kind, key))
     return tuple(entries)
 
 
@@ -56,45 +93,72 @@ def find(key: str, entries: tuple[Entry, ...]) -> list[Entry]:
     """The entries of one key, one for each section that it may stand in; ``[2]`` of a list counts
     for nothing. Raises ScenarioError for a key that there is not, with the nearest one."""
     plain = re.sub(r"\[\d*\]", "", key)
-    found = [entry for entry in entries if entry.key == plain]
-    if found:
-        return found
+    listed = _where_listed(plain, entries)
+    matches = [replace(entry, key=plain) for entry in entries if entry.key == listed]
+    if matches:
+        return matches
     names = [entry.key for entry in entries]
-    if not difflib.get_close_matches(plain.lower()[:100], names, n=1, cutoff=0.5):
+    if not difflib.get_close_matches(listed.lower()[:100], names, n=1, cutoff=0.5):
         names = [entry.key for entry in below("", entries)]
-    raise ScenarioError(key, f"unknown key; {nearest(plain, names)}")
+    raise ScenarioError(key, f"unknown key; {nearest(listed, names)}")
 
 
 def below(key: str, entries: tuple[Entry, ...]) -> list[Entry]:
     """The entries one level below a key; those of the top for ''."""
-    start = f"{key}." if key else ""
+    listed = _where_listed(key, entries)
+    listed = next((e.like for e in entries if e.key == listed and e.like), listed)
+    start = f"{listed}." if listed else ""
+    lead = f"{key}." if key else ""
     return [
-        entry
+        replace(entry, key=lead + entry.key[len(start) :])
         for entry in entries
         if entry.key.startswith(start) and "." not in entry.key[len(start) :]
     ]
 
 
-def _section(kind: type, prefix: str, when: str, elsewhere: Mapping[str, type]) -> Iterator[Entry]:
-    start = f"{prefix}." if prefix else ""
-    for key, doc in getattr(kind, "ALSO", {}).items():
-        yield Entry(f"{start}{key}", doc.meaning, "a name", "null", doc.unit, doc.source, when)
-    for option in declared(kind):
-        key = f"{start}{option.key}"
-        kinds = (elsewhere[key],) if key in elsewhere else option.reader.below()
+def _where_listed(key: str, entries: tuple[Entry, ...]) -> str:
+    """The key under which ``key`` is listed: its own, or one of a section like its own."""
+    for entry in entries:
+        if entry.like and key.startswith(f"{entry.key}."):
+            return _where_listed(entry.like + key[len(entry.key) :], entries)
+    return key
+
+
+class _Listing:
+    """Lists sections, each only where it comes first. elsewhere: as `reference` takes it."""
+
+    def __init__(self, elsewhere: Mapping[str, type]) -> None:
+        self._elsewhere = elsewhere
+        self._listed: dict[tuple[type, ...], str] = {}
+
+    def section(self, kind: type, prefix: str, when: str = "") -> Iterator[Entry]:
+        """The entries below ``prefix`` of a section's class, and of all below it."""
+        start = f"{prefix}." if prefix else ""
+        for key, doc in getattr(kind, "ALSO", {}).items():
+            yield Entry(f"{start}{key}", doc.sentence, "a name", "null", doc.unit, doc.source, when)
+        for option in declared(kind):
+            yield from self._option(option, f"{start}{option.key}", when)
+
+    def _option(self, option: Option, key: str, when: str) -> Iterator[Entry]:
+        outside = key in self._elsewhere
+        kinds = (self._elsewhere[key],) if outside else option.reader.below()
+        comes_first = bool(kinds) and kinds not in self._listed
+        like = self._listed.setdefault(kinds, key) if kinds else key
         yield Entry(
             key,
-            option.doc.meaning,
-            "a mapping of keys to values" if key in elsewhere else option.reader.wanted,
-            _default(option),
+            option.doc.sentence,
+            "a mapping of keys to values" if outside else option.reader.wanted,
+            "" if option.required else _shown(option.default),
             option.unit,
             option.doc.source,
             when,
             bool(kinds),
+            "" if like == key else like,
         )
-        yield from _tags(key, kinds)
-        for each in kinds:
-            yield from _section(each, key, _when(each) if len(kinds) > 1 else "", elsewhere)
+        if comes_first:
+            yield from _tags(key, kinds)
+            for kind in kinds:
+                yield from self.section(kind, key, _when(kind) if len(kinds) > 1 else "")
 
 
 def _when(kind: type) -> str:
@@ -107,18 +171,12 @@ def _tags(prefix: str, kinds: tuple[type, ...]) -> Iterator[Entry]:
     """The keys that choose among sections and are no options of theirs."""
     words: dict[str, list[str]] = {}
     for kind in kinds:
-        own = getattr(kind, "TAG", None)
-        if own is not None:
-            words.setdefault(own[0], []).append(own[1])
+        own_tag = getattr(kind, "TAG", None)
+        if own_tag is not None:
+            words.setdefault(own_tag[0], []).append(own_tag[1])
     for key, valid in words.items():
         value = Choice(tuple(valid)).wanted
-        yield Entry(f"{prefix}.{key}", "which kind it is, on which the other keys hang", value, "")
-
-
-def _default(option: Option) -> str:
-    if option.required:
-        return ""
-    return _shown(option.default)
+        yield Entry(f"{prefix}.{key}", "The kind; the other keys depend on it.", value, "")
 
 
 def _shown(value: object) -> str:
@@ -132,4 +190,4 @@ def _shown(value: object) -> str:
     return str(value) if isinstance(value, int | str) else "its keys' defaults"
 
 
-__all__ = ["Entry", "below", "find", "reference"]
+__all__ = ["FIRST", "Entry", "below", "find", "reference"]

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.costs.base import ScenarioCost
-from simulator.costs.section import CostSection
-from simulator.errors import ScenarioError
-from simulator.plan import Batch, Prompts, StepPlan
-from simulator.policies import (
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.costs.base import CostModel
+from rollcast.simulator.costs.section import CostSection
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import (
     build_chain,
     check_policy,
     label,
@@ -21,26 +21,27 @@ from simulator.policies import (
     parse_policy,
     spell,
 )
-from simulator.policy import Chain, Policy, chain
-from simulator.scenario.cost import build_cost, build_model
-from simulator.scenario.file import RawScenario
-from simulator.scenario.memory import check_memory
-from simulator.scenario.sections import (
+from rollcast.simulator.policy import Chain, Policy, chain
+from rollcast.simulator.scenario.base_plan import base_plan
+from rollcast.simulator.scenario.cost import build_cost, build_model
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.memory import check_memory
+from rollcast.simulator.scenario.sections import (
     ClusterSection,
     EngineSection,
     ScenarioModel,
     validate,
 )
-from simulator.visible import visible
-from simulator.workload.build import Workload, build_workload, longest_context
-from simulator.workload.environment import environment_spec
-from simulator.workload.section import MAX_ROLLOUTS, WorkloadSection
-from simulator.workload.slots import UNLIMITED, EnvironmentSpec
-from simulator.world import ClusterShape
+from rollcast.simulator.values.visible import visible
+from rollcast.simulator.workload.base import Workload, longest_context
+from rollcast.simulator.workload.build import build_workload
+from rollcast.simulator.workload.section import MAX_ROLLOUTS, WorkloadSection
+from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
+from rollcast.simulator.world import ClusterShape
 
 if TYPE_CHECKING:
-    from simulator.costs.hardware import Gpu
-    from simulator.costs.models import Model
+    from rollcast.simulator.costs.presets.gpus import Gpu
+    from rollcast.simulator.costs.presets.models import Model
 
 __all__ = [
     "ClusterSection",
@@ -60,7 +61,7 @@ class Scenario:
     name: str
     shape: ClusterShape
     engine: EngineSpec
-    cost: ScenarioCost
+    cost: CostModel
     workload: Workload
     policy: Chain
     plan: StepPlan
@@ -110,8 +111,8 @@ class Scenario:
         return self._under(parsed, name)
 
     def _under(self, policy: Chain, name: str) -> Scenario:
-        said = (*self.whatever, *_check_policy(policy, self.plan, self.shape))
-        return replace(self, policy=policy, policy_name=visible(name), warnings=said)
+        warnings = (*self.whatever, *_check_policy(policy, self.plan, self.shape))
+        return replace(self, policy=policy, policy_name=visible(name), warnings=warnings)
 
 
 @dataclass(frozen=True)
@@ -137,16 +138,11 @@ def outline(raw: RawScenario) -> Outline:
 
 def _outline(raw: RawScenario) -> Outline:
     model = validate(raw.data)
-    counts = model.workload
     return Outline(
         visible(model.name or raw.name.removesuffix(".yaml").removesuffix(".yml")),
         model,
         replace(cluster_shape(model.cluster), other_gpus=_other_gpus(model.cost)),
-        StepPlan(
-            Batch(counts.batch_groups, counts.group_size),
-            prompts=Prompts(dataset=counts.prompts),
-            failed="keep" if model.environment is None else model.environment.failed,
-        ),
+        base_plan(model),
         build_policies(model.policy, model.seed, raw.modules),
         # a seed that follows the run's is not spelt
         spell(build_policies(model.policy, 0, raw.modules)),
@@ -166,36 +162,46 @@ def build_scenario(raw: RawScenario) -> Scenario:
 
 
 def _build(raw: RawScenario) -> Scenario:
-    found = _outline(raw)
-    model, shape, plan = found.sections, found.shape, found.plan
+    outline = _outline(raw)
+    model, shape, plan = outline.sections, outline.shape, outline.plan
     cluster, counts, gpu = model.cluster, model.workload, model.gpu
     network = None if model.model is None else build_model(model.model, raw.folder)
     cost = build_cost(model.cost, network, gpu, shape, raw.folder, stages=cluster.pipeline_parallel)
     away = model.environment
     workload = build_workload(counts, model.seed, raw.folder, away, model.reward)
     engine = _engine(model.engine, cost, network, gpu, cluster)
+    _check_length(model.steps, plan.batch)
     _check_sizes(plan.batch, workload, engine, shape, cluster.routing)
     whatever = _check_context(counts, network, workload)
-    said = _check_policy(found.policy, plan, shape)
+    warnings = _check_policy(outline.policy, plan, shape)
     return Scenario(
-        found.name,
+        outline.name,
         shape,
         engine,
         cost,
         workload,
-        found.policy,
+        outline.policy,
         plan,
         model.steps,
         model.seed,
         gpu,
         raw,
         cluster.routing,
-        found.policy_name,
-        (*whatever, *said),
-        environment_spec(away, model.reward),
+        outline.policy_name,
+        (*whatever, *warnings),
+        _pools(model),
         model.poll_s,
         whatever,
     )
+
+
+def _pools(model: ScenarioModel) -> EnvironmentSpec:
+    """The slots of environments and judges."""
+    if model.environment is None and model.reward is None:
+        return UNLIMITED
+    from rollcast.simulator.workload.environment import environment_spec
+
+    return environment_spec(model.environment, model.reward)
 
 
 def build_policies(spec: Any, seed: int, folder: Path | None = None) -> Chain:
@@ -236,14 +242,48 @@ def _check_context(
 def _check_policy(policy: Chain, plan: StepPlan, shape: ClusterShape) -> list[str]:
     """What is worth a warning about a policy. Raises ScenarioError for one that this cluster or
     workload cannot carry out."""
-    said = check_policy(policy, plan)
+    warnings = check_policy(policy, plan)
+    _check_launches(policy.plan(plan, policy.init()))
     name = overlapping(policy, plan)
     if shape.colocated and name is not None:
         raise ScenarioError(
             f"policy.{name}",
             "overlaps training with rollout, which needs cluster.placement: disaggregated",
         )
-    return said
+    return warnings
+
+
+MOST_IN_A_RUN = 1_000_000_000
+BYTES_PER_ROLLOUT = 200
+"""Of the tables of a run, at least."""
+
+
+def _check_launches(plan: StepPlan) -> None:
+    """Raises ScenarioError for a plan that launches more at once than can be simulated."""
+    refill = 0 if plan.filter is None else plan.filter.refill_groups or 0
+    for key, groups in (
+        ("policy", plan.launch.groups_in_wave(plan.batch)),
+        ("policy.dynamic_sampling.refill_groups", refill),
+    ):
+        rollouts = groups * plan.launch.rollouts_per_group(plan.batch.group_size)
+        if rollouts > MAX_ROLLOUTS:
+            raise ScenarioError(
+                key,
+                f"launches {rollouts:,} rollouts at once, which are more than {MAX_ROLLOUTS:,}; "
+                "launch fewer groups",
+            )
+
+
+def _check_length(steps: int, batch: Batch) -> None:
+    """Raises ScenarioError for a run too long to be kept in memory."""
+    rollouts = steps * batch.rollouts
+    if rollouts > MOST_IN_A_RUN:
+        raise ScenarioError(
+            "steps",
+            f"{steps:,} steps of {batch.rollouts:,} rollouts take at least "
+            f"{rollouts * BYTES_PER_ROLLOUT / 1e9:,.0f} GB of memory; simulate fewer steps, "
+            "whose mean is known as well",
+        )
 
 
 def overlapping(policy: Chain, plan: StepPlan) -> str | None:
@@ -276,14 +316,14 @@ def _other_gpus(section: CostSection) -> int:
     roofline = section.of_the_roofline
     if roofline is None:
         return 0
-    from simulator.costs.roles import roles_apart
+    from rollcast.simulator.costs.trainer.roles import roles_apart
 
     return sum(role.gpus for role in roles_apart(roofline.trainer))
 
 
 def _engine(
     section: EngineSection,
-    cost: ScenarioCost,
+    cost: CostModel,
     network: Model | None,
     gpu: Gpu | None,
     cluster: ClusterSection,
@@ -297,7 +337,7 @@ def _engine(
             raise ScenarioError(
                 "engine.kv_tokens", "missing; give it, or model and gpu for it to follow from"
             )
-        from simulator.costs.capacity import kv_pool_tokens
+        from rollcast.simulator.costs.memory.kv_pool import kv_pool_tokens
 
         kv_tokens = kv_pool_tokens(
             network, gpu, cluster.tensor_parallel, pipeline_parallel=cluster.pipeline_parallel

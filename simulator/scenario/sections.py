@@ -6,19 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from simulator.costs.section import CostSection
-from simulator.later import Later
-from simulator.options import Above, Between, Doc, Options, read
-from simulator.scenario.plan_section import PlanSection
-from simulator.workload.environment import EnvironmentSection, RewardSection
-from simulator.workload.section import WorkloadSection
+from rollcast.simulator.costs.section import CostSection
+from rollcast.simulator.values import Above, Between, Doc, Options, read
+from rollcast.simulator.values.later import Later
+from rollcast.simulator.workload.section import WorkloadSection
 
 if TYPE_CHECKING:
-    from simulator.costs.hardware import Gpu
-    from simulator.costs.models import Model
+    from rollcast.simulator.costs.presets.gpus import Gpu
+    from rollcast.simulator.costs.presets.models import Model
+    from rollcast.simulator.scenario.plan_section import PlanSection
+    from rollcast.simulator.workload.environment import EnvironmentSection, RewardSection
 else:
-    Gpu = Later("simulator.costs.hardware", "Gpu")
-    Model = Later("simulator.costs.models", "Model")
+    Gpu = Later("rollcast.simulator.costs.presets.gpus", "Gpu")
+    Model = Later("rollcast.simulator.costs.presets.models", "Model")
+    PlanSection = Later("rollcast.simulator.scenario.plan_section", "PlanSection")
+    _ENVIRONMENT = "rollcast.simulator.workload.environment"
+    EnvironmentSection = Later(_ENVIRONMENT, "EnvironmentSection")
+    RewardSection = Later(_ENVIRONMENT, "RewardSection")
 
 MAX_GPUS = 65_536
 MAX_STEPS = 1_000_000
@@ -32,25 +36,30 @@ class ClusterSection(Options):
 
     placement: Annotated[
         Literal["colocated", "disaggregated"],
-        Doc("whether replicas and trainer take turns on the same GPUs, or have their own"),
+        Doc(
+            "colocated: replicas and trainer take turns on the same GPUs; disaggregated: "
+            "each has its own"
+        ),
     ] = "colocated"
     replicas: Annotated[
-        int, Between(1, MAX_GPUS), Doc("inference engines side by side", unit="replicas")
+        int, Between(1, MAX_GPUS), Doc("number of inference engines", unit="replicas")
     ] = 1
     tensor_parallel: Annotated[
-        int, Between(1, 1024), Doc("GPUs of one replica, or of one stage of it", unit="GPUs")
+        int,
+        Between(1, 1024),
+        Doc("GPUs per replica, or per pipeline stage of a replica", unit="GPUs"),
     ] = 1
     pipeline_parallel: Annotated[
-        int, Between(1, 1024), Doc("stages of one replica, one after another", unit="stages")
+        int, Between(1, 1024), Doc("pipeline stages per replica", unit="stages")
     ] = 1
     trainer_gpus: Annotated[
         int | None,
         Between(1, MAX_GPUS),
-        Doc("GPUs of the trainer; null is as many as the replicas hold"),
+        Doc("GPUs of the trainer; null: as many as the replicas hold"),
     ] = None
     routing: Annotated[
         Literal["round_robin", "least_loaded", "group_affinity", "session_affinity"],
-        Doc("which replica a rollout, or its next turn, is sent to"),
+        Doc("rule that picks the replica of a rollout, or of its next turn"),
     ] = "least_loaded"
 
 
@@ -67,77 +76,84 @@ class EngineSection(Options):
     max_seqs: Annotated[
         int,
         Between(1, 1_000_000),
-        Doc("rollouts that run at once, a replica", unit="rollouts", source="vLLM's default"),
+        Doc(
+            "maximum number of rollouts running at once on a replica",
+            unit="rollouts",
+            source="vLLM's default",
+        ),
     ] = 256
     max_batched_tokens: Annotated[
         int,
         Between(1, 10_000_000),
-        Doc("tokens of an iteration, a replica; at least max_seqs", source="vLLM's default"),
+        Doc(
+            "maximum number of tokens in one iteration of a replica; at least max_seqs",
+            source="vLLM's default",
+        ),
     ] = 8192
     kv_tokens: Annotated[
         int | None,
         Between(1, 10**12),
-        Doc("what the KV pool of a replica holds; null follows from model and GPU memory"),
+        Doc("size of a replica's KV cache in tokens; null: computed from model and GPU memory"),
     ] = None
     block_tokens: Annotated[
-        int, Between(1, 65_536), Doc("of one block of the KV pool", source="vLLM's default")
+        int, Between(1, 65_536), Doc("tokens in one block of the KV cache", source="vLLM's default")
     ] = 16
     prefix_caching: Annotated[
-        bool, Doc("whether the rollouts of a group share their prompt's blocks")
+        bool, Doc("whether the rollouts of a group share the KV blocks of their prompt")
     ] = True
     model: Annotated[
         str | None,
-        Doc("folder of a Hugging Face model; null is the built-in task's; the real engine's"),
+        Doc("real engine only: folder of a Hugging Face model; null: the built-in task's model"),
     ] = None
     task: Annotated[
-        Mapping[str, Any] | None, Doc("what is asked, and how it is judged; the real engine's")
+        Mapping[str, Any] | None, Doc("real engine only: the prompts and how responses are graded")
     ] = None
     trainer: Annotated[
-        Mapping[str, Any] | None, Doc("how the weights are updated; the real engine's")
+        Mapping[str, Any] | None, Doc("real engine only: how the weights are updated")
     ] = None
     sampling: Annotated[
-        Mapping[str, Any] | None, Doc("how tokens are drawn; the real engine's")
+        Mapping[str, Any] | None, Doc("real engine only: how tokens are sampled")
     ] = None
-    dtype: Annotated[str, Doc("type of the weights, float32 or bfloat16; the real engine's")] = (
+    dtype: Annotated[str, Doc("real engine only: type of the weights, float32 or bfloat16")] = (
         "float32"
     )
+    name: Annotated[str, Doc("real engine only: inference engine that samples, such as vllm")] = (
+        "vllm"
+    )
     device: Annotated[
-        str, Doc("of trainer and replica: cpu, or cuda, or cuda:1; the real engine's")
+        str, Doc("real engine only: device of trainer and replica, such as cpu, cuda or cuda:1")
     ] = "cpu"
     gpu_memory_utilization: Annotated[
         float | None,
         Above(0, 1),
         Doc(
-            "share of a GPU's memory that vLLM takes; null is 0.3 where the trainer shares it, and "
-            "0.9 where not; the real engine's",
+            "real engine only: share of a GPU's memory that vLLM may use; null: 0.3 if the "
+            "trainer shares the GPU, else 0.9",
             unit="share",
         ),
     ] = None
     sleep: Annotated[
         bool,
-        Doc(
-            "whether vLLM gives up its GPU memory while a trainer that shares the GPU works; the "
-            "real engine's"
-        ),
+        Doc("real engine only: whether vLLM frees its GPU memory while a colocated trainer works"),
     ] = False
     weights_by: Annotated[
         Literal["store", "nccl"],
         Doc(
-            "how weights go to replicas with GPUs of their own: through Ray's object store, or "
-            "from GPU to GPU by vLLM's weight transfer; the real engine's"
+            "real engine only: transport of new weights to replicas with GPUs of their own:"
+            " store (Ray's object store) or nccl (GPU to GPU, vLLM's weight transfer)"
         ),
     ] = "store"
     weights_folder: Annotated[
         str | None,
         Doc(
-            "that every machine sees, for weights to cross as files; null is Ray's object store; "
-            "the real engine's"
+            "real engine only: shared folder through which weights are sent as files; null:"
+            " Ray's object store"
         ),
     ] = None
     heartbeat_s: Annotated[
         float,
         Between(1, 86_400),
-        Doc("without a sign of life after which an actor is replaced; the real engine's"),
+        Doc("real engine only: time without a sign of life after which an actor is replaced"),
     ] = 120.0
 
 
@@ -145,48 +161,60 @@ class EngineSection(Options):
 class ScenarioModel(Options):
     """The top level of a scenario file."""
 
-    workload: Annotated[WorkloadSection, Doc("what is asked, how long answers are, what they earn")]
-    name: Annotated[str | None, Doc("what reports call it; null is the name of its file")] = None
+    workload: Annotated[WorkloadSection, Doc("prompts, response lengths and rewards")]
+    name: Annotated[str | None, Doc("name used in reports; null: the name of the file")] = None
     model: Annotated[
         str | Model | None,
         Doc(
-            "a preset (rollcast presets models), a Hugging Face config.json or its folder, or keys"
+            "model preset (rollcast presets models), path of a Hugging Face config.json or "
+            "its folder, or a mapping of keys"
         ),
     ] = None
-    gpu: Annotated[Gpu | None, Doc("a preset (rollcast presets gpus), or keys")] = None
-    cluster: Annotated[ClusterSection, Doc("which GPUs")] = field(default_factory=ClusterSection)
+    gpu: Annotated[Gpu | None, Doc("GPU preset (rollcast presets gpus), or a mapping of keys")] = (
+        None
+    )
+    cluster: Annotated[ClusterSection, Doc("GPUs and how replicas and trainer share them")] = field(
+        default_factory=ClusterSection
+    )
     environment: Annotated[
-        EnvironmentSection | None, Doc("what answers a rollout's turns; null answers at once")
+        EnvironmentSection | None,
+        Doc("environment that answers a rollout's turns; null: it answers at once"),
     ] = None
     reward: Annotated[
-        RewardSection | None, Doc("what judges a rollout at its end; null takes no time")
+        RewardSection | None, Doc("grading of a finished rollout; null: it takes no time")
     ] = None
-    engine: Annotated[EngineSection, Doc("the limits of each replica")] = field(
+    engine: Annotated[EngineSection, Doc("limits of each replica")] = field(
         default_factory=EngineSection
     )
     policy: Annotated[
         Any,  # its own reader says better what is wrong with it
-        Doc("the scheduling policies, a list in order of application; empty is synchronous"),
+        Doc("scheduling policies, applied in the order of the list; empty: synchronous"),
     ] = None
     modules: Annotated[
         str | None,
-        Doc("the folder in which modules of policies of your own are; null is that of this file"),
+        Doc("folder with modules of your own policies; null: the folder of this file"),
     ] = None
-    cost: Annotated[CostSection, Doc("where durations come from; a source's name will do")] = field(
-        default_factory=lambda: CostSection.from_text("roofline")
-    )
+    cost: Annotated[
+        CostSection,
+        Doc(
+            "source of all durations: roofline, tables, linear or file; a name, or a "
+            "mapping with its keys"
+        ),
+    ] = field(default_factory=lambda: CostSection.from_text("roofline"))
     poll_s: Annotated[
         float,
         Between(0, 3600),
         Doc(
-            "between two looks of the trainer at whether its rollouts are done, from when it "
-            "begins to wait for them; 0 tells it at once",
+            "interval at which the waiting trainer polls for finished rollouts; 0: notified"
+            " immediately",
             source="verl's V1 trainer looks every 2 s",
         ),
     ] = 0.0
-    steps: Annotated[int, Between(1, MAX_STEPS), Doc("updates to run", unit="steps")] = 10
-    seed: Annotated[int, Between(0, 2**63 - 1), Doc("of every draw", unit="")] = 0
-    plan: Annotated[PlanSection | None, Doc("the question that rollcast plan answers")] = None
+    steps: Annotated[
+        int, Between(1, MAX_STEPS), Doc("number of training steps to simulate", unit="steps")
+    ] = 10
+    seed: Annotated[int, Between(0, 2**63 - 1), Doc("seed of all random draws", unit="")] = 0
+    plan: Annotated[PlanSection | None, Doc("question that rollcast plan answers")] = None
 
 
 def validate(data: Mapping[str, Any]) -> ScenarioModel:

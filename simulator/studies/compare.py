@@ -7,36 +7,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import RunError, ScenarioError
-from simulator.results import schema
-from simulator.results.folder import is_ours
-from simulator.results.write import write_rows, write_run
-from simulator.scenario.scenario import Scenario
-from simulator.spans import StepRecord
-from simulator.studies.luck import TOO_FEW
-from simulator.studies.ranking import Ranking
-from simulator.studies.simulate import Result, simulate
+from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.results import schema
+from rollcast.simulator.results.figures import FIGURES
+from rollcast.simulator.results.folder import is_ours
+from rollcast.simulator.results.write import write_rows, write_run
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.studies.ranking import Ranking, per_rollout, trained_a_step
+from rollcast.simulator.studies.sampling_error import TOO_FEW
+from rollcast.simulator.studies.simulate import Result, simulate
 
-COLUMNS = (
-    "step_s",
-    "rollout_s",
-    "train_s",
-    "sync_s",
-    "switch_s",
-    "rollout_tokens_per_s",
-    "trained_tokens_per_s",
-    "bubble_fraction",
-    "straggler_rate",
-    "staleness_mean",
-    "generated_tokens",
-    "trained_tokens",
-    "dropped_tokens",
-    "reprefilled_tokens",
-    "length_bias",
-    "truncated_share",
-    "makespan_s",
-    "gpu_hours",
-)
+SAME = 0.01
+"""Policies whose steps train on numbers of rollouts no further apart than this share are alike."""
 
 
 def compare(
@@ -63,19 +46,34 @@ def compare(
 def warnings_of(results: Mapping[str, Result]) -> list[str]:
     """What is to be said of any of them, once each; of steps that are too few, the policy that
     needs the most."""
-    found: list[str] = []
+    warnings: list[str] = []
     few: list[tuple[int, str]] = []
     for name, result in results.items():
-        for said in result.summary["warnings"]:
-            if said.endswith(TOO_FEW):
-                few.append((result.summary["luck"]["enough_steps"], f"under {name}, {said}"))
-            elif said not in found:
-                found.append(said)
-    return [*found, *([max(few)[1]] if few else ())]
+        for text in result.summary["warnings"]:
+            if text.endswith(TOO_FEW):
+                few.append((result.summary["luck"]["enough_steps"], f"under {name}, {text}"))
+            elif text not in warnings:
+                warnings.append(text)
+    return [*warnings, *([max(few)[1]] if few else ()), *_other_batches(results)]
+
+
+def _other_batches(results: Mapping[str, Result]) -> list[str]:
+    """That policies train on other numbers of rollouts, which a step time alone does not show."""
+    trained = {name: trained_a_step(result.run) for name, result in results.items()}
+    least, most = min(trained.values()), max(trained.values())
+    if most <= (1.0 + SAME) * least:
+        return []
+    listed = ", ".join(f"{name} on {count:.4g}" for name, count in trained.items())
+    return [
+        f"the policies train on different numbers of rollouts a step ({listed}): speed-ups compare "
+        "the time per rollout that an update takes in before selection; whether fewer learn as "
+        "much is not part of a simulation"
+    ]
 
 
 def table(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[str, Any]]:
-    """One row a policy: its metrics, and ``speedup`` (mean step time of the first over its own) and
+    """One row a policy: its metrics, the rollouts that a mean step trains on, ``speedup`` (mean
+    step time of the first over its own, each per rollout that an update takes in) and
     ``throughput_gain`` (rollout tokens/s over the first's).
 
     With a ranking: ``speedup_low`` and ``speedup_high``, the ends of the 90 % interval, and
@@ -83,19 +81,37 @@ def table(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[s
     """
     rows = []
     first = next(iter(results.values())).summary
-    for name, result in results.items():
+    factors = per_rollout([*results.values()]).tolist()
+    for (name, result), factor in zip(results.items(), factors, strict=True):
         summary = result.summary
         row: dict[str, Any] = {"policy": name}
-        row["speedup"] = first["step_s"] / summary["step_s"]
+        row["speedup"] = first["step_s"] / (summary["step_s"] * factor)
         if ranking is not None:
             row["speedup_low"], row["speedup_high"] = ranking.speedup(name)
             row["sure"] = ranking.sure_of_next(name)
         row["throughput_gain"] = _ratio(
             summary["rollout_tokens_per_s"], first["rollout_tokens_per_s"]
         )
-        row.update({column: summary[column] for column in COLUMNS})
+        row["trained_rollouts_per_step"] = trained_a_step(result.run)
+        row.update({figure.name: summary[figure.name] for figure in FIGURES if figure.saved})
         rows.append(row)
     return rows
+
+
+def compared(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[str, Any]]:
+    """What the figures of a comparison (`simulator.results.figures`) are taken from, one a policy:
+    its summary, its row of `table`, ``trained_rollouts`` of the whole run, and whether it is the
+    ``first``, which the others are held against."""
+    rows = zip(results.values(), table(results, ranking), strict=True)
+    return [
+        {
+            **result.summary,
+            **row,
+            "trained_rollouts": sum(step.trained_rollouts for step in result.run.steps),
+            "first": place == 0,
+        }
+        for place, (result, row) in enumerate(rows)
+    ]
 
 
 def _ratio(value: float, base: float) -> float:
@@ -138,7 +154,7 @@ def write_comparison(
         description = {"name": name, "policy_spelt": name, "scenario": result.scenario.raw.data}
         write_run(below, result.run, result.summary, description, plot=False)
     if plot:
-        from simulator.results.timeline import draw_comparison
+        from rollcast.simulator.results.timeline import draw_comparison
 
         picture = folder / schema.COMPARISON_PICTURE.name
         draw_comparison({name: result.run for name, result in results.items()}, picture)

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.scenario.scenario import Scenario
-from simulator.studies.short_runs import LEVEL, Quadratic, Responses, Sums, longer
-from simulator.studies.work import Work
-from simulator.workload.lengths import LengthDistribution
-from simulator.workload.synthetic import SyntheticWorkload
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.studies.short_runs import LEVEL, Quadratic, Responses, Sums, longer
+from rollcast.simulator.studies.work import Work
+from rollcast.simulator.workload.lengths import LengthDistribution
+from rollcast.simulator.workload.synthetic import SyntheticWorkload
 
 FloatArray = NDArray[np.float64]
 
@@ -66,7 +66,7 @@ def by_tokens(scenario: Scenario, work: Work, inputs: Iterable[str]) -> Response
     """How the tokens of a step, and the time that its rollouts and updates need for them, answer to
     the lengths."""
     base = _mean_and_context(scenario)
-    found = {}
+    result = {}
     for name in inputs:
         tried = []
         for z in (-LEVEL, LEVEL):
@@ -74,8 +74,8 @@ def by_tokens(scenario: Scenario, work: Work, inputs: Iterable[str]) -> Response
             tokens = mean / base[0]
             rollout = tokens * work.at_context(context / base[1])
             tried.append(Sums(1.0, rollout, tokens, tokens))
-        found[name] = Quadratic.through(*tried)
-    return Responses(found)
+        result[name] = Quadratic.through(*tried)
+    return Responses(result)
 
 
 def _mean_and_context(scenario: Scenario) -> tuple[float, float]:

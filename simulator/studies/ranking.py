@@ -6,20 +6,22 @@ policies: by short runs (`simulator.studies.uncertainty`), or by runs made again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.scenario.scenario import Scenario
-from simulator.spans import StepRecord
-from simulator.studies.interval import ends
-from simulator.studies.redrawn import redrawn
-from simulator.studies.short_runs import kind_of, widest
-from simulator.studies.simulate import Result, simulate
-from simulator.studies.uncertainty import add_intervals, cost_draws
+from rollcast.simulator.results.steady import steady_of
+from rollcast.simulator.spans import Run, StepRecord
+from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.redrawn import redrawn
+from rollcast.simulator.studies.short_runs import kind_of, widest
+from rollcast.simulator.studies.simulate import Result, simulate
+from rollcast.simulator.studies.uncertainty import add_intervals, cost_draws
+
+FloatArray = NDArray[np.float64]
 
 SURE = 0.95
 """A ranking that holds in a smaller share of the draws is not called sure."""
@@ -29,14 +31,14 @@ SURE = 0.95
 class Ranking:
     """Mean step times of policies, drawn many times.
 
-    names: of the policies. step_s: mean seconds of a step, shape (policies,). draws: the same by
-    draw, shape (draws, policies), draw by draw under the same circumstances. source: ``short runs``
-    or ``whole runs``.
+    names: of the policies. step_s: mean seconds in which a policy takes in as many rollouts as a
+    step of the first one does, shape (policies,). draws: the same by draw, shape (draws, policies),
+    draw by draw under the same circumstances. source: ``short runs`` or ``whole runs``.
     """
 
     names: tuple[str, ...]
-    step_s: NDArray[np.float64]
-    draws: NDArray[np.float64]
+    step_s: FloatArray
+    draws: FloatArray
     source: str
 
     @property
@@ -48,9 +50,9 @@ class Ranking:
         """The 90 % interval of the first policy's mean step time over this one's, the runs' own
         ratio included."""
         place = self.names.index(name)
-        own = float(self.step_s[0] / self.step_s[place])
+        speedup = float(self.step_s[0] / self.step_s[place])
         low, high = ends(self.draws[:, 0] / self.draws[:, place]).tolist()
-        return min(low, own), max(high, own)
+        return min(low, speedup), max(high, speedup)
 
     def sure(self, faster: str, slower: str) -> float:
         """The share of the draws in which ``faster`` is."""
@@ -70,21 +72,46 @@ class Ranking:
         return [pair for pair in pairs if pair[2] < SURE]
 
 
+def taken_a_step(run: Run) -> float:
+    """Rollouts that a mean steady update takes in, before some of them are selected."""
+    return _mean_of(run, "taken_rollouts")
+
+
+def trained_a_step(run: Run) -> float:
+    """Rollouts that a mean steady update trains on."""
+    return _mean_of(run, "trained_rollouts")
+
+
+def _mean_of(run: Run, figure: str) -> float:
+    steady = steady_of(run)
+    records = run.steps[steady.start : steady.stop]
+    total: int = sum(getattr(record, figure) for record in records)
+    return total / max(len(records), 1)
+
+
+def per_rollout(results: Sequence[Result]) -> FloatArray:
+    """Factors on step times that make them of as many rollouts as a step of the first takes in,
+    shape (results,)."""
+    taken = np.array([taken_a_step(result.run) for result in results])
+    return np.asarray(np.divide(taken[0], taken, out=np.ones_like(taken), where=taken > 0))
+
+
 def from_short_runs(
     results: Mapping[str, Result], on_step: Callable[[StepRecord], None] | None = None
 ) -> Ranking:
     """The ranking of finished runs, with the draws of `simulator.studies.uncertainty`: the same
-    costs, lengths and, of runs with as many steps, the same luck for all policies in each draw. The
-    runs' summaries get their own intervals (`add_intervals`)."""
-    found = list(results.values())
-    costs = cost_draws(found[0].scenario)
-    alike = widest(kind_of(result.run.steps) for result in found)
+    costs, lengths and, of runs with as many steps, the same sampling error for all policies in
+    each draw. The runs' summaries get their own intervals (`add_intervals`)."""
+    runs = list(results.values())
+    costs = cost_draws(runs[0].scenario)
+    alike = widest(kind_of(result.run.steps) for result in runs)
     drawn = [
         add_intervals(result, on_short_step=on_step, costs=costs, alike=alike).draws["step_s"]
-        for result in found
+        for result in runs
     ]
-    step_s = np.array([result.summary["step_s"] for result in found])
-    return Ranking(tuple(results), step_s, np.column_stack(drawn), "short runs")
+    step_s, alike_s = np.array([result.summary["step_s"] for result in runs]), per_rollout(runs)
+    drawn_s = np.column_stack(drawn) * alike_s
+    return Ranking(tuple(results), step_s * alike_s, drawn_s, "short runs")
 
 
 def redraw(
@@ -101,15 +128,13 @@ def redraw(
     drawn = []
     for draw in range(1, draws + 1):
         alike = redrawn(scenarios[0], draw)
-        drawn.append(
-            [
-                _mean_step(replace(each, workload=alike.workload, cost=alike.cost), on_step)
-                for each in scenarios
-            ]
-        )
-    step_s = np.array([result.summary["step_s"] for result in results.values()])
-    return Ranking(tuple(results), step_s, np.array(drawn), "whole runs")
+        runs = [
+            simulate(replace(scenario, workload=alike.workload, cost=alike.cost), on_step)
+            for scenario in scenarios
+        ]
+        drawn.append(_step_s(runs))
+    return Ranking(tuple(results), _step_s([*results.values()]), np.array(drawn), "whole runs")
 
 
-def _mean_step(scenario: Scenario, on_step: Callable[[StepRecord], None] | None) -> float:
-    return float(simulate(scenario, on_step).summary["step_s"])
+def _step_s(results: Sequence[Result]) -> FloatArray:
+    return np.array([result.summary["step_s"] for result in results]) * per_rollout(results)

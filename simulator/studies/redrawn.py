@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.chance import Chance, Drawn
-from simulator.options import read
-from simulator.scenario.file import RawScenario, override
-from simulator.scenario.scenario import Scenario
-from simulator.spans import StepRecord
-from simulator.studies.interval import ends
-from simulator.studies.simulate import Result, from_raw, simulate
-from simulator.workload.length_specs import PresetLengths
+from rollcast.simulator.scenario.file import RawScenario, override
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.simulate import Result, from_raw, simulate
+from rollcast.simulator.values import read
+from rollcast.simulator.values.chance import Chance, Drawn
+from rollcast.simulator.workload.length_specs import PresetLengths
 
 LEAST_DRAWS = 10
 """Fewer say nothing about the ends of a 90 % interval."""
@@ -61,16 +61,16 @@ def lengths_drawn(raw: RawScenario, chance: Chance) -> RawScenario:
     lengths = raw.data["workload"].get("lengths")
     if not isinstance(lengths, dict):
         return raw
-    found: dict[str, float] = {}
+    parameters: dict[str, float] = {}
     if "preset" in lengths:
         drawn = read(PresetLengths, lengths, PresetLengths.FIELD).drawn(chance)
         keys = ("median_tokens", "between_sd", "within_sd", "runaway")
-        found = {key: getattr(drawn, key) for key in keys if getattr(drawn, key) is not None}
+        parameters = {key: getattr(drawn, key) for key in keys if getattr(drawn, key) is not None}
     drift = drift_of(raw)
     if drift:
         further = drift * (1.0 + DRIFT_SD * chance.normal(DRIFT))
-        found["drift_per_step"] = min(max(further, -1.0), 1.0)
-    return override(raw, [f"workload.lengths.{key}={value!r}" for key, value in found.items()])
+        parameters["drift_per_step"] = min(max(further, -1.0), 1.0)
+    return override(raw, [f"workload.lengths.{key}={value!r}" for key, value in parameters.items()])
 
 
 def drift_of(raw: RawScenario) -> float:
@@ -84,9 +84,9 @@ def intervals(
 ) -> dict[str, list[float]]:
     """The 90 % intervals of a finished run's figures (`UNCERTAIN`, those that it has), by ``draws``
     further runs. Raises ScenarioError or RunError where one of them cannot be run."""
-    found = [simulate(redrawn(result.scenario, d + 1), on_step).summary for d in range(draws)]
+    summaries = [simulate(redrawn(result.scenario, d + 1), on_step).summary for d in range(draws)]
     return {
-        key: ends([summary[key] for summary in found]).tolist()
+        key: ends([summary[key] for summary in summaries]).tolist()
         for key in UNCERTAIN
         if key in result.summary
     }

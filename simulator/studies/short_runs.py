@@ -13,14 +13,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.chance import Levels
-from simulator.errors import RollcastError
-from simulator.loop import run
-from simulator.scenario.scenario import Scenario
-from simulator.spans import StepRecord
-from simulator.studies.redrawn import DRIFT, drift_of, lengths_drawn
-from simulator.studies.simulate import from_raw
-from simulator.workload.synthetic import SyntheticWorkload
+from rollcast.simulator.errors import RollcastError
+from rollcast.simulator.runs.drive import drive
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.studies.redrawn import DRIFT, drift_of, lengths_drawn
+from rollcast.simulator.studies.simulate import from_raw
+from rollcast.simulator.values.chance import Levels
+from rollcast.simulator.workload.synthetic import SyntheticWorkload
 
 FloatArray = NDArray[np.float64]
 OnStep = Callable[[StepRecord], None] | None
@@ -50,13 +50,13 @@ class Sums:
         """Each figure as a ratio; 1 where there is none."""
         return Sums(
             *(
-                _ratio(getattr(self, each.name), getattr(base, each.name))
-                for each in fields(Sums)
+                _ratio(getattr(self, figure.name), getattr(base, figure.name))
+                for figure in fields(Sums)
             )
-        )  # fmt: skip
+        )
 
 
-FIGURES = tuple(each.name for each in fields(Sums))
+FIGURES = tuple(figure.name for figure in fields(Sums))
 
 
 def sums(records: Sequence[StepRecord]) -> Sums:
@@ -106,8 +106,7 @@ def in_turns(records: Sequence[StepRecord]) -> bool:
 
 def short_run(scenario: Scenario, steps: int, on_step: OnStep = None) -> list[StepRecord]:
     """The first steps of a scenario's run."""
-    return run(scenario.world(), scenario.policy, scenario.plan, steps, on_step,
-               scenario.poll_s).steps  # fmt: skip
+    return drive(scenario, scenario.world(), steps, on_step).steps
 
 
 def length_inputs(scenario: Scenario) -> list[str]:
@@ -135,8 +134,8 @@ class Quadratic:
         slope, bend = {}, {}
         for figure in FIGURES:
             down, up = (
-                None if found is None else float(np.log(getattr(found, figure)))
-                for found in (low, high)
+                None if value is None else float(np.log(getattr(value, figure)))
+                for value in (low, high)
             )
             if down is None:
                 down = 0.0 if up is None else -up
@@ -170,24 +169,24 @@ def respond(
     """
     inputs = length_inputs(scenario)
     kind = alike or kind_of(records)
-    each = max(rollouts_of(records), 1)
+    per_step = max(rollouts_of(records), 1)
     levels: tuple[float, ...] = (-LEVEL, LEVEL)
     least = LEAST_STEPS[kind]
-    if each * least * 2 * len(inputs) > rollouts:
+    if per_step * least * 2 * len(inputs) > rollouts:
         levels = (LEVEL,)
     tries = len(levels) * len(inputs)
     if not tries:
         return Responses({})
-    steps = max(min(rollouts // (each * tries), len(records)), least)
+    steps = max(min(rollouts // (per_step * tries), len(records)), least)
     left_out: list[str] = []
 
     def tried(name: str, changed: Callable[[], Scenario]) -> Sums | None:
         try:
-            found = short_run(changed(), steps, on_step)
+            records = short_run(changed(), steps, on_step)
         except RollcastError:
             left_out.append(name)
             return None
-        return sums(settled(found, kind)).over(base)
+        return sums(settled(records, kind)).over(base)
 
     known = kind != "beside" and steps <= len(records)
     base = sums(settled(records[:steps] if known else short_run(scenario, steps, on_step), kind))

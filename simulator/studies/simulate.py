@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import ScenarioError
-from simulator.loop import run
-from simulator.results.metrics import run_summary
-from simulator.scenario.file import RawScenario, override, read_scenario
-from simulator.scenario.scenario import Scenario, build_scenario
-from simulator.spans import Run, StepRecord
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.metrics import run_summary
+from rollcast.simulator.runs.drive import drive
+from rollcast.simulator.scenario.file import RawScenario, override, read_scenario
+from rollcast.simulator.scenario.scenario import Scenario, build_scenario
+from rollcast.simulator.scenario.trust import Trust
+from rollcast.simulator.spans import Run, StepRecord
 
 
 @dataclass(frozen=True)
@@ -26,9 +25,13 @@ class Result:
     summary: dict[str, Any]
 
 
-def load(path: str | Path, *settings: str, seed: int | None = None) -> Scenario:
-    """The scenario in a file, with ``key=value`` settings applied. Raises ScenarioError."""
-    return from_raw(read_scenario(Path(path)), *settings, seed=seed)
+def load(
+    path: str | Path, *settings: str, seed: int | None = None, trust_modules: Trust = False
+) -> Scenario:
+    """The scenario in a file, with ``key=value`` settings applied. trust_modules: whether policies
+    of one's own that the file names may be imported, which runs their code. Raises ScenarioError.
+    """
+    return from_raw(read_scenario(Path(path), trust_modules), *settings, seed=seed)
 
 
 def from_raw(raw: RawScenario, *settings: str, seed: int | None = None) -> Scenario:
@@ -43,9 +46,7 @@ def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = 
     """
     world = scenario.world()
     try:
-        with _seldom_searched():
-            result = run(world, scenario.policy, scenario.plan, scenario.steps, on_step,
-                         scenario.poll_s)  # fmt: skip
+        result = drive(scenario, world, scenario.steps, on_step)
     except ScenarioError as error:  # a trace too short, a batch too large for the trainer
         raise scenario.raw.locate(error) from None
     result.warnings.extend(scenario.warnings)
@@ -55,15 +56,3 @@ def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = 
     if scenario.gpu is not None and scenario.gpu.usd_per_hour:
         summary["cost_usd"] = summary["gpu_hours"] * scenario.gpu.usd_per_hour
     return Result(scenario, result, summary)
-
-
-@contextmanager
-def _seldom_searched() -> Iterator[None]:
-    """Has Python look for cycles among its objects less often: a run makes many objects and hardly
-    a cycle, and the search was a fifth of its time."""
-    young, *older = gc.get_threshold()
-    gc.set_threshold(max(young, 100_000) if young else 0, *older)
-    try:
-        yield
-    finally:
-        gc.set_threshold(young, *older)

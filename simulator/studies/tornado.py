@@ -1,10 +1,10 @@
 """What moves a run most: each uncertain input alone at its 5 % and its 95 %, all else as it is.
 
 Inputs are what the costs and a length preset say of themselves, by the same draws as intervals are
-(`simulator.chance`); what a scenario gives exactly and nobody knows the error of is taken to be
-known within `ASSUMED`, and marked; any other key of the scenario can be asked for. Each setting is
-simulated, for a few steps, and its figures are the run's own times the ratio to the same steps of
-the run as it stands, under common random numbers.
+(`simulator.values.chance`); what a scenario gives exactly and nobody knows the error of is taken to
+be known within `ASSUMED`, and marked; any other key of the scenario can be asked for. Each setting
+is simulated, for a few steps, and its figures are the run's own times the ratio to the same steps
+of the run as it stands, under common random numbers.
 
 A tornado's bars are one at a time: shares of variance (``share``) are those of a straight line
 through either end, and leave out what inputs do together.
@@ -19,16 +19,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from simulator.chance import Levels
-from simulator.errors import RollcastError, ScenarioError
-from simulator.results import schema
-from simulator.results.write import write_rows
-from simulator.scenario.file import override
-from simulator.scenario.scenario import Scenario
-from simulator.spans import StepRecord
-from simulator.studies.redrawn import lengths_drawn
-from simulator.studies.short_runs import kind_of, longer, settled, short_run, sums
-from simulator.studies.simulate import Result, from_raw, simulate
+from rollcast.simulator.errors import RollcastError, ScenarioError
+from rollcast.simulator.results import schema
+from rollcast.simulator.results.write import write_rows
+from rollcast.simulator.scenario.file import override
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.studies.redrawn import lengths_drawn
+from rollcast.simulator.studies.short_runs import kind_of, longer, settled, short_run, sums
+from rollcast.simulator.studies.simulate import Result, from_raw, simulate
+from rollcast.simulator.values.chance import Levels
 
 QUANTILE = 0.95
 Z = 1.6448536269514722
@@ -102,17 +102,17 @@ def parse_keys(scenario: Scenario, texts: Sequence[str]) -> list[Asked]:
     Raises ScenarioError (``--tornado-key``) for another form, a key that is given twice, and a
     share of what is no number.
     """
-    found: dict[str, Asked] = {}
+    inputs: dict[str, Asked] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not key or not value:
             raise _refused(f"{text!r} is not of the form key=20% or key=LOW,HIGH")
-        if key in found:
+        if key in inputs:
             raise _refused(f"{key} is given twice")
-        found[key] = _asked(scenario, key, value)
-        for end in (found[key].low, found[key].high):
+        inputs[key] = _asked(scenario, key, value)
+        for end in (inputs[key].low, inputs[key].high):
             _at(scenario, key, end)
-    return list(found.values())
+    return list(inputs.values())
 
 
 def _asked(scenario: Scenario, key: str, value: str) -> Asked:
@@ -129,8 +129,9 @@ def _asked(scenario: Scenario, key: str, value: str) -> Asked:
         raise _refused(f"{key}={value}: give a share above 0 % and below 100 %, such as 20%")
     given = _given(scenario, key)
     if not _is_number(given):
-        raise _refused(f"{key} is {given!r} in the scenario, of which there is no {value}; "
-                       f"give {key}=LOW,HIGH")  # fmt: skip
+        raise _refused(
+            f"{key} is {given!r} in the scenario, of which there is no {value}; give {key}=LOW,HIGH"
+        )
     ends = [given * (1.0 - share), given * (1.0 + share)]
     if isinstance(given, int):
         ends = [round(end) for end in ends]
@@ -175,20 +176,20 @@ def tornado(
     kind = kind_of(records)
     count = min(steps or MOST_STEPS, scenario.steps)
     base = sums(settled(short_run(scenario, count, on_step), kind)).step_s
-    found: list[Bar] = []
-    for each in (*_uncertain(scenario), *_exact(scenario), *_of_keys(scenario, asked)):
+    bars: list[Bar] = []
+    for change in (*_uncertain(scenario), *_exact(scenario), *_of_keys(scenario, asked)):
         try:
             ratios = [
                 sums(settled(short_run(make(), count, on_step), kind)).step_s / base
-                for make in each.settings
+                for make in change.settings
             ]
         except RollcastError:
-            if each.source == "asked":
+            if change.source == "asked":
                 raise
             continue
-        if each.source == "asked" or max(abs(ratio - 1.0) for ratio in ratios) >= LEAST_EFFECT:
-            found.append(_bar(each, run, *ratios))
-    return _with_shares(found)
+        if change.source == "asked" or max(abs(ratio - 1.0) for ratio in ratios) >= LEAST_EFFECT:
+            bars.append(_bar(change, run, *ratios))
+    return _with_shares(bars)
 
 
 def _bar(of: _Input, run: Result, low: float, high: float) -> Bar:
@@ -228,7 +229,7 @@ def _uncertain(scenario: Scenario) -> Iterator[_Input]:
     for name in asked.names:
         source, _, figure = name.partition("/")
         drawn = [lengths_drawn(raw, Levels({name: z})) for z in (-Z, Z)]
-        low, high = (_short(each.data["workload"]["lengths"].get(figure)) for each in drawn)
+        low, high = (_short(draw.data["workload"]["lengths"].get(figure)) for draw in drawn)
         settings = (partial(longer, scenario, name, -Z), partial(longer, scenario, name, Z))
         yield _Input(figure, source, low, high, settings, False)
     asked = Levels()
@@ -236,8 +237,8 @@ def _uncertain(scenario: Scenario) -> Iterator[_Input]:
     for name in asked.names:
         source, _, figure = name.partition("/")
         ends = [Levels({name: z}) for z in (-Z, Z)]
-        slow, fast = (replace(scenario, cost=scenario.cost.drawn(each)) for each in ends)
-        words = [each.names[name] for each in ends]
+        slow, fast = (replace(scenario, cost=scenario.cost.drawn(levels)) for levels in ends)
+        words = [spread.names[name] for spread in ends]
         yield _Input(figure, source, words[0], words[1], (_as_is(slow), _as_is(fast)), False)
 
 
@@ -263,25 +264,30 @@ def _exact(scenario: Scenario) -> Iterator[_Input]:
 
 
 def _of_keys(scenario: Scenario, asked: Sequence[Asked]) -> Iterator[_Input]:
-    for each in asked:
-        yield _of_key(scenario, each, "asked")
+    for key in asked:
+        yield _of_key(scenario, key, "asked")
 
 
 def _of_key(scenario: Scenario, asked: Asked, source: str) -> _Input:
     settings = (
-        partial(_at, scenario, asked.key, asked.low), partial(_at, scenario, asked.key, asked.high)
-    )  # fmt: skip
+        partial(_at, scenario, asked.key, asked.low),
+        partial(_at, scenario, asked.key, asked.high),
+    )
     return _Input(
-        asked.key, source, _short(asked.low), _short(asked.high), settings,
+        asked.key,
+        source,
+        _short(asked.low),
+        _short(asked.high),
+        settings,
         True,
-    )  # fmt: skip
+    )
 
 
 def _at(scenario: Scenario, key: str, value: Any) -> Scenario:
     """The scenario with a key at a value, under its own policy unless that is what the key is of.
     Raises ScenarioError for what cannot be set."""
-    said = value if isinstance(value, str) else repr(value)
-    changed = from_raw(override(scenario.raw, [f"{key}={said}"], option="--tornado-key"))
+    text = value if isinstance(value, str) else repr(value)
+    changed = from_raw(override(scenario.raw, [f"{key}={text}"], option="--tornado-key"))
     return changed if key.split(".")[0] == "policy" else changed.with_policy(scenario.policy)
 
 
@@ -296,7 +302,7 @@ def write_tornado(folder: Path, bars: Sequence[Bar], plot: bool = True) -> None:
         return
     write_rows(folder, schema.TORNADO_CSV, None, [asdict(bar) for bar in bars])
     if plot:
-        from simulator.results.bars import draw_bars
+        from rollcast.simulator.results.bars import draw_bars
 
         rows = [(label(bar), bar.step_s_low, bar.step_s_high, bar.assumed) for bar in bars]
         draw_bars(rows[:MOST_DRAWN], bars[0].step_s, folder / schema.TORNADO_PICTURE.name)

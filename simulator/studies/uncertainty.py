@@ -1,11 +1,11 @@
 """How sure a run's figures are, and what of it comes from where, for about the price of the run.
 
-Four things are drawn: the costs, by what they say of themselves (`ScenarioCost.drawn`, which is
-what the jury's coverage of held-out measurements is counted with); the lengths, by a preset's
-standard errors; their drift; and the luck of a finite run. None of the draws is a run: costs are
-put on what the run did (`simulator.studies.work`), the lengths act as in a few short runs
-(`simulator.studies.short_runs`), and luck is what the run's own steps differ by. Draws of the costs
-are a Latin hypercube (McKay, Beckman and Conover, Technometrics 21, 1979).
+Four things are drawn: the costs, by what they say of themselves (`CostModel.drawn`, which the
+validation suite counts its coverage with); the lengths, by a preset's
+standard errors; their drift; and the sampling error of a finite run. None of the draws is a run:
+costs are put on what the run did (`simulator.studies.work`), the lengths act as in a few short runs
+(`simulator.studies.short_runs`), and sampling error is what the run's own steps differ by. Draws
+of the costs are a Latin hypercube (McKay, Beckman and Conover, Technometrics 21, 1979).
 
 ``--draws N`` makes whole runs in place of this; `benchmarks/interval_quality.py` holds the two
 against each other.
@@ -19,15 +19,20 @@ from dataclasses import astuple, dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.chance import Levels
-from simulator.costs.base import ScenarioCost
-from simulator.scenario.scenario import Scenario
-from simulator.spans import StepRecord
-from simulator.studies.flowing import Sides, by_tokens, refills
-from simulator.studies.interval import ends
-from simulator.studies.luck import DRAWS, LEAST_ROLLOUTS, Luck, luck_of, work_of_a_step
-from simulator.studies.redrawn import UNCERTAIN, intervals
-from simulator.studies.short_runs import (
+from rollcast.simulator.costs.base import CostModel
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.studies.flowing import Sides, by_tokens, refills
+from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.redrawn import UNCERTAIN, intervals
+from rollcast.simulator.studies.sampling_error import (
+    DRAWS,
+    LEAST_ROLLOUTS,
+    SamplingError,
+    sampling_error_of,
+    work_of_a_step,
+)
+from rollcast.simulator.studies.short_runs import (
     FIGURES,
     Kind,
     Responses,
@@ -37,9 +42,10 @@ from simulator.studies.short_runs import (
     length_inputs,
     respond,
 )
-from simulator.studies.simulate import Result
-from simulator.studies.work import Prices, Work
-from simulator.workload.length_specs import length_presets
+from rollcast.simulator.studies.simulate import Result
+from rollcast.simulator.studies.work import Prices, Work
+from rollcast.simulator.values.chance import Levels
+from rollcast.simulator.workload.length_specs import length_presets
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -64,13 +70,13 @@ class Uncertainty:
     """Of one run. draws: its figures (`redrawn.UNCERTAIN`, those that it has) by draw, shape
     (draws,); runs made for the same ``costs`` and seed are drawn alike. shares: of the variance of
     the log of its step time, by source, most first; they sum to 1 at most. left_out: inputs that
-    could not be tried. figures: as the run had them. luck: of so many steps."""
+    could not be tried. figures: as the run had them. sampling_error: of so many steps."""
 
     draws: Mapping[str, FloatArray]
     shares: Mapping[str, float]
     left_out: tuple[str, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
-    luck: Luck = field(default_factory=Luck)
+    sampling_error: SamplingError = field(default_factory=SamplingError)
 
     def said(self, scenario: Scenario) -> str:
         """The sources that matter most, in a line."""
@@ -82,20 +88,20 @@ class Uncertainty:
 
     @property
     def intervals(self) -> dict[str, list[float]]:
-        """The 90 % interval of each figure, the run's own included: luck may have put that beyond
-        what other seeds say."""
-        found = {}
+        """The 90 % interval of each figure, the run's own included: sampling error may have put
+        that beyond what other seeds say."""
+        intervals = {}
         for key, values in self.draws.items():
             low, high = ends(values).tolist()
-            own = self.figures.get(key, low)
-            found[key] = [min(low, own), max(high, own)]
-        return found
+            point = self.figures.get(key, low)
+            intervals[key] = [min(low, point), max(high, point)]
+        return intervals
 
 
 def uncertainty(
     result: Result,
     on_step: OnStep = None,
-    costs: Sequence[ScenarioCost] | None = None,
+    costs: Sequence[CostModel] | None = None,
     alike: Kind | None = None,
     steps: int | None = None,
 ) -> Uncertainty:
@@ -103,7 +109,7 @@ def uncertainty(
 
     For runs to be drawn alike, costs: draws of them (`cost_draws`), and alike: the kind of run of
     which steps are taken (`widest`); its own where None. steps: of the whole run, where that is
-    another than what was simulated of it: its luck is that of the fewer.
+    another than what was simulated of it: its sampling error is that of the fewer.
     """
     scenario, records = result.scenario, result.run.steps
     if not records:
@@ -111,8 +117,8 @@ def uncertainty(
     drawn = cost_draws(scenario) if costs is None else costs
     work = Work(scenario, result.run)
     kind = kind_of(records)
-    fortune = luck_of(scenario, result.run, alike or kind, on_step, steps)
-    luck, inputs = fortune.ratios, length_inputs(scenario)
+    fortune = sampling_error_of(scenario, result.run, alike or kind, on_step, steps)
+    errors, inputs = fortune.ratios, length_inputs(scenario)
     left = work_of_a_step(result.run) * len(records) - fortune.spent
     dear = least_work(records, inputs, alike or kind) > max(left, MODEST_ROLLOUTS)
     flows = kind == "beside" and (dear or refills(scenario))
@@ -126,8 +132,8 @@ def uncertainty(
     levels = _levels(responses, scenario.seed)
     cycle = np.arange(DRAWS) % max(len(drawn), 1)
     prices = _table([work.prices(cost) for cost in drawn] or [Prices()])[:, cycle]
-    figures = run.figures(prices, levels, luck)
-    shares = _shares(scenario, work, run, luck, figures["step_s"])
+    figures = run.figures(prices, levels, errors)
+    shares = _shares(scenario, work, run, errors, figures["step_s"])
     ratio = {
         name: values / run.base[name] if run.base[name] > 0 else np.ones(DRAWS)
         for name, values in figures.items()
@@ -135,9 +141,9 @@ def uncertainty(
     ratio["makespan_s"] = ratio["gpu_hours"] = ratio["cost_usd"] = ratio["step_s"]
     ratio["rollout_tokens_per_s"] = ratio["tokens"] / ratio["rollout_s"]
     summary = result.summary
-    own = {key: summary[key] for key in UNCERTAIN if summary.get(key) is not None}
-    kept = {key: value * ratio[key] for key, value in own.items()}
-    return Uncertainty(kept, shares, responses.left_out, own, fortune)
+    points = {key: summary[key] for key in UNCERTAIN if summary.get(key) is not None}
+    kept = {key: value * ratio[key] for key, value in points.items()}
+    return Uncertainty(kept, shares, responses.left_out, points, fortune)
 
 
 def add_intervals(
@@ -145,13 +151,13 @@ def add_intervals(
     draws: int | None = None,
     on_step: OnStep = None,
     on_short_step: OnStep = None,
-    costs: Sequence[ScenarioCost] | None = None,
+    costs: Sequence[CostModel] | None = None,
     alike: Kind | None = None,
 ) -> Uncertainty:
     """Puts into a run's summary its 90 % ``intervals``, what they are of (``intervals_from``),
     ``interval_shares`` by source and a line about them, ``interval_note``; and its ``luck``: by
-    which share luck alone may move a mean step (``off``), and of how many steps by no more than
-    `luck.CLOSE` (``enough_steps``).
+    which share sampling error alone may move a mean step (``off``), and of how many steps by no
+    more than `sampling_error.CLOSE` (``enough_steps``).
 
     draws: whole runs to take the intervals from, or None for short ones; the shares are of short
     ones. on_step, on_short_step: called after each step of a whole run, of a short one. costs,
@@ -165,9 +171,9 @@ def add_intervals(
     summary["intervals"] = intervals(result, draws, on_step) if draws else quick.intervals
     summary["interval_shares"] = dict(quick.shares)
     summary["interval_note"] = quick.said(result.scenario)
-    summary["luck"] = {"off": quick.luck.off, "enough_steps": quick.luck.enough}
-    if quick.luck.said:
-        summary["warnings"].append(quick.luck.said)
+    summary["luck"] = {"off": quick.sampling_error.off, "enough_steps": quick.sampling_error.enough}
+    if quick.sampling_error.said:
+        summary["warnings"].append(quick.sampling_error.said)
     if quick.left_out:
         summary["warnings"].append(
             f"intervals: {', '.join(quick.left_out)} could not be varied; they leave that out"
@@ -178,7 +184,7 @@ def add_intervals(
 def source_name(source: str, scenario: Scenario) -> str:
     """A source as a sentence has it: of a length preset, with how many prompts it was fitted to."""
     if source == "seeds":
-        return "the run's own luck"
+        return "the run's own sampling error"
     if source != "lengths":
         return source
     preset = length_presets()[scenario.raw.data["workload"]["lengths"]["preset"]]
@@ -186,7 +192,7 @@ def source_name(source: str, scenario: Scenario) -> str:
     return "the lengths preset" + (f" ({prompts} prompts)" if prompts else "")
 
 
-def cost_draws(scenario: Scenario, draws: int = COST_DRAWS) -> list[ScenarioCost]:
+def cost_draws(scenario: Scenario, draws: int = COST_DRAWS) -> list[CostModel]:
     """Costs drawn anew, each input in as many layers as there are draws; none where the costs do
     not say how sure they are."""
     asked = Levels()
@@ -217,14 +223,14 @@ def _levels(responses: Responses, seed: int) -> dict[str, FloatArray]:
 
 def _table(prices: Sequence[Prices]) -> FloatArray:
     """Shape (4, draws)."""
-    return np.array([astuple(each) for each in prices]).T
+    return np.array([astuple(price) for price in prices]).T
 
 
 # What a run's figures become
 
 
 class _Surrogate:
-    """A run's figures as functions of prices, of levels of the lengths and of luck."""
+    """A run's figures as functions of prices, of levels of the lengths and of sampling error."""
 
     def __init__(
         self, records: Sequence[StepRecord], responses: Responses, sides: Sides, flows: bool
@@ -244,49 +250,51 @@ class _Surrogate:
         return list(self._responses.lengths)
 
     def figures(
-        self, prices: FloatArray, levels: Mapping[str, FloatArray], luck: FloatArray
+        self, prices: FloatArray, levels: Mapping[str, FloatArray], errors: FloatArray
     ) -> dict[str, FloatArray]:
-        """prices: shape (4, draws). levels: by input, shape (draws,). luck: shape (draws,
+        """prices: shape (4, draws). levels: by input, shape (draws,). errors: shape (draws,
         figures)."""
         base = self.base
         moved = {
-            figure: luck[:, k] * np.exp(self._longer(figure, levels, prices.shape[1]))
+            figure: errors[:, k] * np.exp(self._longer(figure, levels, prices.shape[1]))
             for k, figure in enumerate(FIGURES)
         }
         rollout, train, sync, switch = prices
-        found = {
+        figures = {
             "train_s": base["train_s"] * train * moved["train_s"],
             "sync_s": base["sync_s"] * sync,
             "switch_s": base["switch_s"] * switch,
             "tokens": moved["tokens"],
         }
         if self.in_turns:
-            found["rollout_s"] = base["rollout_s"] * rollout * moved["rollout_s"]
-            own = sum(base[name] for name in ("rollout_s", "train_s", "sync_s", "switch_s"))
-            parts = found["rollout_s"] + found["train_s"] + found["sync_s"] + found["switch_s"]
-            scale = base["step_s"] / own if own > 0 else 1.0
-            found["step_s"] = parts * scale
-            return found
+            figures["rollout_s"] = base["rollout_s"] * rollout * moved["rollout_s"]
+            phases_s = sum(base[name] for name in ("rollout_s", "train_s", "sync_s", "switch_s"))
+            parts = (
+                figures["rollout_s"] + figures["train_s"] + figures["sync_s"] + figures["switch_s"]
+            )
+            scale = base["step_s"] / phases_s if phases_s > 0 else 1.0
+            figures["step_s"] = parts * scale
+            return figures
         # A step that is one side's as a whole answers to lengths as such; else each side does.
-        # Luck is of either side too, which is what policies of a comparison have in common; where
-        # rollouts flow from step to step it is of the steps.
+        # Sampling error is of either side too, which is what policies of a comparison have in
+        # common; where rollouts flow from step to step it is of the steps.
         flows = self._flows
         if flows:
-            longer = luck[:, 0]
-            sides = [moved["rollout_s"] / luck[:, 1], moved["train_s"] / luck[:, 2]]
+            longer = errors[:, 0]
+            sides = [moved["rollout_s"] / errors[:, 1], moved["train_s"] / errors[:, 2]]
         else:
-            longer = moved["step_s"] / luck[:, 0]
-            sides = [luck[:, 1], luck[:, 2]]
+            longer = moved["step_s"] / errors[:, 0]
+            sides = [errors[:, 1], errors[:, 2]]
         grown = self._sides.step(rollout * sides[0], train * sides[1])
         between = base["sync_s"] + base["switch_s"]
         share = min(between / base["step_s"], 0.9)
         waited = base["sync_s"] * sync + base["switch_s"] * switch
         waits = waited / between if between > 0 else np.ones_like(waited)
-        found["step_s"] = base["step_s"] * longer * ((1.0 - share) * grown + share * waits)
-        found["rollout_s"] = base["rollout_s"] * (
-            grown * luck[:, 1] if flows else rollout * moved["rollout_s"]
+        figures["step_s"] = base["step_s"] * longer * ((1.0 - share) * grown + share * waits)
+        figures["rollout_s"] = base["rollout_s"] * (
+            grown * errors[:, 1] if flows else rollout * moved["rollout_s"]
         )
-        return found
+        return figures
 
     def _longer(self, figure: str, levels: Mapping[str, FloatArray], draws: int) -> FloatArray:
         """The log of what the lengths do to a figure, shape (draws,)."""
@@ -300,7 +308,7 @@ class _Surrogate:
 
 
 def _shares(
-    scenario: Scenario, work: Work, run: _Surrogate, luck: FloatArray, step_s: FloatArray
+    scenario: Scenario, work: Work, run: _Surrogate, errors: FloatArray, step_s: FloatArray
 ) -> dict[str, float]:
     """First-order shares of the variance of the log of the step time (Sobol', Mathematics and
     Computers in Simulation 55, 2001): that of each input alone, by Gauss-Hermite quadrature of
@@ -313,8 +321,8 @@ def _shares(
         logs = np.log([low[0] / run.base["step_s"], high[0] / run.base["step_s"]])
         mean = logs.sum() / 6
         source = name.partition("/")[0]
-        found = float((logs**2).sum() / 6 - mean**2)
-        variances[source] = variances.get(source, 0.0) + found
+        share = float((logs**2).sum() / 6 - mean**2)
+        variances[source] = variances.get(source, 0.0) + share
 
     asked = Levels()
     scenario.cost.drawn(asked)
@@ -330,17 +338,17 @@ def _shares(
             run.figures(flat, {name: np.array([z])}, still)["step_s"] for z in (-_GAUSS, _GAUSS)
         )
         add(name, low, high)
-    variances[SEEDS] = float(np.var(np.log(luck[:, 0])))
+    variances[SEEDS] = float(np.var(np.log(errors[:, 0])))
     total = max(float(np.var(np.log(step_s))), sum(variances.values()))
     if total <= 1e-18:
         return {}
-    found = {
+    shares = {
         source: value / total for source, value in variances.items() if value > _NOTHING * total
     }
-    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+    return dict(sorted(shares.items(), key=lambda pair: -pair[1]))
 
 
 def effects(scenario: Scenario, work: Work, name: str, z: float) -> tuple[Prices, Prices]:
     """Prices with one input of the costs at -z and at z."""
-    low, high = (work.prices(scenario.cost.drawn(Levels({name: each}))) for each in (-z, z))
+    low, high = (work.prices(scenario.cost.drawn(Levels({name: level}))) for level in (-z, z))
     return low, high

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.base import CostModel, Iteration, TrainLoad
-from simulator.results.metrics import context_over_time, running_over_time
-from simulator.scenario.scenario import Scenario
-from simulator.spans import TRAINED, Run
+from rollcast.simulator.costs.base import CostModel, Iteration, TrainLoad
+from rollcast.simulator.results.metrics import context_over_time, running_over_time
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.spans import TRAINED, Run
 
 FloatArray = NDArray[np.float64]
 
@@ -74,14 +74,14 @@ class Work:
         decode = _ratio(self._decoding_s(cost), self._decode_s)
         prefill = _ratio(self._prefilling_s(cost), self._prefill_s)
         share = self._prefill_share
-        own = self._cost
+        cost_model = self._cost
         return Prices(
             (1.0 - share) * decode + share * prefill,
             self._training(cost),
-            _ratio(cost.sync_s, own.sync_s),
+            _ratio(cost.sync_s, cost_model.sync_s),
             _ratio(
                 cost.switch_to_train_s + cost.switch_to_rollout_s,
-                own.switch_to_train_s + own.switch_to_rollout_s,
+                cost_model.switch_to_train_s + cost_model.switch_to_rollout_s,
             ),
         )
 
@@ -109,10 +109,10 @@ class Work:
     def _training_s(self, cost: CostModel) -> dict[str, float]:
         if self._load is None:
             return {}
-        found: Counter[str] = Counter()
+        by_phase: Counter[str] = Counter()
         for name, seconds in cost.train(self._load).phases_s:
-            found[name] += seconds  # type: ignore[assignment]
-        return dict(found)
+            by_phase[name] += seconds  # type: ignore[assignment]
+        return dict(by_phase)
 
     def _training(self, cost: CostModel) -> float:
         """Each phase by its own ratio, for as long as it took in the run."""
@@ -149,15 +149,15 @@ def _points(run: Run, cost: CostModel) -> list[Point]:
     running, context_tokens, span = running[order], context_tokens[order], span[order]
     past = np.cumsum(span) - 0.5 * span
     place = np.minimum((POINTS * past / span.sum()).astype(int), POINTS - 1)
-    found = []
+    points = []
     for k in np.unique(place):
         here = place == k
         seconds = float(span[here].sum())
         rollouts = max(round(float(np.average(running[here], weights=span[here]))), 1)
         tokens = round(float(np.average(context_tokens[here], weights=span[here])))
-        each = cost.decode_curve(rollouts).seconds(tokens)
-        found.append(Point(rollouts, tokens, seconds / each if each > 0 else 0.0))
-    return found
+        seconds_at = cost.decode_curve(rollouts).seconds(tokens)
+        points.append(Point(rollouts, tokens, seconds / seconds_at if seconds_at > 0 else 0.0))
+    return points
 
 
 def _waited_for(run: Run) -> list[int]:
@@ -212,10 +212,10 @@ def _load(run: Run) -> TrainLoad | None:
     for number, prompt_tokens, new_tokens in rows:
         groups.setdefault(number, (prompt_tokens, []))[1].append(new_tokens)
     kept: list[tuple[int, list[int]]] = []
-    for each in groups.values():
+    for members in groups.values():
         if kept and sum(len(responses) for _, responses in kept) >= MOST_ROLLOUTS:
             break
-        kept.append(each)
+        kept.append(members)
     layout = _layout(run.decisions, step)
     return TrainLoad(kept, shared_prefix=layout == "shared_prefix")
 

@@ -10,18 +10,18 @@
 `simulator.testing.strategies` draws more of them, by Hypothesis.
 """
 
-from simulator.testing.conform import CASES, Case, check_policy_conforms
-from simulator.testing.laws import (
+from rollcast.simulator.testing.conform import CASES, Case, check_policy_conforms
+from rollcast.simulator.testing.laws import (
     bound_holds,
     conserves,
     never_on_two_replicas,
     same_again,
     same_decisions,
 )
-from simulator.testing.listed import ListedWorkload
-from simulator.testing.monitor import Monitor
-from simulator.testing.trial import Trial, try_on, try_policy
-from simulator.testing.watched import TrainedOn, Watched
+from rollcast.simulator.testing.listed import ListedWorkload
+from rollcast.simulator.testing.monitor import Monitor
+from rollcast.simulator.testing.trial import Trial, try_on, try_policy
+from rollcast.simulator.testing.watched import TrainedOn, Watched
 
 if not __debug__:
     raise ImportError("laws are assertions, which python -O leaves out: test policies without -O")

@@ -8,37 +8,44 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.costs import LinearCost
-from simulator.costs.base import CostModel
-from simulator.errors import RollcastError
-from simulator.plan import Batch, StepPlan
-from simulator.policies import check_policy
-from simulator.policy import Policy, chain
-from simulator.scenario.scenario import overlapping
-from simulator.testing.laws import (
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.costs import LinearCost
+from rollcast.simulator.costs.base import CostModel
+from rollcast.simulator.errors import RollcastError
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import check_policy
+from rollcast.simulator.policy import Policy, chain
+from rollcast.simulator.scenario.scenario import overlapping
+from rollcast.simulator.testing.laws import (
     bound_holds,
     conserves,
     never_on_two_replicas,
     promises,
     same_decisions,
 )
-from simulator.testing.listed import InTurns, ListedWorkload
-from simulator.testing.monitor import Monitor
-from simulator.testing.pure import Twice
-from simulator.testing.trial import Trial, as_policy, try_on
-from simulator.workload.build import Workload
-from simulator.workload.slots import UNLIMITED, EnvironmentSpec
-from simulator.world import ClusterShape
+from rollcast.simulator.testing.listed import InTurns, ListedWorkload
+from rollcast.simulator.testing.monitor import Monitor
+from rollcast.simulator.testing.pure import Twice
+from rollcast.simulator.testing.trial import Trial, as_policy, try_on
+from rollcast.simulator.workload.base import Workload
+from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
+from rollcast.simulator.world import ClusterShape
 
 PLAIN = LinearCost(1.0, 0.0, 0.0, 0.0, train_per_token_s=0.0, train_fixed_s=4.0, sync_s=1.0)
 """Iterations of a second, whatever is in them: everything happens at whole seconds, and much of it
 at the same one."""
 ODD = LinearCost(
-    3e-3, 6e-5, 2e-7, 3e-5, train_per_token_s=1e-5, train_fixed_s=0.01, sync_s=0.02,
-    switch_to_train_s=0.005, switch_to_rollout_s=0.003,
-)  # fmt: skip
+    3e-3,
+    6e-5,
+    2e-7,
+    3e-5,
+    train_per_token_s=1e-5,
+    train_fixed_s=0.01,
+    sync_s=0.02,
+    switch_to_train_s=0.005,
+    switch_to_rollout_s=0.003,
+)
 """A price on every count."""
 ROOMY = EngineSpec(8, 64, 4096, 16)
 MIXED = ((40, 3, 17, 29, 1), (8, 22, 35), (11, 6, 40, 1, 1, 2, 13))
@@ -192,7 +199,7 @@ def _laws(trial: Trial, sizes: frozenset[int]) -> None:
         bound_holds(trial)
     for record, decision in zip(trial.steps, trial.decisions, strict=True):
         batch = decision["plan"]["batch"]
-        assert record.trained_groups >= batch["groups"], (
+        assert record.taken_rollouts >= batch["groups"] * batch["group_size"], (
             f"step {record.step} trained on {record.trained_groups} groups; its batch has "
             f"{batch['groups']}"
         )

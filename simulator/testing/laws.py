@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from simulator.errors import ScenarioError
-from simulator.policy import Policy
-from simulator.spans import DROPPED, PENDING, TRAINED, Run
-from simulator.testing.trial import Trial, as_policy, try_policy
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.spans import DROPPED, PENDING, TRAINED, Run
+from rollcast.simulator.testing.trial import Trial, as_policy, try_policy
 
 NEARLY_S = 1e-9
 _FATES = ((TRAINED, "trained or masked"), (DROPPED, "dropped"), (PENDING, "carried"))
@@ -38,9 +38,9 @@ def conserves(trial: Trial) -> None:
         PENDING: ledger.carried_tokens,
     }
     for fate, word in _FATES:
-        found = int(tokens[fates == fate].sum())
-        assert found == booked[fate], (
-            f"the ledger has {booked[fate]} tokens {word}, but the rollouts' table has {found}"
+        total = int(tokens[fates == fate].sum())
+        assert total == booked[fate], (
+            f"the ledger has {booked[fate]} tokens {word}, but the rollouts' table has {total}"
         )
     got = sum(rollout.new_tokens for rollout in trial.seen.trained)
     assert got == booked[TRAINED], (
@@ -63,11 +63,11 @@ def _every_rollout_ends(trial: Trial) -> None:
 def _table_is_what_the_world_said(trial: Trial) -> None:
     columns = ("group", "index", "attempt", "replica", "new_tokens", "end_s")
     table = Counter(zip(*(trial.rollouts[name].tolist() for name in columns), strict=True))
-    said = Counter(
+    reported = Counter(
         (*stay.key, stay.attempt, stay.replica, stay.new_tokens, stay.end_s)
         for stay in trial.seen.stays
     )
-    for row in (table - said) + (said - table):
+    for row in (table - reported) + (reported - table):
         where = "the table" if row in table else "the world"
         raise AssertionError(
             f"only {where} has a stay of rollout {_called(row[:3])} on replica {row[3]} with "
@@ -77,8 +77,20 @@ def _table_is_what_the_world_said(trial: Trial) -> None:
 
 def _stays_follow_on_one_another(trial: Trial) -> None:
     """At most the last stay of an attempt finishes it, and each goes on where another ended."""
-    names = ("group", "index", "attempt", "version", "new_tokens", "total_tokens", "resumed",
-             "finished", "reward", "fate", "step", "trained_step")  # fmt: skip
+    names = (
+        "group",
+        "index",
+        "attempt",
+        "version",
+        "new_tokens",
+        "total_tokens",
+        "resumed",
+        "finished",
+        "reward",
+        "fate",
+        "step",
+        "trained_step",
+    )
     columns = [trial.rollouts[name].tolist() for name in names]
     reached: dict[tuple[int, int, int], tuple[int, int]] = {}
     done = set()

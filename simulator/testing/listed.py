@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from simulator.errors import ScenarioError
-from simulator.rollout import Ending
-from simulator.workload.build import Workload
-from simulator.workload.draws import GroupDraw, Trajectory, Turn
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.rollout import Ending
+from rollcast.simulator.workload.base import Workload
+from rollcast.simulator.workload.draws import GroupDraw, Trajectory, Turn
 
 
 @dataclass(frozen=True)

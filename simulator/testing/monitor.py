@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import Protocol
 
-from simulator.plan import Layout, Placement
-from simulator.rollout import FAILED, Key, Rollout, Stay
-from simulator.world import ClusterShape, Ended, Event, Synced, TrainBatch, Trained, World
+from rollcast.simulator.plan import Layout, Placement
+from rollcast.simulator.rollout import FAILED, Key, Rollout, Stay
+from rollcast.simulator.world import ClusterShape, Ended, Event, Synced, TrainBatch, Trained, World
 
 NEARLY_S = 1e-9
 
@@ -193,8 +193,8 @@ class Monitor:
         # The caches were empty when this version began but for what was in flight, so of every
         # other prompt that a replica saw, some rollout computed all of it, or still does.
         flying = {rollout.prompt for rollout in self._flying.values()}
-        for (prompt, replica), found in self._found.items():
-            cold = prompt in self._through | flying or min(found) == 0
+        for (prompt, replica), blocks in self._found.items():
+            cold = prompt in self._through | flying or min(blocks) == 0
             assert cold, f"all that answered prompt {prompt} found old keys on replica {replica}"
         self._found.clear()
         self._ended_here.clear()
@@ -303,20 +303,20 @@ class Monitor:
             if stay.prefill_tokens:  # part of a prefill, which others may have found
                 self._found[prompt, stay.replica].append(0)
             return
-        found = stay.prompt_tokens + before - stay.prefill_tokens
+        computed = stay.prompt_tokens + before - stay.prefill_tokens
         block = self._block
         if block is None:
-            assert found == 0, f"{stay} found {found} tokens in a cache that is not there"
+            assert computed == 0, f"{stay} found {computed} tokens in a cache that is not there"
             return
-        assert found % block == 0, (
-            f"{stay} found {found} tokens, which are not whole blocks of {block}"
+        assert computed % block == 0, (
+            f"{stay} found {computed} tokens, which are not whole blocks of {block}"
         )
         here_before = (stay.key, stay.attempt, stay.replica) in self._ended_here
         most = stay.prompt_tokens + (before if here_before else 0)
-        assert 0 <= found <= max(most, stay.shared.tokens), (
-            f"{stay} found {found} tokens, of which {most} may have been cached"
+        assert 0 <= computed <= max(most, stay.shared.tokens), (
+            f"{stay} found {computed} tokens, of which {most} may have been cached"
         )
-        self._found[prompt, stay.replica].append(found)
+        self._found[prompt, stay.replica].append(computed)
 
     def _tokens(
         self, rollout: Rollout

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from simulator.plan import StepPlan, describe
-from simulator.policies.decisions import changed, claim
-from simulator.policy import Policy, StepOutcome
+from rollcast.simulator.plan import StepPlan, describe
+from rollcast.simulator.policies.decisions import changed, claim
+from rollcast.simulator.policy import Policy, StepOutcome
 
 
 class Twice(Policy):

@@ -23,12 +23,12 @@ try:
 except ImportError as error:
     raise ImportError("the strategies need hypothesis: pip install 'rollcast[testing]'") from error
 
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.costs.actors import ActorCosts
-from simulator.costs.base import Curve, Extremes, Iteration, TrainCost, TrainLoad
-from simulator.loop import run
-from simulator.plan import (
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.costs.actors import ActorCosts
+from rollcast.simulator.costs.base import CostModel, Curve, Iteration, TrainCost, TrainLoad
+from rollcast.simulator.loop import run
+from rollcast.simulator.plan import (
     AllDone,
     Batch,
     Dispatch,
@@ -45,13 +45,31 @@ from simulator.plan import (
     Stop,
     Unfinished,
 )
-from simulator.policy import Policy
-from simulator.rollout import Ending
-from simulator.spans import Run
-from simulator.testing.conform import Case
-from simulator.workload.draws import GroupDraw, Path, Trajectory, Turn
-from simulator.workload.slots import UNLIMITED, EnvironmentSpec
-from simulator.world import ClusterShape, World
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.rollout import Ending
+from rollcast.simulator.spans import Run
+from rollcast.simulator.testing.conform import Case
+from rollcast.simulator.workload.draws import GroupDraw, Path, Trajectory, Turn
+from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
+from rollcast.simulator.world import ClusterShape, World
+
+__all__ = [
+    "Cycle",
+    "Scenario",
+    "TableCost",
+    "TableWorkload",
+    "cases",
+    "clusters",
+    "costs",
+    "crowded",
+    "dispatches",
+    "engines",
+    "plans",
+    "run_scenario",
+    "scenarios",
+    "shapes",
+    "workloads",
+]
 
 ROUTINGS = ("round_robin", "least_loaded", "group_affinity", "session_affinity")
 
@@ -172,9 +190,9 @@ class TableWorkload:
             turns = drawn.trajectories[index].turns
             first = turns[0].new_tokens
             after += sum(turn.observation_tokens for turn in turns)
-        own = tuple((group, index, attempt, i) for i in range(after))
+        prefix = tuple((group, index, attempt, i) for i in range(after))
         begun = tuple(self.beginning(prompt, index, attempt, version))[:first]
-        return asked + (begun + own)[:after]
+        return asked + (begun + prefix)[:after]
 
     def beginning(self, prompt: int, index: int, attempt: int, version: int) -> str:
         """What a rollout's response begins with, if it gets that far."""
@@ -211,7 +229,7 @@ class TableSharing:
 
 
 @dataclass(frozen=True)
-class TableCost:
+class TableCost(CostModel):
     """A price for every count that the scheduler hands over, so that none can be wrong unseen.
 
     knots: (context tokens, jump in seconds, slope in seconds a token) of the decode curve.
@@ -254,12 +272,8 @@ class TableCost:
     def train(self, load: TrainLoad) -> TrainCost:
         """The phases, in order."""
         return TrainCost(
-            tuple((kind, fixed + each * load.tokens) for kind, fixed, each in self.phases)
+            tuple((kind, fixed + per_token * load.tokens) for kind, fixed, per_token in self.phases)
         )
-
-    def warnings(self, extremes: Extremes) -> list[str]:
-        """None: there is no range to leave."""
-        return []
 
 
 @dataclass(frozen=True)

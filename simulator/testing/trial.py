@@ -6,24 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.costs import LinearCost
-from simulator.costs.base import CostModel
-from simulator.errors import ScenarioError
-from simulator.loop import run
-from simulator.options import read
-from simulator.plan import Batch, Prompts, StepPlan
-from simulator.policies import check_policy, parse_policy
-from simulator.policy import Chain, Policy, chain
-from simulator.results.metrics import summarise
-from simulator.scenario.scenario import overlapping
-from simulator.spans import Run, Stays, StepRecord
-from simulator.testing.listed import ListedWorkload
-from simulator.testing.watched import Watched
-from simulator.workload.build import Workload, build_workload
-from simulator.workload.section import WorkloadSection
-from simulator.world import ClusterShape, World
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.costs import LinearCost
+from rollcast.simulator.costs.base import CostModel
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.loop import run
+from rollcast.simulator.plan import Batch, Prompts, StepPlan
+from rollcast.simulator.policies import check_policy, parse_policy
+from rollcast.simulator.policy import Chain, Policy, chain
+from rollcast.simulator.results.metrics import summarise
+from rollcast.simulator.scenario.scenario import overlapping
+from rollcast.simulator.spans import Run, Stays, StepRecord
+from rollcast.simulator.testing.listed import ListedWorkload
+from rollcast.simulator.testing.watched import Watched
+from rollcast.simulator.values import read
+from rollcast.simulator.workload.base import Workload
+from rollcast.simulator.workload.build import build_workload
+from rollcast.simulator.workload.section import WorkloadSection
+from rollcast.simulator.world import ClusterShape, World
 
 LONGEST_DRAWN = 16_384
 """The cap where lengths are drawn and no cap is given, tokens."""

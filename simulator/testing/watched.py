@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from simulator.plan import Layout, Placement
-from simulator.rollout import Key, Rollout, Segment, Stay
-from simulator.world import ClusterShape, Ended, Event, TrainBatch, World
+from rollcast.simulator.plan import Layout, Placement
+from rollcast.simulator.rollout import Key, Rollout, Segment, Stay
+from rollcast.simulator.world import ClusterShape, Ended, Event, TrainBatch, World
 
 
 class TrainedOn(NamedTuple):

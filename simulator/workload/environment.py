@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from simulator.options import Above, Between, Doc, Options
-from simulator.plan import Failed
-from simulator.workload.seconds import (
+from rollcast.simulator.plan import Failed
+from rollcast.simulator.values import Above, Between, Doc, Options
+from rollcast.simulator.workload.seconds import (
     LARGEST_S,
     DrawnSeconds,
     Seconds,
@@ -15,7 +15,7 @@ from simulator.workload.seconds import (
     TurnSeconds,
     seconds_model,
 )
-from simulator.workload.slots import EnvironmentSpec, Held, PutAway
+from rollcast.simulator.workload.slots import EnvironmentSpec, Held, PutAway
 
 MAX_SLOTS = 10_000_000
 _SLOTS = Between(1, MAX_SLOTS)
@@ -29,40 +29,48 @@ class EnvironmentSection(Options):
 
     turn_s: Annotated[
         TurnSeconds | None,
-        Doc("seconds of an answer; null is what the trace says, or none"),
+        Doc("time of one answer of the environment; null: taken from the trace, else 0"),
     ] = None
     slots: Annotated[
-        int | None, _SLOTS, Doc("environments at once; null is no limit", unit="slots")
+        int | None,
+        _SLOTS,
+        Doc("maximum number of environments at once; null: unlimited", unit="slots"),
     ] = None
     held: Annotated[
         Held,
-        Doc("how long a rollout has its slot: for a call, or for the whole rollout, from before "
-            "its first turn on"),
-    ] = "call"  # fmt: skip
+        Doc(
+            "when a rollout holds a slot: call (during each call) or rollout (from before "
+            "its first turn until its end)"
+        ),
+    ] = "call"
     boot_s: Annotated[
-        Seconds, Doc("seconds of a boot, once a rollout, before its first answer")
+        Seconds, Doc("time to start an environment, once per rollout, before its first answer")
     ] = 0.0
     timeout_s: Annotated[
         float | None,
         Above(0, LARGEST_S),
-        Doc("at which an answer is given up, and the rollout with it; null waits for ever"),
+        Doc("time after which a call is abandoned and its rollout ends; null: never"),
     ] = None
     failure: Annotated[
         float, Between(0, 1, below=True), Doc("probability that a call fails", unit="share")
     ] = 0.0
     retry: Annotated[
-        int, Between(0, 100), Doc("times that a failed call is made again", unit="times")
+        int, Between(0, 100), Doc("number of retries of a failed call", unit="times")
     ] = 0
     failed: Annotated[
         Failed,
-        Doc("what becomes of a rollout whose environment failed for good, or timed out: it counts, "
-            "with a reward of 0, or another starts in its place"),
-    ] = "keep"  # fmt: skip
+        Doc(
+            "handling of a rollout whose environment failed for good or timed out: keep (it"
+            " counts, with reward 0) or restart (another one starts in its place)"
+        ),
+    ] = "keep"
     put_away: Annotated[
         PutAway,
-        Doc("what becomes of the environment of a rollout that is put away for a later step: it is "
-            "kept and works on, or closed, and then booted anew and brought to where it was"),
-    ] = "keep"  # fmt: skip
+        Doc(
+            "environment of a rollout that is suspended until a later step: keep (it stays "
+            "and works on) or close (it is started again and replayed to where it was)"
+        ),
+    ] = "keep"
 
     def agree(self) -> None:
         """Calls end, and environments boot in time."""
@@ -93,9 +101,11 @@ class RewardSection(Options):
 
     FIELD = "reward"
 
-    seconds: Annotated[Seconds, Doc("that judging a rollout takes", unit="seconds")]
+    seconds: Annotated[Seconds, Doc("time to grade one rollout", unit="seconds")]
     slots: Annotated[
-        int | None, _SLOTS, Doc("rollouts judged at once; null is no limit", unit="slots")
+        int | None,
+        _SLOTS,
+        Doc("maximum number of rollouts graded at once; null: unlimited", unit="slots"),
     ] = None
 
     def agree(self) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from simulator.errors import ScenarioError
-from simulator.workload.draws import GroupDraw, address
-from simulator.workload.lengths import LARGEST_CAP, LengthModel, whole_tokens
-from simulator.workload.rewards import BetaBernoulli, ConstantReward, RewardModel
-from simulator.workload.synthetic import SyntheticWorkload
-from simulator.workload.traces import FIELD, Trace
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.workload.draws import GroupDraw, address
+from rollcast.simulator.workload.lengths import LARGEST_CAP, LengthModel, whole_tokens
+from rollcast.simulator.workload.rewards import ConstantReward, RewardModel
+from rollcast.simulator.workload.synthetic import SyntheticWorkload
+from rollcast.simulator.workload.traces import FIELD, Trace
 
 
 class TraceWorkload:
@@ -120,11 +120,6 @@ def _check_rewards(trace: Trace, rewards: RewardModel | None, spread: bool) -> N
         return
     if trace.has_rewards:
         raise ScenarioError(field, f"{trace.name} has its own rewards; leave this out")
-    if isinstance(rewards, BetaBernoulli) and rewards.wrong_to_right_length is not None:
-        raise ScenarioError(
-            f"{field}.wrong_to_right_length",
-            "needs lengths that are drawn from a model; leave it out, or give the trace rewards",
-        )
     if rewards.difficulty_length_correlation or (rewards.length_correlation and not spread):
         key = (
             "length_correlation" if rewards.length_correlation else "difficulty_length_correlation"

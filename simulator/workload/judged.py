@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulator.workload.draws import (
+from rollcast.simulator.workload.base import Workload
+from rollcast.simulator.workload.draws import (
     INDICES_PER_LANE,
     GroupDraw,
     Trajectory,
@@ -16,11 +16,8 @@ from simulator.workload.draws import (
     check_seed,
     keyed_uniforms,
 )
-from simulator.workload.seconds import SecondsModel
-from simulator.workload.turns import normal
-
-if TYPE_CHECKING:
-    from simulator.workload.build import Workload
+from rollcast.simulator.workload.seconds import SecondsModel
+from rollcast.simulator.workload.turns import normal
 
 # Philox streams: the letters of "jgrp" and "jrol"
 _GROUPS, _ROLLOUTS = 0x6A677270, 0x6A726F6C
@@ -64,8 +61,8 @@ class JudgedWorkload:
             ]
         else:
             trajectories = [
-                replace(each, reward_s=s)
-                for each, s in zip(drawn.trajectories, seconds, strict=True)
+                replace(trajectory, reward_s=s)
+                for trajectory, s in zip(drawn.trajectories, seconds, strict=True)
             ]
         return replace(drawn, trajectories=trajectories)
 

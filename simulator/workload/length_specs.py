@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from simulator.options import SHARE, Above, Between, Doc, Options, nearest, take
-from simulator.workload.lengths import (
+from rollcast.simulator.values import SHARE, Above, Between, Doc, Options, nearest, take
+from rollcast.simulator.workload.lengths import (
     LARGEST_CAP,
     RUNAWAY_CORRELATION,
     Component,
@@ -18,7 +18,7 @@ from simulator.workload.lengths import (
 )
 
 if TYPE_CHECKING:
-    from simulator.chance import Chance
+    from rollcast.simulator.values.chance import Chance
 
 FIELD = "workload.lengths"
 PRESETS_FILE = Path(__file__).parent / "presets" / "lengths.yaml"
@@ -31,18 +31,18 @@ DRIFT = Between(-1, 1)
 
 Family = Literal["gamma", "lognormal", "weibull"]
 _LOG = "standard deviation of the log"
-_FAMILY = Doc("the shape of lengths within a prompt")
+_FAMILY = Doc("distribution of lengths within a prompt")
 _MEDIAN = Doc("median length of a prompt of mean difficulty", unit="tokens")
 _BETWEEN = Doc("spread of the log length between prompts", unit=_LOG)
 _WITHIN = Doc("spread of the log length within a prompt", unit=_LOG)
-_RUNAWAY = Doc("share of rollouts that never stop by themselves and run to the cap", unit="share")
+_RUNAWAY = Doc("share of rollouts that do not stop by themselves and run to the cap", unit="share")
 CORRELATION = Between(0, 1, below=True)
 _RUNAWAY_CORRELATION = Doc(
-    "how much running away hangs on the prompt: 0, not at all; near 1, some prompts' responses all "
-    "run away and the others' never",
+    "correlation of runaway within a prompt: 0, independent; near 1, all responses "
+    "of some prompts run to the cap and none of the others",
     unit="correlation",
 )
-_DRIFT = Doc("what each update adds to the log of every median", unit="log tokens a step")
+_DRIFT = Doc("change of the log median length with each update", unit="log tokens a step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,9 @@ class MixtureLengths(Options):
     FIELD = FIELD
     TAG = ("family", "mixture")
 
-    components: Annotated[tuple[Share, ...], Doc("the kinds of prompt; weights sum to 1")]
+    components: Annotated[
+        tuple[Share, ...], Doc("kinds of prompt with their weights, which sum to 1")
+    ]
     runaway: Annotated[float, SHARE, _RUNAWAY] = 0.0
     runaway_correlation: Annotated[float, CORRELATION, _RUNAWAY_CORRELATION] = RUNAWAY_CORRELATION
     drift_per_step: Annotated[float, DRIFT, _DRIFT] = 0.0
@@ -128,7 +130,7 @@ class PresetLengths(Options):
 
     FIELD = FIELD
 
-    preset: Annotated[str, Doc("the name of a length preset (rollcast presets lengths)")]
+    preset: Annotated[str, Doc("name of a length preset (rollcast presets lengths)")]
     family: Annotated[Family | None, _FAMILY] = None
     median_tokens: Annotated[float | None, MEDIAN, _MEDIAN] = None
     between_sd: Annotated[float | None, SPREAD, _BETWEEN] = None
@@ -180,15 +182,20 @@ class TraceLengths(Options):
     FIELD = FIELD
 
     trace: Annotated[
-        Path, Doc("a CSV or JSON Lines file of responses, from the scenario's folder on")
+        Path, Doc("CSV or JSON Lines file of responses, relative to the scenario's folder")
     ]
-    repeat: Annotated[bool, Doc("whether a run starts over once the groups are used up")] = False
+    repeat: Annotated[bool, Doc("whether the trace starts over once its groups are used up")] = (
+        False
+    )
     within_sd: Annotated[
         float | None,
         SPREAD,
-        Doc("for traces of single requests: each becomes a prompt with lognormal responses of this "
-            "spread; null deals consecutive requests into groups", unit=_LOG),
-    ] = None  # fmt: skip
+        Doc(
+            "for traces of single requests: each request becomes a prompt whose responses "
+            "are lognormal with this spread; null: consecutive requests form groups",
+            unit=_LOG,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +204,9 @@ class MeasuredLengths(Options):
 
     FIELD = FIELD
 
-    file: Annotated[Path, Doc("a file that rollcast calibrate wrote, with its measured groups")]
+    file: Annotated[
+        Path, Doc("file written by rollcast calibrate, with the groups that it measured")
+    ]
 
 
 ModelLengths = DrawnLengths | MixtureLengths | PresetLengths

@@ -9,7 +9,7 @@ are. Which prompts make responses run away is a trait of theirs (`LengthModel.ru
 that another response to the same prompt often runs away too.
 
 A capped length has finitely many values, so a distribution here is simply its survival function in
-a table: moments, quantiles, draws and residuals are exact sums over that table.
+a table: moments and quantiles are exact sums over that table.
 """
 
 from __future__ import annotations
@@ -51,15 +51,6 @@ class LengthDistribution:
             raise ValueError("a survival table runs from P(N > 0) = 1 to P(N > cap) = 0")
         self._sf = np.minimum.accumulate(np.clip(survival, 0.0, 1.0))
 
-    @classmethod
-    def from_samples(cls, lengths: ArrayLike, cap: int) -> LengthDistribution:
-        """The empirical distribution of observed lengths, of any shape, cut at ``cap``."""
-        observed = np.sort(np.clip(np.asarray(lengths, dtype=np.int64), 1, cap), axis=None)
-        if not observed.size:
-            raise ValueError("no lengths were observed")
-        below = np.searchsorted(observed, np.arange(cap + 1), side="right")
-        return cls(1.0 - below / len(observed))
-
     @property
     def cap(self) -> int:
         """The longest length, tokens."""
@@ -70,25 +61,12 @@ class LengthDistribution:
         at = np.clip(np.floor(np.asarray(tokens, dtype=np.float64)), 0, self.cap)
         return np.asarray(self._sf[at.astype(np.int64)])[()]
 
-    def cdf(self, tokens: ArrayLike) -> FloatArray:
-        """``P(N <= tokens)``, in the shape of ``tokens``."""
-        return 1.0 - self.sf(tokens)
-
-    def pmf(self, tokens: ArrayLike) -> FloatArray:
-        """``P(N = tokens)`` of whole numbers, in the shape of ``tokens``."""
-        at = np.asarray(tokens, dtype=np.float64)
-        return np.where(at == np.floor(at), self.sf(at - 1) - self.sf(at), 0.0)[()]
-
     def ppf(self, q: ArrayLike) -> IntArray:
         """The smallest length n with ``P(N <= n) >= q``; q in [0, 1], else ValueError."""
         quantile = np.asarray(q, dtype=np.float64)
         if not np.all((quantile >= 0.0) & (quantile <= 1.0)):
             raise ValueError("a quantile lies in [0, 1]")
         return np.maximum(np.searchsorted(1.0 - self._sf, quantile, side="left"), 1)[()]
-
-    def rvs(self, size: int | tuple[int, ...], rng: np.random.Generator) -> IntArray:
-        """Independent draws from ``rng``, of shape ``size``."""
-        return self.ppf(rng.random(size))
 
     def mean(self) -> float:
         """Expected length, tokens: the sum of ``P(N > n)``."""
@@ -101,22 +79,9 @@ class LengthDistribution:
         weights = 2.0 * (np.arange(self.cap) - mean) + 1.0
         return max(0.0, float(weights @ self._sf[:-1]) + mean * mean)
 
-    def std(self) -> float:
-        """Standard deviation, tokens."""
-        return math.sqrt(self.var())
-
     def median(self) -> int:
         """``ppf(0.5)``, tokens."""
         return int(self.ppf(0.5))
-
-    def residual(self, reached_tokens: int) -> LengthDistribution:
-        """The tokens still to come, given that a response has ``reached_tokens`` and goes on.
-
-        Raises ValueError where no response goes on from there.
-        """
-        if not 0 <= reached_tokens < self.cap or self._sf[reached_tokens] == 0.0:
-            raise ValueError(f"no response goes on after {reached_tokens} tokens")
-        return LengthDistribution(self._sf[reached_tokens:] / self._sf[reached_tokens])
 
 
 class WithinEffect(Protocol):
@@ -339,10 +304,6 @@ class LengthModel:
     def drift(self, step: int) -> float:
         """The factor on every length once the weights have had ``step`` updates."""
         return math.exp(min(max(self.drift_per_step * step, -100.0), 100.0))
-
-    def at_step(self, step: int) -> LengthModel:
-        """The lengths once the weights have had ``step`` updates."""
-        return self.scaled(self.drift(step))
 
     def marginal(self, cap: int) -> LengthDistribution:
         """Length of a rollout of a random prompt, cut at ``cap`` tokens."""

@@ -4,16 +4,13 @@ workload."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.workload.draws import GroupDraw
-from simulator.workload.lengths import LengthModel
-
-if TYPE_CHECKING:
-    from simulator.workload.build import Workload
+from rollcast.simulator.workload.base import Workload
+from rollcast.simulator.workload.draws import GroupDraw
+from rollcast.simulator.workload.lengths import LengthModel
 
 FloatArray = NDArray[np.float64]
 

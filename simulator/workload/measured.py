@@ -16,11 +16,11 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import ScenarioError
-from simulator.options import Between, read
-from simulator.results.shapes import LARGEST_TOKENS, MOST
-from simulator.rollout import CUT, FAILED, Ending
-from simulator.workload.draws import (
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.columns import LARGEST_TOKENS, MOST
+from rollcast.simulator.rollout import CUT, FAILED, Ending
+from rollcast.simulator.values import Between, read
+from rollcast.simulator.workload.draws import (
     GROUPS_PER_BLOCK,
     GroupDraw,
     Trajectory,
@@ -28,9 +28,9 @@ from simulator.workload.draws import (
     check_seed,
     keyed_uniforms,
 )
-from simulator.workload.environment import EnvironmentSection
-from simulator.workload.seconds import SECONDS
-from simulator.workload.turns import MAX_TURNS, Caps, Patience, trajectory
+from rollcast.simulator.workload.environment import EnvironmentSection
+from rollcast.simulator.workload.seconds import SECONDS
+from rollcast.simulator.workload.turns import MAX_TURNS, Caps, Patience, trajectory
 
 FIELD = "workload.lengths.file"
 NEAR_GROUPS = 256
@@ -58,7 +58,7 @@ class MeasuredTurns:
     @classmethod
     def of(cls, made: Trajectory) -> MeasuredTurns:
         """Of what a rollout did."""
-        turns = tuple((each[0], each[1], each[2]) for each in made.turns)
+        turns = tuple((turn[0], turn[1], turn[2]) for turn in made.turns)
         return cls(turns, made.ending, made.boot_s, made.reward_s)
 
 
@@ -152,18 +152,18 @@ class MeasuredGroups:
                 )
         if self.turned is not None:
             sizes = [len(tokens) for _, _, tokens, _ in rows]
-            if [len(each) for each in self.turned] != sizes:
+            if [len(row) for row in self.turned] != sizes:
                 raise ScenarioError("groups.turned", "has not the rollouts that new_tokens has")
-            if not all(each.turns for group in self.turned for each in group):
+            if not all(row.turns for group in self.turned for row in group):
                 raise ScenarioError("groups.turned", "holds a rollout without turns")
         return rows
 
     def to_mapping(self) -> dict[str, Any]:
         """What `from_mapping` reads."""
-        found = {key: getattr(self, key) for key in (*_COLUMNS, "max_new_tokens")}
+        mapping = {key: getattr(self, key) for key in (*_COLUMNS, "max_new_tokens")}
         if self.turned is not None:
-            found["turned"] = [[asdict(each) for each in group] for group in self.turned]
-        return found
+            mapping["turned"] = [[asdict(rollout) for rollout in group] for group in self.turned]
+        return mapping
 
     def drawn(self, rng: np.random.Generator) -> MeasuredGroups:
         """As many groups, drawn from these with replacement: a bootstrap."""
@@ -238,25 +238,27 @@ class ResampledWorkload:
         self, prompt_tokens: int, measured: list[MeasuredTurns], rewards: list[float]
     ) -> GroupDraw:
         """A group of rollouts of several turns; what the rules end earns nothing."""
-        made = [self._rules.applied(prompt_tokens, each) for each in measured]
+        made = [self._rules.applied(prompt_tokens, trajectory) for trajectory in measured]
         ended = CUT | FAILED
         earned = [
             0.0 if new.ending in ended and new.ending != old.ending else reward
             for new, old, reward in zip(made, measured, rewards, strict=True)
         ]
-        return GroupDraw(prompt_tokens, [each.new_tokens for each in made], earned, None, made)
+        return GroupDraw(
+            prompt_tokens, [trajectory.new_tokens for trajectory in made], earned, None, made
+        )
 
     def _longest(self) -> int:
         groups = self.groups
         if groups.turned is None:
             return self.max_prompt_tokens + self.max_new_tokens
         cap = self.max_new_tokens
-        found = (
-            prompt + sum(observed + min(tokens, cap) for observed, tokens, _ in each.turns)
+        candidates = (
+            prompt + sum(observed + min(tokens, cap) for observed, tokens, _ in rollout.turns)
             for prompt, rollouts in zip(groups.prompt_tokens, groups.turned, strict=True)
-            for each in rollouts
+            for rollout in rollouts
         )
-        longest, most = max(found), self._rules.caps.context_tokens
+        longest, most = max(candidates), self._rules.caps.context_tokens
         return longest if most is None else min(longest, most)
 
     def _nearest(self, step: int) -> NDArray[np.int64]:
@@ -268,12 +270,14 @@ class ResampledWorkload:
 
     def _brought(self, donor: int, source: int) -> list[int]:
         """Lengths of a measured group, at the mean of another."""
-        own = self.groups.new_tokens[donor]
+        measured = self.groups.new_tokens[donor]
         if donor == source:
-            return [min(tokens, self.max_new_tokens) for tokens in own]
-        lengths = np.array(own, dtype=float) * np.exp(self._mean[source] - self._mean[donor])
-        found: list[int] = np.clip(np.rint(lengths), 1, self.max_new_tokens).astype(int).tolist()
-        return found
+            return [min(tokens, self.max_new_tokens) for tokens in measured]
+        lengths = np.array(measured, dtype=float) * np.exp(self._mean[source] - self._mean[donor])
+        new_tokens: list[int] = (
+            np.clip(np.rint(lengths), 1, self.max_new_tokens).astype(int).tolist()
+        )
+        return new_tokens
 
     def _block(self, block: int) -> NDArray[np.float64]:
         return keyed_uniforms(self._seed, _GROUPS, (GROUPS_PER_BLOCK,), block=block)

@@ -6,17 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.errors import RunError
-from simulator.spans import Calls, Stays
-from simulator.workload.draws import GroupDraw, Path
-from simulator.workload.recorded_turns import (
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.spans import Calls, Stays
+from rollcast.simulator.workload.draws import GroupDraw, Path
+from rollcast.simulator.workload.recorded_turns import (
     NOTHING,
     Name,
     context_tokens,
     never_ending,
     recorded_trajectories,
 )
-from simulator.workload.slots import UNLIMITED, EnvironmentSpec
+from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
 
 
 class RecordedWorkload:
@@ -59,8 +59,8 @@ class RecordedWorkload:
         self._made = {}
         if self.turned is not None:
             self._made = {
-                name: never_ending(own, unfinished_tokens, max_new_tokens)
-                for name, own in self.turned.items()
+                name: never_ending(trajectories, unfinished_tokens, max_new_tokens)
+                for name, trajectories in self.turned.items()
             }
             self.max_context_tokens = max(
                 context_tokens(self.turned[name].prompt_tokens, made)
@@ -79,20 +79,20 @@ class RecordedWorkload:
     ) -> GroupDraw:
         """The group's responses; no tokens for one that no replica ever had, as others of its group
         went first. Raises RunError if the last one is such."""
-        found = self._found.get((group, attempt), {})
-        if size - 1 not in found:
+        recorded = self._found.get((group, attempt), {})
+        if size - 1 not in recorded:
             raise RunError(
                 f"the replay launched rollout {size - 1} of group {group} (attempt {attempt}), "
                 "which the run that it replays never did: their decisions differ"
             )
-        drawn = [found.get(index, (0, math.nan)) for index in range(size)]
+        drawn = [recorded.get(index, (0, math.nan)) for index in range(size)]
         lengths = tuple(tokens for tokens, _ in drawn)
         rewards = tuple(reward for _, reward in drawn)
         sharing = None if self._paths is None else RecordedSharing(self._paths, group, attempt)
         made = None
         if self.turned is not None:
             made = [self._made.get((group, attempt, index), NOTHING) for index in range(size)]
-            lengths = tuple(each.new_tokens for each in made)
+            lengths = tuple(trajectory.new_tokens for trajectory in made)
         return GroupDraw(self._prompts[group], lengths, rewards, sharing, made)
 
 
@@ -117,8 +117,16 @@ def paths(stays: Stays) -> dict[tuple[int, Name], Path]:
     response goes further along it. Of several turns, what environments said is among the tokens; a
     row without a replica has computed nothing.
     """
-    columns = ("group", "attempt", "index", "version", "replica", "prompt_tokens", "total_tokens",
-               "observation_tokens")  # fmt: skip
+    columns = (
+        "group",
+        "attempt",
+        "index",
+        "version",
+        "replica",
+        "prompt_tokens",
+        "total_tokens",
+        "observation_tokens",
+    )
     shared = ("shared_tokens", "shared_group", "shared_index")
     rows = zip(*(stays[name].tolist() for name in (*columns, *shared)), strict=True)
     whole: dict[tuple[int, Name], list[tuple[int, int]]] = {}  # by version and response

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS, FAILED, CallEnd, Ending
-from simulator.spans import Calls, Stays
-from simulator.workload.draws import Trajectory, Turn
-from simulator.workload.seconds import LARGEST_S
-from simulator.workload.slots import EnvironmentSpec
+from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS, FAILED, CallEnd, Ending
+from rollcast.simulator.spans import Calls, Stays
+from rollcast.simulator.workload.draws import Trajectory, Turn
+from rollcast.simulator.workload.seconds import LARGEST_S
+from rollcast.simulator.workload.slots import EnvironmentSpec
 
 Name = tuple[int, int, int]
 """(group, attempt, index) of a response."""
@@ -61,8 +61,19 @@ def recorded_trajectories(
 ) -> dict[Name, RecordedTrajectory]:
     """Every rollout that had a stay, by name. spec: the run's environments."""
     rows: dict[Name, list[_Row]] = {}
-    columns = ("group", "attempt", "index", "turn", "new_tokens", "observation_tokens", "ending",
-               "finished", "end_s", "prompt_tokens", "reward")  # fmt: skip
+    columns = (
+        "group",
+        "attempt",
+        "index",
+        "turn",
+        "new_tokens",
+        "observation_tokens",
+        "ending",
+        "finished",
+        "end_s",
+        "prompt_tokens",
+        "reward",
+    )
     for (
         group,
         attempt,
@@ -176,11 +187,11 @@ def _trajectory(
     return RecordedTrajectory(last.prompt_tokens, made, cut, last.reward)
 
 
-def continued(own: RecordedTrajectory, drawn: Trajectory) -> Trajectory:
+def continued(recorded: RecordedTrajectory, drawn: Trajectory) -> Trajectory:
     """What a rollout did, and from where it was stopped on what another does: at least a token
     more than it had got, or as long in its environment. Where the other has ended before, it has
     one turn more, if it needs one, like the other's last."""
-    made, cut = own.trajectory, own.cut
+    made, cut = recorded.trajectory, recorded.cut
     if cut is None:
         return made
     if cut == "reward":
@@ -207,10 +218,10 @@ def continued(own: RecordedTrajectory, drawn: Trajectory) -> Trajectory:
     return Trajectory((*known, last, *rest), ending, made.boot_s, drawn.reward_s)
 
 
-def never_ending(own: RecordedTrajectory, tokens: int, cap: int) -> Trajectory:
+def never_ending(recorded: RecordedTrajectory, tokens: int, cap: int) -> Trajectory:
     """What a rollout did, and then ``tokens`` more up to a turn's ``cap``, or an environment (or a
     judge) that never answers, or boots."""
-    made, cut = own.trajectory, own.cut
+    made, cut = recorded.trajectory, recorded.cut
     *known, last = made.turns
     if cut == "model":
         last = last._replace(new_tokens=max(min(last.new_tokens + tokens, cap), 1))

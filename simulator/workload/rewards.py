@@ -17,7 +17,7 @@ from typing import Annotated, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.options import ANY, NOT_NEGATIVE, SHARE, Above, Between, Doc, Options, take
+from rollcast.simulator.values import ANY, NOT_NEGATIVE, SHARE, Between, Doc, Options, take
 
 FloatArray = NDArray[np.float64]
 
@@ -26,8 +26,10 @@ FIELD = "workload.rewards"
 # A spread of success probabilities that no run could tell from none.
 _NO_SPREAD = 1e-4
 
-_OWN = Doc("how much longer wrong answers run, within a prompt", unit="correlation")
-_PROMPTS = Doc("how much longer answers to hard prompts run", unit="correlation")
+_OWN = Doc(
+    "correlation of wrong answers with longer responses, within a prompt", unit="correlation"
+)
+_PROMPTS = Doc("correlation of hard prompts with longer responses", unit="correlation")
 _CORRELATION = Between(-1, 1)
 
 
@@ -66,36 +68,26 @@ class BetaBernoulli(Options):
     TAG = ("family", "beta_bernoulli")
 
     mean: Annotated[
-        float, SHARE, Doc("mean success probability of responses that are let end", unit="share")
+        float,
+        SHARE,
+        Doc("mean success probability of responses that are not cut off", unit="share"),
     ]
     between_sd: Annotated[
         float,
         NOT_NEGATIVE,
-        Doc("spread of the success probability over prompts", unit="standard deviation"),
+        Doc(
+            "standard deviation of the success probability over prompts", unit="standard deviation"
+        ),
     ] = 0.0
     length_correlation: Annotated[float, _CORRELATION, _OWN] = 0.0
     difficulty_length_correlation: Annotated[float, _CORRELATION, _PROMPTS] = 0.0
-    wrong_to_right_length: Annotated[
-        float | None,
-        Above(0, 100),
-        Doc(
-            "mean length of wrong answers over that of right ones, those at the cap included; both "
-            "correlations, alike, follow from it",
-            unit="ratio",
-        ),
-    ] = None
     at_cap: Annotated[
         Literal["wrong", "as_drawn"],
-        Doc("how a response that max_new_tokens cuts short is graded"),
+        Doc("grading of a response that max_new_tokens cuts off"),
     ] = "wrong"
 
     def agree(self) -> None:
-        """A success probability spreads no further than its mean lets it, and the correlations are
-        given once."""
-        if self.wrong_to_right_length is not None:
-            for key in ("length_correlation", "difficulty_length_correlation"):
-                if getattr(self, key):
-                    raise self.refuse(key, "follows from wrong_to_right_length; give one of them")
+        """A success probability spreads no further than its mean lets it."""
         limit = math.sqrt(self.mean * (1.0 - self.mean))
         if self.between_sd > 0.0 and self.between_sd >= limit:
             raise self.refuse(

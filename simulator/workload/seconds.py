@@ -9,18 +9,18 @@ from typing import Annotated
 
 import numpy as np
 
-from simulator.options import SHARE, Above, Between, Doc, Options, nearest
-from simulator.workload.length_specs import SPREAD, Family
-from simulator.workload.lengths import FAMILIES, FloatArray, NormalEffect
-from simulator.workload.turn_presets import turn_presets
+from rollcast.simulator.values import SHARE, Above, Between, Doc, Options, nearest
+from rollcast.simulator.workload.length_specs import SPREAD, Family
+from rollcast.simulator.workload.lengths import FAMILIES, FloatArray, NormalEffect
+from rollcast.simulator.workload.turn_presets import turn_presets
 
 LARGEST_S = 1e6
 _LOG = "standard deviation of the log"
 SECONDS = Between(0, LARGEST_S)
-_MEDIAN = Doc("median seconds, of a prompt and a rollout of mean effects")
-_SD = Doc("spread of the log seconds from one time to the next", unit=_LOG)
-_BETWEEN = Doc("spread of the log seconds between prompts", unit=_LOG)
-_WITHIN = Doc("spread of the log seconds between the rollouts of a prompt", unit=_LOG)
+_MEDIAN = Doc("median time for an average prompt and rollout")
+_SD = Doc("spread of the log time from call to call", unit=_LOG)
+_BETWEEN = Doc("spread of the log time between prompts", unit=_LOG)
+_WITHIN = Doc("spread of the log time between the rollouts of a prompt", unit=_LOG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,12 @@ class DrawnSeconds(Options):
 
     FIELD = "environment.turn_s"
 
-    family: Annotated[Family, Doc("the shape of the seconds from one time to the next")]
+    family: Annotated[Family, Doc("distribution of the time from call to call")]
     median_s: Annotated[float, Above(0, LARGEST_S), _MEDIAN]
     sd: Annotated[float, SPREAD, _SD]
     between_sd: Annotated[float, SPREAD, _BETWEEN] = 0.0
     within_sd: Annotated[float, SPREAD, _WITHIN] = 0.0
-    hang: Annotated[
-        float, SHARE, Doc("share of times that never end by themselves", unit="share")
-    ] = 0.0
+    hang: Annotated[float, SHARE, Doc("share of calls that never return", unit="share")] = 0.0
 
     def model(self) -> SecondsModel:
         """As they are drawn."""
@@ -79,10 +77,8 @@ class PresetSeconds(Options):
 
     FIELD = "environment.turn_s"
 
-    preset: Annotated[str, Doc("the name of a preset of turns (rollcast presets turns)")]
-    times: Annotated[float, Above(0, 1e6), Doc("how much slower than the preset", unit="times")] = (
-        1.0
-    )
+    preset: Annotated[str, Doc("name of a preset of turns (rollcast presets turns)")]
+    times: Annotated[float, Above(0, 1e6), Doc("factor on the preset's times", unit="times")] = 1.0
 
     def agree(self) -> None:
         """The preset is one."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from simulator.options import Between, Doc, Options
-from simulator.workload.length_specs import SPREAD, Lengths
-from simulator.workload.lengths import LARGEST_CAP
-from simulator.workload.rewards import Rewards
-from simulator.workload.synthetic import PromptTokens
-from simulator.workload.turns import Turns
+from rollcast.simulator.values import Between, Doc, Options
+from rollcast.simulator.values.later import Later
+from rollcast.simulator.workload.length_specs import SPREAD, Lengths
+from rollcast.simulator.workload.lengths import LARGEST_CAP
+from rollcast.simulator.workload.rewards import Rewards
+from rollcast.simulator.workload.synthetic import PromptTokens
+
+if TYPE_CHECKING:
+    from rollcast.simulator.workload.turns import Turns
+else:
+    _TURNS = "rollcast.simulator.workload.turns"
+    Turns = Later(_TURNS, "PresetTurns") | Later(_TURNS, "DrawnTurns")
 
 MAX_ROLLOUTS = 4_000_000
 MAX_PROMPTS = 100_000_000
@@ -26,10 +32,10 @@ class DrawnPrompts(Options):
     sd: Annotated[
         float,
         SPREAD,
-        Doc("spread of the log prompt length", unit="standard deviation of the log"),
+        Doc("standard deviation of the log prompt length", unit="standard deviation of the log"),
     ]
-    max_tokens: Annotated[int, Between(1, LARGEST_CAP), Doc("at which prompts are cut")]
-    family: Annotated[Literal["lognormal"], Doc("the shape of the distribution")] = "lognormal"
+    max_tokens: Annotated[int, Between(1, LARGEST_CAP), Doc("maximum prompt length")]
+    family: Annotated[Literal["lognormal"], Doc("distribution of prompt lengths")] = "lognormal"
 
     def agree(self) -> None:
         """The cut is not below the median."""
@@ -47,50 +53,59 @@ class WorkloadSection(Options):
     FIELD = "workload"
 
     batch_groups: Annotated[
-        int, Between(1, MAX_ROLLOUTS), Doc("B, groups (prompts) that a step trains on")
+        int, Between(1, MAX_ROLLOUTS), Doc("B: groups (prompts) per training batch")
     ]
     group_size: Annotated[
         int,
         Between(1, MAX_ROLLOUTS),
-        Doc("G, rollouts of each prompt", unit="rollouts"),
+        Doc("G: rollouts per prompt", unit="rollouts"),
     ]
     max_new_tokens: Annotated[
         int,
         Between(1, LARGEST_CAP),
-        Doc("at which responses are cut; each turn's, if there are any"),
+        Doc("maximum response length; with turns, per turn"),
     ]
     prompts: Annotated[
         int | None,
         Between(1, MAX_PROMPTS),
         Doc(
-            "different ones, which come again in order once all have come; null is endless",
+            "dataset size in prompts; it repeats in order. null: unlimited",
             unit="prompts",
         ),
     ] = None
     prompt_tokens: Annotated[
         Annotated[int, Between(1, LARGEST_CAP)] | DrawnPrompts | None,
-        Doc("prompt length, one for all or drawn; needed unless lengths brings prompts of its own"),
+        Doc(
+            "prompt length: one number or a distribution; required unless the lengths come "
+            "with prompts"
+        ),
     ] = None
     lengths: Annotated[
         Lengths | None,
-        Doc("response lengths: a family, a preset, a trace or a fitted file; the simulator's"),
+        Doc("simulation only: response lengths: a family, a preset, a trace or a fitted file"),
     ] = None
     turns: Annotated[
         Turns | None,
-        Doc("how many, and what their environments say; null is one. Lengths are then a turn's; "
-            "the simulator's"),
-    ] = None  # fmt: skip
+        Doc(
+            "simulation only: number of turns and what the environment adds between them; "
+            "null: one turn. workload.lengths is then the length of a turn"
+        ),
+    ] = None
     max_context_tokens: Annotated[
         int | None,
         Between(2, LARGEST_CAP),
-        Doc("of prompt, turns and what is observed, at which a rollout is ended; null caps the "
-            "turns alone"),
-    ] = None  # fmt: skip
+        Doc(
+            "maximum context of a rollout with turns, at which it ends; null: only the "
+            "turns are capped"
+        ),
+    ] = None
     rewards: Annotated[
         Rewards | None,
-        Doc("what responses earn; null is beta_bernoulli with mean 0.5 and spread 0.3, or what a "
-            "trace or a fitted file brings; the simulator's"),
-    ] = None  # fmt: skip
+        Doc(
+            "simulation only: rewards of responses; null: those of the trace or fitted "
+            "file, else beta_bernoulli with mean 0.5 and spread 0.3"
+        ),
+    ] = None
 
     @property
     def prompt_lengths(self) -> PromptTokens | None:

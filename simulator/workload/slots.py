@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.errors import ScenarioError
+from rollcast.simulator.errors import ScenarioError
 
 Held = Literal["call", "rollout"]
 PutAway = Literal["keep", "close"]

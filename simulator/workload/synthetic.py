@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.workload.draws import (
+from rollcast.simulator.workload.draws import (
     GROUPS_PER_BLOCK,
     INDICES_PER_LANE,
     FloatArray,
@@ -17,8 +17,8 @@ from simulator.workload.draws import (
     check_seed,
     keyed_uniforms,
 )
-from simulator.workload.lengths import LengthModel, NormalEffect, whole_tokens
-from simulator.workload.rewards import RewardModel, correlated
+from rollcast.simulator.workload.lengths import LengthModel, NormalEffect, whole_tokens
+from rollcast.simulator.workload.rewards import RewardModel, correlated
 
 # Philox streams: the letters of "prom" and "roll", far from the small numbers others pick.
 _PROMPTS = 0x70726F6D

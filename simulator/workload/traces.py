@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from simulator.errors import ScenarioError
-from simulator.results.read import NotJsonError, parse_json
-from simulator.results.shapes import LARGEST_TOKENS
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.columns import LARGEST_TOKENS
+from rollcast.simulator.results.read import NotJsonError, parse_json
 
 FIELD = "workload.lengths.trace"
 

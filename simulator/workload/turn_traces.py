@@ -14,13 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from simulator.errors import ScenarioError
-from simulator.rollout import CUT, FAILED
-from simulator.workload.draws import GroupDraw, address
-from simulator.workload.environment import EnvironmentSection
-from simulator.workload.seconds import LARGEST_S, DrawnSeconds
-from simulator.workload.traces import FIELD, csv_rows, ordinal, reward_of, shown, text_of, tokens_of
-from simulator.workload.turns import Caps, Patience, trajectory
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.rollout import CUT, FAILED
+from rollcast.simulator.workload.draws import GroupDraw, address
+from rollcast.simulator.workload.environment import EnvironmentSection
+from rollcast.simulator.workload.seconds import LARGEST_S, DrawnSeconds
+from rollcast.simulator.workload.traces import (
+    FIELD,
+    csv_rows,
+    ordinal,
+    reward_of,
+    shown,
+    text_of,
+    tokens_of,
+)
+from rollcast.simulator.workload.turns import Caps, Patience, trajectory
 
 COLUMNS = ("group", "index", "turn", "observation_tokens", "new_tokens", "environment_s")
 
@@ -77,8 +85,10 @@ def read_turn_trace(path: Path) -> TurnTrace:
     names = [name.strip() for name in header]
     lacking = [name for name in COLUMNS if name not in names]
     if lacking:
-        _fail(f"{path} lacks the column {', '.join(lacking)}; a trace of turns has "
-              f"{','.join(COLUMNS)} and, if known, reward")  # fmt: skip
+        _fail(
+            f"{path} lacks the column {', '.join(lacking)}; a trace of turns has "
+            f"{','.join(COLUMNS)} and, if known, reward"
+        )
     at = {name: names.index(name) for name in (*COLUMNS, "reward") if name in names}
     read = _Reader(path, at)
     for line, row in rows:
@@ -112,8 +122,10 @@ class _Reader:
         if cell.get("reward", "").strip():
             reward = reward_of(cell["reward"], f"{where}, reward")
             if self._rewards.setdefault((group, index), reward) != reward:
-                _fail(f"{where} gives group {group}, index {index} a reward of {reward:g}, an "
-                      f"earlier line {self._rewards[group, index]:g}")  # fmt: skip
+                _fail(
+                    f"{where} gives group {group}, index {index} a reward of {reward:g}, an "
+                    f"earlier line {self._rewards[group, index]:g}"
+                )
 
     def _seconds(self, text: str, where: str) -> float:
         try:
@@ -132,25 +144,33 @@ class _Reader:
         for (group, index), turns in sorted(self._turns.items()):
             for turn in range(len(turns)):
                 if turn not in turns:
-                    _fail(f"{self._path}, group {group}, index {index} has {len(turns)} turns and "
-                          f"none with number {turn}; turns count 0, 1, 2, ...")  # fmt: skip
+                    _fail(
+                        f"{self._path}, group {group}, index {index} has {len(turns)} turns and "
+                        f"none with number {turn}; turns count 0, 1, 2, ..."
+                    )
             groups.setdefault(group, {})[index] = tuple(turns[i] for i in range(len(turns)))
         rewarded = len(self._rewards)
         if rewarded not in (0, len(self._turns)):
-            _fail(f"{self._path} has rewards of {rewarded} of {len(self._turns)} rollouts; give "
-                  "every one a reward, or none")  # fmt: skip
+            _fail(
+                f"{self._path} has rewards of {rewarded} of {len(self._turns)} rollouts; give "
+                "every one a reward, or none"
+            )
         return TurnTrace(self._path.name, tuple(self._group(*item) for item in groups.items()))
 
     def _group(self, group: int, rollouts: dict[int, tuple[TracedTurn, ...]]) -> TracedGroup:
         for index in range(len(rollouts)):
             if index not in rollouts:
-                _fail(f"{self._path}, group {group} has {len(rollouts)} rollouts and none with "
-                      f"index {index}; indices count 0, 1, 2, ... without gaps")  # fmt: skip
+                _fail(
+                    f"{self._path}, group {group} has {len(rollouts)} rollouts and none with "
+                    f"index {index}; indices count 0, 1, 2, ... without gaps"
+                )
         prompts = {turns[0].observation_tokens for turns in rollouts.values()}
         if len(prompts) > 1:
-            _fail(f"{self._path}, group {group} has prompts (observation_tokens of turn 0) of "
-                  f"{min(prompts)} and {max(prompts)} tokens; a group's rollouts share one "
-                  "prompt")  # fmt: skip
+            _fail(
+                f"{self._path}, group {group} has prompts (observation_tokens of turn 0) of "
+                f"{min(prompts)} and {max(prompts)} tokens; a group's rollouts share one "
+                "prompt"
+            )
         rewards = None
         if self._rewards:
             rewards = tuple(self._rewards[group, index] for index in range(len(rollouts)))
@@ -249,8 +269,8 @@ class TurnTraceWorkload:
             for i in around
         ]
         rewards = []
-        for i, each in zip(around, made, strict=True):
-            known = source.rewards[i] if source.rewards else float(each.ending not in CUT)
-            rewards.append(0.0 if each.ending in FAILED else known)
-        lengths = [each.new_tokens for each in made]
+        for i, taken in zip(around, made, strict=True):
+            known = source.rewards[i] if source.rewards else float(taken.ending not in CUT)
+            rewards.append(0.0 if taken.ending in FAILED else known)
+        lengths = [trajectory.new_tokens for trajectory in made]
         return GroupDraw(source.prompt_tokens, lengths, rewards, None, made)

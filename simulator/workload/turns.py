@@ -15,10 +15,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from simulator.errors import ScenarioError
-from simulator.options import SHARE, Above, Between, Doc, Options, nearest
-from simulator.rollout import CUT, FAILED, Ending
-from simulator.workload.draws import (
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.rollout import CUT, FAILED, Ending
+from rollcast.simulator.values import SHARE, Above, Between, Doc, Options, nearest
+from rollcast.simulator.workload.draws import (
     INDICES_PER_LANE,
     FloatArray,
     GroupDraw,
@@ -28,13 +28,13 @@ from simulator.workload.draws import (
     check_seed,
     keyed_uniforms,
 )
-from simulator.workload.environment import EnvironmentSection
-from simulator.workload.length_specs import SPREAD, Family
-from simulator.workload.lengths import LARGEST_CAP, Component, LengthModel, whole_tokens
-from simulator.workload.rewards import correlated
-from simulator.workload.seconds import SecondsModel, seconds_model
-from simulator.workload.synthetic import PromptTokens, SyntheticWorkload
-from simulator.workload.turn_presets import turn_presets
+from rollcast.simulator.workload.environment import EnvironmentSection
+from rollcast.simulator.workload.length_specs import SPREAD, Family
+from rollcast.simulator.workload.lengths import LARGEST_CAP, Component, LengthModel, whole_tokens
+from rollcast.simulator.workload.rewards import correlated
+from rollcast.simulator.workload.seconds import SecondsModel, seconds_model
+from rollcast.simulator.workload.synthetic import PromptTokens, SyntheticWorkload
+from rollcast.simulator.workload.turn_presets import turn_presets
 
 FIELD = "workload.turns"
 MAX_TURNS = 10_000
@@ -51,9 +51,11 @@ class DrawnObservations(Options):
 
     FIELD = "workload.turns.observation_tokens"
 
-    median_tokens: Annotated[float, Between(1, LARGEST_CAP), Doc("median length of an answer")]
+    median_tokens: Annotated[
+        float, Between(1, LARGEST_CAP), Doc("median length of an environment's answer")
+    ]
     sd: Annotated[float, SPREAD, Doc("spread of the log length of answers", unit=_LOG)]
-    max_tokens: Annotated[int, Between(1, LARGEST_CAP), Doc("at which answers are cut")]
+    max_tokens: Annotated[int, Between(1, LARGEST_CAP), Doc("maximum length of an answer")]
 
     def agree(self) -> None:
         """The cut is not below the median."""
@@ -65,15 +67,17 @@ class DrawnObservations(Options):
 
 
 Observations = Annotated[int, Between(0, LARGEST_CAP)] | DrawnObservations
-_FAMILY = Doc("the shape of the number of turns within a prompt")
-_MEDIAN = Doc("median number of turns of a prompt of mean difficulty", unit="turns")
+_FAMILY = Doc("distribution of the number of turns within a prompt")
+_MEDIAN = Doc("median number of turns for a prompt of average difficulty", unit="turns")
 _BETWEEN = Doc("spread of the log number of turns between prompts", unit=_LOG)
 _WITHIN = Doc("spread of the log number of turns within a prompt", unit=_LOG)
-_MAX = Doc("at which a rollout is ended", unit="turns")
-_OBSERVED = Doc("that an environment's answer adds to the context, one for all or drawn")
+_MAX = Doc("maximum number of turns of a rollout", unit="turns")
+_OBSERVED = Doc(
+    "tokens that an environment's answer adds to the context: one number or a distribution"
+)
 _LENGTH_SD = Doc("spread of the log response length from turn to turn", unit=_LOG)
-_DIFFICULTY = Doc("how many more turns hard prompts take", unit="correlation")
-_RUNAWAY = Doc("share of rollouts that never come to an end and run to max_turns", unit="share")
+_DIFFICULTY = Doc("correlation of hard prompts with more turns", unit="correlation")
+_RUNAWAY = Doc("share of rollouts that do not end by themselves and run to max_turns", unit="share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ class PresetTurns(Options):
 
     FIELD = FIELD
 
-    preset: Annotated[str, Doc("the name of a preset of turns (rollcast presets turns)")]
+    preset: Annotated[str, Doc("name of a preset of turns (rollcast presets turns)")]
     median: Annotated[float | None, Above(0, MAX_TURNS), _MEDIAN] = None
     between_sd: Annotated[float | None, SPREAD, _BETWEEN] = None
     within_sd: Annotated[float | None, SPREAD, _WITHIN] = None
@@ -126,8 +130,10 @@ class PresetTurns(Options):
         given: dict[str, Any] = dict(turn_presets()[self.preset].turns)
         if isinstance(given["observation_tokens"], dict):
             given["observation_tokens"] = DrawnObservations(**given["observation_tokens"])
-        own = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "preset"}
-        return DrawnTurns(**{**given, **{k: v for k, v in own.items() if v is not None}})
+        overrides = {
+            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "preset"
+        }
+        return DrawnTurns(**{**given, **{k: v for k, v in overrides.items() if v is not None}})
 
 
 Turns = PresetTurns | DrawnTurns
@@ -282,13 +288,13 @@ class TurnWorkload:
             made += self._lane(number, tried, lane, scale, base.prompt_tokens, turns_z, slow_z)
         made = made[:size]
         cap = self.max_new_tokens
-        as_if = [cap if each.ending in CUT else min(1, cap - 1) for each in made]
+        as_if = [cap if trajectory.ending in CUT else min(1, cap - 1) for trajectory in made]
         graded = self._base.rewards.graded(base.rewards, as_if, cap)
         rewards = [
-            0.0 if each.ending in FAILED else reward
-            for each, reward in zip(made, graded, strict=True)
+            0.0 if trajectory.ending in FAILED else reward
+            for trajectory, reward in zip(made, graded, strict=True)
         ]
-        lengths = [each.new_tokens for each in made]
+        lengths = [trajectory.new_tokens for trajectory in made]
         return GroupDraw(base.prompt_tokens, lengths, rewards, None, made)
 
     def _lane(
@@ -311,14 +317,14 @@ class TurnWorkload:
         counts = whole_tokens(uncapped, turns.max_turns)
         endings: list[Ending] = ["turns" if c else "stop" for c in uncapped > turns.max_turns]
         shape = (int(counts.max()), 5, INDICES_PER_LANE)
-        each = keyed_uniforms(self._seed, _TURNS, shape, **place)[:, :, :rollouts]
-        length_u, observed_u, answer_u, hang_u, failure_u = np.moveaxis(each, 1, 0)
+        uniforms = keyed_uniforms(self._seed, _TURNS, shape, **place)[:, :, :rollouts]
+        length_u, observed_u, answer_u, hang_u, failure_u = np.moveaxis(uniforms, 1, 0)
         spread = np.exp(turns.length_sd * normal(length_u))
         tokens = whole_tokens(scale * spread, LARGEST_CAP).T.tolist()
         pace_z = normal(pace_u)
         answers = self._answers.draw(slow_z, pace_z, answer_u, hang_u).T.tolist()
         if isinstance(self._observed, int):
-            observed = np.full(each.shape[::2], self._observed).T.tolist()
+            observed = np.full(uniforms.shape[::2], self._observed).T.tolist()
         else:
             flat = self._observed.sample(observed_u.ravel())
             observed = np.reshape(flat, observed_u.shape).T.tolist()

@@ -1,21 +1,21 @@
-"""A driver to be killed: ``python actor_driver.py SCENARIO OUT [--resume]`` runs a scenario on Ray,
-with actors without engines."""
+"""A driver to be stopped: ``actor_driver.py SCENARIO OUT [--resume]`` is ``rollcast run`` on Ray,
+with actors without engines. RAY_FOLDERS: where Ray keeps its files."""
 
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from actor_fakes import FakeTask, StartEngine, StartTrainer
 
-from engine import start
-from engine.actors.fleet import Recipe
-from engine.actors.on_ray import RayTransport
-from engine.actors.world import ActorWorld, Recipes
-from engine.config import RunSpec, build_run
-from engine.run import run_scenario
-from simulator.scenario.file import read_scenario
+from rollcast.engine import start
+from rollcast.engine.actors import on_ray
+from rollcast.engine.actors.fleet import Recipe
+from rollcast.engine.actors.on_ray import RayTransport
+from rollcast.engine.config import RunSpec
+from rollcast.engine.world import EngineWorld, Recipes
+from rollcast.simulator.cli import app as cli
 
 
 def start_actors(spec: RunSpec, address: str | None = None) -> Any:
@@ -23,10 +23,10 @@ def start_actors(spec: RunSpec, address: str | None = None) -> Any:
         [Recipe(StartEngine(8, 5e-3))] * spec.cluster.replicas,
         [Recipe(StartTrainer(1e-4, tensors=True))],
     )
-    return ActorWorld(RayTransport(), recipes, spec.shape, FakeTask(spec.max_new_tokens), 3)
+    return EngineWorld(RayTransport(), recipes, spec.shape, FakeTask(spec.max_new_tokens), 3)
 
 
 if __name__ == "__main__":
     start.start_actors = start_actors  # type: ignore[assignment]
-    scenario, out = Path(sys.argv[1]), Path(sys.argv[2])
-    run_scenario(build_run(read_scenario(scenario)), out, plot=False, resume="--resume" in sys.argv)
+    on_ray.TEMPORARY = os.environ["RAY_FOLDERS"]
+    cli.main(["run", sys.argv[1], "--out", *sys.argv[2:], "--no-plot"])

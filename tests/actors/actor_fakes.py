@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.actors.trainer import Rank
-from engine.edges import (
+from rollcast.engine.actors.trainer import Rank
+from rollcast.engine.edges import (
     Beat,
     EngineIteration,
     Limits,
@@ -30,10 +30,10 @@ from engine.edges import (
     TrainerState,
     TrainMetrics,
 )
-from engine.errors import EngineError
-from engine.in_flight import InFlight
-from engine.tasks.base import Prompt
-from simulator.costs.base import Iteration
+from rollcast.engine.errors import EngineError
+from rollcast.engine.in_flight import InFlight
+from rollcast.engine.tasks.base import Prompt
+from rollcast.simulator.costs.base import Iteration
 
 VOCABULARY, CONTEXT, END = 100, 512, 1
 
@@ -255,9 +255,25 @@ class FakeTrainer:
         seconds = time.perf_counter() - began
         rollouts = sum(len(g.rollouts) for g in groups)
         return TrainMetrics(
-            0.0, seconds / 2, seconds / 2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0,
-            rollouts, tokens, 0, tokens, 0, 1, int(final), None,
-        )  # fmt: skip
+            0.0,
+            seconds / 2,
+            seconds / 2,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+            1.0,
+            rollouts,
+            tokens,
+            0,
+            tokens,
+            0,
+            1,
+            int(final),
+            None,
+        )
 
     def weights(self) -> Mapping[str, Any]:
         return {"w": self._tensor(float(self._weight))}
@@ -393,12 +409,12 @@ class StartProcessRank:
     processes: Path | None = None
 
     def meet(self) -> Any:
-        from engine.trainer.sharded import Meeting
+        from rollcast.engine.trainer.sharded import Meeting
 
         return Meeting()
 
     def join(self, rank: Rank, place: Any) -> FakeRank:
-        from engine.trainer.sharded import Joined, join
+        from rollcast.engine.trainer.sharded import Joined, join
 
         sign(self.processes, f"trainer rank {rank.number}")
         join(place, rank.number, rank.count, "cpu")

@@ -30,13 +30,13 @@ from actor_threads import FOLDERS, Lent
 from running_actors import CAP, PLAN
 from test_actor_faults import POLICIES, trained_on, watched
 
-from engine.actors.fleet import MOST_LOSSES, Recipe
-from engine.actors.on_ray import RayTransport
-from engine.actors.world import ActorWorld, Recipes
-from simulator.loop import run
-from simulator.loop.recorded import RecordedWorld
-from simulator.policies import parse_policy
-from simulator.world import ClusterShape
+from rollcast.engine.actors.fleet import MOST_LOSSES, Recipe
+from rollcast.engine.actors.on_ray import RayTransport
+from rollcast.engine.world import EngineWorld, Recipes
+from rollcast.simulator.loop import run
+from rollcast.simulator.loop.recorded import RecordedWorld
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.world import ClusterShape
 
 STEPS = 12
 
@@ -68,7 +68,7 @@ def one_run(
         [Recipe(StartEngine(8, 2e-2, processes=folder))] * 2, [Recipe(start) for start in trainer]
     )
     lent = Lent(transport)
-    world = ActorWorld(lent, recipes, ClusterShape(2, 1, ranks, False), FakeTask(CAP), seed)
+    world = EngineWorld(lent, recipes, ClusterShape(2, 1, ranks, False), FakeTask(CAP), seed)
     parts = watched(world)
     killed: list[str] = []
     thread = threading.Thread(

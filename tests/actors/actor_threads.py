@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from engine.actors.transport import ActorLostError, Lane, Need
+from rollcast.engine.actors.transport import ActorLostError, Lane, Need
 
 FOLDERS = (Path(__file__).parents[2], Path(__file__).parent, Path(__file__).parents[1] / "engine")
 """What other processes have to find."""
@@ -60,7 +60,7 @@ class ThreadActor:
             ref.settle(error=ActorLostError("killed"))
         inbox = getattr(self.target, "_inbox", None)
         if inbox is not None:
-            from engine.actors.messages import End
+            from rollcast.engine.actors.messages import End
 
             inbox.put(End())
 
@@ -90,6 +90,9 @@ class ThreadActor:
 
 
 class ThreadTransport:
+    processes = True
+    timer = staticmethod(time.perf_counter)
+
     def __init__(self) -> None:
         self.actors: list[tuple[str, ThreadActor]] = []
         self._changed = threading.Condition()

@@ -10,8 +10,8 @@ from typing import Any
 
 from actor_fakes import FakeEngine
 
-from engine.actors.wire import ByWire
-from engine.edges import OnWire
+from rollcast.engine.actors.wire import ByWire
+from rollcast.engine.edges import OnWire
 
 
 @dataclass

@@ -15,7 +15,7 @@ HAVE_VLLM = importlib.util.find_spec("vllm") is not None
 HAVE_RAY = importlib.util.find_spec("ray") is not None
 
 if HAVE_VLLM:
-    from engine.vllm.environment import prepare
+    from rollcast.engine.vllm.environment import prepare
 
     prepare()
 
@@ -24,7 +24,7 @@ if HAVE_VLLM:
 def ray_transport() -> Iterator[Any]:
     if not HAVE_RAY:
         pytest.skip("Ray is not installed (rollcast[ray])")
-    from engine.actors.on_ray import RayTransport
+    from rollcast.engine.actors.on_ray import RayTransport
 
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")

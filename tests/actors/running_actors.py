@@ -9,16 +9,16 @@ from typing import Any
 from actor_fakes import FakeTask, StartEngine, StartRank, StartTrainer, Trouble
 from actor_threads import ThreadTransport
 
-from engine.actors.fleet import Recipe
-from engine.actors.world import ActorWorld, Recipes
-from simulator.loop import Loop
-from simulator.loop.recorded import Entry, RecordedWorld
-from simulator.plan import Batch, Prompts, StepPlan
-from simulator.policies import POLICIES, parse_policy
-from simulator.spans import Run
-from simulator.testing import bound_holds
-from simulator.testing.laws import promises
-from simulator.world import ClusterShape
+from rollcast.engine.actors.fleet import Recipe
+from rollcast.engine.world import EngineWorld, Recipes
+from rollcast.simulator.loop import Loop
+from rollcast.simulator.loop.recorded import Entry, RecordedWorld
+from rollcast.simulator.plan import Batch, Prompts, StepPlan
+from rollcast.simulator.policies import POLICIES, parse_policy
+from rollcast.simulator.spans import Run
+from rollcast.simulator.testing import bound_holds
+from rollcast.simulator.testing.laws import promises
+from rollcast.simulator.world import ClusterShape
 
 STEPS = 5
 PLAN = StepPlan(Batch(4, 4), prompts=Prompts(dataset=10))
@@ -48,7 +48,7 @@ OVERLAPPING = ("one_step_off", "fully_async", "pipeline_rl", "streaming", "coloc
 
 @dataclass
 class Home:
-    world: ActorWorld
+    world: EngineWorld
     transport: ThreadTransport
 
 
@@ -71,7 +71,7 @@ def make(
     recipes = Recipes([engine] * replicas, trainer, sleeps=sleeps)
     shape = ClusterShape(replicas, 1, ranks, colocated=colocated)
     task = FakeTask(CAP)
-    return Home(ActorWorld(transport, recipes, shape, task, 3, heartbeat_s=heartbeat_s), transport)
+    return Home(EngineWorld(transport, recipes, shape, task, 3, heartbeat_s=heartbeat_s), transport)
 
 
 def drive(home: Home, policy: str, steps: int = STEPS) -> tuple[Run, list[Entry]]:

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,18 +23,27 @@ if find_spec("ray") is None:
 from actor_threads import FOLDERS
 from test_actor_resume import SCENARIO
 
-from simulator.studies.replayed import replay
+from rollcast.simulator.runs.replay import replay
 
 STEPS = 8
 PATIENCE_S = 300.0
 
 
-def begin(folder: Path, *options: str) -> subprocess.Popen[bytes]:
+@pytest.fixture
+def ray_folders() -> Iterator[Path]:
+    """Where drivers' Rays keep their files; paths of sockets must be short."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def begin(folder: Path, ray_folders: Path, *options: str) -> subprocess.Popen[bytes]:
     paths = [*map(str, FOLDERS), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment |= {"RAY_FOLDERS": str(ray_folders)}
     script = Path(__file__).parent / "actor_driver.py"
     command = [sys.executable, str(script), str(folder / "scenario.yaml"), str(folder / "out")]
-    return subprocess.Popen([*command, *options], env=environment)
+    with (folder / "stderr.txt").open("wb") as stderr:
+        return subprocess.Popen([*command, *options], env=environment, stderr=stderr)
 
 
 def steps_saved(folder: Path) -> int:
@@ -45,21 +56,31 @@ def steps_saved(folder: Path) -> int:
         return -1
 
 
-def test_a_killed_driver_is_resumed_by_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_driver_that_is_stopped_is_resumed_by_another(
+    tmp_path: Path, ray_folders: Path, number: signal.Signals
+) -> None:
     text = SCENARIO.replace("POLICY", "fully_async").replace("steps: 5", f"steps: {STEPS}")
     text = text.replace("replicas: 2", "replicas: 1")
     (tmp_path / "scenario.yaml").write_text(text)
-    driver = begin(tmp_path)
+    driver = begin(tmp_path, ray_folders)
     deadline = time.monotonic() + PATIENCE_S
     while steps_saved(tmp_path) < 2:
         assert driver.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    driver.kill()
-    assert driver.wait() == -signal.SIGKILL
+    driver.send_signal(number)
+    if number == signal.SIGTERM:  # as Slurm preempts
+        assert driver.wait(PATIENCE_S) == 128 + signal.SIGTERM
+        assert "SIGTERM received" not in (tmp_path / "stderr.txt").read_text()
+        assert not [*ray_folders.iterdir()]
+    else:
+        assert driver.wait(PATIENCE_S) == -signal.SIGKILL
+        assert len([*ray_folders.iterdir()]) == 1
     done = steps_saved(tmp_path)
     assert 2 <= done < STEPS
-    assert begin(tmp_path, "--resume").wait(PATIENCE_S) == 0
+    assert begin(tmp_path, ray_folders, "--resume").wait(PATIENCE_S) == 0
+    assert not [*ray_folders.iterdir()]
     found = replay(tmp_path / "out")
     assert found.differs is None
     assert found.run.ledger.balance == 0

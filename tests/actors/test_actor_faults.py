@@ -17,16 +17,16 @@ from actor_fakes import FakeTrainer, Trouble
 from actor_threads import ThreadTransport
 from running_actors import CAP, PLAN, STEPS, Home, drive, keeps_its_bound, make
 
-from engine.actors.fleet import MOST_LOSSES, Fleet, Recipe
-from engine.actors.trainer import Part
-from engine.actors.world import ActorWorld
-from engine.errors import EngineError, RankLostError
-from simulator.errors import RunError
-from simulator.loop import Loop
-from simulator.loop.recorded import RecordedWorld
-from simulator.policies import parse_policy
-from simulator.spans import Run
-from simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
+from rollcast.engine.actors.fleet import MOST_LOSSES, Fleet, Recipe
+from rollcast.engine.actors.trainer import Part
+from rollcast.engine.errors import EngineError, RankLostError
+from rollcast.engine.world import EngineWorld
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.loop import Loop
+from rollcast.simulator.loop.recorded import RecordedWorld
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.spans import Run
+from rollcast.simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
 
 POLICIES = [
     "sync",
@@ -65,7 +65,7 @@ class Killer:
         self._thread.join()
 
 
-def watched(world: ActorWorld) -> list[Part]:
+def watched(world: EngineWorld) -> list[Part]:
     """What the trainer is given, as the loop would have it."""
     parts: list[Part] = []
     begin = world._updates.begin

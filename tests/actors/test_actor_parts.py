@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,14 @@ import pytest
 from actor_fakes import StartEngine, StartRank
 from actor_threads import ThreadTransport
 
-from engine.actors import fleet, updates
-from engine.actors.fleet import Fleet, Recipe
-from engine.actors.machine import cores_here, machine_name, shares
-from engine.actors.on_ray import RayTransport
-from engine.actors.transport import Need, without_place
-from engine.actors.updates import Updates
-from engine.actors.weights import ByFiles, ByStore, Packed, unpack
-from engine.errors import EngineError
+from rollcast.engine.actors import fleet, on_ray, updates
+from rollcast.engine.actors.fleet import Fleet, Recipe
+from rollcast.engine.actors.machine import cores_here, machine_name, shares
+from rollcast.engine.actors.on_ray import RayTransport
+from rollcast.engine.actors.transport import Need, without_place
+from rollcast.engine.actors.updates import Updates
+from rollcast.engine.actors.weights import ByFiles, ByStore, Packed, unpack
+from rollcast.engine.errors import EngineError
 
 
 def test_arrays_come_back_as_they_were() -> None:
@@ -111,16 +112,43 @@ def test_what_is_no_address(address: str) -> None:
         RayTransport(address)
 
 
-def test_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_of_our_own_asks_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set before Ray is imported, and left as it is where somebody has set it."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    on_ray._require_token()
+    token = os.environ["RAY_AUTH_TOKEN"]
+    assert (os.environ["RAY_AUTH_MODE"], len(token)) == ("token", 64)
+    on_ray._require_token()
+    assert os.environ["RAY_AUTH_TOKEN"] == token
+
+
+def test_what_a_killed_driver_left_is_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(on_ray, "TEMPORARY", str(tmp_path))
+    (tmp_path / "ray-of-others").mkdir()
+    ours, lock = on_ray._own_folder()
+    on_ray._remove_leftovers()
+    assert Path(ours).is_dir()
+    lock.close()  # as a process does that ends
+    on_ray._remove_leftovers()
+    assert [path.name for path in tmp_path.iterdir()] == ["ray-of-others"]
+
+
+def test_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed (rollcast[ray])")
 
     def refuse(**options: Any) -> None:
         raise RuntimeError("no room\nand much more about it")
 
     monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setattr(on_ray, "TEMPORARY", str(tmp_path))
     with pytest.raises(EngineError, match="Ray cannot be had on this machine: Run") as caught:
         RayTransport()
     assert "\n" not in str(caught.value)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(

@@ -17,17 +17,17 @@ if find_spec("vllm") is None:
 from actor_fakes import FakeTrainer
 from running_actors import Home, make
 
-from engine import checkpoint
-from engine.actors.trainer import Part
-from engine.actors.updates import Updates
-from engine.actors.weights import unpack
-from engine.config import RunSpec, build_run
-from engine.run import run_scenario
-from simulator.errors import ScenarioError
-from simulator.loop import run
-from simulator.loop.recorded import RecordedWorld, read_entry
-from simulator.scenario.file import parse_scenario
-from simulator.world import ClusterShape
+from rollcast.engine import checkpoint
+from rollcast.engine.actors.trainer import Part
+from rollcast.engine.actors.updates import Updates
+from rollcast.engine.actors.weights import unpack
+from rollcast.engine.config import RunSpec, build_run
+from rollcast.engine.run import run_scenario
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.loop import run
+from rollcast.simulator.loop.recorded import RecordedWorld, read_entry
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.world import ClusterShape
 
 STEPS = 5
 SCENARIO = """\
@@ -68,7 +68,7 @@ def homes(monkeypatch: pytest.MonkeyPatch) -> list[Home]:
         found.append(make(2, iteration_s=1e-3, tensors=True))
         return found[-1].world
 
-    monkeypatch.setattr("engine.start.start_actors", start)
+    monkeypatch.setattr("rollcast.engine.start.start_actors", start)
     return found
 
 

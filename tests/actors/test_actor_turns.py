@@ -4,7 +4,8 @@ at the same time."""
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,21 @@ import pytest
 from actor_fakes import StartEngine, StartTrainer, Trouble
 from actor_threads import ThreadTransport
 
-from engine.actors.fleet import Recipe
-from engine.actors.world import ActorWorld, Recipes
-from simulator.loop import Loop
-from simulator.loop.plain import to_plain
-from simulator.loop.recorded import RecordedWorld, read_entry
-from simulator.plan import Batch, StepPlan
-from simulator.policies import parse_policy
-from simulator.rollout import ENDINGS
-from simulator.spans import Run
-from simulator.world import ClusterShape
+from rollcast.engine.actors.fleet import Recipe
+from rollcast.engine.actors.trainer import Part
+from rollcast.engine.environments import CallError, Episode
+from rollcast.engine.world import EngineWorld, Recipes
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.loop import Loop
+from rollcast.simulator.loop.recorded import RecordedWorld, read_entry
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.rollout import ENDINGS
+from rollcast.simulator.spans import Run
+from rollcast.simulator.values.plain import to_plain
+from rollcast.simulator.world import ClusterShape
 from tests.actors import actor_fakes as fakes
-from tests.turns.oracle import MAX_TURNS, TurnTask, rules
+from tests.turns.oracle import MAX_TURNS, Oracle, TurnTask, rules
 
 STEPS = 4
 PLAN = StepPlan(Batch(3, 4))
@@ -43,22 +47,59 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actor_fakes, "token_at", ends)
 
 
-def make(trouble: Trouble | None = None, routing: str = "least_loaded", **spec: Any) -> ActorWorld:
+def make(
+    trouble: Trouble | None = None,
+    routing: str = "least_loaded",
+    broken: Collection[int] = (),
+    **spec: Any,
+) -> EngineWorld:
+    """broken: groups whose environments never boot."""
     recipes = Recipes(
         [Recipe(StartEngine(8, 5e-4, trouble))] * 2, [Recipe(StartTrainer(1e-5, None, False))]
     )
     shape = ClusterShape(2, 1, 1, colocated=False)
-    turns = rules(slow=20, **spec)
+    turns = replace(rules(slow=20, **spec), make=lambda: Breaking(20, broken=broken))
     transport = ThreadTransport()
-    return ActorWorld(transport, recipes, shape, TurnTask(), 3, routing, 60.0, lambda limits: turns)
+    return EngineWorld(
+        transport, recipes, shape, TurnTask(), 3, routing, 60.0, lambda limits: turns
+    )
 
 
-def drive(world: ActorWorld, policy: str) -> tuple[Run, RecordedWorld]:
+def drive(world: EngineWorld, policy: str) -> tuple[Run, RecordedWorld]:
     record = RecordedWorld([], world, world.shape, world.name)
     try:
         return Loop(record, parse_policy(policy, seed=5), PLAN).run(STEPS), record
     finally:
         world.close()
+
+
+@dataclass
+class Breaking(Oracle):
+    """An oracle that does not boot for rollouts of some groups."""
+
+    broken: Collection[int] = ()
+
+    def reset(self, episode: Episode) -> float:
+        if episode.group in self.broken:
+            raise CallError("no such box", 0.0)
+        return super().reset(episode)
+
+
+def test_a_group_whose_environments_all_failed_is_not_trained_on() -> None:
+    """Where slots are held for a whole rollout, they may fail before its first token."""
+    world = make(held="rollout", slots=12, broken={1})
+    given: list[Part] = []
+    begin = world._updates.begin
+    world._updates.begin = lambda part: (given.append(part), begin(part))[1]  # type: ignore[method-assign]
+    result, _ = drive(world, "sync")
+    assert result.ledger.balance == 0
+    assert [len(part.groups) for part in given] == [2, 3, 3, 3]
+    assert all(group.rollouts for part in given for group in part.groups)
+
+
+def test_a_step_without_a_token_ends_the_run() -> None:
+    with pytest.raises(RunError, match="no rollout of step 0 has a token: their environments"):
+        drive(make(held="rollout", slots=12, broken={0, 1, 2}), "sync")
 
 
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -82,9 +123,11 @@ def test_turns_and_training_at_the_same_time(policy: str, options: dict[str, Any
     assert 1 < max(stays["turn"]) < MAX_TURNS
     names = ("group", "index", "attempt", "finished")
     finished = Counter(
-        key for *key, done in zip(*(stays[n].tolist() for n in names), strict=True) if done
+        key
+        for *key, done in zip(*(stays[n].tolist() for n in names), strict=True)
+        if done
         for key in [tuple(key)]
-    )  # fmt: skip
+    )
     assert set(finished.values()) == {1}
     assert (result.calls["end_s"] >= result.calls["start_s"]).all()
     assert (result.calls["start_s"] >= result.calls["asked_s"]).all()

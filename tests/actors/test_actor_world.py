@@ -10,20 +10,19 @@ from dataclasses import replace
 import pytest
 from running_actors import CAP, EVERY, OVERLAPPING, PLAN, STEPS, drive, keeps_its_bound, make, rows
 
-from simulator.cluster.following import FollowingWorld
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.costs import LinearCost
-from simulator.errors import RunError
-from simulator.loop import run
-from simulator.loop.plain import to_plain
-from simulator.loop.recorded import RecordedWorld, read_entry
-from simulator.plan import Oracle, StepPlan
-from simulator.policies import parse_policy
-from simulator.rollout import Rollout
-from simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
-from simulator.workload.recorded import RecordedWorkload
-from simulator.world import Synced, TrainBatch, Trained
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.costs import LinearCost
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.loop import run
+from rollcast.simulator.loop.recorded import RecordedWorld, read_entry
+from rollcast.simulator.plan import Oracle, StepPlan
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.rollout import Rollout
+from rollcast.simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
+from rollcast.simulator.values.plain import to_plain
+from rollcast.simulator.workload.recorded import RecordedWorkload
+from rollcast.simulator.world import Synced, TrainBatch, Trained
 
 COST = LinearCost(
     iteration_s=5e-4,
@@ -64,21 +63,13 @@ def test_the_laws_hold_and_the_record_answers_as_the_world_did(policy: str) -> N
 
     again = run(RecordedWorld(record.entries, None, result.shape, "engine"), chain, PLAN, STEPS)
     assert rows(again) == rows(result)
-
-    spec = EngineSpec(8, 512, 65_536, 32, prefix_caching=True)
-    simulated = SimulatedCluster(result.shape, spec, COST, RecordedWorkload(result.stays, CAP))
-    followed = run(FollowingWorld(record.entries, simulated), chain, PLAN, STEPS)
-    assert followed.decisions == result.decisions
-    for column in ("step", "group", "index", "attempt", "new_tokens", "versions", "fate"):
-        assert followed.stays[column].tolist() == result.stays[column].tolist(), column
-    assert followed.makespan_s > 0
-    assert (followed.stays["start_s"] >= followed.stays["submitted_s"] - 1e-9).all()
+    assert again.decisions == result.decisions
     assert len(home.world._updates._states) <= 2  # states of the trainer do not pile up
 
 
 @pytest.mark.parametrize("policy", ["one_step_off", "fully_async", "pipeline_rl", "streaming"])
 def test_training_overlaps_with_rollout(policy: str) -> None:
-    result, _ = drive(make(iteration_s=2e-3), policy)
+    result, _ = drive(make(iteration_s=6e-3), policy)  # so slow that a busy machine changes nothing
     updates = [p for p in result.phases if p.track == "trainer" and p.kind == "forward"]
     stays = [(s, e) for s, e in zip(result.stays["start_s"], result.stays["end_s"], strict=True)]
     beside = sum(any(s < p.end_s and e > p.start_s for s, e in stays) for p in updates)

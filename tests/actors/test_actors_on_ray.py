@@ -25,26 +25,26 @@ from actor_fakes import (
 from running_actors import CAP, PLAN, STEPS, drive, make, rows
 from test_actor_faults import made
 
-from engine.actors.fleet import Recipe
-from engine.actors.transport import ActorLostError, Need
-from engine.actors.world import ActorWorld, Recipes
-from engine.errors import EngineError
-from simulator.loop import run
-from simulator.loop.recorded import RecordedWorld
-from simulator.policies import parse_policy
-from simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
-from simulator.world import ClusterShape
+from rollcast.engine.actors.fleet import Recipe
+from rollcast.engine.actors.transport import ActorLostError, Need
+from rollcast.engine.errors import EngineError
+from rollcast.engine.world import EngineWorld, Recipes
+from rollcast.simulator.loop import run
+from rollcast.simulator.loop.recorded import RecordedWorld
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
+from rollcast.simulator.world import ClusterShape
 
 
 def world_of(
     lent: Any, processes: Path, heartbeat_s: float = 60.0, ranks: int = 1, **options: Any
-) -> ActorWorld:
+) -> EngineWorld:
     start = StartEngine(8, processes=processes, **options)
     alone = [Recipe(StartTrainer(1e-5, processes=processes))]
     trainer = alone if ranks == 1 else [Recipe(StartProcessRank(1e-5, processes))] * ranks
     recipes = Recipes([Recipe(start)] * 2, trainer)
     shape = ClusterShape(2, 1, ranks, colocated=False)
-    return ActorWorld(lent, recipes, shape, FakeTask(CAP), 3, heartbeat_s=heartbeat_s)
+    return EngineWorld(lent, recipes, shape, FakeTask(CAP), 3, heartbeat_s=heartbeat_s)
 
 
 class Echo:

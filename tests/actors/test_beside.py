@@ -14,29 +14,29 @@ from actor_fakes import FakeEngine, FakeTask, StartEngine, StartTrainer
 from actor_threads import ThreadTransport
 from running_actors import CAP, make
 
-from engine.actors.beside import measure
-from engine.actors.fleet import Recipe
-from engine.actors.world import ActorWorld, Recipes
-from engine.tasks.base import FirstTurns
-from simulator.errors import RunError, ScenarioError
-from simulator.plan import Batch
-from simulator.results.read import check
-from simulator.results.schema import PROBE
-from simulator.world import ClusterShape
+from rollcast.engine.actors.beside import measure
+from rollcast.engine.actors.fleet import Recipe
+from rollcast.engine.tasks.base import FirstTurns
+from rollcast.engine.world import EngineWorld, Recipes
+from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.plan import Batch
+from rollcast.simulator.results.read import check
+from rollcast.simulator.results.schema import PROBE
+from rollcast.simulator.world import ClusterShape
 from tests.turns.oracle import TurnTask
 
 ITERATION_S, TOKEN_S = 2e-3, 2e-4
 
 
 @pytest.fixture
-def world() -> Iterator[ActorWorld]:
+def world() -> Iterator[EngineWorld]:
     recipes = Recipes([Recipe(StartEngine(8, ITERATION_S))], [Recipe(StartTrainer(TOKEN_S))])
-    world = ActorWorld(ThreadTransport(), recipes, ClusterShape(1, 1, 1, False), FakeTask(CAP), 3)
+    world = EngineWorld(ThreadTransport(), recipes, ClusterShape(1, 1, 1, False), FakeTask(CAP), 3)
     yield world
     world.close()
 
 
-def test_each_round_times_the_same_work_alone_and_beside(world: ActorWorld) -> None:
+def test_each_round_times_the_same_work_alone_and_beside(world: EngineWorld) -> None:
     done: list[int] = []
     found = measure(world, 4, 4, rounds=3, on_round=lambda: done.append(1))
     assert len(found) == len(done) == 3
@@ -54,7 +54,7 @@ def test_each_round_times_the_same_work_alone_and_beside(world: ActorWorld) -> N
     assert not world.log.arrivals  # no new weights, or responses would differ
 
 
-def test_the_replica_samples_the_same_again_and_again(world: ActorWorld) -> None:
+def test_the_replica_samples_the_same_again_and_again(world: EngineWorld) -> None:
     measure(world, 2, 4, rounds=2)
     log = world.log.iterations
     work = list(zip(log["rollouts"].tolist(), log["context_tokens"].tolist(), strict=True))
@@ -68,7 +68,7 @@ def test_of_rollouts_with_turns_the_first_is_timed() -> None:
     """Its environment would judge it; the same prompts are asked, and no reward is."""
     recipes = Recipes([Recipe(StartEngine(8, ITERATION_S))], [Recipe(StartTrainer(TOKEN_S))])
     task = FirstTurns(TurnTask())
-    world = ActorWorld(ThreadTransport(), recipes, ClusterShape(1, 1, 1, False), task, 3)
+    world = EngineWorld(ThreadTransport(), recipes, ClusterShape(1, 1, 1, False), task, 3)
     try:
         found = measure(world, 2, 4, rounds=2)
         assert world.quiet
@@ -110,7 +110,7 @@ def test_replicas_that_share_a_core_are_timed_while_all_work(replicas: int) -> N
     engines = [Recipe(SharedCore())] * replicas
     recipes = Recipes(engines, [Recipe(StartTrainer(5 * TOKEN_S))])
     shape = ClusterShape(replicas, 1, 1, False)
-    world = ActorWorld(ThreadTransport(), recipes, shape, FakeTask(CAP), 3, "group_affinity")
+    world = EngineWorld(ThreadTransport(), recipes, shape, FakeTask(CAP), 3, "group_affinity")
     try:
         found = measure(world, 4, 4, rounds=3)
         assert world.quiet
@@ -164,9 +164,9 @@ def asked(shape: ClusterShape) -> Any:
     )
 
 
-def test_a_probe_may_time_nothing_else(world: ActorWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_may_time_nothing_else(world: EngineWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    from engine import probe
+    from rollcast.engine import probe
 
     monkeypatch.setattr(probe, "prepare", lambda local_files: None)
     monkeypatch.setattr(probe, "start_actors", lambda spec, first_turns, routing: world)

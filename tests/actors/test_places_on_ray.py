@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.actors.transport import Need
-from engine.errors import EngineError
+from rollcast.engine.actors.transport import Need
+from rollcast.engine.errors import EngineError
 
 
 class Placed:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from running_actors import CAP, drive, make
 
-from simulator.results import schema
-from simulator.results.write import write_json, write_lines
+from rollcast.simulator.results import schema
+from rollcast.simulator.results.write import write_json, write_lines
+from rollcast.simulator.scenario.trust import kept
 
 Cli = Callable[..., tuple[int, str, str]]
 POLICY = "fully_async(max_staleness=2)"
@@ -45,9 +46,27 @@ def own(recorded: Path, tmp_path: Path) -> Path:
 def test_the_same_decisions(cli: Cli, recorded: Path) -> None:
     assert cli("replay", recorded) == (
         0,
-        "5 steps: the same decisions, and 0 tokens astray\n",
+        "Replayed 5 steps: all decisions identical; token accounting balances.\n",
         "",
     )
+
+
+def test_a_policy_of_ones_own_is_found_from_anywhere_where_it_is_trusted(
+    cli: Cli, own: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    home = tmp_path_factory.mktemp("home")
+    (home / "replayed_here.py").write_text(
+        "from rollcast.simulator.policies import FullyAsync\nclass Same(FullyAsync): NAME = ''\n"
+    )
+    path = own / schema.SCENARIO.name
+    described = json.loads(path.read_text())
+    described["scenario"]["policy"] = POLICY.replace("fully_async", "replayed_here:Same")
+    described["scenario"] = kept(described["scenario"], home)
+    path.write_text(json.dumps(described))
+    code, _, said = cli("replay", own)
+    assert (code, "add --trust-modules" in said) == (2, True)
+    code, out, _ = cli("replay", own, "--trust-modules")
+    assert (code, "all decisions identical" in out) == (0, True)
 
 
 def test_another_decision_is_found(cli: Cli, own: Path) -> None:
@@ -57,14 +76,14 @@ def test_another_decision_is_found(cli: Cli, own: Path) -> None:
     changed["selected"][0][0] += 1
     path.write_text("\n".join([*lines[:3], json.dumps(changed), *lines[4:]]) + "\n")
     code, out, _ = cli("replay", own)
-    assert (code, out.partition(":")[0]) == (1, "step 3 of 5")
+    assert (code, out.partition(":")[0]) == (1, "Step 3 of 5")
 
 
-def test_a_run_of_one_process_has_no_record(cli: Cli, own: Path) -> None:
+def test_a_run_of_an_earlier_version_may_have_no_record(cli: Cli, own: Path) -> None:
     (own / schema.EVENTS.name).unlink()
     code, _, said = cli("replay", own)
     assert code == 2
-    assert "holds no events.jsonl: only runs of several processes" in said
+    assert "holds no events.jsonl" in said
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ pytest.importorskip("ray", reason="Ray is not installed (rollcast[ray])")
 
 from actor_threads import FOLDERS
 
-from engine.actors.on_ray import RayTransport
-from engine.actors.transport import Need, Sharing
-from engine.errors import EngineError
-from engine.start import shared
-from simulator.world import ClusterShape
+from rollcast.engine.actors.on_ray import RayTransport
+from rollcast.engine.actors.transport import Need, Sharing
+from rollcast.engine.errors import EngineError
+from rollcast.engine.start import shared
+from rollcast.simulator.world import ClusterShape
 
 
 class Seeing:

@@ -11,10 +11,10 @@ from actor_fakes import Trouble
 from running_actors import CAP, PLAN, STEPS, drive, make
 from test_actor_faults import Killer, made, trained_on, watched, weight_of
 
-from simulator.loop import Loop
-from simulator.loop.recorded import RecordedWorld
-from simulator.policies import parse_policy
-from simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
+from rollcast.simulator.loop import Loop
+from rollcast.simulator.loop.recorded import RecordedWorld
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
 
 POLICIES = ["sync", "april(over_sampling=2)", "sagc(candidates=[2, 4, 8], first=4)+prefix_reuse"]
 

@@ -22,23 +22,22 @@ if find_spec("ray") is None:
 
 from actor_threads import Lent
 
-from engine.actors.transport import Need, Sharing, places
-from engine.actors.world import ActorState, ActorWorld
-from engine.config import build_run
-from engine.errors import EngineError
-from engine.log import EngineLog
-from engine.start import start_actors
-from simulator.cluster.following import FollowingWorld
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.costs import LinearCost
-from simulator.loop import run
-from simulator.loop.recorded import RecordedWorld
-from simulator.plan import Batch, StepPlan
-from simulator.policies import parse_policy
-from simulator.scenario.file import parse_scenario
-from simulator.spans import Run
-from simulator.workload.recorded import RecordedWorkload
+from rollcast.engine.actors.transport import Need, Sharing, places
+from rollcast.engine.config import build_run
+from rollcast.engine.errors import EngineError
+from rollcast.engine.log import EngineLog
+from rollcast.engine.start import start_actors
+from rollcast.engine.world import EngineWorld, WorldState
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.costs import LinearCost
+from rollcast.simulator.loop import run
+from rollcast.simulator.loop.recorded import RecordedWorld
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.spans import Run
+from rollcast.simulator.workload.recorded import RecordedWorkload
 from tests.engine.conftest import build_tiny
 
 CAP, STEPS = 24, 4
@@ -74,7 +73,7 @@ COST = LinearCost(
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from engine.tasks.tokenizer import build_tokenizer
+    from rollcast.engine.tasks.tokenizer import build_tokenizer
 
     folder = tmp_path_factory.mktemp("actors")
     build_tiny(1).save_pretrained(folder / "model")
@@ -86,18 +85,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def started(home: Path, ray_transport: Any) -> Iterator[tuple[ActorWorld, ActorState]]:
+def started(home: Path, ray_transport: Any) -> Iterator[tuple[EngineWorld, WorldState]]:
     """A world of one replica and a trainer, and how it stood when it had started."""
     with pytest.MonkeyPatch.context() as patch:
         lent = Lent(ray_transport)
-        patch.setattr("engine.actors.on_ray.RayTransport", lambda *args, **options: lent)
+        patch.setattr("rollcast.engine.actors.on_ray.RayTransport", lambda *args, **options: lent)
         spec = build_run(parse_scenario(SCENARIO, "scenario.yaml", home))
         world = start_actors(spec)
         yield world, world.state()
         world.close()
 
 
-def real_run(started: tuple[ActorWorld, ActorState], policy: str) -> tuple[Run, RecordedWorld]:
+def real_run(started: tuple[EngineWorld, WorldState], policy: str) -> tuple[Run, RecordedWorld]:
     world, fresh = started
     world.keep_only(())
     world.load_state(fresh, EngineLog())
@@ -107,7 +106,7 @@ def real_run(started: tuple[ActorWorld, ActorState], policy: str) -> tuple[Run, 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_real_and_simulated_decisions_are_identical(
-    started: tuple[ActorWorld, ActorState], policy: str
+    started: tuple[EngineWorld, WorldState], policy: str
 ) -> None:
     world, _ = started
     result, record = real_run(started, policy)
@@ -120,8 +119,9 @@ def test_real_and_simulated_decisions_are_identical(
     chain = parse_policy(policy, seed=5)
     spec = EngineSpec(8, 64, 4096, block_tokens=32, prefix_caching=True)
     recorded = RecordedWorkload(result.stays, CAP)
-    simulated = SimulatedCluster(result.shape, spec, COST, recorded)
-    followed = run(FollowingWorld(record.entries, simulated), chain, PLAN, STEPS)
+    followed = run(
+        RecordedWorld(record.entries, None, result.shape, "recorded"), chain, PLAN, STEPS
+    )
     assert followed.decisions == result.decisions
     columns = ("step", "group", "index", "attempt", "version", "versions", "new_tokens", "finished")
     for column in (*columns, "fate", "trained_step"):
@@ -147,8 +147,8 @@ def test_each_replica_and_each_rank_asks_for_a_device(
         def close(self) -> None:
             asked.append(Need(0))
 
-    monkeypatch.setattr("engine.actors.on_ray.RayTransport", Asked)
-    monkeypatch.setattr("engine.start._gpus_here", lambda: 4)
+    monkeypatch.setattr("rollcast.engine.actors.on_ray.RayTransport", Asked)
+    monkeypatch.setattr("rollcast.engine.start._gpus_here", lambda: 4)
     text = SCENARIO.replace("replicas: 1, trainer_gpus: 1", "replicas: 2, trainer_gpus: 3")
     spec = build_run(parse_scenario(text, "scenario.yaml", home))
     on_gpus = replace(spec, engine=replace(spec.engine, device="cuda"))
@@ -158,7 +158,7 @@ def test_each_replica_and_each_rank_asks_for_a_device(
     assert [need.gpus for need in asked] == [0] * 6 + [1] * 5 + [0]
     assert not any(need.sharing for need in asked)
     asked.clear()
-    monkeypatch.setattr("engine.config.vllm_version", lambda: ("0.32.0", False))
+    monkeypatch.setattr("rollcast.engine.vllm.adapter.vllm_version", lambda: ("0.32.0", False))
     text = SCENARIO.replace(
         "placement: disaggregated, replicas: 1, trainer_gpus: 1",
         "placement: colocated, replicas: 2, tensor_parallel: 2, trainer_gpus: 3",
@@ -167,8 +167,12 @@ def test_each_replica_and_each_rank_asks_for_a_device(
     with pytest.raises(EngineError, match="of 4 GPUs"):
         start_actors(build_run(parse_scenario(sleeping, "scenario.yaml", home), elsewhere=True))
     assert [need.sharing for need in asked[:-1]] == [
-        Sharing(0, (0, 1)), Sharing(1, (0, 1)), Sharing(0, (0,)), Sharing(0, (1,)), Sharing(1, (0,))
-    ]  # fmt: skip
+        Sharing(0, (0, 1)),
+        Sharing(1, (0, 1)),
+        Sharing(0, (0,)),
+        Sharing(0, (1,)),
+        Sharing(1, (0,)),
+    ]
     assert places(asked[:-1]) == [
         Need(4, 2, sharing=Sharing(0, (0, 1))),
         Need(3, 2, sharing=Sharing(1, (0, 1))),
@@ -176,7 +180,7 @@ def test_each_replica_and_each_rank_asks_for_a_device(
 
 
 def test_two_ranks_train_as_one(
-    started: tuple[ActorWorld, ActorState], home: Path, ray_transport: Any
+    started: tuple[EngineWorld, WorldState], home: Path, ray_transport: Any
 ) -> None:
     """The same scenario with a trainer over two ranks: the same decisions, and the same weights."""
     world, fresh = started
@@ -184,7 +188,7 @@ def test_two_ranks_train_as_one(
     after = world.state().trainer
     with pytest.MonkeyPatch.context() as patch:
         lent = Lent(ray_transport, keep=True)
-        patch.setattr("engine.actors.on_ray.RayTransport", lambda *args, **options: lent)
+        patch.setattr("rollcast.engine.actors.on_ray.RayTransport", lambda *args, **options: lent)
         two = SCENARIO.replace("trainer_gpus: 1", "trainer_gpus: 2")
         ranked = start_actors(build_run(parse_scenario(two, "scenario.yaml", home)))
     try:
@@ -205,7 +209,7 @@ def test_two_ranks_train_as_one(
         ranked.close()
 
 
-def test_rollouts_run_beside_updates(started: tuple[ActorWorld, ActorState]) -> None:
+def test_rollouts_run_beside_updates(started: tuple[EngineWorld, WorldState]) -> None:
     result, _ = real_run(started, "fully_async(max_staleness=2)")
     updates = [p for p in result.phases if p.track == "trainer" and p.kind == "backward"]
     stays = list(zip(result.stays["start_s"], result.stays["end_s"], strict=True))
@@ -213,7 +217,7 @@ def test_rollouts_run_beside_updates(started: tuple[ActorWorld, ActorState]) -> 
     assert any(start < p.end_s and end > p.start_s for p in updates for start, end in stays)
 
 
-def test_weights_come_in_while_rollouts_run(started: tuple[ActorWorld, ActorState]) -> None:
+def test_weights_come_in_while_rollouts_run(started: tuple[EngineWorld, WorldState]) -> None:
     """A response that new weights came into has tokens of both versions, each with the
     log-probability that its own version gave it."""
     result, record = real_run(started, "pipeline_rl")

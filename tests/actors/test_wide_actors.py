@@ -20,13 +20,13 @@ if find_spec("ray") is None:
 
 from actor_threads import Lent
 
-from engine.actors.world import ActorWorld, Recipes
-from engine.config import build_run
-from engine.start import start_actors
-from simulator.loop import run
-from simulator.plan import Batch, StepPlan
-from simulator.policies import parse_policy
-from simulator.scenario.file import parse_scenario
+from rollcast.engine.config import build_run
+from rollcast.engine.start import start_actors
+from rollcast.engine.world import EngineWorld, Recipes
+from rollcast.simulator.loop import run
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.scenario.file import parse_scenario
 from tests.engine.conftest import build_tiny
 
 STEPS = 3
@@ -51,7 +51,7 @@ COLOCATED = SCENARIO.replace(
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from engine.tasks.tokenizer import build_tokenizer
+    from rollcast.engine.tasks.tokenizer import build_tokenizer
 
     folder = tmp_path_factory.mktemp("wide")
     build_tiny(1).save_pretrained(folder / "model")
@@ -62,10 +62,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def wide(home: Path, ray_transport: Any) -> Iterator[ActorWorld]:
+def wide(home: Path, ray_transport: Any) -> Iterator[EngineWorld]:
     with pytest.MonkeyPatch.context() as patch:
         lent = Lent(ray_transport)
-        patch.setattr("engine.actors.on_ray.RayTransport", lambda *args, **options: lent)
+        patch.setattr("rollcast.engine.actors.on_ray.RayTransport", lambda *args, **options: lent)
         world = start_actors(build_run(parse_scenario(SCENARIO, "scenario.yaml", home)))
         yield world
         world.close()
@@ -100,7 +100,7 @@ def workers() -> dict[int, int]:
     return found
 
 
-def test_it_runs_and_none_of_its_workers_outlives_it(wide: ActorWorld) -> None:
+def test_it_runs_and_none_of_its_workers_outlives_it(wide: EngineWorld) -> None:
     assert (wide.shape.gpus_per_replica, wide.shape.gpus) == (2, 3)
     result = run(wide, parse_policy("one_step_off"), PLAN, STEPS)
     assert result.ledger.balance == 0
@@ -123,10 +123,10 @@ def test_one_that_sleeps_while_two_ranks_train_on_its_devices(
     """On a CPU there is no memory to give up, for which a scenario is refused; the calls are the
     same."""
     monkeypatch.setattr(
-        "engine.actors.on_ray.RayTransport", lambda *args, **options: Lent(ray_transport)
+        "rollcast.engine.actors.on_ray.RayTransport", lambda *args, **options: Lent(ray_transport)
     )
     monkeypatch.setattr(
-        "engine.actors.world.Recipes",
+        "rollcast.engine.start.Recipes",
         lambda replicas, trainer, channel, sleeps: Recipes(replicas, trainer, channel, True),
     )
     world = start_actors(build_run(parse_scenario(COLOCATED, "scenario.yaml", home)))

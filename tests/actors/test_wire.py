@@ -16,15 +16,15 @@ from actor_threads import ThreadTransport
 from actor_wires import StartWired, ThreadWire
 from running_actors import CAP, PLAN, STEPS, Home, drive
 
-from engine.actors.fleet import Recipe
-from engine.actors.weights import unpack
-from engine.actors.wire import ByWire
-from engine.actors.world import ActorWorld, Recipes
-from engine.edges import OnWire
-from engine.errors import EngineError
-from engine.log import EngineLog
-from simulator.loop.recorded import UnderWay
-from simulator.world import ClusterShape
+from rollcast.engine.actors.fleet import Recipe
+from rollcast.engine.actors.weights import unpack
+from rollcast.engine.actors.wire import ByWire
+from rollcast.engine.edges import OnWire
+from rollcast.engine.errors import EngineError
+from rollcast.engine.log import EngineLog
+from rollcast.engine.world import EngineWorld, Recipes
+from rollcast.simulator.loop.recorded import UnderWay
+from rollcast.simulator.world import ClusterShape
 
 
 def make(replicas: int = 2) -> Home:
@@ -33,7 +33,7 @@ def make(replicas: int = 2) -> Home:
         [Recipe(StartWired())] * replicas, [Recipe(StartTrainer(1e-5, None, True))], ThreadWire()
     )
     shape = ClusterShape(replicas, 1, 1, colocated=False)
-    return Home(ActorWorld(transport, recipes, shape, FakeTask(CAP), 3), transport)
+    return Home(EngineWorld(transport, recipes, shape, FakeTask(CAP), 3), transport)
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_a_run_goes_on_from_what_is_saved() -> None:
 
 def drive_a_little(home: Home) -> None:
     """Two updates, of which the replica has the first."""
-    from simulator.rollout import Rollout
-    from simulator.world import Ended, TrainBatch, TrainGroup
+    from rollcast.simulator.rollout import Rollout
+    from rollcast.simulator.world import Ended, TrainBatch, TrainGroup
 
     world = home.world
     rollouts = [Rollout(0, index) for index in range(PLAN.batch.group_size)]
@@ -149,13 +149,19 @@ def test_what_vllm_is_told_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> N
     pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
     from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
 
-    from engine.vllm.wire import ByVllm
+    from rollcast.engine.vllm.wire import ByVllm
 
     mine, theirs = ByVllm().infos("10.0.0.7", 4711, 5)
     parsed: Any = NCCLWeightTransferEngine.init_info_cls(**theirs)
     assert (mine.backend, mine.rank, mine.is_sender) == ("nccl", 0, True)
-    for name in ("master_address", "master_port", "world_size", "packed",
-                 "packed_buffer_size_bytes", "packed_num_buffers"):  # fmt: skip
+    for name in (
+        "master_address",
+        "master_port",
+        "world_size",
+        "packed",
+        "packed_buffer_size_bytes",
+        "packed_num_buffers",
+    ):
         assert getattr(mine, name) == getattr(parsed, name)
     assert (parsed.master_address, parsed.world_size, parsed.rank_offset) == ("10.0.0.7", 5, 1)
     place = ByVllm().meet(0, workers=4)

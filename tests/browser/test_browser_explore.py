@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from simulator.explore.knobs import price_of
+from rollcast.simulator.explore.knobs import price_of
 from tests.browser.conftest import LAPTOP, PHONE, Opened
 from tests.test_cli import TINY
 
@@ -52,15 +52,18 @@ def served(scenario: Path, log: Path, *more: str) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "simulator.cli.app", "explore", str(scenario)]
+    command = [sys.executable, "-m", "rollcast.simulator.cli.app", "explore", str(scenario)]
     # NiceGUI has ways of its own below pytest, and nobody else starts it there
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     environment["PYTHONPATH"] = str(ROOT)
     with log.open("w+") as said:
         process = subprocess.Popen(
             [*command, *more, "--no-browser", "--port", str(port)],
-            cwd=ROOT, env=environment, stdout=said, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            cwd=ROOT,
+            env=environment,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
         try:
             url = f"http://127.0.0.1:{port}/"
             wait_for(url, process, log)
@@ -153,8 +156,11 @@ def test_another_gpu_brings_its_price(real: str, visit: Visit) -> None:
     before = int(price.locator("input").input_value())
     move(page, "usd_per_hour", "ArrowRight")
     assert int(price.locator("input").input_value()) == before + 1
-    until(page, "before => !document.querySelector('[data-knob=usd_per_hour]')"
-          ".innerText.includes(before)", value)  # fmt: skip
+    until(
+        page,
+        "before => !document.querySelector('[data-knob=usd_per_hour]').innerText.includes(before)",
+        value,
+    )
     opened.quiet()
 
 

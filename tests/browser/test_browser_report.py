@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simulator.cli.app import main
+from rollcast.simulator.cli.app import main
 from tests.browser.conftest import LAPTOP, Opened
 from tests.test_cli import TINY
 
@@ -29,9 +29,20 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     scenario.write_text(f'name: "{name}"\n{priced}')
     asked = {
         "compare": ["--policy", "sync", "--policy", LABEL, "--policy", "pods(keep=2)"],
-        "plan": ["--choose", "workload.group_size=2,4", "--policy", "sync", "--policy", "april",
-                 "--run", "steps=20", "--no-intervals", "--workers", "1"],
-    }  # fmt: skip
+        "plan": [
+            "--choose",
+            "workload.group_size=2,4",
+            "--policy",
+            "sync",
+            "--policy",
+            "april",
+            "--run",
+            "steps=20",
+            "--no-intervals",
+            "--workers",
+            "1",
+        ],
+    }
     for command, more in asked.items():
         with pytest.raises(SystemExit) as stop:
             main([command, str(scenario), *more, "--out", str(folder / command)])
@@ -109,8 +120,10 @@ def test_the_timeline_answers(reports: dict[str, str], visit: Visit) -> None:
 def test_the_ledger_sums_to_all(reports: dict[str, str], visit: Visit) -> None:
     page = visit(reports["compare"]).page
     shares = page.eval_on_selector_all(
-        ".bar", "bars => bars.map(b => [...b.children].reduce((s, c) => s + c.offsetWidth, 0)"
-        " / b.offsetWidth)")  # fmt: skip
+        ".bar",
+        "bars => bars.map(b => [...b.children].reduce((s, c) => s + c.offsetWidth, 0)"
+        " / b.offsetWidth)",
+    )
     assert len(shares) == 6
     assert all(0.97 < share <= 1.0 for share in shares)
 

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.calibrate import Fitted, calibrate
-from calibration.folder import RunFolder
-from calibration.forecast import forecast
-from calibration.tempo import Tempo
-from simulator.chance import Drawn
-from simulator.errors import ScenarioError
+from rollcast.calibration.calibrate import Fitted, calibrate
+from rollcast.calibration.folder import RunFolder
+from rollcast.calibration.forecast import forecast
+from rollcast.calibration.machine_speed import MachineSpeed
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values.chance import Drawn
 from tests.calibration.test_probes import write_probe
 from tests.calibration.worlds import LINEAR, PULSE, edit_json, write_pulses, write_world
 
@@ -99,13 +99,21 @@ def among(
 ) -> list[dict[str, Any]]:
     """The rounds with what replicas that work at once cost each other, and all with the trainer."""
     return [
-        {**row, "among": {"replicas": replicas, "iterations": 90, "iterations_alone_s": 0.5,
-                          "iterations_among_s": 0.5 * times * (1 + place / 100),
-                          "all_iterations": 70, "all_iterations_alone_s": 0.4,
-                          "all_iterations_s": 0.4 * all_ * (1 + place / 100),
-                          "all_update_s": 0.9 * up * (1 - place / 100)}}
+        {
+            **row,
+            "among": {
+                "replicas": replicas,
+                "iterations": 90,
+                "iterations_alone_s": 0.5,
+                "iterations_among_s": 0.5 * times * (1 + place / 100),
+                "all_iterations": 70,
+                "all_iterations_alone_s": 0.4,
+                "all_iterations_s": 0.4 * all_ * (1 + place / 100),
+                "all_update_s": 0.9 * up * (1 - place / 100),
+            },
+        }
         for place, row in zip(range(-4, 5), rows, strict=False)
-    ]  # fmt: skip
+    ]
 
 
 def test_what_replicas_cost_each_other_is_a_figure_of_its_own(
@@ -215,15 +223,15 @@ def overlapping(run: Path) -> Path:
 def test_a_pulse_beside_a_replica_is_no_slower_machine(runs: list[Path], tmp_path: Path) -> None:
     """Of a run whose rollouts go on at once with new weights, the pulses are longer for what works
     beside them; the short ones say nothing."""
-    tempo = Tempo(PULSE["short_s"], PULSE["long_s"], of_actors=True, beside=BESIDE["long"])
+    speed = MachineSpeed(PULSE["short_s"], PULSE["long_s"], of_actors=True, beside=BESIDE["long"])
     run = write_actors(tmp_path / "run", seed=5)
     write_pulses(run, 3.0, BESIDE["long"])
-    alone = tempo.of(RunFolder.open(run))
+    alone = speed.of(RunFolder.open(run))
     overlapping(run)
     stays = pd.read_csv(run / "rollouts.csv")
     stays["start_s"], stays["end_s"] = 0.0, 1e6
     stays.to_csv(run / "rollouts.csv", index=False)
-    beside = tempo.of(RunFolder.open(run))
+    beside = speed.of(RunFolder.open(run))
     assert alone is not None
     assert beside is not None
     assert np.median(alone, axis=0) == pytest.approx([1.25, 1.25], rel=0.05)
@@ -236,7 +244,7 @@ def test_pulses_of_some_steps_stand_for_their_neighbours(tmp_path: Path) -> None
     table = pd.read_csv(run / "pulses.csv").iloc[[0, 3, 7, 12]]
     table["long_s"] = [0.1, 0.2, 0.3, 0.4]
     table.to_csv(run / "pulses.csv", index=False)
-    pulses = Tempo(1.0, 1.0).of(RunFolder.open(run))
+    pulses = MachineSpeed(1.0, 1.0).of(RunFolder.open(run))
     assert pulses is not None
     assert pulses.shape == (12, 2)
     assert pulses[11, 1] == pytest.approx((0.3 + 5 * 0.4) / 6)  # around steps 9 to 14

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from calibration.calibrate import Fitted, calibrate
-from calibration.validate import validate
-from simulator.costs.base import Extremes, Iteration, TrainLoad
-from simulator.costs.fitted import FittedCost, Packing
-from simulator.errors import ScenarioError
+from rollcast.calibration.calibrate import Fitted, calibrate
+from rollcast.calibration.validate import validate
+from rollcast.simulator.costs.base import Extremes, Iteration, TrainLoad
+from rollcast.simulator.costs.fitted import FittedCost, Packing
+from rollcast.simulator.errors import ScenarioError
 from tests.calibration.worlds import edit_json, write_world
 
 
@@ -38,8 +38,16 @@ def _cut(path: Path, lines: int) -> None:
     path.write_text("\n".join(path.read_text().splitlines()[:lines]) + "\n")
 
 
-FILES = ("iterations.csv", "steps.csv", "rollouts.csv", "spans.csv", "summary.json",
-         "scenario.json", "provenance.json", "decisions.jsonl")  # fmt: skip
+FILES = (
+    "iterations.csv",
+    "steps.csv",
+    "rollouts.csv",
+    "spans.csv",
+    "summary.json",
+    "scenario.json",
+    "provenance.json",
+    "decisions.jsonl",
+)
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -175,8 +183,13 @@ def test_the_cost_model_agrees_with_itself_and_says_where_it_ends(made: Path) ->
         mixed = cost.mixed_iteration_s(Iteration(rollouts, context))
         assert cost.decode_curve(rollouts).seconds(context) == pytest.approx(mixed, rel=1e-12)
     most = cost.covered
-    inside = Extremes(most.rollouts[1], most.context_tokens[1], most.prefill_tokens[1],
-                      most.train_tokens[1], most.rollout_tokens[1])  # fmt: skip
+    inside = Extremes(
+        most.rollouts[1],
+        most.context_tokens[1],
+        most.prefill_tokens[1],
+        most.train_tokens[1],
+        most.rollout_tokens[1],
+    )
     assert cost.warnings(inside) == []
     inside.context_tokens += 1
     [said] = cost.warnings(inside)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibration.responses import Responses, lengths, rewards
-from simulator.workload.lengths import LengthModel
-from simulator.workload.rewards import BetaBernoulli
-from simulator.workload.synthetic import SyntheticWorkload
+from rollcast.calibration.responses import Responses, lengths, rewards
+from rollcast.simulator.workload.lengths import LengthModel
+from rollcast.simulator.workload.rewards import BetaBernoulli
+from rollcast.simulator.workload.synthetic import SyntheticWorkload
 
 CAP, GROUPS, SIZE = 900, 1500, 8
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibration import groups
-from calibration.responses import Responses
+from rollcast.calibration import groups
+from rollcast.calibration.responses import Responses
 
 
 def responses(count: int = 200, size: int = 4, unfinished: float = 0.0) -> Responses:
@@ -17,8 +17,16 @@ def responses(count: int = 200, size: int = 4, unfinished: float = 0.0) -> Respo
     finished = rng.random(len(group)) >= unfinished
     got = np.where(finished, tokens, np.maximum(np.rint(tokens * rng.random(len(group))), 1))
     reward = np.where(finished, rng.integers(0, 2, len(group)).astype(float), np.nan)
-    return Responses(group, got, np.full(len(group), 7.0), finished, np.zeros(len(group), bool),
-                     reward, group // 20 * 1.0, 500)  # fmt: skip
+    return Responses(
+        group,
+        got,
+        np.full(len(group), 7.0),
+        finished,
+        np.zeros(len(group), bool),
+        reward,
+        group // 20 * 1.0,
+        500,
+    )
 
 
 def test_whole_groups_stay_as_they_were() -> None:

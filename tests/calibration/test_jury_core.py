@@ -11,12 +11,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from calibration.jury import verdict_files
-from calibration.jury.files import AbsentError, number, one_of, read_rows, whole
-from calibration.jury.fitting import fit_relative, halves
-from calibration.jury.page import page, verdict
-from calibration.jury.serving import Request, serve
-from calibration.jury.verdict import (
+from benchmarks.validation import verdict_files
+from benchmarks.validation.files import AbsentError, number, one_of, read_rows, whole
+from benchmarks.validation.fitting import fit_relative, halves
+from benchmarks.validation.page import page, verdict
+from benchmarks.validation.serving import Request, serve
+from benchmarks.validation.verdict import (
     Case,
     Check,
     Kind,
@@ -27,9 +27,10 @@ from calibration.jury.verdict import (
     mape,
     mape_checks,
 )
-from simulator.cluster.replica import EngineSpec
-from simulator.costs import Iteration, LinearCost
-from simulator.errors import ScenarioError
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.costs import Iteration, LinearCost
+from rollcast.simulator.errors import ScenarioError
+from tests.laws import examples
 
 FAST = Case("a", "fast", "s", 10.0, 8.0)
 SLOW = Case("a", "slow", "s", 10.0, 13.0)
@@ -119,7 +120,7 @@ def test_words_and_whole_numbers() -> None:
         whole({"k": "0"}, "k", "file")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 2**31), st.floats(0, 5), st.floats(0, 5))
 def test_a_fit_recovers_what_made_the_data(seed: int, first: float, second: float) -> None:
     draw = np.random.default_rng(seed)
@@ -182,8 +183,13 @@ def one_by_one(requests: list[Request], engine: EngineSpec) -> list[tuple[float,
             now = requests[order[0]].arrival_s
             continue
         budget, context, prefill, pairs, filling, filling_context = (
-            engine.max_batched_tokens, 0, 0, 0, 0, 0,
-        )  # fmt: skip
+            engine.max_batched_tokens,
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
         scheduled: list[int] = []
         while waiting and len(running) < engine.max_seqs:
             running.append(waiting.pop(0))
@@ -231,7 +237,7 @@ REQUESTS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(REQUESTS, st.integers(1, 6), st.integers(64, 200))
 def test_arrivals_are_served_as_one_by_one(
     requests: list[Request], max_seqs: int, max_batched: int
@@ -257,16 +263,26 @@ def test_no_requests_and_ones_that_never_fit() -> None:
 
 def sources() -> list[Source]:
     return [
-        Source("a", "First: of two", "somewhere", "nothing", "all", ("x",), (FAST, SLOW),
-               tuple(mape_checks([FAST, SLOW], 0.2)), ("slow is slow",), {"one": {"model": "m"}}),
+        Source(
+            "a",
+            "First: of two",
+            "somewhere",
+            "nothing",
+            "all",
+            ("x",),
+            (FAST, SLOW),
+            tuple(mape_checks([FAST, SLOW], 0.2)),
+            ("slow is slow",),
+            {"one": {"model": "m"}},
+        ),
         Source("b", "Bulk", "elsewhere", cases=(OTHER,), listed=False),
         Source("c", "Gone", "", skipped="gone.csv is not in the data folder"),
-    ]  # fmt: skip
+    ]
 
 
 def test_the_report_lists_single_figures_and_sums_up_bulk(tmp_path: Path) -> None:
     written = verdict_files.write(sources(), tmp_path / "out")
-    names = ["jury.md", "jury.json", "jury.png", "forecasts.md", "one.yaml"]
+    names = ["validation.md", "validation.json", "validation.png", "forecasts.md", "one.yaml"]
     assert [path.name for path in written] == names
     text = written[0].read_text()
     assert "**missed**" in text

@@ -9,17 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import calibration
-from calibration.jury import draws
-from calibration.jury.coverage import LEAST, MOST, by_source, of_cases
-from calibration.jury.page import page
-from calibration.jury.verdict import Case, Source
-from simulator.costs import Iteration, RooflineCost
-from simulator.costs.hardware import load_gpu
-from simulator.costs.models import load_model
+from benchmarks.validation import draws
+from benchmarks.validation.coverage import LEAST, MOST, by_source, of_cases
+from benchmarks.validation.page import page
+from benchmarks.validation.verdict import Case, Source
+from rollcast.simulator.costs import Iteration, RooflineCost
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
 
 COST = RooflineCost(load_model("qwen3-8b"), load_gpu("h100-sxm"))
-JURY = Path(calibration.__file__).parent / "data" / "jury"
+JURY = Path(__file__).parents[2] / "benchmarks" / "results" / "validation"
 
 
 def case(measured: float, role: str = "held out", low: float | None = 0.5) -> Case:
@@ -49,8 +48,10 @@ def test_all_sources_together_come_last_and_other_simulators_do_not_count() -> N
         Source("c", "C", "", cases=(case(3.0), case(1.0))),
     ]
     assert [(each.name, each.inside, each.cases) for each in by_source(sources)] == [
-        ("A", 1, 1), ("C", 1, 2), ("all", 2, 3),
-    ]  # fmt: skip
+        ("A", 1, 1),
+        ("C", 1, 2),
+        ("all", 2, 3),
+    ]
     assert "| all | 67% | 3 | 42% |" in page(sources)
     assert "Intervals" not in page([Source("a", "A", "")])
 
@@ -78,4 +79,4 @@ def test_nine_of_ten_held_out_figures_lie_inside_their_intervals() -> None:
     inside, rows = row.split(" | ")[1:3]
     assert LEAST <= float(inside.rstrip("%")) / 100 <= MOST
     assert int(rows) > 1000
-    assert json.loads((JURY / "jury.json").read_text("utf-8"))["sources"]
+    assert json.loads((JURY / "validation.json").read_text("utf-8"))["sources"]

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from calibration.jury import (
+from benchmarks.validation import (
     async_lora,
     engine_grid,
     kernel_mixtures,
@@ -32,31 +33,31 @@ from calibration.jury import (
     trainer_baselines,
     weight_updates,
 )
-from calibration.jury.__main__ import OUT, SOURCES, judge, main
-from calibration.jury.architectures import PRESETS, architecture, typed_in
-from calibration.jury.files import PUBLISHED, AbsentError
-from calibration.jury.serving import Request, Served
-from calibration.jury.verdict import Case
-from calibration.jury.verdict_files import as_json, judged_in
-from simulator.costs import Iteration, RooflineCost
-from simulator.costs.hardware import load_gpu
-from simulator.costs.models import load_model
-from simulator.errors import ScenarioError
-from simulator.scenario.file import RawScenario, read_scenario
-from simulator.studies.simulate import from_raw, simulate
+from benchmarks.validation.__main__ import OUT, SOURCES, judge, main
+from benchmarks.validation.architectures import PRESETS, architecture, typed_in
+from benchmarks.validation.files import PUBLISHED, AbsentError, columns, read_table
+from benchmarks.validation.serving import Request, Served
+from benchmarks.validation.verdict import Case
+from benchmarks.validation.verdict_files import as_json, judged_in
+from rollcast.simulator.costs import Iteration, RooflineCost
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import RawScenario, read_scenario
+from rollcast.simulator.studies.simulate import from_raw, simulate
 from tests.data.extract import JUDGED, ROWS, VERDICT, figures
 
 HEADS = {
     trace.FILE: ",".join(trace.COLUMNS),
-    engine_grid.FILE: ",".join(engine_grid.COLUMNS),
-    kernel_tables.FILE: ",".join(kernel_tables.COLUMNS),
+    engine_grid.FILE: ",".join(columns(engine_grid.Batch)),
+    kernel_tables.FILE: ",".join(columns(kernel_tables.Step)),
     trainer_baselines.FILE: ",".join(trainer_baselines.COLUMNS),
     async_lora.FILE: ",".join(async_lora.COLUMNS),
-    rl_steps.FILE: ",".join(rl_steps.COLUMNS),
+    rl_steps.FILE: ",".join((*columns(rl_steps.RlRun), "source")),
     phases.FILE: ",".join(phases.COLUMNS),
     weight_updates.SYNCS: ",".join(weight_updates.SYNC_COLUMNS),
-    throughput.FILE: ",".join(throughput.COLUMNS),
-    serving_points.FILE: ",".join(serving_points.COLUMNS),
+    throughput.FILE: ",".join(columns(throughput.Row)),
+    serving_points.FILE: ",".join(columns(serving_points.Point)),
     kernel_mixtures.FILE: ",".join(kernel_mixtures.COLUMNS),
     speculative.FILE: ",".join(speculative.COLUMNS),
 }
@@ -77,22 +78,72 @@ SYNC = "x,{mechanism},qwen3-8b,,8,8,{options},{low},{high},held out,s"
         (trace.read_trace, trace.FILE, "10,0,0.0,1.0,2.0", "line 2, new_tokens"),
         (trace.read_trace, trace.FILE, "10,5,3.0,1.0,2.0", "line 2, first_token_s"),
         (trace.read_trace, trace.FILE, "10,5,0.0,1.0,0.5", "line 2, last_token_s"),
-        (engine_grid.read_grid, engine_grid.FILE, "TPU,1,m,8,1,1.0", "hw.*one of Nvidia H100"),
-        (throughput.read_table, throughput.FILE, "x,l40s,fp8,1,9,9,1", "line 2, model"),
-        (throughput.read_table, throughput.FILE, "Mistral 7B,l40s,fp4,1,9,9,1", "precision"),
-        (throughput.read_table, throughput.FILE, "Mistral 7B,l40s,fp8,0,9,9,1", "tensor_parallel"),
-        (throughput.read_table, throughput.FILE, "Mistral 7B,l40s,fp8,1,9,9,0", "tokens_per_s"),
-        (serving_points.read_points, serving_points.FILE, "x,8,1,False,9,9,4,1", "framework"),
-        (serving_points.read_points, serving_points.FILE, "trt,8,1,maybe,9,9,4,1", "dp_attention"),
-        (serving_points.read_points, serving_points.FILE, "trt,8,1,True,9,9,0,1", "concurrency"),
         (
-            engine_grid.read_grid,
+            partial(read_table, row=engine_grid.Batch),
+            engine_grid.FILE,
+            "TPU,1,m,8,1,1.0",
+            "hw.*one of Nvidia H100",
+        ),
+        (
+            partial(read_table, row=throughput.Row),
+            throughput.FILE,
+            "x,l40s,fp8,1,9,9,1",
+            "line 2, model",
+        ),
+        (
+            partial(read_table, row=throughput.Row),
+            throughput.FILE,
+            "Mistral 7B,l40s,fp4,1,9,9,1",
+            "precision",
+        ),
+        (
+            partial(read_table, row=throughput.Row),
+            throughput.FILE,
+            "Mistral 7B,l40s,fp8,0,9,9,1",
+            "tensor_parallel",
+        ),
+        (
+            partial(read_table, row=throughput.Row),
+            throughput.FILE,
+            "Mistral 7B,l40s,fp8,1,9,9,0",
+            "tokens_per_s",
+        ),
+        (
+            partial(read_table, row=serving_points.Point),
+            serving_points.FILE,
+            "x,8,1,False,9,9,4,1",
+            "framework",
+        ),
+        (
+            partial(read_table, row=serving_points.Point),
+            serving_points.FILE,
+            "trt,8,1,maybe,9,9,4,1",
+            "dp_attention",
+        ),
+        (
+            partial(read_table, row=serving_points.Point),
+            serving_points.FILE,
+            "trt,8,1,True,9,9,0,1",
+            "concurrency",
+        ),
+        (
+            partial(read_table, row=engine_grid.Batch),
             engine_grid.FILE,
             "Nvidia H100 GPU,1,m,8,1,zero",
             "line 2, latency_s",
         ),
-        (kernel_tables.read_table, kernel_tables.FILE, "m,h100_sxm,1,sleep,1,8,1.0", "phase"),
-        (kernel_tables.read_table, kernel_tables.FILE, "m,h9,1,decode,1,8,1.0", "system"),
+        (
+            partial(read_table, row=kernel_tables.Step),
+            kernel_tables.FILE,
+            "m,h100_sxm,1,sleep,1,8,1.0",
+            "phase",
+        ),
+        (
+            partial(read_table, row=kernel_tables.Step),
+            kernel_tables.FILE,
+            "m,h9,1,decode,1,8,1.0",
+            "system",
+        ),
         (kernel_mixtures.read_table, kernel_mixtures.FILE, "m,fp3,g,1,b,decode,1,8,1", "precision"),
         (kernel_mixtures.read_table, kernel_mixtures.FILE, "m,bf16,g,1,b,decode,0,8,1", "batch"),
         (
@@ -212,12 +263,12 @@ def test_a_verdict_is_not_lost_where_its_data_are_absent(
     arguments = ["--data", str(tmp_path), "--out", str(out), "--only"]
     assert main([*arguments, "weight_updates"]) == 0
     assert judged_in(out) == {"weight_updates"}
-    before = (out / "jury.json").read_bytes()
+    before = (out / "validation.json").read_bytes()
     assert main([*arguments, "peers"]) == 0  # its workload is not there
     assert "left as it is: it judges weight_updates" in capsys.readouterr().err
-    assert (out / "jury.json").read_bytes() == before
+    assert (out / "validation.json").read_bytes() == before
     assert judged_in(tmp_path) == set()
-    (out / "jury.json").write_text("{")
+    (out / "validation.json").write_text("{")
     assert judged_in(out) == set()
 
 
@@ -393,7 +444,7 @@ def test_an_asynchronous_run_waits_for_the_slower_side() -> None:
 
 
 def test_a_mixture_adds_training_and_switches_to_its_generation() -> None:
-    runs = rl_mixtures.read_runs(PUBLISHED / rl_mixtures.FILE)
+    runs = read_table(PUBLISHED / rl_mixtures.FILE, rl_mixtures.MixtureRun)
     assert {run.model for run in runs} == {"deepseek-v3", "qwen3-235b-a22b"}
     for run in runs:
         assert run.cost.model.parameters == pytest.approx(
@@ -595,7 +646,7 @@ def test_a_weight_update_is_fixed_time_and_bytes() -> None:
 
 
 def committed() -> dict[str, dict[str, Any]]:
-    found = json.loads((OUT / "jury.json").read_text("utf-8"))
+    found = json.loads((OUT / "validation.json").read_text("utf-8"))
     return {source["key"]: source for source in found["sources"]}
 
 
@@ -606,7 +657,7 @@ def test_every_source_is_in_the_committed_verdict() -> None:
 
 
 def test_the_committed_verdict_is_what_comes_out() -> None:
-    """Of the source whose figures are all here; `make published` makes the others anew."""
+    """Of the source whose figures are all here; `make evidence` makes the others anew."""
     (fresh,) = as_json(judge(ROWS, ["weight_updates"]))["sources"]
     known = committed()["weight_updates"]
     for part, fields in (("checks", ("value",)), ("cases", ("measured", "forecast"))):

@@ -18,9 +18,9 @@ from benchmarks.measure import (
     main,
     spread,
 )
-from calibration.calibrate import calibrate
-from calibration.folder import RunFolder
-from simulator.errors import ScenarioError
+from rollcast.calibration.calibrate import calibrate
+from rollcast.calibration.folder import RunFolder
+from rollcast.simulator.errors import ScenarioError
 from tests.calibration.worlds import write_pulses, write_world
 
 GOOD = """
@@ -63,8 +63,13 @@ def test_a_campaign_is_read(tmp_path: Path) -> None:
     assert not campaign.runs[0].iterations
     line = command(campaign, april, tmp_path / "out", resume=True)
     assert line[1:4] == ["-m", "rollcast", "run"]
-    for option in ("--seed=3", "--set=workload.group_size=16", '--set=policy="april"',
-                   "--set=steps=5", "--resume"):  # fmt: skip
+    for option in (
+        "--seed=3",
+        "--set=workload.group_size=16",
+        '--set=policy="april"',
+        "--set=steps=5",
+        "--resume",
+    ):
         assert option in line
 
 
@@ -115,9 +120,9 @@ def test_what_is_kept_calibrates_alike(tmp_path: Path) -> None:
     for name, value in whole.content["cost"]["dense"].items():
         assert kept.content["cost"]["dense"][name] == pytest.approx(value, rel=1e-3, abs=1e-6)
     assert kept.content["lengths"]["lengths"] == whole.content["lengths"]["lengths"]
-    assert kept.tempo is not None
-    assert whole.tempo is not None
-    assert kept.tempo.short_s == pytest.approx(whole.tempo.short_s, rel=1e-3)
+    assert kept.speed is not None
+    assert whole.speed is not None
+    assert kept.speed.short_s == pytest.approx(whole.speed.short_s, rel=1e-3)
     fixed = whole.content["cost"]["iteration"]["fixed_s"]
     assert kept.content["cost"]["iteration"]["fixed_s"] == pytest.approx(fixed, rel=1e-3)
     short = RunFolder.open(tmp_path / "short")

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibration.calibrate import calibrate
-from calibration.iterations import COUNTS
-from calibration.updates import Updates, fit_updates
-from simulator.costs.base import TrainLoad
-from simulator.errors import ScenarioError
+from rollcast.calibration.calibrate import calibrate
+from rollcast.calibration.iterations import COUNTS
+from rollcast.calibration.updates import Updates, fit_updates
+from rollcast.simulator.costs.base import TrainLoad
+from rollcast.simulator.errors import ScenarioError
 from tests.calibration.worlds import LINEAR, PULSE, edit_json, write_pulses, write_world
 
 SHARED_TOKEN_S, MICROBATCH_S = 9e-5, 0.004
@@ -32,22 +32,31 @@ def write_probe(path: Path, run: Path, factor: float = 1.0, **changes: Any) -> P
         seconds = (SHARED_TOKEN_S if shared else LINEAR["train_per_token_s"]) * computed
         seconds += MICROBATCH_S * microbatches if shared else LINEAR["train_fixed_s"]
         rows.append(
-            {"layout": "shared_prefix" if shared else "dense", "rollouts": int(rng.integers(8, 99)),
-             "microbatches": microbatches, "computed_tokens": computed, "padding_tokens": 0,
-             "groups": [[9, rng.integers(2, 90, size=9).tolist()]], "log_prob_s": 0.0,
-             "total_s": factor * seconds * float(np.exp(0.03 * rng.normal())),
-             "pulse": {name: factor * value for name, value in PULSE.items()}}
-        )  # fmt: skip
+            {
+                "layout": "shared_prefix" if shared else "dense",
+                "rollouts": int(rng.integers(8, 99)),
+                "microbatches": microbatches,
+                "computed_tokens": computed,
+                "padding_tokens": 0,
+                "groups": [[9, rng.integers(2, 90, size=9).tolist()]],
+                "log_prob_s": 0.0,
+                "total_s": factor * seconds * float(np.exp(0.03 * rng.normal())),
+                "pulse": {name: factor * value for name, value in PULSE.items()},
+            }
+        )
     scenario = json.loads((run / "scenario.json").read_text())["scenario"]
     content = {
         "schema": "rollcast-probe/2",
         "provenance": json.loads((run / "provenance.json").read_text()),
         "engine": scenario["engine"],
         "updates": rows,
-        "bursts": [burst(rng, prompt, count, factor) for prompt in (6, 40, 200, 700)
-                   for count in (1, 8, 40)],
+        "bursts": [
+            burst(rng, prompt, count, factor)
+            for prompt in (6, 40, 200, 700)
+            for count in (1, 8, 40)
+        ],
         **changes,
-    }  # fmt: skip
+    }
     path.write_text(json.dumps(content))
     return path
 
@@ -69,8 +78,12 @@ def burst(rng: np.random.Generator, prompt: int, count: int, factor: float) -> d
         for values, value in zip(columns.values(), row, strict=True):
             values.append(value)
         now_s += seconds
-    return {"rollouts": count, "prompt_tokens": prompt, "iterations": columns,
-            "pulse": {name: factor * value for name, value in PULSE.items()}}  # fmt: skip
+    return {
+        "rollouts": count,
+        "prompt_tokens": prompt,
+        "iterations": columns,
+        "pulse": {name: factor * value for name, value in PULSE.items()},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +109,18 @@ def made_up(count: int, seed: int, shared: bool, slow: float = 1.0, alike: bool 
     seconds = slow * (6e-5 * tokens + 4e-8 * pairs + 0.005 * microbatches)
     seconds *= np.exp(0.03 * rng.normal(size=count))
     nothing = np.zeros(count)
-    return Updates(tokens, tokens, pairs, nothing + 64, microbatches, seconds, nothing,
-                   np.full(count, shared), False, True)  # fmt: skip
+    return Updates(
+        tokens,
+        tokens,
+        pairs,
+        nothing + 64,
+        microbatches,
+        seconds,
+        nothing,
+        np.full(count, shared),
+        False,
+        True,
+    )
 
 
 def test_shapes_tell_apart_what_a_run_leaves_together() -> None:
@@ -144,8 +167,11 @@ def test_a_probe_prices_prompts_that_no_run_had(tmp_path: Path) -> None:
         found = calibrate([run], write_probe(tmp_path / "probe.json", run, factor)).content
         assert not found["fits"]["iteration"]["assumed_prefill_token"]
         ratio = found["fits"]["iteration"]["step_ratio"]
-        cost = {name: value for name, value in found["cost"]["iteration"].items()
-                if name != "rollout_pieces"}  # fmt: skip
+        cost = {
+            name: value
+            for name, value in found["cost"]["iteration"].items()
+            if name != "rollout_pieces"
+        }
         token_s = LINEAR["per_prefill_token_s"]
         assert cost["per_prefill_token_s"] / ratio == pytest.approx(token_s, rel=0.1)
         assert cost["prefilling_s"] / ratio == pytest.approx(PREFILLING_S, rel=0.2)
@@ -200,7 +226,7 @@ def test_a_probe_prices_prompts_that_no_run_had(tmp_path: Path) -> None:
                 ]
                 * 9
             },
-            r"updates\[0\].groups\[0\]: must be a list of 2, got 3",
+            r"updates\[0\].groups\[0\]: must be a list of 2, a whole number",
         ),
         ({"engine": {"trainer": {"microbatch_tokens": 1}}}, "engine.trainer"),
     ],

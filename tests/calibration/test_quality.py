@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from calibration.folder import RunFolder
-from calibration.quality import qualities, updates_to_target
-from calibration.validation_text import quality_sentences
+from benchmarks.measured import runs
+from rollcast.calibration.folder import RunFolder
+from rollcast.calibration.quality import qualities, updates_to_target
+from rollcast.calibration.validation_text import quality_sentences
 
 
 def curve(speed: float, updates: int = 120, noise: float = 0.03, seed: int = 0) -> np.ndarray:
@@ -65,9 +64,11 @@ def test_a_validation_says_it_as_a_plan_takes_it() -> None:
 
 def test_real_runs_of_what_changes_no_gradient_need_as_many_updates() -> None:
     """Prefix reuse computes the same update, so that its curve is synchronous training's."""
-    runs = Path(__file__).parents[2] / "calibration" / "data" / "real" / "runs"
+    folder = runs("real/runs")
     curves = {
-        name: [np.asarray(RunFolder.open(runs / f"{name}-{i}").steps["accuracy"]) for i in range(3)]
+        name: [
+            np.asarray(RunFolder.open(folder / f"{name}-{i}").steps["accuracy"]) for i in range(3)
+        ]
         for name in ("sync", "prefix")
     }
     found = qualities(curves, "sync")["prefix"]

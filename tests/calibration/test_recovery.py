@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration import iterations
-from calibration.calibrate import Fitted, calibrate
-from calibration.folder import RunFolder
-from calibration.robust import fit, needed
-from calibration.tempo import steady
-from simulator.costs.base import Iteration, TrainLoad
+from rollcast.calibration import iterations
+from rollcast.calibration.calibrate import Fitted, calibrate
+from rollcast.calibration.folder import RunFolder
+from rollcast.calibration.machine_speed import steady
+from rollcast.calibration.robust import fit, needed
+from rollcast.simulator.costs.base import Iteration, TrainLoad
 from tests.calibration.worlds import LENGTHS, LINEAR, REWARDS, write_world
 
 
@@ -96,9 +96,12 @@ def test_intervals_cover_the_truth(tmp_path: Path) -> None:
         run = write_world(tmp_path / f"{seed}", policy="april(over_sampling=2)", seed=seed, steps=8)
         samples = collect(run)
         found = iterations.fit_iterations(samples).fit
-        for term, name in (("fixed", "iteration_s"), ("context", "per_context_token_s"),
-                           ("rollouts>0", "per_rollout_s"),
-                           ("prefill", "per_prefill_token_s")):  # fmt: skip
+        for term, name in (
+            ("fixed", "iteration_s"),
+            ("context", "per_context_token_s"),
+            ("rollouts>0", "per_rollout_s"),
+            ("prefill", "per_prefill_token_s"),
+        ):
             hits += abs(found[term] - LINEAR[name]) < 1.645 * found.error(term)
     assert hits >= 14  # of 20 at 90 %: fewer than 14 happen once in 400 times
 
@@ -145,7 +148,7 @@ def test_no_coefficient_is_negative() -> None:
 
 def test_responses_cut_off_anywhere_are_censored_not_short() -> None:
     """Half the rollouts are stopped at a random point: told so, the fit finds the lengths."""
-    from calibration.fit_lengths import fit_lengths
+    from rollcast.calibration.fit_lengths import fit_lengths
 
     rng = np.random.default_rng(8)
     effect = 0.5 * rng.normal(size=(400, 1))

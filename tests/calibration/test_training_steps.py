@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.jury import training_steps
-from calibration.jury.files import PUBLISHED
-from calibration.jury.trainer_baselines import drawn_s
-from simulator.costs.roofline_draws import trainer_spreads
-from simulator.costs.trainer_options import FUSED_SHARE
-from simulator.errors import ScenarioError
+from benchmarks.validation import training_steps
+from benchmarks.validation.files import PUBLISHED
+from benchmarks.validation.trainer_baselines import drawn_s
+from rollcast.simulator.costs.roofline.draws import trainer_spreads
+from rollcast.simulator.costs.trainer.options import FUSED_SHARE
+from rollcast.simulator.errors import ScenarioError
 
 STEPS = training_steps.read_steps(PUBLISHED / training_steps.FILE)
 DENSE = [step for step in STEPS if step.kind == "dense"]

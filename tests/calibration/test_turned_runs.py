@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibration.calibrate import Fitted, calibrate
-from calibration.folder import RunFolder
-from calibration.forecast import forecast
-from calibration.validate import validate
-from simulator.errors import ScenarioError
-from simulator.loop import run
-from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import build_scenario
+from rollcast.calibration.calibrate import Fitted, calibrate
+from rollcast.calibration.folder import RunFolder
+from rollcast.calibration.forecast import forecast
+from rollcast.calibration.validate import validate
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.loop import run
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import build_scenario
 from tests.calibration.worlds import write_world
 
 APRIL = "april(over_sampling=2)"
@@ -28,17 +28,29 @@ WORK: dict[str, Any] = {
     "group_size": 4,
     "outliers": 0.02,
     "lengths": {"family": "lognormal", "median_tokens": 6, "between_sd": 0.3, "within_sd": 0.3},
-    "turns": {"family": "lognormal", "median": 4, "between_sd": 0.3, "within_sd": 0.35,
-              "max_turns": 10, "length_sd": 0.4, "observation_tokens": {
-                  "median_tokens": 12, "sd": 0.5, "max_tokens": 60}},
+    "turns": {
+        "family": "lognormal",
+        "median": 4,
+        "between_sd": 0.3,
+        "within_sd": 0.35,
+        "max_turns": 10,
+        "length_sd": 0.4,
+        "observation_tokens": {"median_tokens": 12, "sd": 0.5, "max_tokens": 60},
+    },
     "reward": {"slots": 8, "seconds": 0.05},
-}  # fmt: skip
+}
 
 
 def environment(times: float = 1.0, slots: int | None = None, **more: Any) -> dict[str, Any]:
     seconds = {"family": "lognormal", "median_s": 0.15 * times, "sd": 0.8, "between_sd": 0.2}
-    return {"turn_s": seconds, "slots": slots, "boot_s": 0.1 * times, "timeout_s": 5 * times,
-            "failure": 0.01, **more}  # fmt: skip
+    return {
+        "turn_s": seconds,
+        "slots": slots,
+        "boot_s": 0.1 * times,
+        "timeout_s": 5 * times,
+        "failure": 0.01,
+        **more,
+    }
 
 
 UNSEEN: dict[str, tuple[str, dict[str, Any]]] = {
@@ -54,8 +66,10 @@ UNSEEN: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Fitted:
     place = tmp_path_factory.mktemp("calibrated")
-    runs = [write_world(place / f"{seed}", seed=seed, policy=policy, environment=environment(),
-                        **WORK) for seed, policy in ((1, "sync"), (2, APRIL))]  # fmt: skip
+    runs = [
+        write_world(place / f"{seed}", seed=seed, policy=policy, environment=environment(), **WORK)
+        for seed, policy in ((1, "sync"), (2, APRIL))
+    ]
     calibrate(runs).write(place / "fitted.json")
     return Fitted.read(place / "fitted.json")
 
@@ -93,12 +107,17 @@ def test_a_scenario_takes_the_measured_turns(fitted: Fitted, tmp_path: Path) -> 
     data = {
         "cluster": {"replicas": 1},
         "engine": {"max_seqs": 64, "max_batched_tokens": 512, "kv_tokens": 20000},
-        "workload": {"batch_groups": 8, "group_size": 4, "max_new_tokens": 200,
-                     "max_context_tokens": 150, "lengths": {"file": "fitted.json"}},
+        "workload": {
+            "batch_groups": 8,
+            "group_size": 4,
+            "max_new_tokens": 200,
+            "max_context_tokens": 150,
+            "lengths": {"file": "fitted.json"},
+        },
         "environment": {"slots": 4, "timeout_s": 2.0},
         "cost": {"file": "fitted.json"},
         "steps": 2,
-    }  # fmt: skip
+    }
     scenario = build_scenario(RawScenario(data, folder=tmp_path))
     result = run(scenario.world(), scenario.policy, scenario.plan, 2)
     assert len(result.calls) > 50

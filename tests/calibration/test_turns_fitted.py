@@ -7,21 +7,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibration.turns import Turned, sections, turn_lengths
-from simulator.errors import ScenarioError
-from simulator.loop import run
-from simulator.options import read
-from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import build_scenario
-from simulator.workload.draws import Trajectory, Turn
-from simulator.workload.environment import EnvironmentSection
-from simulator.workload.recorded_turns import RecordedTrajectory, recorded_trajectories
+from rollcast.calibration.turns import Turned, sections, turn_lengths
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.loop import run
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import build_scenario
+from rollcast.simulator.values import read
+from rollcast.simulator.workload.draws import Trajectory, Turn
+from rollcast.simulator.workload.environment import EnvironmentSection
+from rollcast.simulator.workload.recorded_turns import RecordedTrajectory, recorded_trajectories
 
 LENGTHS = {"median_tokens": 12, "between_sd": 0.3, "within_sd": 0.3}
 TURNS = {"median": 4.0, "between_sd": 0.3, "within_sd": 0.35, "length_sd": 0.4}
 ANSWERS = {"median_s": 0.5, "sd": 0.8, "between_sd": 0.3, "within_sd": 0.2}
-LINEAR = {"iteration_s": 5e-3, "per_rollout_s": 1e-5, "per_context_token_s": 1e-8,
-          "per_prefill_token_s": 1e-6, "train_per_token_s": 1e-6, "sync_s": 0.1}  # fmt: skip
+LINEAR = {
+    "iteration_s": 5e-3,
+    "per_rollout_s": 1e-5,
+    "per_context_token_s": 1e-8,
+    "per_prefill_token_s": 1e-6,
+    "train_per_token_s": 1e-6,
+    "sync_s": 0.1,
+}
 
 
 def turned(seed: int, policy: str, **environment: Any) -> Turned:
@@ -31,10 +37,18 @@ def turned(seed: int, policy: str, **environment: Any) -> Turned:
         "cluster": {"replicas": 1},
         "engine": {"max_seqs": 64, "max_batched_tokens": 512, "kv_tokens": 60000},
         "workload": {
-            "batch_groups": 12, "group_size": 4, "prompt_tokens": 30, "max_new_tokens": 120,
-            "max_context_tokens": 700, "lengths": {"family": "lognormal", **LENGTHS},
-            "turns": {"family": "lognormal", **TURNS, "max_turns": 12,
-                      "observation_tokens": {"median_tokens": 20, "sd": 0.5, "max_tokens": 200}},
+            "batch_groups": 12,
+            "group_size": 4,
+            "prompt_tokens": 30,
+            "max_new_tokens": 120,
+            "max_context_tokens": 700,
+            "lengths": {"family": "lognormal", **LENGTHS},
+            "turns": {
+                "family": "lognormal",
+                **TURNS,
+                "max_turns": 12,
+                "observation_tokens": {"median_tokens": 20, "sd": 0.5, "max_tokens": 200},
+            },
         },
         "environment": given,
         "reward": {"seconds": 0.25},
@@ -42,7 +56,7 @@ def turned(seed: int, policy: str, **environment: Any) -> Turned:
         "cost": {"linear": LINEAR},
         "steps": 8,
         "seed": seed,
-    }  # fmt: skip
+    }
     scenario = build_scenario(RawScenario(data))
     result = run(scenario.world(), scenario.policy, scenario.plan, scenario.steps)
     found = recorded_trajectories(result.stays, result.calls, scenario.environment)

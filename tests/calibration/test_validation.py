@@ -13,15 +13,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from calibration import validation_page, validation_report, validation_text
-from calibration.calibrate import Fitted, calibrate
-from calibration.cli import register
-from calibration.folder import RunFolder
-from calibration.forecast import MeasuredWorkload, forecast, measured_by_step
-from calibration.validate import Validation, machine_noise, noise_floor, ranking, validate
-from simulator.chance import Drawn
-from simulator.workload.draws import GroupDraw
-from simulator.workload.recorded import RecordedWorkload
+from rollcast.calibration import validation_page, validation_report, validation_text
+from rollcast.calibration.calibrate import Fitted, calibrate
+from rollcast.calibration.cli import register
+from rollcast.calibration.folder import RunFolder
+from rollcast.calibration.forecast import MeasuredWorkload, forecast, measured_by_step
+from rollcast.calibration.validate import Validation, machine_noise, noise_floor, ranking, validate
+from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.values.chance import Drawn
+from rollcast.simulator.workload.draws import GroupDraw
+from rollcast.simulator.workload.recorded import RecordedWorkload
 from tests.calibration.worlds import slow_down, write_world
 
 APRIL = "april(over_sampling=2)"
@@ -225,8 +226,8 @@ def test_only_like_is_ranked_with_like(fitted: Fitted, tmp_path: Path) -> None:
     assert [sorted(s["measured"]) for s in sets] == [["april", "sync"]] * 2
     assert [pair["set"] for pair in content["ranking"]["pairs"]] == [0, 1]
     said = "\n".join(validation_text.sentences(content))
-    assert "fastest first, measured, 8 steps: " in said
-    assert "fastest first, measured, 8 steps with group_size=4: " in said
+    assert "Fastest first, measured, 8 steps: " in said
+    assert "Fastest first, measured, 8 steps with group_size=4: " in said
     assert "5 steps" not in said
 
 
@@ -293,7 +294,7 @@ def test_runs_at_several_levels_widen_the_interval(tmp_path: Path) -> None:
     target = RunFolder.open(made[3])
     one = forecast(calibrate(made[:1]), target, "replay", draws=10)
     three = forecast(calibrate(made[:3]), target, "replay", draws=10)
-    widths = [float(np.ptp(found.total_interval())) for found in (one, three)]
+    widths = [float(np.ptp(ends(found.total_s, 0.9))) for found in (one, three)]
     assert widths[1] > 2 * widths[0]
     assert any("one run" in flag for flag in one.flags)
     assert not any("one run" in flag for flag in three.flags)

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simulator.costs import LinearCost
-from simulator.costs.actors import ActorCosts
-from simulator.costs.base import Curve, Iteration, TrainCost, TrainLoad
-from simulator.costs.clock import to_seconds
-from simulator.loop import run
-from simulator.results.folder import write_folder
-from simulator.results.metrics import summarise
-from simulator.results.write import write_json, write_run
-from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import build_scenario
+from rollcast.simulator.costs import LinearCost
+from rollcast.simulator.costs.base import AdjustedCost, Curve, Iteration, TrainCost, TrainLoad
+from rollcast.simulator.costs.clock import to_seconds
+from rollcast.simulator.loop import run
+from rollcast.simulator.results.folder import write_folder
+from rollcast.simulator.results.metrics import summarise
+from rollcast.simulator.results.write import write_json, write_run
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import build_scenario
 from tests.reference.cluster import OnlyPromptsShared, ReferenceCluster
 
 LINEAR = {
@@ -45,12 +44,12 @@ REWARDS = {
 PROMPTS = {"median_tokens": 20, "sd": 0.8, "max_tokens": 100}
 
 
-@dataclass
-class NoisyCost:
+@dataclass(frozen=True)
+class NoisyCost(AdjustedCost):
     """A linear cost whose every answer errs: a little always, and iterations now and then many
     times over."""
 
-    base: LinearCost
+    inner: LinearCost
     rng: np.random.Generator
     spread: float = 0.05
     outliers: float = 0.08
@@ -65,37 +64,18 @@ class NoisyCost:
         return 0.0 if self.bend is None else self.bend[1] * max(rollouts - self.bend[0], 0)
 
     def decode_curve(self, rollouts: int) -> Curve:
-        factor, curve = self._noise(), self.base
+        factor, curve = self._noise(), self.inner
         fixed_s = curve.iteration_s + curve.per_rollout_s * rollouts + self._bend(rollouts)
         return Curve.affine(factor * fixed_s, factor * curve.per_context_token_s)
 
     def mixed_iteration_s(self, work: Iteration) -> float:
-        return self._noise() * (self.base.mixed_iteration_s(work) + self._bend(work.rollouts))
+        return self._noise() * (self.inner.mixed_iteration_s(work) + self._bend(work.rollouts))
 
     def train(self, load: TrainLoad) -> TrainCost:
-        [(name, seconds)] = self.base.train(load).phases_s
+        [(name, seconds)] = self.inner.train(load).phases_s
         # one update in a hundred iterations: an outlier would be luck, not a rate
         factor = float(np.exp(self.spread * self.rng.normal()))
         return TrainCost(((name, seconds * factor),))
-
-    @property
-    def sync_s(self) -> float:
-        return self.base.sync_s
-
-    @property
-    def actors(self) -> ActorCosts | None:
-        return self.base.actors
-
-    @property
-    def switch_to_train_s(self) -> float:
-        return self.base.switch_to_train_s
-
-    @property
-    def switch_to_rollout_s(self) -> float:
-        return self.base.switch_to_rollout_s
-
-    def warnings(self, extremes: Any) -> list[str]:
-        return []
 
 
 def write_world(
@@ -143,8 +123,12 @@ def write_world(
         scenario.shape, scenario.engine, cost, workload, environment=scenario.environment
     )
     result = run(world, scenario.policy, scenario.plan, steps)
-    summary = {"schema": "rollcast-run/1", "policy": scenario.policy_name, "seed": seed,
-               **summarise(result)}  # fmt: skip
+    summary = {
+        "schema": "rollcast-run/1",
+        "policy": scenario.policy_name,
+        "seed": seed,
+        **summarise(result),
+    }
 
     def fill(place: Path) -> None:
         description = {"name": "known", "policy_spelt": scenario.policy_name, "scenario": data}
@@ -152,9 +136,16 @@ def write_world(
         write_iterations(place / "iterations.csv", world)
         write_json(
             place / "provenance.json",
-            {"date": "2026-01-01", "python": "3.11", "versions": versions or {"vllm": "1"},
-             "processor": "abacus", "cores": 2, "torch_threads": 1, "gpu": None},
-        )  # fmt: skip
+            {
+                "date": "2026-01-01",
+                "python": "3.11",
+                "versions": versions or {"vllm": "1"},
+                "processor": "abacus",
+                "cores": 2,
+                "torch_threads": 1,
+                "gpu": None,
+            },
+        )
 
     write_folder(folder, fill)
     return folder
@@ -165,16 +156,29 @@ def write_iterations(path: Path, world: ReferenceCluster) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
-            ["start_s", "seconds", "rollouts", "context_tokens", "prefill_tokens", "prefill_pairs",
-             "prefill_rollouts"]
-        )  # fmt: skip
+            [
+                "start_s",
+                "seconds",
+                "rollouts",
+                "context_tokens",
+                "prefill_tokens",
+                "prefill_pairs",
+                "prefill_rollouts",
+            ]
+        )
         for one in world.passes:
             work = one.work
             writer.writerow(
-                [to_seconds(one.start), to_seconds(one.end - one.start), work.rollouts,
-                 work.context_tokens, work.prefill_tokens, work.prefill_pairs,
-                 work.prefill_rollouts]
-            )  # fmt: skip
+                [
+                    to_seconds(one.start),
+                    to_seconds(one.end - one.start),
+                    work.rollouts,
+                    work.context_tokens,
+                    work.prefill_tokens,
+                    work.prefill_pairs,
+                    work.prefill_rollouts,
+                ]
+            )
 
 
 def edit_json(path: Path, **changes: Any) -> None:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.rollout import Rollout
-from simulator.testing import Monitor
-from simulator.testing.strategies import TableCost, TableWorkload
-from simulator.world import ClusterShape, World
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.rollout import Rollout
+from rollcast.simulator.testing import Monitor
+from rollcast.simulator.testing.strategies import TableCost, TableWorkload
+from rollcast.simulator.world import ClusterShape, World
 
 if TYPE_CHECKING:
-    from engine.responses import Tokens
-    from engine.vllm.replica import VllmReplica
+    from rollcast.engine.responses import Tokens
+    from rollcast.engine.vllm.replica import VllmReplica
 
 MAX_SEQS, BUDGET, BLOCK = 8, 64, 32
 KV_TOKENS = 4096
@@ -74,7 +74,7 @@ class EvenTask:
     max_new_tokens: int
 
     def prompt(self, group: int, seed: int) -> Any:
-        from engine.tasks.base import Prompt
+        from rollcast.engine.tasks.base import Prompt
 
         rng = Random(f"{seed} {group}")
         count = PROMPTS[group % len(PROMPTS)]
@@ -102,8 +102,8 @@ def simulated(kind: str, cap: int) -> Arena:
 
 def real(replica: VllmReplica, cap: int, caching: bool = True) -> Arena:
     """The engine, idle, with a tiny random model's weights and an empty cache."""
-    from engine.trainer import Trainer, TrainerConfig
-    from engine.world import EngineWorld
+    from rollcast.engine.trainer import Trainer, TrainerConfig
+    from rollcast.engine.world import in_process
     from tests.engine.conftest import build_tiny
 
     if replica.unfinished:
@@ -112,5 +112,5 @@ def real(replica: VllmReplica, cap: int, caching: bool = True) -> Arena:
     replica.load_weights(model.state_dict())
     replica.version = 0
     trainer = Trainer(model, TrainerConfig(learning_rate=1e-3, seed=0))
-    world = EngineWorld(replica, trainer, EvenTask(cap), seed=3)
+    world = in_process(replica, trainer, EvenTask(cap), seed=3)
     return Arena(world, cap, BLOCK if caching else None, world.tokens)

@@ -20,7 +20,7 @@ from tests.conformance.arenas import (
 )
 
 if TYPE_CHECKING:
-    from engine.vllm.replica import VllmReplica
+    from rollcast.engine.vllm.replica import VllmReplica
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
     """Starts replicas of a tiny random model, each of its own options once."""
     if not HAVE_VLLM:
         pytest.skip("vLLM is not installed (engine-cpu.lock)")
-    from engine.vllm.replica import VllmReplica
+    from rollcast.engine.vllm.replica import VllmReplica
     from tests.engine.conftest import build_tiny
 
     path = tmp_path_factory.mktemp("conformance-model")

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.loop import run
-from simulator.plan import Batch, StepPlan
-from simulator.policies import parse_policy
-from simulator.spans import Run
-from simulator.testing import Monitor
-from simulator.workload.recorded import RecordedWorkload
-from simulator.world import ClusterShape
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.loop import run
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.spans import Run
+from rollcast.simulator.testing import Monitor
+from rollcast.simulator.workload.recorded import RecordedWorkload
+from rollcast.simulator.world import ClusterShape
 from tests.conformance.arenas import BLOCK, COST, HAVE_VLLM, MAX_SEQS, real
 
 pytestmark = pytest.mark.skipif(not HAVE_VLLM, reason="vLLM is not installed (engine-cpu.lock)")

@@ -6,16 +6,16 @@ import re
 
 import pytest
 
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.loop import run
-from simulator.plan import Batch, Oracle, Prompts, StepPlan
-from simulator.policies import POLICIES, parse_policy
-from simulator.policy import Policy
-from simulator.spans import DROPPED, TRAINED, Run
-from simulator.testing import conserves, never_on_two_replicas, try_on
-from simulator.workload.recorded import RecordedWorkload
-from simulator.world import ClusterShape
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.loop import run
+from rollcast.simulator.plan import Batch, Oracle, Prompts, StepPlan
+from rollcast.simulator.policies import POLICIES, parse_policy
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.spans import DROPPED, TRAINED, Run
+from rollcast.simulator.testing import conserves, never_on_two_replicas, try_on
+from rollcast.simulator.workload.recorded import RecordedWorkload
+from rollcast.simulator.world import ClusterShape
 from tests.conformance.arenas import (
     BLOCK,
     BUDGET,
@@ -112,6 +112,7 @@ def check_surplus(result: Run) -> None:
     """Groups train in the order they came to count; the rest is carried, trained or dropped."""
     carried: list[int] = []
     trained: set[int] = set()
+    resized = len({decision["plan"]["batch"]["group_size"] for decision in result.decisions}) > 1
     for decision in result.decisions:
         plan = decision["plan"]
         old = decision.get("too_old", ())
@@ -123,12 +124,14 @@ def check_surplus(result: Run) -> None:
             ready.sort(key=lambda group: lengths(result, group, decision["step"]))
         selected = [group for group, _ in decision["selected"]]
         need = len(ready) if plan["surplus"] == "train" else plan["batch"]["groups"]
-        if plan["staleness"]["exceeded"] == "wait":  # those that would be too old come first
+        if resized:  # the batch keeps its number of rollouts, not of groups
+            assert sorted(selected + decision["surplus"]) == sorted(ready)
+        elif plan["staleness"]["exceeded"] == "wait":  # those that would be too old come first
             assert sorted(selected + decision["surplus"]) == ready
             assert len(selected) == need
         else:
             assert (selected, decision["surplus"]) == (ready[:need], ready[need:])
-        assert len(selected) >= plan["batch"]["groups"]
+        assert resized or len(selected) >= plan["batch"]["groups"]
         assert not trained & set(selected)
         trained |= set(selected)
         carried = decision["surplus"] if plan["surplus"] == "carry" else []

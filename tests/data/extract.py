@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from calibration.jury import engine_grid, kernel_tables, trainer_baselines
-from calibration.jury.__main__ import judge
-from calibration.jury.verdict import Source
-from simulator.results.write import write_json
-from simulator.workload.length_specs import length_presets
+from benchmarks.validation import engine_grid, kernel_tables, trainer_baselines
+from benchmarks.validation.__main__ import judge
+from benchmarks.validation.files import columns
+from benchmarks.validation.verdict import Source
+from rollcast.simulator.results.write import write_json
+from rollcast.simulator.workload.length_specs import length_presets
 
 HERE = Path(__file__).parent
 ROWS = HERE / "published"
@@ -81,8 +82,8 @@ def steps(rows: list[Row]) -> Iterator[Row]:
 
 
 TABLES: dict[str, tuple[tuple[str, ...], Callable[[list[Row]], Iterator[Row]]]] = {
-    kernel_tables.FILE: (kernel_tables.COLUMNS, kernels),
-    engine_grid.FILE: (engine_grid.COLUMNS, batches),
+    kernel_tables.FILE: (columns(kernel_tables.Step), kernels),
+    engine_grid.FILE: (columns(engine_grid.Batch), batches),
     trainer_baselines.FILE: ((*trainer_baselines.COLUMNS, "peak_mem_gib"), steps),
 }
 
@@ -153,8 +154,8 @@ def main() -> None:
     """Writes every table, and the verdict on the rows."""
     data = Path(sys.argv[1])
     ROWS.mkdir(exist_ok=True)
-    for name, (columns, chosen) in TABLES.items():
-        write(ROWS / name, columns, chosen(read(data / name)))
+    for name, (names, chosen) in TABLES.items():
+        write(ROWS / name, names, chosen(read(data / name)))
     found = [
         row
         for preset in length_presets().values()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from engine.vllm.replica import VllmReplica
+    from rollcast.engine.vllm.replica import VllmReplica
 
 HAVE_VLLM = importlib.util.find_spec("vllm") is not None
 CONTEXT_TOKENS = 256
@@ -18,7 +18,7 @@ VOCABULARY = 96
 END_TOKEN = 1
 
 if HAVE_VLLM:
-    from engine.vllm.environment import prepare
+    from rollcast.engine.vllm.environment import prepare
 
     prepare()
 
@@ -71,7 +71,7 @@ def make_replica(tiny_path: Path) -> Iterator[Callable[..., VllmReplica]]:
     import vllm.v1.engine.core as core
     from vllm.distributed import cleanup_dist_env_and_memory
 
-    from engine.vllm.replica import VllmReplica
+    from rollcast.engine.vllm.replica import VllmReplica
 
     started: list[VllmReplica] = []
 

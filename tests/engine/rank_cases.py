@@ -11,12 +11,12 @@ import torch
 from tiny_models import build, make_groups
 from torch import Tensor
 
-from engine.edges import SampledGroup, TrainerState
-from engine.errors import RankLostError
-from engine.trainer import NonFiniteLoss, Trainer, TrainerConfig
-from engine.trainer.sharded import Sharded
-from engine.trainer.shards import held, whole
-from simulator.errors import RunError
+from rollcast.engine.edges import SampledGroup, TrainerState
+from rollcast.engine.errors import RankLostError
+from rollcast.engine.trainer import NonFiniteLoss, Trainer, TrainerConfig
+from rollcast.engine.trainer.sharded import Sharded
+from rollcast.engine.trainer.shards import held, whole
+from rollcast.simulator.errors import RunError
 
 Shapes = Sequence[tuple[int, Sequence[int]]]
 

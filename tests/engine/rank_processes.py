@@ -49,7 +49,7 @@ def _serve(pipe: Any) -> None:
     import torch
     import torch.distributed as dist
 
-    from engine.trainer.sharded import Meeting, join
+    from rollcast.engine.trainer.sharded import Meeting, join
 
     torch.set_num_threads(1)
     meeting = None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from engine.vllm.replica import VllmReplica
+    from rollcast.engine.vllm.replica import VllmReplica
 
 STEPS = 4
 SCENARIO = f"""\
@@ -56,8 +56,8 @@ class Home:
 
     def run(self, *options: str) -> int:
         """``rollcast run scenario.yaml --out out --no-plot``; returns the exit code."""
-        from engine.cli import register, run
-        from simulator.cli import app as cli
+        from rollcast.engine.cli import register, run
+        from rollcast.simulator.cli import app as cli
 
         known = [command.callback for command in cli.app.registered_commands]
         if run not in known:
@@ -88,7 +88,7 @@ class Home:
 
 def set_up(folder: Path, tiny_path: Path) -> None:
     """A scenario with a task of its own for the tiny model."""
-    from engine.tasks.tokenizer import build_tokenizer
+    from rollcast.engine.tasks.tokenizer import build_tokenizer
 
     shutil.copytree(tiny_path, folder / "model")
     build_tokenizer().save_pretrained(folder / "model")
@@ -100,7 +100,7 @@ def set_up(folder: Path, tiny_path: Path) -> None:
 
 def lend(home: Home, tiny_model: Any, patch: pytest.MonkeyPatch) -> None:
     """Lets runs have the shared replica as if it had just started, and notes what they train on."""
-    from engine.trainer import Trainer
+    from rollcast.engine.trainer import Trainer
 
     replica, step = home.replica, Trainer.step
 
@@ -115,7 +115,7 @@ def lend(home: Home, tiny_model: Any, patch: pytest.MonkeyPatch) -> None:
         home.trained.append((options["version"], groups))
         return metrics
 
-    patch.setattr("engine.start.start_replica", fresh)
+    patch.setattr("rollcast.engine.start.start_replica", fresh)
     patch.setattr(replica, "shutdown", lambda: None)
     patch.setattr(Trainer, "step", noted)
 

@@ -15,17 +15,17 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
-from engine.config import RunSpec, build_run
-from engine.start import start_trainer, start_world
-from engine.world import EngineWorld
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.costs import LinearCost
-from simulator.loop import run
-from simulator.scenario.file import override, read_scenario
-from simulator.spans import Run, Stays
-from simulator.workload.recorded import RecordedWorkload
-from simulator.world import ClusterShape
+from rollcast.engine.config import RunSpec, build_run
+from rollcast.engine.start import start_replica, start_task, start_trainer
+from rollcast.engine.world import in_process
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.costs import LinearCost
+from rollcast.simulator.loop import run
+from rollcast.simulator.scenario.file import override, read_scenario
+from rollcast.simulator.spans import Run, Stays
+from rollcast.simulator.workload.recorded import RecordedWorkload
+from rollcast.simulator.world import ClusterShape
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "engine.yaml"
 POLICIES = [
@@ -66,21 +66,22 @@ def make_run(
 
     Asks for ``make_replica`` because an engine that ends here must not take others along.
     """
-    from engine.tasks.tokenizer import build_tokenizer
+    from rollcast.engine.tasks.tokenizer import build_tokenizer
 
     build_tokenizer().save_pretrained(tiny_path)
-    first = start_world(scenario(POLICIES[0], tiny_path))
+    given = scenario(POLICIES[0], tiny_path)
+    replica, (task, _) = start_replica(given, tiny_path), start_task(given)
 
     def make(policy: str) -> tuple[RunSpec, Run]:
         spec = scenario(policy, tiny_path)
         trainer = start_trainer(spec, tiny_path)
-        first._replica.load_weights(trainer.weights())
-        first._replica.version = 0
-        world = EngineWorld(first._replica, trainer, first._responses.task, spec.seed)
+        replica.load_weights(trainer.weights())
+        replica.version = 0
+        world = in_process(replica, trainer, task, spec.seed)
         return spec, run(world, spec.policy, spec.plan, spec.steps)
 
     yield make
-    first.close()
+    replica.shutdown()
 
 
 def replay(spec: RunSpec, stays: Stays) -> Run:

@@ -23,10 +23,10 @@ import run_rewards
 import torch
 from running import STEPS, Home, Outcome, lend, outcome, require_same, revive, set_up
 
-from engine.config import build_run
-from engine.start import start_replica
-from simulator.errors import ScenarioError
-from simulator.scenario.file import override, parse_scenario, read_scenario
+from rollcast.engine.config import build_run
+from rollcast.engine.start import start_replica
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import override, parse_scenario, read_scenario
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "engine.yaml"
 HINT = "add --resume to go on from the last step that was saved"
@@ -123,7 +123,7 @@ def test_vllm_finds_no_work(home: Home, said: Any) -> None:
 @pytest.mark.parametrize("suffix", [".safetensors", ".jsonl"])
 def test_a_full_disk_while_saving(home: Home, whole: Outcome, suffix: str) -> None:
     """A file may grow to half of what it needs; the last checkpoint stays whole."""
-    from engine.checkpoint import Writer
+    from rollcast.engine.checkpoint import Writer
 
     save, calls = Writer.save, count()
 
@@ -136,7 +136,7 @@ def test_a_full_disk_while_saving(home: Home, whole: Outcome, suffix: str) -> No
 
     with pytest.MonkeyPatch.context() as patch:
         status, text = home.in_child(
-            before=lambda: patch.setattr("engine.checkpoint.Writer.save", on_full_disk)
+            before=lambda: patch.setattr("rollcast.engine.checkpoint.Writer.save", on_full_disk)
         )
     assert os.WEXITSTATUS(status) == 2
     assert text.splitlines()[:-1] == [HINT]
@@ -158,7 +158,7 @@ def test_a_full_disk_while_writing_the_results(home: Home, whole: Outcome, said:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.run.write_json", full)
+        patch.setattr("rollcast.engine.run.write_json", full)
         assert home.run() == 2
     assert "No space left on device" in said()
     assert not home.out.exists()
@@ -167,7 +167,7 @@ def test_a_full_disk_while_writing_the_results(home: Home, whole: Outcome, said:
 
 
 def test_a_loss_that_is_not_finite(home: Home, whole: Outcome, said: Any) -> None:
-    from engine.trainer import Trainer
+    from rollcast.engine.trainer import Trainer
 
     step = Trainer.step
 
@@ -188,7 +188,7 @@ def test_a_loss_that_is_not_finite(home: Home, whole: Outcome, said: Any) -> Non
 
 
 def test_the_trainer_runs_out_of_memory(home: Home, whole: Outcome, said: Any) -> None:
-    from engine.trainer import Trainer
+    from rollcast.engine.trainer import Trainer
 
     calls, apply = count(), Trainer._apply
 
@@ -252,7 +252,7 @@ def test_a_kv_pool_too_small_for_one_rollout(
         monkeypatch.setattr(small, "shutdown", lambda: None)  # it would take the others along
         return small
 
-    monkeypatch.setattr("engine.start.start_replica", start)
+    monkeypatch.setattr("rollcast.engine.start.start_replica", start)
     prompts = "".join(json.dumps({"prompt": "x" * 45 + str(i)}) + "\n" for i in range(9))
     (home.folder / "prompts.jsonl").write_text(prompts)
     assert home.run("--set", "engine.kv_tokens=64") == 2
@@ -354,7 +354,7 @@ def test_a_wrong_scenario_names_its_key(settings: list[str], field: str, message
 def test_the_device_is_of_trainer_and_engine_alike(
     monkeypatch: pytest.MonkeyPatch, on_cpu: bool, device: str, message: str | None
 ) -> None:
-    monkeypatch.setattr("engine.config.vllm_version", lambda: ("0.32.0", on_cpu))
+    monkeypatch.setattr("rollcast.engine.vllm.adapter.vllm_version", lambda: ("0.32.0", on_cpu))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     settings = [f"engine.device={device}", "engine.gpu_memory_utilization=0.45"]
@@ -365,7 +365,7 @@ def test_the_device_is_of_trainer_and_engine_alike(
         return
     started: dict[str, Any] = {}
     monkeypatch.setattr(
-        "engine.vllm.replica.VllmReplica", lambda path, **given: started.update(given)
+        "rollcast.engine.vllm.replica.VllmReplica", lambda path, **given: started.update(given)
     )
     start_replica(build_run(raw), Path("model"))
     assert (started["device"], started["memory_fraction"]) == (device, 0.45)
@@ -383,7 +383,7 @@ def test_more_gpus_than_there_are(
     monkeypatch: pytest.MonkeyPatch, settings: list[str], asked: int | None
 ) -> None:
     """Said before anything starts; those of a cluster elsewhere are counted there."""
-    monkeypatch.setattr("engine.config.vllm_version", lambda: ("0.32.0", False))
+    monkeypatch.setattr("rollcast.engine.vllm.adapter.vllm_version", lambda: ("0.32.0", False))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     apart = ["engine.device=cuda", "cluster.placement=disaggregated"]
@@ -429,7 +429,7 @@ def test_the_line_of_a_wrong_key_is_named() -> None:
 def test_what_is_wrong_with_a_task_is_said_before_the_engine_starts(
     home: Home, said: Any, monkeypatch: pytest.MonkeyPatch, settings: list[str], message: str
 ) -> None:
-    monkeypatch.setattr("engine.start.start_replica", None)
+    monkeypatch.setattr("rollcast.engine.start.start_replica", None)
     assert home.run(*(part for setting in settings for part in ("--set", setting))) == 2
     assert message in said(saved=False)
 

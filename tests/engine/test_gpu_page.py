@@ -13,27 +13,31 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 
 import torch
 
-from engine.actors.weights import ByFiles
-from engine.config import RunSpec, build_run
-from engine.start import EngineStart, channel
-from engine.vllm.wire import ByVllm
-from simulator.errors import ScenarioError
-from simulator.scenario.file import override, parse_scenario
+from rollcast.engine.actors.weights import ByFiles
+from rollcast.engine.config import RunSpec, build_run
+from rollcast.engine.start import EngineStart, channel
+from rollcast.engine.vllm.wire import ByVllm
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import override, parse_scenario
 
 TEXT = (Path(__file__).parents[2] / "docs" / "gpus.md").read_text("utf-8")
 
 
 def spec(*settings: str) -> RunSpec:
     (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
-    task = ["engine.task={prompts: p.jsonl, reward: 'a:b'}", "workload.batch_groups=4",
-            "workload.group_size=4", "workload.max_new_tokens=64"]  # fmt: skip
+    task = [
+        "engine.task={prompts: p.jsonl, reward: 'a:b'}",
+        "workload.batch_groups=4",
+        "workload.group_size=4",
+        "workload.max_new_tokens=64",
+    ]
     raw = override(parse_scenario(text + "workload: {}\n"), [*task, *settings])
     return build_run(raw, elsewhere=True)
 
 
 @pytest.fixture(autouse=True)
 def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.config.vllm_version", lambda: ("0.32.0", False))
+    monkeypatch.setattr("rollcast.engine.vllm.adapter.vllm_version", lambda: ("0.32.0", False))
 
 
 def test_the_scenario_takes_the_gpus_that_the_page_says() -> None:
@@ -46,17 +50,30 @@ def test_the_scenario_takes_the_gpus_that_the_page_says() -> None:
 def test_devices_and_shares_reach_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr(
-        "engine.vllm.replica.VllmReplica", lambda path, **given: asked.update(given)
+        "rollcast.engine.vllm.replica.VllmReplica", lambda path, **given: asked.update(given)
     )
     said = spec("engine.weights_by=nccl", "engine.gpu_memory_utilization=0.8")
     EngineStart(
         Path("m"), said.engine, said.sampling, 0, said.memory_share, said.shape.gpus_per_replica
     )()
-    assert {key: asked[key] for key in ("device", "dtype", "memory_fraction", "tensor_parallel",
-                                        "transfer", "kv_tokens")} == {
-        "device": "cuda", "dtype": "bfloat16", "memory_fraction": 0.8, "tensor_parallel": 2,
-        "transfer": "nccl", "kv_tokens": None,
-    }  # fmt: skip
+    assert {
+        key: asked[key]
+        for key in (
+            "device",
+            "dtype",
+            "memory_fraction",
+            "tensor_parallel",
+            "transfer",
+            "kv_tokens",
+        )
+    } == {
+        "device": "cuda",
+        "dtype": "bfloat16",
+        "memory_fraction": 0.8,
+        "tensor_parallel": 2,
+        "transfer": "nccl",
+        "kv_tokens": None,
+    }
 
 
 def test_how_weights_leave_the_trainer(tmp_path: Path) -> None:
@@ -92,11 +109,11 @@ def test_an_engine_that_no_trainer_wakes() -> None:
 def test_a_model_too_large_is_refused_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from engine.start import require_fit
+    from rollcast.engine.start import require_fit
 
     device = type("Device", (), {"total_memory": 80_000_000_000})
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device_: device)
-    monkeypatch.setattr("engine.start.parameters", lambda path: 100_000_000_000)
+    monkeypatch.setattr("rollcast.engine.start.parameters", lambda path: 100_000_000_000)
     with pytest.raises(ScenarioError, match=r"100\.0 GB of weights"):
         require_fit(spec(), tmp_path)
 

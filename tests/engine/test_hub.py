@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
-from engine.config import build_run
-from engine.hub import asks_the_hub, fetch, is_hub_name
-from simulator.errors import ScenarioError
-from simulator.scenario.file import override, read_scenario
+from rollcast.engine.config import build_run
+from rollcast.engine.hub import asks_the_hub, fetch, is_hub_name
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import override, read_scenario
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "engine.yaml"
 NAME = "somebody/Tiny-0.1B"

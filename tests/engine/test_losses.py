@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from engine.trainer import (  # noqa: E402
+from rollcast.engine.trainer import (  # noqa: E402
     DAPO,
     GRPO,
     GSPO,
@@ -25,9 +25,10 @@ from engine.trainer import (  # noqa: E402
     group_advantages,
     overlong_penalty,
 )
-from engine.trainer.batch import Example  # noqa: E402
-from engine.trainer.losses import LossTotals, importance_weights, policy_loss  # noqa: E402
-from simulator.errors import ScenarioError  # noqa: E402
+from rollcast.engine.trainer.batch import Example  # noqa: E402
+from rollcast.engine.trainer.losses import LossTotals, importance_weights, policy_loss  # noqa: E402
+from rollcast.simulator.errors import ScenarioError  # noqa: E402
+from tests.laws import examples  # noqa: E402
 
 CONFIGS = {**LOSSES, "grpo_token_mean": LossConfig(aggregation="token_mean")}
 
@@ -73,7 +74,7 @@ def naive(config: LossConfig, examples, new, old):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 10_000), rollouts=st.integers(1, 6))
 def test_value_and_gradient_are_those_of_the_formula(name, seed, rollouts):
     config = CONFIGS[name]
@@ -90,7 +91,7 @@ def test_value_and_gradient_are_those_of_the_formula(name, seed, rollouts):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 10_000), cut=st.integers(1, 5))
 def test_microbatches_add_up_to_the_batch(name, seed, cut):
     examples, new, old = batch(seed, 6)
@@ -165,7 +166,7 @@ def test_importance_weights_are_cut_off_and_multiply_each_token():
     assert loss.item() == pytest.approx(-weights.mean().item())
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=20))
 def test_advantages(rewards):
     got = group_advantages(rewards, epsilon=PODS_EPSILON)

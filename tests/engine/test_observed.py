@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 from tiny_models import build, gradients, make_groups, naive_log_probs, relative_error  # noqa: E402
 
-from engine.trainer import DAPO, GRPO, GSPO, Trainer, TrainerConfig  # noqa: E402
+from rollcast.engine.trainer import DAPO, GRPO, GSPO, Trainer, TrainerConfig  # noqa: E402
 
 torch.set_num_threads(1)
 

@@ -17,13 +17,13 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
-from calibration.logs.formats.events import events
-from engine.config import build_run
-from engine.tasks.custom import FileTask
-from engine.tasks.tokenizer import build_tokenizer
-from simulator.results.schema import BOARD
-from simulator.scenario.file import override, read_scenario
-from simulator.studies.simulate import load, simulate
+from rollcast.calibration.logs.formats.events import events
+from rollcast.engine.config import build_run
+from rollcast.engine.tasks.custom import FileTask
+from rollcast.engine.tasks.tokenizer import build_tokenizer
+from rollcast.simulator.results.schema import BOARD
+from rollcast.simulator.scenario.file import override, read_scenario
+from rollcast.simulator.studies.simulate import load, simulate
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_task"
@@ -75,8 +75,9 @@ def test_the_scenario_is_sound_as_it_stands() -> None:
 def test_prompts_are_as_the_readme_says(model: Path) -> None:
     spec = build_run(override(read_scenario(EXAMPLE / "own_task.yaml"), [f"engine.model={model}"]))
     assert spec.task.prompts is not None
-    task = FileTask(spec.task.prompts, spec.task.reward, model, max_new_tokens=8, chat=True,
-                    folder=EXAMPLE)  # fmt: skip
+    task = FileTask(
+        spec.task.prompts, spec.task.reward, model, max_new_tokens=8, chat=True, folder=EXAMPLE
+    )
     rows = [json.loads(line) for line in (EXAMPLE / "prompts.jsonl").read_text().splitlines()]
     assert all(set(row) == {"prompt", "answer"} for row in rows)
     held_out = {prompt.text for prompt in task.held_out(len(rows))}

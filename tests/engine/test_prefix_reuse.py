@@ -27,7 +27,7 @@ from tiny_models import (  # noqa: E402
     relative_error,
 )
 
-from engine.trainer import (  # noqa: E402
+from rollcast.engine.trainer import (  # noqa: E402
     GRPO,
     Trainer,
     TrainerConfig,
@@ -35,10 +35,11 @@ from engine.trainer import (  # noqa: E402
     kernels,
     prefix_reuse,
 )
-from engine.trainer import attention as shared_attention  # noqa: E402
-from engine.trainer.losses import LossTotals, policy_loss  # noqa: E402
-from engine.trainer.model import LogProbModel  # noqa: E402
-from engine.trainer.moe import Router, RouterBalance  # noqa: E402
+from rollcast.engine.trainer import attention as shared_attention  # noqa: E402
+from rollcast.engine.trainer.losses import LossTotals, policy_loss  # noqa: E402
+from rollcast.engine.trainer.model import LogProbModel  # noqa: E402
+from rollcast.engine.trainer.moe import Router, RouterBalance  # noqa: E402
+from tests.laws import examples  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -109,7 +110,7 @@ def test_every_variant_is_exact(variant, kind):
     assert relative_error(gradients(model, GROUPS, config(**changes), True), truth) < 1e-12
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     shapes=st.lists(
         st.tuples(st.integers(1, 20), st.lists(st.integers(1, 9), min_size=1, max_size=5)),

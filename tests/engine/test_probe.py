@@ -14,8 +14,8 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 from running import set_up
 from typer.testing import CliRunner
 
-from engine import probe
-from engine.probe import bursts, shapes
+from rollcast.engine import probe
+from rollcast.engine.probe import bursts, shapes
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def test_a_probe_calibrates(
 ) -> None:
     import typer
 
-    from calibration.probes import read_probe
-    from calibration.tempo import Tempo
-    from engine.cli import register
+    from rollcast.calibration.machine_speed import MachineSpeed
+    from rollcast.calibration.probes import read_probe
+    from rollcast.engine.cli import register
 
     # One engine at a time can end in a process: the session's own must go on.
     monkeypatch.setattr(probe, "start_replica", lambda spec, path: replica)
@@ -83,7 +83,7 @@ def test_a_probe_calibrates(
         scenario=scenario,
         section=lambda *names: scenario.get(names[0]) or {},
     )
-    read = read_probe(tmp_path / "probe.json", run, Tempo(1.0, 1.0))
+    read = read_probe(tmp_path / "probe.json", run, MachineSpeed(1.0, 1.0))
     assert len(read.updates) == len(rows)
     assert read.updates.shared.sum() == len(rows) / 2
     assert (read.updates.train_s > 0).all()

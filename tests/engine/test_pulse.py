@@ -13,7 +13,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 def test_a_pulse_takes_time_and_nothing_else(tiny_model: Any) -> None:
     import torch
 
-    from engine.trainer.pulse import Pulse
+    from rollcast.engine.trainer.pulse import Pulse
 
     before = {name: value.clone() for name, value in tiny_model.state_dict().items()}
     states = torch.get_rng_state(), random.getstate()
@@ -33,8 +33,8 @@ def test_a_pulse_takes_time_and_nothing_else(tiny_model: Any) -> None:
 
 
 def test_rows_are_no_longer_than_the_context(tiny_model: Any, monkeypatch: Any) -> None:
-    from engine.edges import Beat
-    from engine.trainer import pulse
+    from rollcast.engine.edges import Beat
+    from rollcast.engine.trainer import pulse
 
     seen = []
 

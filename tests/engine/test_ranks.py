@@ -19,10 +19,11 @@ from hypothesis import strategies as st  # noqa: E402
 from rank_cases import Case, Found, looks, lose, overflow, stumble, tear, train  # noqa: E402
 from rank_processes import RankProcesses  # noqa: E402
 
-from engine.edges import TrainerState  # noqa: E402
-from engine.options import DAPO, GRPO, GSPO, TrainerConfig  # noqa: E402
-from engine.trainer.batch import Example  # noqa: E402
-from engine.trainer.shares import shares  # noqa: E402
+from rollcast.engine.edges import TrainerState  # noqa: E402
+from rollcast.engine.options import DAPO, GRPO, GSPO, TrainerConfig  # noqa: E402
+from rollcast.engine.trainer.batch import Example  # noqa: E402
+from rollcast.engine.trainer.shares import shares  # noqa: E402
+from tests.laws import examples  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -82,7 +83,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @settings(
-    max_examples=25,
+    max_examples=examples(25),
     deadline=None,
     suppress_health_check=[*HealthCheck],
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
@@ -194,7 +195,7 @@ def example(group: int, prompt: int, response: int) -> Example:
     return Example(group, [1] * prompt, [2] * response, [0.0] * response, [True] * response, 1.0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(_SHAPES, st.integers(1, 6), st.booleans())
 def test_shares_are_a_balanced_partition(shapes: Any, count: int, shared: bool) -> None:
     examples = [example(g, p, r) for g, (p, rs) in enumerate(shapes) for r in rs]

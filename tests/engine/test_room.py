@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.room import Devices, parameters, require_room
-from simulator.errors import ScenarioError
+from rollcast.engine.room import Devices, parameters, require_room
+from rollcast.simulator.errors import ScenarioError
 
 GPU = 80_000_000_000
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,9 +22,9 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 import run_rewards
 from running import STEPS, Home, Outcome, kill_myself, lend, outcome, require_same, revive, set_up
 
-from calibration.logs.formats.events import events
-from engine import checkpoint
-from simulator.results.schema import BOARD
+from rollcast.calibration.logs.formats.events import events
+from rollcast.engine import checkpoint
+from rollcast.simulator.results.schema import BOARD
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def test_the_folder_has_all_of_simulates_files_and_the_engines(
     assert not home.saved.parent.exists()
     names = {path.name for path in home.out.iterdir()}
     of_simulate = {"spans.csv", "steps.csv", "rollouts.csv", "decisions.jsonl", "scenario.json"}
-    of_engine = {"iterations.csv", "pulses.csv", "updates.jsonl", "provenance.json"}
+    of_engine = {"iterations.csv", "pulses.csv", "updates.jsonl", "events.jsonl", "provenance.json"}
     assert names == of_simulate | of_engine | {"summary.json", "trace.json.gz", BOARD.name}
     assert board_steps(home) == list(range(STEPS))
     check_tables(home)
@@ -114,9 +113,9 @@ def check_tables(home: Home) -> None:
 
 
 def test_the_same_columns_as_simulate(home: Home) -> None:
-    from simulator.results.write import write_run
-    from simulator.scenario.file import parse_scenario
-    from simulator.studies.simulate import from_raw, simulate
+    from rollcast.simulator.results.write import write_run
+    from rollcast.simulator.scenario.file import parse_scenario
+    from rollcast.simulator.studies.simulate import from_raw, simulate
 
     text = """
 engine: {kv_tokens: 4096}
@@ -156,7 +155,7 @@ def in_rollout(home: Home, patch: pytest.MonkeyPatch) -> None:
 
 def in_update(home: Home, patch: pytest.MonkeyPatch) -> None:
     """Between the two minibatches of the update: half of it is in the weights."""
-    from engine.trainer import Trainer
+    from rollcast.engine.trainer import Trainer
 
     calls, apply = count(), Trainer._apply
 
@@ -192,7 +191,7 @@ def in_journal(home: Home, patch: pytest.MonkeyPatch) -> None:
             kill_myself()
         return done
 
-    patch.setattr("engine.checkpoint.Writer._append", dying)
+    patch.setattr("rollcast.engine.checkpoint.Writer._append", dying)
 
 
 def in_tensors(home: Home, patch: pytest.MonkeyPatch) -> None:
@@ -206,7 +205,7 @@ def in_tensors(home: Home, patch: pytest.MonkeyPatch) -> None:
             kill_myself()
         return done
 
-    patch.setattr("engine.checkpoint._write_tensors", dying)
+    patch.setattr("rollcast.engine.checkpoint._write_tensors", dying)
 
 
 def before_manifest(home: Home, patch: pytest.MonkeyPatch) -> None:
@@ -225,7 +224,7 @@ def after_manifest(home: Home, patch: pytest.MonkeyPatch) -> None:
     """Before the files of the save before are gone."""
     calls = count()
     patch.setattr(
-        "engine.checkpoint._sync_folder", lambda folder: next(calls) == 3 and kill_myself()
+        "rollcast.engine.checkpoint._sync_folder", lambda folder: next(calls) == 3 and kill_myself()
     )
 
 
@@ -235,7 +234,7 @@ def in_first_step(home: Home, patch: pytest.MonkeyPatch) -> None:
 
 def in_results(home: Home, patch: pytest.MonkeyPatch) -> None:
     """All steps are done; some of the tables are written."""
-    patch.setattr("engine.run.write_json", lambda *arguments: kill_myself())
+    patch.setattr("rollcast.engine.run.write_json", lambda *arguments: kill_myself())
 
 
 KILLS = [
@@ -270,21 +269,6 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
     assert times == sorted(times)  # the clock goes on where it was
 
 
-def test_the_clock_leaves_interruptions_and_saving_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine import clock as clocks
-    from engine.world import EngineWorld
-
-    clock = SimpleNamespace(perf_counter=lambda: clock.now_s, now_s=50.0)
-    monkeypatch.setattr(clocks, "time", clock)
-    replica: Any = SimpleNamespace(limits=SimpleNamespace(max_seqs=1))
-    ours = EngineWorld(replica, None, None, 0, clocks.WallClock(7.0))  # type: ignore[arg-type]
-    clock.now_s += 2.0
-    with ours.clock_stopped():
-        clock.now_s += 100.0
-    clock.now_s += 1.0
-    assert ours.now_s == 10.0
-
-
 def test_more_steps_are_the_same_run(home: Home, whole: Outcome) -> None:
     with pytest.MonkeyPatch.context() as patch:
         status, _ = home.in_child("--set", "steps=3", before=lambda: in_rollout(home, patch))
@@ -303,7 +287,7 @@ def test_a_killed_process_is_resumed_by_another(home: Home, whole: Outcome) -> N
         [
             sys.executable,
             "-m",
-            "simulator.cli.app",
+            "rollcast.simulator.cli.app",
             "run",
             scenario,
             "--out",
@@ -382,6 +366,15 @@ def test_resuming_what_cannot_be_resumed(home: Home, capsys: pytest.CaptureFixtu
     assert home.run("--force", "--set", "steps=1") == 0
 
 
+def test_a_checkpoint_of_an_earlier_version_is_named(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.saved.parent.mkdir()
+    home.saved.write_text('{"schema": "rollcast-checkpoint/4", "sha256": ""}')
+    assert home.run("--resume") == 2
+    assert "saved by an earlier version, in a form that is not read" in capsys.readouterr().err
+
+
 def test_a_checkpoint_of_version_0_1_is_named_and_never_opened(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -395,7 +388,7 @@ def test_a_checkpoint_of_version_0_1_is_named_and_never_opened(
     old.parent.mkdir()
     old.write_bytes(pickle.dumps({"schema": "rollcast-checkpoint/2", "state": Planted()}))
     assert home.run("--resume") == 2
-    assert "was saved by version 0.1, in a form that is not read any more" in (
+    assert "was saved by an earlier version, in a form that is not read any more" in (
         said := capsys.readouterr().err
     )
     assert len(said.splitlines()) == 1
@@ -406,11 +399,22 @@ def test_a_checkpoint_of_version_0_1_is_named_and_never_opened(
     assert not old.exists()
 
 
+def test_one_of_two_runs_into_a_folder_is_refused(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with checkpoint.held(home.out):
+        assert home.run() == home.run("--resume") == home.run("--force") == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3
+    assert all("--out: another process is running into" in line for line in said)
+    assert not any(path.name.endswith(".lock") for path in home.out.parent.iterdir())
+
+
 def test_resume_needs_a_folder() -> None:
-    from engine.config import build_run
-    from engine.run import run_scenario
-    from simulator.errors import ScenarioError
-    from simulator.scenario.file import read_scenario
+    from rollcast.engine.config import build_run
+    from rollcast.engine.run import run_scenario
+    from rollcast.simulator.errors import ScenarioError
+    from rollcast.simulator.scenario.file import read_scenario
 
     example = read_scenario(Path(__file__).parents[2] / "examples" / "engine.yaml")
     with pytest.raises(ScenarioError, match="--resume: needs --out"):

@@ -18,18 +18,18 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 
 from conftest import CONTEXT_TOKENS, VOCABULARY, build_tiny
 
-from engine.tasks.base import Prompt
-from engine.trainer import Trainer, TrainerConfig
-from engine.world import EngineWorld
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.costs import LinearCost
-from simulator.loop import run
-from simulator.plan import Batch, StepPlan
-from simulator.policies import parse_policy
-from simulator.spans import Run
-from simulator.workload.recorded import RecordedWorkload
-from simulator.world import ClusterShape
+from rollcast.engine.tasks.base import Prompt
+from rollcast.engine.trainer import Trainer, TrainerConfig
+from rollcast.engine.world import in_process
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.costs import LinearCost
+from rollcast.simulator.loop import run
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.spans import Run
+from rollcast.simulator.workload.recorded import RecordedWorkload
+from rollcast.simulator.world import ClusterShape
 
 CAP = 40
 STEPS = 5
@@ -92,7 +92,7 @@ def real_run(replica: Any, policy: str, steps: int = STEPS) -> Run:
     replica.load_weights(model.state_dict())
     replica.version = 0
     trainer = Trainer(model, TrainerConfig(learning_rate=1e-3, seed=0))
-    world = EngineWorld(replica, trainer, ParityTask(), seed=3)
+    world = in_process(replica, trainer, ParityTask(), seed=3)
     return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4)), steps)
 
 

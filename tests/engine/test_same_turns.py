@@ -15,16 +15,16 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 
 from conftest import CONTEXT_TOKENS, build_tiny
 
-from engine.trainer import Trainer, TrainerConfig
-from engine.world import EngineWorld
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.loop import run
-from simulator.plan import Batch, StepPlan
-from simulator.policies import parse_policy
-from simulator.spans import Run
-from simulator.workload.recorded import RecordedWorkload
-from simulator.world import ClusterShape
+from rollcast.engine.trainer import Trainer, TrainerConfig
+from rollcast.engine.world import in_process
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.loop import run
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.spans import Run
+from rollcast.simulator.workload.recorded import RecordedWorkload
+from rollcast.simulator.world import ClusterShape
 from tests.turns.oracle import CAP, CASES, FIRST_WORD, MAX_CONTEXT, MAX_TURNS, TurnTask, rules
 from tests.turns.test_both_worlds import COST, ITERATION_S, TRAIN_S, require_same
 from tests.turns.virtual import Inline, TimedEngine, TimedTrainer, VirtualClock
@@ -47,7 +47,9 @@ def real_run(replica: Any, policy: str, turns: Any, failed: Any) -> Run:
     config = TrainerConfig(learning_rate=1e-3, seed=0)
     trainer: Any = TimedTrainer(Trainer(model, config), clock, TRAIN_S)
     engine: Any = TimedEngine(replica, clock, ITERATION_S)
-    world = EngineWorld(engine, trainer, TurnTask(), 3, clock, turns, Inline(clock))
+    world = in_process(
+        engine, trainer, TurnTask(), 3, turns=turns, runner=Inline(clock), timer=clock.timer
+    )
     return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4), failed=failed), STEPS)
 
 

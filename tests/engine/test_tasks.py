@@ -20,16 +20,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import EngineError
-from engine.tasks import collatz, tokenizer, warm_start
-from engine.tasks.base import Prompt, Task
-from engine.tasks.collatz import CollatzTask
-from engine.tasks.custom import FileTask
-from engine.tasks.evaluation import Evaluation, evaluate
-from engine.tasks.model import build_model
-from engine.tasks.rewards import RewardCaller, load_reward
-from engine.tasks.warm_start import Lesson, Recipe
-from simulator.errors import ScenarioError
+from rollcast.engine.errors import EngineError
+from rollcast.engine.options import TrainerConfig
+from rollcast.engine.start import TrainerStart
+from rollcast.engine.tasks import collatz, named, tokenizer, warm_start
+from rollcast.engine.tasks.base import Prompt, Task
+from rollcast.engine.tasks.collatz import CollatzTask
+from rollcast.engine.tasks.custom import FileTask
+from rollcast.engine.tasks.evaluation import Evaluation, evaluate
+from rollcast.engine.tasks.model import build_model
+from rollcast.engine.tasks.rewards import RewardCaller, load_reward
+from rollcast.engine.tasks.warm_start import Lesson, Recipe
+from rollcast.engine.vllm.start import engine_options
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.sections import EngineSection
+from tests.laws import examples
 
 SHORT = Recipe(steps=8, warmup_steps=2, batch_tokens=512, adaptation_steps=3)
 
@@ -399,6 +404,60 @@ def test_reward_paths_that_lead_nowhere(rewards: str, path: str, message: str) -
 
 
 @pytest.mark.parametrize(
+    ("name", "body", "message"),
+    [
+        ("exits", "import sys; sys.exit(0)", r"cannot be imported \(SystemExit: 0\)"),
+        ("hangs", "while True: pass", r"cannot be imported \(not done after 0.3 s\)"),
+    ],
+)
+def test_reward_modules_whose_import_does_not_end_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, body: str, message: str
+) -> None:
+    monkeypatch.setattr(named, "IMPORT_LIMIT_S", 0.3)
+    (tmp_path / f"reward_that_{name}.py").write_text(body)
+    with pytest.raises(ScenarioError, match=message):
+        load_reward(f"reward_that_{name}:reward", folder=tmp_path)
+
+
+def test_code_in_a_models_folder_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its ``auto_map`` says, and whoever would answer yes."""
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    names = {kind: f"modelling.{kind}" for kind in ("AutoConfig", "AutoModelForCausalLM")}
+    config = {
+        "model_type": "unheard_of",
+        "auto_map": {**names, "AutoTokenizer": ["modelling.T", None]},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "modelling.py").write_text(f"open({str(tmp_path / 'was_run')!r}, 'w')\n")
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a"}')
+    with pytest.raises(ScenarioError, match="no tokenizer that can be loaded"):
+        FileTask(tmp_path / "p.jsonl", "", tmp_path, max_new_tokens=1)
+    with pytest.raises(ScenarioError, match="cannot be loaded"):
+        TrainerStart(tmp_path, EngineSection(), TrainerConfig(), 0)()
+    assert (
+        engine_options(
+            "m",
+            on_cpu=True,
+            max_seqs=1,
+            max_batched_tokens=1,
+            kv_tokens=None,
+            block_tokens=16,
+            prefix_caching=False,
+            max_model_len=None,
+            dtype="float32",
+            seed=0,
+            enforce_eager=True,
+            memory_fraction=0.3,
+        )["trust_remote_code"]
+        is False
+    )
+    assert not (tmp_path / "was_run").exists()
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ('{"prompt": "a"}\n{"prompt"', "line 2 of .* is not JSON"),
@@ -435,7 +494,7 @@ def test_other_settings_that_cannot_be_used(
 
 def test_evaluation_with_the_engine_counts_what_the_task_says(short_start: Path) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
-    from engine.vllm.replica import VllmReplica
+    from rollcast.engine.vllm.replica import VllmReplica
 
     replica = VllmReplica(short_start, kv_tokens=8192, max_seqs=16)
     assert replica.stop_token_ids == [tokenizer.END_ID]
@@ -451,7 +510,7 @@ def test_evaluation_with_the_engine_counts_what_the_task_says(short_start: Path)
     assert replica.unfinished == ()
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(seed=st.integers(0, 100))
 def test_spreads_are_told_apart(seed: int) -> None:
     rng = np.random.default_rng(seed)

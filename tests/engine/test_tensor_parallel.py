@@ -15,10 +15,10 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 
 from conftest import build_tiny
 
-from engine.vllm.start import engine_options
+from rollcast.engine.vllm.start import engine_options
 
 if TYPE_CHECKING:
-    from engine.vllm.replica import VllmReplica
+    from rollcast.engine.vllm.replica import VllmReplica
 
 SEQUENCES = [[5, 9, 33, 60, 2, 7], [44, 3, 8, 90, 11, 12, 13]]
 
@@ -96,10 +96,18 @@ def test_an_engine_that_sleeps_goes_on_after_it(replica: VllmReplica) -> None:
 
 def test_what_vllm_is_asked_for() -> None:
     asked: dict[str, Any] = {
-        "on_cpu": False, "max_seqs": 8, "max_batched_tokens": 64, "kv_tokens": None,
-        "block_tokens": 16, "prefix_caching": True, "max_model_len": None, "dtype": "bfloat16",
-        "seed": 0, "enforce_eager": False, "memory_fraction": 0.9,
-    }  # fmt: skip
+        "on_cpu": False,
+        "max_seqs": 8,
+        "max_batched_tokens": 64,
+        "kv_tokens": None,
+        "block_tokens": 16,
+        "prefix_caching": True,
+        "max_model_len": None,
+        "dtype": "bfloat16",
+        "seed": 0,
+        "enforce_eager": False,
+        "memory_fraction": 0.9,
+    }
     alone = engine_options("m", **asked)
     assert not {"tensor_parallel_size", "enable_sleep_mode"} & alone.keys()
     assert (alone["dtype"], alone["gpu_memory_utilization"]) == ("bfloat16", 0.9)

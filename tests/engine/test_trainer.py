@@ -22,8 +22,8 @@ from tiny_models import (  # noqa: E402
     relative_error,
 )
 
-from engine.edges import TrainerState  # noqa: E402
-from engine.trainer import (  # noqa: E402
+from rollcast.engine.edges import TrainerState  # noqa: E402
+from rollcast.engine.trainer import (  # noqa: E402
     DAPO,
     GRPO,
     GSPO,
@@ -34,8 +34,8 @@ from engine.trainer import (  # noqa: E402
     Trainer,
     TrainerConfig,
 )
-from engine.trainer.microbatch import dense_width, pack, plan_packing  # noqa: E402
-from simulator.errors import RunError, ScenarioError  # noqa: E402
+from rollcast.engine.trainer.microbatch import dense_width, pack, plan_packing  # noqa: E402
+from rollcast.simulator.errors import RunError, ScenarioError  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -177,8 +177,9 @@ def test_nothing_left_to_train_on_updates_nothing():
 
 def test_dapo_leaves_out_groups_without_variance():
     flat = make_groups([(4, [3, 3])], seed=0)[0]
-    flat = SampledGroup(flat.prompt, [dataclasses.replace(r, reward=0.1) for r in flat.rollouts],
-                        [0.1, 0.1])  # fmt: skip
+    flat = SampledGroup(
+        flat.prompt, [dataclasses.replace(r, reward=0.1) for r in flat.rollouts], [0.1, 0.1]
+    )
     model = build("llama")
     config = TrainerConfig(loss=DAPO, max_grad_norm=None)
     truth = gradients(model, GROUPS, config, False)
@@ -330,9 +331,13 @@ def test_expert_counts_are_those_of_each_updates_own_batch_and_weights():
             model = build("mixtral")
             # The policy loss is held at 0, so that both runs take the same way.
             flat = [
-                dataclasses.replace(group, rollouts=[dataclasses.replace(r, reward=0.0)
-                for r in group.rollouts], baseline_rewards=[0.0]) for group in GROUPS
-            ]  # fmt: skip
+                dataclasses.replace(
+                    group,
+                    rollouts=[dataclasses.replace(r, reward=0.0) for r in group.rollouts],
+                    baseline_rewards=[0.0],
+                )
+                for group in GROUPS
+            ]
             trainer = Trainer(model, dataclasses.replace(config, old_log_probs=old, **changes))
             losses.append(trainer.step(flat, shared_prefix=True, version=0).aux_loss)
         assert losses[0] == pytest.approx(losses[1], rel=1e-12)

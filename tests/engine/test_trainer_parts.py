@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 
 from tiny_models import build, make_groups  # noqa: E402
 
-from engine.trainer import DAPO, GRPO, GSPO, NonFiniteLoss, Trainer, TrainerConfig  # noqa: E402
+from rollcast.engine.trainer import DAPO, GRPO, GSPO, NonFiniteLoss, Trainer, TrainerConfig  # noqa: E402
 
 GROUPS = make_groups([(6, [5, 1, 8, 3]), (11, [2, 7, 4]), (3, [6, 6]), (5, [9, 2])], seed=2)
 LOSSES = {"grpo": GRPO, "dapo": DAPO, "gspo": dataclasses.replace(GSPO, clip_low=0.2, clip_high=9)}
@@ -112,3 +112,18 @@ def test_memory_is_handed_back_between_updates(monkeypatch: pytest.MonkeyPatch) 
             trainer.step(GROUPS, shared_prefix=False, version=step)
         trainer.log_probs([[3, 4, 5]])
         assert len(handed_back) == 3 * shares
+
+
+@pytest.mark.parametrize("parts", [[GROUPS], [GROUPS[:1], GROUPS[1:3], GROUPS[3:]]])
+def test_the_peak_of_memory_is_that_of_one_update(
+    monkeypatch: pytest.MonkeyPatch, parts: list[Any]
+) -> None:
+    """Of all its parts, and of nothing before them."""
+    resets: list[None] = []
+    monkeypatch.setattr(Trainer, "_reset_peak", lambda self: resets.append(None))
+    trainer = Trainer(build("llama"), TrainerConfig(learning_rate=1e-2))
+    for version in range(2):
+        for place, part in enumerate(parts):
+            final = place == len(parts) - 1
+            trainer.step(part, shared_prefix=False, version=version, final=final)
+        assert len(resets) == version + 1

@@ -17,10 +17,10 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 import run_rewards
 from running import Home, kill_myself, lend, revive, set_up
 
-from engine.config import build_run
-from engine.tasks.tokenizer import END_ID, encode
-from simulator.errors import ScenarioError
-from simulator.scenario.file import override, read_scenario
+from rollcast.engine.config import build_run
+from rollcast.engine.tasks.tokenizer import END_ID, encode
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import override, read_scenario
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "engine_agent.yaml"
 ENDS = [END_ID, *encode("0123456789>= !")]
@@ -94,7 +94,7 @@ def test_a_run_of_several_turns_with_an_environment_of_ones_own(home: Home) -> N
 
 def check_what_was_trained(home: Home, last: dict[tuple[str, str], dict[str, str]]) -> None:
     """Tokens as they were sampled, and between them what the parrot said, masked."""
-    from engine.tasks.tokenizer import UNKNOWN, VOCABULARY
+    from rollcast.engine.tasks.tokenizer import UNKNOWN, VOCABULARY
 
     letters = {token: letter for letter, token in VOCABULARY.items()}
     silent = (END_ID, 0, VOCABULARY[UNKNOWN])  # special tokens, of which a text has nothing
@@ -158,9 +158,16 @@ def kill_in_rollout(home: Home, patch: pytest.MonkeyPatch) -> None:
 def test_the_example_runs(home: Home, slow: str) -> None:
     text = EXAMPLE.read_text().replace("seed: 0", "seed: 3")
     (home.folder / "scenario.yaml").write_text(text)
-    settings = ["engine.model=model", "steps=2", "workload.batch_groups=2", "workload.group_size=4",
-                "workload.max_context_tokens=240", "workload.max_new_tokens=24",
-                f"environment.turn_s={slow}", "environment.failure=0.1"]  # fmt: skip
+    settings = [
+        "engine.model=model",
+        "steps=2",
+        "workload.batch_groups=2",
+        "workload.group_size=4",
+        "workload.max_context_tokens=240",
+        "workload.max_new_tokens=24",
+        f"environment.turn_s={slow}",
+        "environment.failure=0.1",
+    ]
     assert home.run(*(part for setting in settings for part in ("--set", setting))) == 0
     rows = table(home, "rollouts.csv")
     assert len(table(home, "environments.csv")) > 10

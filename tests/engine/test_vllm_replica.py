@@ -16,15 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vllm_trace import reference_iterations, run_requests, trace_iterations
 
-from engine.edges import Response, Sampling
-from engine.errors import EngineError
-from engine.in_flight import stream_seed
-from engine.sync_check import check_sync, largest_difference
-from engine.trainer import Trainer
-from engine.vllm import environment
-from engine.vllm.replica import VllmReplica
-from engine.vllm.start import engine_options, put_on
-from simulator.errors import ScenarioError
+from rollcast.engine.edges import Response, Sampling
+from rollcast.engine.errors import EngineError
+from rollcast.engine.in_flight import stream_seed
+from rollcast.engine.sync_check import largest_difference, require_close
+from rollcast.engine.trainer import Trainer
+from rollcast.engine.vllm import environment
+from rollcast.engine.vllm.replica import VllmReplica
+from rollcast.engine.vllm.start import engine_options, put_on
+from rollcast.simulator.errors import ScenarioError
+from tests.laws import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
     MakeReplica = Callable[..., VllmReplica]
 
 PROMPT = [5, 9, 33, 2, 71, 8, 90, 14]
+
+
+def check_sync(engine: Any, trainer: Trainer, sample: Any) -> float:
+    """The largest difference between both sides' log-probabilities."""
+    trainers = trainer.log_probs(sample)
+    return require_close(engine.log_probs(sample), trainers, engine.log_prob_tolerance)
 
 
 def finish(replica: VllmReplica) -> dict[str, Response]:
@@ -313,7 +320,7 @@ def traced(
 
 
 @settings(
-    max_examples=8,
+    max_examples=examples(8),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -27,10 +27,10 @@ from vllm.distributed.weight_transfer.factory import (
 )
 from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferUpdateInfo
 
-from engine.vllm.wire import ByVllm
+from rollcast.engine.vllm.wire import ByVllm
 
 if TYPE_CHECKING:
-    from engine.vllm.replica import VllmReplica
+    from rollcast.engine.vllm.replica import VllmReplica
 
 SEQUENCES = [[5, 9, 33, 60, 2, 7], [44, 3, 8, 90, 11, 12, 13]]
 
@@ -151,8 +151,9 @@ def test_weights_come_by_wire_again_and_again(
         meanwhile(lambda: wire.send(0, weights), lambda: wired.load_weights(weights, version))  # noqa: B023
         replica.load_weights(model.state_dict())
         assert wired.version == version
-        for row, other in zip(wired.log_probs(SEQUENCES), replica.log_probs(SEQUENCES),
-                              strict=True):  # fmt: skip
+        for row, other in zip(
+            wired.log_probs(SEQUENCES), replica.log_probs(SEQUENCES), strict=True
+        ):
             assert row == pytest.approx(other, abs=1e-5)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.trainer import SampledGroup, SampledRollout, Trainer, TrainerConfig
+from rollcast.engine.trainer import SampledGroup, SampledRollout, Trainer, TrainerConfig
 
 VOCABULARY = 61
 KINDS = ("qwen3", "llama", "qwen3_moe", "mixtral")
@@ -87,11 +87,13 @@ def make_groups(
     for prompt, responses in shapes:
         rollouts = [
             SampledRollout(
-                tokens(n), [-4 + draw.uniform(-0.6, 0.6) for _ in range(n)], [version] * n,
+                tokens(n),
+                [-4 + draw.uniform(-0.6, 0.6) for _ in range(n)],
+                [version] * n,
                 draw.choice([0.0, 1.0, 0.5]),
             )
             for n in responses
-        ]  # fmt: skip
+        ]
         groups.append(SampledGroup(tokens(prompt), rollouts, [r.reward for r in rollouts]))
     return groups
 

@@ -236,4 +236,4 @@ class FakeVerl:
         sys.modules[name].ReplayBuffer = ReplayBuffer  # type: ignore[attr-defined]
         if self.genuine is not None:
             vars(sys.modules[name]).update(genuine_buffers(self.genuine, monkeypatch))
-        monkeypatch.setattr("engine.stacks.verl.time.sleep", self.sleep)
+        monkeypatch.setattr("rollcast.simulator.stacks.verl.hooks.time.sleep", self.sleep)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.scenario.file import RawScenario
-from simulator.scenario.scenario import Scenario, build_scenario
-from simulator.studies.simulate import simulate
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import Scenario, build_scenario
+from rollcast.simulator.studies.simulate import simulate
 
 CAP = 60
 COST = {

@@ -14,17 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from engine.export.write import STACKS, export
-from engine.stacks.exported import PLAN_FILE, read_exported
-from engine.stacks.limits import SLIME, VERL
-from simulator.errors import RunError, ScenarioError
-from simulator.plan import Batch, Launch, StepPlan
-from simulator.policies import POLICIES
+from rollcast.engine.export.write import export
+from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.plan import Batch, Launch, StepPlan
+from rollcast.simulator.policies import POLICIES
+from rollcast.simulator.stacks.exported import PLAN_FILE, read_exported
+from rollcast.simulator.stacks.slime.limits import LIMITS as SLIME
+from rollcast.simulator.stacks.stack import exporters
+from rollcast.simulator.stacks.verl.limits import LIMITS as VERL
 from tests.conftest import Cli
 from tests.export.scenarios import scenario
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "export.md").read_text("utf-8")
+
+STACKS = tuple(exporters())
 
 # What becomes of each policy at its defaults: a hook, settings alone, or the decision refused.
 TABLE = {
@@ -425,3 +429,11 @@ def test_a_plan_that_was_damaged_is_named(
     path.write_text("[")
     with pytest.raises(ScenarioError, match="cannot read"):
         read_exported(path)
+
+
+def test_hooks_of_earlier_exports_are_found() -> None:
+    from rollcast.engine.stacks import slime, verl
+    from rollcast.simulator.stacks.slime.hooks import Adapter
+    from rollcast.simulator.stacks.verl.hooks import make_sampler
+
+    assert (slime.Adapter, verl.make_sampler) == (Adapter, make_sampler)

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from engine.stacks.samples import from_plain_sample, plain_sample
-from simulator.errors import RunError
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.stacks.slime.samples import from_plain_sample, plain_sample
 from tests.export.fake_slime import Sample, Status
 
 

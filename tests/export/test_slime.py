@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from engine.export.parts import planned
-from engine.stacks.exported import trained_size
-from engine.stacks.slime import Adapter, state_path
-from simulator.errors import RunError
-from simulator.scenario.scenario import Scenario
+from rollcast.engine.export.planned import planned
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.stacks.exported import trained_size
+from rollcast.simulator.stacks.slime.hooks import Adapter, state_path
 from tests.export.fake_slime import (
     FILTERS,
     Arguments,
@@ -245,7 +245,7 @@ def test_a_damaged_state_is_refused(start: Callable[..., Run], tmp_path: Path) -
     path.write_text(json.dumps(saved))
     other = start(scenario("april"), load=str(tmp_path))
     other.source.load(0)
-    with pytest.raises(RunError, match="buffer is 3, and not a list"):
+    with pytest.raises(RunError, match="buffer: must be a list"):
         other.step(1)
     path.write_text("{")
     with pytest.raises(RunError, match="cannot read"):
@@ -276,7 +276,7 @@ def test_a_policy_that_comes_to_ask_for_what_cannot_be_is_named(
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "later_for_slime.py").write_text(
         "from dataclasses import dataclass, replace\n"
-        "from simulator.policy import Policy\n"
+        "from rollcast.simulator.policy import Policy\n"
         "@dataclass(frozen=True)\n"
         "class Later(Policy):\n"
         "    def init(self):\n"

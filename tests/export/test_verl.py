@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from engine.export.parts import planned
-from engine.stacks.exported import PLAN_FILE
-from engine.stacks.verl import make_sampler, trainer_mode
-from simulator.errors import RunError
-from simulator.scenario.scenario import Scenario
-from simulator.studies.simulate import simulate
+from rollcast.engine.export.planned import planned
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.stacks.exported import PLAN_FILE
+from rollcast.simulator.stacks.verl.hooks import make_sampler, trainer_mode
+from rollcast.simulator.studies.simulate import simulate
 from tests.export.fake_verl import FakeVerl, KVBatchMeta, genuine_source
 from tests.export.scenarios import scenario, simulated
 
@@ -221,7 +221,7 @@ def test_policies_that_learn_remember(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "counting_for_verl.py").write_text(
         "from dataclasses import dataclass, replace\n"
-        "from simulator.policy import Policy\n"
+        "from rollcast.simulator.policy import Policy\n"
         "@dataclass(frozen=True)\n"
         "class Counting(Policy):\n"
         "    decides = frozenset({'surplus'})\n"

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.loop import run
-from simulator.plan import Batch, StepPlan
-from simulator.policies import parse_policy
-from simulator.spans import Run
-from simulator.testing.strategies import TableCost, TableWorkload
-from simulator.world import ClusterShape
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.loop import run
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.spans import Run
+from rollcast.simulator.testing.strategies import TableCost, TableWorkload
+from rollcast.simulator.world import ClusterShape
 
 DIGESTS = Path(__file__).parent / "digests.json"
 

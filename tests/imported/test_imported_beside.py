@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from calibration.imported import beside
-from simulator.errors import ScenarioError
+from rollcast.calibration.imported import beside
+from rollcast.simulator.errors import ScenarioError
 
 
 @pytest.fixture(params=[1, 2], ids=["one core", "two cores"])

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.imported.outcome import outcome
-from calibration.imported.page import page
-from calibration.imported.steps import changes, steps_of
-from calibration.logs.draft import draft
-from calibration.logs.gather import read_log
-from simulator.cli.app import main
-from simulator.errors import ScenarioError
+from rollcast.calibration.imported.outcome import outcome
+from rollcast.calibration.imported.page import page
+from rollcast.calibration.imported.steps import changes, steps_of
+from rollcast.calibration.logs.draft import draft
+from rollcast.calibration.logs.gather import read_log
+from rollcast.simulator.cli.app import main
+from rollcast.simulator.errors import ScenarioError
 from tests.imported import truth
 from tests.logs import written
 
@@ -32,10 +32,20 @@ def _rows(steps: int, **columns: float) -> list[dict[str, float]]:
     for step in range(1, steps + 1):
         mean = 300 * float(np.exp(0.1 * rng.standard_normal()))
         made, update = mean / 20, mean / 30
-        found.append({"step": step, "step_s": made + update + 1, "generation_s": made,
-                      "update_s": update, "mean_new_tokens": mean, "max_new_tokens": 4 * mean,
-                      "truncated_share": 0.0, "mean_prompt_tokens": 50.0, "rollouts": 64.0,
-                      **columns})  # fmt: skip
+        found.append(
+            {
+                "step": step,
+                "step_s": made + update + 1,
+                "generation_s": made,
+                "update_s": update,
+                "mean_new_tokens": mean,
+                "max_new_tokens": 4 * mean,
+                "truncated_share": 0.0,
+                "mean_prompt_tokens": 50.0,
+                "rollouts": 64.0,
+                **columns,
+            }
+        )
     return found
 
 
@@ -45,7 +55,7 @@ def test_the_whole_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert _call("import", log, "--out", out) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "forecast of steps 21 to 30, predicted" in said
-    assert "what would change it" in said
+    assert "what would make it faster" in said
     assert "generation (generation_s) is" in said
     content = json.loads((out / "fitted.json").read_text())
     assert content["schema"] == "rollcast-fitted/1"
@@ -65,7 +75,7 @@ def test_without_advice_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixtur
     log = tmp_path / "run.csv"
     written.table(log, _rows(20))
     assert _call("import", log, "--no-advise") == 0
-    assert "what would change it" not in capsys.readouterr().out
+    assert "what would make it faster" not in capsys.readouterr().out
     assert _call("import", log, "--no-advise", "--json") == 0
     content = json.loads(capsys.readouterr().out)
     assert content["imported"]["shape"] == "linear"
@@ -88,8 +98,9 @@ def test_text_is_counted_with_a_tokenizer(tmp_path: Path, monkeypatch: pytest.Mo
     lengths = sorted(n for t in truth.run() for group in t.lengths for n in group)
     kept = sorted(n for group in found.fit.rollouts.groups.new_tokens for n in group)
     assert kept == pytest.approx(lengths, abs=1)
-    off = outcome(read_log([folder], tokens=lambda text: len(text) // 2), draft(log), "freeze",
-                  advised=False)  # fmt: skip
+    off = outcome(
+        read_log([folder], tokens=lambda text: len(text) // 2), draft(log), "freeze", advised=False
+    )
     assert "0.50" in " ".join(off.notes)
 
 
@@ -147,9 +158,18 @@ def test_few_steps_are_not_fitted_but_read(
 
 
 @pytest.mark.parametrize(
-    "gone", ["generation_s", "update_s", "step_s", "mean_new_tokens", "max_new_tokens",
-             "mean_prompt_tokens", "rollouts", "truncated_share"]
-)  # fmt: skip
+    "gone",
+    [
+        "generation_s",
+        "update_s",
+        "step_s",
+        "mean_new_tokens",
+        "max_new_tokens",
+        "mean_prompt_tokens",
+        "rollouts",
+        "truncated_share",
+    ],
+)
 def test_a_figure_less_is_a_fit_less(gone: str, tmp_path: Path) -> None:
     rows = [{k: v for k, v in row.items() if k != gone} for row in _rows(20)]
     written.table(tmp_path / "run.csv", rows)
@@ -170,8 +190,15 @@ def test_a_batch_that_nobody_says_is_one_batch_throughout(tmp_path: Path) -> Non
     for row in _rows(40):
         tokens = rng.lognormal(np.log(300), 0.6, 64)
         made = tokens.max() / 40
-        rows.append({**row, "mean_new_tokens": tokens.mean(), "max_new_tokens": tokens.max(),
-                     "generation_s": made, "step_s": made + row["update_s"] + 1})  # fmt: skip
+        rows.append(
+            {
+                **row,
+                "mean_new_tokens": tokens.mean(),
+                "max_new_tokens": tokens.max(),
+                "generation_s": made,
+                "step_s": made + row["update_s"] + 1,
+            }
+        )
         del rows[-1]["rollouts"]
     written.table(tmp_path / "run.csv", rows)
     log = read_log([tmp_path / "run.csv"])
@@ -215,7 +242,7 @@ def test_validation_and_checkpoints_are_no_part_of_a_step(tmp_path: Path) -> Non
 
 
 def test_a_wait_is_not_taken_for_generation(tmp_path: Path) -> None:
-    from calibration.imported.levels import figures
+    from rollcast.calibration.imported.levels import figures
 
     rows = _rows(20, overlapped=1.0, wait_s=3.0)
     written.table(tmp_path / "run.csv", rows)
@@ -242,7 +269,7 @@ def test_what_goes_wrong_is_named_and_the_rest_stands(
 
     written.table(tmp_path / "run.csv", _rows(20))
     log = read_log([tmp_path / "run.csv"])
-    monkeypatch.setattr(f"calibration.imported.outcome.{broken}", fails)
+    monkeypatch.setattr(f"rollcast.calibration.imported.outcome.{broken}", fails)
     found = outcome(log, draft(log), "freeze")
     assert said in found.notes
     assert (found.fit is None) is (broken == "fits.fit")

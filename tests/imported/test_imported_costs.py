@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibration.imported.batches import Batch
-from calibration.imported.generation import Engines, generation_s
-from calibration.imported.levels import (
+from rollcast.calibration.imported.batches import Batch
+from rollcast.calibration.imported.generation import Engines, generation_s
+from rollcast.calibration.imported.levels import (
     FLOOR,
     PRIOR_SD,
     Figure,
@@ -19,23 +19,29 @@ from calibration.imported.levels import (
     fit_levels,
     fixed_update_s,
 )
-from calibration.imported.linear import fit_linear
-from calibration.imported.phases import Phases
-from calibration.imported.quick import QuickCost
-from calibration.imported.wander import Wander
-from simulator.costs.hardware import load_gpu
-from simulator.costs.linear import LinearCost
-from simulator.costs.models import load_model
-from simulator.costs.roofline import RooflineCost
-from simulator.costs.scaled import PHASES
-from simulator.scenario.file import RawScenario
-from simulator.studies.simulate import from_raw, simulate
+from rollcast.calibration.imported.linear import fit_linear
+from rollcast.calibration.imported.phases import Phases
+from rollcast.calibration.imported.quick import QuickCost
+from rollcast.calibration.noise import RandomWalk
+from rollcast.simulator.costs.linear import LinearCost
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.roofline.cost import RooflineCost
+from rollcast.simulator.costs.scaled import PHASES
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.studies.simulate import from_raw, simulate
+from tests.laws import examples
 
-COST = {"iteration_s": 5e-3, "per_rollout_s": 4e-5, "per_context_token_s": 3e-8,
-        "per_prefill_token_s": 1e-6, "train_per_token_s": 1e-6}  # fmt: skip
+COST = {
+    "iteration_s": 5e-3,
+    "per_rollout_s": 4e-5,
+    "per_context_token_s": 3e-8,
+    "per_prefill_token_s": 1e-6,
+    "train_per_token_s": 1e-6,
+}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     replicas=st.integers(1, 4),
     groups=st.integers(1, 12),
@@ -46,32 +52,59 @@ COST = {"iteration_s": 5e-3, "per_rollout_s": 4e-5, "per_context_token_s": 3e-8,
 def test_the_closed_form_is_the_simulated_phase(
     replicas: int, groups: int, size: int, seats: int, seed: int
 ) -> None:
-    scenario = from_raw(RawScenario({
-        "cluster": {"replicas": replicas, "routing": "round_robin"},
-        "engine": {"max_seqs": seats, "max_batched_tokens": 8192, "kv_tokens": 10_000_000},
-        "workload": {"batch_groups": groups, "group_size": size, "max_new_tokens": 2000,
-                     "prompt_tokens": 20, "lengths": {"family": "lognormal", "median_tokens": 300,
-                                                      "between_sd": 0.5, "within_sd": 0.4}},
-        "cost": {"linear": COST}, "steps": 1, "seed": seed,
-    }))  # fmt: skip
+    scenario = from_raw(
+        RawScenario(
+            {
+                "cluster": {"replicas": replicas, "routing": "round_robin"},
+                "engine": {"max_seqs": seats, "max_batched_tokens": 8192, "kv_tokens": 10_000_000},
+                "workload": {
+                    "batch_groups": groups,
+                    "group_size": size,
+                    "max_new_tokens": 2000,
+                    "prompt_tokens": 20,
+                    "lengths": {
+                        "family": "lognormal",
+                        "median_tokens": 300,
+                        "between_sd": 0.5,
+                        "within_sd": 0.4,
+                    },
+                },
+                "cost": {"linear": COST},
+                "steps": 1,
+                "seed": seed,
+            }
+        )
+    )
     [record] = simulate(scenario).run.steps
     drawn = [scenario.workload.draw(g, size) for g in range(groups)]
     engines = Engines(replicas, seats, 8192, None, True)
-    decode, prefill = generation_s(LinearCost(**COST), engines, 20,
-                                   [[int(n) for n in d.new_tokens] for d in drawn])  # fmt: skip
+    decode, prefill = generation_s(
+        LinearCost(**COST), engines, 20, [[int(n) for n in d.new_tokens] for d in drawn]
+    )
     # prefill beside decoding and the ages of what leaves are all that it takes no account of
     assert decode + prefill == pytest.approx(record.rollout_s, rel=0.04)
 
 
 def _forecast(rng: np.random.Generator, steps: int) -> Phases:
-    base = {"decode": 50.0, "prefill": 3.0, "log_prob": 10.0, "update": 40.0, "sync": 1.0,
-            "switch": 8.0, "rest": 0.0}  # fmt: skip
+    base = {
+        "decode": 50.0,
+        "prefill": 3.0,
+        "log_prob": 10.0,
+        "update": 40.0,
+        "sync": 1.0,
+        "switch": 8.0,
+        "rest": 0.0,
+    }
     size = rng.uniform(0.7, 1.3, steps)
-    return Phases({p: base[p] * (size if p in ("decode", "log_prob", "update") else 1.0)
-                   * np.ones(steps) for p in PHASES})  # fmt: skip
+    return Phases(
+        {
+            p: base[p] * (size if p in ("decode", "log_prob", "update") else 1.0) * np.ones(steps)
+            for p in PHASES
+        }
+    )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     decode=st.floats(0.5, 3),
     update=st.floats(0.4, 3),
@@ -89,11 +122,14 @@ def test_factors_come_back(
         return seconds * np.exp(noise * rng.standard_normal(40))
 
     timed = (
-        Figure("generation_s", ("decode", "prefill"),
-               noisy(decode * forecast["decode"] + forecast["prefill"])),
+        Figure(
+            "generation_s",
+            ("decode", "prefill"),
+            noisy(decode * forecast["decode"] + forecast["prefill"]),
+        ),
         Figure("update_s", ("update",), noisy(update * forecast["update"])),
         Figure("sync_s", ("sync",), noisy(sync * forecast["sync"])),
-    )  # fmt: skip
+    )
     found = fit_levels(forecast, timed, quiet)
     for phase, true in (("decode", decode), ("update", update), ("sync", sync)):
         off = abs(math.log(found.factors[phase] / true))
@@ -133,7 +169,7 @@ def test_what_an_update_takes_whatever_its_tokens() -> None:
     assert fixed_update_s(forecast, (more,), quiet) == pytest.approx(20.0, rel=0.25)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(iteration=st.floats(1e-3, 3e-2), each=st.floats(1e-5, 5e-4), seed=st.integers(0, 1000))
 def test_coefficients_come_back(iteration: float, each: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -143,14 +179,25 @@ def test_coefficients_come_back(iteration: float, each: float, seed: int) -> Non
         mean = rng.uniform(200, 600)
         lengths = np.clip(rng.lognormal(math.log(mean), 0.6, (8, 8)), 1, 4000).astype(int)
         batches.append(Batch(20, tuple(tuple(row) for row in lengths.tolist())))
-    truth = LinearCost(iteration_s=iteration, per_rollout_s=each, per_context_token_s=0.0,
-                       per_prefill_token_s=0.0, train_per_token_s=2e-5)  # fmt: skip
+    truth = LinearCost(
+        iteration_s=iteration,
+        per_rollout_s=each,
+        per_context_token_s=0.0,
+        per_prefill_token_s=0.0,
+        train_per_token_s=2e-5,
+    )
     made = np.array([sum(generation_s(truth, engines, 20, b.groups)) for b in batches])
     update = np.array([2e-5 * b.tokens for b in batches])
-    found = fit_linear(engines, True, batches, (
-        Figure("generation_s", ("decode", "prefill"), made),
-        Figure("update_s", ("update",), update),
-    ), np.ones(30, dtype=bool))  # fmt: skip
+    found = fit_linear(
+        engines,
+        True,
+        batches,
+        (
+            Figure("generation_s", ("decode", "prefill"), made),
+            Figure("update_s", ("update",), update),
+        ),
+        np.ones(30, dtype=bool),
+    )
     assert found is not None
     values = {k: v for k, v in found.coefficients.items() if k in COST}
     fitted = LinearCost(**{**COST, **values})
@@ -182,18 +229,18 @@ def test_a_quick_update_is_the_trainers() -> None:
 def test_a_level_that_wanders_is_told_from_noise() -> None:
     rng = np.random.default_rng(0)
     noise = 0.02 * rng.standard_normal(80)
-    still = Wander.of(noise)
+    still = RandomWalk.of(noise)
     assert abs(still.shift) < 0.01
     assert still.weights @ still.step_sd < 0.002
-    moved = Wander.of(noise + np.repeat([0.0, 0.05, 0.1, 0.2], 20))
+    moved = RandomWalk.of(noise + np.repeat([0.0, 0.05, 0.1, 0.2], 20))
     assert 0.1 < moved.shift < 0.15  # from the median, 0.075, to nearly the end's 0.2
     assert moved.weights @ moved.step_sd > 0.004
     outlier = noise + np.where(np.arange(80) == 78, 3.0, 0.0)
-    assert abs(Wander.of(outlier).shift) < 0.03
+    assert abs(RandomWalk.of(outlier).shift) < 0.03
     walked = moved.drawn(list(range(1, 21)), rng)
     assert walked.shape == (20,)
-    assert not Wander.of(noise[:5]).drawn([1, 2], rng).any()
-    assert not Wander.of(np.full(20, 1.5)).drawn([1, 2], rng).any()
+    assert not RandomWalk.of(noise[:5]).drawn([1, 2], rng).any()
+    assert not RandomWalk.of(np.full(20, 1.5)).drawn([1, 2], rng).any()
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.1, 0.4])
@@ -205,7 +252,7 @@ def test_intervals_hold_a_level_that_wanders(ratio: float) -> None:
         rng = np.random.default_rng(seed)
         level = np.cumsum(0.03 * ratio * rng.standard_normal(seen + ahead))
         series = level + 0.03 * rng.standard_normal(seen + ahead)
-        found = Wander.of(series[:seen])
+        found = RandomWalk.of(series[:seen])
         mean = found.shift + np.median(series[:seen])
         unsure = 0.03 * math.hypot(1.25 / math.sqrt(seen), 1 / math.sqrt(ahead))
         draws = mean + found.means(ahead, 400, rng) + unsure * rng.standard_normal(400)

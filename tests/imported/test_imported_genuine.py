@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.imported import outcome as outcomes
-from calibration.imported.fitted import to_json
-from calibration.imported.outcome import Outcome
-from calibration.imported.page import page
-from calibration.logs import write
-from calibration.logs.draft import draft, given
-from calibration.logs.gather import read_log
-from calibration.logs.run_log import RunLog
-from simulator.studies.simulate import load, simulate
+from rollcast.calibration.imported import outcome as outcomes
+from rollcast.calibration.imported.fitted import to_json
+from rollcast.calibration.imported.outcome import Outcome
+from rollcast.calibration.imported.page import page
+from rollcast.calibration.logs import write
+from rollcast.calibration.logs.draft import draft, given
+from rollcast.calibration.logs.gather import read_log
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.studies.simulate import load, simulate
 from tests.logs import genuine
 
 
@@ -41,9 +41,9 @@ def test_the_last_third_of_a_run_on_eight_gpus(said: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "within"), [("verl_files/legacy_v0", 0.1), ("verl_files/sync_n16", 0.1),
-                         ("verl_files/sync_g8", 0.25)]
-)  # fmt: skip
+    ("name", "within"),
+    [("verl_files/legacy_v0", 0.1), ("verl_files/sync_n16", 0.1), ("verl_files/sync_g8", 0.25)],
+)
 def test_replays_of_a_busy_cpu(name: str, within: float) -> None:
     """V1 times generation in multiples of two seconds, beside steps of four: sync_g8 shows it."""
     _, found = _found(name)
@@ -54,10 +54,15 @@ def test_replays_of_a_busy_cpu(name: str, within: float) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["verl_files/legacy_v0", "verl_files/colocate_async", "trl_grpo_cpu/vllm_g8",
-     "trl_grpo_cpu/vllm_two_updates", "trl_grpo_cpu/hf_logging5",
-     "trl_grpo_cpu/vllm_groups16_loaded"],
-)  # fmt: skip
+    [
+        "verl_files/legacy_v0",
+        "verl_files/colocate_async",
+        "trl_grpo_cpu/vllm_g8",
+        "trl_grpo_cpu/vllm_two_updates",
+        "trl_grpo_cpu/hf_logging5",
+        "trl_grpo_cpu/vllm_groups16_loaded",
+    ],
+)
 def test_what_is_written_runs_and_takes_as_long(name: str, tmp_path: Path) -> None:
     log, found = _found(name, advised=True)
     out = tmp_path / "mine"

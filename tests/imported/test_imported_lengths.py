@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibration.imported.lengths import FewFigures, fit_few, lengths_like
+from rollcast.calibration.imported.lengths import FewFigures, fit_few, lengths_like
+from tests.laws import examples
 
 
 def _figures(
@@ -25,11 +26,19 @@ def _figures(
         tokens[rng.random((groups, size)) < truth["runaway"]] = cap
         rows.append((tokens.mean(), tokens.max(), tokens.min(), (tokens >= cap).mean()))
     mean, longest, shortest, cut = np.array(rows).T
-    return FewFigures(np.arange(steps, dtype=float), mean, longest, shortest, cut,
-                      np.full(steps, float(groups * size)), size, cap)  # fmt: skip
+    return FewFigures(
+        np.arange(steps, dtype=float),
+        mean,
+        longest,
+        shortest,
+        cut,
+        np.full(steps, float(groups * size)),
+        size,
+        cap,
+    )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(
     median=st.sampled_from([150.0, 600.0, 2000.0]),
     between=st.sampled_from([0.4, 0.6, 0.8]),
@@ -41,8 +50,13 @@ def _figures(
 def test_the_truth_lies_near_what_is_fitted(
     median: float, between: float, within: float, runaway: float, drift: float, seed: int
 ) -> None:
-    truth = {"median_tokens": median, "between_sd": between, "within_sd": within,
-             "runaway": runaway, "drift_per_step": drift}  # fmt: skip
+    truth = {
+        "median_tokens": median,
+        "between_sd": between,
+        "within_sd": within,
+        "runaway": runaway,
+        "drift_per_step": drift,
+    }
     found = fit_few(_figures(40, 32, 8, 8192, truth, seed))
     assert found is not None
     errors = found.errors()
@@ -57,8 +71,13 @@ def test_the_truth_lies_near_what_is_fitted(
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    truth = {"median_tokens": 500.0, "between_sd": 0.6, "within_sd": 0.3, "runaway": 0.0,
-             "drift_per_step": 0.0}  # fmt: skip
+    truth = {
+        "median_tokens": 500.0,
+        "between_sd": 0.6,
+        "within_sd": 0.3,
+        "runaway": 0.0,
+        "drift_per_step": 0.0,
+    }
     inside = []
     for seed in range(12):
         found = fit_few(_figures(30, 16, 8, 8192, truth, seed))
@@ -69,8 +88,13 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 
 
 def test_cut_at_the_cap_is_not_taken_for_short() -> None:
-    truth = {"median_tokens": 700.0, "between_sd": 0.5, "within_sd": 0.3, "runaway": 0.0,
-             "drift_per_step": 0.0}  # fmt: skip
+    truth = {
+        "median_tokens": 700.0,
+        "between_sd": 0.5,
+        "within_sd": 0.3,
+        "runaway": 0.0,
+        "drift_per_step": 0.0,
+    }
     figures = _figures(40, 32, 8, 1000, truth, 3)
     assert figures.cut.mean() > 0.2
     found = fit_few(figures)
@@ -79,8 +103,13 @@ def test_cut_at_the_cap_is_not_taken_for_short() -> None:
 
 
 def test_a_split_that_nothing_tells_stays_wide() -> None:
-    truth = {"median_tokens": 700.0, "between_sd": 0.6, "within_sd": 0.3, "runaway": 0.0,
-             "drift_per_step": 0.0}  # fmt: skip
+    truth = {
+        "median_tokens": 700.0,
+        "between_sd": 0.6,
+        "within_sd": 0.3,
+        "runaway": 0.0,
+        "drift_per_step": 0.0,
+    }
     few = fit_few(_figures(4, 8, 8, 8192, truth, 1))
     many = fit_few(_figures(60, 8, 8, 8192, truth, 1))
     assert few is not None

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibration.imported.steps import steps_of
-from calibration.logs.gather import read_log
-from simulator.cli.app import main
+from rollcast.calibration.imported.steps import steps_of
+from rollcast.calibration.logs.gather import read_log
+from rollcast.simulator.cli.app import main
 from tests.logs import genuine
 
 
@@ -38,17 +38,25 @@ def _forecast(
     ("name", "other", "sets", "within"),
     [
         ("vllm_g8", "vllm_cap96", ["workload.max_new_tokens=96"], 0.15),
-        ("vllm_groups16", "vllm_cap96",
-         ["workload.batch_groups=8", "workload.max_new_tokens=96"], 0.15),
+        (
+            "vllm_groups16",
+            "vllm_cap96",
+            ["workload.batch_groups=8", "workload.max_new_tokens=96"],
+            0.15,
+        ),
         ("vllm_groups16", "vllm_g8", ["workload.batch_groups=8"], 0.15),
         # the second run had a machine that was three times as busy (load 2-3 and 7-10)
         ("vllm_g8", "vllm_groups16", ["workload.batch_groups=16"], 0.40),
     ],
-)  # fmt: skip
+)
 def test_another_setting_of_trl(
-    name: str, other: str, sets: list[str], within: float, tmp_path: Path,
+    name: str,
+    other: str,
+    sets: list[str],
+    within: float,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     root = genuine.log("trl_grpo_cpu")
     said, took = _forecast(root / name, root / other, tmp_path / "mine", sets, capsys)
     assert abs(said["makespan_s"] / took - 1) <= within
@@ -58,6 +66,7 @@ def test_another_group_size_of_verl(tmp_path: Path, capsys: pytest.CaptureFixtur
     """V1 sees the end of a generation every two seconds, half of what a step takes here: on which
     side of a look it ends is luck."""
     root = genuine.log("verl_files")
-    said, took = _forecast(root / "sync_g8", root / "sync_n16", tmp_path / "mine",
-                           ["workload.group_size=16"], capsys)  # fmt: skip
+    said, took = _forecast(
+        root / "sync_g8", root / "sync_n16", tmp_path / "mine", ["workload.group_size=16"], capsys
+    )
     assert abs(said["makespan_s"] / took - 1) <= 0.30

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibration.imported import polls
-from calibration.imported.outcome import outcome
-from calibration.imported.scenario import built, mapping
-from calibration.logs.draft import draft
-from calibration.logs.gather import read_log
-from simulator.scenario.file import RawScenario, override
-from simulator.studies.simulate import from_raw, simulate
+from rollcast.calibration.imported import polls
+from rollcast.calibration.imported.outcome import outcome
+from rollcast.calibration.imported.scenario import built, mapping
+from rollcast.calibration.logs.draft import draft
+from rollcast.calibration.logs.gather import read_log
+from rollcast.simulator.scenario.file import RawScenario, override
+from rollcast.simulator.studies.simulate import from_raw, simulate
 from tests.imported import truth
 from tests.logs import written
 from tests.logs.written import Truth
@@ -25,8 +25,14 @@ POLL_S = 2.0
 
 def scenario(iteration_s: float, *settings: str) -> RawScenario:
     """The truth, whose trainer looks every two seconds, without a word on the GPU."""
-    linear = {"iteration_s": iteration_s, "per_rollout_s": 2e-6, "per_context_token_s": 0.0,
-              "per_prefill_token_s": 0.0, "train_per_token_s": 9e-6, "sync_s": 0.3}  # fmt: skip
+    linear = {
+        "iteration_s": iteration_s,
+        "per_rollout_s": 2e-6,
+        "per_context_token_s": 0.0,
+        "per_prefill_token_s": 0.0,
+        "train_per_token_s": 9e-6,
+        "sync_s": 0.3,
+    }
     plain = {key: value for key, value in truth.SCENARIO.items() if key not in ("gpu", "model")}
     engine = {**truth.SCENARIO["engine"], "kv_tokens": 1 << 30}
     data = {**plain, "engine": engine, "cost": {"linear": linear}, "poll_s": POLL_S}
@@ -44,13 +50,22 @@ def logged(folder: Path, raw: RawScenario, monkeypatch: pytest.MonkeyPatch) -> P
     found, workload = simulate(from_raw(raw)).run, from_raw(raw).workload
     rows = []
     for i, each in enumerate(found.steps):
-        groups = [workload.draw(i * truth.GROUPS + g, truth.SIZE, version=i)
-                  for g in range(truth.GROUPS)]  # fmt: skip
+        groups = [
+            workload.draw(i * truth.GROUPS + g, truth.SIZE, version=i) for g in range(truth.GROUPS)
+        ]
         made = each.step_s - each.train_s - each.sync_s
-        rows.append(Truth(
-            i + 1, tuple(tuple(g.new_tokens) for g in groups),
-            tuple(tuple(g.rewards) for g in groups), made, 0.0, each.train_s, each.sync_s,
-            each.step_s))  # fmt: skip
+        rows.append(
+            Truth(
+                i + 1,
+                tuple(tuple(g.new_tokens) for g in groups),
+                tuple(tuple(g.rewards) for g in groups),
+                made,
+                0.0,
+                each.train_s,
+                each.sync_s,
+                each.step_s,
+            )
+        )
         assert made / POLL_S == pytest.approx(round(made / POLL_S))
     more = {"training/off_policy/trajectory_spans/max": 1.0}
     written.verl_file(folder / "metrics.jsonl", rows, **more)
@@ -81,7 +96,7 @@ def test_other_sizes_of_a_polled_run(
 
 def built_like(raw: RawScenario, cost: dict[str, Any], lengths: dict[str, Any]) -> float:
     """Mean step under the fitted costs, of lengths as they truly are."""
-    from calibration.logs.draft import Part
+    from rollcast.calibration.logs.draft import Part
 
     parts = [Part(key, value, "") for key, value in raw.data.items() if key != "cost"]
     workload = {**raw.data["workload"], "prompt_tokens": truth.PROMPT}

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from calibration.imported import outcome as outcomes
-from calibration.imported.fitted import to_json
-from calibration.imported.outcome import Outcome
-from calibration.imported.page import page
-from calibration.logs import write
-from calibration.logs.draft import draft, given
-from calibration.logs.gather import read_log
-from calibration.logs.run_log import RunLog
-from simulator.costs.scaled import ScaledCost
-from simulator.scenario.file import RawScenario
-from simulator.studies.simulate import from_raw, load, simulate
+from rollcast.calibration.imported import outcome as outcomes
+from rollcast.calibration.imported.fitted import to_json
+from rollcast.calibration.imported.outcome import Outcome
+from rollcast.calibration.imported.page import page
+from rollcast.calibration.logs import write
+from rollcast.calibration.logs.draft import draft, given
+from rollcast.calibration.logs.gather import read_log
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.costs.scaled import ScaledCost
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.studies.simulate import from_raw, load, simulate
 from tests.imported import truth
 
 DUMPED = [name for name, form in truth.FORMS.items() if form.level > 1]
@@ -88,9 +88,13 @@ def test_every_coefficient_lies_in_its_interval(
     assert found.fit.shape == "linear"
     assert found.fit.cost["linear"]["padded"] is True
     own, spreads = found.fit.coefficients, found.fit.levels.spreads
-    for name, phase in (("train_per_token_s", "update"), ("log_prob_per_token_s", "log_prob"),
-                        ("sync_s", "sync"), ("iteration_s", "decode"),
-                        ("per_prefill_token_s", "prefill")):  # fmt: skip
+    for name, phase in (
+        ("train_per_token_s", "update"),
+        ("log_prob_per_token_s", "log_prob"),
+        ("sync_s", "sync"),
+        ("iteration_s", "decode"),
+        ("per_prefill_token_s", "prefill"),
+    ):
         assert abs(math.log(own[name] / truth.LINEAR[name])) < 1.96 * spreads[phase], name
     assert own["per_rollout_s"] == pytest.approx(truth.LINEAR["per_rollout_s"], rel=0.15)
 

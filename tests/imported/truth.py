@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from simulator.costs.base import TrainLoad
-from simulator.scenario.file import RawScenario
-from simulator.studies.simulate import from_raw, simulate
+from rollcast.simulator.costs.base import TrainLoad
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.studies.simulate import from_raw, simulate
 from tests.logs import written
 from tests.logs.written import Truth
 
@@ -43,19 +43,27 @@ SCENARIO: Mapping[str, Any] = {
 
 
 LINEAR = {
-    "iteration_s": 0.012, "per_rollout_s": 1e-4, "per_context_token_s": 0.0,
-    "per_prefill_token_s": 2e-6, "train_per_token_s": 9e-6, "log_prob_per_token_s": 2e-6,
-    "sync_s": 1.5, "padded": True,
-}  # fmt: skip
+    "iteration_s": 0.012,
+    "per_rollout_s": 1e-4,
+    "per_context_token_s": 0.0,
+    "per_prefill_token_s": 2e-6,
+    "train_per_token_s": 9e-6,
+    "log_prob_per_token_s": 2e-6,
+    "sync_s": 1.5,
+    "padded": True,
+}
 """Of a stack whose updates pad each rollout to the longest of the batch."""
 APART = {"placement": "disaggregated", "replicas": 4, "trainer_gpus": 4}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "colocated": {},
     "apart": {"cluster": APART},
-    "overlapped": {"cluster": APART, "policy": ["one_step_off"],
-                   "cost": {"roofline": {"trainer": {"log_prob_passes": 0}}, "scale": SCALE}},
+    "overlapped": {
+        "cluster": APART,
+        "policy": ["one_step_off"],
+        "cost": {"roofline": {"trainer": {"log_prob_passes": 0}}, "scale": SCALE},
+    },
     "padded": {"cost": {"linear": LINEAR}},
-}  # fmt: skip
+}
 """How a stack's runs differ from `SCENARIO`."""
 
 
@@ -71,75 +79,126 @@ def run(variant: str = "colocated", first: int = 1) -> tuple[Truth, ...]:
         load = TrainLoad([(g.prompt_tokens, g.new_tokens) for g in groups])
         phases = dict(scenario.cost.train(load).phases_s)
         grade = phases.pop("log_prob", 0.0)
-        found.append(Truth(
-            i + first,
-            tuple(tuple(int(n) for n in g.new_tokens) for g in groups),
-            tuple(tuple(float(r) for r in g.rewards) for g in groups),
-            record.rollout_s, grade, sum(phases.values()), record.sync_s + record.switch_s,
-            record.step_s, record.switch_s,
-            max(record.step_s - record.train_s - record.sync_s, 0.0) if scenario.policy else 0.0,
-        ))  # fmt: skip
+        found.append(
+            Truth(
+                i + first,
+                tuple(tuple(int(n) for n in g.new_tokens) for g in groups),
+                tuple(tuple(float(r) for r in g.rewards) for g in groups),
+                record.rollout_s,
+                grade,
+                sum(phases.values()),
+                record.sync_s + record.switch_s,
+                record.step_s,
+                record.switch_s,
+                max(record.step_s - record.train_s - record.sync_s, 0.0)
+                if scenario.policy
+                else 0.0,
+            )
+        )
         assert abs(record.train_s - grade - sum(phases.values())) < 1e-6
     return tuple(found)
 
 
 SETTINGS = {
     "verl": {
-        "actor_rollout_ref.model.path": "/models/Qwen/Qwen3-8B", "data.train_batch_size": GROUPS,
-        "actor_rollout_ref.rollout.n": SIZE, "data.max_response_length": CAP,
-        "actor_rollout_ref.rollout.tensor_model_parallel_size": 1, "trainer.nnodes": 1,
-        "actor_rollout_ref.rollout.max_num_seqs": 256, "trainer.n_gpus_per_node": 8,
-        "actor_rollout_ref.hybrid_engine": True, "trainer.use_v1": False,
+        "actor_rollout_ref.model.path": "/models/Qwen/Qwen3-8B",
+        "data.train_batch_size": GROUPS,
+        "actor_rollout_ref.rollout.n": SIZE,
+        "data.max_response_length": CAP,
+        "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
+        "trainer.nnodes": 1,
+        "actor_rollout_ref.rollout.max_num_seqs": 256,
+        "trainer.n_gpus_per_node": 8,
+        "actor_rollout_ref.hybrid_engine": True,
+        "trainer.use_v1": False,
     },
     "nemo_rl": {
-        "policy.model_name": "Qwen/Qwen3-8B", "grpo.num_prompts_per_step": GROUPS,
-        "grpo.num_generations_per_prompt": SIZE, "policy.generation.max_new_tokens": CAP,
-        "policy.generation.vllm_cfg.tensor_parallel_size": 1, "cluster.num_nodes": 1,
-        "cluster.gpus_per_node": 8, "policy.generation.colocated.enabled": True,
+        "policy.model_name": "Qwen/Qwen3-8B",
+        "grpo.num_prompts_per_step": GROUPS,
+        "grpo.num_generations_per_prompt": SIZE,
+        "policy.generation.max_new_tokens": CAP,
+        "policy.generation.vllm_cfg.tensor_parallel_size": 1,
+        "cluster.num_nodes": 1,
+        "cluster.gpus_per_node": 8,
+        "policy.generation.colocated.enabled": True,
         "grpo.async_grpo.enabled": False,
     },
     "roll": {
-        "pretrain": "Qwen/Qwen3-8B", "rollout_batch_size": GROUPS, "response_length": CAP,
-        "num_return_sequences_in_group": SIZE, "num_gpus_per_node": 8,
-        "async_generation_ratio": 0, "actor_train.device_mapping": "list(range(0,8))",
+        "pretrain": "Qwen/Qwen3-8B",
+        "rollout_batch_size": GROUPS,
+        "response_length": CAP,
+        "num_return_sequences_in_group": SIZE,
+        "num_gpus_per_node": 8,
+        "async_generation_ratio": 0,
+        "actor_train.device_mapping": "list(range(0,8))",
         "actor_infer.device_mapping": "list(range(0, 8))",
     },
     "slime": {
-        "hf-checkpoint": "/models/Qwen3-8B", "rollout-batch-size": GROUPS, "colocate": True,
-        "n-samples-per-prompt": SIZE, "rollout-max-response-len": CAP, "actor-num-nodes": 1,
-        "actor-num-gpus-per-node": 8, "rollout-num-gpus-per-engine": 1,
+        "hf-checkpoint": "/models/Qwen3-8B",
+        "rollout-batch-size": GROUPS,
+        "colocate": True,
+        "n-samples-per-prompt": SIZE,
+        "rollout-max-response-len": CAP,
+        "actor-num-nodes": 1,
+        "actor-num-gpus-per-node": 8,
+        "rollout-num-gpus-per-engine": 1,
         "sglang-max-running-requests": 256,
     },
     "openrlhf": {
-        "pretrain": "Qwen/Qwen3-8B", "rollout_batch_size": GROUPS, "n_samples_per_prompt": SIZE,
-        "generate_max_len": CAP, "vllm_num_engines": 8, "vllm_tensor_parallel_size": 1,
-        "colocate_all_models": True, "actor_num_nodes": 1, "actor_num_gpus_per_node": 8,
+        "pretrain": "Qwen/Qwen3-8B",
+        "rollout_batch_size": GROUPS,
+        "n_samples_per_prompt": SIZE,
+        "generate_max_len": CAP,
+        "vllm_num_engines": 8,
+        "vllm_tensor_parallel_size": 1,
+        "colocate_all_models": True,
+        "actor_num_nodes": 1,
+        "actor_num_gpus_per_node": 8,
     },
     "areal": {
-        "actor.path": "Qwen/Qwen3-8B", "train_dataset.batch_size": GROUPS,
-        "gconfig.n_samples": SIZE, "gconfig.max_new_tokens": CAP, "cluster.n_nodes": 1,
-        "rollout.max_head_offpolicyness": 0, "cluster.n_gpus_per_node": 8,
-        "allocation_mode": "vllm:d4t1+fsdp:d4", "vllm.max_num_seqs": 256,
+        "actor.path": "Qwen/Qwen3-8B",
+        "train_dataset.batch_size": GROUPS,
+        "gconfig.n_samples": SIZE,
+        "gconfig.max_new_tokens": CAP,
+        "cluster.n_nodes": 1,
+        "rollout.max_head_offpolicyness": 0,
+        "cluster.n_gpus_per_node": 8,
+        "allocation_mode": "vllm:d4t1+fsdp:d4",
+        "vllm.max_num_seqs": 256,
     },
     "prime_rl": {
-        "model.name": "Qwen/Qwen3-8B", "orchestrator.batch_size": GROUPS * SIZE,
-        "orchestrator.group_size": SIZE, "orchestrator.max_off_policy_steps": 1,
+        "model.name": "Qwen/Qwen3-8B",
+        "orchestrator.batch_size": GROUPS * SIZE,
+        "orchestrator.group_size": SIZE,
+        "orchestrator.max_off_policy_steps": 1,
         "orchestrator.train.sampling.max_completion_tokens": CAP,
-        "deployment.num_infer_gpus": 4, "deployment.num_train_gpus": 4, "inference.parallel.tp": 1,
+        "deployment.num_infer_gpus": 4,
+        "deployment.num_train_gpus": 4,
+        "inference.parallel.tp": 1,
     },
     "trl": {
-        "_name_or_path": "Qwen/Qwen3-8B", "num_generations": SIZE, "max_completion_length": CAP,
-        "generation_batch_size": GROUPS * SIZE, "per_device_train_batch_size": 4,
-        "steps_per_generation": 4, "gradient_accumulation_steps": 4, "use_vllm": True,
-        "vllm_mode": "colocate", "vllm_tensor_parallel_size": 1, "logging_steps": 1,
+        "_name_or_path": "Qwen/Qwen3-8B",
+        "num_generations": SIZE,
+        "max_completion_length": CAP,
+        "generation_batch_size": GROUPS * SIZE,
+        "per_device_train_batch_size": 4,
+        "steps_per_generation": 4,
+        "gradient_accumulation_steps": 4,
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_tensor_parallel_size": 1,
+        "logging_steps": 1,
     },
     "skyrl": {
-        "trainer.policy.model.path": "Qwen/Qwen3-8B", "trainer.train_batch_size": GROUPS,
-        "generator.n_samples_per_prompt": SIZE, "trainer.placement.colocate_all": True,
+        "trainer.policy.model.path": "Qwen/Qwen3-8B",
+        "trainer.train_batch_size": GROUPS,
+        "generator.n_samples_per_prompt": SIZE,
+        "trainer.placement.colocate_all": True,
         "generator.sampling_params.max_generate_length": CAP,
-        "trainer.placement.policy_num_nodes": 1, "trainer.placement.policy_num_gpus_per_node": 8,
+        "trainer.placement.policy_num_nodes": 1,
+        "trainer.placement.policy_num_gpus_per_node": 8,
     },
-}  # fmt: skip
+}
 
 
 def config(stack: str, path: Path) -> Path:
@@ -184,8 +243,9 @@ def _nemo(folder: Path, truth: tuple[Truth, ...]) -> None:
 
 
 def _roll(folder: Path, truth: tuple[Truth, ...]) -> None:
-    written.lines(folder / "metrics.jsonl", ({"_step": t.step, **written.roll_values(t)}
-                                             for t in truth))  # fmt: skip
+    written.lines(
+        folder / "metrics.jsonl", ({"_step": t.step, **written.roll_values(t)} for t in truth)
+    )
     written.roll_dump(folder / "dump", list(truth))
     config("roll", folder / "config.yaml")
 
@@ -199,8 +259,10 @@ def _skyrl(folder: Path, truth: tuple[Truth, ...]) -> None:
 def _slime(folder: Path, truth: tuple[Truth, ...]) -> None:
     text = "".join(f"{line}\n" for t in truth for line in written.slime_lines(t))
     (folder / "console.log").write_text(text, encoding="utf-8")
-    options = " ".join(f"--{key}" if value is True else f"--{key} {value}"
-                       for key, value in SETTINGS["slime"].items())  # fmt: skip
+    options = " ".join(
+        f"--{key}" if value is True else f"--{key} {value}"
+        for key, value in SETTINGS["slime"].items()
+    )
     (folder / "run.sh").write_text(f"python3 train.py {options}\n", encoding="utf-8")
     if TORCH:
         import torch
@@ -235,26 +297,58 @@ def _trl(folder: Path, truth: tuple[Truth, ...]) -> None:
 
 
 def _table(folder: Path, truth: tuple[Truth, ...]) -> None:
-    written.table(folder / "steps.csv", [
-        {"step": t.step, "step_s": t.step_s, "generation_s": t.generation_s,
-         "log_prob_s": t.log_prob_s, "update_s": t.update_s, "sync_s": t.sync_s,
-         "mean_new_tokens": t.mean, "max_new_tokens": max(t.flat), "min_new_tokens": min(t.flat),
-         "truncated_share": t.cut, "mean_prompt_tokens": PROMPT, "rollouts": GROUPS * SIZE}
-        for t in truth
-    ])  # fmt: skip
-    written.table(folder / "rollouts.csv", [
-        {"step": t.step, "group": f"{t.step}-{g}", "index": i, "prompt_tokens": PROMPT,
-         "new_tokens": n, "reward": r}
-        for t in truth
-        for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
-        for i, (n, r) in enumerate(zip(ns, rs, strict=True))
-    ])  # fmt: skip
-    (folder / "settings.yaml").write_text(yaml.safe_dump({
-        "model": MODEL, "gpu": GPU,
-        "workload": {"batch_groups": GROUPS, "group_size": SIZE, "max_new_tokens": CAP},
-        "cluster": {"replicas": 8, "trainer_gpus": 8, "placement": "colocated",
-                    "tensor_parallel": 1},
-    }), encoding="utf-8")  # fmt: skip
+    written.table(
+        folder / "steps.csv",
+        [
+            {
+                "step": t.step,
+                "step_s": t.step_s,
+                "generation_s": t.generation_s,
+                "log_prob_s": t.log_prob_s,
+                "update_s": t.update_s,
+                "sync_s": t.sync_s,
+                "mean_new_tokens": t.mean,
+                "max_new_tokens": max(t.flat),
+                "min_new_tokens": min(t.flat),
+                "truncated_share": t.cut,
+                "mean_prompt_tokens": PROMPT,
+                "rollouts": GROUPS * SIZE,
+            }
+            for t in truth
+        ],
+    )
+    written.table(
+        folder / "rollouts.csv",
+        [
+            {
+                "step": t.step,
+                "group": f"{t.step}-{g}",
+                "index": i,
+                "prompt_tokens": PROMPT,
+                "new_tokens": n,
+                "reward": r,
+            }
+            for t in truth
+            for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
+            for i, (n, r) in enumerate(zip(ns, rs, strict=True))
+        ],
+    )
+    (folder / "settings.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "model": MODEL,
+                "gpu": GPU,
+                "workload": {"batch_groups": GROUPS, "group_size": SIZE, "max_new_tokens": CAP},
+                "cluster": {
+                    "replicas": 8,
+                    "trainer_gpus": 8,
+                    "placement": "colocated",
+                    "tensor_parallel": 1,
+                },
+            }
+        ),
+        encoding="utf-8",
+    )
 
 
 FORMS = {

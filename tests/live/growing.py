@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.live.follow import Asked, Clock, Seen, follow
-from calibration.logs.gather import read_log
-from calibration.logs.run_log import RunLog
+from rollcast.calibration.live.follow import Asked, Clock, Seen, follow
+from rollcast.calibration.logs.gather import read_log
+from rollcast.calibration.logs.run_log import RunLog
 
 
 def lines(
@@ -28,11 +28,16 @@ def lines(
         made = 10 * (mean / 600) * generation(step) * rng.lognormal(0, 0.03)
         update = 5 * (mean / 600) * rng.lognormal(0, 0.02)
         values = {
-            "timing_s/gen": made, "timing_s/update_actor": update, "timing_s/step": made + update,
-            "response_length/mean": mean, "response_length/max": 2000 * rng.lognormal(0, 0.03),
-            "response_length/min": 50.0, "response_length/clip_ratio": 0.0,
-            "prompt_length/mean": 100.0, "critic/rewards/mean": 0.5,
-        }  # fmt: skip
+            "timing_s/gen": made,
+            "timing_s/update_actor": update,
+            "timing_s/step": made + update,
+            "response_length/mean": mean,
+            "response_length/max": 2000 * rng.lognormal(0, 0.03),
+            "response_length/min": 50.0,
+            "response_length/clip_ratio": 0.0,
+            "prompt_length/mean": 100.0,
+            "critic/rewards/mean": 0.5,
+        }
         found.append(json.dumps({"step": step, "data": values}) + "\n")
     return found
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from calibration.live.follow import Asked, follow, joined
-from calibration.logs.errors import LogError
-from calibration.logs.growing import GrowingLog
-from simulator.cli.app import main
+from rollcast.calibration.live.follow import Asked, follow, joined
+from rollcast.calibration.logs.errors import LogError
+from rollcast.calibration.logs.growing import GrowingLog
+from rollcast.simulator.cli.app import main
 from tests.live import growing
 from tests.live.growing import news, watched
 from tests.processes import started
@@ -102,8 +102,11 @@ def test_what_a_lost_file_held_is_kept_and_said(tmp_path: Path, how: str) -> Non
         else:
             path.write_text("")
 
-    acts = [lose, lambda: path.write_text("".join(lines[20:25])),
-            lambda: growing.append(path, "".join(lines[25:]))]  # fmt: skip
+    acts = [
+        lose,
+        lambda: path.write_text("".join(lines[20:25])),
+        lambda: growing.append(path, "".join(lines[25:])),
+    ]
     seen = news(watched(Asked((path,), steps=30), acts))
     told = [note for each in seen for note in each.notices]
     assert any(("was truncated" if how == "truncated" else "is gone") in note for note in told), (
@@ -214,8 +217,18 @@ def test_json_lines_and_the_import_after_the_end(
 def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text("".join(growing.lines(5)))
-    command = [sys.executable, "-m", "rollcast", "import", str(path), "--follow", "--steps", "9",
-               "--out", str(tmp_path / "mine")]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "rollcast",
+        "import",
+        str(path),
+        "--follow",
+        "--steps",
+        "9",
+        "--out",
+        str(tmp_path / "mine"),
+    ]
     process = started(command)
     try:
         assert process.stdout is not None

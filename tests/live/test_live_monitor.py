@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibration.live import ahead
-from calibration.live.monitor import late, state
-from calibration.logs.gather import read_log
+from rollcast.calibration.live import ahead
+from rollcast.calibration.live.monitor import late, state
+from rollcast.calibration.logs.gather import read_log
+from tests.laws import examples
 from tests.live import growing
 from tests.logs import genuine, written
 
@@ -37,8 +38,9 @@ def test_the_settings_say_how_many_steps(tmp_path: Path) -> None:
     config = written.VERL_CONFIG + "\n"
     (tmp_path / "console.log").write_text(config)
     assert state(read_log([tmp_path])).planned is None
-    (tmp_path / "console.log").write_text(config.replace(
-        "'trainer': {", "'trainer': {'total_training_steps': 40, ", 1))  # fmt: skip
+    (tmp_path / "console.log").write_text(
+        config.replace("'trainer': {", "'trainer': {'total_training_steps': 40, ", 1)
+    )
     assert state(read_log([tmp_path])).planned == 40
 
 
@@ -84,7 +86,7 @@ def test_a_step_that_does_not_come_is_told(tmp_path: Path) -> None:
     assert "no step for 60 s" in str(late(found, 60.0))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 10**6), seen=st.integers(3, 60), coming=st.integers(1, 200))
 def test_forecasts_are_intervals(seed: int, seen: int, coming: int) -> None:
     rng = np.random.default_rng(seed)
@@ -112,8 +114,14 @@ def test_too_few_steps_are_not_forecast() -> None:
 
 def test_genuine_runs_raise_no_alarm_and_end_as_forecast() -> None:
     inside, count = 0, 0
-    for name in ("trl_grpo_cpu/vllm_g8", "trl_grpo_cpu/vllm_groups16", "trl_grpo_cpu/vllm_cap96",
-                 "trl_grpo_cpu/hf_g8", "verl_files/legacy_v0", "verl_files/sync_g8"):  # fmt: skip
+    for name in (
+        "trl_grpo_cpu/vllm_g8",
+        "trl_grpo_cpu/vllm_groups16",
+        "trl_grpo_cpu/vllm_cap96",
+        "trl_grpo_cpu/hf_g8",
+        "verl_files/legacy_v0",
+        "verl_files/sync_g8",
+    ):
         log = read_log([genuine.log(name)])
         steps = log.steps
         assert state(log).finished, name

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibration.live.shifts import AFTER, ALPHA, BEFORE, shifts
-from calibration.robust import FloatArray
+from rollcast.calibration.live.shifts import AFTER, ALPHA, BEFORE, shifts
+from rollcast.calibration.robust import FloatArray
+from tests.laws import examples
 
 RUNS, STEPS, SERIES = 120, 120, 4
 
@@ -98,7 +99,7 @@ def test_there_and_back_are_two_shifts() -> None:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 60), st.integers(0, 40))
 def test_what_comes_later_changes_nothing_that_was_told(seed: int, steps: int, cut: int) -> None:
     rng = np.random.default_rng(seed)

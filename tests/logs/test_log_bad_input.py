@@ -11,15 +11,18 @@ import pickle
 import re
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibration.logs import opened
-from calibration.logs.errors import LogError
-from calibration.logs.gather import read_log
+from rollcast.calibration.logs import opened
+from rollcast.calibration.logs.errors import LogError
+from rollcast.calibration.logs.gather import read_log
+from tests.laws import examples
 from tests.logs import written
 
 
@@ -43,7 +46,9 @@ def test_no_file_at_all(tmp_path: Path) -> None:
 def test_logs_of_another_kind(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     path.write_text('10.0.0.1 - - [01/Aug/2026] "GET / HTTP/1.1" 200\n' * 30)
-    _refused(path, said=r"access\.log, line 30: the file ends without a single step of verl, trl")
+    _refused(
+        path, said=r"access\.log, line 30: the file ends without a single step of areal, nemo_rl"
+    )
     path = tmp_path / "data.jsonl"
     path.write_text('{"question": 1}\n' * 30)
     _refused(path, said=r"data\.jsonl, line 30: the file ends without a single step")
@@ -107,10 +112,41 @@ def test_seconds_that_are_none(tmp_path: Path, bad: float, key: str) -> None:
     _refused(path, said=r"run\.jsonl, line 4: \w+_s of step 4")
 
 
+def _verl_rows(change: Callable[[int, dict[str, Any]], Any]) -> list[dict[str, Any]]:
+    truth = written.run()
+    return [
+        {"step": t.step, "data": written.verl_values(t) | change(t.step, written.verl_values(t))}
+        for t in truth
+    ]
+
+
+def test_steps_that_all_took_no_time(tmp_path: Path) -> None:
+    rows = _verl_rows(lambda _, values: {key: 0.0 for key in values if key.startswith("timing")})
+    _refused(written.lines(tmp_path / "run.jsonl", rows), said=r"line 1: step_s is 0 in every step")
+
+
+def test_rows_of_one_step_alone(tmp_path: Path) -> None:
+    rows = [{"step": 5, "data": row["data"]} for row in _verl_rows(lambda step, _: {"x": step})]
+    _refused(written.lines(tmp_path / "run.jsonl", rows), said="5 rows are all of step 5")
+    assert len(read_log([written.lines(tmp_path / "one.jsonl", rows[:1])]).steps) == 1
+
+
+def test_lists_for_figures_are_counted_as_unread(tmp_path: Path) -> None:
+    rows = _verl_rows(lambda step, _: {"timing_s/step": [1.0, 2.0]} if step == 2 else {})
+    log = read_log([written.lines(tmp_path / "run.jsonl", rows)])
+    [tally] = log.tallies
+    assert (tally.used, tally.unread, tally.other) == (len(rows) - 1, 1, 0)
+    assert "timing_s/step is a list; a figure of a step is one number" in tally.examples[0].why
+    rows = _verl_rows(lambda _, values: {key: [value, value] for key, value in values.items()})
+    _refused(written.lines(tmp_path / "all.jsonl", rows), said="are lists; a figure of a step is")
+
+
 def test_null_is_no_number_and_left_out(tmp_path: Path) -> None:
     """The file logger writes null for what is no number."""
-    rows = [{"step": t.step, "data": {**written.verl_values(t), "timing_s/ref": None}}
-            for t in written.run()]  # fmt: skip
+    rows = [
+        {"step": t.step, "data": {**written.verl_values(t), "timing_s/ref": None}}
+        for t in written.run()
+    ]
     assert read_log([written.lines(tmp_path / "a.jsonl", rows)]).steps["reference_s"].isna().all()
 
 
@@ -145,7 +181,7 @@ def test_two_stacks(tmp_path: Path) -> None:
     said = r"a\.jsonl, line 1 is of verl, and .*trainer_state\.json, line \d+ of trl: two runs"
     _refused(tmp_path, said=said)
     assert read_log([tmp_path], "trl").stack == "trl"
-    with pytest.raises(LogError, match=r"no stack is called 'nemo'; known are verl, trl"):
+    with pytest.raises(LogError, match=r"no stack is called 'nemo'; known are areal, nemo_rl"):
         read_log([tmp_path], "nemo")
 
 
@@ -216,7 +252,9 @@ def test_lines_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(log.steps) == 5
     [tally] = log.tallies
     assert [(e.place.line, e.why) for e in tally.examples] == [
-        (2, "longer than 1 MiB"), (7, "longer than 1 MiB")]  # fmt: skip
+        (2, "longer than 1 MiB"),
+        (7, "longer than 1 MiB"),
+    ]
     assert (tally.lines, tally.used) == (7, 5)
 
 
@@ -244,38 +282,95 @@ def test_dumps_that_are_not_what_they_promise(tmp_path: Path) -> None:
     truth = written.run()
     written.verl_file(tmp_path / "run.jsonl", truth)
     good = {"input": "p", "output": "x", "score": 1.0, "step": 1, "gts": ""}
-    rows: list[object] = [good, {**good, "output": 5}, {**good, "step": "one"},
-                          {**good, "step": 1.5}, {**good, "score": None}, 7, "text",
-                          [1]]  # fmt: skip
+    rows: list[object] = [
+        good,
+        {**good, "output": 5},
+        {**good, "step": "one"},
+        {**good, "step": 1.5},
+        {**good, "score": None},
+        7,
+        "text",
+        [1],
+    ]
     written.lines(tmp_path / "rollout_data" / "1.jsonl", rows)
     log = read_log([tmp_path])
     assert len(log.rollouts) == 2
     assert log.unread == 3
     [tally] = [t for t in log.tallies if t.file.endswith("1.jsonl")]
     assert [(e.place.line, e.why) for e in tally.examples] == [
-        (2, "input or output is no text"), (3, "step is no number"),
-        (4, "step is no whole number")]  # fmt: skip
+        (2, "input or output is no text"),
+        (3, "step is no number"),
+        (4, "step is no whole number"),
+    ]
     assert tally.lines == tally.used + tally.other + tally.unread == len(rows)
 
 
 RECORDS = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from([
-            "step", "data", "metrics", "timing_s/step", "timing_s/gen", "input", "output", "score",
-            "uid", "rollout_id", "samples", "tokens", "response_length", "loss_mask", "trace",
-            "events", "traces", "calls", "nodes", "usage", "time", "start", "end", "task_id",
-            "seqlen", "prompt_len", "tail_version", "session_id", "submit_ts", "phases", "generate",
-            "responses", "scores", "global_step", "input_lengths", "rewards", "token_loss_mask",
-            "token_ids", "group", "index", "turn", "start_s", "end_s", "new_tokens", "log_history",
-            "step_time", "completion", "prompt", "run", "work", "id",
-        ]),
-        inner,
-        max_size=6,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "step",
+                    "data",
+                    "metrics",
+                    "timing_s/step",
+                    "timing_s/gen",
+                    "input",
+                    "output",
+                    "score",
+                    "uid",
+                    "rollout_id",
+                    "samples",
+                    "tokens",
+                    "response_length",
+                    "loss_mask",
+                    "trace",
+                    "events",
+                    "traces",
+                    "calls",
+                    "nodes",
+                    "usage",
+                    "time",
+                    "start",
+                    "end",
+                    "task_id",
+                    "seqlen",
+                    "prompt_len",
+                    "tail_version",
+                    "session_id",
+                    "submit_ts",
+                    "phases",
+                    "generate",
+                    "responses",
+                    "scores",
+                    "global_step",
+                    "input_lengths",
+                    "rewards",
+                    "token_loss_mask",
+                    "token_ids",
+                    "group",
+                    "index",
+                    "turn",
+                    "start_s",
+                    "end_s",
+                    "new_tokens",
+                    "log_history",
+                    "step_time",
+                    "completion",
+                    "prompt",
+                    "run",
+                    "work",
+                    "id",
+                ]
+            ),
+            inner,
+            max_size=6,
+        )
     ),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 def _names(error: LogError, path: Path) -> None:
@@ -298,7 +393,7 @@ def _survives(path: Path) -> None:
 
 
 @given(st.lists(RECORDS, max_size=6), st.sampled_from(["a.jsonl", "a.json", "step_3.jsonl"]))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_json(rows: list[object], name: str) -> None:
     import tempfile
 
@@ -309,16 +404,42 @@ def test_any_json(rows: list[object], name: str) -> None:
         _survives(path)
 
 
-NAMES = ["a.log", "a.jsonl", "a.csv", "a.json", "a.yaml", "a.toml", "a.pt", "a.parquet", "a.zip",
-         "a.gz", "events.out.tfevents.1", "a.db"]  # fmt: skip
-STARTS = [b"", b"PAR1", b"PK\x03\x04", b"\x1f\x8b\x08", b"SQLite format 3\0", b"\x80\x04",
-          b"step:1 - timing_s/gen:", b"perf 3: {", b"{'loss': ", b"Step 4: ", b"{", b"[",
-          b"step,step_s\n", b"metrics_tag: {", b"== Step 1/2 ==\nTiming:\n",
-          b"Train step 1/2 done\n| timeperf/rollout | "]  # fmt: skip
+NAMES = [
+    "a.log",
+    "a.jsonl",
+    "a.csv",
+    "a.json",
+    "a.yaml",
+    "a.toml",
+    "a.pt",
+    "a.parquet",
+    "a.zip",
+    "a.gz",
+    "events.out.tfevents.1",
+    "a.db",
+]
+STARTS = [
+    b"",
+    b"PAR1",
+    b"PK\x03\x04",
+    b"\x1f\x8b\x08",
+    b"SQLite format 3\0",
+    b"\x80\x04",
+    b"step:1 - timing_s/gen:",
+    b"perf 3: {",
+    b"{'loss': ",
+    b"Step 4: ",
+    b"{",
+    b"[",
+    b"step,step_s\n",
+    b"metrics_tag: {",
+    b"== Step 1/2 ==\nTiming:\n",
+    b"Train step 1/2 done\n| timeperf/rollout | ",
+]
 
 
 @given(st.sampled_from(NAMES), st.sampled_from(STARTS), st.binary(max_size=200))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_bytes(name: str, start: bytes, content: bytes) -> None:
     import tempfile
 
@@ -329,14 +450,22 @@ def test_any_bytes(name: str, start: bytes, content: bytes) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_console_cut_and_spoilt_anywhere(data: st.DataObject) -> None:
     import tempfile
 
     truth = written.run()
-    line = data.draw(st.sampled_from([
-        written.verl_line, lambda t: "\n".join(written.slime_lines(t)), written.nemo_console,
-        written.areal_console, written.skyrl_console]))  # fmt: skip
+    line = data.draw(
+        st.sampled_from(
+            [
+                written.verl_line,
+                lambda t: "\n".join(written.slime_lines(t)),
+                written.nemo_console,
+                written.areal_console,
+                written.skyrl_console,
+            ]
+        )
+    )
     content = bytearray("".join(f"{line(t)}\n" for t in truth).encode())
     for _ in range(data.draw(st.integers(0, 6))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))

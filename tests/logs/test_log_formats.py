@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibration.logs.formats import configs, events, json_text
-from calibration.logs.formats.console import said
-from calibration.logs.formats.numbers import number, scalar
-from calibration.logs.formats.python_text import flat, nested, opens
+from rollcast.calibration.logs.formats import configs, events
+from rollcast.calibration.logs.formats.console import said
+from rollcast.simulator.stacks.syntax import json_text
+from rollcast.simulator.stacks.syntax.numbers import number, scalar
+from rollcast.simulator.stacks.syntax.python_text import flat, nested, opens
 
 
 def _sentence(error: Exception) -> None:
@@ -25,14 +26,29 @@ def _sentence(error: Exception) -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("1", 1.0), ("-2.5", -2.5), ("1e-05", 1e-5), (".5", 0.5), ("3.", 3.0),
-        ("np.float64(2.0)", 2.0), ("np.int32(2)", 2.0), ("numpy.float32(1e3)", 1000.0),
-        ("tensor(0.5)", 0.5), ("tensor(0.5, device='cuda:0')", 0.5), ("torch.tensor(7)", 7.0),
-        ("inf", math.inf), ("-inf", -math.inf),
-        ("", None), ("x", None), ("1 2", None), ("np.float64()", None), ("True", None),
-        ("[1.0]", None), ("1.2.3", None), ("1" * 1000, None),
+        ("1", 1.0),
+        ("-2.5", -2.5),
+        ("1e-05", 1e-5),
+        (".5", 0.5),
+        ("3.", 3.0),
+        ("np.float64(2.0)", 2.0),
+        ("np.int32(2)", 2.0),
+        ("numpy.float32(1e3)", 1000.0),
+        ("tensor(0.5)", 0.5),
+        ("tensor(0.5, device='cuda:0')", 0.5),
+        ("torch.tensor(7)", 7.0),
+        ("inf", math.inf),
+        ("-inf", -math.inf),
+        ("", None),
+        ("x", None),
+        ("1 2", None),
+        ("np.float64()", None),
+        ("True", None),
+        ("[1.0]", None),
+        ("1.2.3", None),
+        ("1" * 1000, None),
     ],
-)  # fmt: skip
+)
 def test_numbers_as_consoles_print_them(text: str, value: float | None) -> None:
     assert number(text) == value
 
@@ -44,9 +60,17 @@ def test_not_a_number_is_a_number() -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [([1.5], 1.5), ([[2]], 2.0), (3, 3.0), (True, None), ([1, 2], None), ("1", None),
-     (None, None), (10**400, None)],
-)  # fmt: skip
+    [
+        ([1.5], 1.5),
+        ([[2]], 2.0),
+        (3, 3.0),
+        (True, None),
+        ([1, 2], None),
+        ("1", None),
+        (None, None),
+        (10**400, None),
+    ],
+)
 def test_scalars_of_parsed_files(value: object, expected: float | None) -> None:
     assert scalar(value) == expected
 
@@ -54,16 +78,25 @@ def test_scalars_of_parsed_files(value: object, expected: float | None) -> None:
 @pytest.mark.parametrize(
     ("raw", "actor", "text", "times"),
     [
-        (b"\x1b[36m(TaskRunner pid=12)\x1b[0m step:1 - a:2", "TaskRunner pid=12", "step:1 - a:2",
-         1),
+        (
+            b"\x1b[36m(TaskRunner pid=12)\x1b[0m step:1 - a:2",
+            "TaskRunner pid=12",
+            "step:1 - a:2",
+            1,
+        ),
         (b"(TaskRunner pid=12, ip=10.0.0.1) step:1", "TaskRunner pid=12, ip=10.0.0.1", "step:1", 1),
         (b"[36m(TaskRunner pid=12)[0m step:1", "TaskRunner pid=12", "step:1", 1),
-        (b"(W pid=1) loaded [repeated 3x across cluster] (Ray deduplicates logs by default. Set "
-         b"RAY_DEDUP_LOGS=0 to disable log deduplication)", "W pid=1", "loaded", 3),
+        (
+            b"(W pid=1) loaded [repeated 3x across cluster] (Ray deduplicates logs by default. Set "
+            b"RAY_DEDUP_LOGS=0 to disable log deduplication)",
+            "W pid=1",
+            "loaded",
+            3,
+        ),
         (b"(W pid=1) loaded [repeated 12x across cluster]", "W pid=1", "loaded", 12),
         (b"plain [36 words] (no pid)", "", "plain [36 words] (no pid)", 1),
     ],
-)  # fmt: skip
+)
 def test_what_launchers_put_around_a_line(raw: bytes, actor: str, text: str, times: int) -> None:
     [found] = said(raw)
     assert (found.actor, found.text, found.times) == (actor, text, times)
@@ -74,8 +107,10 @@ def test_a_progress_bar_shares_the_line() -> None:
 
 
 def test_printed_mappings() -> None:
-    text = ("{'a/b': 1, \"c\": np.float64(2.5), 'd': tensor(3., device='cuda:0'), 'e': '4.5000', "
-            "'f': 'words', 'g': None, 'h': nan}")  # fmt: skip
+    text = (
+        "{'a/b': 1, \"c\": np.float64(2.5), 'd': tensor(3., device='cuda:0'), 'e': '4.5000', "
+        "'f': 'words', 'g': None, 'h': nan}"
+    )
     values, whole = flat(text)
     assert whole
     assert math.isnan(values.pop("h"))
@@ -108,8 +143,12 @@ def test_yaml_with_its_lines() -> None:
 def test_overrides_of_hydra() -> None:
     text = "- trainer.nnodes=2\n- +ray.num_gpus=1\n- ++a.b='x y'\n- data.lr=1e-6\n"
     found = {g.key: (g.value, g.line) for g in configs.from_yaml(text)}
-    assert found == {"trainer.nnodes": (2, 1), "ray.num_gpus": (1, 2), "a.b": ("x y", 3),
-                     "data.lr": (1e-6, 4)}  # fmt: skip
+    assert found == {
+        "trainer.nnodes": (2, 1),
+        "ray.num_gpus": (1, 2),
+        "a.b": ("x y", 3),
+        "data.lr": (1e-6, 4),
+    }
 
 
 def test_toml_with_its_lines() -> None:

@@ -11,15 +11,24 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.logs.gather import read_log
-from calibration.logs.run_log import RunLog
-from calibration.logs.settings import value
+from rollcast.calibration.logs.gather import read_log
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.stacks.settings import value
 from tests.logs.genuine import log as genuine
 
 VERL = ("legacy_v0", "sync_g8", "sync_n16", "colocate_async")
 TRL = ("vllm_g8", "vllm_groups16", "vllm_two_updates", "vllm_cap96", "hf_g8")
-STEPS = {"legacy_v0": 15, "sync_g8": 12, "sync_n16": 8, "colocate_async": 12, "vllm_g8": 30,
-         "vllm_groups16": 20, "vllm_two_updates": 20, "vllm_cap96": 20, "hf_g8": 20}  # fmt: skip
+STEPS = {
+    "legacy_v0": 15,
+    "sync_g8": 12,
+    "sync_n16": 8,
+    "colocate_async": 12,
+    "vllm_g8": 30,
+    "vllm_groups16": 20,
+    "vllm_two_updates": 20,
+    "vllm_cap96": 20,
+    "hf_g8": 20,
+}
 CAP = {"vllm_cap96": 96, "hf_g8": 256}
 
 
@@ -110,8 +119,10 @@ def test_two_genuine_runs_are_told_apart() -> None:
     one, other = (genuine(f"verl_files/{n}/console.log.gz") for n in ("sync_g8", "legacy_v0"))
     with pytest.raises(Exception, match="disagree about step 1: two runs are mixed"):
         read_log([one, other])
-    same = [genuine(f"trl_grpo_cpu/{n}/trainer_state.json")
-            for n in ("vllm_groups16", "vllm_groups16_loaded")]  # fmt: skip
+    same = [
+        genuine(f"trl_grpo_cpu/{n}/trainer_state.json")
+        for n in ("vllm_groups16", "vllm_groups16_loaded")
+    ]
     with pytest.raises(Exception, match="disagree about step"):  # the same rollouts, other times
         read_log(same)
 

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calibration.logs import growing, opened
-from calibration.logs.errors import LogError, NoStepsError
-from calibration.logs.gather import read_log
-from calibration.logs.growing import GrowingLog
-from calibration.logs.opened import LogFile
-from calibration.logs.run_log import RunLog
+from rollcast.calibration.logs import growing, opened
+from rollcast.calibration.logs.errors import LogError, NoStepsError
+from rollcast.calibration.logs.gather import read_log
+from rollcast.calibration.logs.growing import GrowingLog
+from rollcast.calibration.logs.opened import LogFile
+from rollcast.calibration.logs.run_log import RunLog
+from tests.laws import examples
 from tests.logs import written
 
 _FREE = {"group", "index"}  # numbered in the order of reading
@@ -60,9 +61,16 @@ def _texts(folder: Path) -> dict[Path, bytes]:
         written.verl_file(folder / "run.jsonl", truth)
         rows = [f"(TaskRunner pid=7) {written.verl_line(t)}" for t in truth]
         (folder / "console.log").write_text(
-            "\n".join(["python -m verl.trainer.main_ppo trainer.nnodes=1", written.VERL_CONFIG,
-                       "noise", *rows, ""])
-        )  # fmt: skip
+            "\n".join(
+                [
+                    "python -m verl.trainer.main_ppo trainer.nnodes=1",
+                    written.VERL_CONFIG,
+                    "noise",
+                    *rows,
+                    "",
+                ]
+            )
+        )
     elif folder.name == "areal":
         rows = [written.areal_console(t) for t in truth]
         (folder / "console.log").write_text("\n".join([*rows, ""]))
@@ -85,7 +93,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("stack", ["verl", "areal", "nemo_rl"])
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10_000))
 def test_each_look_is_a_whole_reading(
     stack: str, seed: int, tmp_path_factory: pytest.TempPathFactory
@@ -141,9 +149,12 @@ def test_only_what_was_added_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         file.write(written.verl_file(tmp_path.parent / "more.jsonl", truth[3:4]).read_text())
     began = _read_bytes(monkeypatch)
     monkeypatch.setattr(
-        growing, "begun", lambda file, take: pytest.fail(file.name)
-        if "4.jsonl" not in file.name else _begun(file, take)
-    )  # fmt: skip
+        growing,
+        "begun",
+        lambda file, take: (
+            pytest.fail(file.name) if "4.jsonl" not in file.name else _begun(file, take)
+        ),
+    )
     found = log.read()
     assert len(found.steps) == 4
     assert began() == 0  # of the new dump

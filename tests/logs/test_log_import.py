@@ -13,10 +13,18 @@ from typing import Any
 import pytest
 import yaml
 
-from calibration.logs.draft import Part, draft, given, lengths_table, missing, replaced, to_yaml
-from calibration.logs.gather import read_log
-from simulator.cli.app import main
-from simulator.studies.simulate import load
+from rollcast.calibration.logs.draft import (
+    Part,
+    draft,
+    given,
+    lengths_table,
+    missing,
+    replaced,
+    to_yaml,
+)
+from rollcast.calibration.logs.gather import read_log
+from rollcast.simulator.cli.app import main
+from rollcast.simulator.studies.simulate import load
 from tests.logs import written
 
 
@@ -54,8 +62,12 @@ def test_a_run_becomes_a_scenario(
     scenario = load(out / "scenario.yaml")
     raw = scenario.raw.data
     assert raw["model"] == "qwen3-8b"
-    assert raw["cluster"] == {"tensor_parallel": 2, "replicas": 4, "placement": "colocated",
-                              "trainer_gpus": 8}  # fmt: skip
+    assert raw["cluster"] == {
+        "tensor_parallel": 2,
+        "replicas": 4,
+        "placement": "colocated",
+        "trainer_gpus": 8,
+    }
     assert raw["workload"]["group_size"] == 2
     assert raw["workload"]["max_new_tokens"] == 200
     assert raw["policy"] == []
@@ -120,7 +132,7 @@ def test_a_folder_is_replaced_only_if_it_is_an_import(
 def test_a_full_disk_leaves_what_stood_there(
     verl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from calibration.logs import write
+    from rollcast.calibration.logs import write
 
     out = tmp_path / "mine"
     assert _call("import", verl, "--out", out) == 0
@@ -136,9 +148,11 @@ def test_a_full_disk_leaves_what_stood_there(
 
 
 def test_the_command_line_starts_without_any_of_it() -> None:
-    code = ("import sys; from calibration.cli import register; import typer; "
-            "register(typer.Typer()); print(sorted(m for m in sys.modules if "
-            "m.startswith(('calibration.logs', 'pandas', 'yaml', 'torch'))))")  # fmt: skip
+    code = (
+        "import sys; from rollcast.calibration.cli import register; import typer; "
+        "register(typer.Typer()); print(sorted(m for m in sys.modules if "
+        "m.startswith(('rollcast.calibration.logs', 'pandas', 'yaml', 'torch'))))"
+    )
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ)
     )
@@ -151,13 +165,15 @@ def test_the_command_line_starts_without_any_of_it() -> None:
 @pytest.mark.parametrize(
     ("path", "preset"),
     [
-        ("Qwen/Qwen3-8B", "qwen3-8b"), ("/models/Qwen2.5-7B-Instruct/", "qwen2.5-7b"),
+        ("Qwen/Qwen3-8B", "qwen3-8b"),
+        ("/models/Qwen2.5-7B-Instruct/", "qwen2.5-7b"),
         ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
         ("Qwen/Qwen3-30B-A3B-Thinking-2507", "qwen3-30b-a3b"),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", None),  # another model altogether
-        ("Qwen/Qwen3-8", None), ("/checkpoints/mine", None),
+        ("Qwen/Qwen3-8", None),
+        ("/checkpoints/mine", None),
     ],
-)  # fmt: skip
+)
 def test_models_by_the_last_part_of_their_path(
     tmp_path: Path, path: str, preset: str | None
 ) -> None:
@@ -175,10 +191,12 @@ def test_models_by_the_last_part_of_their_path(
 def test_settings_that_no_scenario_can_hold_are_left_out(tmp_path: Path, strange: str) -> None:
     written.verl_file(tmp_path / "a.jsonl", written.run())
     rollout = "actor_rollout_ref: {rollout: {n: X, tensor_model_parallel_size: X, max_num_seqs: X, "
-    (tmp_path / "config.yaml").write_text((
-        rollout + "enable_prefix_caching: X}}\ndata: {train_batch_size: X, "
-        "max_response_length: X}\ntrainer: {nnodes: X, n_gpus_per_node: X}\n"
-    ).replace("X", strange))  # fmt: skip
+    (tmp_path / "config.yaml").write_text(
+        (
+            rollout + "enable_prefix_caching: X}}\ndata: {train_batch_size: X, "
+            "max_response_length: X}\ntrainer: {nnodes: X, n_gpus_per_node: X}\n"
+        ).replace("X", strange)
+    )
     parts = draft(read_log([tmp_path]), given("qwen3-0.6b", "h100-sxm"))
     (tmp_path / "scenario.yaml").write_text(to_yaml(parts))
     load(tmp_path / "scenario.yaml")
@@ -203,8 +221,11 @@ def test_a_comment_cannot_become_a_key() -> None:
 
 
 def test_only_whole_groups_become_a_trace(tmp_path: Path) -> None:
-    rows = [{"step": 1, "group": g, "index": i, "new_tokens": 10 + i, "prompt_tokens": 4}
-            for g in range(4) for i in range(3 if g else 2)]  # fmt: skip
+    rows = [
+        {"step": 1, "group": g, "index": i, "new_tokens": 10 + i, "prompt_tokens": 4}
+        for g in range(4)
+        for i in range(3 if g else 2)
+    ]
     table = lengths_table(read_log([written.lines(tmp_path / "a.jsonl", rows)]))
     assert table is not None
     assert table["group"].nunique() == 3

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from calibration.logs import recognise
-from calibration.logs.draft import draft
-from calibration.logs.gather import read_log
-from simulator.policies.fully_async import FullyAsync
+from rollcast.calibration.logs.draft import draft
+from rollcast.calibration.logs.gather import read_log
+from rollcast.simulator.policies.fully_async import FullyAsync
+from rollcast.simulator.stacks.stack import all_stacks
 from tests.logs import written
 
 Layout = tuple[str, int, int, int]
@@ -25,22 +25,32 @@ def _areal(mode: str) -> dict[str, Any]:
 
 def _roll(trains: str, rolls: str, tensor: int = 1) -> dict[str, Any]:
     return {
-        "actor_train.device_mapping": trains, "actor_infer.device_mapping": rolls,
+        "actor_train.device_mapping": trains,
+        "actor_infer.device_mapping": rolls,
         "actor_infer.strategy_args.strategy_config.tensor_parallel_size": tensor,
         "num_gpus_per_node": 8,
-    }  # fmt: skip
+    }
 
 
 def _nemo(nodes: int, of: dict[str, int]) -> dict[str, Any]:
     above = "policy.generation.colocated"
-    return {"cluster.num_nodes": nodes, "cluster.gpus_per_node": 8, f"{above}.enabled": False,
-            "policy.generation.vllm_cfg.tensor_parallel_size": 2,
-            **{f"{above}.resources.{key}": value for key, value in of.items()}}  # fmt: skip
+    return {
+        "cluster.num_nodes": nodes,
+        "cluster.gpus_per_node": 8,
+        f"{above}.enabled": False,
+        "policy.generation.vllm_cfg.tensor_parallel_size": 2,
+        **{f"{above}.resources.{key}": value for key, value in of.items()},
+    }
 
 
 def _trl(**more: Any) -> dict[str, Any]:
-    return {"generation_batch_size": 128, "per_device_train_batch_size": 4,
-            "steps_per_generation": 4, "vllm_tensor_parallel_size": 2, **more}  # fmt: skip
+    return {
+        "generation_batch_size": 128,
+        "per_device_train_batch_size": 4,
+        "steps_per_generation": 4,
+        "vllm_tensor_parallel_size": 2,
+        **more,
+    }
 
 
 @pytest.mark.parametrize(
@@ -49,8 +59,11 @@ def _trl(**more: Any) -> dict[str, Any]:
         # the forms of the documentation of allocation_mode, and those of its own examples
         ("areal", _areal("sglang:d4t2+archon:d4p2t2"), ("disaggregated", 4, 2, 16)),
         ("areal", _areal("sglang.d4p1t1+d4p1t1"), ("disaggregated", 4, 1, 4)),
-        ("areal", _areal("vllm:d2t4+megatron:(attn:d4p2t2|ffn:d2p2e4)"),
-         ("disaggregated", 2, 4, 16)),
+        (
+            "areal",
+            _areal("vllm:d2t4+megatron:(attn:d4p2t2|ffn:d2p2e4)"),
+            ("disaggregated", 2, 4, 16),
+        ),
         ("areal", _areal("sglang:d8|fsdp:d8"), ("colocated", 8, 1, 8)),
         ("areal", _areal("no form of it"), ("disaggregated", 24, 1, 24)),
         ("roll", _roll("list(range(0,8))", "list(range(0,8))", 2), ("colocated", 4, 2, 8)),
@@ -58,19 +71,31 @@ def _trl(**more: Any) -> dict[str, Any]:
         ("roll", _roll("[0,1]", "list(range(4)) + [6, 7]"), ("colocated", 6, 1, 2)),
         ("nemo_rl", _nemo(1, {"gpus_per_node": 2}), ("disaggregated", 1, 2, 6)),
         ("nemo_rl", _nemo(4, {"num_nodes": 1, "gpus_per_node": 8}), ("disaggregated", 4, 2, 24)),
-        ("openrlhf", {"vllm_num_engines": 3, "vllm_tensor_parallel_size": 2, "actor_num_nodes": 1,
-                      "actor_num_gpus_per_node": 2}, ("disaggregated", 3, 2, 2)),
+        (
+            "openrlhf",
+            {
+                "vllm_num_engines": 3,
+                "vllm_tensor_parallel_size": 2,
+                "actor_num_nodes": 1,
+                "actor_num_gpus_per_node": 2,
+            },
+            ("disaggregated", 3, 2, 2),
+        ),
         ("trl", _trl(use_vllm=True, vllm_mode="colocate"), ("colocated", 4, 2, 8)),
         ("trl", _trl(use_vllm=False, vllm_mode="server"), ("colocated", 8, 2, 8)),
         ("trl", _trl(use_vllm=True, vllm_mode="server"), ("disaggregated", 1, 2, 8)),
     ],
-)  # fmt: skip
+)
 def test_the_layout_of_a_run(
     stack: str, settings: dict[str, Any], layout: Layout, tmp_path: Path
 ) -> None:
-    values = {"areal": written.areal_values, "roll": written.roll_values,
-              "nemo_rl": written.nemo_values, "openrlhf": written.openrlhf_values,
-              "trl": written.trl_entry}[stack]  # fmt: skip
+    values = {
+        "areal": written.areal_values,
+        "roll": written.roll_values,
+        "nemo_rl": written.nemo_values,
+        "openrlhf": written.openrlhf_values,
+        "trl": written.trl_entry,
+    }[stack]
     written.lines(tmp_path / "h.jsonl", ({"_step": t.step, **values(t)} for t in written.run()))
     (tmp_path / "config.yaml").write_text(json.dumps(settings))
     log = read_log([tmp_path])
@@ -85,8 +110,9 @@ def test_the_layout_of_a_run(
 def test_a_mapping_of_devices_is_never_run(tmp_path: Path) -> None:
     """ROLL hands it to Python."""
     code = "[__import__('pathlib').Path('run').touch()]"
-    written.lines(tmp_path / "h.jsonl",
-                  ({"_step": t.step, **written.roll_values(t)} for t in written.run()))  # fmt: skip
+    written.lines(
+        tmp_path / "h.jsonl", ({"_step": t.step, **written.roll_values(t)} for t in written.run())
+    )
     (tmp_path / "config.yaml").write_text(json.dumps(_roll(code, code)))
     own = {part.key: part for part in draft(read_log([tmp_path]))}
     assert own["cluster.replicas"].assumed
@@ -99,42 +125,68 @@ _SHARE = "async_training.staleness_threshold"
 @pytest.mark.parametrize(
     ("stack", "settings", "options"),
     [
-        ("areal", {"rollout.max_head_offpolicyness": 4},
-         {"max_staleness": 4, "exceeded": "capacity"}),
-        ("skyrl", {"trainer.fully_async.max_staleness_steps": 4},
-         {"max_staleness": 4, "exceeded": "capacity"}),
-        ("prime_rl", {"orchestrator.max_off_policy_steps": 8},
-         {"max_staleness": 8, "exceeded": "drop"}),
+        (
+            "areal",
+            {"rollout.max_head_offpolicyness": 4},
+            {"max_staleness": 4, "exceeded": "capacity"},
+        ),
+        (
+            "skyrl",
+            {"trainer.fully_async.max_staleness_steps": 4},
+            {"max_staleness": 4, "exceeded": "capacity"},
+        ),
+        (
+            "prime_rl",
+            {"orchestrator.max_off_policy_steps": 8},
+            {"max_staleness": 8, "exceeded": "drop"},
+        ),
         ("trl", {"max_staleness": 4}, {"max_staleness": 4, "exceeded": "drop"}),
         ("trl", {"max_staleness": 1}, {"max_staleness": 1, "exceeded": "drop"}),
-        ("areal", {"rollout.max_head_offpolicyness": 1},
-         {"max_staleness": 1, "exceeded": "capacity"}),
+        (
+            "areal",
+            {"rollout.max_head_offpolicyness": 1},
+            {"max_staleness": 1, "exceeded": "capacity"},
+        ),
         ("roll", {"async_generation_ratio": 0.5}, {"max_staleness": 0.5, "exceeded": "wait"}),
         # the rollouts of the next update may start, and none beyond them
         ("verl", {_SHARE: 1.0, _SYNCS: 1}, {"max_staleness": 1, "exceeded": "capacity"}),
-        ("nemo_rl", {"grpo.async_grpo.max_trajectory_age_steps": 2},
-         {"max_staleness": 2, "exceeded": "wait"}),
+        (
+            "nemo_rl",
+            {"grpo.async_grpo.max_trajectory_age_steps": 2},
+            {"max_staleness": 2, "exceeded": "wait"},
+        ),
         # verl's bound is a share of the rollouts of a synchronisation, here of 10 and of 4 updates
-        ("verl", {_SHARE: 0.1, _SYNCS: 10},
-         {"max_staleness": 10, "exceeded": "capacity", "sync_every": 10}),
-        ("verl", {_SHARE: 0.5, _SYNCS: 4},
-         {"max_staleness": 5, "exceeded": "capacity", "sync_every": 4}),
+        (
+            "verl",
+            {_SHARE: 0.1, _SYNCS: 10},
+            {"max_staleness": 10, "exceeded": "capacity", "sync_every": 10},
+        ),
+        (
+            "verl",
+            {_SHARE: 0.5, _SYNCS: 4},
+            {"max_staleness": 5, "exceeded": "capacity", "sync_every": 4},
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_becomes_of_the_too_old_is_the_rule_of_the_stack(
     stack: str, settings: dict[str, Any], options: dict[str, Any], tmp_path: Path
 ) -> None:
-    values = {"areal": written.areal_values, "skyrl": written.skyrl_values,
-              "trl": written.trl_entry, "nemo_rl": written.nemo_values,
-              "verl": written.verl_values, "roll": written.roll_values}  # fmt: skip
+    values = {
+        "areal": written.areal_values,
+        "skyrl": written.skyrl_values,
+        "trl": written.trl_entry,
+        "nemo_rl": written.nemo_values,
+        "verl": written.verl_values,
+        "roll": written.roll_values,
+    }
     if stack == "prime_rl":
         written.prime_metrics(tmp_path / "metrics.jsonl", written.run())
     else:
         rows = ({"_step": t.step, **values[stack](t)} for t in written.run())
         written.lines(tmp_path / "h.jsonl", rows)
-    keys = recognise.named(stack).settings  # type: ignore[union-attr]
+    keys = all_stacks()[stack].launch.keys
     usual = ("workload.group_size", "workload.max_new_tokens", "run.steps", "run.temperature")
-    beside = {keys[each][0]: 1 for each in usual if each in keys}
+    beside = {keys[each][0].key: 1 for each in usual if each in keys}
     (tmp_path / "config.yaml").write_text(json.dumps({**beside, **settings}))
     log = replace(read_log([tmp_path], stack), overlapped=True)
     [part] = [each for each in draft(log) if each.key == "policy"]

@@ -17,10 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibration.logs.draft import draft, to_yaml
-from calibration.logs.errors import LogError
-from calibration.logs.gather import read_log
-from simulator.cli.app import main
+from rollcast.calibration.logs.draft import draft, to_yaml
+from rollcast.calibration.logs.errors import LogError
+from rollcast.calibration.logs.gather import read_log
+from rollcast.simulator.cli.app import main
+from tests.laws import examples
 from tests.logs import written
 from tests.logs.written import Truth
 
@@ -68,13 +69,17 @@ def _nemo(folder: Path, truth: list[Truth]) -> None:
 
 
 WRITERS: dict[str, Callable[[Path, list[Truth]], None]] = {
-    "verl": _verl, "trl": _trl, "prime_rl": _prime, "roll": _roll, "table": _table,
+    "verl": _verl,
+    "trl": _trl,
+    "prime_rl": _prime,
+    "roll": _roll,
+    "table": _table,
     "nemo_rl": _nemo,
     "slime": _console(lambda t: "\n".join(written.slime_lines(t))),  # type: ignore[dict-item]
     "areal": _console(written.areal_console, written.areal_dump),  # type: ignore[dict-item]
     "skyrl": _console(written.skyrl_console),  # type: ignore[dict-item]
     "openrlhf": _console(written.openrlhf_console),  # type: ignore[dict-item]
-}  # fmt: skip
+}
 
 
 @cache
@@ -178,7 +183,7 @@ def _says_where(error: LogError, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("stack", WRITERS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(mangle=st.sampled_from(sorted(MANGLES)), seed=st.integers(0, 2**32))
 def test_a_mangled_log_is_read_or_refused(stack: str, mangle: str, seed: int) -> None:
     with _log(stack, mangle, seed) as folder:
@@ -195,9 +200,17 @@ def test_a_mangled_log_is_read_or_refused(stack: str, mangle: str, seed: int) ->
 
 @pytest.mark.parametrize(
     ("stack", "mangle"),
-    [("nemo_rl", "huge"), ("nemo_rl", "cut"), ("verl", "huge"), ("table", "huge"),
-     ("prime_rl", "other types"), ("trl", "negative"), ("roll", "columns"), ("areal", "twice")],
-)  # fmt: skip
+    [
+        ("nemo_rl", "huge"),
+        ("nemo_rl", "cut"),
+        ("verl", "huge"),
+        ("table", "huge"),
+        ("prime_rl", "other types"),
+        ("trl", "negative"),
+        ("roll", "columns"),
+        ("areal", "twice"),
+    ],
+)
 def test_nothing_is_half_written(
     stack: str, mangle: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from calibration.logs.gather import read_log
-from calibration.logs.readers import STACKS
-from calibration.logs.run_log import RunLog
+from rollcast.calibration.logs.gather import read_log
+from rollcast.calibration.logs.readers import readers
+from rollcast.calibration.logs.run_log import RunLog
 from tests.logs import written
 from tests.logs.written import CAP, GROUPS, PROMPT, SIZE, Truth
 
@@ -54,10 +54,18 @@ def _roll(t: Truth) -> str:
 
 
 def _ours(t: Truth) -> dict[str, float]:
-    return {"step_s": t.step_s, "generation_s": t.generation_s, "log_prob_s": t.log_prob_s,
-            "update_s": t.update_s, "sync_s": t.sync_s, "mean_new_tokens": t.mean,
-            "max_new_tokens": max(t.flat), "min_new_tokens": min(t.flat),
-            "truncated_share": t.cut, "mean_reward": t.reward}  # fmt: skip
+    return {
+        "step_s": t.step_s,
+        "generation_s": t.generation_s,
+        "log_prob_s": t.log_prob_s,
+        "update_s": t.update_s,
+        "sync_s": t.sync_s,
+        "mean_new_tokens": t.mean,
+        "max_new_tokens": max(t.flat),
+        "min_new_tokens": min(t.flat),
+        "truncated_share": t.cut,
+        "mean_reward": t.reward,
+    }
 
 
 PHASES = ("generation_s", "log_prob_s", "update_s", "sync_s")
@@ -70,29 +78,69 @@ SINKS: list[tuple[str, str, Write, tuple[str, ...], float]] = [
     ("trl", "tensorboard", _board(written.trl_entry, "train/"), PHASES, 1e-6),
     ("slime", "console", _slime, (), 1e-9),
     ("nemo_rl", "tensorboard", _board(written.nemo_values), ("min_new_tokens",), 1e-6),
-    ("nemo_rl", "console", _console(written.nemo_console),
-     ("min_new_tokens", "max_new_tokens", "truncated_share"), 6e-3),
-    ("areal", "console", _console(written.areal_console),
-     ("max_new_tokens", "min_new_tokens", "truncated_share", "generation_s"), 1e-4),
-    ("areal", "tensorboard", _board(written.areal_values),
-     ("max_new_tokens", "min_new_tokens", "truncated_share", "generation_s"), 1e-6),
+    (
+        "nemo_rl",
+        "console",
+        _console(written.nemo_console),
+        ("min_new_tokens", "max_new_tokens", "truncated_share"),
+        6e-3,
+    ),
+    (
+        "areal",
+        "console",
+        _console(written.areal_console),
+        ("max_new_tokens", "min_new_tokens", "truncated_share", "generation_s"),
+        1e-4,
+    ),
+    (
+        "areal",
+        "tensorboard",
+        _board(written.areal_values),
+        ("max_new_tokens", "min_new_tokens", "truncated_share", "generation_s"),
+        1e-6,
+    ),
     ("skyrl", "console", _console(written.skyrl_console), ("truncated_share",), 1e-4),
     ("skyrl", "tensorboard", _board(written.skyrl_values), ("truncated_share",), 1e-6),
-    ("openrlhf", "console", _console(lambda t: f"INFO trainer.py: Global step {t.step}: "
-                                     f"{written.openrlhf_values(t)}"),
-     ("max_new_tokens", "min_new_tokens"), 1e-9),
-    ("openrlhf", "tensorboard", _board(written.openrlhf_values, "train/"),
-     ("max_new_tokens", "min_new_tokens"), 1e-6),
+    (
+        "openrlhf",
+        "console",
+        _console(lambda t: f"INFO trainer.py: Global step {t.step}: {written.openrlhf_values(t)}"),
+        ("max_new_tokens", "min_new_tokens"),
+        1e-9,
+    ),
+    (
+        "openrlhf",
+        "tensorboard",
+        _board(written.openrlhf_values, "train/"),
+        ("max_new_tokens", "min_new_tokens"),
+        1e-6,
+    ),
     ("roll", "console", _console(_roll), ("truncated_share",), 1e-9),
     ("roll", "tensorboard", _board(written.roll_values), ("truncated_share",), 1e-6),
-    ("table", "csv", lambda p, t: written.table(p / "a.csv", [{"step": x.step, **_ours(x)}
-                                                              for x in t]), (), 1e-9),
-    ("table", "jsonl", lambda p, t: written.lines(p / "a.jsonl", ({"step": x.step, **_ours(x)}
-                                                                   for x in t)), (), 1e-9),
-    ("openrlhf", "exported csv", lambda p, t: written.table(
-        p / "wandb.csv", [{"_step": x.step, **written.openrlhf_values(x)} for x in t]),
-     ("max_new_tokens", "min_new_tokens"), 1e-9),
-]  # fmt: skip
+    (
+        "table",
+        "csv",
+        lambda p, t: written.table(p / "a.csv", [{"step": x.step, **_ours(x)} for x in t]),
+        (),
+        1e-9,
+    ),
+    (
+        "table",
+        "jsonl",
+        lambda p, t: written.lines(p / "a.jsonl", ({"step": x.step, **_ours(x)} for x in t)),
+        (),
+        1e-9,
+    ),
+    (
+        "openrlhf",
+        "exported csv",
+        lambda p, t: written.table(
+            p / "wandb.csv", [{"_step": x.step, **written.openrlhf_values(x)} for x in t]
+        ),
+        ("max_new_tokens", "min_new_tokens"),
+        1e-9,
+    ),
+]
 
 
 @pytest.mark.parametrize(
@@ -121,8 +169,8 @@ def test_metrics_come_back(
 
 def test_no_stack_is_left_out() -> None:
     pytest.importorskip("tensorboardX", reason="TensorBoard's writer is not installed")
-    told = {stack for stack, *_ in SINKS} | {"prime_rl"}  # whose writers are two: below
-    assert told == {stack.name for stack in STACKS}
+    told = {stack for stack, *_ in SINKS} | {"prime_rl", "rollcast"}  # below; test_log_own_runs
+    assert told == {stack.name for stack in readers()}
 
 
 @pytest.mark.parametrize("stack", ["slime", "areal", "openrlhf"])
@@ -184,8 +232,14 @@ def test_nemo_dump_of_length_one_lists(tmp_path: Path) -> None:
 
 
 def test_nemo_dump_before_masks(tmp_path: Path) -> None:
-    rows = [{"content": ["x"], "rewards": [1.0], "input_lengths": [8],
-             "generation_logprobs": [[0.0] * 5 + [-0.5] * 3]}]  # fmt: skip
+    rows = [
+        {
+            "content": ["x"],
+            "rewards": [1.0],
+            "input_lengths": [8],
+            "generation_logprobs": [[0.0] * 5 + [-0.5] * 3],
+        }
+    ]
     written.lines(tmp_path / "train_data_step3.jsonl", rows * 4)
     written.lines(tmp_path / "config.json", [{}])
     log = read_log([tmp_path])
@@ -295,10 +349,11 @@ def test_trl_completions(tmp_path: Path) -> None:
     truth = written.run()
     written.trl_state(tmp_path / "trainer_state.json", truth)
     for t in truth:
-        rows = [{"step": t.step, "prompt": f"p{g}", "completion": "x" * n, "exact": r,
-                 "advantage": 0.0}
-                for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
-                for n, r in zip(ns, rs, strict=True)]  # fmt: skip
+        rows = [
+            {"step": t.step, "prompt": f"p{g}", "completion": "x" * n, "exact": r, "advantage": 0.0}
+            for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
+            for n, r in zip(ns, rs, strict=True)
+        ]
         (tmp_path / "completions").mkdir(exist_ok=True)
         name = tmp_path / "completions" / f"completions_{t.step:05d}.parquet"
         parquet.write_table(pa.Table.from_pylist(rows), name)
@@ -330,8 +385,8 @@ def test_trl_parquet_without_pyarrow_is_said(
 
 
 def test_our_own_tables_come_back_as_they_were_written(tmp_path: Path) -> None:
-    from calibration.logs.draft import draft
-    from calibration.logs.write import write
+    from rollcast.calibration.logs.draft import draft
+    from rollcast.calibration.logs.write import write
 
     written.prime_metrics(tmp_path / "log" / "metrics.jsonl", written.run())
     written.prime_traces(tmp_path / "log", written.run())
@@ -347,8 +402,12 @@ def test_our_own_tables_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_nemo_rollouts_without_a_single_token(tmp_path: Path) -> None:
-    row = {"rewards": [0.0], "input_lengths": [6], "token_loss_mask": [[0] * 6],
-           "token_ids": [[1] * 6]}  # fmt: skip
+    row = {
+        "rewards": [0.0],
+        "input_lengths": [6],
+        "token_loss_mask": [[0] * 6],
+        "token_ids": [[1] * 6],
+    }
     written.lines(tmp_path / "train_data_step1.jsonl", [row])
     found = read_log([tmp_path]).rollouts.iloc[0]
     assert (found["new_tokens"], found["prompt_tokens"], found["tool_tokens"]) == (0, 6, 0)

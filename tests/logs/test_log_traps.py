@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from calibration.logs.gather import read_log
-from calibration.logs.settings import value
+from rollcast.calibration.logs.gather import read_log
+from rollcast.simulator.stacks.settings import value
 from tests.logs import written
 from tests.logs.written import CAP, GROUPS, SIZE, Truth
 
@@ -48,8 +48,9 @@ def test_verl_overlapped_by_what_is_logged(tmp_path: Path, sign: dict[str, float
 def test_verl_is_overlapped_in_all_of_its_steps_if_in_any(tmp_path: Path) -> None:
     truth = written.run()
     key = "training/off_policy/trajectory_staleness/mean"
-    rows = [{"step": t.step, "data": written.verl_values(t, **{key: float(t.step > 1)})}
-            for t in truth]  # fmt: skip
+    rows = [
+        {"step": t.step, "data": written.verl_values(t, **{key: float(t.step > 1)})} for t in truth
+    ]
     log = read_log([written.lines(tmp_path / "a.jsonl", rows)])
     assert log.steps["overlapped"].tolist() == [1] * 5
     assert log.steps["generation_s"].isna().all()
@@ -78,9 +79,11 @@ def test_nemo_rl_exposed_generation_is_a_wait(tmp_path: Path) -> None:
 def test_slime_waits_for_less_than_rollouts_take(tmp_path: Path) -> None:
     def lines(t: Truth, share: float) -> list[str]:
         wait = t.generation_s * share
-        return [f"perf {t.step}: {{'perf/rollout_time': {t.generation_s}}}",
-                f"perf {t.step}: {{'perf/train_wait_time': {wait}, 'perf/step_time': {t.step_s}, "
-                f"'perf/actor_train_time': {t.update_s}}}"]  # fmt: skip
+        return [
+            f"perf {t.step}: {{'perf/rollout_time': {t.generation_s}}}",
+            f"perf {t.step}: {{'perf/train_wait_time': {wait}, 'perf/step_time': {t.step_s}, "
+            f"'perf/actor_train_time': {t.update_s}}}",
+        ]
 
     truth = written.run()
     for share, overlapped in ((1.01, False), (0.2, True)):
@@ -134,8 +137,13 @@ def test_sync_inside_generation_before_verl_timed_it(tmp_path: Path) -> None:
 def test_verl_validation_is_inside_the_old_trainers_step_only(tmp_path: Path) -> None:
     truth = written.run()
     more = {"timing_s/testing": 4.0, "timing_s/save_checkpoint": 0.1}
-    rows = [{"step": t.step, "data": {**written.verl_values(t), **more,
-             "timing_s/step": t.step_s + 4.1}} for t in truth]  # fmt: skip
+    rows = [
+        {
+            "step": t.step,
+            "data": {**written.verl_values(t), **more, "timing_s/step": t.step_s + 4.1},
+        }
+        for t in truth
+    ]
     log = read_log([written.lines(tmp_path / "v0.jsonl", rows)])
     assert log.steps["validation_inside"].tolist() == [1] * 5
     assert log.steps["rest_s"].tolist() == pytest.approx([0.25] * 5)
@@ -188,9 +196,15 @@ def test_trl_windows_and_a_console_that_counts(tmp_path: Path) -> None:
     history = [{**written.trl_entry(t), "step": 10 * t.step} for t in truth]
     state = {"log_history": history, "logging_steps": 10, "max_steps": 50}
     (tmp_path / "trainer_state.json").write_text(json.dumps(state, indent=2))
-    _console(tmp_path / "console.log", [str({k: str(v) for k, v in written.trl_entry(t).items()
-             if k != "step"}).replace("'loss': '0.1', ", "").replace("{", "{'loss': '0.1', ")
-             for t in truth])  # fmt: skip
+    _console(
+        tmp_path / "console.log",
+        [
+            str({k: str(v) for k, v in written.trl_entry(t).items() if k != "step"})
+            .replace("'loss': '0.1', ", "")
+            .replace("{", "{'loss': '0.1', ")
+            for t in truth
+        ],
+    )
     log = read_log([tmp_path])
     assert log.steps["step"].tolist() == [10, 20, 30, 40, 50]
     assert log.steps["logged_steps"].tolist() == [10] * 5
@@ -200,8 +214,10 @@ def test_trl_windows_and_a_console_that_counts(tmp_path: Path) -> None:
 
 
 def test_the_console_of_an_older_trl(tmp_path: Path) -> None:
-    lines = [f"{{'loss': 0.0, 'grad_norm': 0.3, 'completion_length': {90.5 + s}, 'reward': 0.5}}"
-             for s in range(4)]  # fmt: skip
+    lines = [
+        f"{{'loss': 0.0, 'grad_norm': 0.3, 'completion_length': {90.5 + s}, 'reward': 0.5}}"
+        for s in range(4)
+    ]
     log = read_log([_console(tmp_path / "a.log", lines)])
     assert (log.stack, log.level) == ("trl", 0)
     assert log.steps["mean_new_tokens"].tolist() == [90.5, 91.5, 92.5, 93.5]
@@ -255,13 +271,16 @@ def test_everything_around_verls_lines(tmp_path: Path) -> None:
     lines = []
     for t in truth:
         lines.append("(WorkerDict pid=77) step of another kind [repeated 3x across cluster]")
-        lines.append(f" 10%|█ | 1/10 [00:10<01:30]\r\x1b[36m(TaskRunner pid=12)\x1b[0m "
-                     f"{written.verl_line(t)}")  # fmt: skip
+        lines.append(
+            f" 10%|█ | 1/10 [00:10<01:30]\r\x1b[36m(TaskRunner pid=12)\x1b[0m "
+            f"{written.verl_line(t)}"
+        )
     lines.insert(0, "(TaskRunner pid=12) step:0 - val-core/openai/gsm8k/reward/mean@1:0.212")
     config = written.VERL_CONFIG.splitlines()
     config.insert(3, "(OtherActor pid=5) a line in between")
-    lines[1:1] = [line if line.startswith("(") else f"(TaskRunner pid=12) {line}"
-                  for line in config]  # fmt: skip
+    lines[1:1] = [
+        line if line.startswith("(") else f"(TaskRunner pid=12) {line}" for line in config
+    ]
     log = read_log([_console(tmp_path / "console.log", lines)])
     assert log.steps["step"].tolist() == [1, 2, 3, 4, 5]
     assert log.steps["mean_new_tokens"].tolist() == [t.mean for t in truth]
@@ -274,16 +293,20 @@ def test_everything_around_verls_lines(tmp_path: Path) -> None:
 
 
 def test_numpys_spelling_and_old_decimals(tmp_path: Path) -> None:
-    line = ("step:3 - response_length/mean:np.float64(157.25) - num_turns/max:np.int32(2) - "
-            "timing_s/gen:45.900 - timing_s/step:211.1 - actor/lr:0.000 - "
-            "timing_s/update_actor:np.float32(1.5e+01)")  # fmt: skip
+    line = (
+        "step:3 - response_length/mean:np.float64(157.25) - num_turns/max:np.int32(2) - "
+        "timing_s/gen:45.900 - timing_s/step:211.1 - actor/lr:0.000 - "
+        "timing_s/update_actor:np.float32(1.5e+01)"
+    )
     row = read_log([_console(tmp_path / "a.log", [line])]).steps.iloc[0]
     assert (row["mean_new_tokens"], row["generation_s"], row["update_s"]) == (157.25, 45.9, 15.0)
 
 
 def test_the_oldest_verl_counts_from_zero_and_has_no_step_time(tmp_path: Path) -> None:
-    lines = [f"step:{s} - timing/gen:3.0 - timing/update_actor:2.0 - response_length/mean:9.0"
-             for s in range(3)]  # fmt: skip
+    lines = [
+        f"step:{s} - timing/gen:3.0 - timing/update_actor:2.0 - response_length/mean:9.0"
+        for s in range(3)
+    ]
     log = read_log([_console(tmp_path / "a.log", lines)])
     assert log.steps["step"].tolist() == [0, 1, 2]
     assert log.steps["generation_s"].tolist() == [3.0] * 3
@@ -313,7 +336,7 @@ def test_a_resumed_run_that_appends(tmp_path: Path) -> None:
     assert log.steps["step"].tolist() == [1, 2, 3, 4, 5, 6, 7]
     expected = [t.step_s for t in (*first[:2], *again)]
     assert log.steps["step_s"].tolist() == expected
-    assert log.first_steps == [1, 3]
+    assert log.steps["step"][log.steps["first"] == 1].tolist() == [1, 3]
     assert log.place(3).line == 7
     assert any("more than once" in note for note in log.notes)
 
@@ -330,11 +353,13 @@ def test_a_resumed_run_that_overwrites_one_of_its_files(tmp_path: Path) -> None:
     """The file logger opens anew; the console of both starts is kept."""
     first, again = written.run(seed=0), written.run(first=3, seed=1)
     written.verl_file(tmp_path / "run.jsonl", again)
-    _console(tmp_path / "console.log", [*map(written.verl_line, first[:4]),
-                                        *map(written.verl_line, again)])  # fmt: skip
+    _console(
+        tmp_path / "console.log",
+        [*map(written.verl_line, first[:4]), *map(written.verl_line, again)],
+    )
     log = read_log([tmp_path])
     assert log.steps["step_s"].tolist() == [t.step_s for t in (*first[:2], *again)]
-    assert log.first_steps == [1, 3]
+    assert log.steps["step"][log.steps["first"] == 1].tolist() == [1, 3]
 
 
 def test_a_resumed_run_in_a_file_of_its_own(tmp_path: Path) -> None:
@@ -343,7 +368,7 @@ def test_a_resumed_run_in_a_file_of_its_own(tmp_path: Path) -> None:
     written.verl_file(tmp_path / "2.jsonl", again)
     log = read_log([tmp_path])
     assert log.steps["step_s"].tolist() == [t.step_s for t in (*first[:2], *again)]
-    assert log.first_steps == [1, 3]
+    assert log.steps["step"][log.steps["first"] == 1].tolist() == [1, 3]
     log = read_log([tmp_path / "2.jsonl", tmp_path / "1.jsonl"])
     assert log.steps["step_s"].tolist() == [t.step_s for t in (*first[:2], *again)]
 
@@ -351,13 +376,28 @@ def test_a_resumed_run_in_a_file_of_its_own(tmp_path: Path) -> None:
 def test_slimes_two_writers_in_any_order(tmp_path: Path) -> None:
     truth = written.run()
     made, trained, share = zip(*map(written.slime_lines, truth), strict=True)
-    order = [made[0], made[1], trained[0], made[2], trained[1], made[3], trained[2], made[4],
-             trained[3], share[0], share[1], share[3], share[2], trained[4], share[4]]  # fmt: skip
+    order = [
+        made[0],
+        made[1],
+        trained[0],
+        made[2],
+        trained[1],
+        made[3],
+        trained[2],
+        made[4],
+        trained[3],
+        share[0],
+        share[1],
+        share[3],
+        share[2],
+        trained[4],
+        share[4],
+    ]
     log = read_log([_console(tmp_path / "a.log", order)])
     assert log.steps["mean_prompt_tokens"].tolist() == pytest.approx([written.PROMPT] * 5)
     assert log.steps["update_s"].tolist() == [t.update_s for t in truth]
     assert log.steps["generation_s"].tolist() == [t.generation_s for t in truth]
-    assert log.first_steps == [1]
+    assert log.steps["step"][log.steps["first"] == 1].tolist() == [1]
     assert not log.notes
 
 
@@ -408,10 +448,16 @@ def test_a_spreadsheets_separators(between: str, tmp_path: Path) -> None:
 
 def test_settings_by_their_surest_source(tmp_path: Path) -> None:
     truth = written.run()
-    _console(tmp_path / "console.log", [
-        "++ python3 -m verl.trainer.main_ppo data.train_batch_size=999 trainer.nnodes=1 "
-        "actor_rollout_ref.rollout.n=99", *written.VERL_CONFIG.splitlines(),
-        "GPU KV cache size: 1,234,560 tokens", *map(written.verl_line, truth)])  # fmt: skip
+    _console(
+        tmp_path / "console.log",
+        [
+            "++ python3 -m verl.trainer.main_ppo data.train_batch_size=999 trainer.nnodes=1 "
+            "actor_rollout_ref.rollout.n=99",
+            *written.VERL_CONFIG.splitlines(),
+            "GPU KV cache size: 1,234,560 tokens",
+            *map(written.verl_line, truth),
+        ],
+    )
     (tmp_path / "config.yaml").write_text(
         "data: {train_batch_size: 7, max_prompt_length: 64}\ntrainer: {nnodes: 3}\n"
         "actor_rollout_ref: {rollout: {max_num_seqs: '${oc.env:X}'}}\n"
@@ -426,8 +472,10 @@ def test_settings_by_their_surest_source(tmp_path: Path) -> None:
     assert "engine.max_seqs" not in known  # a reference is no value
     assert "run.temperature" not in known  # of another kind of file
     assert known["workload.batch_groups"].theirs == "data.train_batch_size"
-    assert (value(known, "workload.batch_groups"),
-                              value(known, "workload.group_size")) == (GROUPS, SIZE)  # fmt: skip
+    assert (value(known, "workload.batch_groups"), value(known, "workload.group_size")) == (
+        GROUPS,
+        SIZE,
+    )
 
 
 def test_a_prompt_asked_twice_in_a_step_is_two_groups(tmp_path: Path) -> None:
@@ -442,7 +490,9 @@ def test_a_prompt_asked_twice_in_a_step_is_two_groups(tmp_path: Path) -> None:
     )
     log = read_log([tmp_path])
     assert log.rollouts.groupby("group")["characters"].apply(list).tolist() == [
-        [1, 2, 3, 4], [5, 6, 7, 8]]  # fmt: skip
+        [1, 2, 3, 4],
+        [5, 6, 7, 8],
+    ]
 
 
 def test_validations_are_dumped_in_the_same_form(tmp_path: Path) -> None:
@@ -477,8 +527,10 @@ def test_settings_of_launchers_and_of_weights_and_biases(tmp_path: Path) -> None
     )
     known = read_log([folder]).settings
     assert {key: (s.value, s.place.line) for key, s in known.items()} == {
-        "workload.batch_groups": (32, 3), "workload.group_size": (8, 4),
-        "workload.max_new_tokens": (8192, 6)}  # fmt: skip
+        "workload.batch_groups": (32, 3),
+        "workload.group_size": (8, 4),
+        "workload.max_new_tokens": (8192, 6),
+    }
     folder = tmp_path / "verl"
     written.verl_file(folder / "run.jsonl", truth)
     (folder / "config.yaml").write_text(
@@ -497,7 +549,7 @@ def test_checkpoints_beside_a_log_are_left_alone(
     (tmp_path / "optim_world_size_8_rank_0.pt").write_bytes(b"PK\x03\x04" + bytes(3000))
     log = read_log([tmp_path])
     assert (log.unread, log.ignored) == (0, 1)
-    from calibration.logs.opened import LogFile
+    from rollcast.calibration.logs.opened import LogFile
 
     (tmp_path / "rollout_7.pt").write_bytes(b"PK\x03\x04" + bytes(3000))
     monkeypatch.setattr(LogFile.content, "__defaults__", (2**10,))
@@ -541,8 +593,11 @@ def test_another_programs_metrics_beside_a_run(tmp_path: Path) -> None:
 def test_filtered_groups_are_told(tmp_path: Path, filtered: bool) -> None:
     """What is rejected takes its time, and no length of it is logged."""
     written.verl_file(tmp_path / "run.jsonl", written.run())
-    said = {"algorithm.filter_groups.enable": filtered, "trainer.nnodes": 1,
-            "data.train_batch_size": 4}  # fmt: skip
+    said = {
+        "algorithm.filter_groups.enable": filtered,
+        "trainer.nnodes": 1,
+        "data.train_batch_size": 4,
+    }
     (tmp_path / "config.json").write_text(json.dumps(said))
     notes = read_log([tmp_path]).notes
     assert any("algorithm.filter_groups.enable" in note for note in notes) is filtered

@@ -150,11 +150,17 @@ def verl_dump(folder: Path, truth: list[Truth], v1: bool = True, order: int | No
     rng = random.Random(order)
     for t in truth:
         rows = [
-            {"input": f"prompt {t.step} {g}", "output": "x" * n, "gts": "1", "score": r,
-             "step": t.step, **({"uid": f"u{t.step}-{g}_{i}_0"} if v1 else {"acc": r})}
+            {
+                "input": f"prompt {t.step} {g}",
+                "output": "x" * n,
+                "gts": "1",
+                "score": r,
+                "step": t.step,
+                **({"uid": f"u{t.step}-{g}_{i}_0"} if v1 else {"acc": r}),
+            }
             for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
             for i, (n, r) in enumerate(zip(ns, rs, strict=True))
-        ]  # fmt: skip
+        ]
         if order is not None:
             rng.shuffle(rows)
         lines(folder / f"{t.step}.jsonl", rows)
@@ -190,8 +196,13 @@ def trl_state(path: Path, truth: list[Truth]) -> Path:
         total += t.tokens
         entry["num_tokens"] = total
     history.append({"step": truth[-1].step, "train_runtime": 9.0, "epoch": 1.0})
-    state = {"global_step": truth[-1].step, "log_history": history, "logging_steps": 1,
-             "max_steps": truth[-1].step, "train_batch_size": 8}  # fmt: skip
+    state = {
+        "global_step": truth[-1].step,
+        "log_history": history,
+        "logging_steps": 1,
+        "max_steps": truth[-1].step,
+        "train_batch_size": 8,
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(state, indent=2, sort_keys=True) + "\n")
     return path
@@ -203,9 +214,11 @@ def trl_completions(folder: Path, truth: list[Truth]) -> Path:
 
     folder.mkdir(parents=True, exist_ok=True)
     for t in truth:
-        rows = [(t.step, f"p{t.step}-{g}", "x" * n, r, 0.0)
-                for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
-                for n, r in zip(ns, rs, strict=True)]  # fmt: skip
+        rows = [
+            (t.step, f"p{t.step}-{g}", "x" * n, r, 0.0)
+            for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
+            for n, r in zip(ns, rs, strict=True)
+        ]
         columns = ["step", "prompt", "completion", "right", "advantage"]
         table = pd.DataFrame(rows, columns=columns)
         table.to_parquet(folder / f"completions_{t.step:05d}.parquet")
@@ -237,8 +250,9 @@ def trl_trackio(path: Path, truth: list[Truth], config: Mapping[str, Any]) -> Pa
             entry |= {"train/num_tokens": seen, "train/global_step": t.step}
             rows.append((1000 + t.step, entry))
             for step, values in rows:
-                base.execute("INSERT INTO metrics VALUES ('r', ?, '', ?)",
-                             [step, json.dumps(values)])  # fmt: skip
+                base.execute(
+                    "INSERT INTO metrics VALUES ('r', ?, '', ?)", [step, json.dumps(values)]
+                )
         base.commit()
     return path
 
@@ -270,8 +284,12 @@ def slime_lines(t: Truth) -> list[str]:
         ),
         "perf/step_time": t.generation_s + 0.25 + t.log_prob_s + t.update_s,
     }
-    share = {"rollout/response_lengths": t.mean, "rollout/total_lengths": t.mean + PROMPT,
-             "rollout/truncated": t.cut, "rollout/raw_reward": 0.123}  # fmt: skip
+    share = {
+        "rollout/response_lengths": t.mean,
+        "rollout/total_lengths": t.mean + PROMPT,
+        "rollout/truncated": t.cut,
+        "rollout/raw_reward": 0.123,
+    }
     return [
         f"\x1b[36m(RolloutManager pid=7, ip=10.0.0.3)\x1b[0m [2026-08-01 10:00:00] "
         f"rollout_metrics.py:268 - perf {t.step}: {made}",
@@ -289,17 +307,37 @@ def slime_samples(t: Truth, tool: int = 0) -> dict[str, Any]:
         for i, (n, r) in enumerate(zip(ns, rs, strict=True)):
             mask = [1] * n + [0] * tool
             span = {"name": "sglang_generate", "span_id": "s", "trace_id": "t"}
-            samples.append({
-                "group_index": g, "index": g * SIZE + i, "prompt": f"p{g}",
-                "tokens": [1] * (PROMPT + n + tool), "response": "x", "response_length": n + tool,
-                "loss_mask": mask, "reward": {"score": r}, "status": "truncated" if n == CAP else
-                "completed", "weight_versions": [str(t.step)],
-                "trace": {"version": 1, "events": [
-                    {"type": "span_start", "ts": 1000.0 * t.step + i, **span},
-                    {"type": "span_end", "ts": 1000.0 * t.step + i + n / 10, **span,
-                     "attrs": {"prompt_tokens": PROMPT, "completion_tokens": n, "queue_time": 0.5,
-                               "cached_tokens": 0}}]},
-            })  # fmt: skip
+            samples.append(
+                {
+                    "group_index": g,
+                    "index": g * SIZE + i,
+                    "prompt": f"p{g}",
+                    "tokens": [1] * (PROMPT + n + tool),
+                    "response": "x",
+                    "response_length": n + tool,
+                    "loss_mask": mask,
+                    "reward": {"score": r},
+                    "status": "truncated" if n == CAP else "completed",
+                    "weight_versions": [str(t.step)],
+                    "trace": {
+                        "version": 1,
+                        "events": [
+                            {"type": "span_start", "ts": 1000.0 * t.step + i, **span},
+                            {
+                                "type": "span_end",
+                                "ts": 1000.0 * t.step + i + n / 10,
+                                **span,
+                                "attrs": {
+                                    "prompt_tokens": PROMPT,
+                                    "completion_tokens": n,
+                                    "queue_time": 0.5,
+                                    "cached_tokens": 0,
+                                },
+                            },
+                        ],
+                    },
+                }
+            )
     return {"rollout_id": t.step, "samples": samples}
 
 
@@ -325,16 +363,31 @@ def nemo_values(t: Truth, asynchronous: bool = False) -> dict[str, float]:
 
 def nemo_console(t: Truth) -> str:
     """The block that a step prints."""
-    values = {k.removeprefix("timing/train/"): v for k, v in nemo_values(t).items()
-              if k.startswith("timing/train/") and "total_step" not in k}  # fmt: skip
+    values = {
+        k.removeprefix("timing/train/"): v
+        for k, v in nemo_values(t).items()
+        if k.startswith("timing/train/") and "total_step" not in k
+    }
     rows = [f"  • {k}: {v:.2f}s ({100 * v / t.step_s:.1f}%)" for k, v in values.items()]
-    return "\n".join([
-        "", f"========================= Step {t.step}/90 =========================",
-        "▶ Preparing batch...", "", "📊 Training Results:", "  • Loss: 0.0123",
-        f"  • Avg Reward: {t.reward:.4f}", f"  • Mean Generation Length: {t.mean:.4f}", "",
-        "⏱️  Timing:", f"  • Total step time: {t.step_s:.2f}s", *rows, "", "🔍 Performance Metrics:",
-        "  - Mean Total Tokens per Sample: 9.00",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "",
+            f"========================= Step {t.step}/90 =========================",
+            "▶ Preparing batch...",
+            "",
+            "📊 Training Results:",
+            "  • Loss: 0.0123",
+            f"  • Avg Reward: {t.reward:.4f}",
+            f"  • Mean Generation Length: {t.mean:.4f}",
+            "",
+            "⏱️  Timing:",
+            f"  • Total step time: {t.step_s:.2f}s",
+            *rows,
+            "",
+            "🔍 Performance Metrics:",
+            "  - Mean Total Tokens per Sample: 9.00",
+        ]
+    )
 
 
 def nemo_dump(folder: Path, truth: list[Truth], tool: int = 0) -> Path:
@@ -345,10 +398,17 @@ def nemo_dump(folder: Path, truth: list[Truth], tool: int = 0) -> Path:
             for n, r in zip(ns, rs, strict=True):
                 prompt = [100 + g] * PROMPT
                 mask = [0] * PROMPT + [1] * n + [0] * tool
-                rows.append({"content": ["text"], "rewards": [r], "idx": [len(rows)],
-                             "input_lengths": [PROMPT + n + tool], "token_loss_mask": [mask],
-                             "token_ids": [prompt + [7] * (n + tool)],
-                             "sample_loss_mask": [1.0]})  # fmt: skip
+                rows.append(
+                    {
+                        "content": ["text"],
+                        "rewards": [r],
+                        "idx": [len(rows)],
+                        "input_lengths": [PROMPT + n + tool],
+                        "token_loss_mask": [mask],
+                        "token_ids": [prompt + [7] * (n + tool)],
+                        "sample_loss_mask": [1.0],
+                    }
+                )
         lines(folder / f"train_data_step{t.step}.jsonl", rows)
     return folder
 
@@ -360,16 +420,32 @@ def prime_metrics(path: Path, truth: list[Truth]) -> Path:
     """monitors/file.py: trainer and orchestrator append to one file, both with time/step."""
     rows: list[dict[str, Any]] = []
     for t in truth:
-        rows.append({"step": t.step, "time": 1e9 + t.step, "time/step": t.step_s + 3,
-                     "time/pack": 0.1, "time/wait_for_policy": 0.2, "off_policy/mean": 1.0,
-                     "off_policy/max": 2.0,
-                     "train/agg/effective/num_output_tokens/mean": t.mean,
-                     "train/agg/effective/num_output_tokens/max": max(t.flat),
-                     "train/agg/effective/num_output_tokens/min": min(t.flat)})  # fmt: skip
-        rows.append({"step": t.step, "time": 1e9 + t.step, "time/step": t.step_s,
-                     "time/wait_for_batch": t.wait_s or t.generation_s,
-                     "time/forward_backward": t.update_s, "time/broadcast_weights": t.sync_s,
-                     "perf/mfu": 30.0, "perf/throughput": 1.0})  # fmt: skip
+        rows.append(
+            {
+                "step": t.step,
+                "time": 1e9 + t.step,
+                "time/step": t.step_s + 3,
+                "time/pack": 0.1,
+                "time/wait_for_policy": 0.2,
+                "off_policy/mean": 1.0,
+                "off_policy/max": 2.0,
+                "train/agg/effective/num_output_tokens/mean": t.mean,
+                "train/agg/effective/num_output_tokens/max": max(t.flat),
+                "train/agg/effective/num_output_tokens/min": min(t.flat),
+            }
+        )
+        rows.append(
+            {
+                "step": t.step,
+                "time": 1e9 + t.step,
+                "time/step": t.step_s,
+                "time/wait_for_batch": t.wait_s or t.generation_s,
+                "time/forward_backward": t.update_s,
+                "time/broadcast_weights": t.sync_s,
+                "perf/mfu": 30.0,
+                "perf/throughput": 1.0,
+            }
+        )
     return lines(path, rows)
 
 
@@ -381,19 +457,36 @@ def prime_traces(folder: Path, truth: list[Truth], episodes: bool = True) -> Pat
             for i, n in enumerate(ns):
                 start = 1000.0 * t.step + i
                 calls = [
-                    {"node": k, "finish_reason": "stop", "policy": t.step,
-                     "time": {"start": start + 10 * k, "end": start + 10 * k + 4},
-                     "usage": {"prompt_tokens": PROMPT if k == 0 else 5,
-                               "cached_input_tokens": 0 if k == 0 else PROMPT + n // 2,
-                               "completion_tokens": (n // 2, n - n // 2)[k]}}
+                    {
+                        "node": k,
+                        "finish_reason": "stop",
+                        "policy": t.step,
+                        "time": {"start": start + 10 * k, "end": start + 10 * k + 4},
+                        "usage": {
+                            "prompt_tokens": PROMPT if k == 0 else 5,
+                            "cached_input_tokens": 0 if k == 0 else PROMPT + n // 2,
+                            "completion_tokens": (n // 2, n - n // 2)[k],
+                        },
+                    }
                     for k in range(2)
-                ]  # fmt: skip
-                trace = {"id": f"{t.step}-{g}-{i}", "calls": calls, "nodes": [],
-                         "rewards": {"ok": {"score": t.rewards[g][i], "weight": 1.0}}}  # fmt: skip
+                ]
+                trace = {
+                    "id": f"{t.step}-{g}-{i}",
+                    "calls": calls,
+                    "nodes": [],
+                    "rewards": {"ok": {"score": t.rewards[g][i], "weight": 1.0}},
+                }
                 work = {"work": {"type": "train", "step": t.step}}
-                rows.append({"id": f"e{t.step}-{g}-{i}", "group": {"id": f"g{t.step}-{g}"},
-                             "run": work, "traces": [trace]} if episodes else
-                            {**trace, "group": {"id": f"g{t.step}-{g}"}, "run": work})  # fmt: skip
+                rows.append(
+                    {
+                        "id": f"e{t.step}-{g}-{i}",
+                        "group": {"id": f"g{t.step}-{g}"},
+                        "run": work,
+                        "traces": [trace],
+                    }
+                    if episodes
+                    else {**trace, "group": {"id": f"g{t.step}-{g}"}, "run": work}
+                )
         base = folder / "rollouts" / f"step_{t.step}" / "train"
         lines(base / "effective" / "traces.jsonl", rows[1:])
         lines(base / "all" / "traces.jsonl", rows)
@@ -405,10 +498,15 @@ def prime_traces(folder: Path, truth: list[Truth], episodes: bool = True) -> Pat
 
 def areal_values(t: Truth) -> dict[str, float]:
     """trainer/rl_trainer.py."""
-    return {"timeperf/rollout": t.generation_s, "timeperf/recompute_logp": t.log_prob_s,
-            "timeperf/train_step": t.update_s, "timeperf/update_weights": t.moved_s,
-            "rollout/reward": t.reward, "ppo_actor/seq_len/avg": t.mean + PROMPT,
-            "ppo_actor/prompt_len/avg": float(PROMPT)}  # fmt: skip
+    return {
+        "timeperf/rollout": t.generation_s,
+        "timeperf/recompute_logp": t.log_prob_s,
+        "timeperf/train_step": t.update_s,
+        "timeperf/update_weights": t.moved_s,
+        "rollout/reward": t.reward,
+        "ppo_actor/seq_len/avg": t.mean + PROMPT,
+        "ppo_actor/prompt_len/avg": float(PROMPT),
+    }
 
 
 def areal_console(t: Truth) -> str:
@@ -433,19 +531,37 @@ def areal_dump(folder: Path, truth: list[Truth]) -> Path:
     for t in truth:
         for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True)):
             task = t.step * 100 + g
-            rows = [{"task_id": task, "sample_idx": i, "seqlen": PROMPT + n, "prompt_len": PROMPT,
-                     "head_version": -1, "tail_version": t.step, "reward": r, "prompt": f"p{task}",
-                     "completion": "x"}
-                    for i, (n, r) in enumerate(zip(ns, rs, strict=True))]  # fmt: skip
+            rows = [
+                {
+                    "task_id": task,
+                    "sample_idx": i,
+                    "seqlen": PROMPT + n,
+                    "prompt_len": PROMPT,
+                    "head_version": -1,
+                    "tail_version": t.step,
+                    "reward": r,
+                    "prompt": f"p{task}",
+                    "completion": "x",
+                }
+                for i, (n, r) in enumerate(zip(ns, rs, strict=True))
+            ]
             lines(folder / "rollout" / str(t.step) / f"{task}.jsonl", rows)
             for i, n in enumerate(ns):
                 at = 1000.0 * t.step + i
-                sessions.append({
-                    "task_id": task, "session_id": task * 10 + i, "status": "accepted",
-                    "submit_ts": at, "finalized_ts": at + n, "total_s": n,
-                    "phases": {"generate": [{"start_ts": at, "end_ts": at + n / 10}],
-                               "toolcall": [{"start_ts": at + 1,
-                                             "end_ts": at + 1.5}]}})  # fmt: skip
+                sessions.append(
+                    {
+                        "task_id": task,
+                        "session_id": task * 10 + i,
+                        "status": "accepted",
+                        "submit_ts": at,
+                        "finalized_ts": at + n,
+                        "total_s": n,
+                        "phases": {
+                            "generate": [{"start_ts": at, "end_ts": at + n / 10}],
+                            "toolcall": [{"start_ts": at + 1, "end_ts": at + 1.5}],
+                        },
+                    }
+                )
     lines(folder / "session_tracer" / "sessions-r0.jsonl", sessions)
     return folder
 
@@ -455,12 +571,18 @@ def areal_dump(folder: Path, truth: list[Truth]) -> Path:
 
 def skyrl_values(t: Truth) -> dict[str, float]:
     """train/trainer.py."""
-    return {"timing/generate": t.generation_s, "timing/fwd_logprobs_values_reward": t.log_prob_s,
-            "timing/policy_train": t.update_s, "timing/train_critic_and_policy": t.update_s,
-            "timing/sync_weights": t.sync_s, "timing/step": t.step_s,
-            "generate/avg_num_tokens": t.mean, "generate/max_num_tokens": float(max(t.flat)),
-            "generate/min_num_tokens": float(min(t.flat)),
-            "reward/avg_raw_reward": t.reward}  # fmt: skip
+    return {
+        "timing/generate": t.generation_s,
+        "timing/fwd_logprobs_values_reward": t.log_prob_s,
+        "timing/policy_train": t.update_s,
+        "timing/train_critic_and_policy": t.update_s,
+        "timing/sync_weights": t.sync_s,
+        "timing/step": t.step_s,
+        "generate/avg_num_tokens": t.mean,
+        "generate/max_num_tokens": float(max(t.flat)),
+        "generate/min_num_tokens": float(min(t.flat)),
+        "reward/avg_raw_reward": t.reward,
+    }
 
 
 def skyrl_console(t: Truth) -> str:
@@ -474,39 +596,59 @@ def skyrl_console(t: Truth) -> str:
 
 def openrlhf_console(t: Truth) -> str:
     """trainer/ppo_trainer.py: through the logger of its actor."""
-    return (f"\x1b[36m(PPOTrainer pid=31)\x1b[0m 2026-08-13 10:00:00.000 INFO     "
-            f"Global step {t.step}: {openrlhf_values(t)}")  # fmt: skip
+    return (
+        f"\x1b[36m(PPOTrainer pid=31)\x1b[0m 2026-08-13 10:00:00.000 INFO     "
+        f"Global step {t.step}: {openrlhf_values(t)}"
+    )
 
 
 def openrlhf_values(t: Truth) -> dict[str, float]:
     """trainer/ppo_trainer.py."""
     phases = (t.generation_s, t.log_prob_s, t.update_s, t.sync_s)
-    return {"timing/generation": phases[0], "timing/make_experience": phases[1],
-            "timing/ppo_train": phases[2], "timing/broadcast": phases[3],
-            "timing/step_total": sum(phases), "rollout/response_length_mean": t.mean,
-            "rollout/truncated_rate": t.cut, "rollout/num_samples": float(GROUPS * SIZE),
-            "rollout/reward_mean": t.reward}  # fmt: skip
+    return {
+        "timing/generation": phases[0],
+        "timing/make_experience": phases[1],
+        "timing/ppo_train": phases[2],
+        "timing/broadcast": phases[3],
+        "timing/step_total": sum(phases),
+        "rollout/response_length_mean": t.mean,
+        "rollout/truncated_rate": t.cut,
+        "rollout/num_samples": float(GROUPS * SIZE),
+        "rollout/reward_mean": t.reward,
+    }
 
 
 def roll_values(t: Truth) -> dict[str, float]:
     """pipeline/rlvr/rlvr_pipeline.py."""
-    return {"time/step_generate": t.generation_s, "time/old_log_probs": t.log_prob_s,
-            "time/step_train": t.update_s, "time/step_model_update": t.moved_s,
-            **({} if t.switch_s is None else {"time/step_stop_server": t.switch_s}),
-            "time/step_total": t.step_s, "tokens/response_length/mean": t.mean,
-            "tokens/response_length/max": float(max(t.flat)),
-            "tokens/response_length/min": float(min(t.flat)),
-            "tokens/prompt_length/mean": float(PROMPT), "critic/score/mean": t.reward}  # fmt: skip
+    return {
+        "time/step_generate": t.generation_s,
+        "time/old_log_probs": t.log_prob_s,
+        "time/step_train": t.update_s,
+        "time/step_model_update": t.moved_s,
+        **({} if t.switch_s is None else {"time/step_stop_server": t.switch_s}),
+        "time/step_total": t.step_s,
+        "tokens/response_length/mean": t.mean,
+        "tokens/response_length/max": float(max(t.flat)),
+        "tokens/response_length/min": float(min(t.flat)),
+        "tokens/prompt_length/mean": float(PROMPT),
+        "critic/score/mean": t.reward,
+    }
 
 
 def roll_dump(folder: Path, truth: list[Truth]) -> Path:
     """pipeline/rlvr/utils.py: one line of columns a step."""
     for t in truth:
-        pairs = [(g, n, r) for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
-                 for n, r in zip(ns, rs, strict=True)]  # fmt: skip
-        row = {"global_step": [t.step] * len(pairs), "prompt": [f"p{g}" for g, _, _ in pairs],
-               "responses": ["x" * n for _, n, _ in pairs],
-               "scores": [r for _, _, r in pairs]}  # fmt: skip
+        pairs = [
+            (g, n, r)
+            for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
+            for n, r in zip(ns, rs, strict=True)
+        ]
+        row = {
+            "global_step": [t.step] * len(pairs),
+            "prompt": [f"p{g}" for g, _, _ in pairs],
+            "responses": ["x" * n for _, n, _ in pairs],
+            "scores": [r for _, _, r in pairs],
+        }
         lines(folder / f"rollout_dump_data.step_{t.step}.jsonl", [row])
     return folder
 

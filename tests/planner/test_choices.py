@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import ScenarioError
-from simulator.options import read
-from simulator.planner.choices import (
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.planner.choices import (
     MOST_SPLITS,
     Choice,
     Refused,
@@ -16,10 +15,11 @@ from simulator.planner.choices import (
     enumerated,
     ways_to_split,
 )
-from simulator.planner.planner import question
-from simulator.scenario.file import parse_scenario
-from simulator.scenario.plan_section import PlanSection
-from simulator.scenario.scenario import outline
+from rollcast.simulator.planner.planner import question
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.scenario.plan_section import PlanSection
+from rollcast.simulator.scenario.scenario import outline
+from rollcast.simulator.values import read
 
 SCENARIO = """
 model: qwen3-8b
@@ -38,9 +38,11 @@ CLUSTER = cluster_of(outline(RAW), 8)
 
 
 @given(
-    st.integers(1, 600), st.sampled_from([1, 2, 4, 8, 16]),
-    st.sampled_from(["colocated", "disaggregated"]), st.sampled_from([4, 8]),
-)  # fmt: skip
+    st.integers(1, 600),
+    st.sampled_from([1, 2, 4, 8, 16]),
+    st.sampled_from(["colocated", "disaggregated"]),
+    st.sampled_from([4, 8]),
+)
 def test_every_split_holds_all_gpus_in_whole_nodes(
     gpus: int, replica: int, placement: str, node: int
 ) -> None:
@@ -56,8 +58,11 @@ def test_every_split_holds_all_gpus_in_whole_nodes(
         assert replicas >= 1
         assert trainer >= 1
         rollout = replicas * replica
-        assert (rollout == trainer == gpus) if placement == "colocated" else (
-            rollout + trainer == gpus)  # fmt: skip
+        assert (
+            (rollout == trainer == gpus)
+            if placement == "colocated"
+            else (rollout + trainer == gpus)
+        )
         if placement == "disaggregated" and gpus > node:
             assert trainer % node == 0
 
@@ -79,12 +84,21 @@ def test_splits_by_hand() -> None:
 
 
 def test_the_settings_of_a_choice_are_the_scenarios() -> None:
-    choose = {"gpus": [16], "placement": ["disaggregated"], "tensor_parallel": [4],
-              "workload.group_size": [8]}  # fmt: skip
+    choose = {
+        "gpus": [16],
+        "placement": ["disaggregated"],
+        "tensor_parallel": [4],
+        "workload.group_size": [8],
+    }
     [choice] = enumerated(CLUSTER, choose, ["mine = april"])
     assert isinstance(choice, Choice)
-    assert choice.chosen == {"gpus": 16, "placement": "disaggregated", "tensor_parallel": 4,
-                             "workload.group_size": 8, "trainer_gpus": 8}  # fmt: skip
+    assert choice.chosen == {
+        "gpus": 16,
+        "placement": "disaggregated",
+        "tensor_parallel": 4,
+        "workload.group_size": 8,
+        "trainer_gpus": 8,
+    }
     scenario = choice.scenario(RAW)
     shape = scenario.shape
     assert (shape.replicas, shape.gpus_per_replica, shape.trainer_gpus) == (2, 4, 8)
@@ -103,11 +117,22 @@ def test_keys_that_go_together_and_keys_alone() -> None:
 def test_what_is_not_chosen_stays() -> None:
     found = enumerated(CLUSTER, {"placement": ["colocated", "disaggregated"]}, ["sync"])
     assert [c.settings for c in found if isinstance(c, Choice)] == [
-        {"cluster.placement": "colocated", "cluster.tensor_parallel": 2, "cluster.replicas": 4,
-         "cluster.trainer_gpus": 8},
-        *({"cluster.placement": "disaggregated", "cluster.tensor_parallel": 2,
-           "cluster.replicas": (8 - n) // 2, "cluster.trainer_gpus": n} for n in (2, 4, 6)),
-    ]  # fmt: skip
+        {
+            "cluster.placement": "colocated",
+            "cluster.tensor_parallel": 2,
+            "cluster.replicas": 4,
+            "cluster.trainer_gpus": 8,
+        },
+        *(
+            {
+                "cluster.placement": "disaggregated",
+                "cluster.tensor_parallel": 2,
+                "cluster.replicas": (8 - n) // 2,
+                "cluster.trainer_gpus": n,
+            }
+            for n in (2, 4, 6)
+        ),
+    ]
     [alone] = enumerated(CLUSTER, {}, ["sync"])
     assert isinstance(alone, Choice)
     assert alone.settings == {}
@@ -146,7 +171,7 @@ def test_what_cannot_be_says_why() -> None:
         "gpus: GPUs come in nodes of 8; take 8 or 16",
         "gpus: GPUs come in nodes of 8; take 8 or 16",
         "tensor_parallel: replicas of 3 GPUs lie across nodes of 8",
-    ]  # fmt: skip
+    ]
 
 
 def test_other_models_gpus_are_held_too() -> None:

@@ -8,16 +8,23 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import ScenarioError
-from simulator.planner.choices import Choice
-from simulator.planner.estimate import Estimate, estimate, estimated
-from simulator.planner.goal import Aim
-from simulator.planner.measure import Failure, Measured, Setup, bound_by, measured, setup_of
-from simulator.planner.whole_run import Bill
-from simulator.scenario.file import parse_scenario
-from simulator.scenario.plan_section import LimitSection
-from simulator.scenario.scenario import Scenario
-from simulator.studies.simulate import from_raw, simulate
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.planner.choices import Choice
+from rollcast.simulator.planner.estimate import Estimate, estimate, estimated
+from rollcast.simulator.planner.goal import Objective
+from rollcast.simulator.planner.measure import (
+    Failure,
+    Measured,
+    Setup,
+    bound_by,
+    measured,
+    setup_of,
+)
+from rollcast.simulator.planner.whole_run import RunCost
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.scenario.plan_section import LimitSection
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.studies.simulate import from_raw, simulate
 
 SCENARIO = """
 model: qwen3-8b
@@ -63,9 +70,15 @@ def test_a_simulation_says_by_how_much_rollouts_were_off() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [(), ("cluster.replicas=2",), ("cluster.replicas=8",), ("engine.max_seqs=8",),
-                 ("cluster.placement=colocated",)]
-)  # fmt: skip
+    "settings",
+    [
+        (),
+        ("cluster.replicas=2",),
+        ("cluster.replicas=8",),
+        ("engine.max_seqs=8",),
+        ("cluster.placement=colocated",),
+    ],
+)
 def test_synchronous_estimates_are_near(settings: tuple[str, ...]) -> None:
     found = estimated(scenario(*settings))
     truth = simulate(scenario(*settings, "steps=12")).summary
@@ -139,14 +152,21 @@ def test_gpus_of_a_pipeline() -> None:
     found = setup_of(scenario("cluster.tensor_parallel=2", "cluster.pipeline_parallel=2"))
     assert (found.gpus, found.tensor_parallel, found.stages) == (20, 2, 2)
     assert found.gpus_per_replica_said == "TP 2 x PP 2"
-    assert setup_of(scenario()) == replace(SETUP, usd_per_gpu_hour=setup_of(scenario()).usd_per_gpu_hour)  # noqa: E501  # fmt: skip
+    assert setup_of(scenario()) == replace(
+        SETUP, usd_per_gpu_hour=setup_of(scenario()).usd_per_gpu_hour
+    )
 
 
 def summary(**more: Any) -> dict[str, Any]:
     return {
-        "sync_s": 1.0, "switch_s": 0.0, "train_s": 20.0, "rollout_s": 100.0,
-        "underfilled_fraction": 0.2, "bubble_by_cause": {"environment": 0.0}, **more,
-    }  # fmt: skip
+        "sync_s": 1.0,
+        "switch_s": 0.0,
+        "train_s": 20.0,
+        "rollout_s": 100.0,
+        "underfilled_fraction": 0.2,
+        "bubble_by_cause": {"environment": 0.0},
+        **more,
+    }
 
 
 @pytest.mark.parametrize(
@@ -174,8 +194,8 @@ def test_what_bounds_a_step(figures: dict[str, Any], said: str) -> None:
 # What is aimed at
 
 
-def bill(hours: float, usd: float | None) -> Bill:
-    return Bill(10.0, hours, 8 * hours, usd)
+def run_cost(hours: float, usd: float | None) -> RunCost:
+    return RunCost(10.0, hours, 8 * hours, usd)
 
 
 def run_of(staleness: int) -> Measured:
@@ -183,37 +203,37 @@ def run_of(staleness: int) -> Measured:
 
 
 def test_how_far_beyond_the_limits() -> None:
-    aim = Aim("usd", LimitSection(hours=10, usd=100, gpus=8, staleness=1))
-    assert aim.excess(bill(5, 50)) == 0.5
-    assert aim.excess(bill(20, 50)) == 2.0
-    assert aim.excess(bill(5, 300)) == 3.0
-    assert aim.excess(bill(5, None)) == 0.5
-    assert aim.barred(4, None) == 0.5
-    assert aim.barred(16, None) == 2.0
-    assert aim.barred(4, run_of(1)) == 1.0
-    assert aim.barred(4, run_of(3)) == 2.0
-    free = Aim("usd", LimitSection())
-    assert (free.excess(bill(1e9, 1e9)), free.barred(10**6, run_of(9))) == (0.0, 0.0)
+    objective = Objective("usd", LimitSection(hours=10, usd=100, gpus=8, staleness=1))
+    assert objective.excess(run_cost(5, 50)) == 0.5
+    assert objective.excess(run_cost(20, 50)) == 2.0
+    assert objective.excess(run_cost(5, 300)) == 3.0
+    assert objective.excess(run_cost(5, None)) == 0.5
+    assert objective.violation(4, None) == 0.5
+    assert objective.violation(16, None) == 2.0
+    assert objective.violation(4, run_of(1)) == 1.0
+    assert objective.violation(4, run_of(3)) == 2.0
+    free = Objective("usd", LimitSection())
+    assert (free.excess(run_cost(1e9, 1e9)), free.violation(10**6, run_of(9))) == (0.0, 0.0)
 
 
 def test_which_limits_are_broken() -> None:
-    aim = Aim("usd", LimitSection(hours=10, usd=100, gpus=8, staleness=1))
+    objective = Objective("usd", LimitSection(hours=10, usd=100, gpus=8, staleness=1))
 
-    def broken(gpus: int, stale: int, made: Bill) -> list[str]:
+    def broken(gpus: int, stale: int, made: RunCost) -> list[str]:
         setup = replace(SETUP, gpus=gpus)
-        return [name for name, _ in aim.beyond(setup, run_of(stale), made)]
+        return [name for name, _ in objective.beyond(setup, run_of(stale), made)]
 
-    assert broken(8, 1, bill(10, 100)) == []  # a limit may be reached
-    assert broken(8, 1, bill(10, None)) == []
-    assert broken(9, 1, bill(10, 100)) == ["gpus"]
-    assert broken(8, 2, bill(10, 100)) == ["staleness"]
-    assert broken(8, 1, bill(10.1, 100)) == ["hours"]
-    assert broken(16, 2, bill(11, 101)) == ["hours", "usd", "gpus", "staleness"]
+    assert broken(8, 1, run_cost(10, 100)) == []  # a limit may be reached
+    assert broken(8, 1, run_cost(10, None)) == []
+    assert broken(9, 1, run_cost(10, 100)) == ["gpus"]
+    assert broken(8, 2, run_cost(10, 100)) == ["staleness"]
+    assert broken(8, 1, run_cost(10.1, 100)) == ["hours"]
+    assert broken(16, 2, run_cost(11, 101)) == ["hours", "usd", "gpus", "staleness"]
 
 
 def test_the_objective_needs_a_price() -> None:
-    assert Aim("gpu_hours", LimitSection()).value(bill(2, None)) == 16
-    assert Aim("balanced", LimitSection()).value(bill(2, 40.0)) == 80
+    assert Objective("gpu_hours", LimitSection()).value(run_cost(2, None)) == 16
+    assert Objective("balanced", LimitSection()).value(run_cost(2, 40.0)) == 80
     with pytest.raises(ScenarioError, match="price"):
-        Aim("usd", LimitSection()).value(bill(2, None))
-    assert math.isfinite(Aim("balanced", LimitSection()).value(bill(2, None)))
+        Objective("usd", LimitSection()).value(run_cost(2, None))
+    assert math.isfinite(Objective("balanced", LimitSection()).value(run_cost(2, None)))

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.planner.frontier import behind_front, on_front
+from rollcast.simulator.planner.frontier import behind_front, on_front
 
 points = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=14)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.planner.journal import Journal, digest, journal_path
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.planner.journal import Journal, digest, journal_path
 
 
 def entries(path: Path, question: str = "q") -> dict[str, object]:
@@ -25,6 +26,14 @@ def path(tmp_path: Path) -> Path:
     journal.put("a", {"x": "a second time"})
     journal.close(done=False)
     return path
+
+
+def test_two_plans_do_not_share_one(path: Path) -> None:
+    first = Journal(path, "q")
+    with pytest.raises(ScenarioError, match="--out: another process is planning"):
+        Journal(path, "q")
+    first.close(done=False)
+    assert entries(path) == {"a": {"x": 1.5}, "b": {"x": 2}}
 
 
 def test_it_goes_on(path: Path) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from simulator.cli.app import _with_addresses
-from simulator.errors import ScenarioError
-from simulator.planner.on_ray import OnRay
-from simulator.planner.planner import answer, question, work_for
-from simulator.planner.workers import Died
-from simulator.scenario.file import parse_scenario
+from rollcast.simulator.cli.app import _with_addresses
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.planner.on_ray import OnRay
+from rollcast.simulator.planner.planner import answer, question, work_for
+from rollcast.simulator.planner.workers import Died
+from rollcast.simulator.scenario.file import parse_scenario
 from tests.planner.test_plan import CHOOSE, SCENARIO
 from tests.planner.test_workers import dies, fails_at_three
 
@@ -31,15 +31,19 @@ def cluster() -> Iterator[None]:
     ray = pytest.importorskip("ray", reason="Ray is not installed (rollcast[ray])")
     root = Path(__file__).parents[2]
     ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False,
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
         runtime_env={"env_vars": {"PYTHONPATH": str(root)}},
-    )  # fmt: skip
+    )
     yield
     ray.shutdown()
 
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning",
-                                        "ignore::DeprecationWarning")  # fmt: skip
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
+)
 
 
 @pytest.mark.usefixtures("cluster")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,19 @@ from typing import Any
 import pytest
 import yaml
 
-import simulator.planner.planner as planner
+import rollcast.simulator.planner.planner as planner
 from rollcast import load
-from simulator.errors import RunError
-from simulator.options import read
-from simulator.planner.answer import Planned
-from simulator.planner.journal import journal_path
-from simulator.planner.measure import Task, run_task
-from simulator.planner.planner import answer, by_cause, plan, question
-from simulator.policies import APRIL
-from simulator.scenario.file import override, parse_scenario, read_scenario
-from simulator.scenario.plan_section import PlanSection
-from simulator.studies.simulate import simulate
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.planner.answer import Planned
+from rollcast.simulator.planner.changes import what_would_change
+from rollcast.simulator.planner.journal import journal_path
+from rollcast.simulator.planner.measure import Failure, Measured, Task, run_task
+from rollcast.simulator.planner.planner import answer, by_cause, plan, question
+from rollcast.simulator.policies import APRIL
+from rollcast.simulator.scenario.file import override, parse_scenario, read_scenario
+from rollcast.simulator.scenario.plan_section import PlanSection
+from rollcast.simulator.studies.simulate import simulate
+from rollcast.simulator.values import read
 from tests.conftest import Cli
 
 SCENARIO = """
@@ -71,7 +73,7 @@ def test_what_it_recommends_is_the_best_of_all(planned: Planned, path: Path) -> 
         setup = row.setup
         found = run_task(load(path).raw, Task(row.choice, question_.rungs.last))
         hours = (found.fill_s + 100 * found.step_s) / 3600  # type: ignore[union-attr]
-        assert best.bill.usd <= 1.02 * hours * setup.gpus * 2.5  # type: ignore[operator]
+        assert best.run_cost.usd <= 1.02 * hours * setup.gpus * 2.5  # type: ignore[operator]
     assert planned.simulated_steps < planned.brute_force_steps
 
 
@@ -83,7 +85,7 @@ def test_what_it_reports_is_what_simulate_says(planned: Planned, path: Path) -> 
         assert row.measured.step_s == summary["step_s"]
         assert row.measured.bubble_fraction == summary["bubble_fraction"]
         assert row.setup.gpus == summary["gpus"]
-        assert row.bill.hours == pytest.approx(
+        assert row.run_cost.hours == pytest.approx(
             (100 * summary["step_s"] + row.measured.fill_s) / 3600
         )
 
@@ -98,10 +100,10 @@ def test_the_answer_says_what_the_issue_asks(planned: Planned) -> None:
     assert best.measured.bound_by in second
     assert "assumed" not in second
     assert best.hours is not None
-    assert best.hours.low <= best.bill.hours <= best.hours.high
+    assert best.hours.low <= best.run_cost.hours <= best.hours.high
     assert planned.front
-    hours = [row.bill.hours for row in planned.front]
-    costs = [row.bill.cost for row in planned.front]
+    hours = [row.run_cost.hours for row in planned.front]
+    costs = [row.run_cost.cost for row in planned.front]
     assert hours == sorted(hours)
     assert costs == sorted(costs, reverse=True)
     assert planned.baseline is not None
@@ -109,6 +111,19 @@ def test_the_answer_says_what_the_issue_asks(planned: Planned) -> None:
     table = planned.table()
     assert table["policy"].iloc[0] == best.choice.policy
     assert len(table) == len(planned.rows)
+
+
+def test_a_winner_over_what_cannot_be_run_wins_by_no_figure(planned: Planned, path: Path) -> None:
+    class Failing:
+        """Simulates all but the first."""
+
+        def simulate(self, what: str, tasks: Sequence[Task]) -> list[Measured | Failure]:
+            return [Failure("no memory"), *(row.measured for row in planned.rows[1 : len(tasks)])]
+
+    best, *others = (row for row in planned.rows if row.exact)
+    said = what_would_change(Failing(), question(read_scenario(path)), best, others, [best])
+    assert any("would win, as what is recommended could not be run." in text for text in said)
+    assert not any("inf%" in text for text in said)
 
 
 def test_break_even_is_where_the_bills_are_equal(planned: Planned) -> None:
@@ -119,7 +134,7 @@ def test_break_even_is_where_the_bills_are_equal(planned: Planned) -> None:
             assert row.break_even is None
             continue
         assert row.break_even is not None
-        assert base.bill.usd == pytest.approx(row.break_even * row.bill.usd, rel=1e-9)
+        assert base.run_cost.usd == pytest.approx(row.break_even * row.run_cost.usd, rel=1e-9)
 
 
 def test_quality_moves_the_bill_and_not_the_break_even(path: Path, planned: Planned) -> None:
@@ -130,7 +145,7 @@ def test_quality_moves_the_bill_and_not_the_break_even(path: Path, planned: Plan
         if was is None or was.measured.steps != row.measured.steps:
             continue
         factor = 1.5 if "april" in row.choice.policy else 1.0
-        assert row.bill.updates == pytest.approx(factor * was.bill.updates)
+        assert row.run_cost.updates == pytest.approx(factor * was.run_cost.updates)
         assert row.quality == factor
 
 
@@ -153,10 +168,11 @@ def test_policies_may_be_objects(path: Path) -> None:
 def test_without_a_question_it_chooses_by_itself(path: Path) -> None:
     found = question(load(path).raw)
     assert found.work.assumed
-    assert found.aim.objective == "balanced"
+    assert found.objective.name == "balanced"
     assert found.choose["gpus"][0] < 8
-    assert list(found.choose["gpus"]) == [found.choose["gpus"][0] * 2**i
-                                          for i in range(len(found.choose["gpus"]))]  # fmt: skip
+    assert list(found.choose["gpus"]) == [
+        found.choose["gpus"][0] * 2**i for i in range(len(found.choose["gpus"]))
+    ]
     assert found.choose["placement"] == ["colocated", "disaggregated"]
     assert "sync" in found.policies
     assert any(policy.startswith("fully_async") for policy in found.policies)
@@ -172,8 +188,9 @@ def test_its_own_chain_keeps_what_does_not_schedule(path: Path) -> None:
 
 
 def test_its_own_policy_is_told_by_what_matters(path: Path) -> None:
-    scenario = load(path, "cluster.placement=disaggregated", "policy=[{fully_async: "
-                    "{exceeded: capacity}}]")  # fmt: skip
+    scenario = load(
+        path, "cluster.placement=disaggregated", "policy=[{fully_async: {exceeded: capacity}}]"
+    )
     assert question(scenario.raw).policies[0] == "fully_async(max_staleness=4, exceeded=capacity)"
     own = load(path, "policy=[{april: {over_sampling: 1.5}}]")
     assert question(own.raw).policies.count("april(over_sampling=1.5)") == 1
@@ -195,17 +212,19 @@ def test_linear_costs_hold_for_their_own_cluster() -> None:
     assert len(found.policies) > 2
     planned = answer(replace(found, intervals=False), 1)
     assert planned.recommended is not None
-    assert planned.recommended.bill.usd is None
+    assert planned.recommended.run_cost.usd is None
     assert "GPU hours" in planned.sentences[1]
 
 
 def test_objectives_by_limits() -> None:
     for limits, objective in (
-        ("{hours: 5}", "usd"), ("{usd: 100}", "hours"), ("{gpus: 8}", "hours"),
+        ("{hours: 5}", "usd"),
+        ("{usd: 100}", "hours"),
+        ("{gpus: 8}", "hours"),
         ("{staleness: 1}", "balanced"),
-    ):  # fmt: skip
+    ):
         found = question(parse_scenario(f"{SCENARIO}plan: {{limits: {limits}}}\n"))
-        assert found.aim.objective == objective
+        assert found.objective.name == objective
 
 
 # Limits
@@ -215,8 +234,8 @@ def test_nothing_meets_the_limits(path: Path) -> None:
     found = plan(load(path), asked(limits={"hours": 1e-4}), workers=1, intervals=False)
     assert found.recommended is None
     assert found.nearest is not None
-    fastest = min(found.rows, key=lambda row: row.bill.hours)
-    assert found.nearest.bill.hours == fastest.bill.hours
+    fastest = min(found.rows, key=lambda row: row.run_cost.hours)
+    assert found.nearest.run_cost.hours == fastest.run_cost.hours
     assert "hours" in found.give_up
     assert "Nothing meets the limits" in found.sentences[0]
     assert "Without the limit of hours" in " ".join(found.sentences)
@@ -225,16 +244,16 @@ def test_nothing_meets_the_limits(path: Path) -> None:
 def test_limits_are_kept(path: Path) -> None:
     free = plan(load(path), asked(objective="hours"), workers=1, intervals=False)
     assert free.recommended is not None
-    dear = free.recommended.bill.usd
+    dear = free.recommended.run_cost.usd
     assert dear is not None
-    cheap = min(row.bill.usd for row in free.rows if row.bill.usd is not None)
+    cheap = min(row.run_cost.usd for row in free.rows if row.run_cost.usd is not None)
     limit = (cheap + dear) / 2
     found = plan(
         load(path), asked(objective="hours", limits={"usd": limit}), workers=1, intervals=False
     )
     assert found.recommended is not None
-    assert found.recommended.bill.usd is not None
-    assert found.recommended.bill.usd <= limit
+    assert found.recommended.run_cost.usd is not None
+    assert found.recommended.run_cost.usd <= limit
     fresh = plan(
         load(path), asked(objective="hours", limits={"staleness": 0}), workers=1, intervals=False
     )
@@ -248,9 +267,13 @@ def test_limits_are_kept(path: Path) -> None:
 
 def test_causes_are_grouped() -> None:
     full = "the trainer is out of memory: {} GB of each {} do not fit"
-    found = by_cause([
-        (full.format(90, "h100-sxm"), "a"), ("other", "b"), (full.format(91.5, "h200-sxm"), "c"),
-    ])  # fmt: skip
+    found = by_cause(
+        [
+            (full.format(90, "h100-sxm"), "a"),
+            ("other", "b"),
+            (full.format(91.5, "h200-sxm"), "c"),
+        ]
+    )
     assert [each.choices for each in found] == [("a", "c"), ("b",)]
     assert "90 GB" in found[0].problem
 
@@ -295,9 +318,11 @@ def test_an_interrupted_plan_goes_on(path: Path, tmp_path: Path) -> None:
     assert before >= 1
     simulated: list[str] = []
     again = answer(
-        question(load(path).raw, _section(asked())), 2, out=out,
+        question(load(path).raw, _section(asked())),
+        2,
+        out=out,
         on_progress=lambda what, done, of: simulated.append(what),
-    )  # fmt: skip
+    )
     assert again.rows == whole.rows
     assert again.sentences == whole.sentences
     keys = [json.loads(line)["key"] for line in kept.read_text().splitlines()[1:]]
@@ -317,8 +342,19 @@ def _section(plain: dict[str, Any]) -> Any:
 
 KEYS = ("batch_groups", "group_size", "prompt_tokens", "max_new_tokens")
 LONG = ", ".join(map(str, range(20, 32)))
-FLAGS = ("--choose", "gpus=4,8", "--policy", "sync", "--policy", "april", "--run", "steps=100",
-         "--workers", 1, "--no-intervals")  # fmt: skip
+FLAGS = (
+    "--choose",
+    "gpus=4,8",
+    "--policy",
+    "sync",
+    "--policy",
+    "april",
+    "--run",
+    "steps=100",
+    "--workers",
+    1,
+    "--no-intervals",
+)
 
 
 def test_the_command(cli: Cli, path: Path, tmp_path: Path) -> None:
@@ -331,9 +367,22 @@ def test_the_command(cli: Cli, path: Path, tmp_path: Path) -> None:
     assert not journal_path(out).exists()
     found = json.loads((out / "plan.json").read_text())
     best = found["recommended"]
-    assert {"settings", "policy", "placement", "gpu", "gpus", "replicas", "tensor_parallel",
-            "trainer_gpus", "hours", "hours_low", "hours_high", "usd", "bound_by",
-            "scenario"} <= set(best)  # fmt: skip
+    assert {
+        "settings",
+        "policy",
+        "placement",
+        "gpu",
+        "gpus",
+        "replicas",
+        "tensor_parallel",
+        "trainer_gpus",
+        "hours",
+        "hours_low",
+        "hours_high",
+        "usd",
+        "bound_by",
+        "scenario",
+    } <= set(best)
     with (out / "plan.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert rows[0]["policy"] == best["policy"]
@@ -391,14 +440,24 @@ def test_a_policy_of_one_s_own_is_found_again(
     )
     monkeypatch.setattr(sys, "path", list(sys.path))
     out = tmp_path / "deep" / "out"
-    code, _, problem = cli("plan", path, "--policy", "beside_the_scenario:More(share=0.25)",
-                           "--run", "steps=100", "--workers", 1, "--no-intervals",
-                           "--out", out)  # fmt: skip
+    code, _, problem = cli(
+        "plan",
+        path,
+        "--policy",
+        "beside_the_scenario:More(share=0.25)",
+        "--run",
+        "steps=100",
+        "--workers",
+        1,
+        "--no-intervals",
+        "--out",
+        out,
+    )
     assert code == 0, problem
     best = json.loads((out / "plan.json").read_text())["recommended"]
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(tmp_path)])
     monkeypatch.delitem(sys.modules, "beside_the_scenario")
-    found = load(out / "recommended.yaml")
+    found = load(out / "recommended.yaml", trust_modules=True)
     assert found.policy_name == "beside_the_scenario:More(share=0.25)"
     assert simulate(found).summary["step_s"] == best["step_s"]
 
@@ -423,8 +482,20 @@ def test_the_section_asks_and_flags_go_before_it(cli: Cli, path: Path) -> None:
     found = json.loads(said)
     assert found["work"] == "800 prompts"
     assert {row["gpus"] for row in found["rows"]} == {4}
-    code, said, _ = cli("plan", path, "--json", "--no-intervals", "--workers", 1,
-                        "--choose", "gpus=8", "--run", "steps=7", "--policy", "sync")  # fmt: skip
+    code, said, _ = cli(
+        "plan",
+        path,
+        "--json",
+        "--no-intervals",
+        "--workers",
+        1,
+        "--choose",
+        "gpus=8",
+        "--run",
+        "steps=7",
+        "--policy",
+        "sync",
+    )
     found = json.loads(said)
     assert found["work"].startswith("7 steps")
     assert {(row["gpus"], row["policy"]) for row in found["rows"]} == {(8, "sync")}
@@ -573,9 +644,17 @@ def test_a_folder_of_another_kind_is_left_alone(cli: Cli, path: Path, tmp_path: 
         code, _, problem = cli("plan", path, *FLAGS, "--out", out, *more)
         assert (code, "holds no run alone" in problem) == (2, True)
     assert (out / "letter.txt").read_text() == "dear"
-    code, _, problem = cli("plan", path, *FLAGS, "--objective", "usd", "--set",
-                           "gpu={preset: h100-sxm, usd_per_hour: 0}", "--out",
-                           tmp_path / "not" / "there")  # fmt: skip
+    code, _, problem = cli(
+        "plan",
+        path,
+        *FLAGS,
+        "--objective",
+        "usd",
+        "--set",
+        "gpu={preset: h100-sxm, usd_per_hour: 0}",
+        "--out",
+        tmp_path / "not" / "there",
+    )
     assert (code, "needs the price" in problem) == (2, True)
     assert not (tmp_path / "not").exists()
 
@@ -593,7 +672,15 @@ def test_a_price_that_is_missing(cli: Cli, path: Path) -> None:
 
 def test_a_name_with_markup_is_text(cli: Cli, path: Path) -> None:
     path.write_text(SCENARIO)
-    code, said, _ = cli("plan", path, *FLAGS[:-3], "--workers", 1, "--no-intervals",
-                        "--policy", "[bold]x[/bold] = sync")  # fmt: skip
+    code, said, _ = cli(
+        "plan",
+        path,
+        *FLAGS[:-3],
+        "--workers",
+        1,
+        "--no-intervals",
+        "--policy",
+        "[bold]x[/bold] = sync",
+    )
     assert code == 0
     assert "[bold]" in said

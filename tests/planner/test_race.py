@@ -10,9 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.planner.measure import Failure, Measured
-from simulator.planner.race import Entrant, Rungs, Standing, _bills, _off_best, _survivors, race
-from simulator.planner.whole_run import Bill
+from rollcast.simulator.planner.measure import Failure, Measured
+from rollcast.simulator.planner.race import (
+    Candidate,
+    Results,
+    Rungs,
+    _off_best,
+    _run_costs,
+    _survivors,
+    race,
+)
+from rollcast.simulator.planner.whole_run import RunCost
+from tests.laws import examples
 
 RUNGS = Rungs()
 
@@ -25,13 +34,13 @@ class Least:
     gpus: float = np.inf
     staleness: float = np.inf
 
-    def value(self, bill: Bill) -> float:
-        return bill.hours
+    def value(self, run_cost: RunCost) -> float:
+        return run_cost.hours
 
-    def excess(self, bill: Bill) -> float:
-        return 0.0 if self.hours == np.inf else bill.hours / self.hours
+    def excess(self, run_cost: RunCost) -> float:
+        return 0.0 if self.hours == np.inf else run_cost.hours / self.hours
 
-    def barred(self, gpus: int, measured: Measured | None) -> float:
+    def violation(self, gpus: int, measured: Measured | None) -> float:
         old = 0 if measured is None else measured.staleness_max
         return max(gpus / self.gpus, (1 + old) / (1 + self.staleness))
 
@@ -40,8 +49,22 @@ class Least:
 
 
 def measured(series: Sequence[float], staleness: int = 0) -> Measured:
-    return Measured(len(series), float(np.mean(series)), 0.0, 1.0, 1.0, 1.0, tuple(series),
-                    "trainer", 0.0, 1.0, 0.0, staleness, 1.0, ())  # fmt: skip
+    return Measured(
+        len(series),
+        float(np.mean(series)),
+        0.0,
+        1.0,
+        1.0,
+        1.0,
+        tuple(series),
+        "trainer",
+        0.0,
+        1.0,
+        0.0,
+        staleness,
+        1.0,
+        (),
+    )
 
 
 class World:
@@ -63,20 +86,20 @@ class World:
         self.stale = np.zeros(count, dtype=int)
         self.older = np.zeros(count, dtype=int)  # beyond `RUNGS.second` steps
 
-    def entrants(self) -> list[Entrant]:
-        def bill(i: int, hours: float) -> Bill:
-            return Bill(1.0, float(hours), float(hours * self.gpus[i]), None)
+    def candidates(self) -> list[Candidate]:
+        def run_cost(i: int, hours: float) -> RunCost:
+            return RunCost(1.0, float(hours), float(hours * self.gpus[i]), None)
 
         return [
-            Entrant(
+            Candidate(
                 str(self.kind[i]),
                 int(self.gpus[i]),
-                lambda factor, i=i: bill(i, factor * self.estimate[i]),
+                lambda factor, i=i: run_cost(i, factor * self.estimate[i]),
                 lambda m, i=i: m.step_s / self.estimate[i],
-                lambda m, i=i: bill(i, m.step_s),
+                lambda m, i=i: run_cost(i, m.step_s),
             )
             for i in range(len(self.true))
-        ]  # fmt: skip
+        ]
 
     def simulate(self, wanted: Sequence[tuple[int, int]]) -> list[Measured | Failure]:
         self.asked += wanted
@@ -93,23 +116,23 @@ class World:
 
 
 @given(st.integers(0, 10**6), st.integers(30, 400))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_it_finds_the_best_or_one_as_good_for_a_tenth_of_the_work(seed: int, count: int) -> None:
     world = World(seed, count)
-    standing = race(world.entrants(), Least(), world.simulate, RUNGS)
-    best = min(standing.final, key=lambda i: standing.measured[i].step_s)
+    results = race(world.candidates(), Least(), world.simulate, RUNGS)
+    best = min(results.final, key=lambda i: results.measured[i].step_s)
     assert world.exact()[best] <= 1.1 * world.exact().min()
-    assert standing.steps == sum(n for _, n in world.asked)
+    assert results.steps == sum(n for _, n in world.asked)
     allowed = max(0.1 * count * RUNGS.last, 6 * 6 + 3 * 16 + 2 * 40)
-    assert standing.steps <= allowed
+    assert results.steps <= allowed
 
 
 def test_most_of_the_time_it_is_the_best() -> None:
     ratios = []
     for seed in range(60):
         world = World(seed, 150)
-        standing = race(world.entrants(), Least(), world.simulate, RUNGS)
-        best = min(standing.final, key=lambda i: standing.measured[i].step_s)
+        results = race(world.candidates(), Least(), world.simulate, RUNGS)
+        best = min(results.final, key=lambda i: results.measured[i].step_s)
         ratios.append(world.exact()[best] / world.exact().min())
     assert np.mean(np.array(ratios) <= 1.02) > 0.95
 
@@ -118,7 +141,7 @@ def test_the_same_race_each_time() -> None:
     runs = []
     for _ in range(2):
         world = World(7, 120)
-        race(world.entrants(), Least(), world.simulate, RUNGS)
+        race(world.candidates(), Least(), world.simulate, RUNGS)
         runs.append(world.asked)
     assert runs[0] == runs[1]
 
@@ -127,19 +150,20 @@ def test_limits_are_kept_where_they_can_be() -> None:
     world = World(3, 100)
     limit = float(np.quantile(world.exact()[world.gpus == 8], 0.4))
     goal = Least(hours=limit, gpus=8)
-    standing = race(world.entrants(), goal, world.simulate, RUNGS)
-    allowed = [i for i in standing.final
-               if world.gpus[i] == 8 and standing.measured[i].step_s <= limit]  # fmt: skip
-    best = min(allowed, key=lambda i: standing.measured[i].step_s)
+    results = race(world.candidates(), goal, world.simulate, RUNGS)
+    allowed = [
+        i for i in results.final if world.gpus[i] == 8 and results.measured[i].step_s <= limit
+    ]
+    best = min(allowed, key=lambda i: results.measured[i].step_s)
     assert world.exact()[best] <= 1.05 * world.exact()[world.gpus == 8].min()
 
 
 def test_staleness_is_known_only_by_simulation() -> None:
     world = World(5, 100)
     world.stale[np.argsort(world.true)[:10]] = 3
-    standing = race(world.entrants(), Least(staleness=1), world.simulate, RUNGS)
-    allowed = [i for i in standing.measured if world.stale[i] <= 1]
-    best = min(allowed, key=lambda i: standing.measured[i].step_s)
+    results = race(world.candidates(), Least(staleness=1), world.simulate, RUNGS)
+    allowed = [i for i in results.measured if world.stale[i] <= 1]
+    best = min(allowed, key=lambda i: results.measured[i].step_s)
     assert world.exact()[best] <= 1.1 * world.exact()[world.stale <= 1].min()
 
 
@@ -149,9 +173,9 @@ def test_a_kind_that_is_too_stale_is_left_alone() -> None:
     world.true[world.kind == 1] /= 3
     world.steps[world.kind == 1] /= 3
     world.stale[world.kind == 1] = 4
-    standing = race(world.entrants(), Least(staleness=1), world.simulate, RUNGS)
-    assert sum(world.kind[i] == 1 for i in standing.measured) < 12
-    best = min(standing.final, key=lambda i: standing.measured[i].step_s)
+    results = race(world.candidates(), Least(staleness=1), world.simulate, RUNGS)
+    assert sum(world.kind[i] == 1 for i in results.measured) < 12
+    best = min(results.final, key=lambda i: results.measured[i].step_s)
     assert world.exact()[best] <= 1.05 * world.exact()[world.stale == 0].min()
 
 
@@ -163,37 +187,37 @@ def test_what_grows_too_old_in_the_end_has_kept_no_other_out() -> None:
         for each in (world.true, world.estimate, world.steps):
             each[fast] *= 0.7
         world.stale[fast] = world.older[fast] = 1
-        standing = race(world.entrants(), Least(staleness=1), world.simulate, RUNGS)
-        within = [i for i in standing.final if standing.measured[i].staleness_max <= 1]
-        best = min(within, key=lambda i: standing.measured[i].step_s)
+        results = race(world.candidates(), Least(staleness=1), world.simulate, RUNGS)
+        within = [i for i in results.final if results.measured[i].staleness_max <= 1]
+        best = min(within, key=lambda i: results.measured[i].step_s)
         assert world.exact()[best] <= 1.03 * world.exact()[~fast].min()
 
 
 def test_nothing_within_the_limits_leaves_the_nearest() -> None:
     world = World(4, 80)
-    standing = race(world.entrants(), Least(hours=0.01), world.simulate, RUNGS)
-    best = min(standing.measured, key=lambda i: standing.measured[i].step_s)
+    results = race(world.candidates(), Least(hours=0.01), world.simulate, RUNGS)
+    best = min(results.measured, key=lambda i: results.measured[i].step_s)
     assert world.exact()[best] <= 1.05 * world.exact().min()
 
 
 def test_those_that_fail_are_left_behind() -> None:
     world = World(2, 60)
     world.failing = set(np.argsort(world.true)[:5].tolist())
-    standing = race(world.entrants(), Least(), world.simulate, RUNGS)
-    assert set(standing.failed) <= world.failing
-    assert standing.failed
-    assert not set(standing.failed) & set(standing.measured)
+    results = race(world.candidates(), Least(), world.simulate, RUNGS)
+    assert set(results.failed) <= world.failing
+    assert results.failed
+    assert not set(results.failed) & set(results.measured)
     left = [i for i in range(60) if i not in world.failing]
-    best = min(standing.final, key=lambda i: standing.measured[i].step_s)
+    best = min(results.final, key=lambda i: results.measured[i].step_s)
     assert world.exact()[best] <= 1.05 * world.exact()[left].min()
 
 
 def test_a_few_are_all_run_to_the_end() -> None:
     for count in (1, 2, 3):
         world = World(1, count)
-        standing = race(world.entrants(), Least(), world.simulate, RUNGS)
-        assert standing.final == list(range(count))
-        assert standing.steps == count * RUNGS.last
+        results = race(world.candidates(), Least(), world.simulate, RUNGS)
+        assert results.final == list(range(count))
+        assert results.steps == count * RUNGS.last
 
 
 def test_what_is_off_by_its_own_luck_goes_on() -> None:
@@ -203,13 +227,13 @@ def test_what_is_off_by_its_own_luck_goes_on() -> None:
     own = np.exp(np.random.default_rng(1).normal(0, 0.3, 16))
     best = measured((10 * shared).tolist())
     own *= 10.6 / (10 * own).mean() * shared.mean() * 10
-    entrants = World(0, 3).entrants()
+    candidates = World(0, 3).candidates()
     sure = measured((10.6 * shared).tolist())
 
     def survivors(other: Measured) -> list[int]:
         far = measured((40 * shared).tolist())
-        standing = Standing({0: best, 1: other, 2: far}, final=[0, 1, 2])
-        return _survivors([replace(e, gpus=8) for e in entrants], Least(), standing, 3, 0.015)
+        results = Results({0: best, 1: other, 2: far}, final=[0, 1, 2])
+        return _survivors([replace(e, gpus=8) for e in candidates], Least(), results, 3, 0.015)
 
     assert survivors(sure) == [0]
     assert survivors(replace(sure, settled=False)) == [0, 1]
@@ -219,31 +243,35 @@ def test_what_is_off_by_its_own_luck_goes_on() -> None:
 def test_beyond_a_bar_nothing_is_on_the_front() -> None:
     world = World(1, 2)
     world.gpus[:] = [8, 32]
-    standing = Standing({0: measured([20.0] * 6), 1: measured([10.0] * 6)}, final=[0, 1])
-    entrants = world.entrants()
-    assert _survivors(entrants, Least(), standing, 3, 0.015) == [0, 1]
-    assert _survivors(entrants, Least(gpus=8), standing, 3, 0.015) == [0]
+    results = Results({0: measured([20.0] * 6), 1: measured([10.0] * 6)}, final=[0, 1])
+    candidates = world.candidates()
+    assert _survivors(candidates, Least(), results, 3, 0.015) == [0, 1]
+    assert _survivors(candidates, Least(gpus=8), results, 3, 0.015) == [0]
 
 
 def test_what_is_measured_goes_before_what_was_hoped_for() -> None:
     world = World(1, 3)
     world.estimate[:] = [10.0, 10.0, 10.0]
-    entrants = world.entrants()
-    standing = Standing({0: measured([40.0] * 6)}, {2: "no"})
-    hopes = {entrant.kind: 0.5 for entrant in entrants}
-    assert [bill.hours for bill in _bills(entrants, standing, hopes)] == [40.0, 5.0, np.inf]
+    candidates = world.candidates()
+    results = Results({0: measured([40.0] * 6)}, {2: "no"})
+    hopes = {candidate.kind: 0.5 for candidate in candidates}
+    assert [run_cost.hours for run_cost in _run_costs(candidates, results, hopes)] == [
+        40.0,
+        5.0,
+        np.inf,
+    ]
 
 
 def test_beyond_a_limit_is_further_off_than_anything_within() -> None:
     world = World(1, 4)
     world.gpus[:] = 8
-    entrants = world.entrants()
-    standing = Standing({i: measured([hours] * 6) for i, hours in enumerate([9, 12, 30, 20])})
-    bills = _bills(entrants, standing, {})
-    assert _off_best(entrants, bills, Dearest(hours=15), standing).tolist() == pytest.approx(
+    candidates = world.candidates()
+    results = Results({i: measured([hours] * 6) for i, hours in enumerate([9, 12, 30, 20])})
+    run_costs = _run_costs(candidates, results, {})
+    assert _off_best(candidates, run_costs, Dearest(hours=15), results).tolist() == pytest.approx(
         [12 / 9, 1.0, 2.0, 20 / 15]
     )
-    assert _off_best(entrants, bills, Dearest(hours=6), standing).tolist() == pytest.approx(
+    assert _off_best(candidates, run_costs, Dearest(hours=6), results).tolist() == pytest.approx(
         [1.0, 12 / 9, 30 / 9, 20 / 9]
     )
 
@@ -251,12 +279,12 @@ def test_beyond_a_limit_is_further_off_than_anything_within() -> None:
 class Dearest(Least):
     """The fewer hours the worse, so that a limit of hours is what holds."""
 
-    def value(self, bill: Bill) -> float:
-        return 1 / bill.hours
+    def value(self, run_cost: RunCost) -> float:
+        return 1 / run_cost.hours
 
 
 def test_nobody_comes() -> None:
-    assert race([], Least(), lambda _: [], RUNGS) == Standing()
+    assert race([], Least(), lambda _: [], RUNGS) == Results()
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 40, 400, 20_000])

@@ -8,16 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import ScenarioError
-from simulator.options import read
-from simulator.planner.whole_run import ASSUMED_STEPS, Bill, bill, quality_of, work_of
-from simulator.scenario.plan_section import RunSection
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.planner.whole_run import (
+    ASSUMED_STEPS,
+    RunCost,
+    quality_of,
+    run_cost,
+    work_of,
+)
+from rollcast.simulator.scenario.plan_section import RunSection
+from rollcast.simulator.values import read
 
 
-def the_bill(work: object, **more: float) -> Bill:
-    figures = {"step_s": 36.0, "fill_s": 72.0, "taken": 64.0, "used": 8.0, "trained": 32.0,
-               "gpus": 16, "usd_per_gpu_hour": 2.0}  # fmt: skip
-    return bill(work, **{**figures, **more})  # type: ignore[arg-type]
+def the_bill(work: object, **more: float) -> RunCost:
+    figures = {
+        "step_s": 36.0,
+        "fill_s": 72.0,
+        "taken": 64.0,
+        "used": 8.0,
+        "trained": 32.0,
+        "gpus": 16,
+        "usd_per_gpu_hour": 2.0,
+    }
+    return run_cost(work, **{**figures, **more})  # type: ignore[arg-type]
 
 
 def test_by_hand() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.planner.workers import Died, InProcess, Processes, Workers, cores, local
+from rollcast.simulator.planner.workers import Died, InProcess, Processes, Workers, cores, local
 
 
 def square(task: int) -> int:

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from simulator.cluster.replica import EngineSpec
-from simulator.costs.base import CostModel, TrainLoad
-from simulator.costs.clock import to_seconds, to_ticks
-from simulator.errors import RunError
-from simulator.plan import Layout, Placement
-from simulator.rollout import Ending, Key, Rollout, Segment
-from simulator.rollout import Stay as Told
-from simulator.workload.build import GroupDraw, Workload
-from simulator.workload.slots import EnvironmentSpec
-from simulator.world import (
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.costs.base import CostModel, TrainLoad
+from rollcast.simulator.costs.clock import to_seconds, to_ticks
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.plan import Layout, Placement
+from rollcast.simulator.rollout import Ending, Key, Rollout, Segment
+from rollcast.simulator.rollout import Stay as Told
+from rollcast.simulator.workload.base import Workload
+from rollcast.simulator.workload.draws import GroupDraw
+from rollcast.simulator.workload.slots import EnvironmentSpec
+from rollcast.simulator.world import (
     ClusterShape,
     Ended,
     Event,

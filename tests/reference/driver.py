@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from simulator.errors import RunError
-from simulator.rollout import Group, Rollout, Stay
-from simulator.world import Ended, Event, Synced, TrainBatch, Trained, TrainGroup, World
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.rollout import Group, Rollout, Stay
+from rollcast.simulator.world import Ended, Event, Synced, TrainBatch, Trained, TrainGroup, World
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from simulator.costs.clock import to_seconds, to_ticks
-from simulator.rollout import Call, CallEnd, Ending, Key, Rollout
-from simulator.workload.draws import Trajectory
-from simulator.workload.slots import EnvironmentSpec
+from rollcast.simulator.costs.clock import to_seconds, to_ticks
+from rollcast.simulator.rollout import Call, CallEnd, Ending, Key, Rollout
+from rollcast.simulator.workload.draws import Trajectory
+from rollcast.simulator.workload.slots import EnvironmentSpec
 
 Task = Literal["sample", "ask", "hear", "be judged"]
 

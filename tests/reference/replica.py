@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from simulator.cluster.replica import EngineSpec
-from simulator.costs.base import CostModel, Iteration
-from simulator.costs.clock import to_ticks
-from simulator.rollout import Rollout
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.costs.base import CostModel, Iteration
+from rollcast.simulator.costs.clock import to_ticks
+from rollcast.simulator.rollout import Rollout
 
 
 @dataclass(eq=False)

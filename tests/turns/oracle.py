@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from engine.environments import Answer, CallError, Episode, Said
-from engine.environments.sandbox import Patience
-from engine.sessions import TurnRules
-from engine.tasks.base import Prompt
-from simulator.workload.slots import EnvironmentSpec
+from rollcast.engine.environments import Answer, CallError, Episode, Said
+from rollcast.engine.environments.sandbox import Patience
+from rollcast.engine.sessions import TurnRules
+from rollcast.engine.tasks.base import Prompt
+from rollcast.simulator.workload.slots import EnvironmentSpec
 from tests.turns.virtual import TICKS
 
 VOCABULARY, FIRST_WORD = 96, 14
@@ -82,8 +82,15 @@ class Oracle:
 def rules(slow: int = 40, timeout: float | None = None, **spec: Any) -> TurnRules:
     """timeout: as a share of the slowest answer."""
     patience = Patience(1e6 if timeout is None else timeout * slow / TICKS, retry=1)
-    return TurnRules(lambda: Oracle(slow), lambda text: [], VOCABULARY, EnvironmentSpec(**spec),
-                     patience, MAX_TURNS, MAX_CONTEXT)  # fmt: skip
+    return TurnRules(
+        lambda: Oracle(slow),
+        lambda text: [],
+        VOCABULARY,
+        EnvironmentSpec(**spec),
+        patience,
+        MAX_TURNS,
+        MAX_CONTEXT,
+    )
 
 
 CASES: list[tuple[str, dict[str, Any], str]] = [

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.world import EngineWorld
-from simulator.cluster.replica import EngineSpec
-from simulator.cluster.simulated import SimulatedCluster
-from simulator.costs import LinearCost
-from simulator.loop import run
-from simulator.plan import Batch, StepPlan
-from simulator.policies import parse_policy
-from simulator.rollout import ENDINGS
-from simulator.spans import Run
-from simulator.workload.recorded import RecordedWorkload
-from simulator.world import ClusterShape
+from rollcast.engine.world import in_process
+from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.costs import LinearCost
+from rollcast.simulator.loop import run
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.rollout import ENDINGS
+from rollcast.simulator.spans import Run
+from rollcast.simulator.workload.recorded import RecordedWorkload
+from rollcast.simulator.world import ClusterShape
 from tests.actors.actor_fakes import FakeEngine, FakeTrainer
 from tests.turns.oracle import CAP, CASES, MAX_CONTEXT, MAX_TURNS, MORE_CASES, TurnTask, rules
 from tests.turns.virtual import TICKS, Inline, TimedEngine, TimedTrainer, VirtualClock
@@ -30,15 +30,23 @@ from tests.turns.virtual import TICKS, Inline, TimedEngine, TimedTrainer, Virtua
 STEPS = 4
 ITERATION_S = 1 / TICKS
 TRAIN_S = 16 / TICKS
-COST = LinearCost(iteration_s=ITERATION_S, per_rollout_s=0, per_context_token_s=0,
-                  per_prefill_token_s=0, train_per_token_s=0, train_fixed_s=TRAIN_S)  # fmt: skip
+COST = LinearCost(
+    iteration_s=ITERATION_S,
+    per_rollout_s=0,
+    per_context_token_s=0,
+    per_prefill_token_s=0,
+    train_per_token_s=0,
+    train_fixed_s=TRAIN_S,
+)
 
 
 def real_run(policy: str, turns: Any, failed: Any) -> Run:
     clock = VirtualClock()
     engine: Any = TimedEngine(FakeEngine(8), clock, ITERATION_S)
     trainer: Any = TimedTrainer(FakeTrainer(), clock, TRAIN_S)
-    world = EngineWorld(engine, trainer, TurnTask(), 3, clock, turns, Inline(clock))
+    world = in_process(
+        engine, trainer, TurnTask(), 3, turns=turns, runner=Inline(clock), timer=clock.timer
+    )
     return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4), failed=failed), STEPS)
 
 
@@ -73,9 +81,23 @@ def require_same(real: Run, simulated: Run) -> None:
     """But for the times."""
     for column in ("step", "group", "index", "attempt", "turn", "kind", "ended"):
         assert real.calls[column].tolist() == simulated.calls[column].tolist(), column
-    columns = ("step", "group", "index", "attempt", "turn", "observation_tokens", "version",
-               "versions", "new_tokens", "ending", "finished", "replica", "prefill_tokens",
-               "fate", "trained_step")  # fmt: skip
+    columns = (
+        "step",
+        "group",
+        "index",
+        "attempt",
+        "turn",
+        "observation_tokens",
+        "version",
+        "versions",
+        "new_tokens",
+        "ending",
+        "finished",
+        "replica",
+        "prefill_tokens",
+        "fate",
+        "trained_step",
+    )
     for column in columns:
         assert real.stays[column].tolist() == simulated.stays[column].tolist(), column
     assert simulated.decisions == real.decisions

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from engine.environments import Answer, CallError, Episode, Said
-from engine.environments.sandbox import Outcome, Patience, Sandbox
-from engine.environments.threads import Threads
-from engine.sessions import TurnRules
-from engine.world import EngineWorld
-from simulator.loop import run
-from simulator.plan import Batch, StepPlan
-from simulator.policies import parse_policy
-from simulator.rollout import ENDINGS, Rollout
-from simulator.spans import Run
-from simulator.workload.slots import EnvironmentSpec
+from rollcast.engine.environments import Answer, CallError, Episode, Said
+from rollcast.engine.environments.sandbox import Outcome, Patience, Sandbox
+from rollcast.engine.environments.threads import Threads
+from rollcast.engine.sessions import TurnRules
+from rollcast.engine.world import EngineWorld, in_process
+from rollcast.simulator.loop import run
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.rollout import ENDINGS, Rollout
+from rollcast.simulator.spans import Run
+from rollcast.simulator.workload.slots import EnvironmentSpec
 from tests.actors.actor_fakes import FakeEngine, FakeTrainer
 from tests.turns.oracle import MAX_CONTEXT, MAX_TURNS, VOCABULARY, TurnTask
 
@@ -227,9 +227,16 @@ def real_run(zoo: Zoo, failed: Any = "keep", **spec: Any) -> tuple[Run, EngineWo
 
 
 def make_world(zoo: Zoo, **spec: Any) -> EngineWorld:
-    rules = TurnRules(zoo.make, in_vocabulary, VOCABULARY, EnvironmentSpec(**spec),
-                      Patience(TIMEOUT_S), MAX_TURNS, MAX_CONTEXT)  # fmt: skip
-    return EngineWorld(FakeEngine(16), FakeTrainer(), TurnTask(40), 3, None, rules)
+    rules = TurnRules(
+        zoo.make,
+        in_vocabulary,
+        VOCABULARY,
+        EnvironmentSpec(**spec),
+        Patience(TIMEOUT_S),
+        MAX_TURNS,
+        MAX_CONTEXT,
+    )
+    return in_process(FakeEngine(16), FakeTrainer(), TurnTask(40), 3, turns=rules)
 
 
 def until(reached: Callable[[], bool]) -> None:
@@ -299,7 +306,7 @@ def test_an_environment_is_not_closed_while_it_works(zoo: Zoo, for_good: bool) -
 
 def test_another_rollout_takes_the_place_of_one_whose_environment_failed(zoo: Zoo) -> None:
     """Where it always fails the run ends, and says so."""
-    from simulator.errors import RunError
+    from rollcast.simulator.errors import RunError
 
     with pytest.raises(RunError, match="never ends: its environment failed"):
         real_run(zoo, failed="restart")

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from engine.log import EngineLog
-from engine.responses import Tokens
-from engine.saving import pack, unpack
-from engine.world import EngineWorld, WorldState
-from simulator.loop import Loop
-from simulator.loop.saved import load_loop, save_loop
-from simulator.plan import Batch, StepPlan
-from simulator.policies import parse_policy
-from simulator.rollout import ENDINGS
-from simulator.spans import Run
+from rollcast.engine.log import EngineLog
+from rollcast.engine.responses import Tokens
+from rollcast.engine.saving import pack, unpack
+from rollcast.engine.world import EngineWorld, in_process
+from rollcast.simulator.loop import Loop
+from rollcast.simulator.loop.recorded import Entry, RecordedWorld
+from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.rollout import ENDINGS
+from rollcast.simulator.spans import Run
 from tests.actors.actor_fakes import FakeEngine, FakeTrainer
 from tests.turns.oracle import TurnTask, rules
 from tests.turns.test_both_worlds import ITERATION_S
@@ -26,35 +27,52 @@ STEPS, STOP = 5, 2
 PLAN = StepPlan(Batch(4, 4))
 
 
-def start(policy: str, **spec: Any) -> tuple[Loop, EngineWorld]:
+def start(policy: str, entries: list[Entry], **spec: Any) -> tuple[Loop, EngineWorld]:
     clock = VirtualClock()
     engine: Any = TimedEngine(FakeEngine(8), clock, ITERATION_S)
-    world = EngineWorld(engine, FakeTrainer(), TurnTask(), 3, clock, rules(**spec), Inline(clock))
-    return Loop(world, parse_policy(policy, seed=5), PLAN), world
+    world = in_process(
+        engine,
+        FakeTrainer(),
+        TurnTask(),
+        3,
+        turns=rules(**spec),
+        runner=Inline(clock),
+        timer=clock.timer,
+    )
+    record = RecordedWorld(entries, world, world.shape, world.name, world.go_on)
+    return Loop(record, parse_policy(policy, seed=5), PLAN), world
+
+
+def uninterrupted(policy: str, **spec: Any) -> Run:
+    loop, world = start(policy, [], **spec)
+    return loop.run(STEPS, after_step=lambda loop: world.keep_only(loop.outstanding))
 
 
 def interrupted(policy: str, **spec: Any) -> tuple[Run, list[Tokens]]:
     """A run that stops after two steps, and another process's that goes on to the end; what its
     rollouts were made of between the two."""
-    loop, world = start(policy, **spec)
-    first = loop.run(STOP, after_step=lambda loop: world.keep_only(loop.outstanding))
-    state, plain = world.state(), save_loop(loop)
+    entries: list[Entry] = []
+    loop, world = start(policy, entries, **spec)
+    loop.run(STOP, after_step=lambda loop: world.keep_only(loop.outstanding))
+    state = world.state()
     kept = unpack(pack(state.tokens))
     assert kept == state.tokens
     world.close()
-    again, other = start(policy, **spec)
+    again, other = start(policy, entries, **spec)
     between = list(unpack(pack(kept)).values())
-    state = WorldState(state.clock_s, state.version, state.asked, kept, state.trainer)
-    other.load_state(state, EngineLog())
-    again.load_state_dict(load_loop(plain, again.policy, first))
-    return again.run(STEPS, after_step=lambda loop: other.keep_only(loop.outstanding)), between
+    other.load_state(replace(state, tokens=kept), EngineLog())
+
+    def between_steps(loop: Loop) -> None:
+        if not loop.world.resuming:  # type: ignore[attr-defined]
+            other.keep_only(loop.outstanding)
+
+    return again.run(STEPS, after_step=between_steps), between
 
 
 def test_a_resumed_run_is_the_run_that_nothing_interrupts() -> None:
     """With environments that are closed with their rollouts, it is to the last figure."""
     policy, spec = "april(over_sampling=2)", {"put_away": "close", "slots": 4}
-    loop, world = start(policy, **spec)
-    whole = loop.run(STEPS, after_step=lambda loop: world.keep_only(loop.outstanding))
+    whole = uninterrupted(policy, **spec)
     resumed, between = interrupted(policy, **spec)
     assert any(tokens.asking for tokens in between)
     assert any(tokens.answers and not tokens.asking for tokens in between)
@@ -70,8 +88,7 @@ def test_a_resumed_run_is_the_run_that_nothing_interrupts() -> None:
 def test_environments_that_were_kept_boot_anew_and_are_told_all(held: str) -> None:
     """`Oracle` sees to it that it is; the rollouts become what they would have."""
     policy, spec = "april(over_sampling=2)", {"held": held, "slots": 12}
-    loop, world = start(policy, **spec)
-    whole = loop.run(STEPS, after_step=lambda loop: world.keep_only(loop.outstanding))
+    whole = uninterrupted(policy, **spec)
     resumed, between = interrupted(policy, **spec)
     assert any(tokens.asking for tokens in between)
     assert resumed.ledger.balance == 0
@@ -85,8 +102,17 @@ def courses(run: Run) -> dict[tuple[int, ...], list[Any]]:
     """By (group, index, attempt), of rollouts that came to their end: tokens of each turn, what had
     been observed before it, how it ended and what it earned. What its weights were is left out."""
     found: dict[tuple[int, ...], list[Any]] = {}
-    names = ("group", "index", "attempt", "turn", "new_tokens", "observation_tokens", "ending",
-             "finished", "reward")  # fmt: skip
+    names = (
+        "group",
+        "index",
+        "attempt",
+        "turn",
+        "new_tokens",
+        "observation_tokens",
+        "ending",
+        "finished",
+        "reward",
+    )
     ended = set()
     for *key, turn, new, observed, ending, finished, reward in zip(
         *(run.stays[name].tolist() for name in names), strict=True

@@ -3,11 +3,10 @@ at once, so that a real run happens exactly when a simulated one does."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from typing import Any
 
-from engine.environments.threads import Job
+from rollcast.engine.environments.threads import Job
 
 TICKS = 1024
 """Of a second: seconds that are whole numbers of them add up without rounding."""
@@ -19,12 +18,8 @@ class VirtualClock:
     def __init__(self) -> None:
         self.now_s = 0.0
 
-    def set(self, now_s: float) -> None:
-        self.now_s = now_s
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        yield
+    def timer(self) -> float:
+        return self.now_s
 
 
 class TimedEngine:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from calibration.logs.formats.json_text import NotJsonError, flatten, parse
+from rollcast.simulator.stacks.syntax.json_text import NotJsonError, flatten, parse
 
 MOST_TEXT = 4_000_000
 _MOST_VALUES = 200_000
@@ -50,11 +50,13 @@ def from_yaml(text: str) -> list[Given]:
         raise NotConfigError("YAML too many levels deep") from None
 
 
-def _unwrapped(found: list[Given]) -> list[Given]:
+def _unwrapped(settings: list[Given]) -> list[Given]:
     """Without the ``value`` that Weights & Biases puts between a key and what is below it."""
-    if not any(given.key.startswith(("_wandb.", "wandb_version")) for given in found):
-        return found
-    return [Given(re.sub(r"^([^.]+)\.value(?=\.|$)", r"\1", g.key), g.value, g.line) for g in found]
+    if not any(given.key.startswith(("_wandb.", "wandb_version")) for given in settings):
+        return settings
+    return [
+        Given(re.sub(r"^([^.]+)\.value(?=\.|$)", r"\1", g.key), g.value, g.line) for g in settings
+    ]
 
 
 class _Walk:
@@ -77,8 +79,8 @@ class _Walk:
         elif isinstance(node, yaml.SequenceNode):
             scalars = [n for n in node.value if isinstance(n, yaml.ScalarNode)]
             if not key:
-                for each in scalars:
-                    self.found.extend(override(str(each.value), each.start_mark.line + 1))
+                for scalar in scalars:
+                    self.found.extend(override(str(scalar.value), scalar.start_mark.line + 1))
             elif len(scalars) == len(node.value) <= 1000:
                 self.found.append(Given(key, [self._plain(n) for n in scalars], line))
         elif key:
@@ -96,8 +98,8 @@ def from_toml(text: str) -> list[Given]:
     try:
         values = flatten(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        found = re.search(r"line (\d+)", str(error))
-        raise NotConfigError("no TOML", int(found[1]) if found else 0) from None
+        match = re.search(r"line (\d+)", str(error))
+        raise NotConfigError("no TOML", int(match[1]) if match else 0) from None
     lines: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), start=1):
@@ -135,9 +137,9 @@ _OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_][\w.@/-]{0,200})=(.*)", re.DOTALL)
 
 def override(text: str, line: int) -> Iterator[Given]:
     """``key=value`` as Hydra has it, ``+key=value`` included; nothing for other text."""
-    found = _OVERRIDE.fullmatch(text.strip())
-    if found:
-        yield Given(found[1], word(found[2]), line)
+    match = _OVERRIDE.fullmatch(text.strip())
+    if match:
+        yield Given(match[1], word(match[2]), line)
 
 
 _COMMAND = re.compile(
@@ -158,8 +160,10 @@ def from_script(text: str, line: int) -> list[Given]:
     text = text.split(" #")[0].rstrip().removesuffix("\\")
     if len(text) > 100_000 or text.lstrip().startswith("#"):
         return []
-    found = _options(text, line)
-    return [g for g in found if "$" not in str(g.value) and (f"--{g.key}" in text or "." in g.key)]
+    options = _options(text, line)
+    return [
+        g for g in options if "$" not in str(g.value) and (f"--{g.key}" in text or "." in g.key)
+    ]
 
 
 def _options(text: str, line: int) -> list[Given]:
@@ -167,7 +171,7 @@ def _options(text: str, line: int) -> list[Given]:
         words = shlex.split(text, posix=True)
     except ValueError:
         words = text.split()
-    found: list[Given] = []
+    options: list[Given] = []
     at = 0
     while at < len(words):
         here = words[at]
@@ -177,10 +181,10 @@ def _options(text: str, line: int) -> list[Given]:
             if not equals and at < len(words) and not words[at].startswith("--"):
                 value, equals = words[at], "="
                 at += 1
-            found.append(Given(name, word(value) if equals else True, line))
+            options.append(Given(name, word(value) if equals else True, line))
         else:
-            found.extend(override(here, line))
-    return found
+            options.extend(override(here, line))
+    return options
 
 
 def word(text: str) -> Any:
@@ -205,5 +209,5 @@ _ARGUMENT = re.compile(r"\s{0,8}(\w{2,80}) ?\.{4,} ?(\S.{0,2000})")
 
 def argument(text: str, line: int) -> Given | None:
     """A line of Megatron's table of arguments: ``  name ........ value``."""
-    found = _ARGUMENT.fullmatch(text.rstrip())
-    return Given(found[1], word(found[2]), line) if found else None
+    match = _ARGUMENT.fullmatch(text.rstrip())
+    return Given(match[1], word(match[2]), line) if match else None

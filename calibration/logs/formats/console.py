@@ -8,8 +8,10 @@ from dataclasses import dataclass
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]|(?<![\w\]])\[\d{1,3}(?:;\d{1,3})*m")
 """Escapes; copied out of a page, they have lost their first character."""
 _ACTOR = re.compile(r"\s*\(([^()]*?\bpid=\d+[^()]*)\)(?: ?\[[^\]]*\])? ?")
-_REPEATED = re.compile(r"\s*\[repeated (\d+)x across [^\]]*\](?:.*RAY_DEDUP_LOGS.*)?$|"
-                       r"\s*\[repeated (\d+)x\]$")  # fmt: skip
+_REPEATED = re.compile(
+    r"\s*\[repeated (\d+)x across [^\]]*\](?:.*RAY_DEDUP_LOGS.*)?$|"
+    r"\s*\[repeated (\d+)x\]$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +36,9 @@ def _clean(text: str) -> Said:
         text = _ANSI.sub("", text)
     actor = ""
     if "pid=" in text:
-        found = _ACTOR.match(text)
-        if found:
-            actor, text = found[1], text[found.end() :]
+        match = _ACTOR.match(text)
+        if match:
+            actor, text = match[1], text[match.end() :]
     times = 1
     if "[repeated " in text:
         again = _REPEATED.search(text)

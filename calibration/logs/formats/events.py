@@ -87,21 +87,21 @@ def _event(data: bytes, record: int) -> Iterator[Event]:
     for summary in summaries:
         for number, kind, value in _fields(summary):
             if number == 1 and kind == _BYTES:
-                tag, found = _value(value)
-                if found is not None:
-                    yield Event(record, wall_s, step, tag, found)
+                tag, scalar = _value(value)
+                if scalar is not None:
+                    yield Event(record, wall_s, step, tag, scalar)
 
 
 def _value(data: bytes) -> tuple[str, float | str | None]:
-    tag, found = "", None
+    tag, scalar = "", None
     for number, kind, value in _fields(data):
         if number == 1 and kind == _BYTES:
             tag = value.decode("utf-8")
         elif number == 2 and kind == _32:
-            found = struct.unpack("<f", value)[0]
-        elif number == 8 and kind == _BYTES and found is None:
-            found = _tensor(value)
-    return tag, found
+            scalar = struct.unpack("<f", value)[0]
+        elif number == 8 and kind == _BYTES and scalar is None:
+            scalar = _tensor(value)
+    return tag, scalar
 
 
 _CONTENT = {1: "<f", 2: "<d", 3: "<i", 9: "<q"}
@@ -164,13 +164,13 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _table() -> tuple[int, ...]:
-    found = []
+    cells = []
     for byte in range(256):
         value = byte
         for _ in range(8):
             value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)  # CRC-32C, RFC 3720 appendix B
-        found.append(value)
-    return tuple(found)
+        cells.append(value)
+    return tuple(cells)
 
 
 _CRC = _table()

@@ -6,7 +6,7 @@ import io
 import pickle
 from typing import Any
 
-from calibration.logs.formats.parquet import CannotReadError
+from rollcast.calibration.logs.formats.parquet import CannotReadError
 
 PICKLE = b"\x80"
 ZIP = b"PK\x03\x04"
@@ -28,7 +28,7 @@ def load(content: bytes) -> Any:
             "it holds more than data (weights_only=True refuses it), and is not run"
         ) from None
     except Exception as error:  # torch raises what it likes for a damaged file
-        said = str(error).splitlines()
+        reason = str(error).splitlines()
         raise CannotReadError(
-            f"no file of torch.save: {said[0][:200] if said else error!r}"
+            f"no file of torch.save: {reason[0][:200] if reason else error!r}"
         ) from None

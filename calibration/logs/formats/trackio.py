@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from calibration.logs.formats import sqlite
-from calibration.logs.formats.configs import Given
-from calibration.logs.formats.json_text import NotJsonError, flatten, parse
-from calibration.logs.formats.numbers import scalar
+from rollcast.calibration.logs.formats import sqlite
+from rollcast.calibration.logs.formats.configs import Given
+from rollcast.simulator.stacks.syntax.json_text import NotJsonError, flatten, parse
+from rollcast.simulator.stacks.syntax.numbers import scalar
 
 _PROFILING = "profiling/"
 
@@ -35,11 +35,11 @@ def read(content: bytes) -> dict[str, Tracked]:
     for name, step, text in sqlite.rows(content, "metrics", ("run_name", "step", "metrics")):
         run = runs.setdefault(str(name), Tracked())
         run.rows += 1
-        said = _said(text)
-        if not isinstance(said, dict):
+        query = _said(text)
+        if not isinstance(query, dict):
             run.damaged.append(run.rows)
             continue
-        numbers = {key: scalar(item) for key, item in said.items()}
+        numbers = {key: scalar(item) for key, item in query.items()}
         _add(run, step, {key: item for key, item in numbers.items() if item is not None})
     for name, text in sqlite.rows(content, "configs", ("run_name", "config")):
         if str(name) in runs:
@@ -67,9 +67,9 @@ def _said(text: object) -> object:
 
 
 def _config(text: object) -> Iterable[Given]:
-    said = _said(text)
+    query = _said(text)
     return (
-        [Given(key, item, 0) for key, item in flatten(said).items()]
-        if isinstance(said, dict)
+        [Given(key, item, 0) for key, item in flatten(query).items()]
+        if isinstance(query, dict)
         else []
     )

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from calibration.logs import columns as ours
-from calibration.logs.readers.stack import (
+from rollcast.calibration.logs import columns as ours
+from rollcast.simulator.stacks.launch import Key, Launch
+from rollcast.simulator.stacks.log_format import (
     Dump,
     Origin,
     Raw,
@@ -21,11 +22,11 @@ from calibration.logs.readers.stack import (
     Request,
     Rollout,
     Session,
-    Stack,
+    StackLog,
     real,
     whole,
-)  # fmt: skip
-from calibration.logs.settings import MEANINGS, Settings
+)
+from rollcast.simulator.stacks.settings import MEANINGS, Settings
 
 _KEYS = ("step", "file", "line")
 _METRICS = {name: (name,) for name in ours.STEPS.names if name not in _KEYS}
@@ -76,11 +77,12 @@ def _request(record: Record, origin: Origin) -> Iterable[Session]:
     )
 
 
-STACK = Stack(
+LAUNCH = Launch("key: value", {key: (Key(key),) for key in MEANINGS})
+
+LOG = StackLog(
     "table",
     _METRICS,
     marks=("step_s", "generation_s", "update_s", "mean_new_tokens"),
-    settings={key: (key,) for key in MEANINGS},
     dumps=(Dump(_is_request, _request), Dump(_fits, _rollouts)),
     overlapped=_overlapped,
     how={

@@ -1,0 +1,111 @@
+"""The committed real runs, which are kept packed: one archive a campaign.
+
+``python -m benchmarks.measured`` unpacks all of them; ``... pack DIR FILE`` packs the run folders
+in DIR (and their probe), as `benchmarks.measure` keeps them, into FILE. Tests and notebooks call
+`runs`, which unpacks an archive once, into ``data/.unpacked``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import lzma
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from rollcast.simulator.results.schema import PACKED
+
+DATA = Path(__file__).parent / "data"
+SUFFIX = ".tar.xz"
+UNPACKED = ".unpacked"
+_DIGEST = ".archive"  # in an unpacked folder: which archive it is of
+
+
+def runs(name: str) -> Path:
+    """The folder of the run folders of ``data/NAME.tar.xz``, such as ``real/runs``.
+
+    Unpacked where that was not done before, whole or not at all. Raises FileNotFoundError for a
+    name that has no archive.
+    """
+    archive, folder = DATA / f"{name}{SUFFIX}", DATA / UNPACKED / name
+    packed = archive.read_bytes()
+    digest = hashlib.sha256(packed).hexdigest()
+    if _digest_of(folder) != digest:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as temporary:
+            draft = Path(temporary) / folder.name
+            with tarfile.open(fileobj=io.BytesIO(lzma.decompress(packed))) as tape:
+                tape.extractall(draft, filter="data")
+            (draft / _DIGEST).write_text(digest, "utf-8")
+            _replace(draft, folder, digest)
+    return folder
+
+
+def _digest_of(folder: Path) -> str:
+    try:
+        return (folder / _DIGEST).read_text("utf-8")
+    except OSError:
+        return ""
+
+
+def _replace(draft: Path, folder: Path, digest: str) -> None:
+    """Moves ``draft`` to ``folder``; another process may have done the same meanwhile."""
+    if folder.exists() and _digest_of(folder) != digest:
+        folder.rename(draft.with_name("old"))
+    try:
+        draft.rename(folder)
+    except OSError:
+        if _digest_of(folder) != digest:
+            raise
+
+
+def pack(folder: Path, archive: Path) -> int:
+    """Packs the files of the run folders in ``folder``, its probe included; the archive's bytes.
+
+    Tables are packed as they are without compression of their own, those of one kind side by side:
+    together they take a third less.
+    """
+    files = [f for f in folder.rglob("*") if f.is_file() and f.name != _DIGEST]
+    tape = io.BytesIO()
+    with tarfile.open(fileobj=tape, mode="w", format=tarfile.USTAR_FORMAT) as out:
+        for file in sorted(files, key=lambda f: (f.name, f.as_posix())):
+            content, name = file.read_bytes(), file.relative_to(folder).as_posix()
+            if name.endswith(PACKED):
+                content, name = gzip.decompress(content), name.removesuffix(PACKED)
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            out.addfile(entry, io.BytesIO(content))
+    packed = lzma.compress(tape.getvalue(), preset=9)
+    draft = archive.with_name(f"{archive.name}.partial")
+    draft.write_bytes(packed)
+    draft.replace(archive)
+    return len(packed)
+
+
+def archives() -> list[str]:
+    """Names of all that is committed."""
+    paths = sorted(DATA.rglob(f"*{SUFFIX}"))
+    return [f.relative_to(DATA).as_posix().removesuffix(SUFFIX) for f in paths]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Unpacks what is committed, or packs a folder of runs."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.measured", description=__doc__)
+    parser.add_argument("pack", nargs="*", help="pack DIR FILE")
+    options = parser.parse_args(arguments)
+    if not options.pack:
+        for name in archives():
+            print(runs(name))
+        return 0
+    if len(options.pack) != 3 or options.pack[0] != "pack" or not Path(options.pack[1]).is_dir():
+        parser.error("give nothing, or: pack, the folder of the runs, and the archive to write")
+    print(f"{pack(Path(options.pack[1]), Path(options.pack[2])):,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""The engines that a real run can sample with, by the scenario's ``engine.name``.
+
+Another one is a folder beside `engine.vllm`, with a module that has an `Adapter`'s functions, and a
+line here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
+
+from rollcast.engine.actors.weights import Channel
+from rollcast.engine.edges import Engine, Sampling
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.sections import EngineSection
+
+ENGINES = {"vllm": "rollcast.engine.vllm.adapter"}
+"""Modules by name."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an engine is started with. model: its folder. memory_share: of each GPU, what the engine
+    takes. width: devices that the model is spread over."""
+
+    model: Path
+    section: EngineSection
+    sampling: Sampling
+    seed: int
+    memory_share: float
+    width: int = 1
+
+
+class Adapter(Protocol):
+    """What a scenario's real run asks of an engine's folder."""
+
+    def on_cpu(self) -> bool:
+        """Whether the engine that is installed computes on CPUs, rather than on GPUs. Raises
+        EngineError where none is installed, or an unsupported one."""
+        ...
+
+    def check(self, section: EngineSection) -> None:
+        """Raises ScenarioError for what this engine can be known not to take."""
+        ...
+
+    def start(self, asked: Asked) -> Engine:
+        """The engine. Raises EngineError where it cannot start."""
+        ...
+
+    def wire(self) -> Channel:
+        """How weights reach it from GPU to GPU."""
+        ...
+
+
+def adapter(name: str) -> Adapter:
+    """The engine of that name. Raises ScenarioError (``engine.name``) where there is none."""
+    if name not in ENGINES:
+        known = ", ".join(ENGINES)
+        raise ScenarioError("engine.name", f"{name!r} is no engine of a real run; known: {known}")
+    return cast(Adapter, import_module(ENGINES[name]))

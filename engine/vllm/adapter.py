@@ -1,0 +1,56 @@
+"""vLLM as `engine.engines` asks for an engine."""
+
+from __future__ import annotations
+
+from rollcast.engine.actors.weights import Channel
+from rollcast.engine.edges import Engine
+from rollcast.engine.engines import Asked
+from rollcast.engine.vllm.environment import vllm_version
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.sections import EngineSection
+
+CPU_BLOCK_TOKENS = 32
+
+
+def on_cpu() -> bool:
+    """Whether vLLM's CPU build is installed."""
+    return vllm_version()[1]
+
+
+def check(section: EngineSection) -> None:
+    """Raises ScenarioError for what vLLM does not take."""
+    if on_cpu() and section.block_tokens % CPU_BLOCK_TOKENS:
+        raise ScenarioError(
+            "engine.block_tokens",
+            f"is {section.block_tokens}; vLLM on a CPU needs a multiple of {CPU_BLOCK_TOKENS}",
+        )
+
+
+def start(asked: Asked) -> Engine:
+    """A replica."""
+    from rollcast.engine.vllm.replica import VllmReplica
+
+    section = asked.section
+    return VllmReplica(
+        asked.model,
+        max_seqs=section.max_seqs,
+        max_batched_tokens=section.max_batched_tokens,
+        kv_tokens=section.kv_tokens,
+        block_tokens=section.block_tokens,
+        prefix_caching=section.prefix_caching,
+        dtype=section.dtype,
+        seed=asked.seed,
+        sampling=asked.sampling,
+        device=section.device,
+        memory_fraction=asked.memory_share,
+        tensor_parallel=asked.width,
+        sleeps=section.sleep,
+        transfer="nccl" if section.weights_by == "nccl" else None,
+    )
+
+
+def wire() -> Channel:
+    """vLLM's own weight transfer."""
+    from rollcast.engine.vllm.wire import ByVllm
+
+    return ByVllm()

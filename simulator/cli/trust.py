@@ -1,0 +1,34 @@
+"""The option ``--trust-modules``, and the question that stands for it on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rollcast.simulator.values.visible import visible
+
+if TYPE_CHECKING:
+    from rollcast.simulator.scenario.trust import Trust
+
+TrustModules = Annotated[
+    bool,
+    typer.Option(
+        "--trust-modules",
+        help="Import the policies of your own (module:Class) that the file names: their code runs.",
+    ),
+]
+
+
+def trust(given: bool) -> Trust:
+    """Whether modules that a file names may be imported: ``given``, or else as the user answers on
+    a terminal."""
+    return given or (_asks if sys.stdin.isatty() and sys.stderr.isatty() else False)
+
+
+def _asks(named: Sequence[str]) -> bool:
+    shown = ", ".join(map(visible, named))
+    question = f"This file names {shown}; importing it runs its code. Do you trust it?"
+    return typer.confirm(question, err=True)

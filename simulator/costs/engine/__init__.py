@@ -1,0 +1,1 @@
+"""What an engine's iteration takes: kernels, messages between GPUs, host, speculation."""

@@ -1,0 +1,226 @@
+"""Speculative decoding: a cheap draft proposes tokens, and one pass of the model verifies them.
+
+Leviathan et al. (2022, arXiv 2211.17192). What it saves is decided by how many drafted tokens are
+accepted, and by what drafting and verifying take at the batch size of the moment
+(`simulator.costs.engine.speculation` prices both).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from rollcast.simulator.costs.presets.models import Model, load_model
+from rollcast.simulator.costs.presets.provenance import Provenance
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values import SHARE, Between, Doc, Options, join, number, reader_of
+
+Method = Literal["draft_model", "eagle", "eagle3", "mtp", "ngram"]
+SECONDS = Between(0, 1e6)
+MOST_TOKENS = 64
+FITTED_DRAFTED = 7
+
+EAGLE3_VOCAB = 32_000  # tokens that its head knows
+HEAD_WIDTH = 128
+MLP_RATIO = 6  # of an EAGLE layer of a mixture, over its width: heads for gpt-oss, Qwen3-30B-A3B
+
+_FITTED = (
+    "vLLM of July 2025 on H100, Llama-3.1-8B with EAGLE, batch 1, 2, 4 and 6 drafted tokens (vLLM "
+    "issue 20780)"
+)
+DRAFT_HOST_S, DRAFT_LOW, DRAFT_HIGH = 7.5e-5, 0.3, 10.0
+DRAFT_SOURCE = Provenance(
+    "fitted",
+    _FITTED + "; 3, 5 and 7 of them are met within 1 %. Drafts that are not replayed from graphs "
+    "take 10 times as long, as EAGLE-3 in the same table",
+)
+VERIFY_HOST_S, VERIFY_LOW, VERIFY_HIGH = 6.6e-4, 0.4, 2.5
+VERIFY_SOURCE = Provenance(
+    "fitted", _FITTED + "; vLLM 0.8 takes 1.5 ms, 0.11 on H20 with EAGLE-3 0.4 to 1.5 ms"
+)
+_ACCEPTED = (
+    "chance that a drafted token is accepted if those before it were, or a list: for each position "
+    "the share of drafts whose token there was accepted, as vLLM logs it"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speculative(Options):
+    """How an engine speculates.
+
+    Say how much is accepted by ``acceptance`` or by ``tokens_per_step``. ``draft_model`` is the
+    model of the method of that name; ``eagle`` is one layer of the model's widths with its own LM
+    head, ``eagle3`` one whose head knows 32,000 tokens, ``mtp`` one more layer of the model itself
+    (DeepSeek-V3, arXiv 2412.19437), run once for each token; ``ngram`` looks tokens up in the
+    context, for nothing. Raises ScenarioError for options that contradict one another.
+    """
+
+    FIELD = "cost.roofline.speculative"
+
+    method: Annotated[Method, Doc("what drafts")]
+    tokens: Annotated[
+        int,
+        Between(1, MOST_TOKENS),
+        Doc("drafted for each rollout before a verification", unit="tokens"),
+    ]
+    acceptance: Annotated[float | tuple[float, ...] | None, Doc(_ACCEPTED, unit="share")] = None
+    tokens_per_step: Annotated[
+        float | None,
+        Between(1, MOST_TOKENS + 1),
+        Doc(
+            "tokens that a rollout gains a verification on average, the model's own included "
+            "(engines log a mean acceptance length); in place of acceptance",
+            unit="tokens",
+        ),
+    ] = None
+    draft_model: Annotated[
+        str | Model | None, Doc("of the method draft_model: a preset, a config.json, or keys")
+    ] = None
+    off_above_rollouts: Annotated[
+        int | None,
+        Between(1, 10**6),
+        Doc(
+            "running rollouts of a replica above which nothing is drafted "
+            "(vLLM's disable_by_batch_size); null is never",
+            unit="rollouts",
+        ),
+    ] = None
+    draft_host_s: Annotated[
+        float,
+        SECONDS,
+        Doc(
+            "a drafted token beside the draft's kernels, whatever the batch",
+            source=str(DRAFT_SOURCE),
+        ),
+    ] = DRAFT_HOST_S
+    verify_host_s: Annotated[
+        float,
+        SECONDS,
+        Doc(
+            "a verification beside its pass: rejection sampling, and what drafts need of it",
+            source=str(VERIFY_SOURCE),
+        ),
+    ] = VERIFY_HOST_S
+
+    def agree(self) -> None:
+        """How much is accepted is said once, and a draft is described where there is one."""
+        self._check_acceptance()
+        if (self.draft_model is None) == (self.method == "draft_model"):
+            if self.draft_model is None:
+                raise self.refuse("draft_model", "missing: method draft_model needs one")
+            raise self.refuse("draft_model", f"method {self.method} has a draft of its own")
+        if self.draft_model is not None:
+            model = load_any(self.draft_model, join(self.FIELD, "draft_model"))
+            object.__setattr__(self, "draft_model", model)
+
+    def _check_acceptance(self) -> None:
+        accepted, field = self.acceptance, join(self.FIELD, "acceptance")
+        if (accepted is None) == (self.tokens_per_step is None):
+            raise self.refuse("acceptance", "give either it or tokens_per_step")
+        if self.tokens_per_step is not None and self.tokens_per_step > self.tokens + 1:
+            raise self.refuse(
+                "tokens_per_step",
+                f"more than the {self.tokens} drafted tokens and one of the model",
+            )
+        if isinstance(accepted, list | tuple):
+            shares = reader_of(tuple[Annotated[float, SHARE], ...]).read(accepted, field)
+            if len(shares) != self.tokens:
+                raise self.refuse(
+                    "acceptance", f"give one share for each of the {self.tokens} drafted tokens"
+                )
+            if any(later > earlier for earlier, later in pairwise(shares)):
+                raise self.refuse(
+                    "acceptance",
+                    "must not rise: a token is accepted only if those before it are",
+                )
+            object.__setattr__(self, "acceptance", shares)
+        elif accepted is not None:
+            object.__setattr__(self, "acceptance", number(accepted, field, SHARE))
+
+    @property
+    def expected_tokens(self) -> float:
+        """Tokens that a rollout gains a verification, the model's own included."""
+        if self.tokens_per_step is not None:
+            return self.tokens_per_step
+        if isinstance(self.acceptance, tuple):
+            return 1.0 + sum(self.acceptance)
+        rate = self.acceptance or 0.0
+        return sum(rate**i for i in range(self.tokens + 1))
+
+    def draft_of(self, model: Model) -> Model | None:
+        """What drafts for ``model``; None where nothing is computed. Its LM head is that which it
+        multiplies with, its own or the model's."""
+        if isinstance(self.draft_model, Model):
+            return self.draft_model
+        if self.method == "ngram":
+            return None
+        return mtp_layer(model) if self.method == "mtp" else eagle_layer(model, self.method)
+
+    def draft_weight_bytes(self, model: Model) -> float:
+        """Bytes of the draft's weights; embeddings, and but for ``eagle3`` the head, are the
+        model's."""
+        draft = self.draft_of(model)
+        if draft is None:
+            return 0.0
+        if self.method in ("eagle", "mtp"):
+            return draft.weight_bytes - draft.head_parameters * draft.bytes_of(draft.parts.head)
+        return draft.weight_bytes
+
+
+def load_any(spec: str | Model, field: str) -> Model:
+    """A model by name, path or keys. Raises ScenarioError."""
+    try:
+        return load_model(spec, field)
+    except OSError:
+        raise ScenarioError(field, "is no preset, and no path") from None
+
+
+def _one_layer(model: Model, **changes: Any) -> Model:
+    """One layer of full attention with the model's widths."""
+    plain = {"layers": 1, "windowed_layers": 0, "window_tokens": 0, "linear_layers": 0}
+    return replace(model, tied_embeddings=True, **{**plain, **changes})
+
+
+def mtp_layer(model: Model) -> Model:
+    """One more layer of ``model``, and the projection of hidden state and embedding (2h x h), which
+    counts as width of an MLP."""
+    more = round(2 * model.hidden / 3)
+    if model.sparse_layers:
+        wider = model.shared_expert_intermediate + more
+        return _one_layer(model, moe_layers=1, shared_expert_intermediate=wider)
+    return _one_layer(model, intermediate=model.intermediate + more)
+
+
+def eagle_layer(model: Model, method: Method) -> Model:
+    """A dense layer in 16 bit as wide as ``model``; its projections of hidden states (2h x h, in
+    EAGLE-3 wider queries, keys and values) count as width of an MLP."""
+    hidden = model.hidden
+    heads = {}
+    if model.kv_lora_rank:
+        count = max(1, hidden // HEAD_WIDTH)
+        heads = {
+            "heads": count,
+            "kv_heads": count,
+            "head_dim": HEAD_WIDTH,
+            "kv_lora_rank": 0,
+            "q_lora_rank": 0,
+            "qk_nope_head_dim": 0,
+            "qk_rope_head_dim": 0,
+            "v_head_dim": 0,
+        }
+    more = hidden // 2 if method == "eagle3" else round(2 * hidden / 3)
+    return _one_layer(
+        model,
+        **heads,
+        experts=0,
+        experts_per_token=0,
+        moe_intermediate=0,
+        moe_layers=None,
+        shared_expert_intermediate=0,
+        shared_expert_gate=False,
+        intermediate=(model.intermediate or MLP_RATIO * hidden) + more,
+        vocab=min(model.vocab, EAGLE3_VOCAB) if method == "eagle3" else model.vocab,
+        precision="bf16",
+        weight_bytes_per_parameter=None,
+    )

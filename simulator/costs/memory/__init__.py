@@ -1,0 +1,1 @@
+"""What fits: the KV pool of a replica, and the activations of a training step."""

@@ -1,0 +1,67 @@
+"""Room for KV: what weights leave of the memory of a replica's GPUs."""
+
+from __future__ import annotations
+
+import math
+
+from rollcast.simulator.costs.presets.gpus import Gpu
+from rollcast.simulator.costs.presets.models import Model
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values import Above, number
+
+
+def kv_pool_tokens(
+    model: Model,
+    gpu: Gpu,
+    tensor_parallel: int,
+    memory_utilization: float = 0.9,
+    reserve_bytes: float = 2e9,
+    rollout_tokens: int = 8192,
+    data_parallel_attention: bool = False,
+    pipeline_parallel: int = 1,
+    draft: Model | None = None,
+    draft_weight_bytes: float = 0.0,
+) -> int:
+    """Tokens that the KV pool of one replica holds.
+
+    Each GPU has ``memory_utilization`` of its memory, less its share of the weights, less
+    ``reserve_bytes`` for activations and captured graphs (assumed). More GPUs than KV heads hold
+    copies of the heads, so the pool grows no further; the latent cache of MLA is held whole by each
+    GPU, but with ``data_parallel_attention``, where each holds its own rollouts.
+
+    A layer with a window holds no more than it of a rollout, and a linear layer its state: both
+    are counted for rollouts of ``rollout_tokens``. Shorter ones hold more a token than the pool
+    says, longer ones less; a pool of mixed lengths is right on average only.
+
+    ``pipeline_parallel`` stages of ``tensor_parallel`` GPUs each hold their layers' weights and KV.
+    A ``draft`` for speculative decoding keeps KV of its own for each token, and its weights.
+
+    Raises ScenarioError (``cluster.tensor_parallel``) where the weights leave no room, with the
+    number that would fit.
+    """
+    number(memory_utilization, "cost.roofline.kv_memory_utilization", Above(0, 1))
+    budget = gpu.memory_bytes * memory_utilization - reserve_bytes
+    whole = model.attention_weight_bytes if data_parallel_attention else model.replicated_bytes
+
+    stages = pipeline_parallel
+
+    def room(gpus: int) -> float:
+        weights = model.weight_bytes + draft_weight_bytes
+        return budget - (weights + (gpus - 1) * whole) / (gpus * stages)
+
+    def bytes_per_token(held: Model) -> float:
+        shards = tensor_parallel if data_parallel_attention else held.kv_shards(tensor_parallel)
+        return held.kv_bytes_per_token_of(rollout_tokens) / (shards * stages)
+
+    token_bytes = bytes_per_token(model) + (bytes_per_token(draft) if draft else 0.0)
+    tokens = math.floor(room(tensor_parallel) / token_bytes)
+    if tokens >= 1:
+        return tokens
+    enough = [n for n in (2**i for i in range(1, 11)) if room(n) > 0.1 * budget]
+    advice = f"tensor_parallel {enough[0]} would fit" if enough else "no number of them holds it"
+    raise ScenarioError(
+        "cluster.tensor_parallel",
+        f"{model.name} has {model.weight_bytes / 1e9:.0f} GB of weights, which leaves no room for "
+        f"KV on {tensor_parallel * stages} x {gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB each); "
+        f"{advice}",
+    )

@@ -1,0 +1,156 @@
+"""Activation memory of a trainer, dense or with a shared prefix (arXiv 2606.01143)."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+from rollcast.simulator.costs.presets.models import Model
+from rollcast.simulator.errors import ScenarioError
+
+Recompute = Literal["full", "attention", "mlp", "none"]
+
+ACTIVATION_BYTES = 2  # bf16
+
+
+class LayerBytes(NamedTuple):
+    """Bytes that one layer, a mean one, keeps for its backward, per token."""
+
+    stream: float  # its input, the residual stream half way, and both norms: four hidden widths
+    attention: float
+    mlp: float
+
+    @property
+    def whole(self) -> float:
+        """All of it."""
+        return self.stream + self.attention + self.mlp
+
+    def again(self, recompute: Recompute) -> float:
+        """Of it, what is not kept but computed again: a part of the layer with the norm before it,
+        or all but the layer's input."""
+        norm = self.stream / 4
+        if recompute == "full":
+            return self.whole - norm
+        if recompute == "attention":
+            return self.attention + norm
+        return self.mlp + norm if recompute == "mlp" else 0.0
+
+
+def layer_bytes(model: Model) -> LayerBytes:
+    """What a layer keeps: norms and residuals, what attention makes of them, and four MLP widths.
+    Attention scores are not kept (flash attention); a mixture also keeps the copies sent to its
+    experts."""
+    full, linear = model.attention_elements_per_token
+    attention = (model.attention_layers * full + model.linear_layers * linear) / model.layers
+    sparse = model.sparse_layers / model.layers
+    routed = model.experts_per_token * (4 * model.moe_intermediate + 2 * model.hidden)
+    mlp = (1 - sparse) * 4 * model.intermediate
+    mlp += sparse * (routed + 4 * model.shared_expert_intermediate)
+    bytes_each = ACTIVATION_BYTES
+    return LayerBytes(bytes_each * 4 * model.hidden, bytes_each * attention, bytes_each * mlp)
+
+
+def kept_bytes_per_token(
+    model: Model, recompute: Recompute = "full", layers: int | None = None
+) -> float:
+    """Bytes that all layers keep for their backwards, per token, where ``layers`` of them (all, if
+    None) compute ``recompute`` again."""
+    layer = layer_bytes(model)
+    repeated = model.layers if layers is None else layers
+    return model.layers * layer.whole - repeated * layer.again(recompute)
+
+
+def activation_bytes_per_token(
+    model: Model, recompute: Recompute = "full", layers: int | None = None
+) -> float:
+    """Peak activation bytes of a microbatch, per token: what all layers keep, and the layer at
+    work: its gradients, and its activations where they are computed again."""
+    layer = layer_bytes(model)
+    again = 0.0 if recompute == "none" or layers == 0 else layer.again(recompute)
+    if recompute == "full" and again:
+        again = layer.whole
+    return kept_bytes_per_token(model, recompute, layers) + layer.whole + again
+
+
+def shared_kv_bytes_per_token(model: Model) -> float:
+    """Bytes per prompt token that stay hot through phase B: K, V and their accumulated gradients,
+    2 x 2 x layers x kv_heads x head_dim elements; of MLA the latent vectors that keys and values
+    are projected from, and their gradients. Layers without keys have none."""
+    element = 2 * model.kv_heads * model.head_dim
+    if model.kv_lora_rank:
+        element = model.kv_lora_rank + model.qk_rope_head_dim
+    return 2 * model.attention_layers * element * ACTIVATION_BYTES
+
+
+def shared_kv_bytes(model: Model, prompt_tokens: int) -> float:
+    """The same of a whole prompt: layers with a window need its last tokens only, and linear
+    layers the state after it, with its gradient."""
+    if not model.windowed_layers and not model.linear_layers:
+        return shared_kv_bytes_per_token(model) * prompt_tokens
+    if not prompt_tokens:
+        return 0.0
+    seen = min(prompt_tokens, model.window_tokens) if model.windowed_layers else 0
+    layer = shared_kv_bytes_per_token(model) / max(1, model.attention_layers)
+    kept = model.full_layers * prompt_tokens + model.windowed_layers * seen
+    return layer * kept + 2 * model.state_bytes
+
+
+class PhaseB(NamedTuple):
+    """Peak activation bytes of a trainer GPU: dense, and in phase B of shared-prefix training."""
+
+    dense_bytes: float
+    reuse_bytes: float
+
+    @property
+    def saving(self) -> float:
+        """Share of the dense peak that phase B does without."""
+        return 1 - self.reuse_bytes / self.dense_bytes
+
+
+def phase_b_memory(
+    model: Model,
+    prompt_tokens: int,
+    response_tokens: int,
+    microbatch_rollouts: int = 1,
+    recompute: Recompute = "none",
+    fixed_bytes: float = 0.0,
+) -> PhaseB:
+    """Peak of a microbatch of ``microbatch_rollouts`` rollouts of P + S tokens: dense holds the
+    activations of them all, phase B K/V and gK/gV of one prompt and the activations of the
+    responses (arXiv 2606.01143; the prompt's own activations are offloaded meanwhile).
+    ``fixed_bytes`` (weights, states) counts in both."""
+    per_token = activation_bytes_per_token(model, recompute)
+    dense = per_token * microbatch_rollouts * (prompt_tokens + response_tokens)
+    shared = shared_kv_bytes(model, prompt_tokens)
+    reuse = shared + per_token * microbatch_rollouts * response_tokens
+    return PhaseB(fixed_bytes + dense, fixed_bytes + reuse)
+
+
+class Frontier(NamedTuple):
+    """Largest prompt + response, in tokens, that fits: dense, and with a shared prefix."""
+
+    dense_tokens: int
+    reuse_tokens: int
+
+
+def capacity_frontier(
+    model: Model,
+    budget_bytes: float,
+    prompt_share: float,
+    recompute: Recompute = "none",
+) -> Frontier:
+    """Largest P + S of one rollout that ``budget_bytes`` of activations hold, ``prompt_share`` of
+    it prompt. With a shared prefix the largest phase decides: A and C hold the prompt's activations
+    and its gK/gV, B its K/V and gK/gV and the response's activations. Windows are left out here:
+    every layer with keys counts as holding those of the whole prompt.
+
+    Raises ScenarioError for a share outside 0 to 1.
+    """
+    if not 0 <= prompt_share <= 1:
+        raise ScenarioError("prompt_share", f"{prompt_share:g} is no share; give one from 0 to 1")
+    per_token = activation_bytes_per_token(model, recompute)
+    shared = shared_kv_bytes_per_token(model)
+    phase_a_c = (per_token + shared / 2) * prompt_share
+    phase_b = shared * prompt_share + per_token * (1 - prompt_share)
+    hot = max(phase_a_c, phase_b)
+    return Frontier(math.floor(budget_bytes / per_token), math.floor(budget_bytes / hot))

@@ -1,0 +1,1 @@
+"""GPUs, models and figures by name, each with its kind and source."""

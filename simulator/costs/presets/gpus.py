@@ -1,0 +1,227 @@
+"""GPUs as figures with a provenance: what a datasheet promises and what kernels reach of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import Annotated, Any, ClassVar
+
+from rollcast.simulator.costs.presets.provenance import Kind, Provenance, read_presets
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values import (
+    NOT_NEGATIVE,
+    Above,
+    Between,
+    Doc,
+    Options,
+    check_unknown_keys,
+    join,
+    keys,
+    nearest,
+    read,
+)
+
+SIZE = Above(0, 1e30)
+FLOOR = Between(0, 1e6)
+EFFICIENCY = Above(0, 1.5)  # of a datasheet's peak, which a kernel may pass
+_USD = "US dollars per hour"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu(Options):
+    """One GPU: peaks from its datasheet, and the share of them that kernels reach.
+
+    memory_bytes: device memory. bandwidth_bytes_per_s: peak of that memory.
+    bf16_flop_per_s, fp8_flop_per_s, int8_flop_per_s, fp4_flop_per_s: dense tensor-core peaks (no
+    sparsity); all but the first 0 where there is none. interconnect_bytes_per_s: to its peers in a
+    node, one direction. host_link_bytes_per_s: to host memory, one direction. usd_per_hour: price
+    of one GPU.
+
+    Efficiencies are shares of a peak: ``gemm_bandwidth_efficiency`` of matrix products that read
+    more weights than they compute (few tokens) and ``gemm_flop_efficiency`` of those with many;
+    ``decode_attention_bandwidth_efficiency`` of reading the KV cache;
+    ``prefill_attention_flop_efficiency`` of causal attention over a prompt, and
+    ``trainer_attention_flop_efficiency`` of it in training, forward and backward together.
+    ``layer_floor_s`` is what the kernels of one
+    layer take beside their roofline however little they do, ``all_reduce_floor_s`` the latency of
+    one tensor-parallel all-reduce.
+
+    ``interconnect_shared`` says that the GPUs of a node share one link (PCIe) rather than having
+    one each (NVLink): see :meth:`link_bytes_per_s`.
+
+    ``provenance`` says for each figure whether it is measured, fitted, from a datasheet or assumed,
+    and its source.
+    """
+
+    FIELD = "gpu"
+    FIXED = ("provenance",)
+    ALSO: ClassVar[Mapping[str, Doc]] = {
+        "preset": Doc("a GPU preset (rollcast presets gpus); other keys override its figures")
+    }
+
+    name: Annotated[str, Doc("what reports call it")]
+    memory_bytes: Annotated[float, SIZE, Doc("device memory")]
+    bandwidth_bytes_per_s: Annotated[float, SIZE, Doc("peak bandwidth of the device memory")]
+    bf16_flop_per_s: Annotated[float, SIZE, Doc("dense bfloat16 peak, no sparsity")]
+    fp8_flop_per_s: Annotated[
+        float, Between(0, 1e30), Doc("dense fp8 peak; 0 where there is none")
+    ] = 0.0
+    int8_flop_per_s: Annotated[
+        float, Between(0, 1e30), Doc("dense int8 peak; 0 where there is none")
+    ] = 0.0
+    fp4_flop_per_s: Annotated[
+        float, Between(0, 1e30), Doc("dense fp4 peak; 0 where there is none")
+    ] = 0.0
+    interconnect_bytes_per_s: Annotated[
+        float, SIZE, Doc("to its peers in a node, one direction", source="a PCIe 5 slot")
+    ] = 32e9
+    host_link_bytes_per_s: Annotated[
+        float, SIZE, Doc("to host memory, one direction", source="a PCIe 5 slot")
+    ] = 32e9
+    usd_per_hour: Annotated[
+        float, NOT_NEGATIVE, Doc("price of one GPU; 0 leaves costs out", unit=_USD)
+    ] = 0.0
+    gemm_bandwidth_efficiency: Annotated[
+        float, EFFICIENCY, Doc("reached by matrix products of few tokens, which read weights")
+    ] = 0.75
+    gemm_flop_efficiency: Annotated[
+        float, EFFICIENCY, Doc("reached by matrix products of many tokens")
+    ] = 0.65
+    decode_attention_bandwidth_efficiency: Annotated[
+        float, EFFICIENCY, Doc("reached in reading the KV cache")
+    ] = 0.80
+    prefill_attention_flop_efficiency: Annotated[
+        float, EFFICIENCY, Doc("reached by causal attention over a prompt")
+    ] = 0.50
+    layer_floor_s: Annotated[
+        float, FLOOR, Doc("the kernels of a layer beside their roofline, however little they do")
+    ] = 15e-6
+    all_reduce_floor_s: Annotated[
+        float, FLOOR, Doc("latency of one tensor-parallel all-reduce")
+    ] = 18e-6
+    interconnect_efficiency: Annotated[
+        float, EFFICIENCY, Doc("reached by collectives over the interconnect")
+    ] = 0.50
+    trainer_attention_flop_efficiency: Annotated[
+        float, EFFICIENCY, Doc("reached by attention in training, forward and backward together")
+    ] = 0.50
+    interconnect_shared: Annotated[
+        bool, Doc("whether the GPUs of a node share one link (PCIe), or have one each (NVLink)")
+    ] = False
+    provenance: Mapping[str, Provenance] = field(default_factory=dict, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return hash(
+            (self.name, self.interconnect_shared, *(getattr(self, name) for name in figure_names()))
+        )
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any], field: str = "gpu") -> Gpu:
+        """A GPU by field name, each a number or ``{value, kind, source}``.
+
+        ``preset: NAME`` starts from a preset; otherwise memory, bandwidth and bf16 flop are
+        required and the efficiencies default to typical ones, marked as assumed. Raises
+        ScenarioError naming the key that is unknown, missing or out of range.
+        """
+        check_unknown_keys(mapping, keys(cls), field)
+        values: dict[str, Any] = {}
+        provenance: dict[str, Provenance] = {}
+        for key, entry in mapping.items():
+            if key == "preset" or entry is None:
+                continue
+            figure = Figure(entry)
+            if key in figure_names() and isinstance(entry, Mapping):
+                figure = read(Figure, entry, join(field, key))
+            if key in figure_names():
+                provenance[key] = Provenance(figure.kind, figure.source)
+            values[key] = figure.value
+        preset = mapping.get("preset")
+        if preset is not None:
+            base = load_gpu(preset, join(field, "preset"))
+            made = read(cls, {"name": preset, **values}, field, base=base)
+            return replace(made, provenance={**base.provenance, **provenance})
+        for key in figure_names():
+            provenance.setdefault(key, Provenance("assumed", "default of a GPU without a preset"))
+        made = read(cls, values, field, defaults={"name": "custom"})
+        return replace(made, provenance=provenance)
+
+    @classmethod
+    def from_text(cls, name: str, field: str = "gpu") -> Gpu:
+        """The preset of that name. Raises ScenarioError."""
+        return load_gpu(name, field)
+
+    def link_bytes_per_s(self, gpus: int) -> float:
+        """What each of ``gpus`` GPUs of a node has of the interconnect when all send at once.
+
+        Where it is shared (PCIe), two GPUs talk directly and more than two share one link.
+        """
+        senders = gpus if self.interconnect_shared and gpus > 2 else 1
+        return self.interconnect_bytes_per_s / senders
+
+    def kinds(self, names: Iterable[str]) -> set[Kind]:
+        """The kinds of the figures ``names``; "assumed" for one without a provenance."""
+        fallback = Provenance("assumed", "")
+        return {self.provenance.get(name, fallback).kind for name in names}
+
+
+EFFICIENCIES = (
+    "gemm_bandwidth_efficiency",
+    "gemm_flop_efficiency",
+    "decode_attention_bandwidth_efficiency",
+    "prefill_attention_flop_efficiency",
+)
+TRAINER_EFFICIENCIES = ("trainer_attention_flop_efficiency",)
+
+
+_NOT_FIGURES = ("name", "interconnect_shared", "provenance")
+
+
+@cache
+def figure_names() -> tuple[str, ...]:
+    """Names of the numeric figures of a GPU, in order."""
+    return tuple(f.name for f in fields(Gpu) if f.name not in _NOT_FIGURES)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure with its provenance, as a scenario may write it in place of a number."""
+
+    value: Annotated[Any, Doc("the figure, a number")]
+    kind: Annotated[Kind, Doc("how it was found")] = "assumed"
+    source: Annotated[str, Doc("by whom, and where")] = "given in the scenario"
+
+
+@cache
+def gpu_presets() -> dict[str, Gpu]:
+    """Every GPU preset by name. Raises ScenarioError for a preset that leaves a figure out."""
+    content = read_presets("gpus.yaml")
+    sources = content["sources"]
+    presets = {}
+    for name, entries in content["gpus"].items():
+        figures: dict[str, Any] = {"name": name}
+        figures["interconnect_shared"] = entries.pop("interconnect_shared", False)
+        for key, (value, kind, source) in entries.items():
+            figures[key] = {"value": value, "kind": kind, "source": sources.get(source, source)}
+        for key in figure_names():
+            if key not in figures:
+                raise ScenarioError(f"presets.gpus.{name}.{key}", "missing from the preset")
+        presets[name] = Gpu.from_mapping(figures, f"presets.gpus.{name}")
+    return presets
+
+
+def load_gpu(spec: str | Mapping[str, Any] | Gpu, field: str = "gpu") -> Gpu:
+    """The GPU that ``spec`` names: a preset, or a mapping (:meth:`Gpu.from_mapping`).
+
+    Raises ScenarioError naming ``field``, with the nearest presets for an unknown name.
+    """
+    if isinstance(spec, Gpu):
+        return spec
+    if isinstance(spec, Mapping):
+        return Gpu.from_mapping(spec, field)
+    if not isinstance(spec, str):
+        raise ScenarioError(field, f"{spec!r} is not a preset's name or a mapping")
+    presets = gpu_presets()
+    if spec.lower() not in presets:
+        raise ScenarioError(field, f"unknown GPU {spec!r}; {nearest(spec, presets)}")
+    return presets[spec.lower()]

@@ -1,0 +1,52 @@
+"""Formats of weights: the bytes that a parameter takes, and the peak at which products run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Literal
+
+from rollcast.simulator.costs.presets.provenance import read_presets
+from rollcast.simulator.values import Doc, Options
+
+FormatName = Literal["bf16", "fp8", "fp8_block", "int8", "int4", "mxfp4", "nvfp4"]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a weight is kept.
+
+    bytes_per_parameter: its scales included. product: the tensor cores that multiply it; with
+    "weight_only", and on a GPU that has no such cores, it is brought to 16 bit first, and the
+    product runs at the 16 bit peak.
+    """
+
+    bytes_per_parameter: float
+    product: Literal["bf16", "fp8", "fp4", "weight_only"]
+    source: str
+
+
+@cache
+def formats() -> Mapping[str, Format]:
+    """Every format by name."""
+    return {name: Format(**entry) for name, entry in read_presets("formats.yaml").items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Precision(Options):
+    """The format of each part's weights. Published checkpoints keep the last three in 16 bit."""
+
+    FIELD = "model.precision"
+
+    attention: Annotated[FormatName, Doc("projections of attention")] = "bf16"
+    mlp: Annotated[FormatName, Doc("MLPs of dense layers, and shared experts")] = "bf16"
+    experts: Annotated[FormatName, Doc("routed experts")] = "bf16"
+    router: Annotated[FormatName, Doc("routers of mixtures")] = "bf16"
+    embeddings: Annotated[FormatName, Doc("token embeddings")] = "bf16"
+    head: Annotated[FormatName, Doc("LM head; of tied embeddings too")] = "bf16"
+
+    @classmethod
+    def of_layers(cls, name: FormatName) -> Precision:
+        """``name`` for attention, MLPs and experts; router, embeddings and head in 16 bit."""
+        return cls(attention=name, mlp=name, experts=name)

@@ -1,0 +1,430 @@
+"""Costs from first principles: a model's flop and bytes against a GPU's peaks (the roofline).
+
+Williams, Waterman and Patterson (2009): a kernel takes the longer of its flop at peak compute and
+its bytes at peak bandwidth, each times a measured efficiency. An iteration is the sum of its parts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from rollcast.simulator.costs.base import (
+    CostModel,
+    Curve,
+    Extremes,
+    Iteration,
+    TrainCost,
+    TrainLoad,
+)
+from rollcast.simulator.costs.engine.forward_pass import ForwardPass
+from rollcast.simulator.costs.engine.hosts import Unsaid
+from rollcast.simulator.costs.engine.layout import EngineLayout
+from rollcast.simulator.costs.engine.pieces import scaled
+from rollcast.simulator.costs.engine.speculation import Host, Speculation
+from rollcast.simulator.costs.engine.speculative_options import FITTED_DRAFTED
+from rollcast.simulator.costs.memory.kv_pool import kv_pool_tokens
+from rollcast.simulator.costs.presets.gpus import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu
+from rollcast.simulator.costs.presets.models import Model
+from rollcast.simulator.costs.roofline.draws import (
+    NETWORK_SPREAD,
+    cost_spreads,
+    drawn_gpu,
+    drawn_speculative,
+    factors,
+    trainer_spreads,
+)
+from rollcast.simulator.costs.roofline.options import (
+    FIELD,
+    FITTED_PREFILL_TOKENS,
+    FITTED_ROLLOUTS,
+    FITTED_TENSOR_PARALLEL,
+    FITTED_TOKENS_PER_ROLLOUT,
+    RooflineOptions,
+    RooflineSection,
+)
+from rollcast.simulator.costs.roofline.residuals import APART, residual_spreads
+from rollcast.simulator.costs.scaled import PHASES, SOURCES, ScaledCost
+from rollcast.simulator.costs.stacks import STACKS, StackPreset
+from rollcast.simulator.costs.sync.sleep import Sleep, engine_switch_s
+from rollcast.simulator.costs.sync.weight_sync import WeightSync
+from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values import AtLeast, choice, given, whole
+from rollcast.simulator.values.chance import Chance
+
+PCIE_BYTES_PER_S = 64e9  # of a slot of generation 5, one direction
+Placement = Literal["colocated", "disaggregated"]
+
+
+@dataclass(frozen=True)
+class RooflineCost(RooflineOptions, CostModel):
+    """Prices a run from ``model`` and ``gpu``, each replica ``pipeline_parallel`` stages of
+    ``tensor_parallel`` GPUs.
+
+    An iteration is the sum of: matrix products of the layers over all its tokens (weights read
+    once; of a mixture, the experts that its tokens are expected to reach); attention of decoding
+    rollouts (KV bytes); attention of prefilling ones (the longer of pairs and KV bytes); the LM
+    head for every rollout; a floor per layer; what the GPUs send each other
+    (`simulator.costs.engine.communication`); and ``host_s`` + ``host_per_rollout_s`` per rollout,
+    which is what the engine's host code adds to the GPU's time. With ``speculative`` an iteration
+    is a share of one that verifies (`simulator.costs.engine.speculation`).
+    Without ``cuda_graphs`` (vLLM's ``enforce_eager``, in verl the default until August 2025) the
+    host launches every kernel, and the GPU's part takes ``launch_s_per_layer`` a layer at least.
+
+    ``trainer`` prices the updates (default: :class:`RooflineTrainer` with its defaults on
+    ``trainer_gpus``). ``offload_optimizer`` says whether colocated GPUs move the trainer's states
+    to host memory during the rollout phase, at ``offload_bytes_per_s``; ``switch_fixed_s`` is what
+    a switch takes beside that.
+    ``engine``, ``sync`` and ``engine_sleep`` take host time, syncs and switches from published
+    measurements of an engine or mechanism, and ``stack`` names all of them at once; ``rest_s`` is
+    added to every update.
+    With adapters the frozen weights stay where they are (stacks differ; one that parks them too
+    says so in ``switch_fixed_s``), and a sync still sends all weights, merged, unless ``sync`` says
+    ``adapter``.
+    Raises ScenarioError for a number out of range or a model that does not fit.
+    """
+
+    model: Model
+    gpu: Gpu
+    tensor_parallel: int = 1
+    replicas: int = 1
+    trainer_gpus: int = 1
+    placement: Placement = "colocated"
+    trainer: RooflineTrainer | None = None
+    pipeline_parallel: int = 1
+    _curves: dict[int, Curve] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    FIXED = (
+        "model",
+        "gpu",
+        "tensor_parallel",
+        "replicas",
+        "trainer_gpus",
+        "placement",
+        "trainer",
+        "pipeline_parallel",
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("tensor_parallel", "pipeline_parallel", "replicas", "trainer_gpus"):
+            whole(getattr(self, name), f"cluster.{name}", AtLeast(1))
+        choice(self.placement, "cluster.placement", get_args(Placement))
+        if self.engine_sleep is not None and isinstance(self.switch_fixed_s, Unsaid):
+            choice(self.engine_sleep, f"{FIELD}.engine_sleep", get_args(Sleep))
+            slept = engine_switch_s(self.model, self.gpu, self.engine_gpus, self.engine_sleep)
+            object.__setattr__(self, "switch_fixed_s", slept)
+        super().__post_init__()
+        if self.stack is not None and self.sync is None:
+            object.__setattr__(self, "sync", self._sync_of_stack(STACKS[self.stack]))
+
+    def _sync_of_stack(self, stack: StackPreset) -> WeightSync:
+        """How the stack sends weights on this cluster."""
+        colocated = self.placement == "colocated"
+        if self.trainer_of.weights == "lora":
+            return WeightSync("adapter")
+        mechanism = stack.colocated if colocated else stack.disaggregated
+        return WeightSync(mechanism, per_tensor_s=stack.per_tensor_s)
+
+    def agree(self) -> None:
+        """The model's heads and layers can be dealt to the GPUs of a replica, and options agree."""
+        model = self.model
+        if not self.data_parallel_attention and model.heads % self.tensor_parallel:
+            raise ScenarioError(
+                "cluster.tensor_parallel",
+                f"{self.tensor_parallel} does not divide the {model.heads} attention heads "
+                f"of {model.name}",
+            )
+        if self.pipeline_parallel > model.layers:
+            raise ScenarioError(
+                "cluster.pipeline_parallel",
+                f"{self.pipeline_parallel} stages are more than the {model.layers} layers of "
+                f"{model.name}",
+            )
+        self._speculation_agrees()
+        mechanism = self.sync.mechanism if self.sync else None
+        if mechanism == "adapter" and self.trainer_of.weights != "lora":
+            raise self.refuse(
+                "sync", "adapter sends adapters alone; set cost.roofline.trainer.weights to lora"
+            )
+        if mechanism == "cuda_ipc" and self.placement != "colocated":
+            raise self.refuse(
+                "sync",
+                "cuda_ipc hands weights over within a GPU; with cluster.placement disaggregated "
+                "give another mechanism, such as nccl_broadcast",
+            )
+
+    def _speculation_agrees(self) -> None:
+        speculative = self.speculative
+        if speculative is None:
+            return
+        if self.pipeline_parallel > 1:
+            raise self.refuse(
+                "speculative", "is not modelled over stages; set cluster.pipeline_parallel to 1"
+            )
+        draft = speculative.draft_of(self.model)
+        heads = draft.heads if draft is not None and speculative.method == "draft_model" else 0
+        if heads % self.tensor_parallel:
+            raise self.refuse(
+                "speculative.draft_model",
+                f"its {heads} attention heads are not divided by cluster.tensor_parallel, "
+                f"{self.tensor_parallel}",
+            )
+
+    @classmethod
+    def from_options(
+        cls,
+        model: Model,
+        gpu: Gpu,
+        options: RooflineSection | None = None,
+        *,
+        tensor_parallel: int = 1,
+        pipeline_parallel: int = 1,
+        replicas: int = 1,
+        trainer_gpus: int = 1,
+        placement: Placement = "colocated",
+    ) -> RooflineCost:
+        """A cost model with the options of a scenario's ``cost.roofline``."""
+        options = options or RooflineSection()
+        trainer = RooflineTrainer(model, gpu, trainer_gpus, **given(options.trainer))
+        return cls(
+            model,
+            gpu,
+            tensor_parallel,
+            replicas,
+            trainer_gpus,
+            placement,
+            pipeline_parallel=pipeline_parallel,
+            **{**given(options), "trainer": trainer},
+        )
+
+    @cached_property
+    def trainer_of(self) -> RooflineTrainer:
+        """What prices the updates."""
+        return self.trainer or RooflineTrainer(self.model, self.gpu, self.trainer_gpus)
+
+    @property
+    def kv_pool_tokens(self) -> int:
+        """Tokens of KV that one replica holds (:func:`kv_pool_tokens`)."""
+        speculative = self.speculative
+        return kv_pool_tokens(
+            self.model,
+            self.gpu,
+            self.tensor_parallel,
+            self.kv_memory_utilization,
+            self.reserve_bytes,
+            self.kv_rollout_tokens,
+            self.data_parallel_attention,
+            self.pipeline_parallel,
+            speculative.draft_of(self.model) if speculative else None,
+            speculative.draft_weight_bytes(self.model) if speculative else 0.0,
+        )
+
+    @property
+    def engine_gpus(self) -> int:
+        """GPUs of one replica."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    # --- an iteration ---
+
+    def _pass_of(self, model: Model, queries: int = 1) -> ForwardPass:
+        layout = EngineLayout(
+            self.tensor_parallel,
+            self.pipeline_parallel,
+            self.expert_parallel,
+            self.data_parallel_attention,
+            self.gpus_per_node,
+            self.network_bytes_per_s,
+        )
+        launch_s = 0.0 if self.cuda_graphs else model.layers * self.launch_s_per_layer
+        return ForwardPass(model, self.gpu, layout, queries, launch_s)
+
+    @cached_property
+    def _pass(self) -> ForwardPass:
+        return self._pass_of(self.model)
+
+    @cached_property
+    def _speculation(self) -> Speculation | None:
+        speculative = self.speculative
+        if speculative is None:
+            return None
+        draft = speculative.draft_of(self.model)
+        verify = self._pass_of(self.model, speculative.tokens + 1)
+        return Speculation(speculative, verify, None if draft is None else self._pass_of(draft))
+
+    def _speculates(self, rollouts: int) -> Speculation | None:
+        """How, in an iteration of ``rollouts``; None where nothing is drafted."""
+        speculation = self._speculation
+        if speculation is None:
+            return None
+        most = speculation.options.off_above_rollouts
+        return speculation if most is None or rollouts <= most else None
+
+    def _host_s(self, rollouts: int) -> float:
+        return self.host_s + self.host_per_rollout_s * rollouts
+
+    def iteration_s(self, work: Iteration) -> float:
+        """Seconds of any iteration; the decode curves are this in closed form."""
+        how = None if self.speculative is None else self._speculates(work.rollouts)
+        if how is None:
+            return self._pass.seconds(work) + self._host_s(work.rollouts)
+        return how.seconds(work, Host(self.host_s, self.host_per_rollout_s))
+
+    # --- what a CostModel answers ---
+
+    def decode_curve(self, rollouts: int) -> Curve:
+        """Piecewise linear in the context (:meth:`ForwardPass.pieces`)."""
+        curve = self._curves.get(rollouts)
+        if curve is None:
+            how = self._speculates(rollouts)
+            if how is None:
+                pieces = scaled(self._pass.pieces(rollouts), 1.0, self._host_s(rollouts))
+            else:
+                pieces = how.pieces(rollouts, Host(self.host_s, self.host_per_rollout_s))
+            curve = self._curves[rollouts] = Curve(pieces)
+        return curve
+
+    def mixed_iteration_s(self, work: Iteration) -> float:
+        """Seconds of an iteration that prefills."""
+        return self.iteration_s(work)
+
+    def train(self, load: TrainLoad) -> TrainCost:
+        """The update's phases (:meth:`RooflineTrainer.train`), and ``rest`` after them where
+        ``rest_s`` is not 0."""
+        cost = self.trainer_of.train(load)
+        if not self.rest_s:
+            return cost
+        return replace(cost, phases_s=(*cost.phases_s, ("rest", self.rest_s)))
+
+    @property
+    def sync_s(self) -> float:
+        """Seconds to bring new weights to every replica.
+
+        By the mechanism of ``sync`` (`simulator.costs.sync.weight_sync.WeightSync`), where given;
+        else all weights at ``sync_bytes_per_s`` (or the GPU's interconnect, if that is slower) plus
+        ``sync_fixed_s``, whatever the number of replicas: broadcasts from many trainers to many
+        engines run side by side. With adapters too: they are merged first.
+        """
+        if self.sync is not None:
+            engine_gpus = self.replicas * self.engine_gpus
+            link = self.gpu.interconnect_bytes_per_s
+            return self.sync.seconds(self.model, self.trainer_gpus, engine_gpus, link)
+        rate = min(self.sync_bytes_per_s, self.gpu.interconnect_bytes_per_s)
+        return self.sync_fixed_s + self.model.weight_bytes / rate
+
+    def _switch_s(self, back: bool) -> float:
+        if self.placement != "colocated":
+            return 0.0
+        moved_s = 0.0
+        if self.offload_optimizer:
+            moved_s = self.trainer_of.copies_s(self.offload_bytes_per_s)[back]
+        return self.switch_fixed_s + moved_s
+
+    @property
+    def switch_to_train_s(self) -> float:
+        """Colocated: free the KV pool (fixed) and load the trained states from the host."""
+        return self._switch_s(back=True)
+
+    @property
+    def switch_to_rollout_s(self) -> float:
+        """Colocated: move the trained states to the host and map the KV pool (fixed)."""
+        return self._switch_s(back=False)
+
+    def drawn(self, chance: Chance) -> ScaledCost:
+        """The costs drawn anew: their figures (:meth:`with_figures_drawn`), and beyond them what
+        the roofline is off by for such a model (`simulator.costs.roofline.residuals`)."""
+        inner = self.with_figures_drawn(chance)
+        spreads = residual_spreads(
+            self.model,
+            speculates=self.speculative is not None,
+            several_gpus=self.engine_gpus > 1,
+        )
+        drawn = {
+            phase: math.exp(sd * chance.normal(f"{SOURCES[phase]}/{phase}, model error"))
+            for phase, sd in spreads.items()
+        }
+        for phase in ("decode", "update"):
+            apart = math.exp(APART * chance.normal(f"{SOURCES[phase]}/{phase}, GPUs apart"))
+            drawn[phase] *= apart if self.placement == "disaggregated" else 1.0
+        return ScaledCost(inner, {**dict.fromkeys(PHASES, 1.0), **drawn})
+
+    def with_figures_drawn(self, chance: Chance) -> RooflineCost:
+        """The costs with every uncertain figure drawn anew: `simulator.costs.roofline.draws`."""
+        trainer = self.trainer_of
+        gpu = drawn_gpu(trainer.gpu, chance)  # the engine's, but for the trainer's attention
+        known = trainer_spreads(trainer.kernels)
+        changed = {n: f * getattr(trainer, n) for n, f in factors(known, chance).items()}
+        spreads = cost_spreads(self.engine, self.engine_sleep, self.stack)
+        drawn: dict[str, Any] = {
+            n: f * getattr(self, n) for n, f in factors(spreads, chance).items()
+        }
+        sync = self.sync
+        if sync is not None:
+            sync = sync.slowed(chance.factor("sync/mechanism", sync.preset.low, sync.preset.high))
+        if self.engine_gpus > self.gpus_per_node:
+            drawn.update(
+                (n, f * getattr(self, n)) for n, f in factors((NETWORK_SPREAD,), chance).items()
+            )
+        drawn["speculative"] = drawn_speculative(self.speculative, chance)
+        trainer = replace(trainer, gpu=gpu, **changed)
+        return replace(self, gpu=gpu, trainer=trainer, sync=sync, **drawn)
+
+    def warnings(self, extremes: Extremes) -> list[str]:
+        """Ranges that the run left, and figures that nobody measured."""
+        sentences = []
+        gpu = self.gpu
+        trainer = self.trainer_of
+        for names, use, its in (
+            (EFFICIENCIES, "engine", gpu),
+            (TRAINER_EFFICIENCIES, "trainer", trainer.gpu),
+        ):
+            if not its.kinds(names) & {"measured", "fitted"}:
+                sentences.append(
+                    f"{gpu.name}: {use} efficiencies are assumed; no kernel or step of this GPU "
+                    "was measured"
+                )
+        drafted = self.speculative.tokens if self.speculative else 0
+        limits = (
+            (extremes.rollouts, FITTED_ROLLOUTS, "rollouts running on a replica"),
+            (extremes.rollout_tokens, FITTED_TOKENS_PER_ROLLOUT, "tokens in a rollout"),
+            (extremes.prefill_tokens, FITTED_PREFILL_TOKENS, "tokens prefilled in an iteration"),
+            (self.tensor_parallel, FITTED_TENSOR_PARALLEL, "GPUs in a replica"),
+            (drafted, FITTED_DRAFTED, "tokens drafted at once"),
+        )
+        for reached, limit, what in limits:
+            if reached > limit:
+                sentences.append(
+                    f"{reached:,} {what}: the efficiencies were fitted up to {limit:,}"
+                )
+        model = self.model
+        if "mxfp4" in model.formats or ("nvfp4" in model.formats and not gpu.fp4_flop_per_s):
+            four = ", ".join(sorted(model.formats & {"mxfp4", "nvfp4"}))
+            sentences.append(
+                f"{model.name}: products of {four} weights are taken at the 16 bit peak, as with "
+                "16 bit activations; kernels that multiply 4 bit floats are faster"
+            )
+        if self.pipeline_parallel > 1:
+            sentences.append(
+                "stages of a pipeline are taken to be even and their messages to hide nothing; no "
+                "engine with stages was measured"
+            )
+        moved = self.placement == "colocated" and self.offload_optimizer
+        if moved and trainer.state_copies == "pageable" and isinstance(self.switch_fixed_s, Unsaid):
+            sentences.append(
+                f"switches: the default switch_fixed_s, {self.switch_fixed_s:g} s, is of an engine "
+                "in TRL's loop; stacks that copy states to pageable memory, such as NeMo-RL, keep "
+                "the engine's weights there too, which takes longer; set engine_sleep or "
+                "switch_fixed_s beside state_copies"
+            )
+        if self.tensor_parallel > 1 and gpu.interconnect_bytes_per_s <= PCIE_BYTES_PER_S:
+            how = (
+                "two GPUs of a replica are taken to talk directly and more to share one link, as "
+                "in the kernel tables of the L40S"
+                if gpu.interconnect_shared
+                else "each GPU of a replica is taken to have a link of its own, as in "
+                "TensorRT-LLM's table of the L40S; where they share one, set interconnect_shared"
+            )
+            sentences.append(f"{gpu.name}: over PCIe {how}; hosts differ")
+        return sentences

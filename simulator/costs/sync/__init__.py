@@ -1,0 +1,1 @@
+"""What moves between trainer and engines: weights, sleeping engines, states of the trainer."""

@@ -1,0 +1,1 @@
+"""What an update takes: the trainer's passes, its parallelism, packing and other roles."""

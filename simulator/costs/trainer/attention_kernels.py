@@ -1,0 +1,62 @@
+"""How fast the attention kernels of trainers are, forward and backward together, by generation.
+
+A share is of the dense bf16 peak, as `simulator.costs.trainer.trainer` counts: a backward as two
+forwards, though it multiplies two and a half times as much. Kernels that run at f and b flop/s
+then reach 3 / (1 / f + 2.5 / b). Heads of 128, causal, 8,192 tokens and more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
+
+from rollcast.simulator.costs.presets.gpus import Gpu
+from rollcast.simulator.costs.presets.provenance import Provenance, preset_of, read_presets
+from rollcast.simulator.errors import ScenarioError
+
+AttentionKernel = Literal["eager", "flash_2", "flash_3", "flash_4", "cudnn"]
+Generation = Literal["ampere", "hopper", "blackwell"]
+
+FIGURE = "trainer_attention_flop_efficiency"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpeed:
+    """A share of the bf16 peak, and where it is from."""
+
+    share: float
+    provenance: Provenance
+
+
+@cache
+def kernel_presets() -> Mapping[tuple[AttentionKernel, Generation], KernelSpeed]:
+    """Every kernel whose speed on a generation of GPUs is known."""
+    kernels = read_presets("attention_kernels.yaml")["kernels"]
+    return {
+        (kernel, generation): preset_of(KernelSpeed, entry)
+        for kernel, speeds in kernels.items()
+        for generation, entry in speeds.items()
+    }
+
+
+def _generation(gpu: str) -> Generation | None:
+    generations: Mapping[Generation, list[str]]
+    generations = read_presets("attention_kernels.yaml")["generations"]
+    return next((name for name, gpus in generations.items() if gpu in gpus), None)
+
+
+def with_kernel(gpu: Gpu, kernel: AttentionKernel, field: str) -> Gpu:
+    """The GPU as that kernel finds it. Raises ScenarioError naming ``field`` where no speed of the
+    kernel on it is known."""
+    presets, generation = kernel_presets(), _generation(gpu.name)
+    speed = presets.get((kernel, generation)) if generation else None
+    if speed is None:
+        known = [name for name, where in presets if where == generation]
+        instead = f"known there: {', '.join(known)}" if known else "nor of any other"
+        raise ScenarioError(
+            field, f"no speed of {kernel} on {gpu.name} is known, {instead}; or give gpu.{FIGURE}"
+        )
+    provenance = {**gpu.provenance, FIGURE: speed.provenance}
+    return replace(gpu, trainer_attention_flop_efficiency=speed.share, provenance=provenance)

@@ -1,0 +1,264 @@
+"""A model split over the GPUs of a trainer: what each holds, and what they send each other.
+
+Ranks are laid out as Megatron does: tensor parallel innermost, then context, data, pipeline
+(arXiv 2104.04473); expert parallel groups take GPUs of the first three.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from rollcast.simulator.costs.presets.gpus import Gpu
+from rollcast.simulator.costs.presets.models import Model
+from rollcast.simulator.costs.trainer.collectives import all_reduce_s, all_to_all_s, gather_s
+from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, FIELD, TrainerOptions
+from rollcast.simulator.errors import ScenarioError
+
+WORKING_BYTES = 6  # zero1 holds whole: a bf16 weight and an fp32 gradient
+GRADIENT_BYTES = 4  # of state_bytes_per_parameter: the gradient, which WORKING_BYTES has
+
+
+class Talk(NamedTuple):
+    """Seconds of communication in one microbatch's forward on one GPU: by the layers' attention, by
+    their MLPs, and between pipeline stages."""
+
+    attention: float
+    mlp: float
+    between: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    """``model`` on ``gpus`` GPUs, split as ``options`` say.
+
+    Raises ScenarioError, naming the key, where the split does not divide the GPUs, the heads, the
+    layers or the experts.
+    """
+
+    model: Model
+    gpu: Gpu
+    gpus: int
+    options: TrainerOptions
+
+    def __post_init__(self) -> None:
+        options, model = self.options, self.model
+        tensor, context, stages = (
+            options.tensor_parallel,
+            options.context_parallel,
+            options.pipeline_parallel,
+        )
+        if self.gpus % (tensor * context * stages):
+            key = next(
+                name
+                for name in ("tensor_parallel", "context_parallel", "pipeline_parallel")
+                if getattr(options, name) > 1
+            )
+            raise ScenarioError(
+                f"{FIELD}.{key}",
+                f"tensor {tensor} x context {context} x pipeline {stages} does not divide "
+                f"{self.gpus} trainer GPUs (cluster.trainer_gpus)",
+            )
+        if model.heads % tensor:
+            raise ScenarioError(
+                f"{FIELD}.tensor_parallel",
+                f"{tensor} does not divide the {model.heads} attention heads of {model.name}",
+            )
+        if stages * options.virtual_stages > model.layers:
+            key = "virtual_stages" if stages <= model.layers else "pipeline_parallel"
+            raise ScenarioError(
+                f"{FIELD}.{key}",
+                f"{stages} stages x {options.virtual_stages} parts are more than the "
+                f"{model.layers} layers of {model.name}",
+            )
+        self._check_experts()
+
+    def _check_experts(self) -> None:
+        experts, group = self.options.expert_parallel, self.gpus // self.stages
+        field = f"{FIELD}.expert_parallel"
+        if experts == 1:
+            return
+        if not self.model.experts:
+            raise ScenarioError(field, f"{self.model.name} has no experts; give 1")
+        if self.model.experts % experts:
+            raise ScenarioError(
+                field, f"{experts} does not divide the {self.model.experts} experts of a layer"
+            )
+        if group % experts:
+            raise ScenarioError(
+                field, f"{experts} does not divide the {group} GPUs that hold the same layers"
+            )
+
+    # --- who holds what ---
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages."""
+        return self.options.pipeline_parallel
+
+    @property
+    def share(self) -> int:
+        """GPUs that share the tokens and products of one microbatch in one stage."""
+        return self.options.tensor_parallel * self.options.context_parallel
+
+    @property
+    def data_parallel(self) -> int:
+        """Copies of the model, each with microbatches of its own."""
+        return self.gpus // (self.share * self.stages)
+
+    @property
+    def _dense_copies(self) -> int:
+        return self.data_parallel * self.options.context_parallel
+
+    @property
+    def expert_split(self) -> int:
+        """GPUs that share the routed experts of a layer: an expert parallel group, or without one
+        those of tensor parallel."""
+        options = self.options
+        return options.expert_parallel if options.expert_parallel > 1 else options.tensor_parallel
+
+    @property
+    def _expert_copies(self) -> int:
+        return self.gpus // (self.stages * self.expert_split)
+
+    @cached_property
+    def parts(self) -> tuple[tuple[float, int], ...]:
+        """(weights of one GPU without data parallelism, GPUs that hold the same): the weights that
+        every token uses, and routed experts."""
+        dense = self.model.parameters - self.model.routed_parameters
+        split = self.options.tensor_parallel * self.stages
+        if self._dense_copies == self._expert_copies:
+            whole = dense / split + self.model.routed_parameters / (self.expert_split * self.stages)
+            if split == 1 and self.expert_split == 1:
+                whole = self.model.parameters
+            return ((whole, self._dense_copies),)
+        return (
+            (dense / split, self._dense_copies),
+            (self.model.routed_parameters / (self.expert_split * self.stages), self._expert_copies),
+        )
+
+    def sharers(self, copies: int) -> int:
+        """Of ``copies`` GPUs with the same weights, those that share their states."""
+        kept = self.options.kept
+        if kept == "none":
+            return 1
+        if kept == "hybrid":
+            return math.gcd(copies, max(1, self.options.gpus_per_node // self.share))
+        return copies
+
+    def state_bytes(self, bytes_each: float, trained: bool = True) -> float:
+        """Bytes that one GPU keeps between steps, at ``each`` bytes a parameter."""
+        total = 0.0
+        for weights, copies in self.parts:
+            shared = self.sharers(copies)
+            if self.options.kept == "zero1":
+                optimizer = max(bytes_each - GRADIENT_BYTES, 0.0)
+                total += weights * (optimizer / shared + WORKING_BYTES if trained else bytes_each)
+            else:
+                total += weights * bytes_each / shared
+        return total
+
+    @property
+    def owned_parameters(self) -> float:
+        """Weights that one GPU's optimiser updates."""
+        return sum(weights / self.sharers(copies) for weights, copies in self.parts)
+
+    # --- how fast it talks ---
+
+    def rate_bytes_per_s(self, span: int) -> float:
+        """Of each GPU in a collective over ``span`` neighbouring GPUs."""
+        options = self.options
+        link = self.gpu.link_bytes_per_s(min(span, options.gpus_per_node))
+        if span > options.gpus_per_node:
+            link = min(link, options.network_bytes_per_s)
+        return link * options.collective_efficiency
+
+    @property
+    def _data_span(self) -> int:
+        return self.gpus // self.stages
+
+    @cached_property
+    def gather_s(self) -> float:
+        """All weights, gathered once for one pass; 0 where they are not shared."""
+        if self.options.kept not in ("fsdp", "hybrid"):
+            return 0.0
+        return sum(self._ring_s(COMPUTE_BYTES * w, self.sharers(n)) for w, n in self.parts)
+
+    def _ring_s(self, size_bytes: float, sharers: int) -> float:
+        """An all-gather or reduce-scatter: (n - 1) / n of the bytes leave each GPU."""
+        hybrid = self.options.kept == "hybrid"
+        span = min(self._data_span, self.options.gpus_per_node) if hybrid else self._data_span
+        return gather_s(size_bytes, sharers, self.rate_bytes_per_s(span))
+
+    def exchange_s(self, microbatches: int) -> float:
+        """Gradients of a step: reduce-scatters where states are shared (and with ``zero1`` a gather
+        of the new weights), an all-reduce where not, and between the nodes of ``hybrid``."""
+        options, total = self.options, 0.0
+        for weights, copies in self.parts:
+            size = options.exchange_bytes_per_parameter * weights
+            shared = self.sharers(copies)
+            times = microbatches if options.reduce_every_microbatch else 1
+            if options.kept == "none":
+                total += 2 * self._ring_s(size, copies)
+            elif options.kept == "zero1":
+                total += self._ring_s(size + COMPUTE_BYTES * weights, copies)
+            else:
+                total += times * self._ring_s(size, shared)
+            if options.kept == "hybrid" and copies > shared:
+                nodes, rate = copies // shared, self.rate_bytes_per_s(self._data_span)
+                total += times * all_reduce_s(size / shared, nodes, rate)
+        return total
+
+    def talk_s(self, tokens: int) -> Talk:
+        """Seconds of one microbatch's forward on one GPU."""
+        options, model = self.options, self.model
+        layers = model.layers / self.stages
+        tensor, context, experts = (
+            options.tensor_parallel,
+            options.context_parallel,
+            options.expert_parallel,
+        )
+        here = tokens / context
+        state_bytes = COMPUTE_BYTES * model.hidden
+        attention = mlp = between = 0.0
+        if tensor > 1:  # two all-reduces a layer, or as many halves (arXiv 2205.05198)
+            rate, floor_s = self.rate_bytes_per_s(tensor), self.gpu.all_reduce_floor_s
+            attention = mlp = layers * all_reduce_s(state_bytes * here, tensor, rate, floor_s)
+        if context > 1:  # keys and values of all the others (ring attention, arXiv 2310.01889)
+            kv_bytes = COMPUTE_BYTES * model.kv_width / tensor
+            rate = self.rate_bytes_per_s(tensor * context)
+            keyed = model.attention_layers / self.stages
+            attention += keyed * kv_bytes * here * (context - 1) / rate
+        if experts > 1:  # to the experts and back: k copies of a token
+            sent = model.experts_per_token * state_bytes * here / tensor
+            mlp += 2 * model.sparse_layers / self.stages * self._all_to_all_s(sent)
+        if self.stages > 1:
+            sent = state_bytes * here / tensor * options.virtual_stages
+            between = sent / self.rate_bytes_per_s(self.gpus)
+        return Talk(attention, mlp, between)
+
+    def _all_to_all_s(self, sent_bytes: float) -> float:
+        """What a GPU sends to an expert parallel group, evenly: within its node and beyond it."""
+        experts, node = self.options.expert_parallel, self.options.gpus_per_node
+        near_s, far_s = self.rate_bytes_per_s(min(experts, node)), self.rate_bytes_per_s(experts)
+        return all_to_all_s(sent_bytes, experts, node, near_s, far_s)
+
+    # --- the pipeline ---
+
+    def stage_s(self, layers_s: float, head_s: float) -> float:
+        """The slowest stage of a pass over one microbatch that takes ``layers_s`` in all layers and
+        ``head_s`` in the LM head, which the last stage has beside its layers."""
+        if self.stages == 1:
+            return layers_s + head_s
+        parts = self.stages * self.options.virtual_stages
+        fullest = self.options.virtual_stages * math.ceil(self.model.layers / parts)
+        last = self.options.virtual_stages * (self.model.layers // parts)
+        each_s = layers_s / self.model.layers
+        return max(fullest * each_s, last * each_s + head_s)
+
+    def bubble(self, microbatches: int) -> float:
+        """Time that a stage idles, over the time of one microbatch: (p - 1) / v, forward and
+        backward alike (arXiv 2104.04473, section 2.2)."""
+        return (self.stages - 1) / self.options.virtual_stages if microbatches else 0.0

@@ -1,0 +1,81 @@
+"""Models beside the policy in an update: a reference, a critic, reward models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from rollcast.simulator.costs.presets.models import Model
+from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, TrainerOptions
+
+# The options of a trainer of their own: nothing beside them, states spread over all its GPUs.
+ALONE: Mapping[str, Any] = {
+    "tensor_parallel": 1,
+    "context_parallel": 1,
+    "pipeline_parallel": 1,
+    "virtual_stages": 1,
+    "expert_parallel": 1,
+    "shard": True,
+    "sharding": None,
+    "recompute_layers": None,
+    "reference_model": None,
+    "reference_gpus": 0,
+    "critic": False,
+    "critic_model": None,
+    "critic_gpus": 0,
+    "reward_passes": 0,
+    "reward_model": None,
+    "reward_gpus": 0,
+    "log_prob_passes": 1,
+}
+# And of those that are not trained: weights as a forward reads them.
+JUDGES: Mapping[str, Any] = {
+    "weights": "lora",
+    "frozen_bytes_per_parameter": COMPUTE_BYTES,
+    "traffic_per_adapted_byte": 0.0,
+    "minibatches": 1,
+}
+
+
+class Role(NamedTuple):
+    """A model beside the policy, of another model (None: the policy's) or on ``gpus`` of its own
+    (0: on the policy's)."""
+
+    name: Literal["reference", "critic", "reward"]
+    model: str | Model | None
+    gpus: int
+    passes: int
+    trained: bool
+
+
+def roles_apart(options: TrainerOptions) -> list[Role]:
+    """The roles that are priced on their own."""
+    roles = (
+        Role("reference", options.reference_model, options.reference_gpus, 1, False),
+        Role("critic", options.critic_model, options.critic_gpus, int(options.critic), True),
+        Role("reward", options.reward_model, options.reward_gpus, options.reward_passes, False),
+    )
+    return [role for role in roles if role.passes and (role.model is not None or role.gpus)]
+
+
+def beside(
+    policy: Mapping[str, float], others: Sequence[tuple[Role, Mapping[str, float]]]
+) -> dict[str, float]:
+    """The policy's phases with those of the others: one after another on its GPUs, side by side on
+    GPUs of their own. What a critic's update takes beyond the policy's is ``critic``."""
+    phases = dict(policy)
+    judged = 0.0
+    updated = 0.0
+    for role, phases_s in others:
+        forward_s = phases_s.get("log_prob", 0.0)
+        update_s = sum(phases_s.values()) - forward_s if role.trained else 0.0
+        if role.gpus:
+            judged, updated = max(judged, forward_s), max(updated, update_s)
+            continue
+        phases["log_prob"] = phases.get("log_prob", 0.0) + forward_s
+        if role.trained:
+            phases["critic"] = phases.get("critic", 0.0) + update_s
+    phases["log_prob"] = max(phases.get("log_prob", 0.0), judged)
+    shared_s = sum(phases.values()) - phases["log_prob"]
+    phases["critic"] = phases.get("critic", 0.0) + max(0.0, updated - shared_s)
+    return phases

@@ -1,0 +1,124 @@
+"""The loop's accounts: what became of every token, and where the time of each step went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.rollout import Rollout, Stay
+from rollcast.simulator.spans import DROPPED, TRAINED, PhaseSpan, Run, StepRecord
+from rollcast.simulator.world import Phase, TrainBatch
+
+
+def reward_of(rollout: Rollout) -> float:
+    """The reward of a finished rollout. Raises RunError where its world gave none."""
+    if rollout.reward is None:
+        raise RunError(f"{rollout} has no reward")
+    return rollout.reward
+
+
+class TokenAccounting:
+    """Writes into a run: the ledger, the tables of stays and phases, and the step under way."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._record = StepRecord(0, 0.0)
+
+    def begin_step(self, plan: StepPlan, now_s: float) -> StepRecord:
+        """Opens the record of a step."""
+        record = StepRecord(plan.step, now_s, rollout_start_s=now_s, rollout_end_s=now_s)
+        record.group_size = plan.batch.group_size
+        self._record = record
+        return record
+
+    def stay(self, rollout: Rollout, stay: Stay, version: int) -> None:
+        """Counts a stay that has just ended; the rollout takes it in. version: of the replicas'
+        weights now."""
+        sampled = rollout.add(stay)
+        record, ledger = self._record, self.run.ledger
+        record.generated_tokens += sampled
+        record.rollout_end_s = max(record.rollout_end_s, stay.end_s)
+        ledger.generated_tokens += sampled
+        ledger.prefill_tokens += stay.prefill_tokens
+        if rollout.prefilled_before:  # an earlier stay of this attempt computed some of it
+            again = max(stay.prefill_tokens - rollout.uncomputed_tokens, 0)
+        else:
+            again = stay.recomputed_tokens
+        ledger.reprefilled_tokens += again
+        ledger.preemptions += stay.preemptions
+        if stay.prefill_tokens:
+            rollout.prefilled_before, rollout.uncomputed_tokens = True, 0
+        for call in stay.calls:
+            self.run.calls.add(record.step, rollout, call)
+        first = stay.segments[0].version if stay.segments else version
+        self.run.stays.add(record.step, first, rollout, stay, sampled)
+
+    def drop(self, rollouts: Iterable[Rollout]) -> None:
+        """Counts rollouts' tokens as dropped."""
+        for rollout in rollouts:
+            self._record.dropped_tokens += rollout.new_tokens
+            self.run.ledger.dropped_tokens += rollout.new_tokens
+            self.run.stays.settle(rollout, DROPPED)
+
+    def training(self, record: StepRecord, batch: TrainBatch) -> None:
+        """Counts the tokens of a batch, or of a part of it, as trained on, or masked."""
+        ledger = self.run.ledger
+        total = 0.0 if math.isnan(record.mean_reward) else record.mean_reward
+        total *= record.trained_rollouts
+        for group in batch.groups:
+            for rollout in group.rollouts:
+                masked = 0
+                if batch.mask_before_version is not None:
+                    masked = rollout.tokens_before(batch.mask_before_version)
+                trained = rollout.new_tokens - masked
+                record.masked_tokens += masked
+                record.trained_tokens += trained
+                ledger.masked_tokens += masked
+                ledger.trained_tokens += trained
+                for segment in rollout.segments:
+                    age = batch.step - segment.version
+                    record.staleness[age] = record.staleness.get(age, 0) + segment.tokens
+                total += reward_of(rollout)
+                self.run.stays.settle(rollout, TRAINED, batch.step)
+            record.trained_rollouts += len(group.rollouts)
+        record.trained_groups += len(batch.groups)
+        if record.trained_rollouts:
+            record.mean_reward = total / record.trained_rollouts
+
+    def rollout_phase(self, record: StepRecord) -> None:
+        """Counts the rollout phase of a step, which is over."""
+        span = (record.rollout_start_s, record.rollout_end_s, record.generated_tokens)
+        self.run.phases.append(PhaseSpan(record.step, "rollout", "rollout", *span))
+
+    def phases(self, record: StepRecord, phases: Sequence[Phase], track: str) -> None:
+        """Counts what an update (``trainer``) or a ``sync`` was made of."""
+        for phase in phases:
+            seconds = phase.end_s - phase.start_s
+            if phase.kind == "switch":
+                record.switch_s += seconds
+            elif track == "trainer":
+                record.train_s += seconds
+            else:
+                record.sync_s += seconds
+            where = "sync" if phase.kind == "switch" else track
+            span = (phase.start_s, phase.end_s, phase.tokens)
+            self.run.phases.append(PhaseSpan(record.step, phase.kind, where, *span))
+
+    def end_step(self, record: StepRecord, now_s: float) -> None:
+        """Closes a step, whose weights are in place."""
+        record.end_s = now_s
+        record.step_s = now_s - self.run.end_s
+        self.run.end_s = now_s
+        self.run.steps.append(record)
+
+    def close(self, kept: Iterable[Rollout]) -> None:
+        """Closes the run: ``kept`` are the rollouts that it ends with, neither trained on nor
+        dropped. Raises RunError where a token is lost or counted twice."""
+        self.run.ledger.carried_tokens = sum(rollout.new_tokens for rollout in kept)
+        if self.run.ledger.balance:
+            raise RunError(
+                "Internal error: generated tokens do not equal trained + masked + dropped + "
+                f"carried ({self.run.ledger})."
+            )

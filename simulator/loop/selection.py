@@ -1,0 +1,200 @@
+"""Pure rules over one group: which rollouts to train on, whether to train on it at all, whether its
+lengths straggle.
+
+PODS' four rules (arXiv 2504.13818, section 3) each keep ``m`` of
+``n`` rollouts and return their positions, rising. Where equal rewards compete, the earliest in the
+group are kept, so that a rule depends on nothing but the rewards in order of index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import ClassVar
+
+import numpy as np
+
+from rollcast.simulator.errors import ScenarioError
+
+STRAGGLER_RATIO = 1.25  # SAGC's tau (p)
+
+
+def _check(rewards: Sequence[float], keep: int) -> None:
+    if not 1 <= keep <= len(rewards):
+        raise ScenarioError(
+            "policy.pods.keep",
+            f"cannot keep {keep} of a group of {len(rewards)}; "
+            f"it must be from 1 to the group size, {len(rewards)}",
+        )
+    for reward in rewards:
+        if not math.isfinite(reward):
+            raise ScenarioError("workload.rewards", f"a reward is {reward}; it must be finite")
+
+
+def _as_integers(rewards: Sequence[float]) -> list[int]:
+    """The rewards times one power of two that makes whole numbers of all of them, so that sums and
+    squares are exact: variances that are equal compare as equal."""
+    ratios = [float(reward).as_integer_ratio() for reward in rewards]
+    scale = max(denominator for _, denominator in ratios)
+    return [numerator * (scale // denominator) for numerator, denominator in ratios]
+
+
+def _earliest(rewards: Sequence[float], lowest: int, highest: int) -> list[int]:
+    """Positions of the ``lowest`` smallest and the ``highest`` largest rewards, the earliest of
+    equals, rising."""
+    rising = sorted(range(len(rewards)), key=rewards.__getitem__)
+    ends = rising[:lowest] + rising[len(rising) - highest :]
+    wanted: dict[float, int] = {}
+    for position in ends:
+        wanted[rewards[position]] = wanted.get(rewards[position], 0) + 1
+    kept = []
+    for position, reward in enumerate(rewards):
+        if wanted.get(reward, 0):
+            wanted[reward] -= 1
+            kept.append(position)
+    return kept
+
+
+def max_variance(rewards: Sequence[float], keep: int) -> list[int]:
+    """The ``keep`` positions whose rewards vary most: some highest and the rest lowest.
+
+    A subset of greatest variance always consists of the k highest and keep - k lowest rewards for
+    some k; prefix sums of rewards and squares give every k in O(n log n) together. Of equally good
+    ones, that with the fewest high rewards.
+    """
+    _check(rewards, keep)
+    values = sorted(_as_integers(rewards))
+    sums = list(accumulate(values, initial=0))
+    squares = list(accumulate((value * value for value in values), initial=0))
+    count = len(values)
+
+    def spread(highest: int) -> int:
+        """keep^2 times the variance."""
+        low, high = keep - highest, count - highest
+        total = sums[low] + sums[count] - sums[high]
+        return keep * (squares[low] + squares[count] - squares[high]) - total * total
+
+    highest = max(range(keep + 1), key=spread)  # max() returns the first of equals
+    return _earliest(rewards, keep - highest, highest)
+
+
+def max_reward(rewards: Sequence[float], keep: int) -> list[int]:
+    """The positions of the ``keep`` highest rewards."""
+    _check(rewards, keep)
+    return _earliest(rewards, 0, keep)
+
+
+def percentile(rewards: Sequence[float], keep: int) -> list[int]:
+    """The positions at the quantiles 0.5/m, 1.5/m, ..., (m - 0.5)/m of the sorted rewards.
+
+    The paper defines no rounding; the index taken is floor((j - 0.5) n / m) for j = 1..m, which
+    never repeats as m <= n.
+    """
+    _check(rewards, keep)
+    rising = sorted(range(len(rewards)), key=rewards.__getitem__)
+    return sorted(rising[(2 * j - 1) * len(rewards) // (2 * keep)] for j in range(1, keep + 1))
+
+
+def random_subset(rewards: Sequence[float], keep: int, key: Sequence[int]) -> list[int]:
+    """``keep`` positions drawn without replacement, every subset equally likely.
+
+    ``key`` (whole numbers, none negative) names the draw: the same key and sizes give the same
+    subset. Uses the raw bits of Philox, whose stream NumPy promises to keep.
+    """
+    _check(rewards, keep)
+    count = len(rewards)
+    bits = np.random.Philox(np.random.SeedSequence([*key, count, keep])).random_raw(count)
+    return sorted(int(position) for position in np.argsort(bits, kind="stable")[:keep])
+
+
+def is_straggler(new_tokens: Sequence[int], ratio: float = STRAGGLER_RATIO) -> bool:
+    """Whether a group's longest response exceeds ``ratio`` times its median (arXiv 2606.02218).
+
+    The median of an even number is the mean of the middle two (the paper does not say).
+    """
+    rising = sorted(new_tokens)
+    middle = len(rising) // 2
+    median = (rising[middle] + rising[~middle]) / 2
+    return rising[-1] > ratio * median
+
+
+@dataclass(frozen=True, slots=True)
+class MaxVariance:
+    """`max_variance` as a stage of ``StepPlan.select``."""
+
+    FIELD: ClassVar = "policy.pods.keep"
+
+    keep: int
+
+    def __call__(self, rewards: Sequence[float], group: int) -> list[int]:
+        """The positions kept, rising. Raises ScenarioError where ``keep`` exceeds the group."""
+        return max_variance(rewards, self.keep)
+
+
+@dataclass(frozen=True, slots=True)
+class MaxReward:
+    """`max_reward` as a stage of ``StepPlan.select``."""
+
+    FIELD: ClassVar = "policy.pods.keep"
+
+    keep: int
+
+    def __call__(self, rewards: Sequence[float], group: int) -> list[int]:
+        """The positions kept, rising. Raises ScenarioError where ``keep`` exceeds the group."""
+        return max_reward(rewards, self.keep)
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile:
+    """`percentile` as a stage of ``StepPlan.select``."""
+
+    FIELD: ClassVar = "policy.pods.keep"
+
+    keep: int
+
+    def __call__(self, rewards: Sequence[float], group: int) -> list[int]:
+        """The positions kept, rising. Raises ScenarioError where ``keep`` exceeds the group."""
+        return percentile(rewards, self.keep)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomSubset:
+    """`random_subset` as a stage of ``StepPlan.select``, keyed by (seed, step, group)."""
+
+    FIELD: ClassVar = "policy.pods.keep"
+
+    keep: int
+    seed: int
+    step: int
+
+    def __call__(self, rewards: Sequence[float], group: int) -> list[int]:
+        """The positions kept, rising. Raises ScenarioError where ``keep`` exceeds the group."""
+        return random_subset(rewards, self.keep, (self.seed, self.step, group))
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroVariance:
+    """The filter of DAPO (arXiv 2503.14476): a group whose rewards are all equal has no gradient.
+
+    A group of one is kept, as in verl: it could never pass otherwise.
+    """
+
+    def __call__(self, rewards: Sequence[float]) -> bool:
+        """Whether to keep a group with these rewards."""
+        return len(rewards) == 1 or any(reward != rewards[0] for reward in rewards)
+
+
+__all__ = [
+    "MaxReward",
+    "MaxVariance",
+    "Percentile",
+    "RandomSubset",
+    "ZeroVariance",
+    "is_straggler",
+    "max_reward",
+    "max_variance",
+    "percentile",
+    "random_subset",
+]

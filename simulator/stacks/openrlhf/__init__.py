@@ -1,0 +1,1 @@
+"""OpenRLHF: Ray actors with DeepSpeed and vLLM; command-line arguments alone."""

@@ -1,0 +1,1 @@
+"""prime-rl (PrimeIntellect-ai/prime-rl): trainer and orchestrator, always asynchronous."""

@@ -1,0 +1,1 @@
+"""ROLL (alibaba/ROLL): RLVR and agentic pipelines, with a device mapping for each role."""

@@ -1,0 +1,123 @@
+"""A run's settings, by names of our own: keys of a scenario where there is one, else ``run.``..."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MEANINGS: Mapping[str, str] = {
+    "model": "the policy's model: a name, or the folder it was loaded from",
+    "gpu": "the kind of GPU",
+    "workload.batch_groups": "prompts of a step",
+    "workload.group_size": "rollouts of a prompt",
+    "workload.max_new_tokens": "at which responses are cut",
+    "cluster.placement": "colocated or disaggregated",
+    "cluster.replicas": "inference engines side by side",
+    "cluster.tensor_parallel": "GPUs of one replica",
+    "cluster.trainer_gpus": "GPUs of the trainer",
+    "engine.max_seqs": "rollouts that run at once, a replica",
+    "engine.max_batched_tokens": "tokens of an iteration, a replica",
+    "engine.kv_tokens": "what the KV pool of a replica holds",
+    "engine.prefix_caching": "whether a group shares its prompt's blocks",
+    "seed": "of every random draw",
+    "cost.roofline.trainer.tensor_parallel": "GPUs of one tensor-parallel group of the trainer",
+    "cost.roofline.trainer.pipeline_parallel": "pipeline stages of the trainer",
+    "cost.roofline.trainer.context_parallel": "GPUs among which the trainer deals a sequence",
+    "cost.roofline.trainer.expert_parallel": "GPUs among which the trainer deals its experts",
+    "policy": "the policy, as the command line spells it",
+    "run.mode": "the trainer's mode, in its own words",
+    "run.v1": "whether verl's V1 trainer ran, to which its mode belongs",
+    "run.asynchronous": "whether rollouts are made beside the training",
+    "run.colocated": "whether rollouts and training share the GPUs",
+    "run.batch_rollouts": "rollouts of a step",
+    "run.nodes": "machines",
+    "run.gpus_per_node": "GPUs of a machine",
+    "run.rollout_nodes": "machines for rollouts, where apart",
+    "run.rollout_gpus_per_node": "GPUs of such a machine",
+    "run.rollout_gpus": "GPUs for rollouts, where apart",
+    "run.rollout_devices": "which GPUs the rollouts have",
+    "run.trainer_devices": "which GPUs the trainer has",
+    "run.data_parallel": "replicas of one engine process group",
+    "run.max_prompt_tokens": "at which prompts are cut",
+    "run.max_context_tokens": "at which the engine cuts prompt and response together",
+    "run.max_total_tokens": "at which prompt and response together are cut",
+    "run.mini_batch_groups": "prompts of one optimiser step",
+    "run.mini_batch_rollouts": "rollouts of one optimiser step",
+    "run.micro_batch_rollouts": "rollouts of one forward and backward pass, a GPU",
+    "run.gradient_accumulation": "passes of one optimiser step",
+    "run.generation_every": "passes between two generations",
+    "run.minibatches": "optimiser steps of one update",
+    "run.iterations": "updates on the same rollouts",
+    "run.dynamic_batches": "whether passes are filled by tokens",
+    "run.max_pass_tokens": "tokens of one pass, a GPU",
+    "run.gpu_memory_share": "of the GPU's memory, what the engine takes",
+    "run.enforce_eager": "whether the engine runs without CUDA graphs",
+    "run.engine": "which inference engine",
+    "run.strategy": "how the trainer is split",
+    "run.algorithm": "of the advantage",
+    "run.filter_groups": "whether groups without spread are replaced, or by which function",
+    "run.over_sampling_groups": "prompts launched to get a batch",
+    "run.partial_rollout": "whether what is unfinished is resumed",
+    "run.max_staleness": "in versions, as the stack bounds it",
+    "run.max_off_policy": "in versions, the one that a rollout began under counted as one",
+    "run.exceeded": "what becomes of rollouts beyond the bound on staleness",
+    "run.mask_off_policy": "whether tokens of earlier versions are left out of the loss",
+    "run.staleness_share": "rollouts that may be started ahead, of those of a synchronisation",
+    "run.sync_every": "updates after which the weights go to the engine",
+    "run.in_flight_updates": "whether new weights reach rollouts that are running",
+    "run.in_flight_groups": "prompts in flight at once, a replica",
+    "run.in_flight_rollouts": "rollouts in flight at once",
+    "run.warmup_batches": "batches launched ahead of the first update",
+    "run.queued_batches": "batches that wait for the trainer at most",
+    "run.planned_groups": "prompts planned, over the whole run",
+    "run.max_turns": "of a rollout",
+    "run.reference": "whether there is a reference model",
+    "run.temperature": "of sampling",
+    "run.logging_steps": "updates of one logged row",
+    "run.steps": "updates planned",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a file; of a binary file, a record, and 0 for the file as a whole."""
+
+    file: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting that a log gives. key: ours, of `MEANINGS`. theirs: the stack's own key. implied:
+    whether the value is what theirs comes to."""
+
+    key: str
+    value: Any
+    theirs: str
+    place: Place
+    implied: bool = False
+
+    def implies(self, key: str, value: Any) -> Setting:
+        """Another setting, of ours, that follows from this one."""
+        return Setting(key, value, self.theirs, self.place, True)
+
+
+Settings = Mapping[str, Setting]
+"""By our key."""
+
+
+def value(settings: Settings, key: str) -> Any:
+    """What a setting says; None where the log does not give it."""
+    return settings[key].value if key in settings else None
+
+
+def whole(settings: Settings, key: str) -> int | None:
+    """A setting as a positive whole number; None for anything else."""
+    number = value(settings, key)
+    if isinstance(number, bool) or not isinstance(number, int | float) or number != number:
+        return None
+    return int(number) if 0 < number < 1e12 and number == int(number) else None

@@ -1,0 +1,1 @@
+"""SkyRL (NovaSky-AI/SkyRL): Ray, FSDP or Megatron; synchronous and fully asynchronous."""

@@ -1,0 +1,1 @@
+"""slime (THUDM/slime) and its forks: Megatron trainers and SGLang engines behind a router."""

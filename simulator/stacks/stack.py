@@ -1,0 +1,90 @@
+"""A training stack: its name, and what its folder says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollcast.simulator import stacks as package
+from rollcast.simulator.stacks.yaml_file import read_yaml
+
+if TYPE_CHECKING:
+    from rollcast.simulator.stacks.exporting import Export, Planned
+    from rollcast.simulator.stacks.launch import Implied, Launch
+    from rollcast.simulator.stacks.log_format import StackLog
+
+LAUNCH_FILE = "launch.yaml"
+_COSTS_FILE = "costs.yaml"
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """A training stack. name: of its folder. folder: where its files are."""
+
+    name: str
+    folder: Path
+
+    @cached_property
+    def launch(self) -> Launch:
+        """Its launch settings, of ``launch.yaml``."""
+        from rollcast.simulator.stacks.launch import load_launch
+
+        return load_launch(self.folder / LAUNCH_FILE)
+
+    @cached_property
+    def implied(self) -> Implied | None:
+        """``implied`` of its ``launch.py``, if it has one."""
+        module = self._module("launch")
+        return module.implied if module else None
+
+    @cached_property
+    def costs(self) -> Mapping[str, Any]:
+        """Figures of its loop and its trainers with their sources, of ``costs.yaml``: read by
+        `simulator.costs.stacks`. Empty where nobody has measured any."""
+        path = self.folder / _COSTS_FILE
+        return read_yaml(path) if path.is_file() else {}
+
+    @cached_property
+    def log(self) -> StackLog | None:
+        """How its log is read: ``LOG`` of its ``log.py``. None where nobody has written that."""
+        module = self._module("log")
+        return module.LOG if module else None
+
+    @property
+    def exports(self) -> bool:
+        """Whether plans can be exported to it: it has an ``export.py``."""
+        return (self.folder / "export.py").is_file()
+
+    def export(self, plan: Planned) -> Export:
+        """A plan as the stack's own settings and hook, by ``export`` of its ``export.py``. Raises
+        ScenarioError for a plan that it cannot carry out."""
+        export: Export = self._module("export").export(plan, self.launch)
+        return export
+
+    def _module(self, name: str) -> Any:
+        """A module of its folder; None where there is none."""
+        if not (self.folder / f"{name}.py").is_file():
+            return None
+        return import_module(f"{package.__name__}.{self.name}.{name}")
+
+
+def all_stacks() -> Mapping[str, Stack]:
+    """Every stack by name, in alphabetical order."""
+    return _in_folders(tuple(package.__path__))
+
+
+def exporters() -> Mapping[str, Stack]:
+    """The stacks that a plan can be exported to."""
+    return {name: stack for name, stack in all_stacks().items() if stack.exports}
+
+
+@cache
+def _in_folders(folders: tuple[str, ...]) -> Mapping[str, Stack]:
+    stacks = sorted(
+        path.parent for folder in folders for path in Path(folder).glob(f"*/{LAUNCH_FILE}")
+    )
+    return {folder.name: Stack(folder.name, folder) for folder in stacks}

@@ -1,0 +1,1 @@
+"""Texts that several stacks log in: numbers, JSON, Python literals. None of it knows a stack."""

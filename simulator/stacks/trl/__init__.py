@@ -1,0 +1,1 @@
+"""TRL (huggingface/trl): GRPOTrainer, with vLLM beside or within the training processes."""

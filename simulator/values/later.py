@@ -1,0 +1,37 @@
+"""Classes that are imported when they are first used, so that a program that needs none of them
+does not wait for them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from importlib import import_module
+from typing import Any, Union
+
+
+class Later:
+    """Stands for a class in an annotation of options, and makes objects of it.
+
+    A module imports the class for the type checker alone, and says
+    ``Section = Later("package.module", "Section")`` for the interpreter.
+    """
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+
+    @cached_property
+    def kind(self) -> type:
+        """The class. Raises ImportError or AttributeError where there is none."""
+        kind: type = getattr(import_module(self._module), self._name)
+        return kind
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """An object of the class."""
+        return self.kind(*arguments, **options)
+
+    def __or__(self, other: Any) -> Any:
+        """As a class in an annotation."""
+        return Union[self, other]  # noqa: UP007
+
+    def __ror__(self, other: Any) -> Any:
+        """As a class in an annotation."""
+        return Union[other, self]  # noqa: UP007

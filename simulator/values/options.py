@@ -1,0 +1,452 @@
+"""Options: what a scenario, a spelt policy or a fitted file may say, declared once, by annotations.
+
+An option is a field of a frozen dataclass, and its annotation is all there is to know of it::
+
+    @dataclass(frozen=True)
+    class APRIL(Policy):
+        over_sampling: Annotated[float, Between(1, 1000), Doc("groups launched a step ...")] = 2.0
+
+`read` makes such an object of a mapping, `check` looks at one that Python code built, and
+`declared` lists the options with their ranges, defaults, units and meanings, from which
+``rollcast explain`` makes its reference. Plain annotations do: ``share: float = 0.5`` is checked to
+be a finite number. What is wrong is said in one wording, by a ScenarioError that names the key:
+unknown (with the nearest valid name), missing, or not what it must be.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values.later import Later
+from rollcast.simulator.values.readers import (
+    ANY,
+    AnyOf,
+    Anything,
+    Bounds,
+    Choice,
+    File,
+    Flag,
+    Nullable,
+    Number,
+    Reader,
+    Row,
+    Text,
+)
+from rollcast.simulator.values.words import A_MAPPING, check_unknown_keys, join, missing, wrong
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Doc:
+    """What an option means.
+
+    unit: of its number, where the end of its name does not say (``_s``, ``_tokens``, ...).
+    source: where its default comes from.
+    """
+
+    meaning: str
+    unit: str = ""
+    source: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The meaning as it stands alone."""
+        first = self.meaning.split(" ", 1)[0]
+        text = (
+            self.meaning[:1].upper() + self.meaning[1:]
+            if first.isalpha() and first.islower()
+            else self.meaning
+        )
+        return f"{text}." if text else ""
+
+
+class Options:
+    """Base of a frozen dataclass whose fields are options: whoever builds one, they are checked.
+
+    FIELD: the dotted key that errors start with where Python code builds it. TAG: the key, and the
+    value of it, that choose this class among others (`declared`'s first option where None).
+    ALSO: keys that a ``from_mapping`` of its own reads beside the fields. FIXED: fields that are no
+    options. A class method ``from_text(text, field)`` reads a name that stands for a mapping.
+    """
+
+    __slots__ = ()
+    FIELD: ClassVar[str] = ""
+    TAG: ClassVar[tuple[str, str] | None] = None
+    ALSO: ClassVar[Mapping[str, Doc]] = {}
+    FIXED: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        check(self, self.FIELD)
+        self.agree()
+
+    def agree(self) -> None:
+        """Raises ScenarioError where options that are each right contradict one another."""
+
+    @classmethod
+    def refuse(cls, key: str, message: str) -> ScenarioError:
+        """The error of one option, for `agree` to raise."""
+        return ScenarioError(join(cls.FIELD, key), message)
+
+
+@dataclass(frozen=True, slots=True)
+class Section(Reader):
+    """The options of one of several dataclasses; the first whose tag is met is taken."""
+
+    listed: tuple[type | Later, ...]
+
+    @property
+    def kinds(self) -> tuple[type, ...]:
+        """The dataclasses."""
+        return tuple(kind.kind if isinstance(kind, Later) else kind for kind in self.listed)
+
+    @property
+    def wanted(self) -> str:
+        """A mapping, and a name where one stands for it."""
+        return A_MAPPING if self._named is None else f"a name or {A_MAPPING}"
+
+    @property
+    def _named(self) -> Callable[[str, str], Any] | None:
+        return getattr(self.kinds[0], "from_text", None)
+
+    def read(self, value: object, field: str) -> Any:
+        """An object of the class."""
+        if isinstance(value, self.kinds):
+            return value
+        if isinstance(value, str) and self._named is not None:
+            return self._named(value, field)
+        if not isinstance(value, Mapping):
+            raise wrong(field, self.wanted, value)
+        return _nested(self._kind(value, field), value, field)
+
+    def below(self) -> tuple[type, ...]:
+        """The classes."""
+        return self.kinds
+
+    def check_keys(self, value: object, field: str) -> None:
+        """Looks at the keys."""
+        if not isinstance(value, Mapping):
+            return
+        check_unknown_keys(value, {key for kind in self.kinds for key in keys(kind)}, field)
+        try:
+            kind = self._kind(value, field)
+        except ScenarioError:
+            return  # said when it is read
+        _check_keys(kind, value, field)
+
+    def _kind(self, value: Mapping[Any, Any], field: str) -> type:
+        if len(self.kinds) == 1:
+            return self.kinds[0]
+        words: list[Any] = []
+        others: list[str] = []
+        key = ""
+        for kind in self.kinds:
+            key, valid = tag(kind)
+            named = value.get(key)
+            if named is not None and (valid is None or named in valid):
+                return kind
+            words.extend(valid or ())
+            others.extend([] if valid else [key])
+        place, choice = join(field, key), Choice(tuple(words))
+        if value.get(key) is None:
+            instead = f", or instead {' or '.join(others)}" if others else ""
+            raise missing(place, choice.wanted + instead)
+        choice.read(value[key], place)
+        raise AssertionError("a word that names no class")
+
+
+@dataclass(frozen=True, slots=True)
+class Either(Reader):
+    """A single value, or options."""
+
+    single: Reader
+    section: Section
+
+    @property
+    def wanted(self) -> str:
+        """Both."""
+        return f"{self.single.wanted}, or {self.section.wanted}"
+
+    def read(self, value: object, field: str) -> Any:
+        """A mapping as options, all else as a single value."""
+        if isinstance(value, (Mapping, *self.section.kinds)):
+            return self.section.read(value, field)
+        try:
+            return self.single.read(value, field)
+        except ScenarioError:
+            raise wrong(field, self.wanted, value) from None
+
+    def below(self) -> tuple[type, ...]:
+        """The section's."""
+        return self.section.below()
+
+    def check_keys(self, value: object, field: str) -> None:
+        """As the section."""
+        self.section.check_keys(value, field)
+
+
+_SIMPLE: Mapping[Any, Reader] = {bool: Flag(), str: Text(), Path: File()}
+
+
+@lru_cache(maxsize=1024)
+def _compiled(hint: Any, bounds: Bounds = ANY) -> Reader:
+    """The reader of an annotation."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        own_bounds = [note for note in arguments[1:] if isinstance(note, Bounds)]
+        return _compiled(arguments[0], own_bounds[-1] if own_bounds else bounds)
+    if origin in (Union, UnionType):
+        return _union(arguments, bounds)
+    if origin is Literal:
+        return Choice(arguments)
+    if origin is tuple and arguments and arguments != ((),):
+        rest = len(arguments) == 2 and arguments[1] is Ellipsis
+        entries = arguments[:1] if rest else arguments
+        return Row(tuple(_compiled(entry, bounds) for entry in entries), rest)
+    if hint in (int, float):
+        return Number(hint is int, bounds)
+    if hint in _SIMPLE:
+        return _SIMPLE[hint]
+    if isinstance(hint, Later) or (isinstance(hint, type) and is_dataclass(hint)):
+        return Section((hint,))
+    return Anything()
+
+
+def _union(arguments: tuple[Any, ...], bounds: Bounds) -> Reader:
+    readers = [_compiled(argument, bounds) for argument in arguments if argument is not NoneType]
+    kinds = [kind for reader in readers if isinstance(reader, Section) for kind in reader.listed]
+    single = [reader for reader in readers if not isinstance(reader, Section)]
+    result: Reader
+    if kinds and len(single) <= 1:
+        section = Section(tuple(kinds))
+        result = Either(single[0], section) if single else section
+    else:
+        if kinds or not _told_apart(single):
+            single = [Anything()]
+        result = single[0] if len(single) == 1 else AnyOf(tuple(single))
+    return Nullable(result) if NoneType in arguments else result
+
+
+def _told_apart(readers: Sequence[Reader]) -> bool:
+    """Whether each says what it takes."""
+    return bool(readers) and not any(isinstance(reader, Anything) for reader in readers)
+
+
+# Options of a class
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a class. default_factory: makes its default when somebody asks for it;
+    `dataclasses.MISSING` where it must be given."""
+
+    key: str
+    reader: Reader
+    default_factory: Callable[[], Any]
+    doc: Doc
+
+    @property
+    def default(self) -> Any:
+        """What it is where it is not given; `dataclasses.MISSING` where it must be."""
+        return self.default_factory()
+
+    @property
+    def required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is MISSING
+
+    @property
+    def unit(self) -> str:
+        """The unit of its number; '' where it has none."""
+        if self.doc.unit:
+            return self.doc.unit
+        ends = [end for end in _UNITS if self.key.endswith(end)]
+        return _UNITS[max(ends, key=len)] if ends else ""
+
+
+_UNITS = {
+    "_s": "seconds",
+    "_tokens": "tokens",
+    "_groups": "groups",
+    "_gpus": "GPUs",
+    "_bytes": "bytes",
+    "_bytes_per_s": "bytes per second",
+    "_flop_per_s": "floating-point operations per second",
+    "_usd_per_hour": "US dollars per hour",
+    "_efficiency": "share of a peak",
+}
+
+
+_DECLARED: dict[type, tuple[Option, ...]] = {}
+
+
+def declared(kind: type) -> tuple[Option, ...]:
+    """The options of a dataclass, in order; none of another class."""
+    if kind not in _DECLARED:
+        _DECLARED[kind] = _options(kind) if is_dataclass(kind) else ()
+    return _DECLARED[kind]
+
+
+def _options(kind: type) -> tuple[Option, ...]:
+    hints = _hints(kind)
+    options = []
+    for field in fields(kind):
+        if not field.init or field.name.startswith("_") or field.name in getattr(kind, "FIXED", ()):
+            continue
+        hint = hints.get(field.name, Any)
+        factory = field.default_factory
+        default = partial(getattr, field, "default") if factory is MISSING else factory
+        notes = hint.__metadata__ if get_origin(hint) is Annotated else ()
+        docs = [note for note in notes if isinstance(note, Doc)]
+        options.append(Option(field.name, _compiled(hint), default, docs[-1] if docs else Doc("")))
+    return tuple(options)
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    """The annotations of a class; one that names what only a type checker sees is left out."""
+    try:
+        return get_type_hints(kind, include_extras=True)
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        hints: dict[str, Any] = {}
+    for owner in reversed(kind.__mro__):
+        names = vars(sys.modules.get(owner.__module__, object))
+        for key, hint in inspect.get_annotations(owner).items():
+            try:
+                hints[key] = eval(hint, dict(names)) if isinstance(hint, str) else hint
+            except Exception:  # whatever an annotation raises
+                hints.pop(key, None)
+    return hints
+
+
+def keys(kind: type) -> tuple[str, ...]:
+    """Every key that a mapping for ``kind`` may hold."""
+    known = [option.key for option in declared(kind)]
+    chosen = getattr(kind, "TAG", None)
+    return (*([chosen[0]] if chosen else []), *known, *getattr(kind, "ALSO", {}))
+
+
+def tag(kind: type) -> tuple[str, tuple[Any, ...] | None]:
+    """The key that chooses ``kind`` among several, and its values; any value for None."""
+    chosen = getattr(kind, "TAG", None)
+    if chosen is not None:
+        return chosen[0], (chosen[1],)
+    first = declared(kind)[0]
+    return first.key, first.reader.valid if isinstance(first.reader, Choice) else None
+
+
+# Reading
+
+
+def read(
+    kind: type[T],
+    value: object,
+    field: str = "",
+    *,
+    base: T | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> T:
+    """The object of ``kind`` that a mapping describes.
+
+    field: the mapping's dotted key. base: what a key that is not given is taken from; without it,
+    from ``defaults``, then from the class. A key set to null counts as not given, unless None is
+    among its values.
+
+    Raises ScenarioError that names the key: for an unknown one anywhere below, if there is one,
+    else for the first that is missing or wrong.
+    """
+    if isinstance(value, kind):
+        return value
+    _check_keys(kind, value, field)
+    return _build(kind, value, field, base, defaults or {})
+
+
+def check(made: object, field: str) -> None:
+    """Brings the options of an object that Python code built to their types, in place.
+
+    Raises ScenarioError naming the first that is wrong, below ``field``."""
+    for option in declared(type(made)):
+        value = getattr(made, option.key)
+        taken = option.reader.read(value, join(field, option.key))
+        if taken is not value:
+            object.__setattr__(made, option.key, taken)
+
+
+def given(made: object) -> dict[str, Any]:
+    """The options of an object by name."""
+    return {option.key: getattr(made, option.key) for option in declared(type(made))}
+
+
+def _check_keys(kind: type, value: object, field: str) -> None:
+    """Raises ScenarioError for the first unknown key in ``value`` or below it."""
+    if not isinstance(value, Mapping):
+        return
+    check_unknown_keys(value, keys(kind), field)
+    for option in declared(kind):
+        if option.key in value:
+            option.reader.check_keys(value[option.key], join(field, option.key))
+
+
+def _nested(kind: type, value: Mapping[Any, Any], field: str) -> Any:
+    from_mapping = getattr(kind, "from_mapping", None)
+    if from_mapping is not None:
+        return from_mapping(value, field)
+    return _build(kind, value, field, None, {})
+
+
+def _build(
+    kind: type[T], value: object, field: str, base: T | None, defaults: Mapping[str, Any]
+) -> T:
+    if not isinstance(value, Mapping):
+        raise wrong(field, A_MAPPING, value)
+    values: dict[str, Any] = {}
+    for option in declared(kind):
+        place = join(field, option.key)
+        item = value.get(option.key)
+        if item is None and (option.key not in value or not isinstance(option.reader, Nullable)):
+            if base is None and option.key in defaults:
+                values[option.key] = defaults[option.key]
+            elif base is None and option.required:
+                raise missing(place, option.reader.wanted)
+            continue
+        values[option.key] = option.reader.read(item, place)
+    try:
+        return kind(**values) if base is None else replace(cast(Any, base), **values)
+    except ScenarioError as error:  # it knows where Python code would have built it
+        home = getattr(kind, "FIELD", "")
+        if not home or (error.field != home and not error.field.startswith(f"{home}.")):
+            raise
+        raise ScenarioError(field + error.field.removeprefix(home), error.message) from None
+
+
+def reader_of(hint: Any) -> Reader:
+    """The reader of an annotation."""
+    try:
+        return _compiled(hint)
+    except TypeError:  # it cannot be hashed
+        return Anything()
+
+
+def take(hint: Any, value: object, field: str) -> Any:
+    """``value`` as an annotation asks, such as a union of dataclasses. Raises ScenarioError."""
+    reader = _compiled(hint)
+    reader.check_keys(value, field)
+    return reader.read(value, field)

@@ -1,0 +1,55 @@
+"""How errors about values are worded: which key, what it must be, what it is, the nearest name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rollcast.simulator.errors import ScenarioError
+
+A_MAPPING = "a mapping of keys to values"
+
+
+def join(field: str, key: str) -> str:
+    """The dotted name of ``key`` inside ``field``."""
+    return f"{field}.{key}" if field and key else field or key
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A phrase that offers the valid names nearest to ``name``, or lists all of them."""
+    names = sorted(set(valid))
+    close = difflib.get_close_matches(name.lower()[:100], names, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"valid: {', '.join(names)}"
+
+
+def check_unknown_keys(given: Mapping[Any, Any], valid: Iterable[str], field: str) -> None:
+    """Raises ScenarioError for the first key of ``given`` that is not among ``valid``."""
+    names = list(valid)
+    for key in given:
+        if key not in names:
+            raise ScenarioError(join(field, str(key)), f"unknown key; {nearest(str(key), names)}")
+
+
+def missing(field: str, wanted: str) -> ScenarioError:
+    """The error of an option that must be given."""
+    return ScenarioError(field, f"missing; give {wanted}")
+
+
+def wrong(field: str, wanted: str, value: object) -> ScenarioError:
+    """The error of an option that is not what it must be."""
+    return ScenarioError(field, f"must be {wanted}, got {short(value)}")
+
+
+def short(value: object) -> str:
+    """A value as it is shown in an error."""
+    try:
+        text = repr(value)
+    except ValueError:  # of a whole number with thousands of digits
+        return "a number too long to show"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def figure(value: float) -> str:
+    """A number as it is shown in a range."""
+    return str(value) if isinstance(value, int) else f"{value:g}"

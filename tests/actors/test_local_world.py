@@ -1,0 +1,85 @@
+"""The world of one process: the same as that of actors, but that nothing overlaps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from actor_fakes import FakeEngine, FakeTask, FakeTrainer, Trouble
+from running_actors import PLAN
+
+from rollcast.engine.errors import EngineError
+from rollcast.engine.log import EngineLog
+from rollcast.engine.world import EngineWorld, WorldState, in_process
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.loop import run
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.rollout import Rollout
+from rollcast.simulator.world import Ended, TrainBatch
+
+
+def world(
+    engine: Trouble | None = None, trainer: Trouble | None = None, **options: Any
+) -> EngineWorld:
+    return in_process(
+        FakeEngine(8, 0.0, engine), FakeTrainer(0.0, trainer), FakeTask(), 3, **options
+    )
+
+
+def test_the_clock_leaves_interruptions_and_saving_out() -> None:
+    clock = SimpleNamespace(now_s=50.0)
+    ours, trainer = world(timer=lambda: clock.now_s), FakeTrainer()
+    ours.load_state(WorldState(7.0, 0, 0, {}, {}, trainer.state()), EngineLog())
+    clock.now_s += 2.0
+    with ours.clock_stopped():
+        clock.now_s += 100.0
+    clock.now_s += 1.0
+    assert ours.now_s == 10.0
+
+
+def test_the_loop_hears_of_each_iteration_before_the_next() -> None:
+    ours = world()
+    rollouts = [Rollout(0, index) for index in range(8)]
+    ours.submit(rollouts)
+    in_flight = {rollout.key for rollout in rollouts}
+    while in_flight:
+        events = ours.wait()
+        ended = [event.stay for event in events if isinstance(event, Ended)]
+        done = ours.log.iterations["start_s"][-1]
+        assert all(stay.end_s >= done for stay in ended)
+        assert len(ours.log.iterations) == max(stay.new_tokens for stay in ended)
+        in_flight -= {stay.key for stay in ended}
+
+
+def test_an_engine_that_fails_ends_the_run(tmp_path: Path) -> None:
+    """There is no other process to go on in."""
+    ours = world(engine=Trouble(tmp_path / "struck", 20))
+    with pytest.raises(EngineError, match="on fire"):
+        run(ours, parse_policy("sync"), PLAN, 2)
+    assert not ours.log.faults
+    ours.close()
+
+
+def test_an_update_that_fails_names_its_step(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="the update of step 1 failed: RuntimeError: out of memory"):
+        run(world(trainer=Trouble(tmp_path / "struck", 2)), parse_policy("sync"), PLAN, 3)
+
+
+def test_closing_carries_out_nothing_that_was_asked_before() -> None:
+    trainer = FakeTrainer()
+    ours = in_process(FakeEngine(), trainer, FakeTask(), 3)
+    ours.train(TrainBatch(0, ()), "dense")
+    ours.close()
+    assert not ours.log.updates
+    assert trainer._steps == 0
+
+
+def test_a_run_is_saved_between_two_steps_alone() -> None:
+    ours = world()
+    ours.submit([Rollout(0, 0)])
+    with pytest.raises(RunError, match="between two steps"):
+        ours.state()
+    ours.abort()
+    assert ours.state().updates == 0

@@ -1,0 +1,247 @@
+"""Replicas and a trainer of processes of their own, simulated: by hand, and against none of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.costs.actors import ActorCosts
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.loop import run
+from rollcast.simulator.rollout import Rollout
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import Scenario, build_scenario
+from rollcast.simulator.spans import Run
+from rollcast.simulator.values import read
+from rollcast.simulator.world import Ended, Event, Synced, TrainBatch, Trained
+
+ITERATION_S, UPDATE_S, SYNC_S = 0.1, 0.5, 0.2
+WAYS = {"to_trainer_s": 0.01, "from_trainer_s": 0.02, "load_s": 0.05, "check_s": 0.1}
+
+
+def scenario(
+    policy: str = "sync",
+    actors: dict[str, Any] | None = None,
+    *,
+    tokens: int = 10,
+    replicas: int = 1,
+    sd: float = 0.0,
+    groups: int = 1,
+    steps: int = 2,
+    per_rollout_s: float = 0.0,
+) -> Scenario:
+    costs = {
+        "iteration_s": ITERATION_S,
+        "per_rollout_s": 0.0,
+        "per_context_token_s": 0.0,
+        "per_prefill_token_s": 0.0,
+        "train_per_token_s": 0.0,
+        "train_fixed_s": UPDATE_S,
+        "train_per_rollout_s": per_rollout_s,
+        "sync_s": SYNC_S,
+        "actors": actors,
+    }
+    lengths = {
+        "family": "lognormal",
+        "median_tokens": tokens - 0.5,
+        "between_sd": sd,
+        "within_sd": sd,
+    }
+    return build_scenario(
+        RawScenario(
+            {
+                "cluster": {"placement": "disaggregated", "replicas": replicas, "trainer_gpus": 1},
+                "engine": {"max_seqs": 8, "max_batched_tokens": 64, "kv_tokens": 8192},
+                "workload": {
+                    "batch_groups": groups,
+                    "group_size": 1 if groups == 1 else 4,
+                    "prompt_tokens": 1,
+                    "max_new_tokens": 200,
+                    "lengths": lengths,
+                },
+                "policy": policy,
+                "cost": {"linear": costs},
+                "steps": steps,
+            }
+        )
+    )
+
+
+def simulated(given: Scenario) -> Run:
+    result = run(given.world(), given.policy, given.plan, given.steps)
+    assert result.ledger.balance == 0
+    return result
+
+
+def until(world: SimulatedCluster, kind: type[Event]) -> Any:
+    """Waits for the first event of this kind."""
+    while True:
+        for event in world.wait():
+            if isinstance(event, kind):
+                return event
+
+
+def test_a_step_that_takes_turns_has_every_way_once() -> None:
+    first, second = simulated(scenario("sync", WAYS)).steps
+    assert first.rollout_s == pytest.approx(10 * ITERATION_S)
+    assert (first.train_s, first.sync_s) == (pytest.approx(UPDATE_S), pytest.approx(SYNC_S))
+    assert first.step_s == pytest.approx(1.0 + 0.01 + UPDATE_S + 0.02 + SYNC_S)
+    assert second.step_s == pytest.approx(first.step_s)
+
+
+def test_each_is_slower_while_the_other_works() -> None:
+    """Beside each other from 1.0 s on. The update, at half its pace, is done at 2.0 s, with seven
+    iterations of 0.15 s begun; the other three are as fast as ever, and end at 2.35 s."""
+    actors = {"iteration_beside": 1.5, "update_beside": 2.0}
+    result = simulated(scenario("one_step_off", actors))
+    updates = [phase for phase in result.phases if phase.kind == "train"]
+    assert [phase.start_s for phase in updates] == pytest.approx([1.0, 2.35 + SYNC_S])
+    assert [phase.seconds for phase in updates] == pytest.approx([2 * UPDATE_S, UPDATE_S])
+    assert result.steps[1].rollout_end_s == pytest.approx(2.35)
+
+
+def test_an_update_goes_on_at_full_pace_once_the_replica_is_done() -> None:
+    """The replica has two tokens to sample, 0.3 s at 1.5 times; in that time the update does 0.15 s
+    of its work."""
+    actors = {"iteration_beside": 1.5, "update_beside": 2.0}
+    result = simulated(scenario("one_step_off", actors, tokens=2))
+    update = next(phase for phase in result.phases if phase.kind == "train")
+    assert update.seconds == pytest.approx(0.3 + (UPDATE_S - 0.15))
+
+
+def test_weights_come_in_while_a_replica_runs() -> None:
+    """They are sent at 0.53 s and there at 0.58; the replica takes them in from 0.6 to 0.65, and is
+    compared with nothing, as it is not idle."""
+    world = scenario("pipeline_rl", WAYS, tokens=30).world()
+    world.submit([Rollout(0, 0)])
+    world.train(TrainBatch(0, ()), "dense")
+    trained = until(world, Trained)
+    assert (trained.phases[0].start_s, trained.phases[0].end_s) == pytest.approx((0.01, 0.51))
+    assert world.now_s == pytest.approx(0.53)
+    world.sync_weights()
+    [sync] = until(world, Synced).phases
+    assert (sync.start_s, sync.end_s) == pytest.approx((0.53, 0.65))
+    stay = until(world, Ended).stay
+    assert stay.end_s == pytest.approx(30 * ITERATION_S + 0.05)
+    assert [segment.tokens for segment in stay.segments] == [6, 24]
+
+
+def test_a_step_that_is_opened_beside_an_update_begins_once_the_run_is_saved() -> None:
+    opened = simulated(scenario("one_step_off", {"open_s": 0.3})).steps
+    plain = simulated(scenario("one_step_off", {})).steps
+    assert opened[1].rollout_end_s == pytest.approx(plain[1].rollout_end_s + 0.3)
+    assert opened[0].train_s == plain[0].train_s  # which has begun already
+    turns = [simulated(scenario("sync", actors)).steps for actors in ({"open_s": 0.3}, {})]
+    assert turns[0][-1].end_s == turns[1][-1].end_s
+
+
+def test_what_waits_for_a_run_to_be_saved_can_be_stopped() -> None:
+    world = scenario("one_step_off", {"open_s": 0.3}).world()
+    world.train(TrainBatch(0, ()), "dense")
+    world.submit([Rollout(0, 0), Rollout(1, 0)])
+    [stay] = world.abort([(0, 0)])
+    assert (stay.ending, stay.segments) == ("aborted", ())
+    assert until(world, Ended).stay.start_s == pytest.approx(0.3)
+
+
+def test_parts_of_an_update_are_told_of_at_once() -> None:
+    """Only new weights have to be packed and sent."""
+    result = simulated(scenario("streaming", WAYS, groups=3, sd=0.4, steps=1, per_rollout_s=0.01))
+    [sync] = [phase for phase in result.phases if phase.kind == "sync"]
+    parts = [phase for phase in result.phases if phase.track == "trainer"]
+    assert len({phase.start_s for phase in parts}) == len(parts)
+    assert sync.start_s == pytest.approx(parts[-1].end_s + WAYS["from_trainer_s"])
+
+
+@pytest.mark.parametrize("policy", ["sync", "one_step_off"])
+def test_costs_of_nothing_change_nothing(policy: str) -> None:
+    """But where weights are sent while a replica iterates, which then no longer waits for them."""
+    plain, apart = (
+        simulated(scenario(policy, actors, replicas=2, groups=4, sd=0.5, steps=6))
+        for actors in (None, {})
+    )
+    assert repr([*plain.stays.rows()]) == repr([*apart.stays.rows()])
+    assert plain.phases == apart.phases
+
+
+@pytest.mark.parametrize(
+    ("working", "cores", "times"),
+    [
+        (1, 2, 1.0),
+        (2, 2, 1.2),
+        (3, 2, 1.7),  # three share two cores: half as long again
+        (4, 2, 2.2),
+        (3, 8, 1.4),  # with a core for each, every further one costs as much as the first
+        (2, 1, 1.2),  # as it was measured
+        (3, 1, 2.2),
+        (3, None, 1.4),
+    ],
+)
+def test_more_actors_than_were_measured(working: int, cores: int | None, times: float) -> None:
+    costs = ActorCosts(iteration_beside=1.2, update_beside=1.2, cores=cores)
+    assert costs.slower_iterations(working, False) == pytest.approx(times)
+    if working > 1:
+        assert costs.slower_iterations(working - 1, True) == pytest.approx(times)
+        assert costs.slower_updates(working - 1) == pytest.approx(times)
+        same = ActorCosts(iteration_beside=7.0, iteration_among=1.2, cores=cores)
+        assert same.slower_iterations(working, False) == pytest.approx(times)
+
+
+def test_a_replica_costs_another_what_it_does_and_the_trainer_what_it_does() -> None:
+    costs = ActorCosts(iteration_beside=1.4, iteration_among=1.1)
+    assert costs.slower_iterations(1, False) == 1.0
+    assert costs.slower_iterations(1, True) == pytest.approx(1.4)
+    assert costs.slower_iterations(2, False) == pytest.approx(1.1)
+    assert costs.slower_iterations(2, True) == pytest.approx(1.5)
+    # On two cores there is room for one of the others at a time, and each as often.
+    two = ActorCosts(iteration_beside=1.4, iteration_among=1.1, cores=2)
+    assert two.slower_iterations(2, True) == pytest.approx(1 + (0.4 + 0.1) / 2 + 0.5)
+    assert two.slower_updates(0) == 1.0
+
+
+def test_who_waits_for_a_core_may_wait_longer_than_an_even_share() -> None:
+    costs = ActorCosts(iteration_crowded=2.0, update_crowded=0.5, cores=2)
+    assert costs.slower_iterations(2, True) == pytest.approx(2.0)
+    assert costs.slower_iterations(3, True) == pytest.approx(3.0)
+    assert costs.slower_updates(2) == pytest.approx(1.25)
+    assert costs.slower_updates(1) == costs.slower_iterations(2, False) == 1.0
+    assert ActorCosts(iteration_crowded=2.0).slower_iterations(9, True) == 1.0
+
+
+def test_two_replicas_and_a_trainer_share_two_cores() -> None:
+    actors = {"cores": 2, "iteration_beside": 1.1, "update_beside": 1.1}
+    result = simulated(scenario("sync", actors, replicas=2, groups=2, steps=1))
+    assert result.steps[0].rollout_s == pytest.approx(10 * ITERATION_S * 1.1)
+    assert result.steps[0].train_s == pytest.approx(UPDATE_S)
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("to_trainer_s", -0.1),
+        ("load_s", "soon"),
+        ("open_s", -1),
+        ("iteration_beside", 0.9),
+        ("iteration_among", 0.5),
+        ("iteration_crowded", -0.1),
+        ("update_crowded", "long"),
+        ("iteration_among", "much"),
+        ("update_beside", 1e9),
+        ("cores", 0),
+        ("cores", 1.5),
+        ("core", 2),
+    ],
+)
+def test_bad_figures_name_themselves(name: str, bad: object) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        read(ActorCosts, {name: bad}, "cost.linear.actors")
+    assert caught.value.field == f"cost.linear.actors.{name}"
+
+
+def test_colocated_actors_take_turns_as_ever() -> None:
+    given = scenario("sync", WAYS)
+    data = {**given.raw.data, "cluster": {"placement": "colocated", "replicas": 1}}
+    result = simulated(build_scenario(RawScenario(data)))
+    assert result.steps[0].step_s == pytest.approx(1.0 + UPDATE_S + SYNC_S)

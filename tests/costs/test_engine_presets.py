@@ -1,0 +1,90 @@
+"""Host time by engine: what is given wins over the engine's figures, and those over the default."""
+
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from rollcast.simulator.costs import RooflineCost
+from rollcast.simulator.costs.engine.hosts import Engine, engine_presets
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.presets.provenance import Kind
+from rollcast.simulator.costs.roofline.cost import RooflineSection
+from rollcast.simulator.costs.roofline.draws import cost_spreads, gpu_spreads
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values import read
+from rollcast.simulator.values.chance import Drawn
+
+MODEL, GPU = load_model("qwen3-8b"), load_gpu("h100-sxm")
+
+
+def cost(**options: object) -> RooflineCost:
+    section = read(RooflineSection, options, "cost.roofline")
+    return RooflineCost.from_options(MODEL, GPU, section)
+
+
+def test_every_engine_has_figures_and_a_source() -> None:
+    assert set(engine_presets()) == set(get_args(Engine))
+    for host in engine_presets().values():
+        assert 0 < host.host_per_rollout_s < host.host_s < 1e-2
+        assert 0 < host.low < 1 < host.high
+        assert host.provenance.kind in get_args(Kind)
+        assert host.provenance.source
+
+
+@pytest.mark.parametrize("engine", get_args(Engine))
+def test_an_engine_sets_what_is_not_given(engine: Engine) -> None:
+    host = engine_presets()[engine]
+    named = cost(engine=engine)
+    assert (named.host_s, named.host_per_rollout_s) == (host.host_s, host.host_per_rollout_s)
+    own = cost(engine=engine, host_s=1.0e-3)  # the default's value, but given
+    assert (own.host_s, own.host_per_rollout_s) == (1e-3, host.host_per_rollout_s)
+    slow = cost(engine=engine, host_factor=2, host_per_rollout_s=7e-6)
+    assert (slow.host_s, slow.host_per_rollout_s) == (2 * host.host_s, 7e-6)
+    same = replace(slow, sync_fixed_s=1.0)
+    assert (same.host_s, same.host_per_rollout_s) == (slow.host_s, slow.host_per_rollout_s)
+
+
+def test_without_an_engine_it_is_the_one_that_was_fitted() -> None:
+    fitted = engine_presets()["vllm-0.19"]
+    assert (cost().host_s, cost().host_per_rollout_s) == (fitted.host_s, fitted.host_per_rollout_s)
+    assert cost(host_factor=3).host_s == pytest.approx(3 * fitted.host_s)
+    assert type(cost().host_s) is float
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "word"),
+    [
+        ({"engine": "vllm-0.91"}, "cost.roofline.engine", "vllm-0.19"),
+        ({"engine": 7}, "cost.roofline.engine", "one of vllm-0.5"),
+        ({"host_factor": 0}, "cost.roofline.host_factor", "above 0"),
+        ({"host_factor": "fast"}, "cost.roofline.host_factor", "number"),
+    ],
+)
+def test_bad_engines_name_themselves(options: dict[str, object], field: str, word: str) -> None:
+    with pytest.raises(ScenarioError, match=word) as caught:
+        read(RooflineSection, options, "cost.roofline")
+    assert caught.value.field == field
+    with pytest.raises(ScenarioError, match=word):
+        RooflineCost(MODEL, GPU, **options)  # type: ignore[arg-type]
+
+
+def test_a_named_engine_is_drawn_within_its_own_spread() -> None:
+    rng, host = np.random.default_rng(3), engine_presets()["vllm-0.19"]
+    named = cost(engine="vllm-0.19")
+    drawn = (
+        np.array([named.with_figures_drawn(Drawn(rng)).host_s for _ in range(300)]) / host.host_s
+    )
+    assert host.low <= drawn.min() < host.low * 1.1
+    assert host.high / 1.1 < drawn.max() <= host.high
+    assert cost_spreads(None)[0].names == cost_spreads("vllm-0.19")[0].names
+
+
+def test_figures_that_nobody_measured_are_drawn_wider() -> None:
+    for known, assumed in zip(gpu_spreads(GPU), gpu_spreads(load_gpu("mi300x")), strict=True):
+        assert assumed.low < known.low < 1 < known.high < assumed.high
+        assert assumed.names == known.names
+    mixed = gpu_spreads(load_gpu("rtx-pro-6000-server"))
+    assert [spread.high for spread in mixed] == [1.14, 1.22, 2.0]  # its trainer is assumed

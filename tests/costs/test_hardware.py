@@ -1,0 +1,177 @@
+"""GPU presets carry provenance; mappings are checked key by key."""
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollcast.simulator.costs.presets.gpus import (
+    EFFICIENCIES,
+    Gpu,
+    Kind,
+    figure_names,
+    gpu_presets,
+    load_gpu,
+)
+from rollcast.simulator.errors import ScenarioError
+
+NAMES = [
+    *("h100-sxm", "h100-pcie", "h100-nvl", "h800-sxm", "h200-sxm", "h20", "h20-3e"),
+    *("a100-80gb", "a100-40gb", "l40s", "b200", "gb200", "b300", "gb300"),
+    *("mi300x", "mi325x", "mi355x"),
+    *("rtx-pro-6000", "rtx-pro-6000-server", "rtx-5090", "rtx-4090"),
+]
+MIB = 2**20
+# What nvidia-smi says each has, in MiB.
+MEMORY_MIB = {
+    "h100-sxm": 81_559,
+    "h100-pcie": 81_559,
+    "h100-nvl": 95_830,
+    "h800-sxm": 81_559,
+    "h200-sxm": 143_771,
+    "h20": 97_871,
+    "h20-3e": 143_771,
+    "a100-80gb": 81_920,
+    "a100-40gb": 40_960,
+    "l40s": 46_068,
+    "b200": 183_359,
+    "gb200": 189_471,
+    "b300": 275_040,
+    "gb300": 284_208,
+    "rtx-pro-6000": 97_887,
+    "rtx-pro-6000-server": 97_887,
+    "rtx-5090": 32_607,
+    "rtx-4090": 24_564,
+}
+BARE = {"memory_bytes": 80e9, "bandwidth_bytes_per_s": 2e12, "bf16_flop_per_s": 3e14}
+
+
+def test_presets_are_complete_and_every_figure_has_a_source() -> None:
+    presets = gpu_presets()
+    assert sorted(presets) == sorted(NAMES)
+    for gpu in presets.values():
+        assert set(gpu.provenance) == set(figure_names())
+        for name in figure_names():
+            said = gpu.provenance[name]
+            assert said.kind in get_args(Kind)
+            assert len(said.source) > 10, (gpu.name, name, said)
+        assert gpu.provenance["usd_per_hour"].kind == "assumed"
+        assert gpu.usd_per_hour > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_efficiencies_are_shares(name: str) -> None:
+    gpu = load_gpu(name)
+    for figure in figure_names():
+        if figure.endswith("efficiency"):
+            assert 0.05 < getattr(gpu, figure) <= 1, figure
+
+
+def test_only_gpus_in_the_kernel_tables_claim_a_fit() -> None:
+    fitted = {g.name for g in gpu_presets().values() if "fitted" in g.kinds(EFFICIENCIES)}
+    tabled = {"b300", "gb300", "rtx-pro-6000-server"}
+    assert fitted == {"h100-sxm", "h200-sxm", "a100-80gb", "l40s", "b200", *tabled}
+
+
+@pytest.mark.parametrize("name", MEMORY_MIB)
+def test_memory_is_what_the_driver_reports(name: str) -> None:
+    gpu = load_gpu(name)
+    assert gpu.memory_bytes == pytest.approx(MEMORY_MIB[name] * MIB, rel=2e-4)
+    assert gpu.provenance["memory_bytes"].kind == "measured"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fewer_bits_are_no_slower_and_peaks_are_dense(name: str) -> None:
+    """Half the bits, twice the peak, where the GPU has the type at all; Blackwell Ultra traded int8
+    for fp4."""
+    gpu = load_gpu(name)
+    if gpu.fp8_flop_per_s:
+        assert gpu.fp8_flop_per_s / gpu.bf16_flop_per_s == pytest.approx(2.0, rel=0.02)
+    ultra = name in ("b300", "gb300")
+    if gpu.fp4_flop_per_s:
+        geforce = name == "rtx-5090"  # its fp8 runs at half speed, fp4 does not
+        times = 3.0 if ultra else 4.0 if geforce else 2.0
+        assert gpu.fp4_flop_per_s / gpu.fp8_flop_per_s == pytest.approx(times, rel=0.02)
+    if ultra:
+        assert 0 < gpu.int8_flop_per_s < 0.1 * gpu.bf16_flop_per_s
+    else:
+        assert gpu.int8_flop_per_s >= 1.95 * gpu.bf16_flop_per_s
+
+
+def test_a_custom_gpu_has_neither_int8_nor_fp4_unless_it_says_so() -> None:
+    assert (Gpu(**BARE, name="mine").int8_flop_per_s, load_gpu(BARE).fp4_flop_per_s) == (0.0, 0.0)
+    assert load_gpu({**BARE, "fp4_flop_per_s": 4e15}).fp4_flop_per_s == 4e15
+
+
+def test_mapping_without_preset_marks_defaults_as_assumed() -> None:
+    gpu = Gpu.from_mapping({**BARE, "name": "mine"})
+    assert gpu.name == "mine"
+    assert gpu.memory_bytes == 80e9
+    assert gpu.kinds(figure_names()) == {"assumed"}
+
+
+def test_mapping_over_a_preset_changes_only_what_it_names() -> None:
+    entry = {"value": "2.0", "kind": "measured", "source": "our invoice of May"}
+    gpu = load_gpu({"preset": "h100-sxm", "usd_per_hour": entry})
+    base = load_gpu("h100-sxm")
+    assert gpu.usd_per_hour == 2.0
+    assert gpu.provenance["usd_per_hour"].source == "our invoice of May"
+    assert gpu.provenance["memory_bytes"] == base.provenance["memory_bytes"]
+    assert replace(gpu, usd_per_hour=base.usd_per_hour) == base
+
+
+@pytest.mark.parametrize(
+    ("mapping", "field", "word"),
+    [
+        ({**BARE, "memory": 1}, "gpu.memory", "memory_bytes"),
+        ({**BARE, "memory_bytes": -1}, "gpu.memory_bytes", "must be a number above 0"),
+        ({**BARE, "memory_bytes": float("nan")}, "gpu.memory_bytes", "must be a number above 0"),
+        ({**BARE, "memory_bytes": "lots"}, "gpu.memory_bytes", "number"),
+        ({**BARE, "memory_bytes": True}, "gpu.memory_bytes", "number"),
+        ({**BARE, "gemm_flop_efficiency": 68}, "gpu.gemm_flop_efficiency", "up to 1.5"),
+        ({**BARE, "int8_flop_per_s": -1}, "gpu.int8_flop_per_s", "from 0"),
+        ({**BARE, "fp4_flop_per_s": "none"}, "gpu.fp4_flop_per_s", "number"),
+        ({**BARE, "interconnect_shared": 1}, "gpu.interconnect_shared", "true or false"),
+        (
+            {**BARE, "usd_per_hour": {"value": 1, "kind": "guess"}},
+            "gpu.usd_per_hour.kind",
+            "one of",
+        ),
+        ({**BARE, "usd_per_hour": {"kind": "assumed"}}, "gpu.usd_per_hour.value", "missing"),
+        ({**BARE, "usd_per_hour": {"valeu": 1}}, "gpu.usd_per_hour.valeu", "value"),
+        ({"memory_bytes": 80e9}, "gpu.bandwidth_bytes_per_s", "missing"),
+        ({"preset": "h100"}, "gpu.preset", "h100-sxm"),
+    ],
+)
+def test_bad_mappings_name_the_key(mapping: dict[str, object], field: str, word: str) -> None:
+    with pytest.raises(ScenarioError, match=word) as caught:
+        load_gpu(mapping)
+    assert caught.value.field == field
+
+
+def test_unknown_names_offer_the_nearest() -> None:
+    with pytest.raises(ScenarioError, match=r"did you mean .*h100-sxm") as caught:
+        load_gpu("H100-SMX")
+    assert caught.value.field == "gpu"
+    with pytest.raises(ScenarioError, match=r"cluster\.gpu: 7"):
+        load_gpu(7, "cluster.gpu")  # type: ignore[arg-type]
+
+
+def test_figures_out_of_range_are_refused_by_the_class_itself() -> None:
+    with pytest.raises(ScenarioError, match=r"gpu\.bandwidth_bytes_per_s"):
+        replace(load_gpu("l40s"), bandwidth_bytes_per_s=0.0)
+
+
+@given(gpus=st.integers(1, 64))
+def test_more_than_two_gpus_share_one_pcie_link_where_it_is_said(gpus: int) -> None:
+    own, nvlink = load_gpu("l40s"), load_gpu("h100-sxm")
+    assert nvlink.link_bytes_per_s(gpus) == nvlink.interconnect_bytes_per_s
+    assert own.link_bytes_per_s(gpus) == own.interconnect_bytes_per_s
+    pcie = replace(own, interconnect_shared=True)
+    each = pcie.link_bytes_per_s(gpus)
+    if gpus <= 2:
+        assert each == pcie.interconnect_bytes_per_s
+    else:
+        assert each * gpus == pytest.approx(pcie.interconnect_bytes_per_s)

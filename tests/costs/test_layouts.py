@@ -1,0 +1,222 @@
+"""Replicas of many GPUs: what they send each other, ranks that wait, stages; 4 bit products."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollcast.simulator.costs import Extremes, Iteration, RooflineCost, kv_pool_tokens
+from rollcast.simulator.costs.engine.communication import (
+    Exchange,
+)
+from rollcast.simulator.costs.engine.layout import EngineLayout
+from rollcast.simulator.costs.engine.pieces import plus
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import Model, load_model
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.scenario.scenario import build_scenario
+from tests.costs.test_roofline import IDEAL, gpu_s, prefill
+
+DEEPSEEK, LLAMA = load_model("deepseek-v3"), load_model("llama-3.1-8b")
+H200 = load_gpu("h200-sxm")
+# DeepEP's low-latency kernels on H800, EP to us of dispatch and of combine: 128 tokens a GPU.
+DEEP_EP = {16: (118, 195), 32: (155, 273), 64: (173, 314), 128: (192, 369), 256: (194, 360)}
+
+
+def apart(gpus: int, **more: object) -> EngineLayout:
+    return EngineLayout(gpus, expert_parallel=True, data_parallel_attention=True, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("gpus", sorted(DEEP_EP))
+def test_all_to_all_between_nodes_as_measured(gpus: int) -> None:
+    layers_s = Exchange(DEEPSEEK, load_gpu("h800-sxm"), apart(gpus)).layers_s(128 * gpus)
+    dense_s = Exchange(replace(DEEPSEEK, layers=3, moe_layers=0), load_gpu("h800-sxm"), apart(gpus))
+    layer_s = (layers_s - dense_s.layers_s(128 * gpus)) / 58
+    assert layer_s == pytest.approx(1e-6 * sum(DEEP_EP[gpus]), rel=0.1)
+
+
+# NCCL's tables of aiconfigurator 0.12.0: GPU, GPUs, MiB, us of an all-reduce.
+LARGE = [
+    ("a100-80gb", 8, 64, 595),
+    ("a100-80gb", 4, 128, 1001),
+    ("a100-80gb", 2, 256, 1430),
+    ("h100-sxm", 4, 128, 613),
+    ("h100-sxm", 2, 64, 255),
+    ("a100-80gb", 8, 16, 217),
+    ("h100-sxm", 8, 4, 50.5),
+    ("h100-sxm", 4, 4, 42.2),
+]
+
+
+@pytest.mark.parametrize(("gpu", "gpus", "mebibytes", "us"), LARGE)
+def test_all_reduces_as_measured(gpu: str, gpus: int, mebibytes: int, us: float) -> None:
+    tokens = mebibytes * 2**20 / (2 * LLAMA.hidden)
+    found = Exchange(LLAMA, load_gpu(gpu), EngineLayout(gpus)).layers_s(tokens) / 64
+    assert found == pytest.approx(1e-6 * us, rel=0.16)
+
+
+def test_over_pcie_large_all_reduces_are_no_faster() -> None:
+    one = Exchange(LLAMA, load_gpu("l40s"), EngineLayout(4))
+    slope = (one.layers_s(20_000) - one.layers_s(10_000)) / (one.layers_s(200) - one.layers_s(100))
+    assert slope == pytest.approx(100, rel=1e-6)
+
+
+def test_a_stage_over_nodes_crosses_the_network() -> None:
+    inside, across, wide = (
+        Exchange(LLAMA, IDEAL, layout).layers_s(64)
+        for layout in (EngineLayout(8), EngineLayout(16), EngineLayout(16, gpus_per_node=72))
+    )
+    assert inside < wide < across
+
+
+@pytest.mark.parametrize("gpus", [8, 16])
+def test_experts_in_8_bit_send_three_quarters(gpus: int) -> None:
+    """One byte an element there and two back, in place of two and two; floors are the same."""
+
+    def sent_s(model: Model) -> float:
+        one = Exchange(replace(model, layers=58, moe_layers=58), IDEAL, apart(gpus))
+        return one.layers_s(2e6) - one.layers_s(1e6)
+
+    shares = sent_s(DEEPSEEK) / sent_s(replace(DEEPSEEK, precision="bf16"))
+    assert shares == pytest.approx(3 / 4)
+
+
+def test_whole_experts_alone_change_no_message() -> None:
+    sliced = Exchange(DEEPSEEK, IDEAL, EngineLayout(8))
+    whole = Exchange(DEEPSEEK, IDEAL, EngineLayout(8, expert_parallel=True))
+    assert sliced.layers_s(100) == whole.layers_s(100)
+
+
+def test_ranks_wait_for_the_one_with_most_rollouts() -> None:
+    """Eight GPUs with rollouts of their own: one that is left takes as long as eight."""
+    cost = RooflineCost(DEEPSEEK, H200, 8, data_parallel_attention=True)
+
+    def token_s(rollouts: int) -> float:
+        curve = cost.decode_curve(rollouts)
+        return (curve.seconds(10**6) - curve.seconds(0)) / 10**6
+
+    assert token_s(1) == pytest.approx(8 * token_s(8), rel=1e-6)
+    assert token_s(9) == pytest.approx(16 / 9 * token_s(8), rel=1e-6)
+    # The same context in each rollout: a rollout more costs nothing until a GPU has two.
+    times = [gpu_s(cost, rollouts, rollouts * 100_000) for rollouts in range(1, 18)]
+    attention = [token_s(rollouts) * rollouts for rollouts in range(1, 18)]
+    assert attention[:8] == pytest.approx([attention[0]] * 8)
+    assert attention[8:16] == pytest.approx([2 * attention[0]] * 8)
+    assert times == sorted(times)
+
+
+STAGES = RooflineCost(LLAMA, IDEAL, host_s=0, host_per_rollout_s=0)
+
+
+def test_a_pipeline_makes_no_token_faster() -> None:
+    four = replace(STAGES, pipeline_parallel=4)
+    hops = 4 * (IDEAL.all_reduce_floor_s + 2 * 4096 / 0.5e11)
+    for rollouts in (1, 2, 3):
+        expected = STAGES.decode_curve(1).seconds(1000) + hops
+        assert four.decode_curve(rollouts).seconds(1000 * rollouts) == pytest.approx(expected)
+    full = four.decode_curve(4).seconds(4000)
+    head = 3 * 2 * LLAMA.head_parameters / 1e12
+    assert full == pytest.approx(STAGES.decode_curve(1).seconds(1000) + hops + head)
+
+
+def test_a_full_pipeline_gives_more_tokens_than_one_stage() -> None:
+    """64 rollouts over four stages: the time of 16 on one, and four times its head."""
+    four = replace(STAGES, pipeline_parallel=4)
+    sixteen = STAGES.decode_curve(16).seconds(16_000)
+    assert sixteen < four.decode_curve(64).seconds(64_000) < 1.4 * sixteen
+    assert four.decode_curve(64).seconds(64_000) < STAGES.decode_curve(64).seconds(64_000) * 1.2
+    prompts = prefill(8, 8192)
+    assert four.iteration_s(prompts) == pytest.approx(STAGES.iteration_s(prompts) / 4, rel=0.05)
+    assert four.iteration_s(prefill(1, 8192)) > STAGES.iteration_s(prefill(1, 8192))
+
+
+@given(
+    stages=st.integers(1, 8),
+    rollouts=st.integers(1, 100),
+    context=st.integers(1, 5000),
+    ranks=st.booleans(),
+)
+def test_curves_are_the_formula_in_closed_form(
+    stages: int, rollouts: int, context: int, ranks: bool
+) -> None:
+    cost = RooflineCost(
+        load_model("gpt-oss-20b"),
+        IDEAL,
+        4,
+        pipeline_parallel=stages,
+        data_parallel_attention=ranks,
+        expert_parallel=ranks,
+    )
+    work = Iteration(rollouts, rollouts * context)
+    found = cost.decode_curve(rollouts).seconds(rollouts * context)
+    assert found == pytest.approx(cost.iteration_s(work), rel=1e-9)
+
+
+def test_stages_share_weights_and_kv() -> None:
+    one, four = (kv_pool_tokens(LLAMA, IDEAL, 1, pipeline_parallel=n) for n in (1, 4))
+    room = 100e9 * 0.9 - 2e9 - LLAMA.weight_bytes / 4
+    assert four == int(room * 4 / LLAMA.kv_bytes_per_token)
+    assert four > 4 * one
+    large = load_model("llama-3.1-70b")
+    with pytest.raises(ScenarioError, match="no room"):
+        kv_pool_tokens(large, IDEAL, 1)
+    assert kv_pool_tokens(large, IDEAL, 1, pipeline_parallel=4) > 0
+
+
+SCENARIO = """
+model: llama-3.1-8b
+gpu: h100-sxm
+cluster: {{replicas: 2, tensor_parallel: 2, pipeline_parallel: {stages}}}
+workload:
+  batch_groups: 1
+  group_size: 2
+  prompt_tokens: 10
+  max_new_tokens: 100
+  lengths: {{family: lognormal, median_tokens: 50, between_sd: 0.1, within_sd: 0.1}}
+cost: {cost}
+"""
+
+
+def test_a_scenario_with_stages_holds_their_gpus() -> None:
+    built = build_scenario(parse_scenario(SCENARIO.format(stages=2, cost="roofline")))
+    assert (built.shape.gpus_per_replica, built.shape.trainer_gpus) == (4, 8)
+    assert any("stages" in said for said in built.cost.warnings(Extremes()))
+    one = build_scenario(parse_scenario(SCENARIO.format(stages=1, cost="roofline")))
+    assert built.engine.kv_tokens > 2 * one.engine.kv_tokens
+    assert not any("stages" in said for said in one.cost.warnings(Extremes()))
+
+
+@pytest.mark.parametrize(("stages", "word"), [(0, "from 1"), (33, "more than the 32 layers")])
+def test_bad_stages_name_themselves(stages: int, word: str) -> None:
+    with pytest.raises(ScenarioError, match=word) as caught:
+        build_scenario(parse_scenario(SCENARIO.format(stages=stages, cost="roofline")))
+    assert caught.value.field == "cluster.pipeline_parallel"
+
+
+FP4 = replace(IDEAL, fp8_flop_per_s=2e15, fp4_flop_per_s=4e15)
+
+
+def test_four_bit_products_where_a_gpu_has_them() -> None:
+    quantised = replace(LLAMA, precision="nvfp4")
+    for work in (Iteration(1, 0), prefill(1, 32_768)):
+        assert RooflineCost(quantised, FP4).iteration_s(work) < RooflineCost(
+            LLAMA, FP4
+        ).iteration_s(work)
+
+
+def test_four_bit_floats_are_warned_of_where_they_are_unpacked() -> None:
+    quantised = replace(LLAMA, precision="nvfp4")
+    said = RooflineCost(quantised, IDEAL).warnings(Extremes())
+    assert any("products of nvfp4 weights" in w for w in said)
+    assert not any("weights" in w for w in RooflineCost(quantised, FP4).warnings(Extremes()))
+    assert RooflineCost(quantised, FP4).iteration_s(prefill(1, 8192)) < RooflineCost(
+        quantised, IDEAL
+    ).iteration_s(prefill(1, 8192))
+
+
+def test_sums_of_curves() -> None:
+    first = [(0, 1.0, 0.5), (10, 6.0, 0.1)]
+    second = [(0, 2.0, 0.0), (4, 2.0, 1.0)]
+    assert plus(first, second) == [(0, 3.0, 0.5), (4, 5.0, 1.5), (10, 14.0, 1.1)]

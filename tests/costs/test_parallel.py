@@ -1,0 +1,439 @@
+"""Split and sharded trainers, padding, and what waits on the host: laws, and sums by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollcast.simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.sync.state_copies import HIGH, LOW, PAGEABLE_DOWN_BYTES_PER_S
+from rollcast.simulator.costs.trainer.collectives import all_reduce_s, all_to_all_s, gather_s
+from rollcast.simulator.costs.trainer.packing import Work, dense_work, pad
+from rollcast.simulator.errors import ScenarioError
+from tests.laws import examples
+
+QWEN, MIXTURE = load_model("qwen3-8b"), load_model("qwen3-30b-a3b")
+H100 = load_gpu("h100-sxm")
+ROOMY = replace(H100, name="roomy", memory_bytes=1e12)
+# Links that take no time, so that what is left is computation.
+FREE = replace(ROOMY, interconnect_bytes_per_s=1e29, all_reduce_floor_s=0.0)
+LOAD = TrainLoad([(500, [3500] * 16)])
+
+
+def trainer(gpus: int = 8, model: Any = QWEN, gpu: Any = ROOMY, **options: Any) -> RooflineTrainer:
+    return RooflineTrainer(model, gpu, gpus, **{"microbatch_tokens": 4000, **options})
+
+
+def phases(one: RooflineTrainer, load: TrainLoad = LOAD) -> dict[str, float]:
+    return dict(one.train(load).phases_s)
+
+
+# --- padding ---
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 50), st.integers(1, 90)).map(lambda row: dense_work(*row)),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(rows=ROWS, budget=st.integers(1, 600), most=st.integers(1, 8))
+def test_padding_keeps_every_row_within_its_bounds(
+    rows: list[Work], budget: int, most: int
+) -> None:
+    padded = pad(rows, budget, most)
+    head = sum(work.head_tokens for work in rows)
+    assert sum(work.tokens for work in padded) >= sum(work.tokens for work in rows)
+    assert sum(work.head_tokens for work in padded) >= head
+    assert sum(work.pairs for work in padded) >= sum(work.pairs for work in rows) * (1 - 1e-12)
+    widest = max(w.tokens - w.head_tokens for w in rows) + max(w.head_tokens for w in rows)
+    assert all(work.tokens <= max(budget, widest) for work in padded)
+    assert len(padded) >= -(-len(rows) // most)
+
+
+def test_padding_by_hand() -> None:
+    rows = [dense_work(2, 3), dense_work(4, 1), dense_work(1, 9)]
+    first = Work(2 * 7, 2 * 3, 2 * 49 / 2)  # rows of 4 + 3
+    assert pad(rows, 100, 2) == [first, Work(10, 9, 50.0)]
+    assert pad(rows, 14, 9) == [first, Work(10, 9, 50.0)]
+    assert pad(rows, 100, 9) == [Work(3 * 13, 3 * 9, 3 * 169 / 2)]
+    assert pad(rows, 100, 2, (4, 9)) == [Work(26, 18, 169.0), Work(13, 9, 169 / 2)]
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 500), st.lists(st.integers(200, 3000), min_size=1)),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_packed_is_no_slower_than_padded(groups: list[tuple[int, list[int]]]) -> None:
+    """Of one GPU, in products, attention and kernels: padding is computed, and only ever added."""
+    load = TrainLoad(groups)
+    times = [
+        sum(phases(trainer(1, batching=b, microbatch_tokens=10**6), load).values())
+        for b in ("packed", "padded", "padded_to_batch")
+    ]
+    assert times[0] <= times[1] * (1 + 1e-9)
+    assert times[1] <= times[2] * (1 + 1e-9)
+
+
+def test_one_sequence_a_microbatch_pays_each_floor() -> None:
+    alone = trainer(2, batching="one_sequence", launch_s_per_layer=1.0)
+    cost = alone.train(LOAD)
+    assert cost.microbatches == 8
+    gather = 8 * alone.layout.gather_s
+    assert dict(cost.phases_s)["forward"] == pytest.approx(8 * 36 * 1.0 + gather)
+    packed = trainer(2, launch_s_per_layer=1.0, microbatch_tokens=32_000)
+    assert packed.train(LOAD).microbatches == 1
+    assert phases(packed)["forward"] == pytest.approx(36 * 1.0 + packed.layout.gather_s)
+
+
+def test_an_optimiser_step_has_a_floor() -> None:
+    load = TrainLoad([(10, [100])] * 8)
+    for steps in (1, 4):
+        bare = phases(trainer(minibatches=steps), load)
+        slow = phases(trainer(minibatches=steps, step_fixed_s=2.0), load)
+        assert slow["optimizer"] - bare["optimizer"] == pytest.approx(2.0 * steps)
+
+
+def test_padding_of_shared_prefixes_is_refused() -> None:
+    shared = TrainLoad([(10, [20, 30])], shared_prefix=True)
+    with pytest.raises(ScenarioError, match="give packed or one_sequence") as caught:
+        trainer(batching="padded").train(shared)
+    assert caught.value.field == "cost.roofline.trainer.batching"
+    assert trainer(batching="one_sequence").train(shared).microbatches == 3
+
+
+# --- parallelism ---
+
+
+@pytest.mark.parametrize("split", ["tensor_parallel", "context_parallel", "pipeline_parallel"])
+def test_split_models_compute_no_less(split: str) -> None:
+    """Without communication, the same GPUs take as long however they share the model, but for the
+    pipeline's bubble and the LM head on its last stage."""
+    whole = phases(trainer(8, gpu=FREE, sharding="none"))
+    found = phases(trainer(8, gpu=FREE, sharding="none", **{split: 4}))
+    if split == "pipeline_parallel":
+        assert found["forward"] > whole["forward"] * 11 / 8
+    else:
+        assert found["forward"] == pytest.approx(whole["forward"], rel=1e-9)
+        assert found["backward"] == pytest.approx(whole["backward"], rel=1e-9)
+
+
+@given(
+    stages=st.sampled_from([2, 3, 4, 6]),
+    microbatches=st.integers(1, 12),
+    parts=st.sampled_from([1, 2, 3]),
+)
+@settings(max_examples=examples(25), deadline=None)
+def test_the_bubble_is_that_of_its_paper(stages: int, microbatches: int, parts: int) -> None:
+    """(p - 1) / (v m) of the time without it (arXiv 2104.04473, section 2.2)."""
+    load = TrainLoad([(0, [4000] * microbatches)])
+    one = trainer(stages, gpu=FREE, sharding="none", pipeline_parallel=stages, virtual_stages=parts)
+    cost = one.train(load)
+    assert cost.microbatches == microbatches
+    busy_s = microbatches * one._stage_s(dense_work(0, 4000))
+    share = (stages - 1) / (parts * microbatches)
+    assert dict(cost.phases_s)["forward"] == pytest.approx(busy_s * (1 + share), rel=1e-6)
+    assert dict(cost.phases_s)["backward"] == pytest.approx(3 * busy_s * (1 + share), rel=1e-6)
+
+
+def test_uneven_stages_wait_for_the_fullest() -> None:
+    """36 layers in eight stages: four have five, and the last has four and the LM head."""
+    layout = trainer(8, pipeline_parallel=8).layout
+    assert layout.stage_s(36.0, 0.0) == 5.0
+    assert layout.stage_s(36.0, 3.0) == 7.0
+    assert trainer(8, pipeline_parallel=4).layout.stage_s(36.0, 3.0) == 12.0
+
+
+@pytest.mark.parametrize(
+    ("split", "gpus", "model"),
+    [
+        ({"tensor_parallel": 4}, 8, QWEN),
+        ({"context_parallel": 4}, 8, QWEN),
+        ({"pipeline_parallel": 2}, 8, QWEN),
+        ({"expert_parallel": 8}, 8, MIXTURE),
+    ],
+)
+def test_what_is_split_talks(split: dict[str, int], gpus: int, model: Any) -> None:
+    """As long again with links half as fast; computing again what a forward did talks again, but
+    for the stages of a pipeline."""
+    slow = replace(ROOMY, interconnect_bytes_per_s=ROOMY.interconnect_bytes_per_s / 2)
+    floors = {"all_reduce_floor_s": 0.0}
+    talk = {}
+    for recompute in ("none", "full"):
+        free, near, far = (
+            phases(trainer(gpus, model, gpu, recompute=recompute, sharding="none", **split))
+            for gpu in (FREE, replace(ROOMY, **floors), replace(slow, **floors))
+        )
+        talk[recompute] = near["backward"] - free["backward"]
+        assert near["forward"] > free["forward"]
+        assert far["forward"] - near["forward"] == pytest.approx(near["forward"] - free["forward"])
+    again = 1.0 if "pipeline_parallel" in split else 2.0
+    assert talk["full"] == pytest.approx(again * talk["none"])
+
+
+@pytest.mark.parametrize("model", [QWEN, MIXTURE])
+@pytest.mark.parametrize(
+    "split", [{}, {"tensor_parallel": 4}, {"pipeline_parallel": 2}, {"context_parallel": 2}]
+)
+def test_every_parameter_is_kept_once(model: Any, split: dict[str, int]) -> None:
+    one = trainer(16, model, **split)
+    assert 16 * one.state_bytes_per_gpu == pytest.approx(16 * model.parameters)
+    assert 16 * one.layout.owned_parameters == pytest.approx(model.parameters)
+
+
+def test_experts_are_kept_once() -> None:
+    one = trainer(16, MIXTURE, expert_parallel=8)
+    assert 16 * one.layout.owned_parameters == pytest.approx(MIXTURE.parameters)
+    assert len(one.layout.parts) == 2
+    assert one.layout.gather_s < trainer(16, MIXTURE).layout.gather_s / 4
+
+
+def test_states_by_sharding() -> None:
+    size = QWEN.parameters
+    found = {
+        kept: trainer(16, sharding=kept).state_bytes_per_gpu
+        for kept in ("fsdp", "hybrid", "zero1", "none")
+    }
+    assert found == {
+        "fsdp": pytest.approx(size),
+        "hybrid": pytest.approx(2 * size),
+        "zero1": pytest.approx(size * (6 + 12 / 16)),
+        "none": pytest.approx(16 * size),
+    }
+    assert trainer(16, shard=False).state_bytes_per_gpu == found["none"]
+    frozen = trainer(16, sharding="zero1", weights="lora")
+    assert frozen.state_bytes_per_gpu == 4 * size
+
+
+def test_exchange_by_sharding() -> None:
+    size, inside, across = 4 * QWEN.parameters, 450e9 * 0.7, 50e9 * 0.7
+    found = {
+        kept: trainer(16, sharding=kept).layout.exchange_s(3)
+        for kept in ("fsdp", "hybrid", "zero1", "none")
+    }
+    assert found == {
+        "fsdp": pytest.approx(3 * size * 15 / 16 / across),
+        "hybrid": pytest.approx(3 * (size * 7 / 8 / inside + 2 * size / 8 / 2 / across)),
+        "zero1": pytest.approx(1.5 * size * 15 / 16 / across),
+        "none": pytest.approx(2 * size * 15 / 16 / across),
+    }
+    once = trainer(16, reduce_every_microbatch=False)
+    assert once.layout.exchange_s(3) == pytest.approx(size * 15 / 16 / across)
+    assert once.state_bytes_per_gpu == pytest.approx(QWEN.parameters * (1 + 4 * 15 / 16))
+
+
+def test_weights_left_gathered_cost_memory_and_save_a_gather() -> None:
+    again, left = trainer(16), trainer(16, reshard_after_forward=False)
+    count = again.train(LOAD).microbatches
+    saved = phases(again)["backward"] - phases(left)["backward"]
+    assert saved == pytest.approx(count * again.layout.gather_s)
+    assert left.peak_bytes(4000) > again.peak_bytes(4000)
+
+
+@given(one=st.floats(0, 1), other=st.floats(0, 1))
+def test_overlap_hides_what_computation_covers(one: float, other: float) -> None:
+    low, high = sorted((one, other))
+    less, more = (phases(trainer(16, overlap=share)) for share in (low, high))
+    assert sum(more.values()) <= sum(less.values()) * (1 + 1e-12)
+    bare = phases(trainer(16, gpu=FREE, sharding="none"))
+    assert more["forward"] >= bare["forward"] * (1 - 1e-12)
+
+
+def test_models_that_run_without_recomputation() -> None:
+    """32B on 16 and 70B on 32 H100, sequences of 8,192 tokens: too much for a GPU alone, and little
+    where eight share each layer."""
+    load = TrainLoad([(192, [8000] * 8)])
+    for name, gpus in (("qwen3-32b", 16), ("llama-3.1-70b", 32)):
+        keys = {"recompute": "none", "microbatch_tokens": None}
+        with pytest.raises(ScenarioError, match="out of memory") as caught:
+            trainer(gpus, load_model(name), H100, **keys).train(load)
+        assert caught.value.field == "cluster.trainer_gpus"
+        split = trainer(gpus, load_model(name), H100, tensor_parallel=8, **keys)
+        assert split.train(load).peak_bytes < H100.memory_bytes
+        long = TrainLoad([(192, [40_000] * 8)])
+        with pytest.raises(ScenarioError, match="out of memory"):
+            split.train(long)
+
+
+def test_a_published_recipe_without_recomputation_fits() -> None:
+    """NeMo-RL's grpo-llama3.3-70b-instruct-4n8g: 32 H100, tensor parallel 4, eight stages, packed
+    to 4,096 tokens; and its 16k variant, which computes activations again."""
+    keys = {"tensor_parallel": 4, "pipeline_parallel": 8, "sharding": "zero1"}
+    llama = load_model("llama-3.1-70b")
+    for tokens, recompute in ((4096, "none"), (16_384, "full")):
+        said = {**keys, "microbatch_tokens": tokens, "recompute": recompute}
+        load = TrainLoad([(96, [tokens - 96] * 32)])
+        assert trainer(32, llama, H100, **said).train(load).peak_bytes < H100.memory_bytes
+    with pytest.raises(ScenarioError, match="out of memory"):
+        trainer(32, llama, H100, **{**said, "recompute": "none"}).train(load)
+
+
+# --- what a backward computes again ---
+
+
+def test_parts_computed_again_add_up_to_a_forward() -> None:
+    """Of a microbatch large enough: attention and MLP together are all but the LM head."""
+    keys = {"sharding": "none", "traffic_per_logit": 0.0}
+    found = {r: phases(trainer(recompute=r, **keys)) for r in ("none", "attention", "mlp", "full")}
+    extra = {r: found[r]["backward"] - found["none"]["backward"] for r in found}
+    assert extra["full"] == pytest.approx(found["none"]["forward"])
+    head_s = 2 * 3500 * trainer()._unit_times.head_token  # two microbatches
+    assert extra["attention"] + extra["mlp"] + head_s == pytest.approx(extra["full"])
+    assert extra["attention"] > 0.1 * extra["full"]
+    assert all(found[r]["forward"] == found["none"]["forward"] for r in found)
+
+
+def test_layers_computed_again_lie_between_none_and_all() -> None:
+    none, half, all_ = (
+        trainer(recompute=r, recompute_layers=n, sharding="none")
+        for r, n in (("none", None), ("full", 18), ("full", 36))
+    )
+    assert all_._kept_bytes == trainer()._kept_bytes
+    assert half._kept_bytes == (none._kept_bytes + all_._kept_bytes) / 2
+    middle = (phases(none)["backward"] + phases(all_)["backward"]) / 2
+    assert phases(half)["backward"] == pytest.approx(middle)
+
+
+# --- other models, precision and the host ---
+
+
+def test_a_critic_is_the_policy_without_logits() -> None:
+    bare = phases(trainer(log_prob_passes=1))
+    found = phases(trainer(log_prob_passes=1, critic=True))
+    unread = phases(trainer(log_prob_passes=1, traffic_per_logit=0.0, critic=True))
+    for name in ("gradient_exchange", "optimizer"):
+        assert found[name] == pytest.approx(2 * bare[name])
+    for name in ("log_prob", "forward", "backward"):
+        assert bare[name] < found[name] < 2 * bare[name]
+        plain = phases(trainer(log_prob_passes=1, traffic_per_logit=0.0))[name]
+        assert found[name] - bare[name] == pytest.approx(unread[name] - plain)
+    assert trainer(critic=True).state_bytes_per_gpu == 2 * trainer().state_bytes_per_gpu
+
+
+def test_reward_models_are_forwards() -> None:
+    bare, judged = (phases(trainer(log_prob_passes=0, reward_passes=n)) for n in (0, 3))
+    valued = phases(trainer(log_prob_passes=0, critic=True))
+    assert "log_prob" not in bare
+    assert judged["log_prob"] == pytest.approx(3 * valued["log_prob"])
+    assert {k: s for k, s in judged.items() if k != "log_prob"} == bare
+    held = trainer(reward_passes=1).state_bytes_per_gpu - trainer().state_bytes_per_gpu
+    assert held == pytest.approx(2 * QWEN.parameters / 8)
+    with pytest.raises(ScenarioError, match="reward_passes"):
+        trainer(reward_passes=-1)
+
+
+def test_fp8_speeds_up_products_alone() -> None:
+    bf16, fp8 = (phases(trainer(gpu=FREE, precision=p))["forward"] for p in ("bf16", "fp8"))
+    assert 1 < bf16 / fp8 < 2
+    products_s = 4000 * 2 * QWEN.linear_flop_per_token / (989.4e12 * H100.gemm_flop_efficiency)
+    assert bf16 - fp8 == pytest.approx(products_s / 2, rel=1e-3)
+    with pytest.raises(ScenarioError, match="has no fp8; give bf16") as caught:
+        trainer(gpu=load_gpu("a100-80gb"), precision="fp8")
+    assert caught.value.field == "cost.roofline.trainer.precision"
+
+
+def test_activations_on_the_host() -> None:
+    here, there = (trainer(recompute="none", offload_activations=o) for o in (False, True))
+    assert there.peak_bytes(4000) < here.peak_bytes(4000)
+    assert there.largest_microbatch_tokens() > 5 * here.largest_microbatch_tokens()
+    assert phases(there)["forward"] >= phases(here)["forward"]
+    slow = replace(ROOMY, host_link_bytes_per_s=1e9)
+    waiting = trainer(gpu=slow, recompute="none", offload_activations=True)
+    moved_s = 2 * 4000 * waiting._kept_bytes / 1e9  # two microbatches
+    talk_s = 2 * waiting.layout.gather_s
+    assert phases(waiting)["forward"] == pytest.approx(moved_s + talk_s)
+
+
+def test_states_that_are_copied() -> None:
+    """All but gradients, at the link's rate or tensor by tensor."""
+    pinned, slow = trainer(), trainer(state_copies="pageable")
+    moved = 12 * QWEN.parameters / 8
+    assert pinned.copies_s() == pytest.approx((moved / 64e9, moved / 64e9))
+    assert slow.copies_s() == pytest.approx((moved / 2.1e9, moved / 5e9))
+    assert pinned.copies_s(9e9) == pytest.approx((moved / 9e9, moved / 9e9))
+    assert slow.copies_s(1e9) == slow.copies_s()
+    fast = replace(slow, copies_scale=1.5)
+    assert fast.copies_s()[0] == pytest.approx(slow.copies_s()[0] / 1.5)
+    assert replace(pinned, copies_scale=1.5).copies_s() == pinned.copies_s()
+    poor = replace(ROOMY, host_link_bytes_per_s=1e9)
+    assert trainer(gpu=poor, state_copies="pageable").copies_s() == pytest.approx(
+        (moved / 1e9,) * 2
+    )
+    whole = trainer(reduce_every_microbatch=False)
+    assert whole.trained_bytes_per_gpu == pytest.approx(moved)  # nor gradients that are kept whole
+    shared = trainer(sharding="zero1")
+    assert shared.trained_bytes_per_gpu == pytest.approx((2 + 12 / 8) * QWEN.parameters)
+    cost = RooflineCost(QWEN, ROOMY, trainer=slow, switch_fixed_s=1.0)
+    assert cost.switch_to_rollout_s == pytest.approx(1 + slow.copies_s()[0])
+    assert cost.switch_to_train_s == pytest.approx(1 + slow.copies_s()[1])
+
+
+def test_copies_of_published_refits() -> None:
+    """Held out: what NeMo-RL's colocated refits take beside the transfer (pull request 3294, before
+    and after), which is mostly its optimiser's way to the host: 12 bytes a parameter."""
+    for name, gpus, others in (
+        ("qwen3-235b-a22b", 64, (21.8, 23.1)),
+        ("qwen3-30b-a3b", 16, (7.5, 10.1)),
+    ):
+        optimizer_bytes = 12 * load_model(name).parameters / gpus
+        seconds = optimizer_bytes / PAGEABLE_DOWN_BYTES_PER_S
+        assert min(others) / HIGH < seconds < max(others) / LOW
+        assert seconds == pytest.approx(sum(others) / 2, rel=0.3)
+
+
+def test_collectives_by_hand() -> None:
+    assert gather_s(8e9, 4, 1e9) == 6.0
+    assert all_reduce_s(8e9, 4, 1e9, 0.5) == 12.5
+    assert gather_s(8e9, 1, 1e9) == all_reduce_s(8e9, 1, 1e9) == 0.0
+    assert all_to_all_s(8e9, 4, 8, 1e9, 1e3) == 6.0
+    assert all_to_all_s(8e9, 16, 8, 1e9, 0.5e9) == 3.5 + 8.0
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "said"),
+    [
+        ({"tensor_parallel": 3}, "tensor_parallel", "does not divide 8 trainer GPUs"),
+        ({"pipeline_parallel": 3}, "pipeline_parallel", "does not divide 8 trainer GPUs"),
+        ({"context_parallel": 16}, "context_parallel", "does not divide 8 trainer GPUs"),
+        ({"tensor_parallel": 0}, "tensor_parallel", "must be"),
+        ({"tensor_parallel": 2.5}, "tensor_parallel", "must be"),
+        ({"virtual_stages": 2}, "virtual_stages", "set pipeline_parallel too"),
+        ({"pipeline_parallel": 4, "virtual_stages": 10}, "virtual_stages", "the 36 layers"),
+        ({"expert_parallel": 2}, "expert_parallel", "has no experts"),
+        ({"sharding": "zero3"}, "sharding", "must be"),
+        ({"sharding": "fsdp", "shard": False}, "sharding", "shard is false"),
+        ({"batching": "sorted"}, "batching", "must be"),
+        ({"microbatch_rollouts": 4}, "microbatch_rollouts", "give microbatch_tokens"),
+        ({"overlap": 1.5}, "overlap", "must be"),
+        ({"precision": "int8"}, "precision", "must be"),
+        ({"recompute_layers": 37}, "recompute_layers", "more than the 36 layers"),
+        ({"recompute_layers": 0}, "recompute_layers", "from 1"),
+        ({"recompute_layers": 2, "recompute": "none"}, "recompute_layers", "recompute is none"),
+        ({"state_copies": "slow"}, "state_copies", "must be"),
+        ({"launch_s_per_layer": -1.0}, "launch_s_per_layer", "must be"),
+        ({"host_memory_bytes_per_s": 0.0}, "host_memory_bytes_per_s", "must be"),
+    ],
+)
+def test_splits_that_cannot_be_name_their_key(options: dict[str, Any], key: str, said: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        trainer(**options)
+    assert caught.value.field == f"cost.roofline.trainer.{key}"
+    assert said in str(caught.value)
+
+
+def test_splits_of_a_model_that_cannot_be() -> None:
+    odd = replace(QWEN, heads=33, kv_heads=11)
+    with pytest.raises(ScenarioError, match="33 attention heads"):
+        trainer(8, odd, tensor_parallel=2)
+    for experts, said in ((3, "128 experts"), (16, "the 8 GPUs")):
+        with pytest.raises(ScenarioError, match=said) as caught:
+            trainer(8, MIXTURE, expert_parallel=experts)
+        assert caught.value.field == "cost.roofline.trainer.expert_parallel"

@@ -1,0 +1,142 @@
+"""What ``rollcast presets`` says of policies is told from their own code, and reads well."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from rollcast.simulator.cli.app import main
+from rollcast.simulator.policies import POLICIES
+from rollcast.simulator.policies.described import describe
+from rollcast.simulator.values import declared
+
+
+def presets(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(["presets", *argv])
+    said = capsys.readouterr()
+    assert (stop.value.code, said.err) == (0, "")
+    return said.out
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_says_in_a_sentence_what_it_does_and_where_from(name: str) -> None:
+    about = describe(POLICIES[name])
+    assert about.mechanism.endswith(".")
+    assert 20 < len(about.mechanism) < 200
+    assert about.source
+    text = " ".join((about.mechanism, about.source, *about.paragraphs))
+    assert "``" not in text
+    assert "Raises" not in text
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_parameter_is_explained(name: str) -> None:
+    for option in declared(POLICIES[name]):
+        assert option.doc.meaning, option.key
+        assert option.reader.wanted != "a value", option.key
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "200"])
+def test_the_list_and_every_page_fit_and_are_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    said = presets(capsys, "policies")
+    assert max(map(len, said.splitlines())) <= int(columns)
+    cells = [[c.strip() for c in line.split("\u2502")] for line in said.splitlines()]
+    for name, kind in POLICIES.items():
+        about = describe(kind)
+        at = next(i for i, cell in enumerate(cells) if cell[1:2] == [name])
+        column = [cells[at]]
+        for row in cells[at + 1 :]:
+            if len(row) < 4 or row[1]:
+                break
+            column.append(row)
+        assert words(" ".join(row[2] for row in column)) == about.mechanism
+        assert words(" ".join(row[3] for row in column)).replace(" ", "") == about.source.replace(
+            " ", ""
+        )
+        page = presets(capsys, "policies", name)
+        assert max(map(len, page.splitlines())) <= int(columns)
+        flat = words(page)
+        for text in (about.mechanism, about.source, *about.paragraphs):
+            assert words(text) in flat
+        for option in declared(kind):
+            for text in (option.key, option.reader.wanted, option.doc.sentence, option.doc.source):
+                assert words(text) in flat
+
+
+def test_a_page_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = json.loads(presets(capsys, "policies", "sagc", "--json"))
+    found = {p["name"]: p for p in facts["parameters"]}
+    assert list(found) == [option.key for option in declared(POLICIES["sagc"])]
+    assert found["alpha"]["default"] == 0.1
+    assert found["alpha"]["must be"] == "a number from 0 to 1"
+    [keep, *_] = json.loads(presets(capsys, "policies", "pods", "--json"))["parameters"]
+    assert "default" not in keep
+    alias = json.loads(presets(capsys, "policies", "dapo_filter", "--json"))
+    assert alias["another name of"] == "dynamic_sampling"
+
+
+def test_a_pipe_gets_plain_text_and_a_terminal_bold() -> None:
+    command = [sys.executable, "-m", "rollcast.simulator.cli.app", "presets", "policies", "april"]
+    plain = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "\x1b" not in plain
+    assert "over_sampling: a number from 1 to 1000" in plain
+    master, slave = pty.openpty()
+    shown = b""
+    with subprocess.Popen(command, stdout=slave, env={**os.environ, "TERM": "xterm"}):
+        os.close(slave)
+        while True:
+            try:
+                part = os.read(master, 4096)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            shown += part
+    os.close(master)
+    assert b"\x1b[1m" in shown
+
+
+class _Bare:
+    pass
+
+
+@dataclass(frozen=True)
+class _Undocumented:
+    share: float = 0.5
+
+
+class _Odd:
+    """Does a thing (as of v1.2; see [3]) and no more. But wait. (c) is a mark:
+
+    - one, over
+      two lines
+    - two with ``code`` and `module.name`
+    """
+
+
+def test_descriptions_of_odd_classes() -> None:
+    for kind in (_Bare, _Undocumented):
+        about = describe(kind)
+        assert (about.mechanism, about.source, about.paragraphs) == ("", "", ())
+    about = describe(_Odd)
+    assert about.mechanism == "Does a thing (as of v1.2; see [3]) and no more."
+    assert about.source == ""
+    assert about.paragraphs == (
+        "But wait. (c) is a mark:",
+        "- one, over two lines",
+        "- two with code and module.name",
+    )

@@ -1,0 +1,140 @@
+"""Models beside the policy in an update: references, critics and reward models of any size."""
+
+from typing import Any
+
+import pytest
+
+from rollcast.simulator.costs import RooflineTrainer, TrainLoad
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.studies.simulate import from_raw, simulate
+
+QWEN, SMALL = load_model("qwen3-8b"), "qwen3-0.6b"
+H100 = load_gpu("h100-sxm")
+LOAD = TrainLoad([(500, [3500] * 16)])
+
+
+def trainer(**options: Any) -> RooflineTrainer:
+    return RooflineTrainer(QWEN, H100, 8, **{"microbatch_tokens": 4000, **options})
+
+
+def phases(**options: Any) -> dict[str, float]:
+    return dict(trainer(**options).train(LOAD).phases_s)
+
+
+def test_a_reference_of_another_size_is_one_more_forward() -> None:
+    small = RooflineTrainer(load_model(SMALL), H100, 8, microbatch_tokens=4000)
+    forward_s = dict(small.train(LOAD).phases_s)["log_prob"]
+    found, bare = phases(reference_model=SMALL), phases()
+    assert found["log_prob"] == pytest.approx(bare["log_prob"] + forward_s)
+    assert {**found, "log_prob": 0} == {**bare, "log_prob": 0}
+    same = phases(reference_model="qwen3-8b")["log_prob"]
+    assert same == pytest.approx(phases(log_prob_passes=2)["log_prob"])
+
+
+def test_a_reference_on_gpus_of_its_own_overlaps() -> None:
+    bare = phases()["log_prob"]
+    alone = RooflineTrainer(QWEN, H100, 2, microbatch_tokens=4000)
+    own = dict(alone.train(LOAD).phases_s)["log_prob"]
+    assert own > bare
+    assert phases(reference_gpus=2)["log_prob"] == pytest.approx(own)
+    assert phases(reference_gpus=8)["log_prob"] == pytest.approx(bare)
+    engine = phases(reference_gpus=2, log_prob_passes=0)["log_prob"]
+    assert engine == pytest.approx(own)  # the policy's are the engine's
+
+
+def test_a_critic_of_another_size() -> None:
+    found, bare = phases(critic=True, critic_model=SMALL), phases()
+    same = phases(critic=True)
+    assert 0 < found["critic"] < sum(same.values()) - sum(bare.values())
+    assert bare["log_prob"] < found["log_prob"] < same["log_prob"]
+    apart = phases(critic=True, critic_gpus=8)
+    assert sum(apart.values()) == pytest.approx(sum(bare.values()))  # no logits: it is done first
+    slow = phases(critic=True, critic_gpus=4)
+    assert slow["critic"] > 0
+    assert slow["backward"] == bare["backward"]
+
+
+def test_reward_models_of_another_size() -> None:
+    bare, one = phases()["log_prob"], phases(reward_passes=1, reward_model=SMALL)["log_prob"]
+    two = phases(reward_passes=2, reward_model=SMALL)["log_prob"]
+    assert bare < one < phases(reward_passes=1)["log_prob"]
+    assert two - bare == pytest.approx(2 * (one - bare), rel=0.01)  # weights are gathered a pass
+
+
+def test_roles_apart_work_at_the_same_time() -> None:
+    one = phases(reference_gpus=2)["log_prob"]
+    other = phases(reward_passes=1, reward_gpus=1)["log_prob"]
+    both = phases(reference_gpus=2, reward_passes=1, reward_gpus=1)["log_prob"]
+    assert both == max(one, other) > phases()["log_prob"]
+
+
+def test_memory_beside_the_policy() -> None:
+    small, bare = load_model(SMALL), trainer().state_bytes_per_gpu
+    judged = trainer(reference_model=SMALL, reward_passes=1, reward_model=SMALL)
+    assert judged.state_bytes_per_gpu == pytest.approx(bare + 2 * 2 * small.parameters / 8)
+    assert judged.trained_bytes_per_gpu == trainer().trained_bytes_per_gpu
+    valued = trainer(critic=True, critic_model=SMALL)
+    assert valued.state_bytes_per_gpu == pytest.approx(bare + 16 * small.parameters / 8)
+    more = valued.trained_bytes_per_gpu - trainer().trained_bytes_per_gpu
+    assert more == pytest.approx(12 * small.parameters / 8)
+    apart = trainer(critic=True, critic_gpus=8, reference_gpus=8)
+    assert apart.state_bytes_per_gpu == bare
+
+
+def test_models_beside_a_split_policy_are_sharded() -> None:
+    split = trainer(tensor_parallel=8, critic=True, critic_model="qwen2.5-0.5b", critic_gpus=3)
+    assert split.train(LOAD).total_s > 0  # 14 heads, 3 GPUs: neither divides
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "said"),
+    [
+        ({"critic_model": SMALL}, "critic_model", "set critic: true"),
+        ({"critic_gpus": 4}, "critic_gpus", "set critic: true"),
+        ({"reward_model": SMALL}, "reward_model", "set reward_passes"),
+        ({"reward_gpus": 4}, "reward_gpus", "set reward_passes"),
+        ({"reference_gpus": -1}, "reference_gpus", "from 0"),
+        ({"reference_model": "qwen9"}, "reference_model", "unknown model"),
+        ({"reference_model": 3}, "reference_model", "must be"),
+    ],
+)
+def test_bad_roles_name_their_key(options: dict[str, Any], key: str, said: str) -> None:
+    with pytest.raises(ScenarioError, match=said) as caught:
+        trainer(**options)
+    assert caught.value.field == f"cost.roofline.trainer.{key}"
+
+
+def test_a_critic_that_does_not_fit_on_its_gpus() -> None:
+    with pytest.raises(ScenarioError, match="out of memory"):
+        trainer(critic=True, critic_model="llama-3.1-70b", critic_gpus=1).train(LOAD)
+
+
+def test_gpus_of_their_own_are_paid_for() -> None:
+    keys = {
+        "model": "qwen3-8b",
+        "gpu": "h100-sxm",
+        "cluster": {"replicas": 8},
+        "workload": {
+            "batch_groups": 2,
+            "group_size": 4,
+            "prompt_tokens": 100,
+            "max_new_tokens": 200,
+            "lengths": {
+                "family": "lognormal",
+                "median_tokens": 100,
+                "between_sd": 0.5,
+                "within_sd": 0.5,
+            },
+        },
+        "steps": 1,
+    }
+    said = {"reference_gpus": 2, "critic": True, "critic_gpus": 6}
+    hours = []
+    for options in ({}, said):
+        cost = {"roofline": {"trainer": options}}
+        summary = simulate(from_raw(RawScenario({**keys, "cost": cost}))).summary
+        hours.append((summary["gpus"], summary["gpu_hours"] / summary["makespan_s"] * 3600))
+    assert hours == [(8, pytest.approx(8)), (16, pytest.approx(16))]

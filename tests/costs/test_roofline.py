@@ -1,0 +1,506 @@
+"""The roofline: against hand arithmetic, its laws, and measured kernels, engines and updates."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.validation import engine_grid, kernel_tables
+from benchmarks.validation.files import PUBLISHED
+from rollcast.simulator.costs import (
+    ROOFLINE_SOURCES,
+    Extremes,
+    Iteration,
+    RooflineCost,
+    RooflineTrainer,
+    TrainLoad,
+    kv_pool_tokens,
+)
+from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.roofline.options import RooflineSection
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values import read as read_options
+from tests.data.extract import ROWS, read
+from tests.laws import examples
+
+MODELS = ("qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "llama-3.1-70b")
+
+IDEAL = Gpu(
+    name="ideal",
+    memory_bytes=100e9,
+    bandwidth_bytes_per_s=1e12,
+    bf16_flop_per_s=1e15,
+    interconnect_bytes_per_s=1e11,
+    gemm_bandwidth_efficiency=1.0,
+    gemm_flop_efficiency=1.0,
+    decode_attention_bandwidth_efficiency=0.5,
+    prefill_attention_flop_efficiency=0.25,
+    layer_floor_s=1e-6,
+    all_reduce_floor_s=1e-5,
+    interconnect_efficiency=0.5,
+)
+
+
+def prefill(batch: int, tokens: int, computed: int = 0) -> Iteration:
+    """``batch`` prompts, each ``tokens`` on top of ``computed``."""
+    pairs = batch * (tokens * computed + tokens * (tokens + 1) // 2)
+    context = batch * (computed + tokens)
+    return Iteration(batch, context, batch * tokens, pairs, batch, context)
+
+
+def test_decode_by_hand() -> None:
+    """Llama-3.1-8B: 6.979e9 layer weights, 0.525e9 in the head, 131,072 bytes of KV a token."""
+    cost = RooflineCost(load_model("llama-3.1-8b"), IDEAL, host_s=1e-3, host_per_rollout_s=1e-6)
+    layers, head, norms = 8_030_261_248 - 2 * 128_256 * 4096, 128_256 * 4096, 65 * 4096
+    expected = 2 * (layers - norms + head) / 1e12  # weights read once: few rollouts
+    expected += 32 * 1e-6 + 1e-3 + 10 * 1e-6 + 5_000 * 131_072 / 0.5e12
+    assert cost.decode_curve(10).seconds(5_000) == pytest.approx(expected, rel=1e-9)
+
+
+def test_prefill_by_hand() -> None:
+    cost = RooflineCost(load_model("llama-3.1-8b"), IDEAL, host_s=0, host_per_rollout_s=0)
+    layers = 8_030_261_248 - 2 * 128_256 * 4096 - 65 * 4096
+    pairs = 8192 * 8193 // 2
+    expected = 2 * layers * 8192 / 1e15 + 2 * 128_256 * 4096 / 1e12 + 32 * 1e-6
+    expected += 4 * 32 * 4096 * pairs / 0.25e15
+    assert cost.mixed_iteration_s(prefill(1, 8192)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_all_reduces_by_hand() -> None:
+    model = load_model("llama-3.1-8b")
+    with_links = RooflineCost(model, IDEAL, tensor_parallel=4)
+    free = replace(IDEAL, all_reduce_floor_s=0.0, interconnect_bytes_per_s=1e30)
+    without = RooflineCost(model, free, tensor_parallel=4)
+    sent = 2 * 3 / 4 * 2 * 4096 * 64
+    expected = 2 * 32 * (1e-5 + sent / 0.5e11)
+    extra = with_links.decode_curve(64).seconds(0) - without.decode_curve(64).seconds(0)
+    assert extra == pytest.approx(expected, rel=1e-6)
+
+
+def gpu_s(cost: RooflineCost, rollouts: int, context: int = 0) -> float:
+    """A decode iteration without the host."""
+    return replace(cost, host_s=0, host_per_rollout_s=0).decode_curve(rollouts).seconds(context)
+
+
+def test_a_mixture_reads_the_experts_that_its_tokens_reach() -> None:
+    """Those of few tokens are few, of tokens that like the same ones fewer; at last all are read,
+    as if the layers were dense."""
+    model = load_model("qwen3-30b-a3b")
+    cost = RooflineCost(model, IDEAL)
+    uniform = RooflineCost(replace(model, routing_skew=0.0), IDEAL)
+    one, some, all_ = (gpu_s(cost, n) for n in (1, 16, 2048))
+    assert one < some < all_
+    assert some < 0.85 * gpu_s(uniform, 16)
+    assert all_ - one > 2 * 0.9 * (model.parameters - model.active_parameters) / 1e12
+
+
+FP8 = replace(IDEAL, fp8_flop_per_s=2e15)
+
+
+@pytest.mark.parametrize("work", [Iteration(1, 0), prefill(1, 8192)])
+def test_fewer_bits_take_less_to_read_and_no_less_to_multiply_without_their_cores(
+    work: Iteration,
+) -> None:
+    def seconds(precision: str, gpu: Gpu) -> float:
+        model = load_model({"preset": "llama-3.1-8b", "precision": precision})
+        return RooflineCost(model, gpu, host_s=0, host_per_rollout_s=0).iteration_s(work)
+
+    plain = seconds("bf16", IDEAL)
+    assert seconds("bf16", FP8) == plain
+    if not work.prefill_tokens:
+        assert plain > seconds("fp8", IDEAL) > seconds("int4", IDEAL) > plain / 4
+    else:
+        assert seconds("int4", IDEAL) == seconds("fp8", IDEAL) > plain > seconds("fp8", FP8)
+
+
+def test_latent_attention_is_read_whole_by_every_gpu() -> None:
+    """DeepSeek-V3: 576 elements of 2 bytes, 61 layers. One GPU with all 128 heads computes longer
+    than it reads: 2 x 128 x 1088 flop at a quarter of the peak, against bytes at half of 4e12."""
+    model, gpu = load_model("deepseek-v3"), replace(IDEAL, bandwidth_bytes_per_s=4e12)
+    compute_s = 2 * 128 * 1088 / 0.25e15
+    for gpus, apart, expected in (
+        (8, False, 576 * 2 / 2e12),
+        (1, False, compute_s),
+        (8, True, compute_s / 8),
+    ):
+        cost = RooflineCost(model, gpu, gpus, data_parallel_attention=apart)
+        curve = cost.decode_curve(8)  # as many as GPUs, so that none waits
+        slope = (curve.seconds(10**6) - curve.seconds(0)) / 10**6
+        assert slope == pytest.approx(61 * expected, rel=1e-6)
+
+
+def test_states_are_read_and_written_for_every_rollout() -> None:
+    """Without experts a few rollouts read the same weights, so a further one adds its states."""
+    none = {"experts": 0, "experts_per_token": 0, "moe_intermediate": 0, "intermediate": 512}
+    shared = {"shared_expert_intermediate": 0, "shared_expert_gate": False}
+    model = replace(load_model("qwen3-next-80b-a3b"), **none, **shared)  # type: ignore[arg-type]
+    cost = RooflineCost(model, IDEAL)
+    state = 36 * 32 * 128 * 128 * 2
+    extra = gpu_s(cost, 11) - gpu_s(cost, 10)
+    assert extra == pytest.approx(2 * state / 0.5e12, rel=1e-6)
+
+
+def test_windows_bend_the_curve() -> None:
+    """gpt-oss: half of the layers stop at 128 tokens a rollout."""
+    model = load_model("gpt-oss-20b")
+    curve = RooflineCost(model, IDEAL).decode_curve(10)
+    token_s = 24 * 2 * 8 * 64 * 2 / 0.5e12
+    seconds = [curve.seconds(n) for n in (0, 640, 1280, 2560, 5120)]
+    steps = np.diff(seconds) / np.array([640, 640, 1280, 2560])
+    assert steps == pytest.approx([token_s, token_s, token_s / 2, token_s / 2], rel=1e-9)
+
+
+WINDOWED = ("gpt-oss-20b", "gemma-3-27b", "llama-4-scout", "qwen3-next-80b-a3b", "deepseek-v3")
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(
+    name=st.sampled_from((*WINDOWED, *MODELS)),
+    parallel=st.sampled_from([1, 2, 8]),
+    rollouts=st.integers(1, 600),
+    context=st.integers(0, 10**7),
+    eager=st.booleans(),
+    every=st.booleans(),
+)
+def test_the_curve_is_the_formula(
+    name: str, parallel: int, rollouts: int, context: int, eager: bool, every: bool
+) -> None:
+    model = load_model(name)
+    if every and model.windowed_layers:
+        model = replace(model, windowed_layers=model.layers)
+    cost = RooflineCost(model, load_gpu("h100-sxm"), parallel, cuda_graphs=not eager)
+    curve = cost.decode_curve(rollouts)
+    edge = rollouts * model.window_tokens
+    before = 0.0
+    for tokens in sorted({0, context, max(0, edge - 1), edge, edge + 1, 10 * context}):
+        wanted = cost.iteration_s(Iteration(rollouts, tokens))
+        assert curve.seconds(tokens) == pytest.approx(wanted, rel=1e-12)
+        assert curve.seconds(tokens) >= before
+        before = curve.seconds(tokens)
+    total = sum(curve.ticks(context + i * rollouts) for i in range(50))
+    assert curve.total_ticks(context, rollouts, 50) == total
+
+
+def test_a_window_never_costs_more_than_none() -> None:
+    model = load_model("gemma-3-27b")
+    full = replace(model, windowed_layers=0, window_tokens=0)
+    gpu = load_gpu("h100-sxm")
+    windowed, whole = RooflineCost(model, gpu, 2), RooflineCost(full, gpu, 2)
+    for work in (
+        Iteration(8, 1000),
+        Iteration(8, 100_000),
+        prefill(1, 500),
+        prefill(2, 9000, 4000),
+    ):
+        assert windowed.iteration_s(work) <= whole.iteration_s(work)
+    assert windowed.iteration_s(prefill(1, 500)) == whole.iteration_s(prefill(1, 500))
+    assert windowed.iteration_s(prefill(1, 9000)) < whole.iteration_s(prefill(1, 9000))
+
+
+def test_experts_whole_on_each_gpu_wait_for_the_busiest() -> None:
+    model, gpu = load_model("deepseek-v3"), load_gpu("h200-sxm")
+    sliced = RooflineCost(model, gpu, 8)
+    whole = replace(sliced, expert_parallel=True)
+    even = replace(whole, model=replace(model, routing_skew=0.0))
+    fair = replace(sliced, model=even.model)
+    assert whole.decode_curve(64).seconds(0) > 1.1 * sliced.decode_curve(64).seconds(0)
+    assert even.decode_curve(64).seconds(0) == fair.decode_curve(64).seconds(0)
+    alone = RooflineCost(load_model("qwen3-30b-a3b"), gpu)
+    assert gpu_s(replace(alone, expert_parallel=True), 64) == gpu_s(alone, 64)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    name=st.sampled_from(MODELS),
+    rollouts=st.integers(1, 512),
+    context=st.integers(0, 10**6),
+    launch_s=st.floats(0, 2e-3),
+)
+def test_without_cuda_graphs_the_kernels_must_be_launched(
+    name: str, rollouts: int, context: int, launch_s: float
+) -> None:
+    """The longer of the GPU's time and the launches, then the host's; decoding and prefilling."""
+    model, gpu = load_model(name), load_gpu("h200-sxm")
+    options = {"host_s": 1e-3, "host_per_rollout_s": 2e-5, "launch_s_per_layer": launch_s}
+    graphs = RooflineCost(model, gpu, 2, **options)
+    eager = replace(graphs, cuda_graphs=False)
+    host_s = 1e-3 + 2e-5 * rollouts
+    for work in (Iteration(rollouts, context), prefill(rollouts, 1 + context % 1000)):
+        expected = max(graphs.iteration_s(work) - host_s, model.layers * launch_s) + host_s
+        assert eager.iteration_s(work) == pytest.approx(expected, rel=1e-9)
+    curve = eager.decode_curve(rollouts)
+    for tokens in (0, context, 10 * context):
+        wanted = eager.iteration_s(Iteration(rollouts, tokens))
+        assert curve.seconds(tokens) == pytest.approx(wanted, rel=1e-9)
+
+
+def test_eager_engines_pay_in_the_tail() -> None:
+    """A lone rollout of an 8B model on an H100: 36 layers at 0.4 ms against 5 ms of weights."""
+    graphs = RooflineCost(load_model("qwen3-8b"), load_gpu("h100-sxm"))
+    eager = replace(graphs, cuda_graphs=False)
+    assert eager.decode_curve(1).seconds(1000) == pytest.approx(36 * 4e-4 + 5.77e-4)
+    assert graphs.decode_curve(1).seconds(1000) < 0.55 * eager.decode_curve(1).seconds(1000)
+    busy = 400_000
+    wanted = graphs.decode_curve(200).seconds(busy)
+    assert eager.decode_curve(200).seconds(busy) == pytest.approx(wanted, rel=1e-9)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    gpu=st.sampled_from(["h100-sxm", "l40s", "mi300x"]),
+    name=st.sampled_from(MODELS),
+    rollouts=st.integers(1, 1000),
+    context=st.integers(1, 10**6),
+    tokens=st.integers(1, 16_384),
+)
+def test_more_work_never_takes_less_time(
+    gpu: str, name: str, rollouts: int, context: int, tokens: int
+) -> None:
+    cost = RooflineCost(load_model(name), load_gpu(gpu), tensor_parallel=2)
+    decode_s = cost.iteration_s(Iteration(rollouts, context))
+    assert cost.iteration_s(Iteration(rollouts + 1, context)) >= decode_s
+    assert cost.iteration_s(Iteration(rollouts, context + 1)) > decode_s
+    chunk = prefill(1, tokens)
+    assert cost.iteration_s(prefill(1, tokens + 1)) >= cost.iteration_s(chunk)
+    assert cost.iteration_s(prefill(1, tokens, computed=100)) > cost.iteration_s(chunk)
+    both = Iteration(
+        rollouts + 1,
+        context + chunk.context_tokens,
+        chunk.prefill_tokens,
+        chunk.prefill_pairs,
+        1,
+        chunk.prefill_context_tokens,
+    )
+    alone = max(decode_s, cost.iteration_s(chunk))
+    # One forward is never shorter than either part, nor longer than one after the other.
+    assert alone <= cost.iteration_s(both) * (1 + 1e-12)
+    assert cost.iteration_s(both) <= decode_s + cost.iteration_s(chunk)
+
+
+def test_attention_apart_reads_more_weights_and_holds_more_rollouts() -> None:
+    """Of DeepSeek-V3 each GPU reads and holds all of attention, and the latents of its own rollouts
+    where tensor parallelism has every GPU hold those of all."""
+    model, large = load_model("deepseek-v3"), replace(IDEAL, memory_bytes=200e9)
+    free = replace(large, all_reduce_floor_s=0.0, interconnect_bytes_per_s=1e30)
+    sliced, apart = (RooflineCost(model, free, 8, data_parallel_attention=a) for a in (False, True))
+    assert gpu_s(apart, 8) > gpu_s(sliced, 8)
+    assert 5 < apart.kv_pool_tokens / sliced.kv_pool_tokens < 8
+
+
+def test_windows_leave_room_for_more_rollouts() -> None:
+    """Gemma 3: 10 of 62 layers hold all of a rollout, the others 1,024 tokens of it."""
+    gemma = load_model("gemma-3-27b")
+    short, long = (kv_pool_tokens(gemma, IDEAL, 1, rollout_tokens=n) for n in (1024, 10**9))
+    assert long / short == pytest.approx(62 / 10, rel=1e-3)
+
+
+def test_kv_pool_by_hand() -> None:
+    model = load_model("llama-3.1-8b")
+    expected = (100e9 * 0.9 - 2e9 - 2 * 8_030_261_248) / 131_072
+    assert kv_pool_tokens(model, IDEAL, 1) == int(expected)
+    expected = 8 * (100e9 * 0.5 - 2e9 - 2 * 8_030_261_248 / 16) / 131_072  # 8 KV heads, 16 GPUs
+    assert kv_pool_tokens(model, IDEAL, 16, memory_utilization=0.5) == int(expected)
+    cost = RooflineCost(model, IDEAL, kv_memory_utilization=0.9)
+    assert cost.kv_pool_tokens == kv_pool_tokens(model, IDEAL, 1)
+
+
+def test_a_model_that_does_not_fit_says_how_many_gpus_would() -> None:
+    model, gpu = load_model("llama-3.1-70b"), load_gpu("h100-sxm")
+    with pytest.raises(ScenarioError, match="tensor_parallel 4 would fit") as caught:
+        kv_pool_tokens(model, gpu, 1)
+    assert caught.value.field == "cluster.tensor_parallel"
+    assert kv_pool_tokens(model, gpu, 4) > 100_000
+    with pytest.raises(ScenarioError, match="kv_memory_utilization"):
+        kv_pool_tokens(model, gpu, 4, memory_utilization=1.2)
+    tiny = replace(gpu, memory_bytes=1e9)
+    with pytest.raises(ScenarioError, match="no number of them"):
+        kv_pool_tokens(model, tiny, 1)
+
+
+def test_sync_is_bound_by_the_slower_of_updater_and_link() -> None:
+    model = load_model("qwen3-8b")
+    fast = RooflineCost(model, load_gpu("h100-sxm"), sync_fixed_s=0.5)
+    assert fast.sync_s == pytest.approx(0.5 + model.weight_bytes / 73e9)
+    slow = RooflineCost(model, load_gpu("l40s"), sync_fixed_s=0.5)
+    assert slow.sync_s == pytest.approx(0.5 + model.weight_bytes / 32e9)
+
+
+def test_switches_cost_only_where_gpus_are_shared() -> None:
+    model, gpu = load_model("qwen3-8b"), load_gpu("h100-sxm")
+    shared = RooflineCost(model, gpu, trainer_gpus=8, switch_fixed_s=1.0)
+    moved_s = model.parameters * 12 / 8 / 14e9  # gradients do not move
+    assert shared.switch_to_train_s == pytest.approx(1.0 + moved_s)
+    assert shared.switch_to_rollout_s == pytest.approx(1.0 + moved_s)
+    assert replace(shared, offload_optimizer=False).switch_to_train_s == 1.0
+    trainer = RooflineTrainer(model, gpu, 8, weights="lora")
+    assert replace(shared, trainer=trainer).switch_to_train_s == 1.0  # frozen weights stay
+    apart = replace(shared, placement="disaggregated")
+    assert (apart.switch_to_train_s, apart.switch_to_rollout_s) == (0.0, 0.0)
+
+
+def test_warnings_name_each_range_left_and_only_those() -> None:
+    model = load_model("qwen3-8b")
+    cost = RooflineCost(model, load_gpu("h100-sxm"))
+    assert cost.warnings(Extremes(512, 10**7, 8192, 10**6, 32_768)) == []
+    (rollouts,) = cost.warnings(Extremes(rollouts=513))
+    assert rollouts.startswith("513 rollouts")
+    (tokens,) = cost.warnings(Extremes(rollout_tokens=40_000))
+    assert "40,000 tokens in a rollout" in tokens
+    unmeasured = RooflineCost(model, load_gpu("mi300x")).warnings(Extremes())
+    assert [("engine" in w, "trainer" in w) for w in unmeasured] == [(True, False), (False, True)]
+    b200 = load_gpu("b200")
+    (unnamed,) = RooflineCost(model, b200).warnings(Extremes())
+    assert "trainer efficiencies are assumed" in unnamed
+    named = RooflineTrainer(model, b200, attention="flash_4")
+    assert RooflineCost(model, b200, trainer=named).warnings(Extremes()) == []
+    copied = RooflineTrainer(model, cost.gpu, state_copies="pageable")
+    (twice,) = RooflineCost(model, cost.gpu, trainer=copied).warnings(Extremes())
+    assert "set engine_sleep" in twice
+    asleep = RooflineCost(model, cost.gpu, trainer=copied, engine_sleep="offload")
+    apart = RooflineCost(model, cost.gpu, trainer=copied, placement="disaggregated")
+    assert asleep.warnings(Extremes()) == apart.warnings(Extremes()) == []
+    oss = RooflineCost(load_model("gpt-oss-20b"), load_gpu("h100-sxm"))
+    (floats,) = oss.warnings(Extremes(rollout_tokens=1000))
+    assert "products of mxfp4 weights" in floats
+    pcie = RooflineCost(model, load_gpu("l40s"), tensor_parallel=2).warnings(Extremes())
+    assert any("PCIe each GPU" in w for w in pcie)
+    shared = replace(load_gpu("l40s"), interconnect_shared=True)
+    said = RooflineCost(model, shared, tensor_parallel=2).warnings(Extremes())
+    assert any("PCIe two GPUs" in w for w in said)
+    nvlink = RooflineCost(model, load_gpu("h100-sxm"), tensor_parallel=2).warnings(Extremes())
+    assert not any("PCIe" in w for w in nvlink)
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "word"),
+    [
+        ({"host": 1}, "cost.roofline.host", "host_s"),
+        ({"host_s": -1}, "cost.roofline.host_s", "from 0"),
+        ({"sync_bytes_per_s": 0}, "cost.roofline.sync_bytes_per_s", "above 0"),
+        ({"launch_s_per_layer": -1}, "cost.roofline.launch_s_per_layer", "from 0"),
+        ({"kv_rollout_tokens": 0}, "cost.roofline.kv_rollout_tokens", "from 1"),
+        ({"expert_parallel": 1}, "cost.roofline.expert_parallel", "true or false"),
+        ({"cuda_graphs": 0}, "cost.roofline.cuda_graphs", "true or false"),
+        ({"trainer": {"minibatches": 0}}, "cost.roofline.trainer.minibatches", "1"),
+        ({"offload_optimizer": "no"}, "cost.roofline.offload_optimizer", "true or false"),
+        ({"trainer": 3}, "cost.roofline.trainer", "mapping"),
+        (
+            {"trainer": {"recompute": "half"}},
+            "cost.roofline.trainer.recompute",
+            "attention, mlp, none",
+        ),
+        ({"trainer": {"traffic_per_logit": -1}}, "cost.roofline.trainer.traffic_per_logit", "0"),
+        ({"trainer": {"shards": 1}}, "cost.roofline.trainer.shards", "shard"),
+        ({"tensor_parallel": 2}, "cost.roofline.tensor_parallel", "unknown"),
+    ],
+)
+def test_bad_options_name_themselves(options: dict[str, object], field: str, word: str) -> None:
+    with pytest.raises(ScenarioError, match=word) as caught:
+        read_options(RooflineSection, options, "cost.roofline")
+    assert caught.value.field == field
+
+
+def test_options_reach_engine_and_trainer() -> None:
+    options = {"host_s": "2e-3", "trainer": {"log_prob_passes": 0, "microbatch_tokens": 4096}}
+    section = read_options(RooflineSection, options, "cost.roofline")
+    cost = RooflineCost.from_options(
+        load_model("qwen3-8b"), load_gpu("h100-sxm"), section, trainer_gpus=8
+    )
+    assert cost.host_s == 2e-3
+    phases = dict(cost.train(TrainLoad([(100, [900, 400])] * 8)).phases_s)
+    assert "log_prob" not in phases
+    assert phases["forward"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"tensor_parallel": 3}, "cluster.tensor_parallel"),
+        ({"tensor_parallel": 0}, "cluster.tensor_parallel"),
+        ({"replicas": 1.5}, "cluster.replicas"),
+        ({"placement": "shared"}, "cluster.placement"),
+    ],
+)
+def test_bad_clusters_name_the_key(change: dict[str, object], field: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        RooflineCost(load_model("qwen3-8b"), load_gpu("h100-sxm"), **change)  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+def test_parameters_that_are_not_physics_have_sources() -> None:
+    fields = set(RooflineCost.__dataclass_fields__)
+    assert set(ROOFLINE_SOURCES) <= fields
+    assert all(s.source and s.kind != "datasheet" for s in ROOFLINE_SOURCES.values())
+
+
+# --- against measurements ---
+
+SYSTEMS = {
+    "h100_sxm": "h100-sxm",
+    "h200_sxm": "h200-sxm",
+    "a100_sxm": "a100-80gb",
+    "l40s": "l40s",
+    "b200_sxm": "b200",
+}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_kernel_tables_held_out_rows(system: str) -> None:
+    """Mean errors on the rows that no efficiency was fitted to (every second one)."""
+    table = [r for r in read(ROWS / kernel_tables.FILE) if r["system"] == system]
+    assert len(table) > 60
+    errors: dict[tuple[str, bool], list[float]] = {}
+    model, gpu = load_model("qwen3-8b"), load_gpu(SYSTEMS[system])
+    gpu = replace(gpu, interconnect_shared=system == "l40s")  # on the host of these tables
+    for row in table:
+        parallel, batch, context = (int(row[k]) for k in ("tp", "batch", "context"))
+        cost = RooflineCost(model, gpu, parallel, host_s=0.0, host_per_rollout_s=0.0)
+        decode = row["phase"] == "decode"
+        work = Iteration(batch, batch * context) if decode else prefill(batch, context)
+        error = abs(1e3 * cost.iteration_s(work) / float(row["latency_ms"]) - 1)
+        errors.setdefault((row["phase"], parallel > 1), []).append(error)
+    means = {key: float(np.mean(values)) for key, values in errors.items()}
+    assert means["decode", False] < 0.05
+    assert means["prefill", False] < 0.07
+    assert means["decode", True] < 0.09
+    assert means["prefill", True] < 0.135
+
+
+def test_a_real_engine_of_mid_2024_is_the_kernels_and_its_host_code() -> None:
+    """vLLM of mid-2024 on one H100, Llama-3-8B and Llama-2-7B with the host cost of that version
+    (1.22 ms and 74 us a rollout, fitted to these and other models of the same file)."""
+    llama2 = replace(
+        load_model("llama-3.1-8b"), name="llama-2-7b", kv_heads=32, intermediate=11008, vocab=32000
+    )
+    models = {
+        "meta-llama/Meta-Llama-3-8B": load_model("llama-3.1-8b"),
+        "meta-llama/Llama-2-7b-hf": llama2,
+    }
+    errors = []
+    for row in read(ROWS / engine_grid.FILE):
+        if row["hw"] != "Nvidia H100 GPU" or row["ngpu"] != "1" or row["model"] not in models:
+            continue
+        cost = RooflineCost(
+            models[row["model"]], load_gpu("h100-sxm"), host_s=1.22e-3, host_per_rollout_s=74e-6
+        )
+        batch, length = int(row["batch"]), int(row["io_len"])
+        seconds = cost.mixed_iteration_s(prefill(batch, length))
+        ticks = cost.decode_curve(batch).total_ticks(batch * length, batch, length)
+        seconds += ticks / 2**80
+        errors.append(abs(seconds / float(row["latency_s"]) - 1))
+    assert len(errors) == 24
+    assert np.mean(errors) < 0.05
+    assert max(errors) < 0.15
+
+
+def test_weight_updates_on_256_gpus_held_out() -> None:
+    """checkpoint-engine on 256 H20: the fit saw 8 and 16 GPUs."""
+    rate = RooflineCost(load_model("qwen3-8b"), load_gpu("h20"))
+    table = [row for row in read(PUBLISHED / "weight_updates.csv") if row["gpus"] == "256"]
+    assert len(table) == 2
+    for row in table:
+        predicted = rate.sync_fixed_s + float(row["weight_bytes"]) / rate.sync_bytes_per_s
+        assert predicted == pytest.approx(float(row["update_s"]), rel=0.20)

@@ -1,0 +1,127 @@
+"""Sleep and wake of colocated engines, and what a step holds beside its phases."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollcast.simulator.costs import RooflineCost, TrainLoad
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.roofline.cost import RooflineSection
+from rollcast.simulator.costs.sync.sleep import HIGH, LOW, SWITCH_S, engine_switch_s
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.studies.simulate import load, simulate
+from rollcast.simulator.values import read
+from rollcast.simulator.values.chance import Drawn
+
+MODEL, GPU = load_model("qwen3-8b"), load_gpu("h100-sxm")
+
+
+def cost(**options: object) -> RooflineCost:
+    section = read(RooflineSection, options, "cost.roofline")
+    return RooflineCost.from_options(MODEL, GPU, section, trainer_gpus=8)
+
+
+def test_published_sleeps_and_wakes() -> None:
+    """vLLM on A100: one GPU and four; seconds to wake and to sleep where both are given. The
+    last two were held out."""
+    a100 = load_gpu("a100-80gb")
+    thirty, large = load_model("qwen3-30b-a3b"), load_model("qwen3-235b-a22b")
+    eight_bits = replace(large, weight_bytes_per_parameter=1)
+    phi = replace(MODEL, weight_bytes_per_parameter=8.3e9 / MODEL.parameters)
+    for model, gpus, published, factor in (
+        (load_model("qwen3-0.6b"), 1, (0.26,), 1.15),
+        (thirty, 1, (2.87, 2.78), 1.05),
+        (eight_bits, 4, (5.41, 5.89), 1.15),
+        (phi, 1, (0.82,), 1.5),
+        (MODEL, 1, (2.19,), 2.4),
+    ):
+        found = engine_switch_s(model, a100, gpus, "offload")
+        for seconds in published:
+            assert 1 / factor < found / seconds < factor, (model.name, found, seconds)
+            assert LOW <= seconds / found <= HIGH
+
+
+def test_a_sleep_replaces_the_fixed_switch_unless_that_is_given() -> None:
+    moved_s = cost().switch_to_train_s - SWITCH_S
+    slept = engine_switch_s(MODEL, GPU, 1, "offload")
+    assert cost(engine_sleep="offload").switch_to_train_s == pytest.approx(slept + moved_s)
+    discarded = cost(engine_sleep="discard")
+    assert discarded.switch_to_rollout_s == pytest.approx(0.21 + moved_s)
+    assert cost(engine_sleep="offload", switch_fixed_s=SWITCH_S).switch_fixed_s == SWITCH_S
+    assert replace(cost(), engine_sleep="discard").switch_fixed_s == 0.21
+    assert replace(discarded, switch_fixed_s=2.0).switch_fixed_s == 2.0
+    assert replace(discarded, placement="disaggregated").switch_to_train_s == 0
+    assert cost().switch_fixed_s == SWITCH_S
+
+
+def test_the_optimisers_states_move_no_faster_than_the_link_and_gradients_do_not() -> None:
+    """Eight GPUs share 12 of 16 bytes a parameter."""
+    owned = 12 * MODEL.parameters / 8
+    assert cost(switch_fixed_s=0).switch_to_train_s == pytest.approx(owned / 14e9)
+    slow = cost(switch_fixed_s=0, offload_bytes_per_s=0.75e9)
+    assert slow.switch_to_rollout_s == pytest.approx(owned / 0.75e9)
+    fast = cost(switch_fixed_s=0, offload_bytes_per_s=1e15)
+    assert fast.switch_to_train_s == pytest.approx(owned / GPU.host_link_bytes_per_s)
+    whole = (2 + 12 / 8) * MODEL.parameters  # each GPU keeps all weights
+    assert cost(switch_fixed_s=0, trainer={"sharding": "zero1"}).switch_to_train_s == (
+        pytest.approx(whole / 14e9)
+    )
+    assert cost(switch_fixed_s=0, trainer={"weights": "lora"}).switch_to_train_s == 0
+
+
+def test_more_gpus_move_the_weights_faster() -> None:
+    seconds = [engine_switch_s(MODEL, GPU, n, "offload") for n in (1, 2, 4, 8)]
+    assert seconds == sorted(seconds, reverse=True)
+    assert engine_switch_s(MODEL, GPU, 8, "discard") == engine_switch_s(MODEL, GPU, 1, "discard")
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "word"),
+    [
+        ({"engine_sleep": "level2"}, "cost.roofline.engine_sleep", "offload, discard"),
+        ({"engine_sleep": True}, "cost.roofline.engine_sleep", "one of"),
+        ({"offload_bytes_per_s": 0}, "cost.roofline.offload_bytes_per_s", "above 0"),
+        ({"rest_s": -1}, "cost.roofline.rest_s", "from 0"),
+        ({"rest_s": "long"}, "cost.roofline.rest_s", "number"),
+    ],
+)
+def test_bad_options_name_themselves(options: dict[str, object], field: str, word: str) -> None:
+    with pytest.raises(ScenarioError, match=word) as caught:
+        read(RooflineSection, options, "cost.roofline")
+    assert caught.value.field == field
+    with pytest.raises(ScenarioError, match=word):
+        RooflineCost(MODEL, GPU, **options)  # type: ignore[arg-type]
+
+
+def test_switches_of_a_named_sleep_are_drawn_within_its_spread() -> None:
+    rng, base = np.random.default_rng(5), cost(engine_sleep="offload")
+    found = (
+        np.array([base.with_figures_drawn(Drawn(rng)).switch_fixed_s for _ in range(200)])
+        / base.switch_fixed_s
+    )
+    assert LOW <= found.min() < found.max() <= HIGH
+    assert found.std() > 0.2
+
+
+def test_what_a_step_holds_beside_its_phases_comes_after_the_update() -> None:
+    update = TrainLoad([(100, [900, 400])] * 8)
+    plain, rest = cost().train(update), cost(rest_s=54).train(update)
+    assert rest.phases_s == (*plain.phases_s, ("rest", 54))
+    assert rest.peak_bytes == plain.peak_bytes
+
+
+@pytest.mark.parametrize("policy", ["sync", "streaming"])
+def test_the_rest_is_a_phase_of_every_step(policy: str) -> None:
+    """Once a step, however many parts the update has."""
+    example = Path(__file__).parents[2] / "examples" / "one_step_off.yaml"
+    small = ("steps=2", "workload.batch_groups=4")
+    without = simulate(load(example, *small).with_policy(policy)).run
+    held = simulate(load(example, *small, "cost.roofline.rest_s=40").with_policy(policy)).run
+    found = [phase for phase in held.phases if phase.kind == "rest"]
+    assert [phase.end_s - phase.start_s for phase in found] == pytest.approx([40.0, 40.0])
+    assert not [phase for phase in without.phases if phase.kind == "rest"]
+    kinds = [phase.kind for phase in held.phases]
+    assert kinds[kinds.index("rest") - 1] == "optimizer"

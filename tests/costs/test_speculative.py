@@ -1,0 +1,226 @@
+"""Speculative decoding: what is gained, what drafting and verifying take, and bad input."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.validation import speculative as jury
+from rollcast.simulator.costs import Extremes, Iteration, RooflineCost
+from rollcast.simulator.costs.engine.speculative_options import (
+    DRAFT_HIGH,
+    DRAFT_LOW,
+    Speculative,
+    eagle_layer,
+    mtp_layer,
+)
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.roofline.options import RooflineSection
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values import read
+from rollcast.simulator.values.chance import Drawn
+from tests.test_exactness import SYNCHRONOUS, require_equal, run_both, scenario_of
+
+LLAMA, H100 = load_model("llama-3.1-8b"), load_gpu("h100-sxm")
+PLAIN = RooflineCost(LLAMA, H100, engine="vllm-0.11")
+NGRAM = Speculative(method="ngram", tokens=3, acceptance=0.5, draft_host_s=0, verify_host_s=0)
+
+
+def speculating(said: Speculative, cost: RooflineCost = PLAIN) -> RooflineCost:
+    return replace(cost, speculative=said)
+
+
+def test_what_is_gained() -> None:
+    assert NGRAM.expected_tokens == 1 + 0.5 + 0.25 + 0.125
+    shares = Speculative(method="ngram", tokens=3, acceptance=(0.8, 0.5, 0.3))
+    assert shares.expected_tokens == pytest.approx(2.6)
+    said = Speculative(method="ngram", tokens=3, tokens_per_step=2.6)
+    assert said.expected_tokens == 2.6
+    assert Speculative(method="ngram", tokens=5, acceptance=1).expected_tokens == 6
+    assert Speculative(method="ngram", tokens=5, acceptance=0).expected_tokens == 1
+
+
+def test_a_verification_by_hand() -> None:
+    """Ten rollouts with four tokens each, at the price of forty tokens, over 1.875; the KV is read
+    once, and the host works for each token gained."""
+    cost = replace(speculating(NGRAM), host_s=1e-3, host_per_rollout_s=2e-5)
+    kernels = replace(PLAIN, host_s=0, host_per_rollout_s=0)
+    forty = kernels.decode_curve(40).seconds(0)
+    token_s = kernels.decode_curve(10).seconds(10**6) - kernels.decode_curve(10).seconds(0)
+    expected = (forty + 1e-3) / 1.875 + 10 * 2e-5
+    assert cost.decode_curve(10).seconds(0) == pytest.approx(expected, rel=1e-9)
+    slope = cost.decode_curve(10).seconds(10**6) - cost.decode_curve(10).seconds(0)
+    assert slope == pytest.approx(token_s / 1.875, rel=1e-6)
+
+
+def test_layers_that_draft() -> None:
+    head = 32_000 * 4096
+    layer = 4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336
+    assert eagle_layer(LLAMA, "eagle3").head_parameters == head
+    small = eagle_layer(LLAMA, "eagle3").linear_flop_per_token / 2
+    assert small == pytest.approx(layer + 1.5 * 4096**2, rel=1e-3)
+    wide = eagle_layer(LLAMA, "eagle").linear_flop_per_token / 2
+    assert wide == pytest.approx(layer + 2 * 4096**2, rel=1e-3)
+    deepseek = load_model("deepseek-v3")
+    mtp = mtp_layer(deepseek)
+    assert (mtp.sparse_layers, mtp.experts, mtp.kv_lora_rank) == (1, 256, 512)
+    eagle = eagle_layer(deepseek, "eagle3")
+    assert (eagle.experts, eagle.kv_lora_rank, eagle.heads * eagle.head_dim) == (0, 0, 7168)
+
+
+def test_a_draft_model_is_read_by_name() -> None:
+    said = Speculative(method="draft_model", tokens=3, acceptance=0.7, draft_model="qwen3-0.6b")
+    target = RooflineCost(load_model("qwen3-32b"), H100, 2)
+    with_draft = replace(target, speculative=said)
+    draft = load_model("qwen3-0.6b")
+    assert said.draft_of(target.model) == draft
+    # Its weights and its KV take room from the pool.
+    room = H100.memory_bytes * 0.9 - 2e9 - (target.model.weight_bytes + draft.weight_bytes) / 2
+    held = (target.model.kv_bytes_per_token + draft.kv_bytes_per_token) / 2
+    assert with_draft.kv_pool_tokens == int(room / held)
+    assert with_draft.decode_curve(1).seconds(0) < target.decode_curve(1).seconds(0)
+
+
+def test_above_a_number_of_rollouts_nothing_is_drafted() -> None:
+    cost = speculating(replace(NGRAM, off_above_rollouts=32))
+    assert cost.decode_curve(32).seconds(0) < PLAIN.decode_curve(32).seconds(0)
+    assert cost.decode_curve(33).seconds(0) == PLAIN.decode_curve(33).seconds(0)
+    work = Iteration(33, 5000, 100, 5050, 1, 100)
+    assert cost.mixed_iteration_s(work) == PLAIN.mixed_iteration_s(work)
+
+
+def test_prompts_are_added_whole() -> None:
+    cost = speculating(Speculative(method="eagle3", tokens=3, acceptance=0.7))
+    alone = Iteration(8, 8000)
+    both = Iteration(9, 12_000, 4000, 4000 * 4001 // 2, 1, 4000)
+    prompt = Iteration(1, 4000, 4000, 4000 * 4001 // 2, 1, 4000)
+    more = cost.iteration_s(both) - cost.iteration_s(alone)
+    whole = cost.iteration_s(prompt) - cost.host_s
+    assert more == pytest.approx(whole, rel=0.1)
+    assert more > 0.9 * (PLAIN.iteration_s(both) - PLAIN.iteration_s(alone))
+
+
+METHODS = st.sampled_from(["ngram", "eagle", "eagle3", "mtp"])
+
+
+@given(
+    method=METHODS,
+    tokens=st.integers(1, 8),
+    rate=st.floats(0, 1),
+    rollouts=st.integers(1, 400),
+    context=st.integers(1, 4000),
+)
+def test_laws(method: str, tokens: int, rate: float, rollouts: int, context: int) -> None:
+    said = Speculative(method=method, tokens=tokens, acceptance=rate)  # type: ignore[arg-type]
+    cost = speculating(said)
+    curve, total = cost.decode_curve(rollouts), rollouts * context
+    assert curve.seconds(total) == pytest.approx(cost.iteration_s(Iteration(rollouts, total)))
+    assert curve.seconds(total) <= curve.seconds(total + 1000)
+    assert curve.seconds(total) <= cost.decode_curve(rollouts + 1).seconds(total) * (1 + 1e-12)
+    surer = speculating(replace(said, acceptance=min(1.0, rate + 0.1)))
+    assert surer.decode_curve(rollouts).seconds(total) <= curve.seconds(total)
+    mixed = Iteration(rollouts + 1, total + 64, 64, 64 * 65 // 2, 1, 64)
+    assert cost.mixed_iteration_s(mixed) > curve.seconds(total)
+
+
+def test_the_jumping_replica_agrees_with_its_reference() -> None:
+    said = Speculative(method="eagle3", tokens=3, acceptance=0.7, off_above_rollouts=3)
+    scenario = scenario_of(
+        SYNCHRONOUS,
+        lengths=(37, 5, 21, 40, 33),
+        kv_tokens=72,
+        cost=speculating(said, RooflineCost(load_model("qwen3-0.6b"), H100)),  # type: ignore[arg-type]
+    )
+    fast, slow, _ = run_both(scenario)
+    require_equal(fast, slow)
+    assert slow.ledger.preemptions > 0
+
+
+def test_draws_leave_nothing_unsaid_and_spread_what_the_host_takes() -> None:
+    said = Speculative(method="mtp", tokens=2, acceptance=0.8)
+    cost, rng = speculating(said), np.random.default_rng(3)
+    drawn = [cost.with_figures_drawn(Drawn(rng)).speculative for _ in range(200)]
+    shares = [one.draft_host_s / said.draft_host_s for one in drawn if one is not None]
+    assert len(shares) == 200
+    assert DRAFT_LOW <= min(shares) < 1 < 5 < max(shares) <= DRAFT_HIGH
+    assert {one.acceptance for one in drawn if one is not None} == {0.8}
+    # Without speculation, and inside a node, nothing more is drawn than before.
+    one, other = (PLAIN.with_figures_drawn(Drawn(np.random.default_rng(3))) for _ in range(2))
+    assert (one.speculative, one.network_bytes_per_s) == (None, PLAIN.network_bytes_per_s)
+    assert one == other
+    wide = replace(PLAIN, tensor_parallel=16, gpus_per_node=8)
+    assert (
+        wide.with_figures_drawn(Drawn(np.random.default_rng(3))).network_bytes_per_s
+        != wide.network_bytes_per_s
+    )
+
+
+def test_more_drafted_than_fitted_is_said() -> None:
+    said = Speculative(method="ngram", tokens=8, acceptance=0.5)
+    assert any("8 tokens drafted" in w for w in speculating(said).warnings(Extremes()))
+    assert not any("drafted" in w for w in speculating(NGRAM).warnings(Extremes()))
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "word"),
+    [
+        ({"method": "medusa", "tokens": 2, "acceptance": 0.5}, "method", "one of"),
+        ({"method": "mtp", "tokens": 0, "acceptance": 0.5}, "tokens", "from 1"),
+        ({"method": "mtp", "tokens": 2}, "acceptance", "tokens_per_step"),
+        (
+            {"method": "mtp", "tokens": 2, "acceptance": 0.5, "tokens_per_step": 2},
+            "acceptance",
+            "either",
+        ),
+        ({"method": "mtp", "tokens": 2, "acceptance": 1.5}, "acceptance", "from 0 to 1"),
+        ({"method": "mtp", "tokens": 2, "acceptance": "high"}, "acceptance", "a number"),
+        ({"method": "mtp", "tokens": 2, "acceptance": [0.5]}, "acceptance", "each of the 2"),
+        ({"method": "mtp", "tokens": 2, "acceptance": [0.5, 0.6]}, "acceptance", "not rise"),
+        ({"method": "mtp", "tokens": 2, "acceptance": [0.5, 2]}, "acceptance[1]", "from 0 to 1"),
+        ({"method": "mtp", "tokens": 2, "tokens_per_step": 3.5}, "tokens_per_step", "more than"),
+        ({"method": "draft_model", "tokens": 2, "acceptance": 0.5}, "draft_model", "missing"),
+        (
+            {"method": "mtp", "tokens": 2, "acceptance": 0.5, "draft_model": "qwen3-0.6b"},
+            "draft_model",
+            "of its own",
+        ),
+        (
+            {"method": "draft_model", "tokens": 2, "acceptance": 0.5, "draft_model": "qwen-0.6b"},
+            "draft_model",
+            "unknown model",
+        ),
+        (
+            {"method": "mtp", "tokens": 2, "acceptance": 0.5, "off_above_rollouts": 0},
+            "off_above_rollouts",
+            "from 1",
+        ),
+    ],
+)
+def test_bad_options_name_themselves(options: dict[str, object], key: str, word: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        read(RooflineSection, {"speculative": options}, "cost.roofline")
+    assert caught.value.field == f"cost.roofline.speculative.{key}"
+    assert word in caught.value.message
+
+
+def test_drafts_that_the_replica_cannot_hold_are_refused() -> None:
+    said = Speculative(method="draft_model", tokens=3, acceptance=0.7, draft_model="qwen2.5-0.5b")
+    with pytest.raises(ScenarioError, match="14 attention heads") as caught:
+        RooflineCost(load_model("qwen2.5-72b"), H100, 8, speculative=said)
+    assert caught.value.field == "cost.roofline.speculative.draft_model"
+    with pytest.raises(ScenarioError, match="over stages"):
+        RooflineCost(LLAMA, H100, pipeline_parallel=2, speculative=NGRAM)
+
+
+def test_gains_that_others_measured() -> None:
+    """Within 15 % but where drafts were not yet replayed from graphs."""
+    judged = jury.source(Path())
+    missed = [check.name for check in judged.checks if check.met is False]
+    assert missed == ["gain, vLLM issue 20780, eagle3"]
+    (eager,) = (row for row in jury.read_table(jury.PUBLISHED / jury.FILE)[9:10])
+    slower = replace(eager, said=replace(eager.said, draft_host_s=8e-4))
+    assert jury.gain(slower) == pytest.approx(eager.plain_ms / eager.speculative_ms, rel=0.1)

@@ -1,0 +1,386 @@
+"""The trainer: time against a plain sum, balance, memory, shared prefixes, and real baselines."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.validation import trainer_baselines
+from rollcast.simulator.costs import (
+    TRAINER_SOURCES,
+    RooflineTrainer,
+    TrainLoad,
+    capacity_frontier,
+    phase_b_memory,
+)
+from rollcast.simulator.costs.memory.training import (
+    activation_bytes_per_token,
+    shared_kv_bytes_per_token,
+)
+from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.trainer import options as module
+from rollcast.simulator.costs.trainer.packing import (
+    Work,
+    dense_work,
+    pack,
+    prefix_work,
+    suffix_work,
+)
+from rollcast.simulator.errors import ScenarioError
+from tests.data.extract import ROWS, read
+from tests.laws import examples
+
+QWEN = load_model("qwen3-8b")
+H100 = load_gpu("h100-sxm")
+
+GROUPS = st.lists(
+    st.tuples(st.integers(0, 800), st.lists(st.integers(1, 3000), max_size=8)),
+    min_size=1,
+    max_size=8,
+)
+
+
+def phases(trainer: RooflineTrainer, load: TrainLoad) -> dict[str, float]:
+    return dict(trainer.train(load).phases_s)
+
+
+# A byte of an elementwise kernel waits for memory, and to be issued.
+S_PER_BYTE = 1 / H100.bandwidth_bytes_per_s + 1 / RooflineTrainer.kernel_bytes_per_s
+# One H100 cannot hold the states of an 8B model: a GPU with room, and otherwise the same.
+ROOMY = replace(H100, name="roomy", memory_bytes=400e9)
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(groups=GROUPS, shared=st.booleans())
+def test_passes_are_forwards(groups: list[tuple[int, list[int]]], shared: bool) -> None:
+    """Two passes for log-probabilities are two forwards, a backward with recomputation is three;
+    one GPU exchanges nothing, and nothing takes no time."""
+    load = TrainLoad(groups, shared_prefix=shared)
+    found = phases(RooflineTrainer(QWEN, ROOMY, log_prob_passes=2), load)
+    assert bool(found) == bool(load.rollouts)
+    if found:
+        assert found["log_prob"] == pytest.approx(2 * found["forward"])
+        assert found["backward"] == pytest.approx(3 * found["forward"])
+        assert "gradient_exchange" not in found
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_microbatches_that_compute_longer_than_they_read_add_up(shared: bool) -> None:
+    """And no GPU is faster than its peak: 6 N flop a token, and a forward to compute again."""
+    small, large = [(2048, [4096] * 4)], [(1024, [3000, 8000])]
+    trainer = RooflineTrainer(QWEN, ROOMY)
+    each = [phases(trainer, TrainLoad(load, shared))["forward"] for load in (small, large)]
+    both = phases(trainer, TrainLoad([*small, *large], shared))
+    assert both["forward"] == pytest.approx(sum(each), rel=1e-6)
+    tokens = TrainLoad([*small, *large], shared).tokens
+    layers = QWEN.attention_parameters + QWEN.dense_mlp_parameters
+    least_s = 8 * layers * tokens / ROOMY.bf16_flop_per_s
+    assert least_s < both["forward"] + both["backward"] < 4 * least_s
+
+
+def test_adapters_move_more_in_a_forward_and_compute_less_in_a_backward() -> None:
+    load = TrainLoad([(1000, [4000] * 4)])
+    bare = {"traffic_per_activation_byte": 0.0, "traffic_per_logit": 0.0}
+    full, lora, full_bare, lora_bare = (
+        phases(RooflineTrainer(QWEN, ROOMY, weights=w, **keys), load)  # type: ignore[arg-type]
+        for keys in ({}, bare)
+        for w in ("full", "lora")
+    )
+    assert lora["forward"] > full["forward"] > full_bare["forward"] == lora_bare["forward"]
+    # Of a backward that computes again, one product of three; attention computes as much.
+    assert 2 / 3 < lora_bare["backward"] / full_bare["backward"] < 0.75
+
+
+def test_fused_kernels_move_less() -> None:
+    load = TrainLoad([(1000, [4000] * 4)])
+    bare = {"traffic_per_activation_byte": 0.0}
+    eager, fused, none = (
+        phases(RooflineTrainer(QWEN, ROOMY, **options), load)["forward"]  # type: ignore[arg-type]
+        for options in ({}, {"kernels": "fused"}, bare)
+    )
+    assert fused - none == pytest.approx(module.FUSED_SHARE * (eager - none))
+    with pytest.raises(ScenarioError, match="one of eager, fused"):
+        RooflineTrainer(QWEN, ROOMY, kernels="compiled")  # type: ignore[arg-type]
+
+
+def test_kernels_gain_less_than_memory_does() -> None:
+    """Twice the bandwidth makes the elementwise kernels faster, but not twice: all they take is a
+    sum of two parts, and one of them stays."""
+    load = TrainLoad([(1000, [4000] * 4)])
+    double = replace(ROOMY, bandwidth_bytes_per_s=2 * ROOMY.bandwidth_bytes_per_s)
+
+    def moved_s(gpu: Gpu, **options: float) -> float:
+        bare = {"traffic_per_activation_byte": 0.0, "traffic_per_logit": 0.0}
+        both = RooflineTrainer(QWEN, gpu, **options), RooflineTrainer(QWEN, gpu, **bare)  # type: ignore[arg-type]
+        with_s, without_s = (phases(trainer, load)["forward"] for trainer in both)
+        return with_s - without_s
+
+    assert 1 < moved_s(ROOMY) / moved_s(double) < 1.5
+    unbound = {"kernel_bytes_per_s": 1e30}
+    assert moved_s(ROOMY, **unbound) / moved_s(double, **unbound) == pytest.approx(2)
+
+
+def test_adapters_leave_nothing_to_move() -> None:
+    full = RooflineTrainer(QWEN, H100, gpus=8)
+    assert full.state_bytes_per_gpu == 2 * QWEN.parameters
+    assert full.trained_bytes_per_gpu == 12 / 8 * QWEN.parameters  # all but the gradients
+    lora = replace(full, weights="lora")
+    assert lora.trained_bytes_per_gpu == 0
+    assert lora.state_bytes_per_gpu == QWEN.parameters / 2
+
+
+def test_every_source_names_an_option_or_a_constant() -> None:
+    for name, said in TRAINER_SOURCES.items():
+        assert name in RooflineTrainer.__dataclass_fields__ or hasattr(module, name), name
+        assert said.source
+    assert {"traffic_per_activation_byte", "traffic_per_logit"} <= set(TRAINER_SOURCES)
+
+
+def test_recomputation_is_one_more_forward() -> None:
+    load = TrainLoad([(100, [2000] * 4)])
+    full = phases(RooflineTrainer(QWEN, ROOMY), load)
+    kept = phases(RooflineTrainer(QWEN, ROOMY, recompute="none"), load)
+    assert full["backward"] - kept["backward"] == pytest.approx(full["forward"], rel=1e-9)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(groups=GROUPS, minibatches=st.integers(1, 12), gpus=st.sampled_from([4, 8]))
+def test_optimiser_steps_are_updates_of_their_share(
+    groups: list[tuple[int, list[int]]], minibatches: int, gpus: int
+) -> None:
+    """The log-prob passes of the whole batch, then every share as an update of its own; shares
+    without a rollout take no step."""
+    one = RooflineTrainer(QWEN, H100, gpus)
+    split = replace(one, minibatches=minibatches)
+    load = TrainLoad(groups)
+    shares = [TrainLoad(groups[i::minibatches]) for i in range(minibatches)]
+    expected: dict[str, float] = {}
+    if minibatches == 1:
+        expected = phases(one, load)
+    elif load.rollouts:
+        expected["log_prob"] = phases(one, load)["log_prob"]
+        for share in shares:
+            for name, seconds in phases(replace(one, log_prob_passes=0), share).items():
+                expected[name] = expected.get(name, 0.0) + seconds
+    found = phases(split, load)
+    assert found == pytest.approx(expected)
+    steps = sum(share.rollouts > 0 for share in shares)
+    if load.rollouts:
+        assert found["optimizer"] == pytest.approx(steps * phases(one, load)["optimizer"])
+        assert split.train(load).peak_bytes <= one.train(load).peak_bytes
+
+
+def test_adapters_save_states_and_exchange() -> None:
+    load = TrainLoad([(96, [2000] * 16)])
+    full = RooflineTrainer(QWEN, H100, gpus=8).train(load)
+    lora = RooflineTrainer(QWEN, H100, gpus=8, weights="lora").train(load)
+    assert {"gradient_exchange", "optimizer"}.isdisjoint(dict(lora.phases_s))
+    assert full.peak_bytes - lora.peak_bytes == pytest.approx(12 * QWEN.parameters / 8, rel=1e-6)
+
+
+# --- packing and balance ---
+
+
+@given(lengths=st.lists(st.integers(1, 500), max_size=40), budget=st.integers(1, 600))
+def test_packing_keeps_every_token_and_the_budget(lengths: list[int], budget: int) -> None:
+    works = [dense_work(0, n) for n in lengths]
+    packed = pack(works, budget)
+    assert sum(w.tokens for w in packed) == sum(lengths)
+    assert sum(w.pairs for w in packed) == sum(w.pairs for w in works)
+    assert all(w.tokens <= max(budget, max(lengths)) for w in packed)
+    for one, following in itertools.pairwise(packed):
+        assert one.tokens + following.tokens > budget or following.tokens > budget
+
+
+def gpu_tokens(trainer: RooflineTrainer, load: TrainLoad) -> list[int]:
+    assigned, _ = trainer._microbatches(load)
+    return [sum(w.tokens for w in works) for works in assigned]
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(lengths=st.lists(st.integers(1, 200), min_size=1, max_size=7), gpus=st.integers(1, 3))
+def test_balance_is_within_graham_of_the_best(lengths: list[int], gpus: int) -> None:
+    """Longest processing time is at most 4/3 - 1/(3m) of the best of all assignments."""
+    trainer = RooflineTrainer(QWEN, ROOMY, gpus=gpus)
+    held = gpu_tokens(trainer, TrainLoad([(0, lengths)]))
+    assert sum(held) == sum(lengths)
+    best = min(
+        max(sum(n for n, g in zip(lengths, a, strict=True) if g == gpu) for gpu in range(gpus))
+        for a in itertools.product(range(gpus), repeat=len(lengths))
+    )
+    assert max(held) <= (4 / 3 - 1 / (3 * gpus)) * best + 1e-9
+
+
+def test_shared_prefixes_keep_a_group_on_one_gpu() -> None:
+    groups = [(10, [100, 200, 300]), (20, [400]), (30, [50, 60])]
+    trainer = RooflineTrainer(QWEN, ROOMY, gpus=8)
+    held = sorted(gpu_tokens(trainer, TrainLoad(groups, shared_prefix=True)), reverse=True)
+    assert held == [610, 420, 140]
+    dense = gpu_tokens(trainer, TrainLoad(groups))
+    assert sorted(dense, reverse=True) == [420, 310, 210, 110, 90, 80]
+
+
+def test_suffixes_of_two_groups_are_never_one_microbatch() -> None:
+    trainer = RooflineTrainer(QWEN, ROOMY)
+    ((*works,),), prefix = trainer._microbatches(
+        TrainLoad([(10, [5, 6]), (20, [7])], shared_prefix=True)
+    )
+    assert prefix == 20
+    both = Work(11, 11, suffix_work(10, 5).pairs + suffix_work(10, 6).pairs)
+    assert works == [prefix_work(20), suffix_work(20, 7), prefix_work(10), both]
+
+
+@given(prompt=st.integers(0, 500), lengths=st.lists(st.integers(1, 500), min_size=1, max_size=9))
+def test_shared_prefix_saves_exactly_the_repeated_prompt(prompt: int, lengths: list[int]) -> None:
+    dense = [dense_work(prompt, s) for s in lengths]
+    shared = [prefix_work(prompt), *(suffix_work(prompt, s) for s in lengths)]
+    n = len(lengths)
+    assert sum(w.tokens for w in dense) - sum(w.tokens for w in shared) == (n - 1) * prompt
+    saved_pairs = sum(w.pairs for w in dense) - sum(w.pairs for w in shared)
+    assert saved_pairs == pytest.approx((n - 1) * prompt**2 / 2)
+
+
+def test_speed_up_of_a_shared_prefix_stays_below_its_token_bound() -> None:
+    load = [(10_240, [2048] * 16)] * 8
+    trainer = RooflineTrainer(load_model("qwen3-4b"), H100, gpus=8)
+    dense, shared = (trainer.train(TrainLoad(load, shared_prefix=s)).total_s for s in (False, True))
+    bound = 16 * 12_288 / (10_240 + 16 * 2048)
+    assert 2 < dense / shared < bound
+
+
+# --- memory ---
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(gpus=st.integers(3, 64), recompute=st.sampled_from(["full", "none"]))
+def test_the_largest_microbatch_is_the_largest(gpus: int, recompute: str) -> None:
+    trainer = RooflineTrainer(QWEN, H100, gpus=gpus, recompute=recompute)  # type: ignore[arg-type]
+    tokens = trainer.largest_microbatch_tokens()
+    usable = H100.memory_bytes * 0.95
+    assert trainer.peak_bytes(tokens) <= usable < trainer.peak_bytes(tokens + 2)
+    assert trainer.train(TrainLoad([(0, [tokens])])).peak_bytes <= usable
+    with pytest.raises(ScenarioError, match=f"largest microbatch that fits is {tokens:,} tokens"):
+        trainer.train(TrainLoad([(0, [tokens + 2])]))
+
+
+def test_out_of_memory_says_what_to_change() -> None:
+    with pytest.raises(ScenarioError, match="before the first token") as caught:
+        RooflineTrainer(QWEN, H100).train(TrainLoad([(1, [1])]))
+    assert caught.value.field == "cluster.trainer_gpus"
+    assert "sharding" not in str(caught.value)
+    with pytest.raises(ScenarioError, match="sharding: fsdp"):
+        RooflineTrainer(QWEN, H100, 2, sharding="none").train(TrainLoad([(1, [1])]))
+    given_budget = RooflineTrainer(QWEN, H100, gpus=8, microbatch_tokens=10**6)
+    with pytest.raises(ScenarioError, match="microbatch of 1,000,000 tokens") as caught:
+        given_budget.train(TrainLoad([(1, [1])]))
+    assert caught.value.field == "cost.roofline.trainer.microbatch_tokens"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"gpus": 0}, "cluster.trainer_gpus"),
+        ({"microbatch_tokens": 0}, "cost.roofline.trainer.microbatch_tokens"),
+        ({"log_prob_passes": -1}, "cost.roofline.trainer.log_prob_passes"),
+        ({"weights": "qlora"}, "cost.roofline.trainer.weights"),
+        ({"collective_efficiency": 0}, "cost.roofline.trainer.collective_efficiency"),
+        ({"shard": "yes"}, "cost.roofline.trainer.shard"),
+        ({"memory_utilization": 1.5}, "cost.roofline.trainer.memory_utilization"),
+        ({"traffic_per_logit": -1}, "cost.roofline.trainer.traffic_per_logit"),
+        (
+            {"traffic_per_activation_byte": float("nan")},
+            "cost.roofline.trainer.traffic_per_activation_byte",
+        ),
+    ],
+)
+def test_bad_trainers_name_the_key(change: dict[str, object], field: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        RooflineTrainer(QWEN, H100, **{"gpus": 8, **change})  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+def test_the_published_saving_needs_a_prompt_of_six_tenths() -> None:
+    """-59.1 % and 17,920 -> 29,696 tokens (arXiv 2606.01143) do not come with their split. At one
+    split, 6 : 4, both follow from this model within 4 %; at the paper's 10K / 2K neither does."""
+    llama = load_model("llama-3.1-8b")
+    budget = 17_920.5 * activation_bytes_per_token(llama, "none")
+    assert phase_b_memory(llama, 600, 400).saving == pytest.approx(0.591, rel=0.04)
+    frontier = capacity_frontier(llama, budget, 0.6)
+    assert frontier.dense_tokens == 17_920
+    assert frontier.reuse_tokens == pytest.approx(29_696, rel=0.04)
+    assert phase_b_memory(llama, 10_240, 2048).saving == pytest.approx(0.797, abs=0.005)
+    assert capacity_frontier(llama, budget, 10 / 12).reuse_tokens < 22_000
+
+
+@given(share=st.floats(0, 1), budget=st.floats(1e9, 1e12))
+def test_the_frontier_fills_its_budget_in_the_largest_phase(share: float, budget: float) -> None:
+    found = capacity_frontier(QWEN, budget, share)
+    per_token, kv = activation_bytes_per_token(QWEN, "none"), shared_kv_bytes_per_token(QWEN)
+
+    def peak(total: int) -> float:
+        prompt, response = share * total, (1 - share) * total
+        return max((per_token + kv / 2) * prompt, kv * prompt + per_token * response)
+
+    assert peak(found.reuse_tokens) <= budget * (1 + 1e-12) < peak(found.reuse_tokens + 2)
+    with pytest.raises(ScenarioError, match="share"):
+        capacity_frontier(QWEN, budget, share + 1.5)
+
+
+# --- against measurements ---
+
+BASELINES = {
+    "Qwen/Qwen3-0.6B": "qwen3-0.6b",
+    "Qwen/Qwen3-4B-Instruct-2507": "qwen3-4b",
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",
+}
+
+
+def baselines(gpu: str) -> list[dict[str, str]]:
+    return [
+        r
+        for r in read(ROWS / trainer_baselines.FILE)
+        if gpu in r["gpu"]
+        and r["model"] in BASELINES
+        and r["type"] == "rl"
+        and r["success"] == "True"
+    ]
+
+
+def baseline(row: dict[str, str], gpu: Gpu) -> RooflineTrainer:
+    return RooflineTrainer(
+        load_model(BASELINES[row["model"]]),
+        gpu,
+        int(row["num_gpus"]),
+        weights="lora" if row["lora_rank"] else "full",
+        log_prob_passes=0,
+        microbatch_tokens=int(row["seq_len"]),
+    )
+
+
+@pytest.mark.parametrize(("gpu", "count", "limit"), [("h100-sxm", 17, 0.07), ("h200-sxm", 8, 0.10)])
+def test_prime_rl_steps(gpu: str, count: int, limit: float) -> None:
+    """Two full-length sequences a GPU and step. H200 rows are held out: nothing saw them."""
+    table = baselines(gpu[:4].upper())
+    errors = []
+    for row in table:
+        trainer = baseline(row, replace(load_gpu(gpu), memory_bytes=1e12))
+        length, gpus = int(row["seq_len"]), int(row["num_gpus"])
+        cost = trainer.train(TrainLoad([(0, [length] * (2 * gpus))]))
+        assert cost.microbatches == 2
+        errors.append(abs(cost.total_s / float(row["step_time_s"]) - 1))
+    assert len(errors) == count
+    assert np.mean(errors) < limit
+
+
+def test_prime_rl_memory() -> None:
+    """Peak memory of full-weight RL with recomputation on H200, held out: within 15 %."""
+    table = [r for r in baselines("H200") if not r["lora_rank"] and r["ac"] == "Recompute"]
+    assert len(table) == 4
+    for row in table:
+        trainer = baseline(row, load_gpu("h200-sxm"))
+        peak_gib = trainer.peak_bytes(int(row["seq_len"])) / 2**30
+        assert peak_gib == pytest.approx(float(row["peak_mem_gib"]), rel=0.15)

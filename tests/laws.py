@@ -1,0 +1,16 @@
+"""How many random examples a law is tried on: few in the gate, many in ``make laws``."""
+
+from __future__ import annotations
+
+import os
+
+SEARCHING = os.environ.get("HYPOTHESIS_PROFILE") == "search"
+
+
+def examples(count: int) -> int:
+    """How many to try of a law that is worth ``count`` examples where time is no object.
+
+    The gate tries a quarter of them, the same ones each time; the search ten times as many, new
+    ones each time.
+    """
+    return count * 10 if SEARCHING else max(5, count // 4)

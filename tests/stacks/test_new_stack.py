@@ -1,0 +1,129 @@
+"""A new stack is a new folder: it is found by itself, and nothing else is touched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+FILES = {
+    "__init__.py": '"""A stack that nobody has written."""\n',
+    "launch.yaml": """
+form: --key value
+releases: "1.0"
+keys:
+  model: model-path
+  workload.batch_groups: prompts
+  workload.group_size: samples
+  workload.max_new_tokens: cap
+  run.gpus_per_node: {key: gpus, default: 8}
+  run.nodes: nodes
+  run.steps: updates
+advice:
+  over_sampling: "{workload.batch_groups} up"
+""",
+    "costs.yaml": """
+presets:
+  madeup:
+    engine: vllm-0.11
+    sync: {colocated: reshard, disaggregated: nccl_packed}
+    rest: {rest_s: 7.0, spread: [0.5, 2.0], kind: assumed, source: nobody}
+trainers:
+  fsdp:
+    overlap: {value: 1.0, kind: assumed, source: nobody}
+""",
+    "log.py": '''
+"""Its log: a line a step."""
+
+import re
+
+from rollcast.simulator.stacks.log_format import Metrics, OneLine, StackLog
+
+_ROW = re.compile(r"madeup (\\d+) took ([\\d.]+) s: sampled ([\\d.]+) s, trained ([\\d.]+) s")
+KEYS = ("mu/step", "mu/sample", "mu/train")
+
+
+class Lines(OneLine):
+    def feed(self, line, text):
+        found = _ROW.search(text)
+        if found is None:
+            return ()
+        return (Metrics(int(found[1]), dict(zip(KEYS, map(float, found.groups()[1:]))), line),)
+
+
+LOG = StackLog(
+    "madeup",
+    {"step_s": ("mu/step",), "generation_s": ("mu/sample",), "update_s": ("mu/train",)},
+    marks=("mu/",),
+    start=rb"madeup \\d+ took",
+    cue=b"madeup ",
+    console=Lines,
+)
+''',
+    "export.py": '''
+"""A plan in its settings."""
+
+from rollcast.simulator.stacks.exporting import Export
+
+
+def export(plan, launch):
+    plan.check("madeup")
+    batch = plan.first.batch
+    settings = {"workload.batch_groups": batch.groups, "workload.group_size": batch.group_size}
+    settings["run.steps"] = plan.steps
+    return Export("python -m madeup", (*launch.written(settings),), None, plan.exported, "1.0")
+''',
+}
+SCRIPT = """
+import sys
+from pathlib import Path
+from rollcast.simulator import stacks
+stacks.__path__.append(sys.argv[1])
+from rollcast.__main__ import main
+sys.argv = ["rollcast", *sys.argv[2:]]
+main()
+"""
+LOG = """madeup --model-path /models/qwen3-8b
+$ python -m madeup --model-path /models/qwen3-8b --prompts 64 --samples 8 --cap 4096 --gpus 8
+""" + "\n".join(f"madeup {n} took 60.{n} s: sampled 40.{n} s, trained 20.0 s" for n in range(1, 9))
+
+
+def test_a_folder_is_all_that_a_stack_needs(tmp_path: Path) -> None:
+    folder = tmp_path / "more" / "madeup"
+    folder.mkdir(parents=True)
+    for name, text in FILES.items():
+        (folder / name).write_text(text.lstrip())
+    (tmp_path / "run.log").write_text(LOG + "\n")
+    example = Path(__file__).parents[2] / "examples" / "april.yaml"
+
+    def rollcast(*arguments: object) -> str:
+        ran = subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(folder.parent), *map(str, arguments)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout + ran.stderr
+
+    # its log is read, with the settings of its command line
+    rollcast("import", "run.log", "--out", "read", "--no-advise")
+    scenario = (tmp_path / "read" / "scenario.yaml").read_text()
+    assert "batch_groups: 64  # prompts in run.log, line 2" in scenario
+    assert "group_size: 8" in scenario
+    # a plan is exported to it
+    rollcast("export", example, "--policy", "sync", "--to", "madeup", "--out", "script")
+    arguments = (tmp_path / "script" / "args.sh").read_text()
+    assert "--prompts 32" in arguments
+    assert "--samples 8" in arguments
+    assert "Made for 1.0" in (tmp_path / "script" / "README.md").read_text()
+    # its loop is priced
+    assert "madeup vllm-0.11" in rollcast("explain", "cost.roofline.stack")
+    cost = "cost={roofline: {stack: madeup}}"
+    rollcast("simulate", example, "--set", cost, "--set", "steps=1", "--no-plot", "--out", "run")
+    spans = pd.read_csv(tmp_path / "run" / "spans.csv")
+    rest = spans[spans["kind"] == "rest"]
+    assert (rest["end_s"] - rest["start_s"]).round(6).tolist() == [7.0]

@@ -11,8 +11,8 @@ from rollcast.calibration.robust import FloatArray
 
 
 class Idle:
-    """The times in which an engine had no request, from stays as (submitted, ended), each of shape
-    (stays,), seconds."""
+    """The times in which an engine had no request, from segments as (submitted, ended), each of
+    shape (segments,), seconds."""
 
     def __init__(self, submitted_s: FloatArray, end_s: FloatArray) -> None:
         order = np.argsort(submitted_s, kind="stable")
@@ -23,10 +23,10 @@ class Idle:
         self._before = np.concatenate(([0.0], np.cumsum(self._end - self._start)))
 
     @classmethod
-    def of(cls, stays: dict[str, NDArray[Any]]) -> Idle:
-        """Of tables of stays by column, all replicas together."""
-        there = (stays["replica"] >= 0) & (stays["end_s"] > stays["submitted_s"])
-        return cls(stays["submitted_s"][there], stays["end_s"][there])
+    def of(cls, segments: dict[str, NDArray[Any]]) -> Idle:
+        """Of tables of segments by column, all replicas together."""
+        there = (segments["replica"] >= 0) & (segments["end_s"] > segments["submitted_s"])
+        return cls(segments["submitted_s"][there], segments["end_s"][there])
 
     def between(self, start_s: FloatArray, end_s: FloatArray) -> FloatArray:
         """Seconds of such times in each interval, shape (n,)."""

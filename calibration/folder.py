@@ -17,7 +17,7 @@ from rollcast.simulator.results.columns import LARGEST_TOKENS
 from rollcast.simulator.results.read import place, read_document, read_lines, read_table
 from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
 from rollcast.simulator.scenario.trust import Trust, named_modules
-from rollcast.simulator.spans import Calls, Stays
+from rollcast.simulator.spans import Calls, Segments
 from rollcast.simulator.values import A_MAPPING, Between, read, wrong
 from rollcast.simulator.values import Number as Option
 from rollcast.simulator.workload.environment import EnvironmentSection, environment_spec
@@ -136,7 +136,7 @@ class RunFolder:
 
     @cached_property
     def rollouts(self) -> Table:
-        """rollouts.csv by column: one row a stay, in the order they ended."""
+        """rollouts.csv by column: one row a segment, in the order they ended."""
         table = read_table(self.path, schema.ROLLOUTS, FIELD)
         for column in ("step", "trained_step"):
             self._check_steps(schema.ROLLOUTS, table, column)
@@ -205,8 +205,10 @@ class RunFolder:
         if table is None or not len(table["version"]) or not self.overlaps:
             return 0.0
         soon_s = table["end_s"][:, None] + _AT_ONCE_S
-        stays = self.rollouts
-        return float(((stays["start_s"] <= soon_s) & (stays["end_s"] > soon_s)).any(axis=1).mean())
+        segments = self.rollouts
+        return float(
+            ((segments["start_s"] <= soon_s) & (segments["end_s"] > soon_s)).any(axis=1).mean()
+        )
 
     @property
     def of_actors(self) -> bool:
@@ -240,13 +242,13 @@ class RunFolder:
             )
         return read_document(self.path, schema.PROVENANCE, FIELD)
 
-    def stays(self) -> Stays:
-        """The table of stays with what a replay needs; other columns hold 0."""
+    def segments(self) -> Segments:
+        """The table of segments with what a replay needs; other columns hold 0."""
         from array import array
 
         table = self.rollouts
         data = {}
-        for name, column in Stays().__getstate__().items():
+        for name, column in Segments().__getstate__().items():
             values = table.get(name)
             if values is None:
                 values = np.zeros(len(table["group"]))
@@ -254,9 +256,9 @@ class RunFolder:
                 values = np.array([_ending(ending) for ending in values.tolist()])
             kind = column.typecode
             data[name] = array(kind, values.tolist() if kind == "d" else _whole(values))
-        stays = Stays()
-        stays.__setstate__(data)
-        return stays
+        segments = Segments()
+        segments.__setstate__(data)
+        return segments
 
     def calls(self) -> Calls | None:
         """The table of calls; None for a run that has none."""
@@ -275,7 +277,9 @@ class RunFolder:
         calls = self.calls()
         if calls is None or not len(calls):
             return None
-        return recorded_trajectories(self.stays(), calls, environment_spec(self.environment, None))
+        return recorded_trajectories(
+            self.segments(), calls, environment_spec(self.environment, None)
+        )
 
     def _has(self, file: schema.File) -> bool:
         return place(self.path, file.name).exists()

@@ -265,7 +265,7 @@ def _measured(target: RunFolder, model: Workload) -> MeasuredWorkload:
     columns = (table[name].tolist() for name in ("group", "attempt", "index", "finished"))
     finished = {(g, a, i): bool(done) for g, a, i, done in zip(*columns, strict=True)}
     pools = environment_spec(target.environment, None)
-    recorded = RecordedWorkload(target.stays(), target.cap, 1, target.calls(), pools)
+    recorded = RecordedWorkload(target.segments(), target.cap, 1, target.calls(), pools)
     return MeasuredWorkload(recorded, model, finished)
 
 
@@ -348,7 +348,7 @@ def _away(result: Run) -> FloatArray:
     if not len(result.calls):
         return np.zeros(len(steps))
     columns = ("replica", "submitted_s", "end_s")
-    idle = Idle.of({name: result.stays[name] for name in columns})
+    idle = Idle.of({name: result.segments[name] for name in columns})
     start, end = (
         np.array([getattr(record, name) for record in steps])
         for name in ("rollout_start_s", "rollout_end_s")

@@ -171,7 +171,7 @@ def collect(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> Updates:
 
 def loads(run: RunFolder, skips: bool) -> dict[int, TrainLoad]:
     """What each update of a run trained on, by step; without groups of equal rewards if ``skips``.
-    Of a rollout's stays, one a turn and one a resume, the last says what it came to.
+    Of a rollout's segments, one a turn and one a resume, the last says what it came to.
 
     The order of groups is that of their numbers, which may not be the run's.
     """
@@ -188,12 +188,12 @@ def loads(run: RunFolder, skips: bool) -> dict[int, TrainLoad]:
         table["reward"],
     )
     last: dict[tuple[int, int, int], tuple[int, int, int, float]] = {}
-    for step, group, index, *stay in zip(
+    for step, group, index, *segment in zip(
         *(column[there].tolist() for column in columns), strict=True
     ):
-        key, found_stay = (int(step), int(group), int(index)), tuple(stay)
-        if key not in last or found_stay[:2] >= last[key][:2]:
-            last[key] = found_stay
+        key, found_segment = (int(step), int(group), int(index)), tuple(segment)
+        if key not in last or found_segment[:2] >= last[key][:2]:
+            last[key] = found_segment
     batches: dict[int, dict[int, list[tuple[int, int, float]]]] = {}
     for (step, group, _), (_, tokens, prompt, reward) in last.items():
         batches.setdefault(step, {}).setdefault(group, []).append(

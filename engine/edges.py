@@ -56,14 +56,15 @@ class Response:
     token_ids, log_probs: the whole response, the tokens it was resumed from included.
     finish_reason: ``stop`` (an end token, which is the last of ``token_ids``), ``length``, or None
         for an aborted one.
-    segments: ``(version, tokens)`` of the tokens made since it was submitted, oldest first.
+    tokens_by_version: ``(version, tokens)`` of the tokens made since it was submitted, oldest
+    first.
     """
 
     request_id: str
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
     finish_reason: str | None
-    segments: tuple[tuple[int, int], ...]
+    tokens_by_version: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ NO_BUDGET = math.inf
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A rollout that has left an engine, by itself or stopped: its response, and the figures of
-    `simulator.rollout.Stay`, times by the front end's clock."""
+    `simulator.rollout.Segment`, times by the front end's clock."""
 
     key: Key
     response: Response

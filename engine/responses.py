@@ -13,7 +13,7 @@ from rollcast.engine.edges import Response, SampledGroup, SampledRollout
 from rollcast.engine.frontend import Finished, Order, request_name
 from rollcast.engine.tasks.base import Prompt, Task
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.rollout import Ending, Key, Rollout, Segment, Stay
+from rollcast.simulator.rollout import Ending, Key, Rollout, Segment, VersionTokens
 from rollcast.simulator.world import TrainBatch, TrainGroup
 
 SYNC_SAMPLE, SYNC_TOKENS = 4, 48
@@ -91,7 +91,7 @@ class Responses:
 
     task: prompts and rewards. seed: of prompts and of every rollout's random stream, which hangs on
     (seed, group, index, attempt) and the tokens it has alone. asked: the prompt's number by group.
-    tokens: by (group, index), as far as each rollout had got when its last stay ended, or its
+    tokens: by (group, index), as far as each rollout had got when its last segment ended, or its
     environment answered.
     """
 
@@ -136,28 +136,28 @@ class Responses:
 
     def finish(
         self, rollout: Rollout, finished: Finished, replica: int, zero_s: float = 0.0
-    ) -> Stay:
-        """Takes in what an engine made of a rollout, and says what its stay was. zero_s: what the
-        front end's clock showed when the run's stood at 0. Raises EngineError where the reward
+    ) -> Segment:
+        """Takes in what an engine made of a rollout, and says what its segment was. zero_s: what
+        the front end's clock showed when the run's stood at 0. Raises EngineError where the reward
         function fails."""
         self.take_in(rollout, finished)
         ending, reward = self._ending(finished.response), None
         if ending in ("stop", "length"):
             text = self.task.decode(self.tokens[rollout.key].ids)
             reward = self.task.reward(self.prompt(rollout.group), text)
-        return self.stay(rollout, finished, replica, zero_s, ending, reward)
+        return self.segment(rollout, finished, replica, zero_s, ending, reward)
 
     def take_in(self, rollout: Rollout, finished: Finished) -> int:
         """Takes in what an engine made of a rollout; returns how many tokens that is."""
         response, tokens = finished.response, self.tokens[rollout.key]
-        made = [version for version, count in response.segments for _ in range(count)]
+        made = [version for version, count in response.tokens_by_version for _ in range(count)]
         tokens.versions += tuple(made)
         tokens.ids, tokens.log_probs = response.token_ids, response.log_probs
         if len(tokens.versions) != len(tokens.ids):
             raise RunError(f"{rollout}: the engine lost or invented tokens")
         return len(made)
 
-    def stay(
+    def segment(
         self,
         rollout: Rollout,
         finished: Finished,
@@ -165,15 +165,18 @@ class Responses:
         zero_s: float,
         ending: Ending,
         reward: float | None,
-    ) -> Stay:
-        """The stay that came of it."""
-        return Stay(
+    ) -> Segment:
+        """The segment that came of it."""
+        return Segment(
             rollout.group,
             rollout.index,
             rollout.attempt,
             replica,
             len(self.prompt(rollout.group).token_ids),
-            tuple(Segment(version, count) for version, count in finished.response.segments),
+            tuple(
+                VersionTokens(version, count)
+                for version, count in finished.response.tokens_by_version
+            ),
             ending,
             finished.start_s - zero_s,
             finished.end_s - zero_s,
@@ -184,11 +187,11 @@ class Responses:
             finished.shared,
         )
 
-    def never_ran(self, rollout: Rollout, replica: int, now_s: float) -> Stay:
-        """The stay of a rollout that was stopped and has no token of it."""
+    def never_ran(self, rollout: Rollout, replica: int, now_s: float) -> Segment:
+        """The segment of a rollout that was stopped and has no token of it."""
         prompt = len(self.prompt(rollout.group).token_ids)
         key = (rollout.group, rollout.index, rollout.attempt)
-        return Stay(*key, replica, prompt, (), "aborted", now_s, now_s)
+        return Segment(*key, replica, prompt, (), "aborted", now_s, now_s)
 
     def sampled(self, group: TrainGroup) -> SampledGroup:
         """What the trainer gets of a group; without rollouts that have no token, as their
@@ -235,7 +238,7 @@ class Responses:
         self.asked, self.tokens, self._prompts = dict(asked), dict(tokens), {}
 
     def _cap(self, rollout: Rollout) -> int:
-        """Response tokens that the rollout may have at the end of its stay."""
+        """Response tokens that the rollout may have at the end of its segment."""
         cap = self.task.max_new_tokens
         if rollout.allowance is None:
             return cap

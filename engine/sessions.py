@@ -31,7 +31,7 @@ from rollcast.simulator.cluster.session_machine import (
 )
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.plan import Placement
-from rollcast.simulator.rollout import FAILED, CallEnd, Ending, Key, Rollout, Stay
+from rollcast.simulator.rollout import FAILED, CallEnd, Ending, Key, Rollout, Segment
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
 
 _ENDS: dict[str, tuple[CallEnd, Ending | None]] = {
@@ -51,7 +51,7 @@ class TurnRules:
     """What rollouts of several turns are.
 
     make: makes a rollout's environment. encode: token ids of what it says. vocab_size: of the
-    model. spec: slots, and what becomes of environments that are put away. patience: with their
+    model. spec: slots, and what becomes of environments that are suspended. patience: with their
     calls. max_turns, max_context_tokens: at which a rollout is ended; None is no such cap. judge:
     of the whole response, by the prompt and its text; None is what the answers earned.
     """
@@ -109,9 +109,9 @@ class Session(BaseSession):
             return "end"
         return "environment" if self.tokens.asking else "model"
 
-    def with_calls(self, stay: Stay) -> Stay:
-        """A stay on an engine with its turn, and what came between it and the one before."""
-        return self.complete(stay, self.tokens.turn, self.tokens.observation_tokens)
+    def with_calls(self, segment: Segment) -> Segment:
+        """A segment on an engine with its turn, and what came between it and the one before."""
+        return self.complete(segment, self.tokens.turn, self.tokens.observation_tokens)
 
 
 class Sessions(SessionMachine[Session, EnvironmentCall]):
@@ -136,7 +136,7 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
     # In flight
 
     def catch_up(self) -> None:
-        """Takes in what environments have done by now for rollouts that are put away."""
+        """Takes in what environments have done by now for rollouts that are suspended."""
         self._look()
         for call, ended, at_s in self._due(suspended=True):
             self._over(call, ended, at_s)
@@ -177,9 +177,9 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
 
     def left_engine(
         self, finished: Finished, replica: int, zero_s: float = 0.0, for_good: bool = False
-    ) -> Stay:
-        """Takes in what a turn, or a part of it, came to in an engine, and says what the stay was;
-        see `engine.responses.Responses.finish`. for_good: of one that was stopped."""
+    ) -> Segment:
+        """Takes in what a turn, or a part of it, came to in an engine, and says what the segment
+        was; see `engine.responses.Responses.finish`. for_good: of one that was stopped."""
         session = self._known[finished.key]
         rollout, tokens = session.rollout, session.tokens
         ending = self._ending(session, finished.response)
@@ -193,15 +193,15 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
         if ending in ("length", "context"):
             tokens.ending = ending
             reward = self._reward(session)
-        stay = self._responses.stay(rollout, finished, replica, zero_s, ending, reward)
-        stay = session.with_calls(stay)
+        segment = self._responses.segment(rollout, finished, replica, zero_s, ending, reward)
+        segment = session.with_calls(segment)
         if ending == "turn":
             self.turned(session)
-        elif stay.finished:
+        elif segment.finished:
             self.finished(session)
         else:
             self.suspend(session, for_good)
-        return stay
+        return segment
 
     def _ending(self, session: Session, response: Response) -> Ending:
         tokens, reached = session.tokens, len(response.token_ids)
@@ -228,7 +228,7 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
     def _text(self, ids: Sequence[int]) -> str:
         return self._responses.task.decode(ids)
 
-    def stop(self, key: Key, for_good: bool, replica: int = -1) -> Stay:
+    def stop(self, key: Key, for_good: bool, replica: int = -1) -> Segment:
         """Stops a rollout that is in flight away from the engines, or waits for one."""
         session = self._known[key]
         self.suspend(session, for_good)
@@ -236,20 +236,22 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
 
     def _nothing(
         self, session: Session, ending: Ending, reward: float | None, replica: int = -1
-    ) -> Stay:
-        """The stay of a rollout that is stopped, or ends, without an iteration."""
+    ) -> Segment:
+        """The segment of a rollout that is stopped, or ends, without an iteration."""
         rollout, now_s = session.rollout, self._now
         key = (rollout.group, rollout.index, rollout.attempt)
-        stay = Stay(*key, replica, session.prompt_tokens, (), ending, now_s, now_s, reward=reward)
-        return session.with_calls(stay)
+        segment = Segment(
+            *key, replica, session.prompt_tokens, (), ending, now_s, now_s, reward=reward
+        )
+        return session.with_calls(segment)
 
     # Between turns
 
-    def settle(self) -> tuple[list[Session], list[Stay]]:
+    def settle(self) -> tuple[list[Session], list[Segment]]:
         """Goes on with all that has come by now: who takes a turn next, and whose end it is."""
         self._look()
         take_turns: list[Session] = []
-        ended: list[Stay] = []
+        ended: list[Segment] = []
         while True:
             news = self.round()
             for session in news or ():

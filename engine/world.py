@@ -50,7 +50,7 @@ from rollcast.simulator.cluster.routing import ROUTINGS, Balance, Router
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop.recorded import UnderWay
 from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import UNSHARED, Key, Rollout, Stay
+from rollcast.simulator.rollout import UNSHARED, Key, Rollout, Segment
 from rollcast.simulator.world import (
     ClusterShape,
     Ended,
@@ -308,11 +308,11 @@ class EngineWorld:
                     home.flying.add(flight.rollout.key)
                 home.post(Submit(tuple(flight.order for flight in queue)))
 
-    def foresee(self, rollout: Rollout) -> None:
+    def oracle_tokens(self, rollout: Rollout) -> None:
         """Nobody knows here."""
         return None
 
-    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
         """Stops rollouts wherever they are, and waits for what each became: a replica answers
         between two iterations."""
         flying = set(self._in_flight)
@@ -338,16 +338,18 @@ class EngineWorld:
         self._homeless = [key for key in self._homeless if key not in gone]
         return [self._stopped(key, for_good) for key in wanted]
 
-    def _stopped(self, key: Key, for_good: bool) -> Stay:
-        """The stay of a rollout that was aborted, and has left where it was."""
+    def _stopped(self, key: Key, for_good: bool) -> Segment:
+        """The segment of a rollout that was aborted, and has left where it was."""
         if key in self._in_flight:
             return self._hand_out(self._in_flight[key], for_good, aborted=True)
         assert self._sessions is not None
         self._balance.left(key)
         return self._sessions.stop(key, for_good)
 
-    def _hand_out(self, flight: _InFlight, for_good: bool = False, aborted: bool = False) -> Stay:
-        """The stay of a rollout that the loop is told of now. for_good: of one that was aborted,
+    def _hand_out(
+        self, flight: _InFlight, for_good: bool = False, aborted: bool = False
+    ) -> Segment:
+        """The segment of a rollout that the loop is told of now. for_good: of one that was aborted,
         whether it is never submitted again."""
         rollout, sessions = flight.rollout, self._sessions
         del self._in_flight[rollout.key]
@@ -355,19 +357,19 @@ class EngineWorld:
         zero_s = flight.zero_s + self._zero
         if sessions is None:
             if flight.finished is None:
-                stay = self._responses.never_ran(rollout, number, self.now_s)
+                segment = self._responses.never_ran(rollout, number, self.now_s)
             else:
-                stay = self._responses.finish(rollout, flight.finished, number, zero_s)
+                segment = self._responses.finish(rollout, flight.finished, number, zero_s)
         elif flight.finished is None:
-            stay = sessions.stop(rollout.key, for_good, number)
+            segment = sessions.stop(rollout.key, for_good, number)
         else:
-            stay = sessions.left_engine(flight.finished, number, zero_s, for_good)
-            if aborted and stay.ending == "turn":  # it was over just before
+            segment = sessions.left_engine(flight.finished, number, zero_s, for_good)
+            if aborted and segment.ending == "turn":  # it was over just before
                 sessions.suspend(sessions[rollout.key], for_good)
-                stay = stay._replace(ending="aborted")
-        if stay.ending != "turn":
+                segment = segment._replace(ending="aborted")
+        if segment.ending != "turn":
             self._balance.left(rollout.key)
-        return stay if flight.finished is None else self._shared_with_reported(stay)
+        return segment if flight.finished is None else self._shared_with_reported(segment)
 
     def _settle(self) -> list[Event]:
         """Goes on with what has happened away from the replicas; the rollouts that came to their
@@ -379,20 +381,22 @@ class EngineWorld:
             self._fly(session.rollout, self._sessions.order(session), session.placement)
             for session in take_turns
         )
-        for stay in ended:
-            self._balance.left(stay.key)
-        return [Ended(stay) for stay in ended]
+        for segment in ended:
+            self._balance.left(segment.key)
+        return [Ended(segment) for segment in ended]
 
-    def _shared_with_reported(self, stay: Stay) -> Stay:
-        """The stay with what its tokens have in common with one of its version of which the loop
+    def _shared_with_reported(self, segment: Segment) -> Segment:
+        """The segment with what its tokens have in common with one of its version of which the loop
         was told before; a replica compares with whatever ended there before it."""
-        version = stay.segments[0].version if stay.segments else self._version
-        shared = stay.shared
+        version = (
+            segment.tokens_by_version[0].version if segment.tokens_by_version else self._version
+        )
+        shared = segment.shared
         if self._reported.get((version, shared.group, shared.index), 0) < shared.tokens:
-            stay = stay._replace(shared=UNSHARED)
-        ids = self._responses.tokens[stay.key].ids
-        self._reported[version, stay.group, stay.index] = stay.prompt_tokens + len(ids)
-        return stay
+            segment = segment._replace(shared=UNSHARED)
+        ids = self._responses.tokens[segment.key].ids
+        self._reported[version, segment.group, segment.index] = segment.prompt_tokens + len(ids)
+        return segment
 
     @property
     def _version(self) -> int:
@@ -751,7 +755,7 @@ def in_process(
 def _order(event: Event) -> tuple[bool, Key]:
     """Ends of turns first, each kind by key."""
     assert isinstance(event, Ended)
-    return event.stay.ending != "turn", event.stay.key
+    return event.segment.ending != "turn", event.segment.key
 
 
 def phases(metrics: TrainMetrics, start_s: float, end_s: float) -> tuple[Phase, ...]:

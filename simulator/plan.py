@@ -103,7 +103,7 @@ class Known(Protocol):
         """Response lengths of the rollouts of its group that have finished."""
         ...
 
-    def foresee(self) -> int:
+    def oracle_tokens(self) -> int:
         """The truth, where the world can tell. Raises RunError where it cannot."""
         ...
 
@@ -123,7 +123,7 @@ class Oracle:
 
     def __call__(self, known: Known) -> float | None:
         """The truth. Raises RunError in a world that cannot tell."""
-        return float(known.foresee())
+        return float(known.oracle_tokens())
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +269,8 @@ class Staleness:
     max_versions: the bound, None is none. A fraction is rounded up, and bounds the share of a batch
         besides: with 0.5, half a batch may be one version old (verl's staleness_threshold).
     exceeded: what becomes of a group whose oldest token is older than the bound when a step opens,
-        wherever it is: in flight, put away, or complete. Nothing older is ever trained on, but with
-        ``capacity``. ``restart``: its tokens are dropped, and its prompt starts from nothing.
+        wherever it is: in flight, suspended, or complete. Nothing older is ever trained on, but
+        with ``capacity``. ``restart``: its tokens are dropped, and its prompt starts from nothing.
         ``drop``: its prompt is lost, too. ``wait``: it does not come to that: no more groups start
         than can be trained on within the bound, and a batch takes, and waits for, those that later
         ones could not take any more (NeMo-RL's fixed target steps); where the plan changes under

@@ -1,7 +1,7 @@
 """A rollout, the group of rollouts that share a prompt, and what a world tells of them: counts
 only, never tokens.
 
-A world is asked to run a `Rollout` and answers with `Stay`s, frozen; the loop alone changes a
+A world is asked to run a `Rollout` and answers with `Segment`s, frozen; the loop alone changes a
 rollout.
 """
 
@@ -16,12 +16,12 @@ Key = tuple[int, int]
 Ending = Literal[
     "stop", "length", "turns", "context", "timeout", "environment", "turn", "budget", "aborted"
 ]
-"""How a stay ended. The response is whole: with an end token; at the cap on its tokens, its turns
-or its context; or its environment did not answer in time, or failed. The response goes on: a turn
-is over and its environment is asked; it has had what it was allowed; by an abort."""
+"""How a segment ended. The response is whole: with an end token; at the cap on its tokens, its
+turns or its context; or its environment did not answer in time, or failed. The response goes on: a
+turn is over and its environment is asked; it has had what it was allowed; by an abort."""
 
 ENDINGS: tuple[Ending, ...] = get_args(Ending)
-"""In this order their numbers in the table of stays."""
+"""In this order their numbers in the table of segments."""
 
 CUT: frozenset[Ending] = frozenset(("length", "turns", "context"))
 """Endings at a cap."""
@@ -33,7 +33,7 @@ GOES_ON: frozenset[Ending] = frozenset(("turn", "budget", "aborted"))
 """Endings after which the response goes on."""
 
 
-class Segment(NamedTuple):
+class VersionTokens(NamedTuple):
     """A run of a rollout's tokens made by one version of the weights."""
 
     version: int
@@ -41,8 +41,8 @@ class Segment(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """A stay's tokens, prompt included, began like those of an earlier one: how many of them, and
-    whose last stay before it that was."""
+    """A segment's tokens, prompt included, began like those of an earlier one: how many of them,
+    and whose last segment before it that was."""
 
     tokens: int
     group: int
@@ -64,7 +64,7 @@ class Call(NamedTuple):
     """What a rollout asked of its environment after a turn, or of what judges it after the last.
 
     start_s: when it had its slot; end_s where it never did. A call that goes on while its rollout
-    is put away is told in two: to the stop, and from there on.
+    is suspended is told in two: to the stop, and from there on.
     """
 
     kind: Literal["environment", "reward"]
@@ -75,18 +75,19 @@ class Call(NamedTuple):
     ended: CallEnd
 
 
-class Stay(NamedTuple):
+class Segment(NamedTuple):
     """One uninterrupted time of a rollout on a replica, from submit to its end, as its world saw
-    it. Each turn is one. A stay without tokens or time is that of a rollout which was stopped, or
-    ended, away from the replicas.
+    it. Each turn is one. A segment without tokens or time is that of a rollout which was stopped,
+    or ended, away from the replicas.
 
-    segments: the tokens sampled in this stay by version, oldest first; none where none were.
+    tokens_by_version: the tokens sampled in this segment by version, oldest first; none where none
+    were.
     start_s: of the first iteration that computed it, end_s where there was none. prefill_tokens:
         all tokens prefilled; recomputed_tokens: the part of them that preemptions made necessary.
-    reward: of a finished rollout, else None. shared: with an earlier stay of this version of the
+    reward: of a finished rollout, else None. shared: with an earlier segment of this version of the
         weights, as a world says that knows tokens. turn: which one it is in, from 0: how often an
         environment has answered it. observation_tokens: what the answers added to its context.
-    calls: since its last stay.
+    calls: since its last segment.
     """
 
     group: int
@@ -94,7 +95,7 @@ class Stay(NamedTuple):
     attempt: int
     replica: int
     prompt_tokens: int
-    segments: tuple[Segment, ...]
+    tokens_by_version: tuple[VersionTokens, ...]
     ending: Ending
     start_s: float
     end_s: float
@@ -114,8 +115,8 @@ class Stay(NamedTuple):
 
     @property
     def new_tokens(self) -> int:
-        """Tokens sampled in this stay."""
-        return sum(segment.tokens for segment in self.segments)
+        """Tokens sampled in this segment."""
+        return sum(part.tokens for part in self.tokens_by_version)
 
     @property
     def finished(self) -> bool:
@@ -129,13 +130,13 @@ class Rollout:
 
     Identity: group, index; attempt counts restarts from nothing; prompt and visit say which prompt
         it answers, and how often that had been launched before.
-    State: new_tokens sampled so far in this attempt, segments (by version, rising), finished,
-        truncated (it ended at a cap), failed (its environment ended it), prompt_tokens (known once
-        a stay has ended), turn and observation_tokens (as of a stay), reward (None until it
-        finished).
-    For its next stays: allowance and turn_allowance (tokens that it may sample, and turns that it
-        may have, None for all), expected_tokens (of the whole response, as a predictor says; None
-        where none does).
+    State: new_tokens sampled so far in this attempt, tokens_by_version (by version, rising),
+        finished, truncated (it ended at a cap), failed (its environment ended it), prompt_tokens
+        (known once a segment has ended), turn and observation_tokens (as of a segment), reward
+        (None until it finished).
+    For its next segments: allowance and turn_allowance (tokens that it may sample, and turns that
+        it may have, None for all), expected_tokens (of the whole response, as a predictor says;
+        None where none does).
     """
 
     __slots__ = (
@@ -153,8 +154,8 @@ class Rollout:
         "prompt_tokens",
         "reward",
         "rows",
-        "segments",
         "submitted_s",
+        "tokens_by_version",
         "truncated",
         "turn",
         "turn_allowance",
@@ -175,7 +176,7 @@ class Rollout:
     prompt_tokens: int
     reward: float | None
     rows: list[int]
-    segments: list[Segment]
+    tokens_by_version: list[VersionTokens]
     submitted_s: float
     truncated: bool
     turn: int
@@ -193,7 +194,7 @@ class Rollout:
         self.visit = visit
         self.prompt_tokens = 0
         self.new_tokens = 0
-        self.segments: list[Segment] = []
+        self.tokens_by_version: list[VersionTokens] = []
         self.turn = 0
         self.observation_tokens = 0
         self.finished = False
@@ -204,10 +205,10 @@ class Rollout:
         self.turn_allowance: int | None = None
         self.expected_tokens: float | None = None
         self.submitted_s = 0.0
-        self.prefilled_before = False  # an earlier stay computed some of its tokens
+        self.prefilled_before = False  # an earlier segment computed some of its tokens
         # Of later turns: what begins them, and the last token before that, until they are prefilled
         self.uncomputed_tokens = 0
-        self.rows: list[int] = []  # its rows in the table of stays
+        self.rows: list[int] = []  # its rows in the table of segments
 
     @property
     def key(self) -> Key:
@@ -219,35 +220,37 @@ class Rollout:
         """Prompt, what it sampled, and what its environment added."""
         return self.prompt_tokens + self.new_tokens + self.observation_tokens
 
-    def add(self, stay: Stay) -> int:
-        """Takes in what a stay made of it; returns the tokens that were new."""
-        sampled, segments = 0, self.segments
-        for segment in stay.segments:
-            sampled += segment.tokens
-            if segments and segments[-1].version == segment.version:
-                segments[-1] = Segment(segment.version, segments[-1].tokens + segment.tokens)
+    def add(self, segment: Segment) -> int:
+        """Takes in what a segment made of it; returns the tokens that were new."""
+        sampled, tokens_by_version = 0, self.tokens_by_version
+        for part in segment.tokens_by_version:
+            sampled += part.tokens
+            if tokens_by_version and tokens_by_version[-1].version == part.version:
+                tokens_by_version[-1] = VersionTokens(
+                    part.version, tokens_by_version[-1].tokens + part.tokens
+                )
             else:
-                segments.append(segment)
+                tokens_by_version.append(part)
         self.new_tokens += sampled
         if self.allowance is not None:
             self.allowance -= sampled
-        self.prompt_tokens = stay.prompt_tokens
-        if stay.turn != self.turn:
-            self.uncomputed_tokens += stay.observation_tokens - self.observation_tokens + 1
-            self.turn, self.observation_tokens = stay.turn, stay.observation_tokens
-        ending = stay.ending
+        self.prompt_tokens = segment.prompt_tokens
+        if segment.turn != self.turn:
+            self.uncomputed_tokens += segment.observation_tokens - self.observation_tokens + 1
+            self.turn, self.observation_tokens = segment.turn, segment.observation_tokens
+        ending = segment.ending
         if ending not in GOES_ON:
             self.finished = True
             self.truncated = ending in CUT
             self.failed = ending in FAILED
-            self.reward = stay.reward
+            self.reward = segment.reward
         elif ending == "turn" and self.turn_allowance is not None:
             self.turn_allowance -= 1
         return sampled
 
     def tokens_before(self, version: int) -> int:
         """Tokens that versions older than ``version`` made."""
-        return sum(segment.tokens for segment in self.segments if segment.version < version)
+        return sum(part.tokens for part in self.tokens_by_version if part.version < version)
 
     def __repr__(self) -> str:
         state = "finished" if self.finished else "unfinished"
@@ -259,7 +262,7 @@ class Group:
     ``size`` may have been launched, and the first ``size`` to finish win.
 
     started_version: of the weights when its rollouts were first put in flight, None before; once it
-    is complete or put away, of its oldest token that counts.
+    is complete or suspended, of its oldest token that counts.
     """
 
     __slots__ = (
@@ -335,7 +338,7 @@ class Group:
 def _oldest(rollouts: Iterable[Rollout]) -> int | None:
     oldest = None
     for rollout in rollouts:
-        segments = rollout.segments
-        if segments and (oldest is None or segments[0].version < oldest):
-            oldest = segments[0].version
+        tokens_by_version = rollout.tokens_by_version
+        if tokens_by_version and (oldest is None or tokens_by_version[0].version < oldest):
+            oldest = tokens_by_version[0].version
     return oldest

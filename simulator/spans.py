@@ -1,8 +1,8 @@
 """What a run leaves behind: tables of spans with the same columns in every world.
 
-A *stay* is one uninterrupted time of a rollout on a replica; a rollout that is aborted and resumed
-has several, and so has one of several turns. A *call* is its time in its environment, or with its
-judge. A *phase* is an interval of a step (rollout, train, sync, switch). `Run.spans` joins
+A *segment* is one uninterrupted time of a rollout on a replica; a rollout that is aborted and
+resumed has several, and so has one of several turns. A *call* is its time in its environment, or
+with its judge. A *phase* is an interval of a step (rollout, train, sync, switch). `Run.spans` joins
 the two into one tidy table, and everything else (metrics, pictures, traces) derives from here.
 """
 
@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS, Call, Rollout, Stay
+from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS, Call, Rollout, Segment
 from rollcast.simulator.world import ClusterShape
 
 PENDING, TRAINED, DROPPED = 0, 1, 2
 _ROWS_AT_ONCE = 1024
 
-_STAY_COLUMNS = {
+_SEGMENT_COLUMNS = {
     "step": "q",
     "group": "q",
     "prompt": "q",
@@ -44,7 +44,7 @@ _STAY_COLUMNS = {
     "finished": "b",
     "truncated": "b",
     "resumed": "b",
-    "fate": "b",
+    "outcome": "b",
     "trained_step": "q",
     "reward": "d",
     "submitted_s": "d",
@@ -123,29 +123,31 @@ class Table:
                 raise ValueError(f"{self.row_is.split()[-1]} {len(self)}: {error}") from None
 
 
-class Stays(Table):
-    """The table of stays, one row each, in the order they ended.
+class Segments(Table):
+    """The table of segments, one row each, in the order they ended.
 
     Columns: step, group, prompt, index, attempt; version (of the weights when it was submitted) and
     versions (distinct ones in the rollout so far); replica; prompt_tokens; new_tokens (sampled in
-    this stay) and total_tokens (of the response so far); prefill_tokens and recomputed_tokens (the
-    part that preemptions caused); preemptions; shared_tokens (with which, prompt included, an
-    earlier stay of this version began as well), shared_group and shared_index (whose; -1 if none);
-    finished, truncated, resumed; fate of its tokens (0 carried, 1 trained, 2 dropped) and
+    this segment) and total_tokens (of the response so far); prefill_tokens and recomputed_tokens
+    (the part that preemptions caused); preemptions; shared_tokens (with which, prompt included, an
+    earlier segment of this version began as well), shared_group and shared_index (whose; -1 if
+    none); finished, truncated, resumed; outcome of its tokens (0 carried, 1 trained, 2 dropped) and
     trained_step (-1 if none); reward (nan until finished); submitted_s (of a later turn, when its
     environment had answered), start_s (first computed), end_s; turn, observation_tokens (of the
     context so far), ending (its number in `simulator.rollout.ENDINGS`).
     """
 
-    codes = _STAY_COLUMNS
-    columns = tuple(_STAY_COLUMNS)
-    row_is = "a stay"
+    codes = _SEGMENT_COLUMNS
+    columns = tuple(_SEGMENT_COLUMNS)
+    row_is = "a segment"
 
-    def add(self, step: int, version: int, rollout: Rollout, stay: Stay, sampled: int) -> None:
-        """Appends a stay of the rollout, which has taken it in; ``sampled``: its new tokens."""
+    def add(
+        self, step: int, version: int, rollout: Rollout, segment: Segment, sampled: int
+    ) -> None:
+        """Appends a segment of the rollout, which has taken it in; ``sampled``: its new tokens."""
         rollout.rows.append(self._count)
         self._count += 1
-        reward, shared, calls = stay.reward, stay.shared, stay.calls
+        reward, shared, calls = segment.reward, segment.shared, segment.calls
         submitted_s = rollout.submitted_s
         if calls:
             submitted_s = max(submitted_s, calls[-1].end_s)
@@ -157,14 +159,14 @@ class Stays(Table):
                 rollout.index,
                 rollout.attempt,
                 version,
-                len(rollout.segments),
-                stay.replica,
-                stay.prompt_tokens,
+                len(rollout.tokens_by_version),
+                segment.replica,
+                segment.prompt_tokens,
                 sampled,
                 rollout.new_tokens,
-                stay.prefill_tokens,
-                stay.recomputed_tokens,
-                stay.preemptions,
+                segment.prefill_tokens,
+                segment.recomputed_tokens,
+                segment.preemptions,
                 shared[0],
                 shared[1],
                 shared[2],
@@ -175,28 +177,28 @@ class Stays(Table):
                 -1,
                 math.nan if reward is None else reward,
                 submitted_s,
-                stay.start_s,
-                stay.end_s,
-                stay.turn,
-                stay.observation_tokens,
-                _ENDING_NUMBERS[stay.ending],
+                segment.start_s,
+                segment.end_s,
+                segment.turn,
+                segment.observation_tokens,
+                _ENDING_NUMBERS[segment.ending],
             )
         )
         if len(self._rows) == _ROWS_AT_ONCE:
             self._table()
 
-    def settle(self, rollout: Rollout, fate: int, step: int = -1) -> None:
-        """Writes what became of the tokens of this attempt's stays."""
+    def settle(self, rollout: Rollout, outcome: int, step: int = -1) -> None:
+        """Writes what became of the tokens of this attempt's segments."""
         data = self._table()
-        fates, trained = data["fate"], data["trained_step"]
+        outcomes, trained = data["outcome"], data["trained_step"]
         for row in rollout.rows:
-            fates[row] = fate
+            outcomes[row] = outcome
             trained[row] = step
 
 
 class Calls(Table):
-    """The table of calls of environments and judges, one row each, in the order in which the stays
-    after them ended; empty for rollouts of one turn that nobody judges.
+    """The table of calls of environments and judges, one row each, in the order in which the
+    segments after them ended; empty for rollouts of one turn that nobody judges.
 
     Columns: step, group, index, attempt, turn; kind (its number in `simulator.rollout.CALL_KINDS`),
     ended (in `CALL_ENDS`); asked_s, start_s (when it had its slot), end_s.
@@ -307,7 +309,7 @@ class Run:
 
     world: str
     shape: ClusterShape
-    stays: Stays = field(default_factory=Stays)
+    segments: Segments = field(default_factory=Segments)
     calls: Calls = field(default_factory=Calls)
     phases: list[PhaseSpan] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
@@ -323,8 +325,8 @@ class Run:
         return self.end_s - self.start_s
 
     def spans(self) -> Iterator[tuple[int, str, str, int, int, float, float, int]]:
-        """The one tidy table, rows of `simulator.results.schema.SPANS`: phases, then stays, each in
-        the order they ended; group and index are -1 for a phase."""
+        """The one tidy table, rows of `simulator.results.schema.SPANS`: phases, then segments,
+        each in the order they ended; group and index are -1 for a phase."""
         for phase in self.phases:
             yield (
                 phase.step,
@@ -336,9 +338,9 @@ class Run:
                 phase.end_s,
                 phase.tokens,
             )
-        s = self.stays
+        s = self.segments
         names = ("step", "replica", "group", "index", "start_s", "end_s", "new_tokens")
         for step, replica, group, index, start, end, tokens in zip(
             *(s[name].tolist() for name in names), strict=True
         ):
-            yield step, "stay", f"replica {replica}", group, index, start, end, tokens
+            yield step, "segment", f"replica {replica}", group, index, start, end, tokens

@@ -1,6 +1,6 @@
 """What the loop needs of a cluster, simulated or real: verbs, none of which blocks but wait.
 
-A world reads rollouts and never changes one: what came of them it returns, as frozen stays.
+A world reads rollouts and never changes one: what came of them it returns, as frozen segments.
 
 The order at one instant is the same in every world: first everything that happens at that instant
 happens; then `World.wait` returns it, and the loop may submit, abort, train or sync; only then do
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import Key, Rollout, Stay
+from rollcast.simulator.rollout import Key, Rollout, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,10 @@ class Phase:
 
 
 class Ended(NamedTuple):
-    """A stay came to its end by itself: the response is whole, or has had what it was allowed; or
-    one of its turns is over (``stay.ending`` is ``turn``), and it stays in flight."""
+    """A segment came to its end by itself: the response is whole, or has had what it was allowed;
+    or one of its turns is over (``segment.ending`` is ``turn``), and it stays in flight."""
 
-    stay: Stay
+    segment: Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +128,12 @@ class World(Protocol):
         already."""
         ...
 
-    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
         """Stops these (all in flight if None) at their replica's next iteration boundary; at once
         where an environment, or a judge, has them. for_good: none of them is ever submitted again,
         and their environments are closed.
 
-        Returns their stays as they end there, by key; one whose last token falls into that
+        Returns their segments as they end there, by key; one whose last token falls into that
         iteration is finished. No event follows for any of them. Raises RunError for one that is
         not in flight."""
         ...
@@ -158,7 +158,7 @@ class World(Protocol):
         way; a simulated world, whose clock can be moved on, only without ``until_s``."""
         ...
 
-    def foresee(self, rollout: Rollout) -> int | None:
+    def oracle_tokens(self, rollout: Rollout) -> int | None:
         """How many tokens the rollout's response will have, where this world knows it beforehand;
         None where it cannot. For policies that ask what perfect knowledge would be worth."""
         ...

@@ -44,7 +44,7 @@ def trial(scenario: Scenario) -> Trial:
     return Trial(Cycle(scenario.plans), run_scenario(scenario, seen), seen)
 
 
-def stays_within(tried: Trial) -> None:
+def segments_within(tried: Trial) -> None:
     """The bound of each step's plan, but for those that have none or AReaL's softer rule."""
     bounds = [decision["plan"]["staleness"] for decision in tried.decisions]
     if any(b["max_versions"] is not None and b["exceeded"] != "capacity" for b in bounds):
@@ -59,7 +59,7 @@ def stays_within(tried: Trial) -> None:
 def test_whatever_the_plans_nothing_older_than_the_bound_is_trained_on(scenario: Scenario) -> None:
     tried = trial(scenario)
     conserves(tried)
-    stays_within(tried)
+    segments_within(tried)
     assert len(tried.steps) == scenario.steps
 
 
@@ -109,7 +109,7 @@ def test_policies_keep_their_bound_and_go_on(case: tuple[Scenario, Policy, StepP
     assert all(record.trained_groups >= 1 for record in tried.steps)
     conserves(tried)
     never_on_two_replicas(tried)
-    stays_within(tried)
+    segments_within(tried)
     planned = [decision["plan"] for decision in tried.decisions]
     alike = len({plan["batch"]["groups"] for plan in planned}) == 1
     if alike and planned[0]["staleness"]["exceeded"] == "wait":  # what is waited for is never late
@@ -141,7 +141,7 @@ def test_what_would_be_too_old_is_waited_for_or_given_up(exceeded: str) -> None:
     tried = on(f"fully_async(max_staleness=2, in_flight=2, exceeded={exceeded})")
     conserves(tried)
     given_up = [group for decision in tried.decisions for group in decision.get("too_old", ())]
-    stays = tried.rollouts
+    segments = tried.rollouts
     if exceeded == "capacity":  # AReaL's rule: some of it is older all the same
         assert oldest(tried) > 2
         with pytest.raises(AssertionError, match="versions old; the bound is 2"):
@@ -162,9 +162,9 @@ def test_what_would_be_too_old_is_waited_for_or_given_up(exceeded: str) -> None:
     assert ("were dropped" in said) == (exceeded == "drop")
     assert "raise max_staleness" in said
     for group in given_up:
-        first = (stays["group"] == group) & (stays["attempt"] == 0)
-        assert set(stays["fate"][first].tolist()) == {DROPPED}
-        again = (stays["group"] == group) & (stays["attempt"] > 0)
+        first = (segments["group"] == group) & (segments["attempt"] == 0)
+        assert set(segments["outcome"][first].tolist()) == {DROPPED}
+        again = (segments["group"] == group) & (segments["attempt"] > 0)
         assert again.any() == (exceeded == "restart")
 
 

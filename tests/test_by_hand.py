@@ -98,7 +98,7 @@ def test_two_rollouts_share_the_iterations_until_one_ends(tmp_path: Path) -> Non
     result = played(tmp_path, prompt=10, lengths=[[3, 5]])
     together = seconds((2, 20, 20), (2, 22, 0), (2, 24, 0))
     alone = seconds((1, 13, 0), (1, 14, 0))
-    assert result.run.stays["end_s"].tolist() == [exactly(together), exactly(together + alone)]
+    assert result.run.segments["end_s"].tolist() == [exactly(together), exactly(together + alone)]
     assert result.summary["generated_tokens"] == result.summary["trained_tokens"] == 8
 
 
@@ -106,7 +106,7 @@ def test_two_replicas_run_side_by_side_and_one_waits(tmp_path: Path) -> None:
     result = played(tmp_path, prompt=10, lengths=[[3, 5]], replicas=2)
     short = seconds((1, 10, 10), (1, 11, 0), (1, 12, 0))
     long = short + seconds((1, 13, 0), (1, 14, 0))
-    assert result.run.stays["end_s"].tolist() == [exactly(short), exactly(long)]
+    assert result.run.segments["end_s"].tolist() == [exactly(short), exactly(long)]
     # One of the two GPUs waits for the straggler, and then for the trainer on the other.
     train_s = FIXED + TRAIN * 28
     total = long + train_s + SYNC
@@ -118,13 +118,13 @@ def test_two_replicas_run_side_by_side_and_one_waits(tmp_path: Path) -> None:
 def test_a_full_batch_makes_the_second_wait(tmp_path: Path) -> None:
     result = played(tmp_path, prompt=10, lengths=[[2, 2]], max_seqs=1)
     each = seconds((1, 10, 10), (1, 11, 0))
-    assert result.run.stays["start_s"].tolist() == [0.0, exactly(each)]
-    assert result.run.stays["end_s"].tolist() == [exactly(each), exactly(2 * each)]
+    assert result.run.segments["start_s"].tolist() == [0.0, exactly(each)]
+    assert result.run.segments["end_s"].tolist() == [exactly(each), exactly(2 * each)]
 
 
 def test_a_long_prompt_is_computed_in_chunks(tmp_path: Path) -> None:
     result = played(tmp_path, prompt=10, lengths=[[2]], budget=8, max_seqs=4)
-    assert result.run.stays["end_s"].tolist() == [
+    assert result.run.segments["end_s"].tolist() == [
         exactly(seconds((1, 8, 8), (1, 10, 2), (1, 11, 0)))
     ]
 
@@ -135,7 +135,11 @@ def test_a_chunk_leaves_room_for_those_who_decode(tmp_path: Path) -> None:
     second = seconds((2, 8, 8), (2, 11, 2))
     first = second + seconds((1, 7, 0))
     ends = dict(
-        zip(result.run.stays["index"].tolist(), result.run.stays["end_s"].tolist(), strict=True)
+        zip(
+            result.run.segments["index"].tolist(),
+            result.run.segments["end_s"].tolist(),
+            strict=True,
+        )
     )
     assert ends == {1: exactly(second), 0: exactly(first)}
 

@@ -57,8 +57,8 @@ def run_both(scenario: Scenario) -> tuple[Run, Run, ReferenceCluster]:
 
 def require_equal(fast: Run, slow: Run) -> None:
     assert fast.decisions == slow.decisions
-    for column in fast.stays.columns:
-        ours, theirs = fast.stays[column].tolist(), slow.stays[column].tolist()
+    for column in fast.segments.columns:
+        ours, theirs = fast.segments[column].tolist(), slow.segments[column].tolist()
         if column == "reward":
             ours, theirs = ([repr(value) for value in values] for values in (ours, theirs))
         assert ours == theirs, column
@@ -112,7 +112,7 @@ def test_a_full_pool_preempts_and_both_agree(caching: bool) -> None:
     fast, slow, _ = run_both(scenario)
     require_equal(fast, slow)
     assert slow.ledger.preemptions > 10
-    assert slow.stays["recomputed_tokens"].sum() > 0
+    assert slow.segments["recomputed_tokens"].sum() > 0
 
 
 def test_several_preemptions_in_one_pass_agree() -> None:
@@ -138,8 +138,8 @@ def test_aborts_in_mid_flight_and_resumes_agree() -> None:
     scenario = scenario_of(plan, lengths=(3, 40, 17, 29, 8, 5), replicas=3, steps=6)
     fast, slow, _ = run_both(scenario)
     require_equal(fast, slow)
-    assert slow.stays["resumed"].sum() > 5
-    assert (slow.stays["versions"] > 2).any()
+    assert slow.segments["resumed"].sum() > 5
+    assert (slow.segments["versions"] > 2).any()
 
 
 def test_losers_of_a_group_are_stopped_alike() -> None:
@@ -147,7 +147,7 @@ def test_losers_of_a_group_are_stopped_alike() -> None:
     scenario = scenario_of(plan, lengths=(31, 5, 22, 9), replicas=2, kv_tokens=128)
     fast, slow, _ = run_both(scenario)
     require_equal(fast, slow)
-    assert (slow.stays["finished"] == 0).any()
+    assert (slow.segments["finished"] == 0).any()
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 5])
@@ -156,8 +156,8 @@ def test_extreme_lengths_agree(lengths: tuple[int, ...], replicas: int) -> None:
     scenario = scenario_of(SYNCHRONOUS, lengths=lengths, replicas=replicas, kv_tokens=100)
     fast, slow, _ = run_both(scenario)
     require_equal(fast, slow)
-    assert slow.ledger.generated_tokens == sum(slow.stays["new_tokens"])
-    assert slow.stays["truncated"].any()
+    assert slow.ledger.generated_tokens == sum(slow.segments["new_tokens"])
+    assert slow.segments["truncated"].any()
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
@@ -196,7 +196,7 @@ def prefill_of(scenario: Scenario, *waves: tuple[tuple[int, int], ...]) -> dict[
             while not prefilled.keys() >= set(wave):
                 for event in world.wait():
                     assert isinstance(event, Ended)
-                    prefilled[event.stay.key] = event.stay.prefill_tokens
+                    prefilled[event.segment.key] = event.segment.prefill_tokens
         answers.append((prefilled, world.now_s))
     assert answers[0] == answers[1]
     return answers[1][0]
@@ -228,9 +228,9 @@ def test_groups_that_ask_the_same_share_their_prompt() -> None:
     answers = []
     for world in worlds(scenario):
         world.submit([Rollout(0, 0, prompt=2), Rollout(1, 0, prompt=2, visit=1), Rollout(4, 0)])
-        stays = [event.stay for event in world.wait() if isinstance(event, Ended)]
-        assert [stay.prefill_tokens for stay in stays] == [9, 1, 9]
-        answers.append(stays)
+        segments = [event.segment for event in world.wait() if isinstance(event, Ended)]
+        assert [segment.prefill_tokens for segment in segments] == [9, 1, 9]
+        answers.append(segments)
     assert answers[0] == answers[1]
 
 
@@ -246,14 +246,14 @@ def test_siblings_that_are_resumed_share_what_their_responses_have_in_common() -
         rollouts = [Rollout(0, index) for index in range(3)]
         world.submit(rollouts)
         assert world.wait(12.5) == []
-        for rollout, stay in zip(rollouts, world.abort(), strict=True):
-            rollout.add(stay)
+        for rollout, segment in zip(rollouts, world.abort(), strict=True):
+            rollout.add(segment)
         world.sync_weights()
         world.wait()
         world.submit(rollouts)
-        stays = [event.stay for event in world.wait() if isinstance(event, Ended)]
-        assert [stay.prefill_tokens for stay in stays] == [19, 3, 3]
-        answers.append(stays)
+        segments = [event.segment for event in world.wait() if isinstance(event, Ended)]
+        assert [segment.prefill_tokens for segment in segments] == [19, 3, 3]
+        answers.append(segments)
     assert answers[0] == answers[1]
 
 
@@ -276,9 +276,11 @@ def test_what_runs_leaves_what_it_decodes_to_a_sibling() -> None:
         assert world.wait(world.now_s + 8.5) == []
         world.submit([stopped])
         events = [*world.wait(), *world.wait()]
-        stays = {event.stay.key: event.stay for event in events if isinstance(event, Ended)}
-        assert stays[0, 0].prefill_tokens == 1 + 9 - 8
-        answers.append(stays)
+        segments = {
+            event.segment.key: event.segment for event in events if isinstance(event, Ended)
+        }
+        assert segments[0, 0].prefill_tokens == 1 + 9 - 8
+        answers.append(segments)
     assert answers[0] == answers[1]
 
 

@@ -66,18 +66,18 @@ PROMISED = {
 
 
 def check_books(result: Result, steps: int) -> None:
-    """Conservation, from the table of stays and not from the ledger that the loop keeps."""
-    run, stays = result.run, result.run.stays
+    """Conservation, from the table of segments and not from the ledger that the loop keeps."""
+    run, segments = result.run, result.run.segments
     assert len(run.steps) == steps
-    made, fate = stays["new_tokens"], stays["fate"]
-    trained, dropped = int(made[fate == TRAINED].sum()), int(made[fate == DROPPED].sum())
-    carried = int(made[(fate != TRAINED) & (fate != DROPPED)].sum())
+    made, outcome = segments["new_tokens"], segments["outcome"]
+    trained, dropped = int(made[outcome == TRAINED].sum()), int(made[outcome == DROPPED].sum())
+    carried = int(made[(outcome != TRAINED) & (outcome != DROPPED)].sum())
     ledger = run.ledger
     assert int(made.sum()) == ledger.generated_tokens > 0
     assert trained == ledger.trained_tokens + ledger.masked_tokens > 0
     assert (dropped, carried) == (ledger.dropped_tokens, ledger.carried_tokens)
     ended: dict[tuple[int, ...], int] = {}
-    columns = (stays[name].tolist() for name in ("group", "index", "attempt", "finished"))
+    columns = (segments[name].tolist() for name in ("group", "index", "attempt", "finished"))
     for *key, finished in zip(*columns, strict=True):
         assert not ended.get(tuple(key)), f"{key} went on after its end"
         ended[tuple(key)] = finished
@@ -186,10 +186,10 @@ def test_trace_is_replayed() -> None:
     rows = [tuple(map(int, line.split(","))) for line in lines]
     lengths = {(group, index): min(new, 8192) for group, index, _, new, _ in rows}
     result = simulate(load(EXAMPLES / "trace.yaml", "steps=2", "policy=[]"))
-    stays = result.run.stays
-    seen = zip(stays["group"].tolist(), stays["index"].tolist(), strict=True)
-    assert len(stays) == 2 * 64
-    assert [lengths[key] for key in seen] == stays["total_tokens"].tolist()
+    segments = result.run.segments
+    seen = zip(segments["group"].tolist(), segments["index"].tolist(), strict=True)
+    assert len(segments) == 2 * 64
+    assert [lengths[key] for key in seen] == segments["total_tokens"].tolist()
 
 
 def test_an_example_runs_from_the_command_line(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ import yaml
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.explore import start
-from rollcast.simulator.explore.desk import Desk, Memory, workers
 from rollcast.simulator.explore.knobs import chosen, described, knobs, starts, tried
+from rollcast.simulator.explore.questions import Memory, Questions, workers
 from rollcast.simulator.explore.view import Asked, placed, view
 from rollcast.simulator.explore.work import (
     LEAST_STEPS,
@@ -199,7 +199,7 @@ def test_prices_and_steps_are_no_part_of_a_choice(tiny: Scenario) -> None:
     assert Choice(chosen(scenario, smaller), "sync").key != key
 
 
-# The desk
+# The questions
 
 
 def choice(name: str) -> Choice:
@@ -215,10 +215,10 @@ def test_nothing_is_simulated_twice() -> None:
 
     async def ask() -> list[int]:
         with ThreadPoolExecutor(2) as pool:
-            desk = Desk(pool, Memory(), simulated)
+            questions = Questions(pool, Memory(), simulated)
             seen = []
             for _ in range(2):
-                async for found in desk.ask([[choice("a"), choice("b")], [choice("c")]]):
+                async for found in questions.ask([[choice("a"), choice("b")], [choice("c")]]):
                     seen.append(len(found))
             return seen
 
@@ -240,18 +240,18 @@ def test_the_newest_question_wins() -> None:
 
     async def ask() -> tuple[list[int], list[int]]:
         with ThreadPoolExecutor(4) as pool:
-            desk = Desk(pool, Memory(), simulated)
+            questions = Questions(pool, Memory(), simulated)
 
             async def old() -> list[int]:
                 waves = [[choice(f"old {i}") for i in range(4)], [choice("old 4")]]
-                return [len(found) async for found in desk.ask(waves)]
+                return [len(found) async for found in questions.ask(waves)]
 
             first = asyncio.create_task(old())
             while not begun.is_set():
                 await asyncio.sleep(0.001)
 
             async def new() -> list[int]:
-                return [len(found) async for found in desk.ask([[choice("new")]])]
+                return [len(found) async for found in questions.ask([[choice("new")]])]
 
             second = asyncio.create_task(new())
             await asyncio.sleep(0.01)

@@ -74,18 +74,18 @@ def rollout_s(result: Run, steps: range) -> float:
 
 def staleness(result: Run) -> int:
     """The largest number of versions that a token trained on was behind its update."""
-    stays = result.stays
-    trained = stays["fate"] == TRAINED
-    return int((stays["trained_step"][trained] - stays["version"][trained]).max())
+    segments = result.segments
+    trained = segments["outcome"] == TRAINED
+    return int((segments["trained_step"][trained] - segments["version"][trained]).max())
 
 
 def test_pipeline_rl_computes_nothing_again_and_mixes_versions() -> None:
     piped, restarted = ran("pipeline_rl", apart=True), ran("fully_async", apart=True)
     assert piped.ledger.reprefilled_tokens == 0 < restarted.ledger.reprefilled_tokens
-    stays = piped.stays
-    whole = stays["finished"].astype(bool)
-    assert (stays["versions"][whole] > 1).any()
-    assert not stays["resumed"].any()
+    segments = piped.segments
+    whole = segments["finished"].astype(bool)
+    assert (segments["versions"][whole] > 1).any()
+    assert not segments["resumed"].any()
     assert piped.end_s < ran("one_step_off", apart=True).end_s < ran("sync", apart=True).end_s
 
 
@@ -118,11 +118,11 @@ def test_rhyme_rl_gains_once_prompts_come_again() -> None:
 @pytest.mark.parametrize("mode", ["on_policy", "partial"])
 def test_sorted_rl_trains_on_a_load_in_order_of_length(mode: str) -> None:
     result = ran(f"sorted_rl(load=3, mode={mode})", seqs=64)
-    stays = result.stays
-    trained = stays["fate"] == TRAINED
+    segments = result.segments
+    trained = segments["outcome"] == TRAINED
     sizes = defaultdict(list)
     for step, group, tokens in zip(
-        *(stays[name][trained].tolist() for name in ("trained_step", "group", "total_tokens")),
+        *(segments[name][trained].tolist() for name in ("trained_step", "group", "total_tokens")),
         strict=True,
     ):
         assert group // (3 * BATCH) == step // 3  # a load is used up before the next one comes
@@ -140,7 +140,7 @@ def test_sorted_rl_trains_on_a_load_in_order_of_length(mode: str) -> None:
 
 def test_a_token_budget_bounds_what_a_stay_samples() -> None:
     result = ran("token_budget(tokens=150, over_sampling=4)", seqs=128)
-    assert result.stays["new_tokens"].max() == 150
+    assert result.segments["new_tokens"].max() == 150
     assert result.ledger.dropped_tokens == 0
     assert staleness(result) > 0
     longest = max(record.rollout_s for record in result.steps[2:])
@@ -149,13 +149,13 @@ def test_a_token_budget_bounds_what_a_stay_samples() -> None:
 
 def equal(result: Run, steps: range) -> float:
     """The share of groups trained on in these steps whose rewards are all the same."""
-    stays = result.stays
+    segments = result.segments
     rewards = defaultdict(list)
-    for group, step, reward, fate in zip(
-        *(stays[name].tolist() for name in ("group", "trained_step", "reward", "fate")),
+    for group, step, reward, outcome in zip(
+        *(segments[name].tolist() for name in ("group", "trained_step", "reward", "outcome")),
         strict=True,
     ):
-        if fate == TRAINED and step in steps:
+        if outcome == TRAINED and step in steps:
             rewards[group].append(reward)
     return fmean(len(set(each)) == 1 for each in rewards.values())
 
@@ -165,7 +165,7 @@ def test_difficulty_leaves_more_groups_with_a_gradient() -> None:
     base, chosen = ran("sync", prompts=epoch), ran("difficulty", prompts=epoch)
     assert equal(chosen, range(4)) == equal(base, range(4))  # nothing is known in the first epoch
     assert equal(chosen, range(4, STEPS)) < equal(base, range(4, STEPS)) / 2
-    pools = chosen.steps[-2].policy  # the last step found every prompt put away, and began anew
+    pools = chosen.steps[-2].policy  # the last step found every prompt evicted, and began anew
     assert pools["easy_prompts"] > 0 < pools["hard_prompts"]
 
 
@@ -191,21 +191,21 @@ def test_colocate_async_pays_in_versions_for_time() -> None:
     for bound in (0, 1, 2):
         waits = ran(f"colocate_async(max_staleness={bound}, exceeded=wait)")
         assert staleness(waits) <= bound
-        assert DROPPED not in waits.stays["fate"]
+        assert DROPPED not in waits.segments["outcome"]
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_steps_off_are_the_versions_behind(steps: int) -> None:
     assert staleness(ran(f"one_step_off(steps={steps})", apart=True)) <= steps
-    assert ran(f"one_step_off(steps={steps})", apart=True).stays["versions"].max() == 1
+    assert ran(f"one_step_off(steps={steps})", apart=True).segments["versions"].max() == 1
 
 
 def test_a_fraction_bounds_the_share_that_is_stale() -> None:
     result = ran("fully_async(max_staleness=0.5, in_flight=2)", apart=True)
-    stays = result.stays
-    trained = stays["fate"] == TRAINED
-    behind = stays["trained_step"][trained] - stays["version"][trained]
-    groups, steps = stays["group"][trained], stays["trained_step"][trained]
+    segments = result.segments
+    trained = segments["outcome"] == TRAINED
+    behind = segments["trained_step"][trained] - segments["version"][trained]
+    groups, steps = segments["group"][trained], segments["trained_step"][trained]
     assert behind.max() == 1
     for step in range(STEPS):
         stale = {*groups[(steps == step) & (behind == 1)].tolist()}
@@ -215,5 +215,5 @@ def test_a_fraction_bounds_the_share_that_is_stale() -> None:
 def test_weights_go_out_every_few_updates() -> None:
     rare = ran("fully_async(max_staleness=5, sync_every=4)", apart=True)
     assert sum(phase.track == "sync" for phase in rare.phases) == STEPS // 4
-    assert set(rare.stays["version"].tolist()) <= {0, 4, 8, 12}
+    assert set(rare.segments["version"].tolist()) <= {0, 4, 8, 12}
     assert staleness(rare) <= 5

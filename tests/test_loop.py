@@ -35,7 +35,7 @@ from rollcast.simulator.plan import (
 )
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.policy import chain
-from rollcast.simulator.rollout import Key, Rollout, Stay
+from rollcast.simulator.rollout import Key, Rollout, Segment
 from rollcast.simulator.spans import DROPPED, PENDING, TRAINED, Run
 from rollcast.simulator.testing.strategies import (
     Cycle,
@@ -80,9 +80,9 @@ class Watched:
         self.submitted += len(rollouts)
         self.inner.submit(rollouts, placement)
 
-    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
         stopped = self.inner.abort(keys, for_good)
-        self.in_flight -= {stay.key for stay in stopped}
+        self.in_flight -= {segment.key for segment in stopped}
         return stopped
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
@@ -100,11 +100,11 @@ class Watched:
 
     def wait(self, until_s: float | None = None) -> list[Event]:
         events = self.inner.wait(until_s)
-        self.in_flight -= {event.stay.key for event in events if isinstance(event, Ended)}
+        self.in_flight -= {event.segment.key for event in events if isinstance(event, Ended)}
         return events
 
-    def foresee(self, rollout: Rollout) -> int:
-        return self.inner.foresee(rollout)
+    def oracle_tokens(self, rollout: Rollout) -> int:
+        return self.inner.oracle_tokens(rollout)
 
 
 def cluster(scenario: Scenario) -> SimulatedCluster:
@@ -125,17 +125,17 @@ def watched(scenario: Scenario) -> tuple[Run, Watched]:
 def test_nothing_is_lost_and_everything_submitted_ends(scenario: Scenario) -> None:
     result, world = watched(scenario)
     assert not world.in_flight
-    assert len(result.stays) == world.submitted
+    assert len(result.segments) == world.submitted
     assert len(result.steps) == len(world.batches) == scenario.steps
 
-    ledger, stays = result.ledger, result.stays
-    tokens, fate = stays["new_tokens"], stays["fate"]
+    ledger, segments = result.ledger, result.segments
+    tokens, outcome = segments["new_tokens"], segments["outcome"]
     assert ledger.balance == 0
     assert tokens.sum() == ledger.generated_tokens
-    assert tokens[fate == TRAINED].sum() == ledger.trained_tokens + ledger.masked_tokens
-    assert tokens[fate == DROPPED].sum() == ledger.dropped_tokens
-    assert tokens[fate == PENDING].sum() == ledger.carried_tokens
-    assert stays["prefill_tokens"].sum() == ledger.prefill_tokens
+    assert tokens[outcome == TRAINED].sum() == ledger.trained_tokens + ledger.masked_tokens
+    assert tokens[outcome == DROPPED].sum() == ledger.dropped_tokens
+    assert tokens[outcome == PENDING].sum() == ledger.carried_tokens
+    assert segments["prefill_tokens"].sum() == ledger.prefill_tokens
     assert ledger.reprefilled_tokens <= ledger.prefill_tokens
     for name in ("generated_tokens", "trained_tokens", "masked_tokens", "dropped_tokens"):
         assert sum(getattr(step, name) for step in result.steps) == getattr(ledger, name)
@@ -166,9 +166,9 @@ def test_time_passes_in_order(scenario: Scenario) -> None:
         assert step.step_s == step.end_s - end_s
         end_s = step.end_s
     assert result.makespan_s == end_s
-    stays = result.stays
-    assert np.all(stays["submitted_s"] <= stays["start_s"])
-    assert np.all(stays["start_s"] <= stays["end_s"])
+    segments = result.segments
+    assert np.all(segments["submitted_s"] <= segments["start_s"])
+    assert np.all(segments["start_s"] <= segments["end_s"])
 
 
 @given(scenarios())
@@ -206,18 +206,18 @@ def test_what_is_trained_is_what_the_plan_chose(scenario: Scenario) -> None:
 
         # Masking: the tokens that earlier versions made, if it is asked for.
         old = sum(
-            segment.tokens
+            part.tokens
             for group in batch.groups
             for rollout in group.rollouts
-            for segment in rollout.segments
-            if segment.version < (batch.mask_before_version or 0)
+            for part in rollout.tokens_by_version
+            if part.version < (batch.mask_before_version or 0)
         )
         assert (batch.mask_before_version is not None) == plan.staleness.mask_off_policy
         assert record.masked_tokens == (old if plan.staleness.mask_off_policy else 0)
 
 
 def rows(result: Run, *names: str) -> list[tuple[Any, ...]]:
-    return list(zip(*(result.stays[name].tolist() for name in names), strict=True))
+    return list(zip(*(result.segments[name].tolist() for name in names), strict=True))
 
 
 @given(scenarios())
@@ -225,11 +225,11 @@ def rows(result: Run, *names: str) -> list[tuple[Any, ...]]:
 def test_unfinished_work_is_treated_as_planned(scenario: Scenario) -> None:
     result, _ = watched(scenario)
     kinds = {plan.unfinished for plan in scenario.plans}
-    stays = rows(result, "step", "group", "index", "attempt", "resumed", "fate", "finished")
+    segments = rows(result, "step", "group", "index", "attempt", "resumed", "outcome", "finished")
     stopped: dict[
         tuple[int, int, int], int
     ] = {}  # (group, index, attempt) -> step it was aborted in
-    for step, group, index, attempt, resumed, fate, finished in stays:
+    for step, group, index, attempt, resumed, outcome, finished in segments:
         key = (group, index, attempt)
         plan = scenario.plans[step % len(scenario.plans)]
         if resumed:  # kept rollouts within the step: it goes on after the weight sync
@@ -238,11 +238,11 @@ def test_unfinished_work_is_treated_as_planned(scenario: Scenario) -> None:
             stopped[key] = step
             left = {g for g, _ in result.decisions[step]["unfinished"]}
             if plan.unfinished != "resume" and group in left:
-                assert fate == DROPPED
+                assert outcome == DROPPED
     if "resume" not in kinds:
-        assert not any(result.stays["resumed"])
+        assert not any(result.segments["resumed"])
     if kinds == {"discard"}:
-        assert not any(result.stays["attempt"]) or any(
+        assert not any(result.segments["attempt"]) or any(
             p.surplus == "restart" for p in scenario.plans
         )
 
@@ -251,17 +251,17 @@ def test_unfinished_work_is_treated_as_planned(scenario: Scenario) -> None:
 @checked
 def test_rejected_and_surplus_groups_end_as_planned(scenario: Scenario) -> None:
     result, world = watched(scenario)
-    fates: dict[int, set[int]] = defaultdict(set)  # of a group's tokens
-    for group, fate, tokens in rows(result, "group", "fate", "new_tokens"):
+    outcomes: dict[int, set[int]] = defaultdict(set)  # of a group's tokens
+    for group, outcome, tokens in rows(result, "group", "outcome", "new_tokens"):
         if tokens:
-            fates[group].add(fate)
+            outcomes[group].add(outcome)
     for decision, batch in zip(result.decisions, world.batches, strict=True):
         plan = scenario.plans[decision["step"] % len(scenario.plans)]
         for group in decision["rejected"]:
-            assert fates[group] == {DROPPED}
+            assert outcomes[group] == {DROPPED}
         if plan.surplus == "drop":
             for group in decision["surplus"]:
-                assert fates[group] == {DROPPED}
+                assert outcomes[group] == {DROPPED}
         if plan.surplus == "train":
             assert decision["surplus"] == []
         if all(p.filter is not None for p in scenario.plans):
@@ -297,8 +297,8 @@ def test_a_run_that_follows_its_record_goes_on_as_if_it_had_not_been_stopped(
     assert json.dumps(result.decisions) == json.dumps(whole.decisions)
     assert list(result.spans()) == list(whole.spans())
     assert result.ledger == whole.ledger
-    for column in result.stays.columns:
-        np.testing.assert_array_equal(result.stays[column], whole.stays[column], column)
+    for column in result.segments.columns:
+        np.testing.assert_array_equal(result.segments[column], whole.segments[column], column)
 
 
 @given(scenarios())
@@ -410,8 +410,8 @@ def test_restart_begins_again_with_other_draws_and_discard_with_other_prompts() 
             if group in after["launched"]
         ]
         assert bool(again) == (kind != "discard")
-        assert any(result.stays["attempt"]) == (kind == "restart")
-        assert any(result.stays["resumed"]) == (kind == "resume")
+        assert any(result.segments["attempt"]) == (kind == "restart")
+        assert any(result.segments["resumed"]) == (kind == "resume")
         assert (result.ledger.dropped_tokens > 0) == (kind != "resume")
 
 
@@ -438,7 +438,7 @@ class Misbehaving(Watched):
         self.fault = fault
         self.ended: list[Event] = []
 
-    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
         stopped = super().abort(keys, for_good)
         return stopped[1:] if self.fault == "loses one at an abort" else stopped
 
@@ -446,7 +446,7 @@ class Misbehaving(Watched):
         events = super().wait(until_s)
         if self.fault == "gives no reward":
             return [
-                Ended(event.stay._replace(reward=None)) if isinstance(event, Ended) else event
+                Ended(event.segment._replace(reward=None)) if isinstance(event, Ended) else event
                 for event in events
             ]
         if self.fault == "loses a finish":
@@ -567,19 +567,19 @@ def test_new_weights_interrupt_what_is_in_flight_and_it_goes_on() -> None:
     world = SimulatedCluster(APART, ENGINE, cost, workload)
     plan = StepPlan(Batch(1, 1))
     result = run(world, parse_policy("fully_async(max_staleness=3, in_flight=4)"), plan, 40)
-    stays = result.stays
-    finished = stays["finished"].astype(bool)
-    assert stays["versions"][finished].max() >= 4
-    assert set(stays["total_tokens"][finished].tolist()) == {2, 40}
+    segments = result.segments
+    finished = segments["finished"].astype(bool)
+    assert segments["versions"][finished].max() >= 4
+    assert set(segments["total_tokens"][finished].tolist()) == {2, 40}
     assert result.ledger.balance == 0
     assert result.ledger.reprefilled_tokens > 0
-    interrupted = stays["end_s"][~finished]
+    interrupted = segments["end_s"][~finished]
     syncs = [phase.start_s for phase in result.phases if phase.kind == "sync"]
-    assert set(interrupted.tolist()) <= {*syncs, *stays["end_s"][-8:].tolist()}
+    assert set(interrupted.tolist()) <= {*syncs, *segments["end_s"][-8:].tolist()}
 
 
 def test_a_policy_may_stop_keeping_rollouts() -> None:
-    """What was kept running is put away, and resumed by whoever wants it."""
+    """What was kept running is suspended, and resumed by whoever wants it."""
     policy = parse_policy("fully_async(max_staleness=2)")
     kept = policy.plan(PLAN, policy.init())
     away = replace(PLAN, stop=EnoughGroups(), unfinished="resume")

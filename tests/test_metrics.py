@@ -23,13 +23,13 @@ from rollcast.simulator.results.metrics import (
     total_s,
     underfilled_fraction,
 )
-from rollcast.simulator.rollout import Rollout, Segment, Stay
+from rollcast.simulator.rollout import Rollout, Segment, VersionTokens
 from rollcast.simulator.spans import TRAINED, PhaseSpan, Run, StepRecord
 from rollcast.simulator.testing.strategies import TableCost, TableWorkload
 from rollcast.simulator.world import ClusterShape
 
 
-def add_stay(
+def add_segment(
     run: Run,
     submitted_s: float,
     start_s: float,
@@ -42,22 +42,22 @@ def add_stay(
     finished: bool = True,
     prompt_tokens: int = 0,
 ) -> Rollout:
-    """A stay by hand; the same rollout again is resumed."""
-    rollout = rollout or Rollout(len(run.stays), 0)
+    """A segment by hand; the same rollout again is resumed."""
+    rollout = rollout or Rollout(len(run.segments), 0)
     rollout.submitted_s = submitted_s
-    stay = Stay(
+    segment = Segment(
         rollout.group,
         rollout.index,
         rollout.attempt,
         replica,
         prompt_tokens,
-        (Segment(step, tokens),),
+        (VersionTokens(step, tokens),),
         "stop" if finished else "aborted",
         start_s,
         end_s,
         reward=1.0 if finished else None,
     )
-    run.stays.add(step, step, rollout, stay, rollout.add(stay))
+    run.segments.add(step, step, rollout, segment, rollout.add(segment))
     return rollout
 
 
@@ -74,7 +74,7 @@ def hand_made_runs(draw: st.DrawFn) -> Run:
     instants = st.integers(3, 23)
     for _ in range(draw(st.integers(0, 8))):
         submitted, start, end = sorted(draw(st.tuples(instants, instants, instants)))
-        add_stay(run, submitted, start, end, draw(st.integers(0, shape.replicas - 1)))
+        add_segment(run, submitted, start, end, draw(st.integers(0, shape.replicas - 1)))
     kinds = ("train", "forward", "sync", "switch")
     for _ in range(draw(st.integers(0, 4))):
         start, end = sorted(draw(st.tuples(instants, instants)))
@@ -116,8 +116,8 @@ REAL = {
 
 def naive_idle(run: Run) -> dict[str, float]:
     """GPU-seconds idle by cause, one GPU and one second at a time. Times must be whole."""
-    shape, stays = run.shape, run.stays
-    rows = list(zip(stays["replica"], stays["submitted_s"], stays["end_s"], strict=True))
+    shape, segments = run.shape, run.segments
+    rows = list(zip(segments["replica"], segments["submitted_s"], segments["end_s"], strict=True))
     own = shape.replicas * shape.gpus_per_replica
     idle = dict.fromkeys((cause for cause in CAUSES if cause != "environment"), 0.0)
     for second in range(int(run.start_s), int(run.end_s)):
@@ -159,7 +159,7 @@ def test_gpu_lanes_cover_every_instant_once(run: Run) -> None:
 
 @given(hand_made_runs(), st.integers(0, 2))
 def test_running_rollouts_at_every_instant(run: Run, replica: int) -> None:
-    rows = list(zip(*(run.stays[c] for c in ("replica", "start_s", "end_s")), strict=True))
+    rows = list(zip(*(run.segments[c] for c in ("replica", "start_s", "end_s")), strict=True))
     for which in (None, replica):
         times, counts = running_over_time(run, which)
         assert times[0] == run.start_s
@@ -172,7 +172,7 @@ def test_running_rollouts_at_every_instant(run: Run, replica: int) -> None:
 
 @given(hand_made_runs())
 def test_underfilled_share_second_by_second(run: Run) -> None:
-    rows = list(zip(*(run.stays[c] for c in ("replica", "start_s", "end_s")), strict=True))
+    rows = list(zip(*(run.segments[c] for c in ("replica", "start_s", "end_s")), strict=True))
     few, every = 0, 0
     for phase in run.phases:
         if phase.kind != "rollout":
@@ -189,7 +189,7 @@ def test_underfilled_share_second_by_second(run: Run) -> None:
 def test_one_replica_is_never_idle_but_has_a_tail() -> None:
     run = Run("hand-made", ClusterShape(1, 1, 1, True), start_s=0.0, end_s=10.0)
     for end in (2.0, 2.0, 2.0, 2.0, 10.0):
-        add_stay(run, 0.0, 0.0, end)
+        add_segment(run, 0.0, 0.0, end)
     run.phases.append(PhaseSpan(0, "rollout", "rollout", 0.0, 10.0))
     assert summarise(run)["bubble_fraction"] == 0
     assert summarise(run)["underfilled_fraction"] == pytest.approx(0.8)
@@ -251,21 +251,21 @@ def test_discarding_the_slow_shows_as_length_bias() -> None:
     run = Run("hand-made", ClusterShape(1, 1, 1, True), end_s=1.0)
     for length in range(1, 11):
         done = length <= 5
-        rollout = add_stay(run, 0, 0, 1, tokens=min(length, 5), finished=done)
+        rollout = add_segment(run, 0, 0, 1, tokens=min(length, 5), finished=done)
         if done:
-            run.stays.settle(rollout, TRAINED, 0)
+            run.segments.settle(rollout, TRAINED, 0)
     # Survival falls from 1 by a tenth a token and is 0.5 at the cut.
     assert summarise(run)["length_bias"] == pytest.approx(3 / (1 + 0.9 + 0.8 + 0.7 + 0.6))
 
 
 def test_resumed_rollouts_count_once_and_retries_do_not_move_the_reference() -> None:
     run = Run("hand-made", ClusterShape(1, 1, 1, True), end_s=1.0)
-    resumed = add_stay(run, 0, 0, 1, tokens=3, finished=False, rollout=Rollout(7, 0))
-    other = add_stay(run, 0, 0, 1, tokens=2, rollout=Rollout(7, 1))
-    add_stay(run, 1, 1, 2, tokens=5, rollout=resumed, step=1)
-    retried = add_stay(run, 0, 0, 1, tokens=90, rollout=Rollout(7, 1, attempt=1))
+    resumed = add_segment(run, 0, 0, 1, tokens=3, finished=False, rollout=Rollout(7, 0))
+    other = add_segment(run, 0, 0, 1, tokens=2, rollout=Rollout(7, 1))
+    add_segment(run, 1, 1, 2, tokens=5, rollout=resumed, step=1)
+    retried = add_segment(run, 0, 0, 1, tokens=90, rollout=Rollout(7, 1, attempt=1))
     for rollout in (resumed, other):
-        run.stays.settle(rollout, TRAINED, 1)
+        run.segments.settle(rollout, TRAINED, 1)
     assert summarise(run)["length_bias"] == pytest.approx(1.0)
     assert retried.finished
 
@@ -277,8 +277,8 @@ def test_resumed_rollouts_count_once_and_retries_do_not_move_the_reference() -> 
 def test_summary_of_a_simulated_run(name: str) -> None:
     run = REAL[name]
     summary = summarise(run)
-    stays = {column: run.stays[column] for column in run.stays.columns}
-    assert summary["generated_tokens"] == stays["new_tokens"].sum()
+    segments = {column: run.segments[column] for column in run.segments.columns}
+    assert summary["generated_tokens"] == segments["new_tokens"].sum()
     ends = ("trained_tokens", "masked_tokens", "dropped_tokens", "carried_tokens")
     assert summary["generated_tokens"] == sum(summary[end] for end in ends)
     assert summary["steps"] == 4
@@ -298,21 +298,24 @@ def test_summary_of_a_simulated_run(name: str) -> None:
 
 @pytest.mark.parametrize("name", REAL)
 def test_staleness_and_rewards_from_the_stays(name: str) -> None:
-    """The summary takes staleness from the steps; the stays must tell the same."""
+    """The summary takes staleness from the steps; the segments must tell the same."""
     run = REAL[name]
     summary = summarise(run)
     rows = list(
         zip(
-            *(run.stays[c].tolist() for c in ("group", "index", "fate", "trained_step", "version")),
-            *(run.stays[c].tolist() for c in ("new_tokens", "step", "finished", "reward")),
+            *(
+                run.segments[c].tolist()
+                for c in ("group", "index", "outcome", "trained_step", "version")
+            ),
+            *(run.segments[c].tolist() for c in ("new_tokens", "step", "finished", "reward")),
             strict=True,
         )
     )
     tokens: dict[str, int] = defaultdict(int)
     versions = defaultdict(set)
     carried, rewards = 0, []
-    for group, index, fate, trained_step, version, new, step, finished, reward in rows:
-        if fate != TRAINED:
+    for group, index, outcome, trained_step, version, new, step, finished, reward in rows:
+        if outcome != TRAINED:
             continue
         if new:
             tokens[str(trained_step - version)] += new

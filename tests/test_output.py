@@ -116,28 +116,28 @@ def test_the_tables_keep_the_contract_and_agree(tmp_path: Path, policy: str) -> 
         assert (folder / name).read_text().startswith(columns)
     summary = json.loads((folder / "summary.json").read_text())
     assert set(SUMMARY) <= set(summary)
-    steps, stays, spans = (table(folder / f"{n}.csv") for n in ("steps", "rollouts", "spans"))
+    steps, segments, spans = (table(folder / f"{n}.csv") for n in ("steps", "rollouts", "spans"))
     assert len(steps) == summary["steps"] == 6
 
     # Tokens: every one sampled is trained or masked, dropped or carried.
-    assert sum(row["new_tokens"] for row in stays) == summary["generated_tokens"]
+    assert sum(row["new_tokens"] for row in segments) == summary["generated_tokens"]
     ended = summary["trained_tokens"] + summary["masked_tokens"]
-    assert sum(row["new_tokens"] for row in stays if row["trained"]) == ended
+    assert sum(row["new_tokens"] for row in segments if row["trained"]) == ended
     assert summary["generated_tokens"] == (
         ended + summary["dropped_tokens"] + summary["carried_tokens"]
     )
     for name in ("generated_tokens", "trained_tokens", "masked_tokens"):
         assert sum(step[name] for step in steps) == summary[name]
-    assert summary["rollouts"] == sum(row["finished"] for row in stays)
-    assert sum(row["preemptions"] for row in stays) == summary["preemptions"]
+    assert summary["rollouts"] == sum(row["finished"] for row in segments)
+    assert sum(row["preemptions"] for row in segments) == summary["preemptions"]
     for step in steps:
-        own = [row for row in stays if row["step"] == step["step"]]
+        own = [row for row in segments if row["step"] == step["step"]]
         assert sum(row["new_tokens"] for row in own) == step["generated_tokens"]
         if policy.startswith("fully_async"):  # the phase ends, and rollouts run on
             assert max((row["end_s"] for row in own), default=0.0) <= step["rollout_end_s"]
         else:
             assert max(row["end_s"] for row in own) == step["rollout_end_s"]
-        taught = {(r["group"], r["index"]) for r in stays if r["trained_step"] == step["step"]}
+        taught = {(r["group"], r["index"]) for r in segments if r["trained_step"] == step["step"]}
         assert len(taught) == step["trained_rollouts"]
 
     # Time: the spans are those of the steps, and the makespan is their sum.
@@ -153,13 +153,13 @@ def test_the_tables_keep_the_contract_and_agree(tmp_path: Path, policy: str) -> 
             lasted = sum(row["end_s"] - row["start_s"] for row in own)
             assert lasted == pytest.approx(step[column], abs=1e-9), (column, step["step"])
         assert sum(step[column] for step in steps) == pytest.approx(summary[column])
-    assert all(row["start_s"] <= row["end_s"] for row in [*spans, *stays])
-    assert all(row["submitted_s"] <= row["start_s"] for row in stays)
-    assert len([row for row in spans if row["kind"] == "stay"]) == len(stays)
+    assert all(row["start_s"] <= row["end_s"] for row in [*spans, *segments])
+    assert all(row["submitted_s"] <= row["start_s"] for row in segments)
+    assert len([row for row in spans if row["kind"] == "segment"]) == len(segments)
     assert 0 <= summary["bubble_fraction"] <= 1
 
     # Rewards: one for each rollout that finished, none for the others.
-    assert all((row["reward"] == "") == (not row["finished"]) for row in stays)
+    assert all((row["reward"] == "") == (not row["finished"]) for row in segments)
 
 
 def test_the_policies_above_exercise_what_is_checked() -> None:
@@ -179,10 +179,10 @@ def test_every_policy_meets_the_same_lengths_and_rewards() -> None:
     drawn: dict[tuple[int, ...], tuple[int, float]] = {}
     met_twice = 0
     for policy in POLICIES:
-        stays = ran(policy).run.stays
+        segments = ran(policy).run.segments
         columns = ("group", "index", "attempt", "total_tokens", "reward", "finished")
         for *key, tokens, reward, finished in zip(
-            *(stays[c].tolist() for c in columns), strict=True
+            *(segments[c].tolist() for c in columns), strict=True
         ):
             if finished:
                 met_twice += tuple(key) in drawn
@@ -446,7 +446,7 @@ def test_every_field_of_a_step_and_of_a_stay_is_declared() -> None:
     record, derived = run.steps[0], step_columns(run)
     for name in schema.STEPS.names:
         assert hasattr(record, name) != (name in derived), name
-    kept = set(run.stays.columns) - set(schema.NOT_IN_ROLLOUTS)
+    kept = set(run.segments.columns) - set(schema.NOT_IN_ROLLOUTS)
     assert set(schema.ROLLOUTS.names) == kept | {"trained"}
     assert len(next(run.spans())) == len(schema.SPANS.names)
     for table in (schema.SPANS, schema.STEPS, schema.ROLLOUTS, schema.ITERATIONS, schema.PULSES):
@@ -460,9 +460,9 @@ def test_what_is_written_is_read_back(tmp_path: Path, policy: str) -> None:
     for file in (schema.SPANS, schema.STEPS, schema.ROLLOUTS):
         found = read_table(folder, file, "RUN_DIR")
         assert tuple(found) == file.names
-    stays = result.run.stays
-    assert np.array_equal(found["reward"], stays["reward"], equal_nan=True)
-    assert np.array_equal(found["end_s"], stays["end_s"])
+    segments = result.run.segments
+    assert np.array_equal(found["reward"], segments["reward"], equal_nan=True)
+    assert np.array_equal(found["end_s"], segments["end_s"])
     assert read_lines(folder, schema.DECISIONS, "RUN_DIR") == plain(result.run.decisions)
     summary = read_document(folder, schema.SUMMARY, "RUN_DIR")
     assert summary == plain(result.summary)

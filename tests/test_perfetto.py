@@ -20,7 +20,7 @@ from rollcast.simulator.results.metrics import context_over_time
 from rollcast.simulator.results.perfetto import lanes, write_trace
 from rollcast.simulator.spans import PhaseSpan, Run
 from rollcast.simulator.world import ClusterShape
-from tests.test_metrics import REAL, add_stay, hand_made_runs
+from tests.test_metrics import REAL, add_segment, hand_made_runs
 
 
 def trace(run: Run) -> list[dict[str, Any]]:
@@ -60,16 +60,16 @@ def assert_lawful(run: Run) -> None:
 
 
 def assert_replica(run: Run, events: list[dict[str, Any]], replica: int) -> None:
-    """Every stay is there, on no more threads than needed, and the counter counts them."""
-    stays = run.stays
-    here = np.flatnonzero(stays["replica"] == replica)
+    """Every segment is there, on no more threads than needed, and the counter counts them."""
+    segments = run.segments
+    here = np.flatnonzero(segments["replica"] == replica)
     slices = slices_of(events, f"replica {replica}")
     expected = Counter(
         (
-            f"g{stays['group'][row]}/{stays['index'][row]}",
-            round(stays["start_s"][row] * 1e6, 3),
-            int(stays["new_tokens"][row]),
-            bool(stays["finished"][row]),
+            f"g{segments['group'][row]}/{segments['index'][row]}",
+            round(segments["start_s"][row] * 1e6, 3),
+            int(segments["new_tokens"][row]),
+            bool(segments["finished"][row]),
         )
         for row in here
     )
@@ -99,16 +99,16 @@ def assert_context(run: Run, events: list[dict[str, Any]], replica: int) -> None
     found = [(e["ts"], e["args"]["tokens"]) for e in mine]
     assert [ts for ts, _ in found] == sorted({ts for ts, _ in found})
     assert found[-1][1] == 0
-    stays = {name: run.stays[name].tolist() for name in run.stays.columns}
-    here = [row for row, number in enumerate(stays["replica"]) if number == replica]
+    segments = {name: run.segments[name].tolist() for name in run.segments.columns}
+    here = [row for row, number in enumerate(segments["replica"]) if number == replica]
     for ts, tokens in found[:: max(1, len(found) // 100)]:
         held = 0.0
         for row in here:
-            start, end = stays["start_s"][row] * 1e6, stays["end_s"][row] * 1e6
+            start, end = segments["start_s"][row] * 1e6, segments["end_s"][row] * 1e6
             if start + 1e-3 < ts < end - 1e-3:
-                old = stays["total_tokens"][row] - stays["new_tokens"][row]
-                grown = stays["new_tokens"][row] * (ts - start) / (end - start)
-                held += stays["prompt_tokens"][row] + old + grown
+                old = segments["total_tokens"][row] - segments["new_tokens"][row]
+                grown = segments["new_tokens"][row] * (ts - start) / (end - start)
+                held += segments["prompt_tokens"][row] + old + grown
             elif min(abs(ts - start), abs(ts - end)) <= 1e-3:
                 break  # at a jump, where the clock's rounding decides
         else:
@@ -116,7 +116,8 @@ def assert_context(run: Run, events: list[dict[str, Any]], replica: int) -> None
 
 
 def assert_flows(run: Run, events: list[dict[str, Any]]) -> None:
-    """Each computed stay of an attempt at a rollout has an arrow to the next, and none else has."""
+    """Each computed segment of an attempt at a rollout has an arrow to the next, and none else
+    has."""
     flows: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
     for event in events:
         if event["ph"] in "sf":
@@ -188,21 +189,21 @@ def test_phases_and_steps_are_there() -> None:
 
 def test_args_tell_what_became_of_a_stay() -> None:
     run = Run("hand-made", ClusterShape(1, 1, 1, True), end_s=9.0)
-    rollout = add_stay(run, 1.0, 2.5, 4.0, tokens=7, finished=False)
-    add_stay(run, 5.0, 5.0, 6.0, tokens=2, rollout=rollout, step=1)
-    run.stays.settle(rollout, 1, 1)
+    rollout = add_segment(run, 1.0, 2.5, 4.0, tokens=7, finished=False)
+    add_segment(run, 5.0, 5.0, 6.0, tokens=2, rollout=rollout, step=1)
+    run.segments.settle(rollout, 1, 1)
     first, second = slices_of(trace(run), "replica 0")
     assert (first["ts"], first["dur"], first["args"]["queued_us"]) == (2.5e6, 1.5e6, 1.5e6)
     assert (first["args"]["reward"], second["args"]["reward"]) == (None, 1.0)
     assert (second["args"]["total_tokens"], second["args"]["versions"]) == (9, 2)
-    assert {first["args"]["fate"], second["args"]["fate"]} == {"trained"}
+    assert {first["args"]["outcome"], second["args"]["outcome"]} == {"trained"}
 
 
 def test_long_times_do_not_overlap_by_rounding() -> None:
     run = Run("hand-made", ClusterShape(1, 1, 1, True))
     ends = np.cumsum(np.full(2000, 1e6 / 3))
     for start, end in pairwise(ends):
-        add_stay(run, start, start, end)
+        add_segment(run, start, start, end)
     run.phases += [PhaseSpan(0, "train", "trainer", a, b) for a, b in pairwise(ends)]
     spans = [(e["tid"], e["ts"], e["ts"] + e["dur"]) for e in slices_of(trace(run), "replica 0")]
     assert {tid for tid, _, _ in spans} == {0}
@@ -211,10 +212,10 @@ def test_long_times_do_not_overlap_by_rounding() -> None:
 
 def test_a_resumed_rollout_is_followed_from_replica_to_replica() -> None:
     run = Run("hand-made", ClusterShape(2, 1, 1, True), end_s=9.0)
-    rollout = add_stay(run, 1.0, 2.0, 4.0, tokens=7, finished=False)
-    add_stay(run, 4.5, 5.0, 5.0, tokens=0, rollout=rollout, step=1)  # stopped before it began
-    add_stay(run, 5.0, 6.0, 8.0, replica=1, tokens=2, rollout=rollout, step=2)
-    add_stay(run, 5.0, 5.0, 6.0, tokens=2)  # another rollout
+    rollout = add_segment(run, 1.0, 2.0, 4.0, tokens=7, finished=False)
+    add_segment(run, 4.5, 5.0, 5.0, tokens=0, rollout=rollout, step=1)  # stopped before it began
+    add_segment(run, 5.0, 6.0, 8.0, replica=1, tokens=2, rollout=rollout, step=2)
+    add_segment(run, 5.0, 5.0, 6.0, tokens=2)  # another rollout
     leaves, enters = (e for e in trace(run) if e["ph"] in "sf")
     replicas = names(trace(run))
     assert (leaves["ph"], replicas[leaves["pid"]]) == ("s", "replica 0")
@@ -226,8 +227,8 @@ def test_a_resumed_rollout_is_followed_from_replica_to_replica() -> None:
 
 def test_context_tokens_grow_from_the_prompt_to_the_response() -> None:
     run = Run("hand-made", ClusterShape(1, 1, 1, True), end_s=9.0)
-    rollout = add_stay(run, 0.0, 1.0, 3.0, tokens=20, finished=False, prompt_tokens=50)
-    add_stay(run, 3.0, 4.0, 8.0, tokens=40, rollout=rollout, prompt_tokens=50)
+    rollout = add_segment(run, 0.0, 1.0, 3.0, tokens=20, finished=False, prompt_tokens=50)
+    add_segment(run, 3.0, 4.0, 8.0, tokens=40, rollout=rollout, prompt_tokens=50)
     times, tokens = context_over_time(run, 0)
     at = dict(zip(times.round(9).tolist(), tokens.tolist(), strict=True))
     assert {t: at[t] for t in (0.0, 1.0, 3.0, 4.0, 8.0)} == {0: 0, 1: 50, 3: 0, 4: 70, 8: 0}

@@ -63,12 +63,12 @@ def test_what_is_not_done_goes_on_until_the_look() -> None:
     )
     run = run_scenario(scenario := scenario_of(plan, (3, 20), 5.0), scenario.world())
     assert run.steps[0].rollout_end_s == 5.0
-    stays = {
+    segments = {
         (g, e)
-        for g, e in zip(run.stays["group"].tolist(), run.stays["end_s"].tolist(), strict=True)
+        for g, e in zip(run.segments["group"].tolist(), run.segments["end_s"].tolist(), strict=True)
     }
-    assert (0, 3.0) in stays
-    assert (1, 5.0) in stays
+    assert (0, 3.0) in segments
+    assert (1, 5.0) in segments
 
 
 def test_a_trainer_that_comes_back_looks_at_once_and_then_in_its_beat() -> None:

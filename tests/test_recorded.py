@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rollcast.engine.common import CommonTokens, common
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.rollout import UNSHARED, Shared
-from rollcast.simulator.spans import Stays
+from rollcast.simulator.spans import Segments
 from rollcast.simulator.workload.draws import Path
 from rollcast.simulator.workload.recorded import RecordedWorkload, paths
 
@@ -21,18 +21,20 @@ Key = tuple[int, int]
 PROMPT = 2
 
 
-def table(rows: Iterable[tuple[Key, int, int, int, Shared]]) -> Stays:
-    """Stays as (key, attempt, version, tokens with the prompt, what is shared)."""
-    columns = Stays().__getstate__()
+def table(rows: Iterable[tuple[Key, int, int, int, Shared]]) -> Segments:
+    """Segments as (key, attempt, version, tokens with the prompt, what is shared)."""
+    columns = Segments().__getstate__()
     for (group, index), attempt, version, tokens, shared in rows:
         known = {"group": group, "index": index, "attempt": attempt, "version": version}
         known |= {"prompt_tokens": PROMPT, "total_tokens": tokens - PROMPT}
         known |= {f"shared_{name}": value for name, value in shared._asdict().items()}
         for name, column in columns.items():
             column.append(known.get(name, 0))
-    stays = Stays()
-    stays.__setstate__({name: array(column.typecode, column) for name, column in columns.items()})
-    return stays
+    segments = Segments()
+    segments.__setstate__(
+        {name: array(column.typecode, column) for name, column in columns.items()}
+    )
+    return segments
 
 
 def owner(path: Path, tokens: int) -> object:
@@ -42,7 +44,7 @@ def owner(path: Path, tokens: int) -> object:
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[list[tuple[Key, tuple[int, ...]]]]:
-    """By version, stays as they end: keys and tokens. Some are stopped, and resumed in the same
+    """By version, segments as they end: keys and tokens. Some are stopped, and resumed in the same
     version or in another."""
     text = st.lists(st.sampled_from([0, 0, 0, 1]), max_size=8).map(tuple)
     keys = st.tuples(st.integers(0, 2), st.integers(0, 3))
@@ -58,7 +60,7 @@ def runs(draw: st.DrawFn) -> list[list[tuple[Key, tuple[int, ...]]]]:
     return versions
 
 
-def compare(versions: Sequence[Sequence[tuple[Key, tuple[int, ...]]]]) -> Stays:
+def compare(versions: Sequence[Sequence[tuple[Key, tuple[int, ...]]]]) -> Segments:
     rows = []
     for version, ended in enumerate(versions):
         seen = CommonTokens()
@@ -97,14 +99,14 @@ def test_of_a_rollout_that_is_started_again_the_first_attempt_is_forgotten() -> 
 
 
 def test_a_row_that_shares_with_none_before_it_is_an_error() -> None:
-    stays = table([((0, 0), 0, 0, 9, UNSHARED), ((0, 1), 0, 0, 9, Shared(12, 0, 0))])
-    with pytest.raises(RunError, match=r"stay 1 .* 12 tokens of rollout \(0, 0\)"):
-        RecordedWorkload(stays, 40)
+    segments = table([((0, 0), 0, 0, 9, UNSHARED), ((0, 1), 0, 0, 9, Shared(12, 0, 0))])
+    with pytest.raises(RunError, match=r"segment 1 .* 12 tokens of rollout \(0, 0\)"):
+        RecordedWorkload(segments, 40)
 
 
 def test_a_run_that_knows_nothing_of_tokens_shares_its_prompts_alone() -> None:
-    stays = table(((0, index), 0, 0, 9, UNSHARED) for index in range(2))
-    assert RecordedWorkload(stays, 40).draw(0, 2).sharing is None
+    segments = table(((0, index), 0, 0, 9, UNSHARED) for index in range(2))
+    assert RecordedWorkload(segments, 40).draw(0, 2).sharing is None
 
 
 def test_neighbours_in_order_share_most() -> None:

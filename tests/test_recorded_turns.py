@@ -86,7 +86,7 @@ def scenario(policy: str, held: str, put_away: str, tight: bool) -> Scenario:
 
 def replayed(given: Scenario, first: Run) -> tuple[RecordedWorkload, Run]:
     """What was recorded, and the run that follows from it."""
-    recorded = RecordedWorkload(first.stays, CAP, 1, first.calls, given.environment)
+    recorded = RecordedWorkload(first.segments, CAP, 1, first.calls, given.environment)
     world = SimulatedCluster(
         given.shape, given.engine, given.cost, recorded, given.routing, given.environment
     )

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.costs.base import Iteration
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.rollout import Rollout, Stay
+from rollcast.simulator.rollout import Rollout, Segment
 from rollcast.simulator.testing.strategies import (
     Scenario,
     TableCost,
@@ -62,18 +62,18 @@ def launch(world: ReferenceCluster, *keys: tuple[int, int]) -> list[Rollout]:
     return rollouts
 
 
-def finish(world: ReferenceCluster) -> dict[tuple[int, int], Stay]:
-    """The stays of everything in flight, by key, once it has finished."""
+def finish(world: ReferenceCluster) -> dict[tuple[int, int], Segment]:
+    """The segments of everything in flight, by key, once it has finished."""
     done = {}
     while world.in_flight:
         for event in world.wait():
             assert isinstance(event, Ended)
-            done[event.stay.key] = event.stay
+            done[event.segment.key] = event.segment
     return done
 
 
 def finished_keys(events: list[Event]) -> list[tuple[int, int]]:
-    return [event.stay.key for event in events if isinstance(event, Ended)]
+    return [event.segment.key for event in events if isinstance(event, Ended)]
 
 
 def works(world: ReferenceCluster) -> list[Iteration]:
@@ -180,7 +180,7 @@ def test_no_overtaking_where_the_first_in_line_does_not_fit() -> None:
     launch(world, (0, 0), (2, 0), (1, 0))  # prompts 9, 9 and 1: 3 + 3 + 1 blocks of 5
     world.wait(0.5)
     assert world.passes[0].scheduled == (((0, 0), 9),)
-    assert [stay.rollout.key for stay in world.replicas[0].waiting] == [(2, 0), (1, 0)]
+    assert [segment.rollout.key for segment in world.replicas[0].waiting] == [(2, 0), (1, 0)]
 
 
 def cached_blocks(world: ReferenceCluster) -> list[int]:
@@ -258,18 +258,18 @@ def test_a_sync_empties_the_cache_and_a_resumed_rollout_prefills_its_tokens() ->
     world = cluster((5,), (8,), cost=cost)
     (rollout,) = launch(world, (0, 0))
     assert world.wait(2.0) == []
-    [stay] = world.abort()
-    assert (stay.new_tokens, stay.end_s, stay.finished) == (2, 2.0, False)
-    assert stay.reward is None
-    rollout.add(stay)
+    [segment] = world.abort()
+    assert (segment.new_tokens, segment.end_s, segment.finished) == (2, 2.0, False)
+    assert segment.reward is None
+    rollout.add(segment)
     world.sync_weights()
     phases = (Phase("sync", 2.0, 4.0), Phase("switch", 4.0, 4.5))
     assert world.wait() == [Synced(phases)]
     assert cached_blocks(world) == []
     world.submit([rollout])
-    stay = finish(world)[0, 0]
-    assert (stay.prefill_tokens, stay.start_s, stay.end_s) == (8 + 2, 4.5, 7.5)
-    assert (stay.new_tokens, stay.recomputed_tokens) == (3, 0)
+    segment = finish(world)[0, 0]
+    assert (segment.prefill_tokens, segment.start_s, segment.end_s) == (8 + 2, 4.5, 7.5)
+    assert (segment.new_tokens, segment.recomputed_tokens) == (3, 0)
 
 
 @pytest.mark.parametrize(("abort_s", "tokens", "end_s"), [(1.5, 2, 2.0), (2.0, 2, 2.0)])
@@ -286,8 +286,13 @@ def test_an_abort_in_the_last_iteration_finds_it_finished() -> None:
     world = cluster((2,))
     rollout, other = launch(world, (0, 0), (0, 1))
     world.wait(1.5)
-    [stay] = world.abort([rollout.key])
-    assert (stay.key, stay.finished, stay.new_tokens, stay.end_s) == (rollout.key, True, 2, 2.0)
+    [segment] = world.abort([rollout.key])
+    assert (segment.key, segment.finished, segment.new_tokens, segment.end_s) == (
+        rollout.key,
+        True,
+        2,
+        2.0,
+    )
     assert finished_keys(world.wait()) == [other.key]
     with pytest.raises(RunError):
         world.wait()
@@ -297,8 +302,8 @@ def test_one_that_waits_leaves_at_once() -> None:
     world = cluster((5,), max_seqs=1)
     _, second = launch(world, (0, 0), (0, 1))
     world.wait(1.5)
-    [stay] = world.abort([second.key])
-    assert (stay.start_s, stay.end_s, stay.new_tokens, stay.replica) == (1.5, 1.5, 0, 0)
+    [segment] = world.abort([second.key])
+    assert (segment.start_s, segment.end_s, segment.new_tokens, segment.replica) == (1.5, 1.5, 0, 0)
 
 
 def test_routing() -> None:
@@ -330,7 +335,7 @@ def test_an_update_on_shared_gpus_waits_for_the_replicas() -> None:
     short, _ = launch(world, (0, 0), (0, 1))
     [ended] = world.wait()
     assert isinstance(ended, Ended)
-    short.add(ended.stay)
+    short.add(ended.segment)
     world.wait(1.5)
     world.abort()
     world.train(TrainBatch(7, (TrainGroup(0, (short,), ()),)), "dense")
@@ -394,7 +399,7 @@ def test_replicas_do_one_thing_at_a_time(scenario: Scenario) -> None:
             for update in updates:
                 start_s, end_s = one.start / 2**80, one.end / 2**80
                 assert end_s <= update.start_s or update.end_s <= start_s
-    sampled = sum(result.stays["new_tokens"])
+    sampled = sum(result.segments["new_tokens"])
     assert sampled == result.ledger.generated_tokens
-    finished = result.stays["finished"] == 1
-    assert (result.stays["total_tokens"][finished] >= 1).all()
+    finished = result.segments["finished"] == 1
+    assert (result.segments["total_tokens"][finished] >= 1).all()

@@ -164,7 +164,7 @@ def run(path: Path, *settings: str) -> Any:
 def test_a_scenario_uses_them(tmp_path: Path) -> None:
     result = run(write(tmp_path))
     assert result.summary["rollouts"] == 48
-    assert set(result.run.stays["prompt_tokens"].tolist()) <= set(range(3, 9))
+    assert set(result.run.segments["prompt_tokens"].tolist()) <= set(range(3, 9))
 
 
 @pytest.mark.parametrize(

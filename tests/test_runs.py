@@ -48,7 +48,9 @@ def test_a_run_that_restarts_failed_rollouts_is_replayed(tmp_path: Path) -> None
     world = scenario.world()
     record = RecordedWorld([], world, world.shape, world.name)
     result = drive(scenario, record, scenario.steps)
-    assert any(stay.ending == "environment" for entry in record.entries for stay in entry.stays)
+    assert any(
+        segment.ending == "environment" for entry in record.entries for segment in entry.segments
+    )
     write_json(tmp_path / schema.SCENARIO.name, {"scenario": scenario.raw.data})
     write_lines(tmp_path, schema.DECISIONS, result.decisions)
     write_lines(tmp_path, schema.EVENTS, (entry.to_plain() for entry in record.entries))

@@ -69,7 +69,7 @@ def test_it_is_wide_only_where_something_rare_may_come() -> None:
 
 
 def met_one(seed: int) -> bool:
-    return max(simulate(scenario(seed=seed)).run.stays["total_tokens"]) > 1500
+    return max(simulate(scenario(seed=seed)).run.segments["total_tokens"]) > 1500
 
 
 def test_how_many_steps_are_enough() -> None:

@@ -38,7 +38,7 @@ def scenario(placement: str, policy: str) -> Scenario:
 
 def until(run: Run, end_s: float) -> dict[str, float]:
     """Idle shares of the whole run, cut at an instant."""
-    cut = Run(run.world, run.shape, run.stays, run.calls, run.phases, start_s=run.start_s)
+    cut = Run(run.world, run.shape, run.segments, run.calls, run.phases, start_s=run.start_s)
     cut.end_s = end_s
     shares: dict[str, float] = {}
     for lane in gpu_lanes(cut):

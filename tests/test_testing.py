@@ -21,7 +21,7 @@ from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.plan import EnoughGroups, Filter, StepPlan
 from rollcast.simulator.policies import APRIL, POLICIES
 from rollcast.simulator.policy import Policy, StepOutcome
-from rollcast.simulator.rollout import Key, Segment, Stay
+from rollcast.simulator.rollout import Key, Segment, VersionTokens
 from rollcast.simulator.testing import (
     ListedWorkload,
     Monitor,
@@ -134,33 +134,35 @@ class Twins(Watched):
     def wait(self, until_s: float | None = None) -> list[Event]:
         events = super().wait(until_s)
         for event in events:
-            if isinstance(event, Ended) and event.stay.key == (0, 0):
-                self.stays.append(event.stay._replace(replica=1 - event.stay.replica))
+            if isinstance(event, Ended) and event.segment.key == (0, 0):
+                self.segments.append(event.segment._replace(replica=1 - event.segment.replica))
         return events
 
 
 class Forgetful(Watched):
     """Loses a token of each rollout that is stopped, after it is written down."""
 
-    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
-        return [shorter(stay) for stay in super().abort(keys, for_good)]
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
+        return [shorter(segment) for segment in super().abort(keys, for_good)]
 
 
 class Silent(Watched):
     """Never says what came of a stopped rollout, but in its last words."""
 
-    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
-        kept = len(self.stays)
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
+        kept = len(self.segments)
         stopped = super().abort(keys, for_good)
-        del self.stays[kept:]
+        del self.segments[kept:]
         return stopped
 
 
-def shorter(stay: Stay) -> Stay:
-    if stay.new_tokens < 2:
-        return stay
-    first, *rest = stay.segments
-    return stay._replace(segments=(Segment(first.version, first.tokens - 1), *rest))
+def shorter(segment: Segment) -> Segment:
+    if segment.new_tokens < 2:
+        return segment
+    first, *rest = segment.tokens_by_version
+    return segment._replace(
+        tokens_by_version=(VersionTokens(first.version, first.tokens - 1), *rest)
+    )
 
 
 def relay(breaks: type[Watched]) -> Callable[[World], Trial]:
@@ -178,7 +180,11 @@ def relay(breaks: type[Watched]) -> Callable[[World], Trial]:
     [
         (Twins, never_on_two_replicas, r"^rollout 0\.0 ran twice at 0 s: on replica \d until 3 s"),
         (Twins, conserves, r"^rollout 0\.0 was submitted 1 times and ended 2 times"),
-        (Forgetful, conserves, r"^only the \w+ has a stay of rollout \d+\.\d on replica \d with"),
+        (
+            Forgetful,
+            conserves,
+            r"^only the \w+ has a segment of rollout \d+\.\d on replica \d with",
+        ),
         (Silent, conserves, r"^rollout \d+\.\d was submitted 2 times and ended 1 times"),
     ],
 )
@@ -217,16 +223,16 @@ class Short(Watched):
 
     def wait(self, until_s: float | None = None) -> list[Event]:
         events = super().wait(until_s)
-        return [Ended(shorter(e.stay)) if isinstance(e, Ended) else e for e in events]
+        return [Ended(shorter(e.segment)) if isinstance(e, Ended) else e for e in events]
 
 
 class Late(Watched):
-    """Says of each stay that it ended later than it did."""
+    """Says of each segment that it ended later than it did."""
 
     def wait(self, until_s: float | None = None) -> list[Event]:
         events = super().wait(until_s)
         return [
-            Ended(e.stay._replace(end_s=e.stay.end_s + 1)) if isinstance(e, Ended) else e
+            Ended(e.segment._replace(end_s=e.segment.end_s + 1)) if isinstance(e, Ended) else e
             for e in events
         ]
 
@@ -237,7 +243,7 @@ class OfTomorrow(Watched):
     def wait(self, until_s: float | None = None) -> list[Event]:
         events = super().wait(until_s)
         return [
-            Ended(e.stay._replace(segments=(Segment(99, e.stay.new_tokens),)))
+            Ended(e.segment._replace(tokens_by_version=(VersionTokens(99, e.segment.new_tokens),)))
             if isinstance(e, Ended)
             else e
             for e in events
@@ -245,9 +251,9 @@ class OfTomorrow(Watched):
 
 
 class Lossy(Watched):
-    """Returns one stay too few at an abort."""
+    """Returns one segment too few at an abort."""
 
-    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
         return super().abort(keys, for_good)[1:]
 
 
@@ -257,7 +263,7 @@ class Lossy(Watched):
         (Short, r"finished with \d+ tokens, but was to have \d+"),
         (Late, "ends in the future"),
         (OfTomorrow, "has tokens of weights that the replicas never had"),
-        (Lossy, r"an abort of \d+ rollouts returned \d+ stays"),
+        (Lossy, r"an abort of \d+ rollouts returned \d+ segments"),
     ],
 )
 def test_the_monitor_finds_broken_worlds(breaks: type[Watched], said: str) -> None:

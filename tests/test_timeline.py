@@ -23,7 +23,7 @@ from rollcast.simulator.results.timeline import BINS, draw_comparison, draw_run
 from rollcast.simulator.spans import Run, StepRecord
 from rollcast.simulator.world import ClusterShape
 from tests.laws import examples
-from tests.test_metrics import REAL, add_stay, hand_made_runs, real_run
+from tests.test_metrics import REAL, add_segment, hand_made_runs, real_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 WIDE = "dynamic_sampling()+pods(keep=4)+prefix_reuse()+april(over_sampling=2.0)+and more of it"
@@ -153,13 +153,13 @@ def test_cover_of_bins(spans: list[tuple[float, float]]) -> None:
 def test_mean_running_keeps_the_area(run: Run) -> None:
     edges = np.linspace(run.start_s, run.end_s, BINS + 1)
     area = mean_running(running_over_time(run), edges).sum() * (edges[1] - edges[0])
-    seconds = (run.stays["end_s"] - run.stays["start_s"]).sum()
+    seconds = (run.segments["end_s"] - run.segments["start_s"]).sum()
     assert area == pytest.approx(seconds, abs=1e-6)
 
 
 def test_one_rollout_one_replica() -> None:
     run = Run("hand-made", ClusterShape(1, 1, 1, True), end_s=2.0)
-    add_stay(run, 0, 0, 1)
+    add_segment(run, 0, 0, 1)
     run.steps.append(StepRecord(0, 0.0, end_s=2.0, step_s=2.0))
     file = io.BytesIO()
     draw_run(run, file)

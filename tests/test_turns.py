@@ -119,12 +119,12 @@ def test_blocks_of_who_is_away_are_taken_by_who_is_not() -> None:
 def test_every_way_to_end_is_booked() -> None:
     endings: tuple[Ending, ...] = ("stop", "turns", "context", "timeout", "environment")
     found = simulate(table(counts=(3,), seconds=(2.0,), endings=endings), batch=Batch(8, 5))
-    stays = found.stays
-    done = stays["finished"] == 1
-    booked = {ENDINGS[number] for number in stays["ending"][done].tolist()}
+    segments = found.segments
+    done = segments["finished"] == 1
+    booked = {ENDINGS[number] for number in segments["ending"][done].tolist()}
     assert booked == set(endings)
     assert found.ledger.balance == 0
-    cut = {ENDINGS[n] for n in stays["ending"][done & (stays["truncated"] == 1)].tolist()}
+    cut = {ENDINGS[n] for n in segments["ending"][done & (segments["truncated"] == 1)].tolist()}
     assert cut == {"turns", "context"}
     calls = {CALL_ENDS[number] for number in found.calls["ended"].tolist()}
     assert calls == {"answered", "timeout", "failed"}
@@ -134,12 +134,12 @@ def test_a_rollout_whose_environment_fails_is_started_again_where_it_is_to_be() 
     workload = table(counts=(2,), seconds=(1.0,), endings=("stop", "environment", "timeout"))
     kept = simulate(workload)
     again = simulate(workload, failed="restart")
-    assert (kept.stays["attempt"] == 0).all()
+    assert (kept.segments["attempt"] == 0).all()
     failed = {ENDINGS.index("environment"), ENDINGS.index("timeout")}
-    dropped = again.stays["new_tokens"][again.stays["fate"] == 2].sum()
+    dropped = again.segments["new_tokens"][again.segments["outcome"] == 2].sum()
     assert dropped == again.ledger.dropped_tokens > 0
-    trained = again.stays["fate"] == 1
-    assert not failed & set(again.stays["ending"][trained].tolist())
+    trained = again.segments["outcome"] == 1
+    assert not failed & set(again.segments["ending"][trained].tolist())
     assert again.steps[0].trained_rollouts == 16
 
 
@@ -192,10 +192,10 @@ def test_a_slot_held_for_the_whole_rollout_bounds_how_many_are_under_way() -> No
     workload = InTurns(ListedWorkload(((12,),)), 4, environment_s=3.0)
     spec = EnvironmentSpec(slots=2, held="rollout")
     found = simulate(workload, environment=spec, cost=cost, batch=Batch(2, 4))
-    stays = found.stays
-    key = stays["group"] * 4 + stays["index"]
-    begun = [float(stays["start_s"][key == each].min()) for each in range(8)]
-    done = [float(stays["end_s"][key == each].max()) for each in range(8)]
+    segments = found.segments
+    key = segments["group"] * 4 + segments["index"]
+    begun = [float(segments["start_s"][key == each].min()) for each in range(8)]
+    done = [float(segments["end_s"][key == each].max()) for each in range(8)]
     for instant in begun:
         under_way = [a <= instant < b for a, b in zip(begun, done, strict=True)]
         assert sum(under_way) <= 2
@@ -223,9 +223,9 @@ def test_a_turn_budget_puts_rollouts_off_to_the_next_step() -> None:
     policy = "token_budget(tokens=1000, turns=2, over_sampling=4)"
     found = simulate(workload, policy=policy, batch=Batch(2, 4), steps=4)
     budget = ENDINGS.index("budget")
-    assert (found.stays["ending"] == budget).any()
+    assert (found.segments["ending"] == budget).any()
     had: dict[tuple[int, int], int] = {}
-    columns = (found.stays[name].tolist() for name in ("group", "index", "ending", "finished"))
+    columns = (found.segments[name].tolist() for name in ("group", "index", "ending", "finished"))
     for group, index, ending, finished in zip(*columns, strict=True):
         had[group, index] = had.get((group, index), 0) + 1
         assert had[group, index] <= 2
@@ -237,8 +237,8 @@ def test_a_turn_budget_puts_rollouts_off_to_the_next_step() -> None:
 def test_policies_stop_rollouts_in_their_environments_too(policy: str) -> None:
     workload = table(counts=(4, 1, 2, 6), seconds=(5.0, 0.0, 11.0), observations=(2, 9))
     found = simulate(workload, policy=policy, steps=5)
-    stays = found.stays
-    away = (stays["replica"] == -1) & (stays["ending"] == ENDINGS.index("aborted"))
+    segments = found.segments
+    away = (segments["replica"] == -1) & (segments["ending"] == ENDINGS.index("aborted"))
     assert away.any()
     assert found.ledger.balance == 0
 

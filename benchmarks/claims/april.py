@@ -95,8 +95,8 @@ def gain(
 
 def buffered_share(result: Result) -> float:
     """Of the tokens that a step holds when it ends, those that go on to the next in the buffer."""
-    stays, shares = result.run.stays, []
-    ended, trained, made = stays["step"], stays["trained_step"], stays["new_tokens"]
+    segments, shares = result.run.segments, []
+    ended, trained, made = segments["step"], segments["trained_step"], segments["new_tokens"]
     for step in range(WARM_UP_STEPS, len(result.run.steps) - WARM_UP_STEPS):
         later = made[(ended <= step) & (trained > step)].sum()
         now = made[(ended <= step) & (trained == step)].sum()

@@ -78,19 +78,19 @@ def rollout_s(result: Result, first: int = 0) -> float:
 
 def bubble(result: Result) -> float:
     """The share of slots that stood empty, of as many as a step starts rollouts."""
-    stays, empty = result.run.stays, []
+    segments, empty = result.run.segments, []
     for record in result.run.steps[WARM_UP_STEPS:]:
-        mine = stays["step"] == record.step
-        busy_s = float((stays["end_s"][mine] - stays["start_s"][mine]).sum())
+        mine = segments["step"] == record.step
+        busy_s = float((segments["end_s"][mine] - segments["start_s"][mine]).sum())
         empty.append(1 - busy_s / (int(mine.sum()) * record.rollout_s))
     return statistics.fmean(empty)
 
 
 def stale(result: Result) -> int:
     """The largest number of versions that a token trained on was behind."""
-    stays = result.run.stays
-    trained = stays["fate"] == TRAINED
-    return int((stays["trained_step"][trained] - stays["version"][trained]).max())
+    segments = result.run.segments
+    trained = segments["outcome"] == TRAINED
+    return int((segments["trained_step"][trained] - segments["version"][trained]).max())
 
 
 def apart(rollout_gpus: int, gpus: int) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def shown_rows() -> list[Row]:
         Row(
             "prime-rl's difficulty pools",
             "none",
-            f"{100 * away:.0f} % of prompts put away after four epochs",
+            f"{100 * away:.0f} % of prompts evicted after four epochs",
             "-",
             "rewards Beta-Bernoulli(0.5, sd 0.3), thresholds 0.95 and 0.05",
         ),

@@ -10,7 +10,7 @@ from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.costs.base import AdjustedCost, CostModel, Iteration
 from rollcast.simulator.errors import RunError, ScenarioError
-from rollcast.simulator.rollout import Rollout, Stay
+from rollcast.simulator.rollout import Rollout, Segment
 from rollcast.simulator.workload.draws import GroupDraw
 from rollcast.simulator.world import ClusterShape, Ended, Event
 
@@ -100,19 +100,19 @@ def serve(requests: Sequence[Request], engine: EngineSpec, cost: CostModel) -> l
         position = together
     while len(events) < len(requests):
         events += world.wait()
-    stays = {event.stay.group: event.stay for event in events if isinstance(event, Ended)}
-    if len(stays) != len(requests):
-        lost = len(requests) - len(stays)
+    segments = {event.segment.group: event.segment for event in events if isinstance(event, Ended)}
+    if len(segments) != len(requests):
+        lost = len(requests) - len(segments)
         raise RunError(f"{lost} of {len(requests)} requests were lost")
-    first = _first_tokens([stays[number] for number in order], logged.prefills)
+    first = _first_tokens([segments[number] for number in order], logged.prefills)
     by_number = dict(zip(order, first, strict=True))
-    return [Served(by_number[number], stays[number].end_s) for number in range(len(requests))]
+    return [Served(by_number[number], segments[number].end_s) for number in range(len(requests))]
 
 
 def _first_tokens(
-    stays: Sequence[Stay], prefills: Sequence[tuple[float, float, int]]
+    segments: Sequence[Segment], prefills: Sequence[tuple[float, float, int]]
 ) -> list[float]:
-    """The end of the iteration in which each prompt was computed to its end; stays in order of
+    """The end of the iteration in which each prompt was computed to its end; segments in order of
     their submission.
 
     The engine admits and prefills in that order, so the tokens prefilled so far say whose prompt is
@@ -120,12 +120,12 @@ def _first_tokens(
     computes as it decodes. A preempted rollout would break that order: then first tokens are not
     known, and the start of each rollout stands for its first token.
     """
-    if any(stay.preemptions for stay in stays):
-        return [stay.start_s for stay in stays]
+    if any(segment.preemptions for segment in segments):
+        return [segment.start_s for segment in segments]
     done = list(accumulate(tokens for _, _, tokens in prefills))
     first, wanted, iteration = [], 0, 0
-    for stay in stays:
-        wanted += stay.prefill_tokens
+    for segment in segments:
+        wanted += segment.prefill_tokens
         while done[iteration] < wanted:
             iteration += 1
         start_s, seconds, _ = prefills[iteration]

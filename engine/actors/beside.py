@@ -126,9 +126,9 @@ class _Bench:
         """Samples what is trained on, finds out whose groups are whose, and does everything
         once."""
         rollouts = self._submit(range(self._groups))
-        stays = self._until_idle()
+        segments = self._until_idle()
         for rollout in rollouts:
-            rollout.add(stays[rollout.key])
+            rollout.add(segments[rollout.key])
         by_group = [rollouts[at : at + self._size] for at in range(0, len(rollouts), self._size)]
         # Made-up rewards, as those of an untrained model may all be equal and teach nothing.
         rewards = tuple(float(place % 2) for place in range(self._size))
@@ -137,8 +137,8 @@ class _Bench:
         wanted = range(self._groups, self._groups * (1 + replicas))
         homes: dict[int, set[int]] = {}
         self._sample(wanted)
-        for stay in self._until_idle().values():
-            homes.setdefault(stay.group, set()).add(stay.replica)
+        for segment in self._until_idle().values():
+            homes.setdefault(segment.group, set()).add(segment.replica)
         self._homes = [
             [group for group in wanted if homes[group] == {number}] for number in range(replicas)
         ]
@@ -201,7 +201,7 @@ class _Bench:
         while any(flying) or span is None:
             for event in world.wait():
                 if isinstance(event, Ended):
-                    flying[number_of[event.stay.group]] -= 1
+                    flying[number_of[event.segment.group]] -= 1
                 elif isinstance(event, Trained):
                     span = self._trained(event)
             for number in [place for place, left in enumerate(flying) if not left]:
@@ -237,15 +237,15 @@ class _Bench:
         self._world.train(TrainBatch(next(self._steps), self._batch), "dense")
 
     def _until_idle(self) -> dict[Any, Any]:
-        """Waits for all that is under way; the stays that ended."""
-        stays = {}
+        """Waits for all that is under way; the segments that ended."""
+        segments = {}
         while not self._world.quiet:
             for event in self._world.wait():
                 if isinstance(event, Ended):
-                    stays[event.stay.key] = event.stay
+                    segments[event.segment.key] = event.segment
                 elif isinstance(event, Trained):
                     self._trained(event)
-        return stays
+        return segments
 
     def _trained(self, event: Trained) -> tuple[float, float]:
         start_s, end_s = event.phases[0].start_s, event.phases[-1].end_s

@@ -26,7 +26,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an errand. answer: where it was to bring one, and did. seconds: that it takes,
+    """What became of a call. answer: where it was to bring one, and did. seconds: that it takes,
     from its beginning. reason: why there is no answer."""
 
     ended: Literal["answered", "timeout", "failed"]
@@ -45,7 +45,7 @@ class _NonsenseError(Exception):
 
 
 class Sandbox:
-    """An environment and its errands. make: makes the environment. encode: token ids of a text.
+    """An environment and its calls. make: makes the environment. encode: token ids of a text.
     vocab_size: of the model. clock: what calls are timed by.
 
     since: when the call under way began, None where there is none; given_up: whether nobody waits
@@ -70,7 +70,7 @@ class Sandbox:
         self._seconds = 0.0
 
     def work(self, repeats: Sequence[Said], asked: Said | None) -> Outcome:
-        """An errand: boots the environment if need be, and then repeats what it had been asked;
+        """A call: boots the environment if need be, and then repeats what it had been asked;
         asks, if there is something to ask."""
         self._seconds = 0.0
         try:

@@ -1,4 +1,4 @@
-"""Errands of environments beside the engine, each in a thread: they wait, and do not compute."""
+"""Calls of environments beside the engine, each in a thread: they wait, and do not compute."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from rollcast.simulator.cluster.scheduler import Scheduler
 from rollcast.simulator.costs.base import CostModel, Curve, Extremes, Iteration
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
 from rollcast.simulator.errors import RunError, ScenarioError
-from rollcast.simulator.rollout import Stay
+from rollcast.simulator.rollout import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def check_pool(engine: EngineSpec, prompt_tokens: int, new_tokens: int) -> None:
 class Replica:
     """A SimPy process that runs rollouts.
 
-    ended: called with the stay of each rollout that ends by itself, at its instant.
+    ended: called with the segment of each rollout that ends by itself, at its instant.
     instant_over: gives the event to wait for before an iteration begins, so that everything else
         that happens at this instant, and the loop's answer to it, comes first.
     """
@@ -77,7 +77,7 @@ class Replica:
         spec: EngineSpec,
         cost: CostModel,
         extremes: Extremes,
-        ended: Callable[[Stay], None],
+        ended: Callable[[Segment], None],
         instant_over: Callable[[], simpy.Event],
     ) -> None:
         self.number = number
@@ -132,8 +132,8 @@ class Replica:
         elif self._jump is not None and can_admit:
             self._cut()
 
-    def abort(self, requests: Sequence[Request]) -> list[Stay]:
-        """Stops requests at the next boundary; returns their stays, as they end there."""
+    def abort(self, requests: Sequence[Request]) -> list[Segment]:
+        """Stops requests at the next boundary; returns their segments, as they end there."""
         now, scheduler = self._now, self._scheduler
         gone = {request for request in requests if request not in scheduler.running}
         if gone:
@@ -142,19 +142,19 @@ class Replica:
         can_admit = bool(gone and scheduler.waiting) and scheduler.has_seats
         if can_admit or len(gone) < len(requests):
             self._cut()
-        stays = []
+        segments = []
         for request in requests:
             if request in gone:
-                stays.append(self._stay(request, request.known, now))
+                segments.append(self._segment(request, request.known, now))
             elif self._jump is None:
                 scheduler.remove(request)
-                stays.append(self._stay(request, request.known, now))
+                segments.append(self._segment(request, request.known, now))
             else:
                 request.aborted = True
                 self._aborted.append(request)
                 known = scheduler.known(request, self._jump.iterations)
-                stays.append(self._stay(request, known, self.idle_at))
-        return stays
+                segments.append(self._segment(request, known, self.idle_at))
+        return segments
 
     def pause(self) -> None:
         """Begins no iteration after the one under way, which ends at its next boundary."""
@@ -259,7 +259,7 @@ class Replica:
         for request in scheduler.sample(jump.iterations):
             scheduler.remove(request)
             if not request.aborted:
-                self._ended(self._stay(request, request.known, self._now))
+                self._ended(self._segment(request, request.known, self._now))
         for request in self._aborted:
             if request in scheduler.running:
                 scheduler.remove(request)
@@ -269,7 +269,7 @@ class Replica:
     def _now(self) -> int:
         return self._env.now  # type: ignore[return-value]  # simpy: int | float
 
-    def _stay(self, request: Request, known: int, end: int) -> Stay:
+    def _segment(self, request: Request, known: int, end: int) -> Segment:
         end_s = to_seconds(end)
         start_s = end_s if request.start < 0 else to_seconds(request.start)
-        return request.stay(self.number, known, start_s, end_s)
+        return request.segment(self.number, known, start_s, end_s)

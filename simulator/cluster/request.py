@@ -1,10 +1,10 @@
-"""A rollout on a replica, from its submission to the end of its stay."""
+"""A rollout on a replica, from its submission to the end of its segment."""
 
 from __future__ import annotations
 
 from rollcast.simulator.cluster.kv import Chain, Leading
 from rollcast.simulator.cluster.sessions import Session
-from rollcast.simulator.rollout import Ending, Rollout, Segment, Stay
+from rollcast.simulator.rollout import Ending, Rollout, Segment, VersionTokens
 
 
 class Request(Chain):
@@ -13,7 +13,7 @@ class Request(Chain):
     known: prompt and sampled tokens to compute before the next one is sampled. While it waits or
     prefills, ``computed`` counts tokens in the cache; while it decodes, ``offset`` stands for them
     (`simulator.cluster.jump.DecodingBatch`).
-    target: known tokens at which its stay ends; whole: at which its response is, or its turn;
+    target: known tokens at which its segment ends; whole: at which its response is, or its turn;
     ending: what it is called then. version: of the weights, since it had ``since`` known tokens;
     older: (version, since) of those before, rising. leading: what others may have of its blocks.
     session: of a rollout with turns.
@@ -80,15 +80,15 @@ class Request(Chain):
         self.preemptions = 0
         self.aborted = False
 
-    def segments(self, known: int) -> tuple[Segment, ...]:
+    def tokens_by_version(self, known: int) -> tuple[VersionTokens, ...]:
         """Its tokens by version, once it has ``known``."""
         if not self.older:
             new = known - self.since
-            return (Segment(self.version, new),) if new > 0 else ()
+            return (VersionTokens(self.version, new),) if new > 0 else ()
         versions = (*self.older, (self.version, self.since))
         ends = [start for _, start in versions[1:]] + [known]
         pairs = zip(versions, ends, strict=True)
-        return tuple(Segment(v, end - start) for (v, start), end in pairs if end > start)
+        return tuple(VersionTokens(v, end - start) for (v, start), end in pairs if end > start)
 
     def new_version(self, version: int, known: int) -> None:
         """Tokens after the first ``known`` are of ``version``."""
@@ -97,20 +97,20 @@ class Request(Chain):
             self.since = known
         self.version = version
 
-    def stay(self, replica: int, known: int, start_s: float, end_s: float) -> Stay:
-        """Its stay, which ends with ``known`` tokens."""
+    def segment(self, replica: int, known: int, start_s: float, end_s: float) -> Segment:
+        """Its segment, which ends with ``known`` tokens."""
         whole = known == self.whole
         ending = self.ending
         if not whole:
             ending = "budget" if known == self.target else "aborted"
         rollout = self.rollout
-        stay = Stay(
+        segment = Segment(
             rollout.group,
             rollout.index,
             rollout.attempt,
             replica,
             self.prompt_tokens,
-            self.segments(known),
+            self.tokens_by_version(known),
             ending,
             start_s,
             end_s,
@@ -119,4 +119,4 @@ class Request(Chain):
             self.preemptions,
             self.reward if whole else None,
         )
-        return stay if self.session is None else self.session.with_calls(stay)
+        return segment if self.session is None else self.session.with_calls(segment)

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Generic, Literal, TypeVar
 
-from rollcast.simulator.rollout import Call, CallEnd, Key, Rollout, Stay
+from rollcast.simulator.rollout import Call, CallEnd, Key, Rollout, Segment
 from rollcast.simulator.workload.slots import EnvironmentSpec
 
 Stage = Literal["model", "environment", "reward", "end"]
@@ -53,8 +53,8 @@ class PendingCall:
 
 class BaseSession:
     """flying: whether it is in flight. holds: whether it has a slot beyond a call. call: that is
-    under way. calls: that its next stay tells of. tokens_left, turns_left: that it may have in this
-    flight, None for all."""
+    under way. calls: that its next segment tells of. tokens_left, turns_left: that it may have in
+    this flight, None for all."""
 
     __slots__ = ("call", "calls", "flying", "holds", "rollout", "tokens_left", "turns_left")
 
@@ -81,12 +81,12 @@ class BaseSession:
         self.rollout, self.flying = rollout, True
         self.tokens_left, self.turns_left = rollout.allowance, rollout.turn_allowance
 
-    def complete(self, stay: Stay, turn: int, observation_tokens: int) -> Stay:
-        """A stay with its turn, the environment's tokens before its end, and the calls since the
-        stay before."""
+    def complete(self, segment: Segment, turn: int, observation_tokens: int) -> Segment:
+        """A segment with its turn, the environment's tokens before its end, and the calls since the
+        segment before."""
         calls = tuple(self.calls)
         self.calls.clear()
-        return stay._replace(turn=turn, observation_tokens=observation_tokens, calls=calls)
+        return segment._replace(turn=turn, observation_tokens=observation_tokens, calls=calls)
 
 
 S = TypeVar("S", bound=BaseSession)
@@ -227,7 +227,7 @@ class SessionMachine(Generic[S, C]):
             self._waiting = True
 
     def _note(self, call: PendingCall, ended: CallEnd, at: float) -> None:
-        """The session's next stay tells of the call, as far as it went."""
+        """The session's next segment tells of the call, as far as it went."""
         end_s = self._seconds(at)
         start_s = end_s if call.start is None else self._seconds(call.start)
         times = (self._seconds(call.asked), start_s, max(start_s, end_s))

@@ -16,7 +16,7 @@ from rollcast.simulator.cluster.session_machine import (
     Stage,
 )
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
-from rollcast.simulator.rollout import CallEnd, Ending, Rollout, Stay
+from rollcast.simulator.rollout import CallEnd, Ending, Rollout, Segment
 from rollcast.simulator.workload.draws import Trajectory
 from rollcast.simulator.workload.slots import EnvironmentSpec
 
@@ -108,23 +108,23 @@ class Session(BaseSession):
         super().launch(rollout)
         self.placed = None
 
-    def with_calls(self, stay: Stay) -> Stay:
-        """A stay on a replica with its turn, and what came between it and the one before."""
-        return self.complete(stay, self.turn, self.observation_tokens)
+    def with_calls(self, segment: Segment) -> Segment:
+        """A segment on a replica with its turn, and what came between it and the one before."""
+        return self.complete(segment, self.turn, self.observation_tokens)
 
-    def nothing(self, ending: Ending, now: int) -> Stay:
-        """The stay of a rollout that is stopped, or ends, away from the replicas."""
+    def nothing(self, ending: Ending, now: int) -> Segment:
+        """The segment of a rollout that is stopped, or ends, away from the replicas."""
         rollout, now_s = self.rollout, to_seconds(now)
         reward = None
         if ending != "aborted":
             reward = self.reward
         key = (rollout.group, rollout.index, self.attempt)
-        stay = Stay(*key, -1, self.prompt_tokens, (), ending, now_s, now_s, reward=reward)
-        return self.with_calls(stay)
+        segment = Segment(*key, -1, self.prompt_tokens, (), ending, now_s, now_s, reward=reward)
+        return self.with_calls(segment)
 
-    def sampled_in(self, stay: Stay) -> None:
-        """A stay on a replica is over."""
-        tokens = stay.new_tokens
+    def sampled_in(self, segment: Segment) -> None:
+        """A segment on a replica is over."""
+        tokens = segment.new_tokens
         self.sampled += tokens
         if self.tokens_left is not None:
             self.tokens_left -= tokens

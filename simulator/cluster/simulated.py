@@ -20,7 +20,7 @@ from rollcast.simulator.costs.base import CostModel, Extremes, TrainLoad
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import GOES_ON, Key, Rollout, Stay
+from rollcast.simulator.rollout import GOES_ON, Key, Rollout, Segment
 from rollcast.simulator.workload.base import Workload, longest_context
 from rollcast.simulator.workload.draws import Sharing, Trajectory
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
@@ -78,7 +78,9 @@ class SimulatedCluster:
         self._ready: list[simpy.Event] = []  # replicas that begin once the instant is over
         self._instant, self._begun = -1, 0  # rounds of iterations at one instant
         self._replicas = [
-            Replica(self._env, i, engine, cost, self.extremes, self._stay_ended, self._instant_over)
+            Replica(
+                self._env, i, engine, cost, self.extremes, self._segment_ended, self._instant_over
+            )
             for i in range(shape.replicas)
         ]
         self._actors = None if shape.colocated else cost.actors
@@ -243,10 +245,10 @@ class SimulatedCluster:
             queues: list[list[Request]] = [[] for _ in self._replicas]
             for session in news:
                 if session.stage == "end":
-                    stay = session.nothing(session.trajectory.ending, self._now)
-                    self._settle(stay)
+                    segment = session.nothing(session.trajectory.ending, self._now)
+                    self._settle(segment)
                     sessions.finished(session)
-                    self._mail.append(Ended(stay))
+                    self._mail.append(Ended(segment))
                 elif sessions.next_stage(session) == "model":
                     self._take_turn(session, queues)
             self._flush(queues)
@@ -282,83 +284,85 @@ class SimulatedCluster:
                         None if turned is None else turned[index],
                     )
 
-    def foresee(self, rollout: Rollout) -> int:
+    def oracle_tokens(self, rollout: Rollout) -> int:
         """The length of its response."""
         self._draw([rollout])
         return self._drawn[rollout.key].new_tokens
 
-    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
         """Stops rollouts at their replicas' next boundaries; what is away from them, at once."""
         by_replica: dict[Replica, list[Request]] = {}
-        stays = []
+        segments = []
         sessions = self._sessions
         if keys is None:
             away = set() if sessions is None else sessions.flying
             keys = away.union(self._requests, self._late)
         for key in sorted(keys):
             if key in self._late:
-                stays.append(self._never_queued(self._late.pop(key)[1]))
+                segments.append(self._never_queued(self._late.pop(key)[1]))
                 continue
             if key not in self._requests:
                 if sessions is None or not sessions.flies(key):
                     raise RunError(f"rollout {key} is not in flight and cannot be aborted")
                 session = sessions[key]
                 sessions.suspend(session, for_good)
-                stays.append(session.nothing("aborted", self._now))
+                segments.append(session.nothing("aborted", self._now))
                 continue
             replica, request = self._requests.pop(key)
             by_replica.setdefault(replica, []).append(request)
         for replica, requests in by_replica.items():
             stopped = [
-                stay if request.session is None else self._stopped(request.session, stay, for_good)
-                for request, stay in zip(requests, replica.abort(requests), strict=True)
+                segment
+                if request.session is None
+                else self._stopped(request.session, segment, for_good)
+                for request, segment in zip(requests, replica.abort(requests), strict=True)
             ]
-            stays += stopped
+            segments += stopped
             if replica.idle_at > self._now:
                 now_s = self.now_s
-                leaving = (stay.key for stay in stopped if stay.end_s > now_s)
+                leaving = (segment.key for segment in stopped if segment.end_s > now_s)
                 self._leaving |= dict.fromkeys(leaving, replica.idle_at)
-        for stay in stays:
-            self._settle(stay)
-        return sorted(stays, key=lambda stay: stay[:2])
+        for segment in segments:
+            self._settle(segment)
+        return sorted(segments, key=lambda segment: segment[:2])
 
-    def _stopped(self, session: Session, stay: Stay, for_good: bool) -> Stay:
-        """The stay of a rollout with turns that was stopped on a replica."""
-        self._left(session, stay, for_good)
-        return stay._replace(ending="aborted") if stay.ending == "turn" else stay
+    def _stopped(self, session: Session, segment: Segment, for_good: bool) -> Segment:
+        """The segment of a rollout with turns that was stopped on a replica."""
+        self._left(session, segment, for_good)
+        return segment._replace(ending="aborted") if segment.ending == "turn" else segment
 
-    def _left(self, session: Session, stay: Stay, for_good: bool = False) -> None:
+    def _left(self, session: Session, segment: Segment, for_good: bool = False) -> None:
         """A rollout with turns has left a replica, and is in flight no more."""
-        session.sampled_in(stay)
-        if stay.finished:
+        session.sampled_in(segment)
+        if segment.finished:
             self._all_sessions.finished(session)
         else:
             self._all_sessions.suspend(session, for_good)
 
-    def _never_queued(self, rollout: Rollout) -> Stay:
-        """The stay of a rollout that was stopped while it was still leaving a replica."""
+    def _never_queued(self, rollout: Rollout) -> Segment:
+        """The segment of a rollout that was stopped while it was still leaving a replica."""
         prompt_tokens = self._drawn[rollout.key][1]
         key, now_s = (rollout.group, rollout.index, rollout.attempt), self.now_s
-        stay = Stay(*key, 0, prompt_tokens, (), "aborted", now_s, now_s)
+        segment = Segment(*key, 0, prompt_tokens, (), "aborted", now_s, now_s)
         session = None if self._sessions is None else self._sessions.of(rollout)
-        return stay if session is None else session.with_calls(stay)
+        return segment if session is None else session.with_calls(segment)
 
-    def _stay_ended(self, stay: Stay) -> None:
-        session = self._requests.pop(stay[:2])[1].session
+    def _segment_ended(self, segment: Segment) -> None:
+        session = self._requests.pop(segment[:2])[1].session
         if session is None:
-            self._settle(stay)
-        elif stay.ending == "turn":
-            session.sampled_in(stay)
+            self._settle(segment)
+        elif segment.ending == "turn":
+            session.sampled_in(segment)
             self._all_sessions.turned(session)
         else:
-            self._left(session, stay)
-            self._settle(stay)
-        self._mail.append(Ended(stay))
+            self._left(session, segment)
+            self._settle(segment)
+        self._mail.append(Ended(segment))
 
-    def _settle(self, stay: Stay) -> None:
+    def _settle(self, segment: Segment) -> None:
         """Forgets what need not be known any more."""
-        key = stay[:2]
-        if stay.ending not in GOES_ON:
+        key = segment[:2]
+        if segment.ending not in GOES_ON:
             del self._drawn[key]
         self._balance.left(key)
 
@@ -517,5 +521,5 @@ class SimulatedCluster:
 
 def _order(event: Event) -> tuple[int, int, int]:
     if isinstance(event, Ended):
-        return (0 if event.stay.ending == "turn" else 1), *event.stay.key
+        return (0 if event.segment.ending == "turn" else 1), *event.segment.key
     return (2 if isinstance(event, Trained) else 3), 0, 0

@@ -12,7 +12,6 @@ from nicegui import app, background_tasks, ui
 from nicegui.events import GenericEventArguments
 
 from rollcast.simulator.errors import RollcastError
-from rollcast.simulator.explore.desk import Desk, Memory
 from rollcast.simulator.explore.guard import SameOriginOnly
 from rollcast.simulator.explore.knobs import (
     APART,
@@ -24,6 +23,7 @@ from rollcast.simulator.explore.knobs import (
     starts,
     tried,
 )
+from rollcast.simulator.explore.questions import Memory, Questions
 from rollcast.simulator.explore.view import SYNCHRONOUS, Asked, placed, sentence, view
 from rollcast.simulator.explore.work import Choice
 from rollcast.simulator.planner.whole_run import work_of
@@ -40,8 +40,8 @@ _ELSEWHERE = (0.5, 2.0)
 class Page:
     """One browser's page: its settings, its questions and what it shows."""
 
-    def __init__(self, scenario: Scenario, desk: Desk) -> None:
-        self._scenario, self._desk = scenario, desk
+    def __init__(self, scenario: Scenario, questions: Questions) -> None:
+        self._scenario, self._questions = scenario, questions
         self._knobs = knobs(scenario)
         self._values = starts(self._knobs)
         self._sliders: dict[str, ui.element] = {}
@@ -160,7 +160,7 @@ class Page:
         self._answers.classes("busy").props("aria-busy=true")
         order = list(names.values())
         try:
-            async for outcomes in self._desk.ask(waves):
+            async for outcomes in self._questions.ask(waves):
                 here = sorted(
                     placed(outcomes, (0, 1)), key=lambda outcome: order.index(outcome.chain)
                 )
@@ -191,7 +191,7 @@ def serve(scenario: Scenario, pool: Executor, port: int, show: bool) -> None:
     ui.add_body_html(f"<script>{script()}</script>", shared=True)
 
     def index() -> None:
-        Page(scenario, Desk(pool, memory))
+        Page(scenario, Questions(pool, memory))
 
     app.add_middleware(SameOriginOnly)
     app.on_shutdown(lambda: pool.shutdown(wait=False, cancel_futures=True))

@@ -7,7 +7,7 @@ import sys
 from importlib.util import find_spec
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.explore.desk import workers
+from rollcast.simulator.explore.questions import workers
 from rollcast.simulator.scenario.scenario import Scenario
 
 FIRST_PORT = 8080

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.plan import StepPlan
-from rollcast.simulator.rollout import Rollout, Stay
+from rollcast.simulator.rollout import Rollout, Segment
 from rollcast.simulator.spans import DROPPED, TRAINED, PhaseSpan, Run, StepRecord
 from rollcast.simulator.world import Phase, TrainBatch
 
@@ -20,7 +20,7 @@ def reward_of(rollout: Rollout) -> float:
 
 
 class TokenAccounting:
-    """Writes into a run: the ledger, the tables of stays and phases, and the step under way."""
+    """Writes into a run: the ledger, the tables of segments and phases, and the step under way."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -33,34 +33,34 @@ class TokenAccounting:
         self._record = record
         return record
 
-    def stay(self, rollout: Rollout, stay: Stay, version: int) -> None:
-        """Counts a stay that has just ended; the rollout takes it in. version: of the replicas'
+    def segment(self, rollout: Rollout, segment: Segment, version: int) -> None:
+        """Counts a segment that has just ended; the rollout takes it in. version: of the replicas'
         weights now."""
-        sampled = rollout.add(stay)
+        sampled = rollout.add(segment)
         record, ledger = self._record, self.run.ledger
         record.generated_tokens += sampled
-        record.rollout_end_s = max(record.rollout_end_s, stay.end_s)
+        record.rollout_end_s = max(record.rollout_end_s, segment.end_s)
         ledger.generated_tokens += sampled
-        ledger.prefill_tokens += stay.prefill_tokens
-        if rollout.prefilled_before:  # an earlier stay of this attempt computed some of it
-            again = max(stay.prefill_tokens - rollout.uncomputed_tokens, 0)
+        ledger.prefill_tokens += segment.prefill_tokens
+        if rollout.prefilled_before:  # an earlier segment of this attempt computed some of it
+            again = max(segment.prefill_tokens - rollout.uncomputed_tokens, 0)
         else:
-            again = stay.recomputed_tokens
+            again = segment.recomputed_tokens
         ledger.reprefilled_tokens += again
-        ledger.preemptions += stay.preemptions
-        if stay.prefill_tokens:
+        ledger.preemptions += segment.preemptions
+        if segment.prefill_tokens:
             rollout.prefilled_before, rollout.uncomputed_tokens = True, 0
-        for call in stay.calls:
+        for call in segment.calls:
             self.run.calls.add(record.step, rollout, call)
-        first = stay.segments[0].version if stay.segments else version
-        self.run.stays.add(record.step, first, rollout, stay, sampled)
+        first = segment.tokens_by_version[0].version if segment.tokens_by_version else version
+        self.run.segments.add(record.step, first, rollout, segment, sampled)
 
     def drop(self, rollouts: Iterable[Rollout]) -> None:
         """Counts rollouts' tokens as dropped."""
         for rollout in rollouts:
             self._record.dropped_tokens += rollout.new_tokens
             self.run.ledger.dropped_tokens += rollout.new_tokens
-            self.run.stays.settle(rollout, DROPPED)
+            self.run.segments.settle(rollout, DROPPED)
 
     def training(self, record: StepRecord, batch: TrainBatch) -> None:
         """Counts the tokens of a batch, or of a part of it, as trained on, or masked."""
@@ -77,11 +77,11 @@ class TokenAccounting:
                 record.trained_tokens += trained
                 ledger.masked_tokens += masked
                 ledger.trained_tokens += trained
-                for segment in rollout.segments:
-                    age = batch.step - segment.version
-                    record.staleness[age] = record.staleness.get(age, 0) + segment.tokens
+                for part in rollout.tokens_by_version:
+                    age = batch.step - part.version
+                    record.staleness[age] = record.staleness.get(age, 0) + part.tokens
                 total += reward_of(rollout)
-                self.run.stays.settle(rollout, TRAINED, batch.step)
+                self.run.segments.settle(rollout, TRAINED, batch.step)
             record.trained_rollouts += len(group.rollouts)
         record.trained_groups += len(batch.groups)
         if record.trained_rollouts:

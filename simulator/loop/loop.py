@@ -105,8 +105,8 @@ class Loop:
         step = self.step
         if self.trainer.syncing:
             self._wait()
-        elif step is not None and step.closed and self._must_put_away():
-            self.rollouts.put_away(step, "resume")
+        elif step is not None and step.closed and self._must_suspend():
+            self.rollouts.suspend(step, "resume")
         elif self.trainer.unsynced and self._lets_weights_in(step):
             self._sync(step)
         elif step is not None and not step.closed and (groups := self.rollouts.due(step)) > 0:
@@ -157,7 +157,7 @@ class Loop:
             self._planned.check()
         return self._planned
 
-    def _must_put_away(self) -> bool:
+    def _must_suspend(self) -> bool:
         """Whether rollouts run on that the next step's plan would not have."""
         if not self.rollouts.groups or self.next_step >= self._steps:
             return False
@@ -177,7 +177,7 @@ class Loop:
         if step.begun_in_vain > MAX_FRUITLESS_WAVES * max(wave, step.plan.batch.groups):
             raise RunError(
                 f"step {step.plan.step} makes no progress: of {step.begun_in_vain} groups launched "
-                "since the last one completed none has; what is put away before it is complete "
+                "since the last one completed none has; what is suspended before it is complete "
                 "(a budget of tokens, a stop) is never resumed"
             )
         if len(self.rollouts.ready) > MAX_FRUITLESS_WAVES * max(wave, step.plan.batch.groups):
@@ -232,7 +232,7 @@ class Loop:
         if plan.keeps_running and plan.step != self._steps - 1:
             step.record.rollout_end_s = self.world.now_s
         else:
-            rollouts.put_away(step)
+            rollouts.suspend(step)
             if step.look_s is not None:  # the phase lasts until the trainer's poll
                 step.record.rollout_end_s = self.world.now_s
         wanted = plan.batch.rollouts - step.record.taken_rollouts
@@ -281,7 +281,7 @@ class Loop:
 
     def _take_in(self, events: list[Event]) -> bool:
         """Takes in what happened; whether more than rollouts of groups that are still under way."""
-        ended = [event.stay for event in events if isinstance(event, Ended)]
+        ended = [event.segment for event in events if isinstance(event, Ended)]
         step, rollouts = self.step, self.rollouts
         if ended:
             if step is None:
@@ -326,8 +326,8 @@ class Loop:
 
     @property
     def outstanding(self) -> set[int]:
-        """The groups that something may still be done with: in flight, put away, ready, or with the
-        trainer."""
+        """The groups that something may still be done with: in flight, suspended, ready, or with
+        the trainer."""
         rollouts, trainer = self.rollouts, self.trainer
         kept = (*rollouts.buffer, *rollouts.ready, *rollouts.resting, *rollouts.groups.values())
         numbers = {group.group for group in kept}

@@ -13,7 +13,7 @@ from typing import Any
 
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import Key, Rollout, Stay
+from rollcast.simulator.rollout import Key, Rollout, Segment
 from rollcast.simulator.values.plain import from_plain, to_plain
 from rollcast.simulator.world import (
     ClusterShape,
@@ -35,13 +35,13 @@ class Entry:
 
     asked: what it was called with: a submit's or an abort's rollouts as (group, index, attempt,
         tokens so far), an update's step, whether it was the final part, and its groups.
-    stays: that an abort or a wait returned. trained, synced: further events of a wait.
+    segments: that an abort or a wait returned. trained, synced: further events of a wait.
     """
 
     verb: str
     at_s: float
     asked: tuple[Any, ...] = ()
-    stays: tuple[Stay, ...] = ()
+    segments: tuple[Segment, ...] = ()
     trained: tuple[tuple[int, tuple[Phase, ...]], ...] = ()
     synced: tuple[tuple[Phase, ...], ...] = ()
 
@@ -49,14 +49,14 @@ class Entry:
     def events(self) -> list[Event]:
         """What a wait returned."""
         return [
-            *(Ended(stay) for stay in self.stays),
+            *(Ended(segment) for segment in self.segments),
             *(Trained(step, phases) for step, phases in self.trained),
             *(Synced(phases) for phases in self.synced),
         ]
 
     def to_plain(self) -> dict[str, Any]:
         """As JSON holds it, without what is empty."""
-        fields = {"asked": self.asked, "stays": self.stays}
+        fields = {"asked": self.asked, "segments": self.segments}
         fields |= {"trained": self.trained, "synced": self.synced}
         named = {name: to_plain(value) for name, value in fields.items() if value}
         return {"verb": self.verb, "at_s": self.at_s, **named}
@@ -65,13 +65,15 @@ class Entry:
 def read_entry(data: Any, where: str) -> Entry:
     """What `Entry.to_plain` made. Raises ValueError for anything else."""
     fields = from_plain(data, dict[str, Any], where)
+    if "stays" in fields:  # earlier records
+        fields["segments"] = fields.pop("stays")
     if fields.get("verb") not in VERBS or not fields.keys() <= set(Entry.__dataclass_fields__):
         raise ValueError(f"{where} is no entry of a record")
     return Entry(
         fields["verb"],
         from_plain(fields.get("at_s"), float, where),
         _tuples(fields.get("asked", [])),
-        from_plain(fields.get("stays", []), tuple[Stay, ...], where),
+        from_plain(fields.get("segments", []), tuple[Segment, ...], where),
         from_plain(fields.get("trained", []), tuple[tuple[int, tuple[Phase, ...]], ...], where),
         from_plain(fields.get("synced", []), tuple[tuple[Phase, ...], ...], where),
     )
@@ -143,9 +145,9 @@ class RecordedWorld:
         rollouts = tuple(self._flying.values())
         return UnderWay(rollouts, self._update, self._syncing)
 
-    def foresee(self, rollout: Rollout) -> int | None:
+    def oracle_tokens(self, rollout: Rollout) -> int | None:
         """Nothing, by the record."""
-        return None if self._world is None else self._world.foresee(rollout)
+        return None if self._world is None else self._world.oracle_tokens(rollout)
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
         """Starts rollouts."""
@@ -156,16 +158,16 @@ class RecordedWorld:
         for rollout in rollouts:
             self._flying[rollout.key] = rollout, placement
 
-    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
         """Stops rollouts."""
         wanted = sorted(self._flying if keys is None else keys)
         entry = self._recorded("abort", tuple(wanted))
         if entry is None:
-            stays = tuple(self._live.abort(wanted, for_good))
-            entry = self._note(Entry("abort", self._live.now_s, tuple(wanted), stays))
-        for stay in entry.stays:
-            del self._flying[stay.key]
-        return list(entry.stays)
+            segments = tuple(self._live.abort(wanted, for_good))
+            entry = self._note(Entry("abort", self._live.now_s, tuple(wanted), segments))
+        for segment in entry.segments:
+            del self._flying[segment.key]
+        return list(entry.segments)
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
         """Starts an update, or a part of one."""
@@ -193,14 +195,14 @@ class RecordedWorld:
                     "wait",
                     self._live.now_s,
                     (),
-                    tuple(event.stay for event in events if isinstance(event, Ended)),
+                    tuple(event.segment for event in events if isinstance(event, Ended)),
                     tuple((e.step, e.phases) for e in events if isinstance(e, Trained)),
                     tuple(event.phases for event in events if isinstance(event, Synced)),
                 )
             )
-        for stay in entry.stays:
-            if stay.ending != "turn":  # which goes on
-                self._flying.pop(stay.key, None)
+        for segment in entry.segments:
+            if segment.ending != "turn":  # which goes on
+                self._flying.pop(segment.key, None)
         if entry.trained:
             self._update = None
         if entry.synced:

@@ -1,4 +1,4 @@
-"""The rollouts of a run: those in flight, those put away for later, and the groups that are ready
+"""The rollouts of a run: those in flight, those suspended, and the groups that are ready
 to be trained on."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rollcast.simulator.loop.deadlines import Due, due
 from rollcast.simulator.loop.prompts import PromptOrder
 from rollcast.simulator.loop.step import Step
 from rollcast.simulator.plan import Dispatch, StepPlan
-from rollcast.simulator.rollout import Group, Key, Rollout, Stay
+from rollcast.simulator.rollout import Group, Key, Rollout, Segment
 from rollcast.simulator.world import TrainGroup, World
 
 MAX_FAILURES = 100
@@ -30,7 +30,7 @@ class Rollouts:
 
     groups: in flight, by number. flying: their rollouts in flight, by key; held: those of them that
     wait in the driver (``dispatch.window``), in order of launch. buffer:
-    unfinished groups put away for later, oldest first. resting: groups that have had their tokens
+    unfinished groups suspended, oldest first. resting: groups that have had their tokens
     of this step. ready: complete groups that count, in order of completion. version: of the
     replicas' weights. group_size: of every group so far; None before the first, 0 where sizes
     differ.
@@ -47,7 +47,7 @@ class Rollouts:
         self.next_group = 0
         self.prompts = PromptOrder()
         self.group_size: int | None = None
-        self._arriving: dict[Key, Stay] = {}  # ended at this instant, and not yet taken in
+        self._arriving: dict[Key, Segment] = {}  # ended at this instant, and not yet taken in
         self._world = world
         self._accounting = accounting
 
@@ -156,7 +156,7 @@ class Rollouts:
         missing = groups * plan.batch.group_size
         while missing > 0:
             group = None
-            # A bound on what starts counts what is put away, and would wait for it for ever.
+            # A bound on what starts counts what is suspended, and would wait for it for ever.
             if self.buffer and (source != "fresh" or plan.limits_starts):
                 group = self._from_buffer(step)
             if group is None:
@@ -279,25 +279,27 @@ class Rollouts:
 
     # What comes back
 
-    def ended(self, stays: Sequence[Stay], step: Step) -> None:
-        """Takes in stays that came to their end by themselves at one instant, and puts groups to
+    def ended(self, segments: Sequence[Segment], step: Step) -> None:
+        """Takes in segments that came to their end by themselves at one instant, and puts groups to
         rest all of which have had their tokens. Raises RunError for a rollout that is not in
         flight."""
         self._arriving = {}
-        if len(stays) > 1:
-            self._arriving = {stay.key: stay for stay in stays if stay.ending != "turn"}
-        for stay in stays:
-            key = stay[:2]
+        if len(segments) > 1:
+            self._arriving = {
+                segment.key: segment for segment in segments if segment.ending != "turn"
+            }
+        for segment in segments:
+            key = segment[:2]
             rollout = self.flying.get(key)
             if rollout is None:
                 raise RunError(f"rollout {key} ended, but it is not in flight")
-            if stay.ending == "turn":
-                self._accounting.stay(rollout, stay, self.version)
+            if segment.ending == "turn":
+                self._accounting.segment(rollout, segment, self.version)
                 continue
             del self.flying[key]
             if self._arriving:
                 del self._arriving[key]
-            self._accounting.stay(rollout, stay, self.version)
+            self._accounting.segment(rollout, segment, self.version)
             self._left(rollout, step)
             group = self.groups.get(rollout.group)
             if group is None or not step.has_budget:
@@ -359,13 +361,13 @@ class Rollouts:
         if not rollouts:
             return []
         stopped = {rollout.key: rollout for rollout in rollouts}
-        stays = self._world.abort(stopped, for_good)
-        for stay in stays:
-            del self.flying[stay.key]
-            self._accounting.stay(stopped[stay.key], stay, self.version)
-        if len(stays) != len(stopped):
-            raise RunError(f"{len(stopped) - len(stays)} rollouts were lost at an abort")
-        return [stopped[stay.key] for stay in stays]
+        segments = self._world.abort(stopped, for_good)
+        for segment in segments:
+            del self.flying[segment.key]
+            self._accounting.segment(stopped[segment.key], segment, self.version)
+        if len(segments) != len(stopped):
+            raise RunError(f"{len(stopped) - len(segments)} rollouts were lost at an abort")
+        return [stopped[segment.key] for segment in segments]
 
     # Interrupting, and going on
 
@@ -376,7 +378,7 @@ class Rollouts:
             if rollout.finished:
                 self._left(rollout, step)
 
-    def put_away(self, step: Step, unfinished: str | None = None) -> None:
+    def suspend(self, step: Step, unfinished: str | None = None) -> None:
         """Ends the time in flight of everything: it is dropped, or kept for later, as the plan says
         (or ``unfinished``, in its place)."""
         kind = unfinished or step.plan.unfinished
@@ -537,8 +539,8 @@ class _Known(NamedTuple):
     def new_tokens(self) -> int:
         return self.rollout.new_tokens
 
-    def foresee(self) -> int:
-        tokens = self.world.foresee(self.rollout)
+    def oracle_tokens(self) -> int:
+        tokens = self.world.oracle_tokens(self.rollout)
         if tokens is None:
             raise RunError(
                 f"the {self.world.name} world does not know lengths beforehand: a policy that asks "

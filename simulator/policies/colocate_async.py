@@ -1,4 +1,4 @@
-"""Colocated asynchrony: more than a batch in flight, put away while the same GPUs train."""
+"""Colocated asynchrony: more than a batch in flight, suspended while the same GPUs train."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollcast.simulator.values import Between, Doc
 @dataclass(frozen=True)
 class ColocateAsync(Policy):
     """Keeps more than a batch of groups outstanding on GPUs that rollouts and trainer share:
-    unfinished rollouts are put away while an update runs, and go on over versions of the weights
+    unfinished rollouts are suspended while an update runs, and go on over versions of the weights
     (the trainer mode colocate_async of verl's V1 trainer).
 
     What is marked (c) was read in code and its documentation, (i) is inferred:

@@ -16,11 +16,11 @@ from rollcast.simulator.values import SEED, SHARE, Doc
 @dataclass(frozen=True, slots=True)
 class Pools:
     """What is known of prompts. easy, hard: those passed over, either because they were too easy or
-    too hard. put_away: how many ever were; with the seed it addresses the next draw."""
+    too hard. evicted: how many ever were; with the seed it addresses the next draw."""
 
     easy: frozenset[int] = frozenset()
     hard: frozenset[int] = frozenset()
-    put_away: int = 0
+    evicted: int = 0
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Difficulty(Policy):
     - by the mean reward of its latest group a prompt is easy, normal or hard; easy and hard ones
       are no longer sampled (c)
     - a share of them comes back (c, where a run is resumed; here each prompt is spared with that
-      chance when it would be put away, i)
+      chance when it would be evicted, i)
     - the group itself is trained on (c); ``dynamic_sampling`` after this one filters those without
       a gradient, as its online filtering does
-    - where all prompts have been put away, all come back (i)
+    - where all prompts have been evicted, all come back (i)
 
     Needs prompts that come again: ``workload.prompts`` says how many there are, and without it
     nothing is ever passed over. Rewards are taken to lie between 0 and 1.
@@ -52,7 +52,7 @@ class Difficulty(Policy):
         float | None,
         SHARE,
         Doc(
-            "mean reward at or above which a prompt is put away as too easy; null puts none away",
+            "mean reward at or above which a prompt is evicted as too easy; null evicts none",
             unit="reward",
             source="prime-rl's example; its default is none (c)",
         ),
@@ -61,7 +61,7 @@ class Difficulty(Policy):
         float | None,
         SHARE,
         Doc(
-            "mean reward at or below which a prompt is put away as too hard; null puts none away",
+            "mean reward at or below which a prompt is evicted as too hard; null evicts none",
             unit="reward",
             source="prime-rl's example; its default is none (c)",
         ),
@@ -97,19 +97,19 @@ class Difficulty(Policy):
         dataset = outcome.plan.prompts.dataset
         if dataset is None:
             return state
-        easy, hard, put_away = set(state.easy), set(state.hard), state.put_away
+        easy, hard, evicted = set(state.easy), set(state.hard), state.evicted
         for group in outcome.complete:
             easy.discard(group.prompt)
             hard.discard(group.prompt)
             pool, share = self._pool(group, easy, hard)
             if pool is None:
                 continue
-            put_away += 1
-            if share == 0.0 or self._draw(put_away) >= share:
+            evicted += 1
+            if share == 0.0 or self._draw(evicted) >= share:
                 pool.add(group.prompt)
         if len(easy) + len(hard) >= dataset:
-            return Pools(put_away=put_away)
-        return Pools(frozenset(easy), frozenset(hard), put_away)
+            return Pools(evicted=evicted)
+        return Pools(frozenset(easy), frozenset(hard), evicted)
 
     def describe_state(self, state: Pools) -> dict[str, Any]:
         """The sizes of the pools."""

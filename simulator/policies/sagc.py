@@ -65,8 +65,8 @@ class SAGC(Policy):
     (Qwen2.5-3B and Llama-3.2-3B, each GRPO and DAPO; medians of 60 seeds). In the first, 3 takes 40
     steps, 8 takes 30, and 0.05 more than 120. On four presets of measured lengths 4 takes 6 to 73
     steps, most where nearly every group straggles at every size
-    (``benchmarks/results/published.md`` has them all). The price then stays near its bound wherever
-    even the smallest size straggles more often than alpha.
+    (``benchmarks/results/published.md`` has them all). The price then stays near its bound
+    wherever even the smallest size straggles more often than alpha.
 
     Raises ScenarioError (``policy.sagc.*``) for values out of range, and from ``plan`` where B x G
     is no multiple of a candidate.

@@ -38,7 +38,7 @@ WAITED_FOR = {
 """Each cause in words."""
 UNDERFILLED_BELOW = 0.25  # of a replica's peak in the phase
 
-_CONTEXT_SAMPLES = 1000  # over a run, beside those where a stay begins or ends
+_CONTEXT_SAMPLES = 1000  # over a run, beside those where a segment begins or ends
 _NOTHING: FloatArray = np.empty((0, 2))
 
 
@@ -136,16 +136,16 @@ def running_over_time(run: Run, replica: int | None = None) -> tuple[FloatArray,
     from ``times[i]`` until ``times[i + 1]``; the last is 0. A rollout counts from the first
     iteration that computes it to its end, preemptions between them included.
     """
-    start, end = run.stays["start_s"], run.stays["end_s"]
+    start, end = run.segments["start_s"], run.segments["end_s"]
     if replica is not None:
-        here = run.stays["replica"] == replica
+        here = run.segments["replica"] == replica
         start, end = start[here], end[here]
     return _step_function(run, start, end)
 
 
 def away_over_time(run: Run) -> tuple[FloatArray, IntArray]:
     """How many rollouts are in their environments, with a judge, or wait for either; as
-    `running_over_time`. What works on for a rollout that is put away counts too."""
+    `running_over_time`. What works on for a rollout that is suspended counts too."""
     return _step_function(run, run.calls["asked_s"], run.calls["end_s"])
 
 
@@ -161,15 +161,15 @@ def context_over_time(run: Run, replica: int) -> tuple[FloatArray, IntArray]:
     """Context tokens of the rollouts that a replica computes: prompts and responses so far.
 
     Returns times, shape (n,), rising from the run's start, and tokens, shape (n,), at those times;
-    the last is 0. A response grows evenly from where the stay began to where it ended, which is not
-    quite so where iterations slow down or the rollout was preempted.
+    the last is 0. A response grows evenly from where the segment began to where it ended, which is
+    not quite so where iterations slow down or the rollout was preempted.
     """
-    stays = run.stays
-    here = (stays["replica"] == replica) & (stays["end_s"] > stays["start_s"])
-    start, end = stays["start_s"][here] - run.start_s, stays["end_s"][here] - run.start_s
-    new = stays["new_tokens"][here]
-    base = stays["prompt_tokens"][here] + stays["total_tokens"][here] - new
-    base = base + stays["observation_tokens"][here]
+    segments = run.segments
+    here = (segments["replica"] == replica) & (segments["end_s"] > segments["start_s"])
+    start, end = segments["start_s"][here] - run.start_s, segments["end_s"][here] - run.start_s
+    new = segments["new_tokens"][here]
+    base = segments["prompt_tokens"][here] + segments["total_tokens"][here] - new
+    base = base + segments["observation_tokens"][here]
     times = np.unique(np.concatenate(([0.0], start, end)))
     grid = np.linspace(0.0, times[-1], _CONTEXT_SAMPLES + 1)
     longest = np.diff(times, append=np.inf)[np.searchsorted(times, grid, "right") - 1]
@@ -201,7 +201,7 @@ def gpu_lanes(run: Run) -> list[GpuLane]:
     held = merged([run.start_s], [run.end_s])
     sync = intersection(_union(phases["sync"], phases["switch"]), held)
     train = intersection(phases["train"], held)
-    replica, submitted, end = (run.stays[name] for name in ("replica", "submitted_s", "end_s"))
+    replica, submitted, end = (run.segments[name] for name in ("replica", "submitted_s", "end_s"))
     order = np.argsort(replica, kind="stable")
     bounds = np.searchsorted(replica[order], np.arange(shape.replicas + 1))
     rollouts = []
@@ -263,7 +263,7 @@ def underfilled_intervals(run: Run) -> list[FloatArray]:
     if not spans:
         return [_NOTHING] * run.shape.replicas
     starts, ends = np.array(sorted(spans)).T
-    replica, begin, end = (run.stays[name] for name in ("replica", "start_s", "end_s"))
+    replica, begin, end = (run.segments[name] for name in ("replica", "start_s", "end_s"))
     underfilled = []
     for number in range(run.shape.replicas):
         here = replica == number
@@ -310,21 +310,21 @@ def censored_mean(lengths: ArrayLike, complete: ArrayLike) -> float:
     return float(np.sum(survival * np.diff(points, prepend=0.0)))
 
 
-def _length_bias(stays: dict[str, NDArray[Any]]) -> float | None:
+def _length_bias(segments: dict[str, NDArray[Any]]) -> float | None:
     """Mean length of trained rollouts over that of launched ones. Of a prompt that is tried again
     only the first attempt counts as launched, lest the retries of slow prompts move the mean."""
-    ended = stays["finished"] == 1
-    trained = ended & (stays["fate"] == TRAINED)
-    first = np.flatnonzero(stays["attempt"] == 0)
+    ended = segments["finished"] == 1
+    trained = ended & (segments["outcome"] == TRAINED)
+    first = np.flatnonzero(segments["attempt"] == 0)
     if not trained.any() or not len(first):
         return None
-    group, index = stays["group"][first], stays["index"][first]
+    group, index = segments["group"][first], segments["index"][first]
     key = group * (int(index.max()) + 1) + index
-    order = np.argsort(key, kind="stable")  # a rollout's stays are in order of time
+    order = np.argsort(key, kind="stable")  # a rollout's segments are in order of time
     last = np.concatenate((np.diff(key[order]) > 0, [True]))
     rows = first[order[last]]
-    launched = censored_mean(stays["total_tokens"][rows], ended[rows])
-    return float(stays["total_tokens"][trained].mean()) / launched if launched else None
+    launched = censored_mean(segments["total_tokens"][rows], ended[rows])
+    return float(segments["total_tokens"][trained].mean()) / launched if launched else None
 
 
 # By step
@@ -334,10 +334,10 @@ def step_columns(run: Run) -> dict[str, FloatArray]:
     """What steps.csv says beside the fields of a `StepRecord`, by column; each of shape (steps,),
     nan where a step had none: mean_staleness (versions behind, mean over the tokens trained on);
     truncated_share (of the responses that finished in the step, those at the cap); accuracy."""
-    ended = run.stays["finished"] == 1
+    ended = run.segments["finished"] == 1
     return {
         "mean_staleness": np.array([mean_age(record) for record in run.steps], dtype=float),
-        "truncated_share": _mean_by_step(run, run.stays["truncated"], ended),
+        "truncated_share": _mean_by_step(run, run.segments["truncated"], ended),
         "accuracy": accuracy(run),
     }
 
@@ -345,13 +345,13 @@ def step_columns(run: Run) -> dict[str, FloatArray]:
 def accuracy(run: Run) -> FloatArray:
     """Per step, the mean reward of the rollouts that finished in it, whether trained on or not;
     shape (steps,), nan where none did."""
-    rewards = run.stays["reward"]
+    rewards = run.segments["reward"]
     return _mean_by_step(run, rewards, ~np.isnan(rewards))
 
 
 def _mean_by_step(run: Run, values: NDArray[Any], chosen: NDArray[np.bool_]) -> FloatArray:
-    """The mean of a column of stays over the ``chosen`` rows of each step, shape (steps,)."""
-    steps, count = run.stays["step"][chosen], len(run.steps)
+    """The mean of a column of segments over the ``chosen`` rows of each step, shape (steps,)."""
+    steps, count = run.segments["step"][chosen], len(run.steps)
     rows = np.bincount(steps, minlength=count)[:count]
     total = np.bincount(steps, weights=values[chosen], minlength=count)[:count]
     return np.where(rows > 0, total / np.maximum(rows, 1), np.nan)
@@ -410,7 +410,7 @@ def summarise(run: Run) -> dict[str, Any]:
     (left out; `simulator.results.steady`); fill_s, what the start-up took beyond so many steady
     steps, and drain_s the steps after the last rollouts (below 0 where they are short), so that
     makespan_s is steps * step_s + fill_s + drain_s; the totals of rollout_s, train_s, sync_s,
-    switch_s; queue_s_mean, of a stay, from submit to first computed. Tokens: the ledger;
+    switch_s; queue_s_mean, of a segment, from submit to first computed. Tokens: the ledger;
     rollout_tokens_per_s is generated tokens over rollout time, the wait for aborted rollouts
     included; trained_tokens_per_s is over the makespan.
 
@@ -426,20 +426,20 @@ def summarise(run: Run) -> dict[str, Any]:
     steps by the size of their groups. turns: of a run whose rollouts have any
     (`simulator.results.turns.turn_summary`).
     """
-    stays = {name: run.stays[name] for name in run.stays.columns}
+    segments = {name: run.segments[name] for name in run.segments.columns}
     return {
-        **_times(run, stays),
+        **_times(run, segments),
         **_tokens(run),
         **_utilisation(run),
-        **_learning(run, stays),
-        **turn_summary(run, stays),
+        **_learning(run, segments),
+        **turn_summary(run, segments),
         "group_sizes": _group_sizes(run),
         "gpus": run.shape.held_gpus,
         "gpu_hours": run.shape.held_gpus * run.makespan_s / 3600,
     }
 
 
-def _times(run: Run, stays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+def _times(run: Run, segments: dict[str, NDArray[Any]]) -> dict[str, Any]:
     steady = steady_of(run)
     step_s = [record.step_s for record in run.steps[steady.start : steady.stop]]
     p50, p95 = np.quantile(step_s, [0.5, 0.95]).tolist() if step_s else (None, None)
@@ -456,7 +456,7 @@ def _times(run: Run, stays: dict[str, NDArray[Any]]) -> dict[str, Any]:
         "train_s": sum((record.train_s for record in run.steps), 0.0),
         "sync_s": sum((record.sync_s for record in run.steps), 0.0),
         "switch_s": sum((record.switch_s for record in run.steps), 0.0),
-        "queue_s_mean": _mean(stays["start_s"] - stays["submitted_s"]),
+        "queue_s_mean": _mean(segments["start_s"] - segments["submitted_s"]),
     }
 
 
@@ -497,18 +497,18 @@ def _utilisation(run: Run) -> dict[str, Any]:
     }
 
 
-def _learning(run: Run, stays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    finished = stays["finished"] == 1
-    of_trained = stays["fate"] == TRAINED
+def _learning(run: Run, segments: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    finished = segments["finished"] == 1
+    of_trained = segments["outcome"] == TRAINED
     trained = finished & of_trained
     behind: dict[int, int] = {}
     for record in run.steps:
         for versions, tokens in record.staleness.items():
             behind[versions] = behind.get(versions, 0) + tokens
     tokens = sum(behind.values())
-    carried = of_trained & (stays["step"] < stays["trained_step"])
+    carried = of_trained & (segments["step"] < segments["trained_step"])
     complete = sum(record.complete_groups for record in run.steps)
-    versions = stays["versions"][trained]
+    versions = segments["versions"][trained]
     return {
         "rollouts": int(finished.sum()),
         "preemptions": run.ledger.preemptions,
@@ -517,10 +517,10 @@ def _learning(run: Run, stays: dict[str, NDArray[Any]]) -> dict[str, Any]:
         "staleness_mean": _ratio(sum(age * count for age, count in behind.items()), tokens),
         "versions_per_rollout_mean": _mean(versions),
         "versions_per_rollout_max": int(versions.max()) if len(versions) else None,
-        "carried_token_share": _ratio(int(stays["new_tokens"][carried].sum()), tokens),
-        "length_bias": _length_bias(stays),
-        "truncated_share": _mean(stays["truncated"][finished]),
-        "mean_reward": _mean(stays["reward"][trained]),
+        "carried_token_share": _ratio(int(segments["new_tokens"][carried].sum()), tokens),
+        "length_bias": _length_bias(segments),
+        "truncated_share": _mean(segments["truncated"][finished]),
+        "mean_reward": _mean(segments["reward"][trained]),
     }
 
 

@@ -31,7 +31,7 @@ from rollcast.simulator.results.metrics import (
 from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS
 from rollcast.simulator.spans import DROPPED, PENDING, TRAINED, PhaseSpan, Run, StepRecord
 
-_FATES = {PENDING: "carried", TRAINED: "trained", DROPPED: "dropped"}
+_OUTCOMES = {PENDING: "carried", TRAINED: "trained", DROPPED: "dropped"}
 _NS_PER_S = 1e9
 _NS_PER_US = 1000
 _STEPS_PID = 1
@@ -39,7 +39,7 @@ _FIRST_REPLICA_PID = 2
 _ROWS_AT_A_TIME = 8192
 _GZIP_LEVEL = 4
 _Slice = tuple[str, float, float, dict[str, Any]]  # name, start_s, end_s, args
-_STAY_ARGS = (  # in the order of `_stay`'s parameters
+_SEGMENT_ARGS = (  # in the order of `_stay`'s parameters
     "group",
     "index",
     "attempt",
@@ -53,7 +53,7 @@ _STAY_ARGS = (  # in the order of `_stay`'s parameters
     "recomputed_tokens",
     "preemptions",
     "finished",
-    "fate",
+    "outcome",
     "reward",
     "submitted_s",
 )
@@ -66,11 +66,11 @@ def write_trace(run: Run, file: str | PathLike[str] | TextIO) -> None:
     One process a replica, with a thread for each rollout that runs at the same time (slices named
     ``g<group>/<index>``) and two counters: the rollouts running, and their context tokens, as far
     as a run's tables tell them: of each its prompt and response so far, the response growing evenly
-    through a stay. The KV cache holds less where prompts are shared or a rollout was preempted.
-    Arrows (flow events) lead from each stay to the next of the same rollout. A process each for the
-    trainer, the weight sync, the switch of shared GPUs between rollout and training, environments
-    and judges, if there are any, and the steps. A stay that was never computed is a slice of no
-    length at its end.
+    through a segment. The KV cache holds less where prompts are shared or a rollout was preempted.
+    Arrows (flow events) lead from each segment to the next of the same rollout. A process each for
+    the trainer, the weight sync, the switch of shared GPUs between rollout and training,
+    environments and judges, if there are any, and the steps. A segment that was never computed is
+    a slice of no length at its end.
     """
     if not isinstance(file, str | PathLike):
         _write(run, file)
@@ -221,48 +221,49 @@ def _slices(
 
 
 class _Placed:
-    """Where each stay is drawn. start, end: nanoseconds; tid: lane on its replica. Each of shape
-    (stays,), in the order of `Run.stays`."""
+    """Where each segment is drawn. start, end: nanoseconds; tid: lane on its replica. Each of shape
+    (segments,), in the order of `Run.segments`."""
 
     def __init__(self, run: Run) -> None:
-        self.stays = run.stays
-        self.replica = run.stays["replica"]
-        self.start, self.end = _ticks(run.stays["start_s"]), _ticks(run.stays["end_s"])
+        self.segments = run.segments
+        self.replica = run.segments["replica"]
+        self.start, self.end = _ticks(run.segments["start_s"]), _ticks(run.segments["end_s"])
         self.tid = np.zeros(len(self.replica), dtype=np.int64)
         for number in range(run.shape.replicas):
             rows = self.on(number)
             self.tid[rows] = lanes(self.start[rows].tolist(), self.end[rows].tolist())
 
     def on(self, replica: int) -> NDArray[np.int64]:
-        """The rows of a replica's stays, in order of time; shape (n,)."""
+        """The rows of a replica's segments, in order of time; shape (n,)."""
         rows = np.flatnonzero(self.replica == replica)
         return rows[np.lexsort((self.end[rows], self.start[rows]))]
 
 
 def _replica(run: Run, number: int, placed: _Placed) -> Iterator[str]:
-    """Stays on lanes, then the counters. Written by hand: there can be half a million of them."""
+    """Segments on lanes, then the counters. Written by hand: there can be half a million of
+    them."""
     pid = _FIRST_REPLICA_PID + number
     yield from _process(pid, f"replica {number}", pid)
     rows = placed.on(number)
     start, end, tids = (column[rows] for column in (placed.start, placed.end, placed.tid))
     for tid in range(int(tids.max(initial=-1)) + 1):
         yield from _thread(pid, tid, f"slot {tid}")
-    columns = [placed.stays[name][rows] for name in _STAY_ARGS]
+    columns = [placed.segments[name][rows] for name in _SEGMENT_ARGS]
     for low in range(0, len(rows), _ROWS_AT_A_TIME):
         part = slice(low, low + _ROWS_AT_A_TIME)
         parts = [column[part].tolist() for column in (start, end, tids, *columns)]
         for values in zip(*parts, strict=True):
-            yield _stay(pid, *values)
+            yield _segment(pid, *values)
     running = running_over_time(run, number)
     yield from _counter(pid, "running rollouts", "rollouts", *running)
     yield from _counter(pid, "context tokens", "tokens", *context_over_time(run, number))
 
 
 def _flows(placed: _Placed) -> Iterator[str]:
-    """An arrow from each computed stay to the next one of the same attempt at a rollout."""
+    """An arrow from each computed segment to the next one of the same attempt at a rollout."""
     names = ("group", "index", "attempt")
     computed = np.flatnonzero(placed.end > placed.start)
-    keys = [placed.stays[name][computed] for name in names]
+    keys = [placed.segments[name][computed] for name in names]
     order = np.lexsort((placed.start[computed], *keys[::-1]))
     same = np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys])
     rows = computed[order]
@@ -300,7 +301,7 @@ def _flow(end: str, number: int, replica: int, tid: int, tick: int) -> str:
     )
 
 
-def _stay(
+def _segment(
     pid: int,
     start: int,
     end: int,
@@ -318,7 +319,7 @@ def _stay(
     recomputed_tokens: int,
     preemptions: int,
     finished: int,
-    fate: int,
+    outcome: int,
     reward: float,
     submitted_s: float,
 ) -> str:
@@ -330,7 +331,7 @@ def _stay(
         f'"tokens":{new_tokens},"total_tokens":{total_tokens},"prompt_tokens":{prompt_tokens},'
         f'"prefill_tokens":{prefill_tokens},"recomputed_tokens":{recomputed_tokens},'
         f'"preemptions":{preemptions},"finished":{"true" if finished else "false"},'
-        f'"fate":"{_FATES[fate]}","reward":{reward if math.isfinite(reward) else "null"},'
+        f'"outcome":"{_OUTCOMES[outcome]}","reward":{reward if math.isfinite(reward) else "null"},'
         f'"queued_us":{_microseconds_text(queued)}}}}}'
     )
 

@@ -5,7 +5,7 @@ read it through this (`simulator.results.read`). A table's columns stand in the 
 are written; steps.csv may have more after them, of the policies' own.
 
 A column whose name is a field of `simulator.spans.StepRecord`, or a column of
-`simulator.spans.Stays`, is written from there; another is one of `simulator.results.metrics`'s
+`simulator.spans.Segments`, is written from there; another is one of `simulator.results.metrics`'s
 derived ones (`step_columns`). So a new field needs one line here and nothing else.
 """
 
@@ -132,20 +132,20 @@ _PAIRS = 1e18  # of tokens: a square of them
 
 SPANS = Table(
     "spans.csv",
-    "phases of the steps, then stays of the rollouts, each in the order in which they ended",
+    "phases of the steps, then segments of the rollouts, each in the order in which they ended",
     columns=(
         _count("step", "the step in which it ended", needed=True),
         Column(
             "kind",
             Text(),
-            "rollout, stay, train, sync, switch, or what the trainer did",
+            "rollout, segment, train, sync, switch, or what the trainer did",
             needed=True,
         ),
         Column(
             "track", Text(), "replica 0, rollout, trainer or sync: where it took place", needed=True
         ),
-        _count("group", "of a stay; -1 for a phase", least=-1),
-        _count("index", "of a stay, within its group; -1 for a phase", least=-1),
+        _count("group", "of a segment; -1 for a phase", least=-1),
+        _count("index", "of a segment, within its group; -1 for a phase", least=-1),
         _seconds("start_s", "when it began, on the run's clock", needed=True),
         _seconds("end_s", "when it ended", needed=True),
         _tokens("tokens", "sampled in it; of trainer work, fed to the model", needed=True),
@@ -196,16 +196,16 @@ policies' own figures, which are columns by their own names; and what only compa
 
 ROLLOUTS = Table(
     "rollouts.csv",
-    "one row a stay of a rollout on a replica, in the order in which they ended: several for one "
-    "that was aborted and resumed",
+    "one row a segment of a rollout on a replica, in the order in which they ended: several for "
+    "one that was aborted and resumed",
     columns=(
-        _count("step", "the step in which the stay ended", needed=True),
+        _count("step", "the step in which the segment ended", needed=True),
         _count("group", "one prompt's rollouts", needed=True),
         _count("index", "of the rollout within its group", needed=True),
         _tokens("prompt_tokens", "of the prompt", needed=True, most=LARGEST_TOKENS),
         _tokens(
             "new_tokens",
-            "sampled in the stay: they add up to the tokens generated",
+            "sampled in the segment: they add up to the tokens generated",
             needed=True,
             most=LARGEST_TOKENS,
         ),
@@ -228,18 +228,18 @@ ROLLOUTS = Table(
         ),
         _count("attempt", "how often the prompt had been tried before", needed=True),
         _count("version", "of the weights that sampled it", needed=True),
-        _flag("resumed", "1 where it went on from tokens of an earlier stay"),
+        _flag("resumed", "1 where it went on from tokens of an earlier segment"),
         _flag("truncated", "1 where the response was cut at the cap", needed=True),
         _count("preemptions", "times that the engine put it back"),
-        _tokens("prefill_tokens", "prefilled in the stay"),
+        _tokens("prefill_tokens", "prefilled in the segment"),
         _tokens("recomputed_tokens", "the part of them that preemptions caused"),
         _tokens(
             "shared_tokens",
-            "with which, prompt included, an earlier stay of this version "
+            "with which, prompt included, an earlier segment of this version "
             "began as well; 0 where the world knows no tokens",
             most=LARGEST_TOKENS,
         ),
-        _count("shared_group", "whose stay that was; -1 if none", least=-1),
+        _count("shared_group", "whose segment that was; -1 if none", least=-1),
         _count("shared_index", "of its rollout within that group; -1 if none", least=-1),
         _seconds("submitted_s", "handed to the replica"),
         _count("prompt", "which prompt it answered: one may come again, as another group"),
@@ -257,13 +257,13 @@ ROLLOUTS = Table(
         ),
     ),
 )
-NOT_IN_ROLLOUTS = ("fate",)
-"""Columns of the table of stays that the file spells otherwise (``trained``)."""
+NOT_IN_ROLLOUTS = ("outcome",)
+"""Columns of the table of segments that the file spells otherwise (``trained``)."""
 
 ENVIRONMENTS = Table(
     "environments.csv",
     "one row a call of a rollout's environment, or of what judges it, in the order in which the "
-    "stays after them ended; of runs whose rollouts have turns or judges",
+    "segments after them ended; of runs whose rollouts have turns or judges",
     optional=True,
     columns=(
         _count("step", "the step in which it ended", needed=True),

@@ -1,8 +1,8 @@
 """The bubble of a run while it goes on: idle GPU-seconds by cause, a step at a time.
 
-What becomes of a rollout in flight, and on which replica it is, is known once its stay has ended.
-So idle time counts up to the *horizon*: the end of the last step, or the earliest submit of what is
-still in flight. Everything before it is known, and looked at once.
+What becomes of a rollout in flight, and on which replica it is, is known once its segment has
+ended. So idle time counts up to the *horizon*: the end of the last step, or the earliest submit of
+what is still in flight. Everything before it is known, and looked at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from rollcast.simulator.results.metrics import CAUSES, gpu_lanes, total_s
 from rollcast.simulator.rollout import Rollout
-from rollcast.simulator.spans import PhaseSpan, Run, Stays, Table
+from rollcast.simulator.spans import PhaseSpan, Run, Segments, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class IdleSoFar:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._from_s: float | None = None
-        self._stays: list[tuple[Any, ...]] = []  # that reach beyond the horizon
+        self._segments: list[tuple[Any, ...]] = []  # that reach beyond the horizon
         self._calls: list[tuple[Any, ...]] = []
         self._phases: list[PhaseSpan] = []
         self._seen = (0, 0, 0)
@@ -58,15 +58,15 @@ class IdleSoFar:
         return Idle({cause: s / held_s for cause, s in self._idle_s.items() if s > 0})
 
     def _take_in(self) -> None:
-        run, (stays, calls, phases) = self._run, self._seen
-        self._stays += run.stays.rows(stays)
+        run, (segments, calls, phases) = self._run, self._seen
+        self._segments += run.segments.rows(segments)
         self._calls += run.calls.rows(calls)
         self._phases += run.phases[phases:]
-        self._seen = (len(run.stays), len(run.calls), len(run.phases))
+        self._seen = (len(run.segments), len(run.calls), len(run.phases))
 
     def _add(self, begin_s: float, horizon_s: float) -> None:
         part = Run(self._run.world, self._run.shape, start_s=begin_s, end_s=horizon_s)
-        part.stays.extend(self._stays)
+        part.segments.extend(self._segments)
         part.calls.extend(self._calls)
         part.phases += self._phases
         for lane in gpu_lanes(part):
@@ -74,7 +74,7 @@ class IdleSoFar:
                 self._idle_s[cause] += lane.gpus * total_s(intervals)
 
     def _forget(self, horizon_s: float) -> None:
-        self._stays = _reaching(self._stays, Stays, horizon_s)
+        self._segments = _reaching(self._segments, Segments, horizon_s)
         self._calls = _reaching(self._calls, type(self._run.calls), horizon_s)
         self._phases = [phase for phase in self._phases if phase.end_s > horizon_s]
 

@@ -95,7 +95,7 @@ def steady_state(
 
 def steady_of(run: Run) -> Steady:
     """That of a run. Its state: how old what is trained on is, and whether a step's rollouts began
-    before its predecessor's update was done; its work left over: groups put away. Where steps
+    before its predecessor's update was done; its work left over: groups suspended. Where steps
     overlap, those that end after the last rollouts have are its drain."""
     steps = run.steps
     if not steps:

@@ -12,7 +12,7 @@ from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
 from rollcast.simulator.spans import Run
 
 
-def turn_summary(run: Run, stays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+def turn_summary(run: Run, segments: dict[str, NDArray[Any]]) -> dict[str, Any]:
     """``turns`` of a summary; nothing for a run whose rollouts have one turn and no judge.
 
     turns_mean, turns_p95, turns_max: of finished rollouts; observation_tokens_mean: that their
@@ -24,12 +24,12 @@ def turn_summary(run: Run, stays: dict[str, NDArray[Any]]) -> dict[str, Any]:
     """
     if not len(run.calls):
         return {}
-    done = stays["finished"] == 1
-    turns = stays["turn"][done] + 1
-    observed = stays["observation_tokens"][done]
-    context = observed + stays["prompt_tokens"][done] + stays["total_tokens"][done]
-    endings = Counter(ENDINGS[number] for number in stays["ending"][done].tolist())
-    computed = stays["end_s"] > stays["start_s"]
+    done = segments["finished"] == 1
+    turns = segments["turn"][done] + 1
+    observed = segments["observation_tokens"][done]
+    context = observed + segments["prompt_tokens"][done] + segments["total_tokens"][done]
+    endings = Counter(ENDINGS[number] for number in segments["ending"][done].tolist())
+    computed = segments["end_s"] > segments["start_s"]
     kind = run.calls["kind"]
     summary: dict[str, Any] = {
         "turns_mean": _mean(turns),
@@ -38,8 +38,8 @@ def turn_summary(run: Run, stays: dict[str, NDArray[Any]]) -> dict[str, Any]:
         "observation_tokens_mean": _mean(observed),
         "context_tokens_mean": _mean(context),
         "endings": {name: endings[name] for name in ENDINGS if endings[name]},
-        "queue_s": _mean((stays["start_s"] - stays["submitted_s"])[computed]),
-        "model_s": _mean((stays["end_s"] - stays["start_s"])[computed]),
+        "queue_s": _mean((segments["start_s"] - segments["submitted_s"])[computed]),
+        "model_s": _mean((segments["end_s"] - segments["start_s"])[computed]),
     }
     slots = {"environment": run.shape.environment_slots, "reward": run.shape.reward_slots}
     for number, name in enumerate(CALL_KINDS):

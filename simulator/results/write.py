@@ -104,17 +104,17 @@ def _write_steps(folder: Path, run: Run) -> None:
 
 def _rollouts(run: Run) -> Iterable[tuple[Any, ...]]:
     """The rows of rollouts.csv."""
-    stays = run.stays
+    segments = run.segments
     columns: list[list[Any]] = []
     for name in schema.ROLLOUTS.names:
         if name == "trained":
-            columns.append((stays["fate"] == TRAINED).astype(int).tolist())
+            columns.append((segments["outcome"] == TRAINED).astype(int).tolist())
         elif name == "reward":
-            columns.append([_cell(reward) for reward in stays["reward"].tolist()])
+            columns.append([_cell(reward) for reward in segments["reward"].tolist()])
         elif name == "ending":
-            columns.append([ENDINGS[number] for number in stays["ending"].tolist()])
+            columns.append([ENDINGS[number] for number in segments["ending"].tolist()])
         else:
-            columns.append(stays[name].tolist())
+            columns.append(segments[name].tolist())
     return zip(*columns, strict=True)
 
 

@@ -61,7 +61,7 @@ class HandedOver:
         """Notes that the stack brings the weights."""
         self._syncing = True
 
-    def foresee(self, rollout: Rollout) -> None:
+    def oracle_tokens(self, rollout: Rollout) -> None:
         """Nobody knows lengths here."""
         return None
 

@@ -140,8 +140,8 @@ def sampling_error_of(
 
 def work_of_a_step(run: Run) -> int:
     """In rollouts of a turn."""
-    stays = len(run.stays["start_s"]) // max(len(run.steps), 1)
-    return max(rollouts_of(run.steps), stays, 1)
+    segments = len(run.segments["start_s"]) // max(len(run.steps), 1)
+    return max(rollouts_of(run.steps), segments, 1)
 
 
 @dataclass(frozen=True, slots=True)

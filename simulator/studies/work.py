@@ -162,7 +162,7 @@ def _points(run: Run, cost: CostModel) -> list[Point]:
 
 def _waited_for(run: Run) -> list[int]:
     """The replicas that ended the most steps, most often first; a few of them."""
-    step, replica, end = (run.stays[name] for name in ("step", "replica", "end_s"))
+    step, replica, end = (run.segments[name] for name in ("step", "replica", "end_s"))
     order = np.lexsort((end, step))
     last = order[np.append(np.diff(step[order]) > 0, True)] if len(order) else order
     return [number for number, _ in Counter(replica[last].tolist()).most_common(_MOST_REPLICAS)]
@@ -172,8 +172,8 @@ def _prefill(
     run: Run, cost: CostModel, points: list[Point], scenario: Scenario
 ) -> tuple[Iteration | None, float]:
     """A typical chunk of prompts, and the share of the replicas' time that all of them take."""
-    stays = run.stays
-    tokens = stays["prefill_tokens"]
+    segments = run.segments
+    tokens = segments["prefill_tokens"]
     some = tokens > 0
     if not some.any() or not points:
         return None, 0.0
@@ -199,14 +199,16 @@ def _prefill(
 
 def _load(run: Run) -> TrainLoad | None:
     """What the step in the middle trained on, or as many groups of it as `MOST_ROLLOUTS` allow."""
-    stays = run.stays
-    trained = (stays["fate"] == TRAINED) & (stays["finished"] == 1)
-    steps = np.unique(stays["trained_step"][trained])
+    segments = run.segments
+    trained = (segments["outcome"] == TRAINED) & (segments["finished"] == 1)
+    steps = np.unique(segments["trained_step"][trained])
     if not len(steps):
         return None
     step = int(steps[len(steps) // 2])
-    here = np.flatnonzero(trained & (stays["trained_step"] == step))
-    group, prompt, new = (stays[name][here] for name in ("group", "prompt_tokens", "total_tokens"))
+    here = np.flatnonzero(trained & (segments["trained_step"] == step))
+    group, prompt, new = (
+        segments[name][here] for name in ("group", "prompt_tokens", "total_tokens")
+    )
     groups: dict[int, tuple[int, list[int]]] = {}
     rows = zip(group.tolist(), prompt.tolist(), new.tolist(), strict=True)
     for number, prompt_tokens, new_tokens in rows:

@@ -123,7 +123,7 @@ CASES = (
     Case("every response is cut at the cap", ListedWorkload(((9,),), REWARDS, (8, 70), cap=7)),
     Case("responses of one token", ListedWorkload(((1,),), REWARDS)),
     Case(
-        "turns, and few environments that a rollout keeps while it is put away",
+        "turns, and few environments that a rollout keeps while it is suspended",
         InTurns(ListedWorkload(MIXED, REWARDS), 4, 3, 2.5, judged_s=1.5),
         replicas=2,
         routing="session_affinity",

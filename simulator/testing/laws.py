@@ -15,7 +15,7 @@ from rollcast.simulator.spans import DROPPED, PENDING, TRAINED, Run
 from rollcast.simulator.testing.trial import Trial, as_policy, try_policy
 
 NEARLY_S = 1e-9
-_FATES = ((TRAINED, "trained or masked"), (DROPPED, "dropped"), (PENDING, "carried"))
+_OUTCOMES = ((TRAINED, "trained or masked"), (DROPPED, "dropped"), (PENDING, "carried"))
 
 
 def conserves(trial: Trial) -> None:
@@ -23,9 +23,13 @@ def conserves(trial: Trial) -> None:
     was submitted ends. The loop's books say of each what its world and its trainer saw."""
     _every_rollout_ends(trial)
     _table_is_what_the_world_said(trial)
-    _stays_follow_on_one_another(trial)
-    ledger, fates, tokens = trial.run.ledger, trial.rollouts["fate"], trial.rollouts["new_tokens"]
-    made = sum(stay.new_tokens for stay in trial.seen.stays)
+    _segments_follow_on_one_another(trial)
+    ledger, outcomes, tokens = (
+        trial.run.ledger,
+        trial.rollouts["outcome"],
+        trial.rollouts["new_tokens"],
+    )
+    made = sum(segment.new_tokens for segment in trial.seen.segments)
     assert made == ledger.generated_tokens, (
         f"the world made {made} tokens, but the ledger has {ledger.generated_tokens}"
     )
@@ -37,10 +41,10 @@ def conserves(trial: Trial) -> None:
         DROPPED: ledger.dropped_tokens,
         PENDING: ledger.carried_tokens,
     }
-    for fate, word in _FATES:
-        total = int(tokens[fates == fate].sum())
-        assert total == booked[fate], (
-            f"the ledger has {booked[fate]} tokens {word}, but the rollouts' table has {total}"
+    for outcome, word in _OUTCOMES:
+        total = int(tokens[outcomes == outcome].sum())
+        assert total == booked[outcome], (
+            f"the ledger has {booked[outcome]} tokens {word}, but the rollouts' table has {total}"
         )
     got = sum(rollout.new_tokens for rollout in trial.seen.trained)
     assert got == booked[TRAINED], (
@@ -51,7 +55,11 @@ def conserves(trial: Trial) -> None:
 
 
 def _every_rollout_ends(trial: Trial) -> None:
-    ended = Counter((*stay.key, stay.attempt) for stay in trial.seen.stays if stay.ending != "turn")
+    ended = Counter(
+        (*segment.key, segment.attempt)
+        for segment in trial.seen.segments
+        if segment.ending != "turn"
+    )
     for name, times in trial.seen.submitted.items():
         assert ended[name] == times, (
             f"rollout {_called(name)} was submitted {times} times and ended {ended[name]} times"
@@ -64,19 +72,19 @@ def _table_is_what_the_world_said(trial: Trial) -> None:
     columns = ("group", "index", "attempt", "replica", "new_tokens", "end_s")
     table = Counter(zip(*(trial.rollouts[name].tolist() for name in columns), strict=True))
     reported = Counter(
-        (*stay.key, stay.attempt, stay.replica, stay.new_tokens, stay.end_s)
-        for stay in trial.seen.stays
+        (*segment.key, segment.attempt, segment.replica, segment.new_tokens, segment.end_s)
+        for segment in trial.seen.segments
     )
     for row in (table - reported) + (reported - table):
         where = "the table" if row in table else "the world"
         raise AssertionError(
-            f"only {where} has a stay of rollout {_called(row[:3])} on replica {row[3]} with "
+            f"only {where} has a segment of rollout {_called(row[:3])} on replica {row[3]} with "
             f"{row[4]} tokens that ends at {row[5]:g} s"
         )
 
 
-def _stays_follow_on_one_another(trial: Trial) -> None:
-    """At most the last stay of an attempt finishes it, and each goes on where another ended."""
+def _segments_follow_on_one_another(trial: Trial) -> None:
+    """At most the last segment of an attempt finishes it, and each goes on where another ended."""
     names = (
         "group",
         "index",
@@ -87,7 +95,7 @@ def _stays_follow_on_one_another(trial: Trial) -> None:
         "resumed",
         "finished",
         "reward",
-        "fate",
+        "outcome",
         "step",
         "trained_step",
     )
@@ -111,18 +119,20 @@ def _stays_follow_on_one_another(trial: Trial) -> None:
         assert finished == (not math.isnan(reward)), (
             f"rollout {_called(name)} has a reward of {reward} though it finished: {bool(finished)}"
         )
-        fate, step, trained_step = of
-        assert (fate == TRAINED) == (trained_step >= step), (
+        outcome, step, trained_step = of
+        assert (outcome == TRAINED) == (trained_step >= step), (
             f"rollout {_called(name)} ran in step {step} and was trained on in {trained_step}"
         )
 
 
 def never_on_two_replicas(trial: Trial) -> None:
-    """The stays of one rollout in which it was computed do not overlap in time: one that it leaves
-    before its first iteration may end while the stay before it comes to its boundary."""
-    computed = (stay for stay in trial.seen.stays if stay.new_tokens or stay.prefill_tokens)
-    stays = sorted(computed, key=lambda stay: (stay.key, stay.end_s, stay.start_s))
-    for one, next_ in pairwise(stays):
+    """The segments of one rollout in which it was computed do not overlap in time: one that it
+    leaves before its first iteration may end while the segment before it comes to its boundary."""
+    computed = (
+        segment for segment in trial.seen.segments if segment.new_tokens or segment.prefill_tokens
+    )
+    segments = sorted(computed, key=lambda segment: (segment.key, segment.end_s, segment.start_s))
+    for one, next_ in pairwise(segments):
         if one.key == next_.key:
             assert one.end_s <= next_.start_s + NEARLY_S, (
                 f"rollout {_called(one.key)} ran twice at {next_.start_s:g} s: on replica "
@@ -156,7 +166,7 @@ def promises(plan: Mapping[str, Any]) -> float:
 
 
 def same_decisions(a: Trial | Run, b: Trial | Run) -> None:
-    """Two runs took the same decisions: plans, launches, stops, what was put away and selected."""
+    """Two runs took the same decisions: plans, launches, stops, what was suspended and selected."""
     for one, other in zip(a.decisions, b.decisions, strict=False):
         for key in [*one, *(other.keys() - one.keys())]:
             first, second, step = one.get(key), other.get(key), one["step"]

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import FAILED, Key, Rollout, Stay
+from rollcast.simulator.rollout import FAILED, Key, Rollout, Segment
 from rollcast.simulator.world import ClusterShape, Ended, Event, Synced, TrainBatch, Trained, World
 
 NEARLY_S = 1e-9
@@ -33,7 +33,7 @@ class Monitor:
     cap: on a response, tokens. block_tokens: of the world's prefix cache, None where there is none.
     tokens: what a rollout is made of, where the world keeps that.
 
-    Counts, for tests: submitted, ended, resumed, aborted (stays), and version (of the replicas'
+    Counts, for tests: submitted, ended, resumed, aborted (segments), and version (of the replicas'
     weights).
     """
 
@@ -53,14 +53,14 @@ class Monitor:
         self._now_s = world.now_s
         self._flying: dict[Key, Rollout] = {}
         self._allowed: dict[Key, int | None] = {}
-        self._before: dict[Key, int] = {}  # tokens when the stay began
-        self._foreseen: dict[Key, int | None] = {}
+        self._before: dict[Key, int] = {}  # tokens when the segment began
+        self._oracle: dict[Key, int | None] = {}
         self._reached: dict[tuple[int, int, int], int] = {}  # by group, index, attempt
         self._turns: dict[tuple[int, int, int], tuple[int, int]] = {}  # turn, tokens observed
         self._failed = False  # whether an environment ever ended a rollout
         self._prompts: dict[int, int] = {}
         self._made: dict[Key, tuple[tuple[int, ...], tuple[float, ...], tuple[int, ...]]] = {}
-        # Tokens that each stay found in a replica's cache since the last sync, by prompt.
+        # Tokens that each segment found in a replica's cache since the last sync, by prompt.
         self._found: dict[tuple[int, int], list[int]] = defaultdict(list)
         self._through: set[int] = set()  # prompts in flight at the last sync
         self._ended_here: set[tuple[Key, int, int]] = set()  # key, attempt, replica; since then
@@ -95,33 +95,33 @@ class Monitor:
             assert not rollout.finished, f"{rollout} was submitted again"
             reached = self._reached.get((*rollout.key, rollout.attempt), 0)
             assert rollout.new_tokens == reached, (
-                f"tokens were lost between two stays: {rollout} had {reached}"
+                f"tokens were lost between two segments: {rollout} had {reached}"
             )
             self._before[rollout.key] = reached
             self._allowed[rollout.key] = rollout.allowance
             self.resumed += reached > 0
-            self._foreseen[rollout.key] = self.world.foresee(rollout)
+            self._oracle[rollout.key] = self.world.oracle_tokens(rollout)
             if self._tokens_of and reached:
                 self._made[rollout.key] = self._tokens(rollout)
         self.world.submit(rollouts, placement)
         self._flying |= {rollout.key: rollout for rollout in rollouts}
         self.submitted += len(rollouts)
 
-    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
         """Passes it on."""
         asked = [*self._flying] if keys is None else [*keys]
         stopped = self.world.abort(keys, for_good)
-        assert [stay.key for stay in stopped] == sorted(asked), (
-            f"an abort of {len(asked)} rollouts returned {len(stopped)} stays, or not by key"
+        assert [segment.key for segment in stopped] == sorted(asked), (
+            f"an abort of {len(asked)} rollouts returned {len(stopped)} segments, or not by key"
         )
-        for stay in stopped:
-            self._end(stay)
+        for segment in stopped:
+            self._end(segment)
         self.aborted += len(stopped)
         return stopped
 
-    def foresee(self, rollout: Rollout) -> int | None:
+    def oracle_tokens(self, rollout: Rollout) -> int | None:
         """Passes it on."""
-        return self.world.foresee(rollout)
+        return self.world.oracle_tokens(rollout)
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
         """Passes it on."""
@@ -160,12 +160,14 @@ class Monitor:
         assert ranks == sorted(ranks), "events of one instant are out of order"
         for event in events:
             if isinstance(event, Ended):
-                assert event.stay.ending != "aborted", f"{event.stay} came as an event"
-                assert event.stay.end_s <= now_s + NEARLY_S, f"{event.stay} ends in the future"
-                if event.stay.ending == "turn":
-                    self._turned(event.stay)
+                assert event.segment.ending != "aborted", f"{event.segment} came as an event"
+                assert event.segment.end_s <= now_s + NEARLY_S, (
+                    f"{event.segment} ends in the future"
+                )
+                if event.segment.ending == "turn":
+                    self._turned(event.segment)
                 else:
-                    self._end(event.stay)
+                    self._end(event.segment)
                 continue
             ends = [(phase.start_s, phase.end_s) for phase in event.phases]
             assert all(start <= end <= now_s + NEARLY_S for start, end in ends), (
@@ -200,123 +202,129 @@ class Monitor:
         self._ended_here.clear()
         self._through = flying
 
-    def _turned(self, stay: Stay) -> None:
+    def _turned(self, segment: Segment) -> None:
         """A turn is over, and its rollout stays in flight."""
-        rollout = self._flying[stay.key]
-        assert stay.new_tokens > 0, f"{stay} had a turn without a token"
-        self._said(rollout, stay, self._before[stay.key])
-        self._check_turn(stay, rollout.prompt, self._before[stay.key])
-        self._ended_here.add((stay.key, stay.attempt, stay.replica))
-        self._before[stay.key] += stay.new_tokens
-        allowed = self._allowed[stay.key]
+        rollout = self._flying[segment.key]
+        assert segment.new_tokens > 0, f"{segment} had a turn without a token"
+        self._said(rollout, segment, self._before[segment.key])
+        self._check_turn(segment, rollout.prompt, self._before[segment.key])
+        self._ended_here.add((segment.key, segment.attempt, segment.replica))
+        self._before[segment.key] += segment.new_tokens
+        allowed = self._allowed[segment.key]
         if allowed is not None:
-            assert stay.new_tokens <= allowed, f"{stay} has more than {allowed} tokens allowed"
-            self._allowed[stay.key] = allowed - stay.new_tokens
+            assert segment.new_tokens <= allowed, (
+                f"{segment} has more than {allowed} tokens allowed"
+            )
+            self._allowed[segment.key] = allowed - segment.new_tokens
 
-    def _said(self, rollout: Rollout, stay: Stay, before: int) -> None:
-        """What holds of a stay wherever it ends; before: tokens that the rollout had."""
-        name = (*stay.key, stay.attempt)
+    def _said(self, rollout: Rollout, segment: Segment, before: int) -> None:
+        """What holds of a segment wherever it ends; before: tokens that the rollout had."""
+        name = (*segment.key, segment.attempt)
         turn, observed = self._turns.get(name, (0, 0))
-        assert stay.turn >= turn, f"{stay} is of an earlier turn than {turn}"
-        assert stay.observation_tokens >= observed, f"{stay} has lost what it observed"
-        assert stay.turn > turn or stay.observation_tokens == observed, (
-            f"{stay} observed something within a turn"
+        assert segment.turn >= turn, f"{segment} is of an earlier turn than {turn}"
+        assert segment.observation_tokens >= observed, f"{segment} has lost what it observed"
+        assert segment.turn > turn or segment.observation_tokens == observed, (
+            f"{segment} observed something within a turn"
         )
-        self._turns[name] = stay.turn, stay.observation_tokens
-        for call in stay.calls:
-            assert call.asked_s <= call.start_s <= call.end_s <= stay.end_s + NEARLY_S, (
-                f"{stay} was away out of order: {call}"
+        self._turns[name] = segment.turn, segment.observation_tokens
+        for call in segment.calls:
+            assert call.asked_s <= call.start_s <= call.end_s <= segment.end_s + NEARLY_S, (
+                f"{segment} was away out of order: {call}"
             )
 
-    def _end(self, stay: Stay) -> None:
-        """A stay is over, and its rollout is in flight no more."""
-        assert stay.key in self._flying, f"{stay} ended, but that rollout is not in flight"
-        rollout = self._flying.pop(stay.key)
+    def _end(self, segment: Segment) -> None:
+        """A segment is over, and its rollout is in flight no more."""
+        assert segment.key in self._flying, f"{segment} ended, but that rollout is not in flight"
+        rollout = self._flying.pop(segment.key)
         self.ended += 1
-        before, allowed = self._before.pop(stay.key), self._allowed.pop(stay.key)
-        foreseen = self._foreseen.pop(stay.key)
-        self._said(rollout, stay, before)
-        sampled, total = stay.new_tokens, before + stay.new_tokens
-        assert stay.attempt == rollout.attempt, f"{stay} is of another attempt than {rollout}"
-        prompt = self._prompts.setdefault(stay.group, stay.prompt_tokens)
-        assert stay.prompt_tokens == prompt > 0, f"{stay}: the prompt had {prompt} tokens before"
-        turns = stay.turn + 1
+        before, allowed = self._before.pop(segment.key), self._allowed.pop(segment.key)
+        oracle = self._oracle.pop(segment.key)
+        self._said(rollout, segment, before)
+        sampled, total = segment.new_tokens, before + segment.new_tokens
+        assert segment.attempt == rollout.attempt, f"{segment} is of another attempt than {rollout}"
+        prompt = self._prompts.setdefault(segment.group, segment.prompt_tokens)
+        assert segment.prompt_tokens == prompt > 0, (
+            f"{segment}: the prompt had {prompt} tokens before"
+        )
+        turns = segment.turn + 1
         most = turns * self._cap
         assert total <= most, f"{rollout} has {total} tokens in {turns} turns; the cap is {most}"
-        assert stay.start_s <= stay.end_s + NEARLY_S, f"{stay} ends before it starts"
-        away = stay.replica == -1 and not sampled
-        assert away or 0 <= stay.replica < self.shape.replicas, (
-            f"{stay} was on no replica of this world"
+        assert segment.start_s <= segment.end_s + NEARLY_S, f"{segment} ends before it starts"
+        away = segment.replica == -1 and not sampled
+        assert away or 0 <= segment.replica < self.shape.replicas, (
+            f"{segment} was on no replica of this world"
         )
-        versions = [segment.version for segment in stay.segments]
-        assert versions == sorted(set(versions)), f"{stay}: versions do not rise"
-        assert all(segment.tokens > 0 for segment in stay.segments), f"{stay}: an empty segment"
+        versions = [part.version for part in segment.tokens_by_version]
+        assert versions == sorted(set(versions)), f"{segment}: versions do not rise"
+        assert all(part.tokens > 0 for part in segment.tokens_by_version), (
+            f"{segment}: an empty segment"
+        )
         # While a sync is under way, a replica that has the new weights may go on before the others.
         newest = self._updates if self._syncing else self.version
         assert set(versions) <= {*range(newest + 1)}, (
-            f"{stay} has tokens of weights that the replicas never had"
+            f"{segment} has tokens of weights that the replicas never had"
         )
-        if stay.finished:
-            self._failed |= stay.ending in FAILED
-            assert sampled > 0 or stay.calls, f"{stay} finished without a token"
-            assert stay.reward is not None, f"{stay} finished without a reward"
-            assert turns > 1 or total == self._cap or stay.ending != "length", (
-                f"{stay} was cut at {total} tokens; the cap is {self._cap}"
+        if segment.finished:
+            self._failed |= segment.ending in FAILED
+            assert sampled > 0 or segment.calls, f"{segment} finished without a token"
+            assert segment.reward is not None, f"{segment} finished without a reward"
+            assert turns > 1 or total == self._cap or segment.ending != "length", (
+                f"{segment} was cut at {total} tokens; the cap is {self._cap}"
             )
-            assert foreseen in (None, total), (
-                f"{rollout} finished with {total} tokens, but was to have {foreseen}"
+            assert oracle in (None, total), (
+                f"{rollout} finished with {total} tokens, but was to have {oracle}"
             )
         else:
-            assert stay.reward is None, f"{stay} has a reward, unfinished"
-            if stay.ending == "budget":
+            assert segment.reward is None, f"{segment} has a reward, unfinished"
+            if segment.ending == "budget":
                 spent = sampled == allowed or rollout.turn_allowance is not None
-                assert spent, f"{stay} came to rest with {sampled} tokens of {allowed} allowed"
+                assert spent, f"{segment} came to rest with {sampled} tokens of {allowed} allowed"
             elif sampled:
-                assert sampled != allowed, f"{stay} went on with {sampled} tokens allowed"
+                assert sampled != allowed, f"{segment} went on with {sampled} tokens allowed"
         assert allowed is None or sampled <= allowed, (
-            f"{stay} has {sampled} tokens, with {allowed} allowed"
+            f"{segment} has {sampled} tokens, with {allowed} allowed"
         )
-        self._reached[(*stay.key, stay.attempt)] = total
-        self._check_turn(stay, rollout.prompt, before)
-        self._ended_here.add((stay.key, stay.attempt, stay.replica))
+        self._reached[(*segment.key, segment.attempt)] = total
+        self._check_turn(segment, rollout.prompt, before)
+        self._ended_here.add((segment.key, segment.attempt, segment.replica))
         if self._tokens_of:
             self._check_tokens(rollout, before, total)
 
-    def _check_turn(self, stay: Stay, prompt: int, before: int) -> None:
-        """What a stay prefilled; of later turns, that it may have left blocks to others."""
-        if not stay.turn:
-            self._check_prefill(stay, prompt, before, stay.new_tokens)
-        elif stay.prefill_tokens:
-            self._found[prompt, stay.replica].append(0)
+    def _check_turn(self, segment: Segment, prompt: int, before: int) -> None:
+        """What a segment prefilled; of later turns, that it may have left blocks to others."""
+        if not segment.turn:
+            self._check_prefill(segment, prompt, before, segment.new_tokens)
+        elif segment.prefill_tokens:
+            self._found[prompt, segment.replica].append(0)
 
-    def _check_prefill(self, stay: Stay, prompt: int, before: int, sampled: int) -> None:
-        """A stay computes what it knows, but for whole blocks that are cached: of the prompt, of
+    def _check_prefill(self, segment: Segment, prompt: int, before: int, sampled: int) -> None:
+        """A segment computes what it knows, but for whole blocks that are cached: of the prompt, of
         its own response where it was here before with these weights, and of another's response
         that is known to begin alike."""
-        assert 0 <= stay.recomputed_tokens <= stay.prefill_tokens, (
-            f"{stay} recomputed more than it prefilled"
+        assert 0 <= segment.recomputed_tokens <= segment.prefill_tokens, (
+            f"{segment} recomputed more than it prefilled"
         )
-        assert stay.recomputed_tokens == 0 or stay.preemptions > 0, (
-            f"{stay} recomputed tokens without a preemption"
+        assert segment.recomputed_tokens == 0 or segment.preemptions > 0, (
+            f"{segment} recomputed tokens without a preemption"
         )
-        if stay.preemptions or not sampled:
-            if stay.prefill_tokens:  # part of a prefill, which others may have found
-                self._found[prompt, stay.replica].append(0)
+        if segment.preemptions or not sampled:
+            if segment.prefill_tokens:  # part of a prefill, which others may have found
+                self._found[prompt, segment.replica].append(0)
             return
-        computed = stay.prompt_tokens + before - stay.prefill_tokens
+        computed = segment.prompt_tokens + before - segment.prefill_tokens
         block = self._block
         if block is None:
-            assert computed == 0, f"{stay} found {computed} tokens in a cache that is not there"
+            assert computed == 0, f"{segment} found {computed} tokens in a cache that is not there"
             return
         assert computed % block == 0, (
-            f"{stay} found {computed} tokens, which are not whole blocks of {block}"
+            f"{segment} found {computed} tokens, which are not whole blocks of {block}"
         )
-        here_before = (stay.key, stay.attempt, stay.replica) in self._ended_here
-        most = stay.prompt_tokens + (before if here_before else 0)
-        assert 0 <= computed <= max(most, stay.shared.tokens), (
-            f"{stay} found {computed} tokens, of which {most} may have been cached"
+        here_before = (segment.key, segment.attempt, segment.replica) in self._ended_here
+        most = segment.prompt_tokens + (before if here_before else 0)
+        assert 0 <= computed <= max(most, segment.shared.tokens), (
+            f"{segment} found {computed} tokens, of which {most} may have been cached"
         )
-        self._found[prompt, stay.replica].append(computed)
+        self._found[prompt, segment.replica].append(computed)
 
     def _tokens(
         self, rollout: Rollout
@@ -326,7 +334,7 @@ class Monitor:
         return tokens.ids, tokens.log_probs, tokens.versions
 
     def _check_tokens(self, rollout: Rollout, before: int, total: int) -> None:
-        """Tokens and log-probabilities of earlier stays are untouched; the new ones are of the
+        """Tokens and log-probabilities of earlier segments are untouched; the new ones are of the
         version that the replicas hold."""
         ids, log_probs, versions = self._tokens(rollout)
         assert len(ids) == len(log_probs) == len(versions) == total, (
@@ -335,7 +343,7 @@ class Monitor:
         )
         old = self._made.pop(rollout.key, ((), (), ()))
         assert (ids[:before], log_probs[:before], versions[:before]) == old, (
-            f"the {before} tokens that {rollout} had before this stay have changed"
+            f"the {before} tokens that {rollout} had before this segment have changed"
         )
         assert set(versions[before:]) <= {self.version}, (
             f"{rollout} has new tokens of other weights than version {self.version}"
@@ -348,13 +356,13 @@ class Monitor:
         self._trained.add(identity)
         assert rollout.finished, f"{rollout} is trained on unfinished"
         assert rollout.key not in self._flying, f"{rollout} is trained on while it runs"
-        versions = [segment.version for segment in rollout.segments]
+        versions = [part.version for part in rollout.tokens_by_version]
         assert versions == sorted(set(versions)), f"{rollout}: versions do not rise"
         assert versions[-1] <= self.version, f"{rollout} has tokens of weights to come"
-        added = sum(segment.tokens for segment in rollout.segments)
+        added = sum(part.tokens for part in rollout.tokens_by_version)
         assert added == rollout.new_tokens, f"{rollout} has {added} tokens by version"
         if self._tokens_of:
-            spread = [s.version for s in rollout.segments for _ in range(s.tokens)]
+            spread = [s.version for s in rollout.tokens_by_version for _ in range(s.tokens)]
             assert [*self._tokens(rollout)[2]] == spread, (
                 f"the world keeps other versions of {rollout}'s tokens than the loop"
             )
@@ -362,5 +370,5 @@ class Monitor:
 
 def _rank(event: Event) -> tuple[int, int, int]:
     if isinstance(event, Ended):
-        return (0 if event.stay.ending == "turn" else 1), *event.stay.key
+        return (0 if event.segment.ending == "turn" else 1), *event.segment.key
     return (2 if isinstance(event, Trained) else 3), 0, 0

@@ -17,7 +17,7 @@ from rollcast.simulator.policies import check_policy, parse_policy
 from rollcast.simulator.policy import Chain, Policy, chain
 from rollcast.simulator.results.metrics import summarise
 from rollcast.simulator.scenario.scenario import overlapping
-from rollcast.simulator.spans import Run, Stays, StepRecord
+from rollcast.simulator.spans import Run, Segments, StepRecord
 from rollcast.simulator.testing.listed import ListedWorkload
 from rollcast.simulator.testing.watched import Watched
 from rollcast.simulator.values import read
@@ -48,10 +48,10 @@ class Trial:
         return self.run.steps
 
     @property
-    def rollouts(self) -> Stays:
-        """The table of rollouts, a row for each stay on a replica; ``rollouts["new_tokens"]`` is a
-        column (`simulator.spans.Stays`)."""
-        return self.run.stays
+    def rollouts(self) -> Segments:
+        """The table of rollouts, a row for each segment on a replica; ``rollouts["new_tokens"]``
+        is a column (`simulator.spans.Segments`)."""
+        return self.run.segments
 
     @property
     def decisions(self) -> list[dict[str, Any]]:

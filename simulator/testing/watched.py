@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import Key, Rollout, Segment, Stay
+from rollcast.simulator.rollout import Key, Rollout, Segment, VersionTokens
 from rollcast.simulator.world import ClusterShape, Ended, Event, TrainBatch, World
 
 
@@ -20,7 +20,7 @@ class TrainedOn(NamedTuple):
     group: int
     index: int  # type: ignore[assignment]  # a tuple has a method of this name
     attempt: int
-    segments: tuple[Segment, ...]
+    tokens_by_version: tuple[VersionTokens, ...]
     mask_before_version: int | None
 
     @property
@@ -31,20 +31,22 @@ class TrainedOn(NamedTuple):
     @property
     def new_tokens(self) -> int:
         """Its response's tokens."""
-        return sum(segment.tokens for segment in self.segments)
+        return sum(part.tokens for part in self.tokens_by_version)
 
     @property
     def oldest_version(self) -> int | None:
         """Of the tokens that are trained on; None where all are masked."""
         first = self.mask_before_version
-        versions = [s.version for s in self.segments if first is None or s.version >= first]
+        versions = [
+            s.version for s in self.tokens_by_version if first is None or s.version >= first
+        ]
         return min(versions, default=None)
 
 
 class Watched:
     """Stands between the loop and a world.
 
-    submitted: how often each rollout was, by (group, index, attempt). stays: all that the world
+    submitted: how often each rollout was, by (group, index, attempt). segments: all that the world
     returned, in order. trained: every rollout that the trainer got, in order.
     """
 
@@ -53,7 +55,7 @@ class Watched:
         self.name = world.name
         self.shape: ClusterShape = world.shape
         self.submitted: Counter[tuple[int, int, int]] = Counter()
-        self.stays: list[Stay] = []
+        self.segments: list[Segment] = []
         self.trained: list[TrainedOn] = []
 
     @property
@@ -66,19 +68,22 @@ class Watched:
         self.submitted.update((*rollout.key, rollout.attempt) for rollout in rollouts)
         self.world.submit(rollouts, placement)
 
-    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
         """Passes it on."""
-        stays = self.world.abort(keys, for_good)
-        self.stays += stays
-        return stays
+        segments = self.world.abort(keys, for_good)
+        self.segments += segments
+        return segments
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
         """Passes it on."""
         for group in batch.groups:
             for rollout in group.rollouts:
-                name, segments = (*rollout.key, rollout.attempt), tuple(rollout.segments)
+                name, tokens_by_version = (
+                    (*rollout.key, rollout.attempt),
+                    tuple(rollout.tokens_by_version),
+                )
                 self.trained.append(
-                    TrainedOn(batch.step, *name, segments, batch.mask_before_version)
+                    TrainedOn(batch.step, *name, tokens_by_version, batch.mask_before_version)
                 )
         self.world.train(batch, layout)
 
@@ -89,9 +94,9 @@ class Watched:
     def wait(self, until_s: float | None = None) -> list[Event]:
         """Passes it on."""
         events = self.world.wait(until_s)
-        self.stays += [event.stay for event in events if isinstance(event, Ended)]
+        self.segments += [event.segment for event in events if isinstance(event, Ended)]
         return events
 
-    def foresee(self, rollout: Rollout) -> int | None:
+    def oracle_tokens(self, rollout: Rollout) -> int | None:
         """Passes it on."""
-        return self.world.foresee(rollout)
+        return self.world.oracle_tokens(rollout)

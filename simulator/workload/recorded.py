@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.spans import Calls, Stays
+from rollcast.simulator.spans import Calls, Segments
 from rollcast.simulator.workload.draws import GroupDraw, Path
 from rollcast.simulator.workload.recorded_turns import (
     NOTHING,
@@ -20,7 +20,7 @@ from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
 
 
 class RecordedWorkload:
-    """The responses of a run's table of stays, by (group, attempt, index).
+    """The responses of a run's table of segments, by (group, attempt, index).
 
     A rollout that the run never finished is longer than it got, by ``unfinished_tokens`` at least:
     where the replay takes the same decisions, it never gets there; nor does an environment answer
@@ -30,7 +30,7 @@ class RecordedWorkload:
 
     def __init__(
         self,
-        stays: Stays,
+        segments: Segments,
         max_new_tokens: int,
         unfinished_tokens: int = 1,
         calls: Calls | None = None,
@@ -39,7 +39,7 @@ class RecordedWorkload:
         self.max_new_tokens = max_new_tokens
         self.warnings: tuple[str, ...] = ()
         self.turned = (
-            recorded_trajectories(stays, calls, environments)
+            recorded_trajectories(segments, calls, environments)
             if calls is not None and len(calls)
             else None
         )
@@ -47,7 +47,7 @@ class RecordedWorkload:
         self._prompts: dict[int, int] = {}
         columns = ("group", "attempt", "index", "prompt_tokens", "total_tokens", "finished")
         for group, attempt, index, prompt, total, finished, reward in zip(
-            *(stays[name].tolist() for name in (*columns, "reward")), strict=True
+            *(segments[name].tolist() for name in (*columns, "reward")), strict=True
         ):
             tokens = total if finished else total + unfinished_tokens
             if self.turned is None:
@@ -66,7 +66,7 @@ class RecordedWorkload:
                 context_tokens(self.turned[name].prompt_tokens, made)
                 for name, made in self._made.items()
             )
-        self._paths = paths(stays) if (stays["shared_tokens"] > 0).any() else None
+        self._paths = paths(segments) if (segments["shared_tokens"] > 0).any() else None
 
     def draw(
         self,
@@ -105,12 +105,12 @@ class RecordedSharing:
     attempt: int
 
     def path(self, index: int, version: int) -> Path:
-        """The path of a response among those of this version; none if it had no stay then."""
+        """The path of a response among those of this version; none if it had no segment then."""
         return self.paths.get((version, (self.group, self.attempt, index)), ())
 
 
-def paths(stays: Stays) -> dict[tuple[int, Name], Path]:
-    """The path of every response in every version in which it had a stay.
+def paths(segments: Segments) -> dict[tuple[int, Name], Path]:
+    """The path of every response in every version in which it had a segment.
 
     Each row names the earlier one of its version with which it has most tokens in common: rows form
     a tree, and the owner of a beginning is the first row that had it. A path ends where no other
@@ -128,7 +128,7 @@ def paths(stays: Stays) -> dict[tuple[int, Name], Path]:
         "observation_tokens",
     )
     shared = ("shared_tokens", "shared_group", "shared_index")
-    rows = zip(*(stays[name].tolist() for name in (*columns, *shared)), strict=True)
+    rows = zip(*(segments[name].tolist() for name in (*columns, *shared)), strict=True)
     whole: dict[tuple[int, Name], list[tuple[int, int]]] = {}  # by version and response
     latest: dict[tuple[int, int, int], list[tuple[int, int]]] = {}  # by version, group and index
     # Of the tokens of each row that no earlier one began with: which responses go along them, and
@@ -146,8 +146,9 @@ def paths(stays: Stays) -> dict[tuple[int, Name], Path]:
             earlier = latest.get((version, whose, place))
             if earlier is None or earlier[-1][0] < tokens:
                 raise RunError(
-                    f"stay {row} of the run began with {tokens} tokens of rollout "
-                    f"{(whose, place)}, which has no earlier stay of so many in version {version}"
+                    f"segment {row} of the run began with {tokens} tokens of rollout "
+                    f"{(whose, place)}, which has no earlier segment of so "
+                    f"many in version {version}"
                 )
             path = _cut(earlier, tokens)
         if context > tokens:

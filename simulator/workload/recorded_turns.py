@@ -1,4 +1,4 @@
-"""What the rollouts of a finished run did turn by turn, from its tables of stays and calls.
+"""What the rollouts of a finished run did turn by turn, from its tables of segments and calls.
 
 Boot and answer of an environment are one call where slots are held for a call: the boot is then
 part of the first answer. Where an environment was closed and booted anew (``put_away: close``), its
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS, FAILED, CallEnd, Ending
-from rollcast.simulator.spans import Calls, Stays
+from rollcast.simulator.spans import Calls, Segments
 from rollcast.simulator.workload.draws import Trajectory, Turn
 from rollcast.simulator.workload.seconds import LARGEST_S
 from rollcast.simulator.workload.slots import EnvironmentSpec
@@ -57,9 +57,9 @@ class _Call(NamedTuple):
 
 
 def recorded_trajectories(
-    stays: Stays, calls: Calls, spec: EnvironmentSpec
+    segments: Segments, calls: Calls, spec: EnvironmentSpec
 ) -> dict[Name, RecordedTrajectory]:
-    """Every rollout that had a stay, by name. spec: the run's environments."""
+    """Every rollout that had a segment, by name. spec: the run's environments."""
     rows: dict[Name, list[_Row]] = {}
     columns = (
         "group",
@@ -86,7 +86,7 @@ def recorded_trajectories(
         end_s,
         prompt,
         reward,
-    ) in zip(*(stays[name].tolist() for name in columns), strict=True):
+    ) in zip(*(segments[name].tolist() for name in columns), strict=True):
         row = _Row(turn, tokens, observed, ENDINGS[ending], bool(finished), end_s, prompt, reward)
         rows.setdefault((group, attempt, index), []).append(row)
     asked: dict[Name, list[_Call]] = {}
@@ -155,7 +155,7 @@ def _trajectory(
     for place, row in enumerate(rows):
         while waiting and waiting[-1].end_s <= row.end_s:
             if row.tokens and waiting[-1].asked_s >= row.end_s:
-                break  # asked with what this stay sampled, and stopped at the same instant
+                break  # asked with what this segment sampled, and stopped at the same instant
             call = waiting.pop()
             if call.kind == "reward":
                 judge_s, judged = judge_s + call.seconds, True

@@ -18,7 +18,7 @@ class EnvironmentSpec:
     slots: environments at once; reward_slots: rollouts judged at once; None is no limit. held: how
     long a rollout has its slot: for a ``call``, which is its boot or its answer to a turn, or for
     the whole ``rollout``, from before its first turn on. put_away: whether the environment of a
-    rollout that is put away is kept, and works on (its slot is not, once it has answered), or is
+    rollout that is suspended is kept, and works on (its slot is not, once it has answered), or is
     closed: then its next call boots it anew and repeats all that it had been asked.
     """
 

@@ -93,4 +93,9 @@ def keeps_its_bound(trial: Any) -> None:
 
 def rows(result: Run) -> Any:
     """Everything that a run says, but for figures that are no number."""
-    return repr([*result.stays.rows()]), repr(result.steps), repr(result.phases), result.decisions
+    return (
+        repr([*result.segments.rows()]),
+        repr(result.steps),
+        repr(result.phases),
+        result.decisions,
+    )

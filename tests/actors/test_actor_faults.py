@@ -100,8 +100,8 @@ def weight_of(home: Home) -> float:
 
 def made(result: Run) -> list[tuple[Any, ...]]:
     columns = ("group", "index", "attempt", "total_tokens", "reward", "trained_step")
-    finished = result.stays["finished"].astype(bool)
-    return sorted(zip(*(result.stays[name][finished].tolist() for name in columns), strict=True))
+    finished = result.segments["finished"].astype(bool)
+    return sorted(zip(*(result.segments[name][finished].tolist() for name in columns), strict=True))
 
 
 @pytest.mark.parametrize(("seed", "ranks"), [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2), (5, 3)])

@@ -117,14 +117,14 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 def test_turns_and_training_at_the_same_time(policy: str, options: dict[str, Any]) -> None:
     result, record = drive(make(**options), policy)
     assert result.ledger.balance == 0
-    stays = result.stays
-    ended = Counter(ENDINGS[number] for number in stays["ending"].tolist())
+    segments = result.segments
+    ended = Counter(ENDINGS[number] for number in segments["ending"].tolist())
     assert ended["turn"] > ended["stop"] > 0
-    assert 1 < max(stays["turn"]) < MAX_TURNS
+    assert 1 < max(segments["turn"]) < MAX_TURNS
     names = ("group", "index", "attempt", "finished")
     finished = Counter(
         key
-        for *key, done in zip(*(stays[n].tolist() for n in names), strict=True)
+        for *key, done in zip(*(segments[n].tolist() for n in names), strict=True)
         if done
         for key in [tuple(key)]
     )
@@ -140,7 +140,7 @@ def same_again(result: Run, record: RecordedWorld, policy: str) -> None:
     told = RecordedWorld(entries, None, record.shape, record.name)
     again = Loop(told, parse_policy(policy, seed=5), PLAN).run(STEPS)
     assert to_plain(again.decisions) == to_plain(result.decisions)
-    assert repr([*again.stays.rows()]) == repr([*result.stays.rows()])
+    assert repr([*again.segments.rows()]) == repr([*result.segments.rows()])
     assert repr([*again.calls.rows()]) == repr([*result.calls.rows()])
 
 

@@ -57,7 +57,7 @@ def test_the_laws_hold_and_the_record_answers_as_the_world_did(policy: str) -> N
     conserves(trial)
     never_on_two_replicas(trial)
     keeps_its_bound(trial)
-    assert set(result.stays["replica"].tolist()) == {0, 1}
+    assert set(result.segments["replica"].tolist()) == {0, 1}
     assert home.world.log.updates[-1][0] == STEPS - 1
     assert not home.world.log.faults
 
@@ -71,8 +71,10 @@ def test_the_laws_hold_and_the_record_answers_as_the_world_did(policy: str) -> N
 def test_training_overlaps_with_rollout(policy: str) -> None:
     result, _ = drive(make(iteration_s=6e-3), policy)  # so slow that a busy machine changes nothing
     updates = [p for p in result.phases if p.track == "trainer" and p.kind == "forward"]
-    stays = [(s, e) for s, e in zip(result.stays["start_s"], result.stays["end_s"], strict=True)]
-    beside = sum(any(s < p.end_s and e > p.start_s for s, e in stays) for p in updates)
+    segments = [
+        (s, e) for s, e in zip(result.segments["start_s"], result.segments["end_s"], strict=True)
+    ]
+    beside = sum(any(s < p.end_s and e > p.start_s for s, e in segments) for p in updates)
     assert beside >= len(updates) // 2
     if policy != "streaming":
         assert max(max(record.staleness) for record in result.steps) >= 1
@@ -81,11 +83,11 @@ def test_training_overlaps_with_rollout(policy: str) -> None:
 def test_versions_are_told_apart_within_a_rollout() -> None:
     """Weights that come in flight: a response has tokens of several versions, in order."""
     result, entries = drive(make(1, iteration_s=2e-3), "pipeline_rl", steps=6)
-    stays = [stay for entry in entries for stay in entry.stays]
-    mixed = [stay for stay in stays if len(stay.segments) > 1]
+    segments = [segment for entry in entries for segment in entry.segments]
+    mixed = [segment for segment in segments if len(segment.tokens_by_version) > 1]
     assert mixed
-    for stay in mixed:
-        versions = [segment.version for segment in stay.segments]
+    for segment in mixed:
+        versions = [part.version for part in segment.tokens_by_version]
         assert versions == sorted(set(versions))
     assert result.ledger.balance == 0
 
@@ -94,7 +96,7 @@ def test_one_replica_and_a_synchronous_policy_need_no_record() -> None:
     """Where order does not matter, lengths and rewards alone give the same run."""
     result, _ = drive(make(1), "sync")
     spec = EngineSpec(8, 512, 65_536, 32, prefix_caching=True)
-    world = SimulatedCluster(result.shape, spec, COST, RecordedWorkload(result.stays, CAP))
+    world = SimulatedCluster(result.shape, spec, COST, RecordedWorkload(result.segments, CAP))
     again = run(world, parse_policy("sync"), PLAN, STEPS)
     assert again.decisions == result.decisions
 
@@ -103,9 +105,9 @@ def test_two_replicas_make_the_same_rollouts_as_one() -> None:
     columns = ("group", "index", "total_tokens", "reward", "trained_step")
     made = []
     for replicas in (1, 2):
-        stays = drive(make(replicas), "sync")[0].stays
-        made.append(sorted(zip(*(stays[name].tolist() for name in columns), strict=True)))
-        assert set(stays["replica"].tolist()) == set(range(replicas))
+        segments = drive(make(replicas), "sync")[0].segments
+        made.append(sorted(zip(*(segments[name].tolist() for name in columns), strict=True)))
+        assert set(segments["replica"].tolist()) == set(range(replicas))
     assert made[0] == made[1]
 
 
@@ -123,7 +125,7 @@ def test_entries_are_read_back() -> None:
         {"verb": "sleep", "at_s": 0.0},
         {"verb": "wait"},
         {"verb": "wait", "at_s": "soon"},
-        {"verb": "wait", "at_s": 0.0, "stays": [[1, 2]]},
+        {"verb": "wait", "at_s": 0.0, "segments": [[1, 2]]},
         {"verb": "wait", "at_s": 0.0, "more": 1},
     ],
 )
@@ -140,8 +142,8 @@ def test_a_loop_that_leaves_its_record_is_told_so() -> None:
     short = RecordedWorld(entries[:-2], None, result.shape, "engine")
     with pytest.raises(RunError, match="the record ends here"):
         run(short, parse_policy("sync"), PLAN, STEPS)
-    stay = entries[1].stays[0]
-    wrong = [entries[0], replace(entries[1], stays=(stay._replace(group=99),)), *entries[2:]]
+    segment = entries[1].segments[0]
+    wrong = [entries[0], replace(entries[1], segments=(segment._replace(group=99),)), *entries[2:]]
     with pytest.raises(RunError):
         run(RecordedWorld(wrong, None, result.shape, "engine"), parse_policy("sync"), PLAN, STEPS)
 
@@ -161,7 +163,7 @@ def test_verbs_that_make_no_sense_are_refused() -> None:
     with pytest.raises(RunError, match="not in flight and cannot be aborted"):
         world.abort([(7, 7)])
     assert world.wait(until_s=0.0) == []
-    assert [stay.key for stay in world.abort()] == [(0, 0)]
+    assert [segment.key for segment in world.abort()] == [(0, 0)]
     with pytest.raises(RunError, match="before the first update"):
         world.sync_weights()
     world.close()

@@ -46,11 +46,11 @@ def test_the_loop_hears_of_each_iteration_before_the_next() -> None:
     in_flight = {rollout.key for rollout in rollouts}
     while in_flight:
         events = ours.wait()
-        ended = [event.stay for event in events if isinstance(event, Ended)]
+        ended = [event.segment for event in events if isinstance(event, Ended)]
         done = ours.log.iterations["start_s"][-1]
-        assert all(stay.end_s >= done for stay in ended)
-        assert len(ours.log.iterations) == max(stay.new_tokens for stay in ended)
-        in_flight -= {stay.key for stay in ended}
+        assert all(segment.end_s >= done for segment in ended)
+        assert len(ours.log.iterations) == max(segment.new_tokens for segment in ended)
+        in_flight -= {segment.key for segment in ended}
 
 
 def test_an_engine_that_fails_ends_the_run(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_run_of_an_earlier_version_may_have_no_record(cli: Cli, own: Path) -> 
     [
         (lambda lines: lines[:-3], "the record ends here"),
         (lambda lines: lines[1:], "does not follow its record: entry 0"),
-        (lambda lines: ['{"verb":"wait","at_s":0.0,"stays":[[1]]}', *lines], "line 1"),
+        (lambda lines: ['{"verb":"wait","at_s":0.0,"segments":[[1]]}', *lines], "line 1"),
     ],
 )
 def test_a_damaged_record_is_refused(

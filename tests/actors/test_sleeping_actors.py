@@ -33,8 +33,8 @@ def test_there_is_a_switch_before_each_update_and_each_sync(policy: str, replica
         assert one.end_s <= other.start_s + 1e-9
     for switch in (p for p in phases if p.kind == "switch"):
         assert switch.end_s - switch.start_s >= 2e-3  # what it takes at the least
-        inside = (result.stays["start_s"] < switch.end_s) & (
-            result.stays["end_s"] > switch.start_s + 1e-6
+        inside = (result.segments["start_s"] < switch.end_s) & (
+            result.segments["end_s"] > switch.start_s + 1e-6
         )
         assert not inside.any()
     for arrival in home.world.log.arrivals:

@@ -118,14 +118,14 @@ def test_real_and_simulated_decisions_are_identical(
 
     chain = parse_policy(policy, seed=5)
     spec = EngineSpec(8, 64, 4096, block_tokens=32, prefix_caching=True)
-    recorded = RecordedWorkload(result.stays, CAP)
+    recorded = RecordedWorkload(result.segments, CAP)
     followed = run(
         RecordedWorld(record.entries, None, result.shape, "recorded"), chain, PLAN, STEPS
     )
     assert followed.decisions == result.decisions
     columns = ("step", "group", "index", "attempt", "version", "versions", "new_tokens", "finished")
-    for column in (*columns, "fate", "trained_step"):
-        assert followed.stays[column].tolist() == result.stays[column].tolist(), column
+    for column in (*columns, "outcome", "trained_step"):
+        assert followed.segments[column].tolist() == result.segments[column].tolist(), column
     if policy == "sync":  # nothing is decided by time: lengths and rewards alone will do
         free = SimulatedCluster(result.shape, spec, COST, recorded)
         assert run(free, chain, PLAN, STEPS).decisions == result.decisions
@@ -212,17 +212,21 @@ def test_two_ranks_train_as_one(
 def test_rollouts_run_beside_updates(started: tuple[EngineWorld, WorldState]) -> None:
     result, _ = real_run(started, "fully_async(max_staleness=2)")
     updates = [p for p in result.phases if p.track == "trainer" and p.kind == "backward"]
-    stays = list(zip(result.stays["start_s"], result.stays["end_s"], strict=True))
+    segments = list(zip(result.segments["start_s"], result.segments["end_s"], strict=True))
     assert updates
-    assert any(start < p.end_s and end > p.start_s for p in updates for start, end in stays)
+    assert any(start < p.end_s and end > p.start_s for p in updates for start, end in segments)
 
 
 def test_weights_come_in_while_rollouts_run(started: tuple[EngineWorld, WorldState]) -> None:
     """A response that new weights came into has tokens of both versions, each with the
     log-probability that its own version gave it."""
     result, record = real_run(started, "pipeline_rl")
-    stays = [stay for entry in record.entries for stay in entry.stays]
-    mixed = [stay for stay in stays if len({s.version for s in stay.segments}) > 1]
+    segments = [segment for entry in record.entries for segment in entry.segments]
+    mixed = [
+        segment for segment in segments if len({s.version for s in segment.tokens_by_version}) > 1
+    ]
     assert mixed
-    assert all(stay.prefill_tokens == stay.prompt_tokens for stay in mixed)  # nothing computed anew
+    assert all(
+        segment.prefill_tokens == segment.prompt_tokens for segment in mixed
+    )  # nothing computed anew
     assert result.ledger.balance == 0

@@ -117,7 +117,7 @@ def drive_a_little(home: Home) -> None:
     while any(not rollout.finished for rollout in rollouts):
         for event in world.wait():
             assert isinstance(event, Ended)
-            next(r for r in rollouts if r.key == event.stay.key).add(event.stay)
+            next(r for r in rollouts if r.key == event.segment.key).add(event.segment)
     rewards = tuple(rollout.reward or 0.0 for rollout in rollouts)
     for step in range(2):
         world.train(TrainBatch(step, (TrainGroup(0, tuple(rollouts), rewards),)), "dense")

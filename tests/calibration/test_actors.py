@@ -228,9 +228,9 @@ def test_a_pulse_beside_a_replica_is_no_slower_machine(runs: list[Path], tmp_pat
     write_pulses(run, 3.0, BESIDE["long"])
     alone = speed.of(RunFolder.open(run))
     overlapping(run)
-    stays = pd.read_csv(run / "rollouts.csv")
-    stays["start_s"], stays["end_s"] = 0.0, 1e6
-    stays.to_csv(run / "rollouts.csv", index=False)
+    segments = pd.read_csv(run / "rollouts.csv")
+    segments["start_s"], segments["end_s"] = 0.0, 1e6
+    segments.to_csv(run / "rollouts.csv", index=False)
     beside = speed.of(RunFolder.open(run))
     assert alone is not None
     assert beside is not None

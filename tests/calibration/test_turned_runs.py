@@ -122,8 +122,8 @@ def test_a_scenario_takes_the_measured_turns(fitted: Fitted, tmp_path: Path) -> 
     result = run(scenario.world(), scenario.policy, scenario.plan, 2)
     assert len(result.calls) > 50
     assert (result.calls["end_s"] - result.calls["start_s"]).max() <= 2.0 + 1e-9
-    stays = result.stays
-    contexts = stays["prompt_tokens"] + stays["total_tokens"] + stays["observation_tokens"]
+    segments = result.segments
+    contexts = segments["prompt_tokens"] + segments["total_tokens"] + segments["observation_tokens"]
     assert contexts.max() <= 150
     data["environment"] = {"turn_s": 3.0}
     with pytest.raises(ScenarioError, match="has its own; leave this out") as error:

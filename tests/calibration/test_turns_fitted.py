@@ -59,7 +59,7 @@ def turned(seed: int, policy: str, **environment: Any) -> Turned:
     }
     scenario = build_scenario(RawScenario(data))
     result = run(scenario.world(), scenario.policy, scenario.plan, scenario.steps)
-    found = recorded_trajectories(result.stays, result.calls, scenario.environment)
+    found = recorded_trajectories(result.segments, result.calls, scenario.environment)
     _, group = np.unique([name[0] for name in found], return_inverse=True)
     section = read(EnvironmentSection, given, "environment")
     return Turned(group, [*found.values()], section, 12)

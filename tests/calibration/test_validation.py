@@ -137,7 +137,7 @@ def test_draws_differ_and_stay_within_bounds(fitted: Fitted) -> None:
 
 def test_the_measured_workload_keeps_what_the_run_had(runs: dict[str, Path]) -> None:
     run = RunFolder.open(runs["april-0"])
-    stays = run.stays()
+    segments = run.segments()
 
     class Model:
         max_new_tokens, max_prompt_tokens = 200, 100
@@ -156,7 +156,7 @@ def test_the_measured_workload_keeps_what_the_run_had(runs: dict[str, Path]) -> 
     table = run.rollouts
     columns = (table[name].tolist() for name in ("group", "attempt", "index", "finished"))
     finished = {(g, a, i): bool(f) for g, a, i, f in zip(*columns, strict=True)}
-    workload = MeasuredWorkload(RecordedWorkload(stays, 200), Model(), finished)
+    workload = MeasuredWorkload(RecordedWorkload(segments, 200), Model(), finished)
     whole = next(g for g in range(99) if all(finished.get((g, 0, i)) for i in range(6)))
     lengths = {
         i: t

@@ -41,7 +41,7 @@ def both_worlds(
     measured = run(monitor, parse_policy(policy, seed=5), PLAN, STEPS)
     spec = EngineSpec(MAX_SEQS, BUDGET, replica.kv_blocks * BLOCK, BLOCK, caching)
     shape = ClusterShape(1, 1, 1, colocated=True)
-    world = SimulatedCluster(shape, spec, COST, RecordedWorkload(measured.stays, CAP))
+    world = SimulatedCluster(shape, spec, COST, RecordedWorkload(measured.segments, CAP))
     return measured, run(world, parse_policy(policy, seed=5), PLAN, STEPS), monitor
 
 
@@ -52,7 +52,7 @@ def test_prefills_and_preemptions_are_those_of_the_rules(
 ) -> None:
     measured, expected, _ = both_worlds(replicas, policy, options)
     for column in COLUMNS:
-        assert measured.stays[column].tolist() == expected.stays[column].tolist(), column
+        assert measured.segments[column].tolist() == expected.segments[column].tolist(), column
     assert measured.ledger == expected.ledger
     assert (measured.ledger.preemptions > 0) == (options is not AMPLE)
     assert (measured.ledger.reprefilled_tokens > 0) == (options is not AMPLE or policy != "sync")

@@ -81,7 +81,7 @@ def test_the_laws_hold(build: Build, kind: str, policy: str) -> None:
     trial = try_on(monitor, chain, **size, prompts=plan.prompts.dataset, steps=STEPS)
     result = trial.run
     assert monitor.idle
-    assert monitor.submitted == monitor.ended == len(result.stays)
+    assert monitor.submitted == monitor.ended == len(result.segments)
     assert STEPS == len(result.steps) == len(result.decisions)
     assert monitor.version == STEPS // first.sync_every * first.sync_every
     conserves(trial)
@@ -102,10 +102,10 @@ def check_books(result: Run) -> None:
     ledger = result.ledger
     assert ledger.trained_tokens > 0
     assert sum(record.generated_tokens for record in result.steps) == ledger.generated_tokens
-    assert result.stays["prefill_tokens"].sum() == ledger.prefill_tokens
-    assert result.stays["preemptions"].sum() == ledger.preemptions
-    again = result.stays["resumed"].astype(bool)
-    assert ledger.reprefilled_tokens >= result.stays["prefill_tokens"][again].sum()
+    assert result.segments["prefill_tokens"].sum() == ledger.prefill_tokens
+    assert result.segments["preemptions"].sum() == ledger.preemptions
+    again = result.segments["resumed"].astype(bool)
+    assert ledger.reprefilled_tokens >= result.segments["prefill_tokens"][again].sum()
 
 
 def check_surplus(result: Run) -> None:
@@ -139,20 +139,20 @@ def check_surplus(result: Run) -> None:
             assert kept == sorted(set(kept))
             keeps = [rule["keep"] for rule in plan["select"]]
             assert len(kept) == (keeps[-1] if keeps else plan["batch"]["group_size"])
-    groups, fates = result.stays["group"], result.stays["fate"]
-    assert set(groups[fates == TRAINED].tolist()) == trained
+    groups, outcomes = result.segments["group"], result.segments["outcome"]
+    assert set(groups[outcomes == TRAINED].tolist()) == trained
     for decision in result.decisions:
         if decision["plan"]["surplus"] == "drop":
             for group in decision["surplus"]:
-                assert set(fates[groups == group].tolist()) == {DROPPED}
+                assert set(outcomes[groups == group].tolist()) == {DROPPED}
 
 
 def lengths(result: Run, group: int, step: int) -> int:
     """Tokens of the latest responses of a group that had finished when a step ended."""
-    mine = (result.stays["group"] == group) & (result.stays["step"] <= step)
-    mine &= result.stays["finished"].astype(bool)
-    latest = mine & (result.stays["attempt"] == result.stays["attempt"][mine].max())
-    return int(result.stays["total_tokens"][latest].sum())
+    mine = (result.segments["group"] == group) & (result.segments["step"] <= step)
+    mine &= result.segments["finished"].astype(bool)
+    latest = mine & (result.segments["attempt"] == result.segments["attempt"][mine].max())
+    return int(result.segments["total_tokens"][latest].sum())
 
 
 def check_phases(result: Run) -> None:
@@ -174,16 +174,16 @@ def check_phases(result: Run) -> None:
 
 def check_replay(result: Run, policy: Policy, plan: StepPlan) -> None:
     """The simulator, given a real run's lengths and rewards, does what the engine did."""
-    longest = max(result.stays["total_tokens"].tolist())
+    longest = max(result.segments["total_tokens"].tolist())
     spec = EngineSpec(MAX_SEQS, BUDGET, 4096, BLOCK, prefix_caching=True)
     shape = ClusterShape(1, 1, 1, colocated=True)
-    world = SimulatedCluster(shape, spec, COST, RecordedWorkload(result.stays, longest + 1))
+    world = SimulatedCluster(shape, spec, COST, RecordedWorkload(result.segments, longest + 1))
     again = run(world, policy, plan, STEPS)
     assert again.decisions == result.decisions
-    for column in ("step", "group", "index", "attempt", "new_tokens", "fate", "trained_step"):
-        assert again.stays[column].tolist() == result.stays[column].tolist(), column
+    for column in ("step", "group", "index", "attempt", "new_tokens", "outcome", "trained_step"):
+        assert again.segments[column].tolist() == result.segments[column].tolist(), column
     # Exact but for the last token of a prefill: left over alone, the simulator decodes it.
-    odd = result.stays["prefill_tokens"] - again.stays["prefill_tokens"]
+    odd = result.segments["prefill_tokens"] - again.segments["prefill_tokens"]
     assert set(odd.tolist()) <= {0, 1}
     assert odd.mean() < 0.05
     for name in ("generated", "trained", "masked", "dropped", "carried"):

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.rollout import Group, Rollout, Stay
+from rollcast.simulator.rollout import Group, Rollout, Segment
 from rollcast.simulator.testing import Monitor
 from rollcast.simulator.world import Ended, Synced, TrainBatch, Trained, TrainGroup
 from tests.conformance.arenas import PROMPTS, SIMULATED, WORLDS, Arena, Build
@@ -23,24 +23,24 @@ def eight() -> list[Rollout]:
 
 
 class Keeper(Monitor):
-    """Takes stays in, as the loop does."""
+    """Takes segments in, as the loop does."""
 
-    def _end(self, stay: Stay) -> None:
-        rollout = self._flying[stay.key]
-        super()._end(stay)
-        rollout.add(stay)
-        self.last[stay.key] = stay
+    def _end(self, segment: Segment) -> None:
+        rollout = self._flying[segment.key]
+        super()._end(segment)
+        rollout.add(segment)
+        self.last[segment.key] = segment
 
     def __init__(self, arena: Arena) -> None:
         super().__init__(arena.world, arena.cap, arena.block_tokens, arena.tokens)
-        self.last: dict[tuple[int, int], Stay] = {}
+        self.last: dict[tuple[int, int], Segment] = {}
 
 
-def finish(world: Monitor) -> list[Stay]:
-    """Waits until nothing is in flight; the stays in the order of their events."""
-    done: list[Stay] = []
+def finish(world: Monitor) -> list[Segment]:
+    """Waits until nothing is in flight; the segments in the order of their events."""
+    done: list[Segment] = []
     while not world.idle:
-        done += [event.stay for event in world.wait() if isinstance(event, Ended)]
+        done += [event.segment for event in world.wait() if isinstance(event, Ended)]
     return done
 
 
@@ -66,13 +66,13 @@ def test_an_abort_between_iterations_loses_and_adds_nothing(build: Build, kind: 
     world = Keeper(build(kind))
     rollouts = eight()
     world.submit(rollouts)
-    first = [event.stay for event in world.wait() if isinstance(event, Ended)]
+    first = [event.segment for event in world.wait() if isinstance(event, Ended)]
     rest = [rollout for rollout in rollouts if not rollout.finished]
     assert rest
     stopped = world.abort([rollout.key for rollout in rest[::-1]])
-    assert [stay.key for stay in stopped] == [rollout.key for rollout in rest]
+    assert [segment.key for segment in stopped] == [rollout.key for rollout in rest]
     assert {rollout.new_tokens for rollout in rollouts} == {first[0].new_tokens}
-    assert not any(stay.finished for stay in stopped)
+    assert not any(segment.finished for segment in stopped)
     assert world.idle
     with pytest.raises(
         RunError, match="no rollout, update or sync is under way"
@@ -94,8 +94,8 @@ def test_an_abort_within_an_iteration_waits_for_its_end(build: Build, offset: fl
         marks.append(arena.world.now_s)
     assert world.wait(marks[-1] + 0.02 + offset * 1e-3) == []
     stopped = world.abort()
-    assert all(stay.new_tokens >= 1 for stay in stopped)
-    ends = {stay.end_s for stay in stopped}
+    assert all(segment.new_tokens >= 1 for segment in stopped)
+    ends = {segment.end_s for segment in stopped}
     assert len(ends) == 1
     assert ends.pop() >= arena.world.now_s
     assert world.wait(arena.world.now_s + 1.0) == []
@@ -103,12 +103,12 @@ def test_an_abort_within_an_iteration_waits_for_its_end(build: Build, offset: fl
 
 @pytest.mark.parametrize("kind", WORLDS)
 def test_a_resumed_rollout_goes_on_where_it_was(build: Build, kind: str) -> None:
-    """Tokens and log-probabilities of its first stay are untouched (`Monitor._check_tokens`)."""
+    """Tokens and log-probabilities of its first segment are untouched (`Monitor._check_tokens`)."""
     world = Keeper(build(kind))
     rollouts = eight()
     world.submit(rollouts)
     world.wait()
-    keys = {stay.key for stay in world.abort()}
+    keys = {segment.key for segment in world.abort()}
     stopped = [rollout for rollout in rollouts if rollout.key in keys]
     reached = {rollout.key: rollout.new_tokens for rollout in stopped}
     assert any(reached.values())
@@ -158,7 +158,7 @@ def test_versions_and_segments_add_up(build: Build, kind: str) -> None:
     world.submit(left)
     finish(world)
     for rollout in left:
-        assert [segment.version for segment in rollout.segments] == [0, 2]
+        assert [part.version for part in rollout.tokens_by_version] == [0, 2]
     update(world, 2, slow)  # the monitor holds the world's own versions against the segments
 
 
@@ -170,7 +170,7 @@ def test_completions_come_in_order_of_group_and_index(build: Build, kind: str) -
     Random(0).shuffle(rollouts)
     world.submit(rollouts)
     events = world.wait()
-    keys = [event.stay.key for event in events if isinstance(event, Ended)]
+    keys = [event.segment.key for event in events if isinstance(event, Ended)]
     assert len(keys) > 1
     assert keys == sorted(keys)
     finish(world)
@@ -192,7 +192,7 @@ def test_calls_that_make_no_sense_are_refused(build: Build, kind: str) -> None:
     while any(not rollout.finished for rollout in rollouts):  # none of it did any harm
         for event in world.wait():
             assert isinstance(event, Ended)
-            rollouts[event.stay.index].add(event.stay)
+            rollouts[event.segment.index].add(event.segment)
     world.train(batch_of(0, rollouts), "dense")
     for again in (world.sync_weights, lambda: world.train(batch_of(0, rollouts), "dense")):
         with pytest.raises(RunError, match="under way"):

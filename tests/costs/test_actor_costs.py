@@ -123,9 +123,9 @@ def test_weights_come_in_while_a_replica_runs() -> None:
     world.sync_weights()
     [sync] = until(world, Synced).phases
     assert (sync.start_s, sync.end_s) == pytest.approx((0.53, 0.65))
-    stay = until(world, Ended).stay
-    assert stay.end_s == pytest.approx(30 * ITERATION_S + 0.05)
-    assert [segment.tokens for segment in stay.segments] == [6, 24]
+    segment = until(world, Ended).segment
+    assert segment.end_s == pytest.approx(30 * ITERATION_S + 0.05)
+    assert [part.tokens for part in segment.tokens_by_version] == [6, 24]
 
 
 def test_a_step_that_is_opened_beside_an_update_begins_once_the_run_is_saved() -> None:
@@ -141,9 +141,9 @@ def test_what_waits_for_a_run_to_be_saved_can_be_stopped() -> None:
     world = scenario("one_step_off", {"open_s": 0.3}).world()
     world.train(TrainBatch(0, ()), "dense")
     world.submit([Rollout(0, 0), Rollout(1, 0)])
-    [stay] = world.abort([(0, 0)])
-    assert (stay.ending, stay.segments) == ("aborted", ())
-    assert until(world, Ended).stay.start_s == pytest.approx(0.3)
+    [segment] = world.abort([(0, 0)])
+    assert (segment.ending, segment.tokens_by_version) == ("aborted", ())
+    assert until(world, Ended).segment.start_s == pytest.approx(0.3)
 
 
 def test_parts_of_an_update_are_told_of_at_once() -> None:
@@ -162,7 +162,7 @@ def test_costs_of_nothing_change_nothing(policy: str) -> None:
         simulated(scenario(policy, actors, replicas=2, groups=4, sd=0.5, steps=6))
         for actors in (None, {})
     )
-    assert repr([*plain.stays.rows()]) == repr([*apart.stays.rows()])
+    assert repr([*plain.segments.rows()]) == repr([*apart.segments.rows()])
     assert plain.phases == apart.phases
 
 

@@ -130,7 +130,7 @@ def test_it_comes_back(good: Path) -> None:
     world = resumed.world
     assert (world.clock_s, world.version, world.updates, world.asked) == (1.5, 3, 3, {3: 7})
     assert resumed.log.sync_check_s == [0.25] * 4
-    assert sum(len(entry.stays) for entry in resumed.entries) > 30
+    assert sum(len(entry.segments) for entry in resumed.entries) > 30
     assert torch.equal(resumed.saved.trainer()["model/w"], torch.arange(6.0).reshape(2, 3))
 
 

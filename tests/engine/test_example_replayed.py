@@ -23,7 +23,7 @@ from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.costs import LinearCost
 from rollcast.simulator.loop import run
 from rollcast.simulator.scenario.file import override, read_scenario
-from rollcast.simulator.spans import Run, Stays
+from rollcast.simulator.spans import Run, Segments
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from rollcast.simulator.world import ClusterShape
 
@@ -36,7 +36,7 @@ POLICIES = [
 ]
 COLUMNS = (
     *("step", "group", "index", "attempt", "version", "versions", "new_tokens", "finished"),
-    *("prefill_tokens", "recomputed_tokens", "preemptions", "fate", "trained_step"),
+    *("prefill_tokens", "recomputed_tokens", "preemptions", "outcome", "trained_step"),
 )
 COST = LinearCost(
     iteration_s=2.6e-3,
@@ -84,7 +84,7 @@ def make_run(
     replica.shutdown()
 
 
-def replay(spec: RunSpec, stays: Stays) -> Run:
+def replay(spec: RunSpec, segments: Segments) -> Run:
     section = spec.engine
     assert section.kv_tokens is not None
     engine = EngineSpec(
@@ -94,16 +94,16 @@ def replay(spec: RunSpec, stays: Stays) -> Run:
         section.block_tokens,
         section.prefix_caching,
     )
-    workload = RecordedWorkload(stays, spec.max_new_tokens)
+    workload = RecordedWorkload(segments, spec.max_new_tokens)
     world = SimulatedCluster(ClusterShape(1, 1, 1, colocated=True), engine, COST, workload)
     return run(world, spec.policy, spec.plan, spec.steps)
 
 
-def without_common_tokens(stays: Stays) -> Stays:
+def without_common_tokens(segments: Segments) -> Segments:
     """The table of a run that knows of nothing but prompts in common."""
-    data = dict(stays.__getstate__())
-    data["shared_tokens"] = array("q", bytes(8 * len(stays)))
-    blind = Stays()
+    data = dict(segments.__getstate__())
+    data["shared_tokens"] = array("q", bytes(8 * len(segments)))
+    blind = Segments()
     blind.__setstate__(data)
     return blind
 
@@ -113,14 +113,14 @@ def test_the_example_is_replayed_to_the_token(
     make_run: Callable[[str], tuple[RunSpec, Run]], policy: str
 ) -> None:
     spec, real = make_run(policy)
-    simulated = replay(spec, real.stays)
+    simulated = replay(spec, real.segments)
     for column in COLUMNS:
-        assert real.stays[column].tolist() == simulated.stays[column].tolist(), column
+        assert real.segments[column].tolist() == simulated.segments[column].tolist(), column
     assert simulated.decisions == real.decisions
     assert simulated.ledger == real.ledger
     if "april" in policy:
-        resumed = real.stays["resumed"] == 1
-        shared = real.stays["shared_tokens"][resumed]
+        resumed = real.segments["resumed"] == 1
+        shared = real.segments["shared_tokens"][resumed]
         assert (shared >= spec.engine.block_tokens).sum() > 10, "which is what this is about"
-        other = replay(spec, without_common_tokens(real.stays))
+        other = replay(spec, without_common_tokens(real.segments))
         assert other.ledger.prefill_tokens > real.ledger.prefill_tokens + 10 * 32

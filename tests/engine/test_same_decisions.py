@@ -1,8 +1,8 @@
 """The same policy objects on real vLLM and on the simulated cluster take the same decisions.
 
 A tiny model is sampled and trained for real; then its lengths and rewards are replayed in the
-simulator. The two decision logs, and what every rollout's stays made, must be identical: that holds
-the loop, the policies and the replica's scheduler against the real thing at once.
+simulator. The two decision logs, and what every rollout's segments made, must be identical: that
+holds the loop, the policies and the replica's scheduler against the real thing at once.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def real_run(replica: Any, policy: str, steps: int = STEPS) -> Run:
 def replay(replica: Any, real: Run, policy: str, steps: int = STEPS) -> Run:
     spec = EngineSpec(8, 64, replica.kv_blocks * 32, block_tokens=32, prefix_caching=True)
     shape = ClusterShape(1, 1, 1, colocated=True)
-    world = SimulatedCluster(shape, spec, COST, RecordedWorkload(real.stays, CAP))
+    world = SimulatedCluster(shape, spec, COST, RecordedWorkload(real.segments, CAP))
     return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4)), steps)
 
 
@@ -110,9 +110,9 @@ def test_real_and_simulated_decisions_are_identical(shared_replica: Any, policy:
     assert simulated.decisions == real.decisions
     assert real.ledger.balance == simulated.ledger.balance == 0
     columns = ("step", "group", "index", "attempt", "version", "versions", "new_tokens", "finished")
-    for column in (*columns, "fate", "trained_step"):
-        assert real.stays[column].tolist() == simulated.stays[column].tolist(), column
+    for column in (*columns, "outcome", "trained_step"):
+        assert real.segments[column].tolist() == simulated.segments[column].tolist(), column
     # A response whose end token is its last possible one is whole; the replay sees only its length.
-    assert (real.stays["truncated"] <= simulated.stays["truncated"]).all()
-    assert len(set(real.stays["total_tokens"].tolist())) > 5
-    assert max(real.stays["prompt_tokens"]) + CAP < CONTEXT_TOKENS
+    assert (real.segments["truncated"] <= simulated.segments["truncated"]).all()
+    assert len(set(real.segments["total_tokens"].tolist())) > 5
+    assert max(real.segments["prompt_tokens"]) + CAP < CONTEXT_TOKENS

@@ -1,5 +1,5 @@
 """Rollouts of several turns on real vLLM and on the simulated cluster, which replays them: the same
-decisions, and the same stays and calls, prefilled tokens included.
+decisions, and the same segments and calls, prefilled tokens included.
 
 As `tests.turns.test_both_worlds`, with a real engine, whose prefix cache is part of it.
 """
@@ -55,7 +55,7 @@ def real_run(replica: Any, policy: str, turns: Any, failed: Any) -> Run:
 
 def replay(replica: Any, real: Run, policy: str, turns: Any, failed: Any) -> Run:
     spec = EngineSpec(8, 64, replica.kv_blocks * 32, block_tokens=32, prefix_caching=True)
-    recorded = RecordedWorkload(real.stays, CAP, calls=real.calls, environments=turns.spec)
+    recorded = RecordedWorkload(real.segments, CAP, calls=real.calls, environments=turns.spec)
     shape = ClusterShape(1, 1, 1, colocated=True)
     world = SimulatedCluster(shape, spec, COST, recorded, environment=turns.spec)
     return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4), failed=failed), STEPS)
@@ -68,5 +68,5 @@ def test_turns_on_vllm_take_the_same_course_in_the_simulator(
     turns = rules(**spec)
     real = real_run(shared_replica, policy, turns, failed)
     require_same(real, replay(shared_replica, real, policy, turns, failed))
-    assert STEPS - 1 <= max(real.stays["turn"]) < MAX_TURNS  # a turn a step, at the least
-    assert max(real.stays["prompt_tokens"]) + MAX_CONTEXT < CONTEXT_TOKENS
+    assert STEPS - 1 <= max(real.segments["turn"]) < MAX_TURNS  # a turn a step, at the least
+    assert max(real.segments["prompt_tokens"]) + MAX_CONTEXT < CONTEXT_TOKENS

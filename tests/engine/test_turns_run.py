@@ -78,7 +78,7 @@ def test_a_run_of_several_turns_with_an_environment_of_ones_own(home: Home) -> N
     assert {row["replica"] for row in rows if row["ending"] == "stop"} == {"-1"}
     assert {row["ended"] for row in calls} >= {"answered", "failed"}
     took: Counter[tuple[str, ...]] = Counter()
-    for row in calls:  # one that went on while its rollout was put away has two rows
+    for row in calls:  # one that went on while its rollout was suspended has two rows
         key = tuple(row[name] for name in ("group", "index", "attempt", "turn"))
         took[key] += float(row["end_s"]) - float(row["start_s"])  # type: ignore[assignment]
         if row["ended"] == "answered":  # as long as it slept, at least

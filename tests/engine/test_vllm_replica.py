@@ -222,7 +222,7 @@ def test_abort_and_resume_keep_tokens_and_log_probs(replica: VllmReplica, tiny_m
         assert len(whole.token_ids) == len(whole.log_probs) == 40
         expected = log_probs_of(tiny_model, [*PROMPT, int(name) + 2], whole.token_ids)
         assert whole.log_probs == pytest.approx(expected, abs=1e-4)
-        assert whole.segments == ((replica.version, 30),)
+        assert whole.tokens_by_version == ((replica.version, 30),)
 
 
 def test_a_greedy_response_does_not_notice_an_abort(
@@ -246,7 +246,7 @@ def test_an_abort_before_any_token_and_amid_a_prefill(small_replica: VllmReplica
     small_replica.submit("queued", [5] * 10, max_new_tokens=5, seed=0)
     steps(small_replica, 2)
     partials = small_replica.abort()
-    assert [(p.request_id, p.token_ids, p.log_probs, p.segments) for p in partials] == [
+    assert [(p.request_id, p.token_ids, p.log_probs, p.tokens_by_version) for p in partials] == [
         ("long", (), (), ()),
         ("queued", (), (), ()),
     ]
@@ -367,7 +367,7 @@ def test_new_weights_are_those_of_the_trainer(
         check_sync(replica, Trainer(tiny_model), sample)
     replica.submit("x", PROMPT, max_new_tokens=20, seed=0, ignore_eos=True)
     response = finish(replica)["x"]
-    assert response.segments == ((version + 1, 20),)
+    assert response.tokens_by_version == ((version + 1, 20),)
     expected = log_probs_of(other_model, PROMPT, response.token_ids)
     assert response.log_probs == pytest.approx(expected, abs=1e-4)
 
@@ -413,11 +413,11 @@ def test_rollouts_in_flight_may_keep_their_keys(
     assert engine.last_iteration.work.prefill_tokens == 100
     found = finish(engine)
     for name in "ab":
-        assert [version for version, _ in found[name].segments] == [0, 7]
-        assert sum(tokens for _, tokens in found[name].segments) == 60
+        assert [version for version, _ in found[name].tokens_by_version] == [0, 7]
+        assert sum(tokens for _, tokens in found[name].tokens_by_version) == 60
     expected = log_probs_of(other_model, prompt, found["c"].token_ids)
     assert found["c"].log_probs == pytest.approx(expected, abs=1e-4)
-    old = found["a"].segments[0][1]
+    old = found["a"].tokens_by_version[0][1]
     expected = log_probs_of(tiny_model, prompt, found["a"].token_ids)[:old]
     assert found["a"].log_probs[:old] == pytest.approx(expected, abs=1e-4)
     # Its later tokens attend to keys of the old weights, so they are neither model's own.
@@ -451,8 +451,8 @@ def test_rollouts_in_flight_go_on_with_the_new_weights(
     for name in "ab":
         assert list(found[name].token_ids[:6]) == old
         assert list(found[name].token_ids[6:]) == greedy(other_model, PROMPT + old, 14)
-        assert found[name].segments == ((0, 6), (2, 14))
-    assert found["c"].segments == ((2, 20),)
+        assert found[name].tokens_by_version == ((0, 6), (2, 14))
+    assert found["c"].tokens_by_version == ((2, 20),)
 
 
 def test_weights_that_do_not_fit_are_an_error(make_replica: MakeReplica) -> None:

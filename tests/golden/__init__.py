@@ -1,1 +1,1 @@
-"""Runs whose every decision, stay and phase is kept as a digest: a change of the loop shows."""
+"""Runs whose every decision, segment and phase is kept as a digest: a change of the loop shows."""

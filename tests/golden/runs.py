@@ -51,7 +51,7 @@ CHAINS = (
 OVERLAPPING = ("one_step_off", "fully_async")
 TRAINERS = {"fast": 2e-5, "slow": 1e-3}
 STEPS = 10
-PARTS = ("decisions", "stays", "phases", "steps", "ledger")
+PARTS = ("decisions", "segments", "phases", "steps", "ledger")
 
 _PROMPTS = (5, 70, 33, 12, 64, 27)
 _LENGTHS = (40, 3, 17, 29, 1, 90, 8, 22, 35, 11, 6, 60, 2, 71, 13)
@@ -88,10 +88,12 @@ def make(chain: str, trainer: str, cluster: str) -> Run:
 
 def digests(run: Run) -> dict[str, str]:
     """A digest of each of `PARTS`; of decisions what they brought, not the plan itself."""
-    stays = run.stays
+    segments = run.segments
     content: dict[str, Any] = {
         "decisions": [{k: v for k, v in d.items() if k != "plan"} for d in run.decisions],
-        "stays": [[name, [str(value) for value in stays[name].tolist()]] for name in STAY_COLUMNS],
+        "segments": [
+            [name, [str(value) for value in segments[name].tolist()]] for name in SEGMENT_COLUMNS
+        ],
         "phases": sorted(
             [p.step, p.kind, p.track, p.start_s, p.end_s, p.tokens] for p in run.phases
         ),
@@ -103,7 +105,7 @@ def digests(run: Run) -> dict[str, str]:
     }
 
 
-STAY_COLUMNS = (
+SEGMENT_COLUMNS = (
     "step",
     "group",
     "index",
@@ -120,7 +122,7 @@ STAY_COLUMNS = (
     "finished",
     "truncated",
     "resumed",
-    "fate",
+    "outcome",
     "trained_step",
     "reward",
     "submitted_s",

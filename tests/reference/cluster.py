@@ -17,8 +17,8 @@ from rollcast.simulator.costs.base import CostModel, TrainLoad
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import Ending, Key, Rollout, Segment
-from rollcast.simulator.rollout import Stay as Told
+from rollcast.simulator.rollout import Ending, Key, Rollout, VersionTokens
+from rollcast.simulator.rollout import Segment as Told
 from rollcast.simulator.workload.base import Workload
 from rollcast.simulator.workload.draws import GroupDraw
 from rollcast.simulator.workload.slots import EnvironmentSpec
@@ -32,7 +32,7 @@ from rollcast.simulator.world import (
     Trained,
 )
 from tests.reference.journeys import Away, Journey
-from tests.reference.replica import Pass, Replica, Stay
+from tests.reference.replica import Pass, Replica, Segment
 
 
 @dataclass
@@ -139,7 +139,7 @@ class ReferenceCluster:
         self.routing = routing
         self.now = 0
         self.replicas = [Replica(number, engine, cost) for number in range(shape.replicas)]
-        self.in_flight: dict[tuple[int, int], Stay] = {}
+        self.in_flight: dict[tuple[int, int], Segment] = {}
         self.update: Job | None = None
         self.sync: Job | None = None
         self.version = 0  # of the weights that the replicas have
@@ -192,7 +192,7 @@ class ReferenceCluster:
             if drawn.trajectories is not None:
                 trajectory, balanced = drawn.trajectories[rollout.index], placement == "balanced"
                 journey = self.away.submit(rollout, trajectory, balanced, self.now)
-                if journey.to_do or journey.errand is not None:
+                if journey.to_do or journey.request is not None:
                     self.go_on(journey)
                 else:  # it is over before the next thing happens
                     self.away.turned.append(journey)
@@ -213,7 +213,7 @@ class ReferenceCluster:
         until: int,
         allowance: int | None,
     ) -> None:
-        stay = Stay(
+        segment = Segment(
             rollout,
             self.submitted,
             replica.number,
@@ -226,8 +226,8 @@ class ReferenceCluster:
             allowance,
         )
         self.submitted += 1
-        replica.waiting.append(stay)
-        self.in_flight[rollout.key] = stay
+        replica.waiting.append(segment)
+        self.in_flight[rollout.key] = segment
 
     def go_on(self, journey: Journey) -> None:
         """Sends a rollout with turns on; its end, if that is where it goes."""
@@ -268,7 +268,7 @@ class ReferenceCluster:
         )
         return tokens
 
-    def foresee(self, rollout: Rollout) -> int:
+    def oracle_tokens(self, rollout: Rollout) -> int:
         return self.drawn(rollout).new_tokens[rollout.index]
 
     def route(self, rollout: Rollout) -> Replica:
@@ -314,21 +314,21 @@ class ReferenceCluster:
                 told.append(self.tell_of_nothing(journey.rollout, "aborted", -1, journey))
                 self.forget_expected(journey.rollout)
                 continue
-            stay = self.in_flight.pop(key)
-            replica = self.replicas[stay.replica]
-            sampled, end = stay.sampled, self.now
-            if stay in replica.waiting:
-                replica.waiting.remove(stay)
+            segment = self.in_flight.pop(key)
+            replica = self.replicas[segment.replica]
+            sampled, end = segment.sampled, self.now
+            if segment in replica.waiting:
+                replica.waiting.remove(segment)
             elif replica.ends is None:
-                replica.leave_running(stay)
+                replica.leave_running(segment)
             else:
                 self.aborts += 1
-                stay.leaving = self.aborts
+                segment.leaving = self.aborts
                 self.leaves[key] = replica.ends
-                sampled, end = replica.after(stay), replica.ends
-            one = self.tell(stay, sampled, end)
-            self.forget_expected(stay.rollout)
-            left = self.away.of(stay.rollout)
+                sampled, end = replica.after(segment), replica.ends
+            one = self.tell(segment, sampled, end)
+            self.forget_expected(segment.rollout)
+            left = self.away.of(segment.rollout)
             if left is not None:
                 self.left(left, one, for_good)
             told.append(one._replace(ending="aborted") if one.ending == "turn" else one)
@@ -370,38 +370,40 @@ class ReferenceCluster:
         for placed in self.expected.values():
             placed.pop(rollout.key, None)
 
-    def tell(self, stay: Stay, sampled: int, end: int) -> Told:
-        """What came of a stay that ends with ``sampled`` response tokens."""
-        rollout, drawn = stay.rollout, self.drawn(stay.rollout)
+    def tell(self, segment: Segment, sampled: int, end: int) -> Told:
+        """What came of a segment that ends with ``sampled`` response tokens."""
+        rollout, drawn = segment.rollout, self.drawn(segment.rollout)
         journey = self.away.of(rollout)
         length = drawn.new_tokens[rollout.index]
         ending: Ending = "aborted"
-        if sampled == stay.until:
+        if sampled == segment.until:
             ending = "length" if length == self.workload.max_new_tokens else "stop"
             if journey is not None:
                 ending = journey.ending
-        elif stay.allowance is not None and sampled - stay.resumed_from == stay.allowance:
+        elif segment.allowance is not None and sampled - segment.resumed_from == segment.allowance:
             ending = "budget"
-        missing = sampled - stay.resumed_from - len(stay.versions)  # of the iteration under way
-        segments: list[Segment] = []
-        for version in stay.versions + [self.version] * missing:
-            if segments and segments[-1].version == version:
-                segments[-1] = Segment(version, segments[-1].tokens + 1)
+        missing = (
+            sampled - segment.resumed_from - len(segment.versions)
+        )  # of the iteration under way
+        tokens_by_version: list[VersionTokens] = []
+        for version in segment.versions + [self.version] * missing:
+            if tokens_by_version and tokens_by_version[-1].version == version:
+                tokens_by_version[-1] = VersionTokens(version, tokens_by_version[-1].tokens + 1)
             else:
-                segments.append(Segment(version, 1))
+                tokens_by_version.append(VersionTokens(version, 1))
         told = Told(
             group=rollout.group,
             index=rollout.index,
             attempt=rollout.attempt,
-            replica=stay.replica,
-            prompt_tokens=stay.prompt,
-            segments=tuple(segments),
+            replica=segment.replica,
+            prompt_tokens=segment.prompt,
+            tokens_by_version=tuple(tokens_by_version),
             ending=ending,
-            start_s=to_seconds(end if stay.start is None else stay.start),
+            start_s=to_seconds(end if segment.start is None else segment.start),
             end_s=to_seconds(end),
-            prefill_tokens=stay.prefill_tokens,
-            recomputed_tokens=stay.recomputed_tokens,
-            preemptions=stay.preemptions,
+            prefill_tokens=segment.prefill_tokens,
+            recomputed_tokens=segment.recomputed_tokens,
+            preemptions=segment.preemptions,
             reward=drawn.rewards[rollout.index] if ending not in GOES_ON else None,
         )
         return told if journey is None else self.with_calls(told, journey)
@@ -465,7 +467,7 @@ class ReferenceCluster:
                     replica.begin(self.now)
             instants = [replica.ends for replica in self.replicas]
             instants += [instant for instant, _, _ in self.late]
-            instants += [j.errand.end for j in self.away.under_way if j.errand is not None]
+            instants += [j.request.end for j in self.away.under_way if j.request is not None]
             instants += [job.end for job in (self.update, self.sync) if job is not None]
             known = [instant for instant in (*instants, until) if instant is not None]
             if not known:
@@ -477,8 +479,8 @@ class ReferenceCluster:
         events: list[Event] = []
         for replica in self.replicas:
             if replica.ends == self.now:
-                for stay in replica.end(self.now):
-                    events.append(Ended(self.ended(stay)))
+                for segment in replica.end(self.now):
+                    events.append(Ended(self.ended(segment)))
         idle = all(replica.idle for replica in self.replicas) and not self.late
         if self.update is not None:
             if self.update.start is None and (idle or not self.shape.colocated):
@@ -513,17 +515,17 @@ class ReferenceCluster:
         self.over = []
         return sorted(events, key=rank)
 
-    def ended(self, stay: Stay) -> Told:
-        """A stay has come to its end by itself."""
-        del self.in_flight[stay.rollout.key]
-        told = self.tell(stay, stay.sampled, self.now)
-        journey = self.away.of(stay.rollout)
+    def ended(self, segment: Segment) -> Told:
+        """A segment has come to its end by itself."""
+        del self.in_flight[segment.rollout.key]
+        told = self.tell(segment, segment.sampled, self.now)
+        journey = self.away.of(segment.rollout)
         if told.ending == "turn":
             assert journey is not None
             journey.has_sampled(told.new_tokens)
             self.away.turned.append(journey)
             return told
-        self.forget_expected(stay.rollout)
+        self.forget_expected(segment.rollout)
         if journey is not None:
             self.left(journey, told)
         return told
@@ -532,5 +534,5 @@ class ReferenceCluster:
 def rank(event: Event) -> tuple[int, int, int]:
     """The order of events: ends of turns, ends, updates, syncs."""
     if isinstance(event, Ended):
-        return (0 if event.stay.ending == "turn" else 1), *event.stay.key
+        return (0 if event.segment.ending == "turn" else 1), *event.segment.key
     return (2 if isinstance(event, Trained) else 3), 0, 0

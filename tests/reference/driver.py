@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.rollout import Group, Rollout, Stay
+from rollcast.simulator.rollout import Group, Rollout, Segment
 from rollcast.simulator.world import Ended, Event, Synced, TrainBatch, Trained, TrainGroup, World
 
 
@@ -108,31 +108,31 @@ class Driver:
             rollout.allowance = command.allowance
             rollout.turn_allowance = command.turn_allowance
             if command.balanced and rollout.index % 3:
-                rollout.expected_tokens = float(self.world.foresee(rollout) or 0)
+                rollout.expected_tokens = float(self.world.oracle_tokens(rollout) or 0)
         self.world.submit(rollouts, "balanced" if command.balanced else "router")
 
     def abort(self, command: Abort) -> list[Any]:
         waited = self.wait(command.wait)
         if command.mask == -1:
-            stays = self.world.abort(for_good=command.for_good)
+            segments = self.world.abort(for_good=command.for_good)
         else:
             flight = sorted(self.in_flight)
             chosen = [key for place, key in enumerate(flight) if command.mask >> place & 1]
-            stays = self.world.abort(chosen, command.for_good)
+            segments = self.world.abort(chosen, command.for_good)
         kept = len(self.stopped)
-        for stay in stays:
-            self.left(stay)
+        for segment in segments:
+            self.left(segment)
         if command.for_good:
             del self.stopped[kept:]
-        return [waited, stays]
+        return [waited, segments]
 
-    def left(self, stay: Stay) -> None:
-        rollout = self.in_flight[stay.key]
-        assert rollout.attempt == stay.attempt
-        rollout.add(stay)
-        if stay.ending == "turn":
+    def left(self, segment: Segment) -> None:
+        rollout = self.in_flight[segment.key]
+        assert rollout.attempt == segment.attempt
+        rollout.add(segment)
+        if segment.ending == "turn":
             return
-        del self.in_flight[stay.key]
+        del self.in_flight[segment.key]
         (self.finished if rollout.finished else self.stopped).append(rollout)
 
     def wait(self, command: Wait) -> Any:
@@ -143,8 +143,8 @@ class Driver:
 
     def told(self, event: Event) -> Any:
         if isinstance(event, Ended):
-            assert event.stay.ending != "aborted"
-            self.left(event.stay)
+            assert event.segment.ending != "aborted"
+            self.left(event.segment)
             return event
         if isinstance(event, Trained):
             self.training = False

@@ -14,7 +14,7 @@ Task = Literal["sample", "ask", "hear", "be judged"]
 
 
 @dataclass(eq=False)
-class Errand:
+class Request:
     """A wait for a slot, and then the time that it takes."""
 
     kind: Literal["environment", "reward"]
@@ -36,9 +36,9 @@ class Journey:
     observed: int = 0
     heard: list[int] = field(default_factory=list)  # ticks that each answer took
     up: bool = False  # its environment is
-    slot: bool = False  # has one beyond an errand
+    slot: bool = False  # has one beyond an request
     flying: bool = False
-    errand: Errand | None = None
+    request: Request | None = None
     calls: list[Call] = field(default_factory=list)
     tokens_left: int | None = None
     turns_left: int | None = None
@@ -120,8 +120,8 @@ class Away:
         return journey
 
     def slots_taken(self, kind: str) -> int:
-        errands = [journey.errand for journey in self.under_way]
-        taken = sum(errand is not None and errand.kind == kind for errand in errands)
+        requests = [journey.request for journey in self.under_way]
+        taken = sum(request is not None and request.kind == kind for request in requests)
         if kind == "environment":
             taken += sum(j.slot and j not in self.under_way for j in self.journeys.values())
         return taken
@@ -132,7 +132,7 @@ class Away:
 
     def send(self, journey: Journey, now: int) -> Literal["model", "away", "over"]:
         """Sends a rollout in flight on."""
-        if journey.errand is not None:
+        if journey.request is not None:
             return "away"
         if not journey.to_do:
             journey.slot = False
@@ -140,12 +140,12 @@ class Away:
         task, size = journey.to_do[0]
         if task == "be judged":
             journey.slot = False
-            journey.errand = Errand("reward", journey.turn, now, size)
+            journey.request = Request("reward", journey.turn, now, size)
         elif task == "ask":
             ticks = journey.to_get_there() + size
-            journey.errand = Errand("environment", journey.turn, now, ticks)
+            journey.request = Request("environment", journey.turn, now, ticks)
         elif self.spec.held == "rollout" and not journey.slot:
-            journey.errand = Errand("environment", journey.turn, now, journey.to_get_there())
+            journey.request = Request("environment", journey.turn, now, journey.to_get_there())
         else:
             return "model"
         if journey.slot:
@@ -155,8 +155,8 @@ class Away:
         return "away"
 
     def begin(self, journey: Journey, now: int) -> None:
-        assert journey.errand is not None
-        journey.errand.start, journey.errand.end = now, now + journey.errand.ticks
+        assert journey.request is not None
+        journey.request.start, journey.request.end = now, now + journey.request.ticks
         self.under_way.append(journey)
 
     def end_errands(self, now: int) -> list[Journey] | None:
@@ -164,13 +164,13 @@ class Away:
         going, self.turned = self.turned, []
         happened = bool(going)
         for journey in list(self.under_way):
-            errand = journey.errand
-            assert errand is not None
-            if errand.end != now:
+            request = journey.request
+            assert request is not None
+            if request.end != now:
                 continue
             happened = True
             ended: CallEnd = "answered"
-            if errand.kind == "reward":
+            if request.kind == "reward":
                 assert journey.to_do.pop(0)[0] == "be judged"
             else:
                 journey.up = True
@@ -196,24 +196,24 @@ class Away:
     def conclude(self, journey: Journey, ended: CallEnd, now: int) -> None:
         self.tell(journey, ended, now)
         self.under_way.remove(journey)
-        errand, journey.errand = journey.errand, None
-        assert errand is not None
-        kept = self.spec.held == "rollout" and errand.kind == "environment"
+        request, journey.request = journey.request, None
+        assert request is not None
+        kept = self.spec.held == "rollout" and request.kind == "environment"
         journey.slot = kept and journey.flying
 
     def tell(self, journey: Journey, ended: CallEnd, now: int) -> None:
-        errand = journey.errand
-        assert errand is not None
-        start = now if errand.start is None else errand.start
-        times = to_seconds(errand.asked), to_seconds(start), to_seconds(now)
-        journey.calls.append(Call(errand.kind, errand.turn, *times, ended))
+        request = journey.request
+        assert request is not None
+        start = now if request.start is None else request.start
+        times = to_seconds(request.asked), to_seconds(start), to_seconds(now)
+        journey.calls.append(Call(request.kind, request.turn, *times, ended))
 
     def give_slots(self, now: int) -> bool:
         """Gives what slots there are, first come, first served."""
         given = False
         for journey in list(self.queue):
-            assert journey.errand is not None
-            kind = journey.errand.kind
+            assert journey.request is not None
+            kind = journey.request.kind
             if self.slots_taken(kind) < self.slots(kind):
                 self.queue.remove(journey)
                 self.begin(journey, now)
@@ -225,17 +225,17 @@ class Away:
         journey.flying = False
         self.turned = [other for other in self.turned if other is not journey]
         journey_closes = for_good or self.spec.put_away == "close"
-        if journey.errand is None:
+        if journey.request is None:
             journey.slot = False
         elif journey in self.queue:
             self.tell(journey, "put_away", now)
             self.queue.remove(journey)
-            journey.errand = None
-        elif for_good or (journey_closes and journey.errand.kind == "environment"):
+            journey.request = None
+        elif for_good or (journey_closes and journey.request.kind == "environment"):
             self.conclude(journey, "closed", now)
         else:
             self.tell(journey, "put_away", now)
-            journey.errand.asked = journey.errand.start = now
+            journey.request.asked = journey.request.start = now
         if journey_closes:
             journey.up = False
         if for_good:

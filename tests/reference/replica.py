@@ -26,7 +26,7 @@ class Block:
 
 
 @dataclass(eq=False)
-class Stay:
+class Segment:
     """One rollout on one replica, from submit to finish or abort."""
 
     rollout: Rollout
@@ -39,7 +39,7 @@ class Stay:
     sampled: int  # response tokens so far
     resumed_from: int  # response tokens when it was submitted
     allowance: int | None  # response tokens that it may sample
-    versions: list[int] = field(default_factory=list)  # of each token sampled in this stay
+    versions: list[int] = field(default_factory=list)  # of each token sampled in this segment
     computed: int = 0  # tokens in the KV cache
     blocks: list[Block] = field(default_factory=list)  # in the order of its tokens
     scheduled: int = 0  # tokens of the iteration under way
@@ -81,8 +81,8 @@ class Replica:
         self.free = list(self.pool)  # what is taken next is in front
         # By all the tokens up to a block's end: equal ones in the order in which they were cached.
         self.cached: dict[tuple[object, ...], list[Block]] = {}
-        self.running: list[Stay] = []
-        self.waiting: list[Stay] = []
+        self.running: list[Segment] = []
+        self.waiting: list[Segment] = []
         self.ends: int | None = None  # of the iteration under way; None at a boundary
         self.passes: list[Pass] = []
         self.version = 0
@@ -124,18 +124,18 @@ class Replica:
         for block in self.free:
             self.forget(block)
 
-    def leave_running(self, stay: Stay) -> None:
+    def leave_running(self, segment: Segment) -> None:
         """Gives back the rollout's blocks, the last one first. Those that nobody else holds join
         the queue: at its end where they are cached, in front where they are not."""
-        self.running.remove(stay)
-        for block in reversed(stay.blocks):
+        self.running.remove(segment)
+        for block in reversed(segment.blocks):
             block.holders -= 1
             if block.holders == 0:
                 if block.tokens is None:
                     self.free.insert(0, block)
                 else:
                     self.free.append(block)
-        stay.blocks = []
+        segment.blocks = []
 
     # The scheduling pass
 
@@ -154,13 +154,13 @@ class Replica:
         else:
             ticks = self.cost.decode_curve(work.rollouts).ticks(work.context_tokens)
         self.ends = now + ticks
-        for stay in self.running:
-            if stay.scheduled and stay.start is None:
-                stay.start = now
-            if stay.prefilling:
-                stay.prefill_tokens += stay.scheduled
-                if stay.preemptions:
-                    stay.recomputed_tokens += stay.scheduled
+        for segment in self.running:
+            if segment.scheduled and segment.start is None:
+                segment.start = now
+            if segment.prefilling:
+                segment.prefill_tokens += segment.scheduled
+                if segment.preemptions:
+                    segment.recomputed_tokens += segment.scheduled
         self.passes.append(
             Pass(
                 self.number,
@@ -178,98 +178,98 @@ class Replica:
         """Step 1 of the pass; returns the budget left."""
         position = 0
         while position < len(self.running) and budget > 0:
-            stay = self.running[position]
-            tokens = min(stay.known - stay.computed, budget)
-            needed = self.blocks_for(stay.computed + tokens) - len(stay.blocks)
-            while needed > len(self.free) and stay in self.running:
+            segment = self.running[position]
+            tokens = min(segment.known - segment.computed, budget)
+            needed = self.blocks_for(segment.computed + tokens) - len(segment.blocks)
+            while needed > len(self.free) and segment in self.running:
                 self.preempt(self.running[-1])
-            if stay not in self.running:
+            if segment not in self.running:
                 break
-            self.schedule(stay, tokens, prefilling=stay.computed < stay.awaited)
+            self.schedule(segment, tokens, prefilling=segment.computed < segment.awaited)
             budget -= tokens
             position += 1
         return budget
 
-    def preempt(self, stay: Stay) -> None:
-        assert stay.scheduled == 0
-        self.leave_running(stay)
-        stay.computed = 0
-        stay.preemptions += 1
-        self.waiting.insert(0, stay)
-        self._preempted.append(stay.rollout.key)
+    def preempt(self, segment: Segment) -> None:
+        assert segment.scheduled == 0
+        self.leave_running(segment)
+        segment.computed = 0
+        segment.preemptions += 1
+        self.waiting.insert(0, segment)
+        self._preempted.append(segment.rollout.key)
 
     def admit(self, budget: int) -> None:
         """Step 2 of the pass."""
         while budget > 0 and len(self.running) < self.engine.max_seqs and self.waiting:
-            stay = self.waiting[0]
-            hits = self.hits(stay)
+            segment = self.waiting[0]
+            hits = self.hits(segment)
             # A hit that nobody holds is one of the free blocks.
-            needed = self.blocks_for(stay.known) - sum(block.holders > 0 for block in hits)
+            needed = self.blocks_for(segment.known) - sum(block.holders > 0 for block in hits)
             if needed > len(self.free):
                 return
             self.waiting.pop(0)
-            self.running.append(stay)
+            self.running.append(segment)
             for block in hits:
                 block.holders += 1
                 self.free = [other for other in self.free if other is not block]
-            stay.blocks = hits
-            stay.computed = len(hits) * self.engine.block_tokens
-            stay.awaited = stay.known
-            tokens = min(stay.known - stay.computed, budget)
-            self.schedule(stay, tokens, prefilling=True)
+            segment.blocks = hits
+            segment.computed = len(hits) * self.engine.block_tokens
+            segment.awaited = segment.known
+            tokens = min(segment.known - segment.computed, budget)
+            self.schedule(segment, tokens, prefilling=True)
             budget -= tokens
 
-    def hits(self, stay: Stay) -> list[Block]:
+    def hits(self, segment: Segment) -> list[Block]:
         """The leading blocks to be had from the cache, of equal ones the one cached first; one
         token is always left to compute."""
         found: list[Block] = []
         if not self.engine.prefix_caching:
             return found
-        while (end := (len(found) + 1) * self.engine.block_tokens) < stay.known:
-            equal = self.cached.get(stay.tokens[:end])
+        while (end := (len(found) + 1) * self.engine.block_tokens) < segment.known:
+            equal = self.cached.get(segment.tokens[:end])
             if not equal:
                 break
             found.append(equal[0])
         return found
 
-    def schedule(self, stay: Stay, tokens: int, prefilling: bool) -> None:
+    def schedule(self, segment: Segment, tokens: int, prefilling: bool) -> None:
         """Takes the blocks of a rollout's next tokens, and caches those that they fill."""
-        stay.scheduled = tokens
-        stay.prefilling = prefilling
-        reached = stay.computed + tokens
-        stay.blocks += self.take(self.blocks_for(reached) - len(stay.blocks))
+        segment.scheduled = tokens
+        segment.prefilling = prefilling
+        reached = segment.computed + tokens
+        segment.blocks += self.take(self.blocks_for(reached) - len(segment.blocks))
         if not self.engine.prefix_caching:
             return
-        for number, block in enumerate(stay.blocks):
+        for number, block in enumerate(segment.blocks):
             end = (number + 1) * self.engine.block_tokens
             if end <= reached and block.tokens is None:
-                block.tokens = stay.tokens[:end]
+                block.tokens = segment.tokens[:end]
                 self.cached.setdefault(block.tokens, []).append(block)
 
     def work(self) -> Iteration:
         """The iteration's work, summed token by token."""
         context = pairs = prefill = prefill_rollouts = prefill_context = rollouts = 0
-        for stay in self.running:
-            if stay.scheduled == 0:
+        for segment in self.running:
+            if segment.scheduled == 0:
                 continue
             rollouts += 1
-            context += stay.computed + stay.scheduled
-            if stay.prefilling:
+            context += segment.computed + segment.scheduled
+            if segment.prefilling:
                 prefill_rollouts += 1
-                prefill_context += stay.computed + stay.scheduled
-                for token in range(stay.computed, stay.computed + stay.scheduled):
+                prefill_context += segment.computed + segment.scheduled
+                for token in range(segment.computed, segment.computed + segment.scheduled):
                     prefill += 1
                     pairs += token + 1  # a token attends to those before it and to itself
         return Iteration(rollouts, context, prefill, pairs, prefill_rollouts, prefill_context)
 
     # The end of an iteration
 
-    def after(self, stay: Stay) -> int:
+    def after(self, segment: Segment) -> int:
         """Response tokens that a rollout has once the iteration under way has ended."""
-        samples = stay.scheduled > 0 and stay.computed + stay.scheduled == stay.known
-        return stay.sampled + int(samples)
+        samples = segment.scheduled > 0 and segment.computed + segment.scheduled == segment.known
+        return segment.sampled + int(samples)
 
-    def end(self, now: int) -> list[Stay]:
+    def end(self, now: int) -> list[Segment]:
         """Ends the iteration; returns the finished, without those that an abort has returned.
 
         The finished leave in the order of admission, then the aborted in that of their aborts.
@@ -277,23 +277,26 @@ class Replica:
         assert self.ends == now
         self.ends = None
         finished = []
-        for stay in list(self.running):
-            sampled = self.after(stay)
-            stay.computed += stay.scheduled
-            stay.versions += [self.version] * (sampled - stay.sampled)
-            stay.sampled = sampled
-            stay.scheduled, stay.prefilling = 0, False
-            if stay.sampled == stay.until or self.has_had_its_share(stay):
-                self.leave_running(stay)
-                if stay.leaving is None:
-                    finished.append(stay)
-        leaving = [stay for stay in self.running if stay.leaving is not None]
-        for stay in sorted(leaving, key=lambda stay: stay.leaving or 0):
-            self.leave_running(stay)
+        for segment in list(self.running):
+            sampled = self.after(segment)
+            segment.computed += segment.scheduled
+            segment.versions += [self.version] * (sampled - segment.sampled)
+            segment.sampled = sampled
+            segment.scheduled, segment.prefilling = 0, False
+            if segment.sampled == segment.until or self.has_had_its_share(segment):
+                self.leave_running(segment)
+                if segment.leaving is None:
+                    finished.append(segment)
+        leaving = [segment for segment in self.running if segment.leaving is not None]
+        for segment in sorted(leaving, key=lambda segment: segment.leaving or 0):
+            self.leave_running(segment)
         return finished
 
-    def has_had_its_share(self, stay: Stay) -> bool:
-        return stay.allowance is not None and stay.sampled - stay.resumed_from >= stay.allowance
+    def has_had_its_share(self, segment: Segment) -> bool:
+        return (
+            segment.allowance is not None
+            and segment.sampled - segment.resumed_from >= segment.allowance
+        )
 
     # What always holds
 
@@ -301,25 +304,25 @@ class Replica:
         """Right after a pass."""
         engine = self.engine
         assert len(self.running) <= engine.max_seqs
-        assert sum(stay.scheduled for stay in self.running) <= engine.max_batched_tokens
+        assert sum(segment.scheduled for segment in self.running) <= engine.max_batched_tokens
         held = [block for block in self.pool if block.holders]
         assert sorted(map(id, self.free + held)) == sorted(map(id, self.pool))
-        holding = Counter(id(block) for stay in self.running for block in stay.blocks)
+        holding = Counter(id(block) for segment in self.running for block in segment.blocks)
         assert holding == {id(block): block.holders for block in held}
-        numbers = [stay.number for stay in self.running + self.waiting]
+        numbers = [segment.number for segment in self.running + self.waiting]
         assert numbers == sorted(numbers), "first come, first served"
-        for stay in self.running:
-            assert stay.computed < stay.known
-            assert stay.computed + stay.scheduled <= stay.known
-            assert len(stay.blocks) == self.blocks_for(stay.computed + stay.scheduled)
-            for number, block in enumerate(stay.blocks):
+        for segment in self.running:
+            assert segment.computed < segment.known
+            assert segment.computed + segment.scheduled <= segment.known
+            assert len(segment.blocks) == self.blocks_for(segment.computed + segment.scheduled)
+            for number, block in enumerate(segment.blocks):
                 end = (number + 1) * engine.block_tokens
-                full = engine.prefix_caching and end <= stay.computed + stay.scheduled
-                assert block.tokens == (stay.tokens[:end] if full else None)
-        for stay in self.running + self.waiting:
-            assert stay.sampled < stay.until
-            assert stay.recomputed_tokens <= stay.prefill_tokens
-        for stay in self.waiting:
-            assert (stay.computed, stay.scheduled, stay.blocks) == (0, 0, [])
+                full = engine.prefix_caching and end <= segment.computed + segment.scheduled
+                assert block.tokens == (segment.tokens[:end] if full else None)
+        for segment in self.running + self.waiting:
+            assert segment.sampled < segment.until
+            assert segment.recomputed_tokens <= segment.prefill_tokens
+        for segment in self.waiting:
+            assert (segment.computed, segment.scheduled, segment.blocks) == (0, 0, [])
         if not engine.prefix_caching:
             assert not any(self.cached.values())

@@ -1,5 +1,5 @@
 """Rollouts of several turns in the real world, with an engine of no size, and in the simulated one:
-the same course to the last stay and call, at the same times.
+the same course to the last segment and call, at the same times.
 
 The real world runs on a clock on which every iteration takes equally long, and its environments say
 how long they take: so it happens exactly when the simulated run does that replays it.
@@ -52,7 +52,7 @@ def real_run(policy: str, turns: Any, failed: Any) -> Run:
 
 def replay(real: Run, policy: str, turns: Any, failed: Any) -> Run:
     spec = EngineSpec(8, 4096, 65_536, block_tokens=16, prefix_caching=False)
-    recorded = RecordedWorkload(real.stays, CAP, calls=real.calls, environments=turns.spec)
+    recorded = RecordedWorkload(real.segments, CAP, calls=real.calls, environments=turns.spec)
     shape = ClusterShape(1, 1, 1, colocated=True)
     world = SimulatedCluster(shape, spec, COST, recorded, environment=turns.spec)
     return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4), failed=failed), STEPS)
@@ -67,14 +67,16 @@ def test_turns_take_the_same_course_in_both_worlds(
     simulated = replay(real, policy, turns, failed)
     require_same(real, simulated)
     for column in ("start_s", "end_s"):
-        assert np.allclose(real.stays[column], simulated.stays[column], atol=1e-9, rtol=0), column
+        assert np.allclose(real.segments[column], simulated.segments[column], atol=1e-9, rtol=0), (
+            column
+        )
         assert np.allclose(real.calls[column], simulated.calls[column], atol=1e-9, rtol=0), column
-    endings = {ENDINGS[number] for number in real.stays["ending"].tolist()}
+    endings = {ENDINGS[number] for number in real.segments["ending"].tolist()}
     assert "stop" in endings
     assert endings & {"turn", "budget"}
-    assert max(real.stays["turn"]) == MAX_TURNS - 1
+    assert max(real.segments["turn"]) == MAX_TURNS - 1
     parts = ("prompt_tokens", "total_tokens", "observation_tokens")
-    assert sum(real.stays[name] for name in parts).max() <= MAX_CONTEXT
+    assert sum(real.segments[name] for name in parts).max() <= MAX_CONTEXT
 
 
 def require_same(real: Run, simulated: Run) -> None:
@@ -95,11 +97,11 @@ def require_same(real: Run, simulated: Run) -> None:
         "finished",
         "replica",
         "prefill_tokens",
-        "fate",
+        "outcome",
         "trained_step",
     )
     for column in columns:
-        assert real.stays[column].tolist() == simulated.stays[column].tolist(), column
+        assert real.segments[column].tolist() == simulated.segments[column].tolist(), column
     assert simulated.decisions == real.decisions
     assert real.ledger == simulated.ledger
     assert real.ledger.balance == 0

@@ -249,10 +249,12 @@ def until(reached: Callable[[], bool]) -> None:
 
 def test_a_raising_a_hanging_and_a_lying_environment_end_their_rollouts_alone(zoo: Zoo) -> None:
     result, world = real_run(zoo, slots=6)
-    stays = result.stays
-    done = stays["finished"] == 1
+    segments = result.segments
+    done = segments["finished"] == 1
     assert done.sum() == 32
-    how = dict(zip(stays["index"][done].tolist(), stays["ending"][done].tolist(), strict=True))
+    how = dict(
+        zip(segments["index"][done].tolist(), segments["ending"][done].tolist(), strict=True)
+    )
     endings = {index: ENDINGS[number] for index, number in how.items()}
     assert endings[1] == "timeout"
     assert endings[2] == "environment"
@@ -264,12 +266,12 @@ def test_a_raising_a_hanging_and_a_lying_environment_end_their_rollouts_alone(zo
     assert reasons[f"it did not answer within {TIMEOUT_S:g} s"] == 4
     assert reasons["RuntimeError: a wall"] >= 1
     assert reasons["OSError: no such box"] == 1
-    rewards = stays["reward"][done]
-    failed = [ENDINGS[number] in ("timeout", "environment") for number in stays["ending"][done]]
+    rewards = segments["reward"][done]
+    failed = [ENDINGS[number] in ("timeout", "environment") for number in segments["ending"][done]]
     assert set(rewards[failed].tolist()) == {0.0}
     assert rewards.max() == 3.0
     assert result.ledger.balance == 0
-    assert max(Counter(stays["turn"][done].tolist())) == 2
+    assert max(Counter(segments["turn"][done].tolist())) == 2
     # They waited beside each other, as many as there are slots; who hung had to be left behind.
     assert 4 < zoo.most_at_once <= 6 + 4
     zoo.release.set()
@@ -279,9 +281,9 @@ def test_a_raising_a_hanging_and_a_lying_environment_end_their_rollouts_alone(zo
 def test_a_rollout_without_a_token_is_not_trained_on(zoo: Zoo) -> None:
     """Where slots are held for a whole rollout, a boot may fail before its first turn."""
     result, world = real_run(zoo, held="rollout", slots=16)
-    stays = result.stays
-    empty = (stays["finished"] == 1) & (stays["total_tokens"] == 0)
-    keys = zip(stays["group"][empty].tolist(), stays["index"][empty].tolist(), strict=True)
+    segments = result.segments
+    empty = (segments["finished"] == 1) & (segments["total_tokens"] == 0)
+    keys = zip(segments["group"][empty].tolist(), segments["index"][empty].tolist(), strict=True)
     assert list(keys) == [(1, 3)]
     assert result.steps[0].trained_rollouts == 16
     ((_, first), _) = world.log.updates
@@ -295,9 +297,9 @@ def test_an_environment_is_not_closed_while_it_works(zoo: Zoo, for_good: bool) -
     world.submit(rollouts)
     while zoo.at_once < 3:
         world.wait(world.now_s + 0.002)
-    stays = world.abort(for_good=for_good)
-    assert {stay.key for stay in stays} <= {rollout.key for rollout in rollouts}
-    assert {"closed"} <= {call.ended for stay in stays for call in stay.calls}
+    segments = world.abort(for_good=for_good)
+    assert {segment.key for segment in segments} <= {rollout.key for rollout in rollouts}
+    assert {"closed"} <= {call.ended for segment in segments for call in segment.calls}
     zoo.release.set()
     until(lambda: zoo.closed == zoo.made)
     assert zoo.closed_at_work == 0

@@ -76,7 +76,7 @@ def test_a_resumed_run_is_the_run_that_nothing_interrupts() -> None:
     resumed, between = interrupted(policy, **spec)
     assert any(tokens.asking for tokens in between)
     assert any(tokens.answers and not tokens.asking for tokens in between)
-    for table in ("stays", "calls"):
+    for table in ("segments", "calls"):
         ours, theirs = getattr(whole, table), getattr(resumed, table)
         for column in ours.columns:
             assert np.array_equal(ours[column], theirs[column], equal_nan=True), column
@@ -115,7 +115,7 @@ def courses(run: Run) -> dict[tuple[int, ...], list[Any]]:
     )
     ended = set()
     for *key, turn, new, observed, ending, finished, reward in zip(
-        *(run.stays[name].tolist() for name in names), strict=True
+        *(run.segments[name].tolist() for name in names), strict=True
     ):
         turns = found.setdefault(tuple(key), [])
         while len(turns) <= turn:

@@ -20,7 +20,7 @@ from typing import Any
 
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.plan import Placement
-from rollcast.simulator.rollout import Ending, Key, Rollout, Segment, Stay
+from rollcast.simulator.rollout import Ending, Key, Rollout, Segment, VersionTokens
 from rollcast.simulator.stacks.driver import Driver, HandedOver, read_state, write_state
 from rollcast.simulator.stacks.exported import Exported, read_exported, trained_size
 from rollcast.simulator.stacks.slime.limits import LIMITS
@@ -153,7 +153,7 @@ class SlimeWorld(HandedOver):
         state.pendings -= done
         return done
 
-    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
         """Stops every engine, as slime does. Raises RunError where only some are to be stopped."""
         if keys is not None and set(keys) != set(self._flying):
             raise RunError("slime aborts all rollouts at once, and some of them are to run on")
@@ -167,7 +167,7 @@ class SlimeWorld(HandedOver):
         await asyncio.wait([flight.task for flight in self._flying.values()])
         state.reset()
 
-    def _take(self, key: Key) -> Stay:
+    def _take(self, key: Key) -> Segment:
         """What a task that is done made of its rollout. Raises RunError where it failed."""
         flight = self._flying.pop(key)
         [sample] = flight.task.result()
@@ -182,13 +182,13 @@ class SlimeWorld(HandedOver):
             sample.status, sample.reward = type(sample.status).ABORTED, None
         made = sample.response_length - flight.before
         finished = ending in ("stop", "length")
-        return Stay(
+        return Segment(
             rollout.group,
             rollout.index,
             rollout.attempt,
             0,
             max(len(sample.tokens) - sample.response_length, 0),
-            (Segment(self.version, made),) if made else (),
+            (VersionTokens(self.version, made),) if made else (),
             ending,
             flight.start_s,
             self.now_s,

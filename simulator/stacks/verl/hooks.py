@@ -18,7 +18,7 @@ from typing import Any
 
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.plan import AllDone, Placement
-from rollcast.simulator.rollout import Ending, Key, Rollout, Segment, Stay
+from rollcast.simulator.rollout import Ending, Key, Rollout, Segment, VersionTokens
 from rollcast.simulator.stacks.driver import (
     Driver,
     HandedOver,
@@ -122,8 +122,10 @@ class VerlWorld(HandedOver):
             finished = self._buffer.finished_keys[PARTITION]
             ended = [prompt for prompt in self._flying.values() if prompt.uid in finished]
             if ended:
-                stays = [stay for prompt in ended for stay in self._take(prompt)]
-                return [Ended(stay) for stay in sorted(stays, key=lambda stay: stay.key)]
+                segments = [segment for prompt in ended for segment in self._take(prompt)]
+                return [
+                    Ended(segment) for segment in sorted(segments, key=lambda segment: segment.key)
+                ]
             time.sleep(self._buffer.poll_interval)
         return []
 
@@ -138,8 +140,8 @@ class VerlWorld(HandedOver):
     def _keys(self, uid: str) -> list[str]:
         return [key for key in self._buffer.partitions[PARTITION] if _uid(key) == uid]
 
-    def _take(self, prompt: _Prompt) -> list[Stay]:
-        """The stays of a whole group. Raises RunError where trajectories are missing."""
+    def _take(self, prompt: _Prompt) -> list[Segment]:
+        """The segments of a whole group. Raises RunError where trajectories are missing."""
         del self._flying[prompt.group]
         tags = self._buffer.partitions[PARTITION]
         for key in self._keys(prompt.uid):
@@ -153,12 +155,12 @@ class VerlWorld(HandedOver):
                 f"actor_rollout_ref.rollout.n must be {len(prompt.flying)}"
             )
         rewards = self._rewards([prompt.done[index][0] for index in prompt.flying])
-        stays = [
-            self._stay(rollout, prompt.done[index][1], reward)
+        segments = [
+            self._segment(rollout, prompt.done[index][1], reward)
             for (index, rollout), reward in zip(prompt.flying.items(), rewards, strict=True)
         ]
         prompt.flying = {}
-        return stays
+        return segments
 
     def _rewards(self, keys: Sequence[str]) -> list[float]:
         """Sums of the rewards that the agent loops wrote. Raises RunError where there are none."""
@@ -174,26 +176,26 @@ class VerlWorld(HandedOver):
                 "with the rollouts, and not by a colocated reward model"
             ) from None
 
-    def _stay(self, rollout: Rollout, tag: Mapping[str, Any], reward: float) -> Stay:
+    def _segment(self, rollout: Rollout, tag: Mapping[str, Any], reward: float) -> Segment:
         total = int(tag["response_len"])
         made = max(total - rollout.new_tokens, 0)
         ending: Ending = "length" if total >= self._cap else "stop"
         first = tag.get("min_global_steps")  # of the weights that it began with
         began = self.version if first is None else min(max(int(first), 0), self.version)
-        return Stay(
+        return Segment(
             rollout.group,
             rollout.index,
             rollout.attempt,
             0,
             int(tag["prompt_len"]),
-            (Segment(began, made),) if made else (),
+            (VersionTokens(began, made),) if made else (),
             ending,
             rollout.submitted_s,
             self.now_s,
             reward=reward,
         )
 
-    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Stay]:
+    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
         """Lets go of everything in flight: the trainer interrupts it as the sampler returns. How
         far it got nobody says, so that its tokens are booked when it is whole."""
         flying = {(p.group, i): r for p in self._flying.values() for i, r in p.flying.items()}
@@ -202,7 +204,7 @@ class VerlWorld(HandedOver):
         self._flying = {}
         at_s = self.now_s
         return [
-            Stay(r.group, r.index, r.attempt, 0, r.prompt_tokens, (), "aborted", at_s, at_s)
+            Segment(r.group, r.index, r.attempt, 0, r.prompt_tokens, (), "aborted", at_s, at_s)
             for _, r in sorted(flying.items())
         ]
 

@@ -52,8 +52,8 @@ class Memory:
             self._known.popitem(last=False)
 
 
-class Desk:
-    """Answers the questions of one page. Several desks may share workers and memory."""
+class Questions:
+    """Answers the questions of one page. Several pages may share workers and memory."""
 
     def __init__(
         self,

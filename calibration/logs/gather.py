@@ -110,7 +110,7 @@ def gathered(
     if again:
         notes.append(f"{again} dumps repeat the rollouts of the step before: counted once")
     raws = [step.values for _, step in sorted(whole.steps.items())] if whole else []
-    is_overlapped = one.overlapped(raws, settings)
+    is_overlapped = one.overlaps(raws, settings)
     overlapped = is_overlapped is not False
     rows: list[tuple[Row, Raw]] = []
     if whole is not None:
@@ -139,7 +139,7 @@ def gathered(
         level,
         gaps,
         overlapped,
-        one.outside,
+        frozenset(one.outside),
         one.tool_tokens_inside,
         tuple(s.tally for s in mattered),
         tuple(notes),

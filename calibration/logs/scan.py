@@ -25,11 +25,11 @@ from rollcast.simulator.stacks.log_format import (
     Console,
     Metrics,
     Origin,
-    RecordError,
     Rollout,
     Session,
     StackLog,
 )
+from rollcast.simulator.stacks.records import RecordError
 from rollcast.simulator.stacks.syntax.json_text import NotJsonError, flatten, parse
 from rollcast.simulator.stacks.syntax.numbers import number, scalar
 from rollcast.simulator.stacks.syntax.python_text import nested, opens

@@ -1,26 +1,46 @@
-"""How a stack's log is described: data, and a few pure functions."""
+"""The description of a stack's log: data of its ``log.yaml``, functions of its ``log.py``.
+
+``log.yaml`` holds fields of `StackLog` by name, and the console's::
+
+    metrics:                        # our column: their keys, of which the first in a row counts
+      step_s: timing_s/step
+      mean_reward: [score/mean, reward/mean]
+    console:
+      start: '\\bstep:(\\d+) - '      # in the first line of a row; group 1, if any, is the step
+      cue: "step:"                  # text that such a line holds: looked for first
+      form: line                    # how a row goes on, below
+    dumps:
+      - {needs: [input, output], read: rollouts}     # read: a function of log.py
+
+Forms of a console: ``line``, of which ``row`` of log.py reads the rest; ``mapping``, a printed
+Python mapping on one line or several; or a class of log.py, made with ``start``
+(`simulator.stacks.consoles`). ``named``, ``overlapped``, ``derive`` and ``follow`` of log.py, each
+optional, are those fields of `StackLog`.
+"""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, Protocol, cast
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
-from rollcast.simulator.stacks.settings import Settings
+from rollcast.simulator.stacks.settings import Settings, value
 
 TRAIN = "train/"
+"""Some sinks put it before every key."""
 Row = dict[str, float]
-"""A step's numbers by our columns."""
+"""The numbers of a step, by our columns."""
 Raw = Mapping[str, float]
-"""A step's numbers by the stack's own keys."""
+"""The numbers of a step, by the stack's own keys."""
+Record = Mapping[str, Any]
+_VALIDATED = ("val", "eval")
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """A row of metrics as it stands in a log. line: of its file; its record in a binary one.
-    logged_s: when it was logged, since the epoch."""
+    """A row of metrics. line: of its file; the number of the record in a binary one. logged_s: when
+    it was logged, in seconds since the epoch."""
 
     step: int
     values: Raw
@@ -29,17 +49,24 @@ class Metrics:
 
 
 class Origin(NamedTuple):
-    """Where a record of a dump stands. folders: those that its file lies in. name: the file's,
-    without what packing added."""
+    """Where a dumped record is. folders: of its file, outermost first. name: of the file, without
+    the suffix of a packer."""
 
     folders: Sequence[str]
     name: str
     line: int
 
+    @property
+    def of_validation(self) -> bool:
+        """Whether the name of the file or of its folder says that this is a validation, which
+        stacks dump in the same form."""
+        last = self.folders[-1] if self.folders else ""
+        return last[:4].lower().startswith(_VALIDATED) or self.name.startswith(_VALIDATED)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A turn. Seconds are of any one clock."""
+    """A turn of a rollout. Its seconds are of any one clock."""
 
     start_s: float
     end_s: float
@@ -52,9 +79,11 @@ class Request:
 
 @dataclass(slots=True)  # frozen ones take three times as long to make, and logs have millions
 class Rollout:
-    """A rollout out of a dump. group: what its prompt's rollouts share; None where only their order
-    tells. prompt: of the prompt's text. identity: the same for one rollout that is dumped twice.
-    text: of the response, where its tokens are not in the dump.
+    """A dumped rollout.
+
+    group: shared by the rollouts of one prompt; None where only their order shows the group.
+    prompt: hash of the prompt's text. identity: equal for one rollout that is dumped twice. text:
+    of the response, where the dump lacks its tokens. columns: of rollouts.csv.
     """
 
     step: int
@@ -69,7 +98,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Times of a rollout that are dumped apart from it. order: among those of its group."""
+    """Times of a rollout that are dumped apart from it. order: sorts those of a group."""
 
     group: Hashable
     order: str
@@ -77,53 +106,42 @@ class Session:
     columns: Mapping[str, float | None] = field(default_factory=dict)
 
 
-class RecordError(ValueError):
-    """A record that is not what its kind promises; the end of a sentence."""
-
-
-Record = Mapping[str, Any]
-
-
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """A kind of record that holds rollouts. fits: told by the keys of one. one_file_a_step: two
-    files for one step are of two runs."""
+    """A kind of record that holds rollouts. needs: keys that it has. lists: keys that hold lists.
+    lacks: keys that it has not. one_file_a_step: whether two files for one step are of two runs."""
 
-    fits: Callable[[Record], bool]
+    needs: Sequence[str]
     read: Callable[[Record, Origin], Iterable[Rollout | Session]]
+    lists: Sequence[str] = ()
+    lacks: Sequence[str] = ()
     one_file_a_step: bool = False
+
+    def fits(self, record: Record) -> bool:
+        """Whether a record is of this kind."""
+        return (
+            all(key in record for key in self.needs)
+            and all(isinstance(record.get(key), list) for key in self.lists)
+            and not any(key in record for key in self.lacks)
+        )
 
 
 class Console(Protocol):
-    """Reads a stack's metrics off cleaned lines of a console, one after another. ``open`` while a
-    block of several lines is being read."""
+    """Reads a stack's metrics from the cleaned lines of a console, one after another. open: whether
+    a block of several lines is being read."""
 
     open: bool
 
     def feed(self, line: int, text: str) -> Iterable[Metrics]:
-        """What is complete with this line. Raises RecordError for a row that cannot be read."""
+        """The rows that this line completes. Raises RecordError for a row that cannot be read."""
         ...
 
     def close(self) -> Iterable[Metrics]:
-        """What is complete once there are no more lines."""
+        """The rows that the end of the log completes."""
         ...
 
 
-class OneLine:
-    """A console whose rows have one line each."""
-
-    open = False
-
-    def close(self) -> Iterable[Metrics]:
-        """Nothing is left."""
-        return ()
-
-
-def _nothing(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
-    return
-
-
-def _nothing_either(rows: Sequence[tuple[Row, Raw]], settings: Settings) -> None:
+def _nothing(*arguments: object) -> None:
     return
 
 
@@ -131,49 +149,50 @@ def _as_it_is(values: Raw) -> Raw:
     return values
 
 
-def _never(rows: Iterable[Raw], settings: Settings) -> bool:
-    return False
-
-
 @dataclass(frozen=True, eq=False)
 class StackLog:
     """How a stack's log is read.
 
-    metrics: our column, and their keys for it, of which the first that is there counts. marks: keys
-    that tell it from the others; a key that ends in ``/`` stands for all below it. also: further
-    keys that ``derive`` and ``overlapped`` look at. sums: our column, and their keys that add up to
-    it. differences: our column, and their key less another, where both are there. start: what the
-    first line of a row on the console looks like (a regular expression of bytes). cue: bytes that
-    such a line holds, which are looked for first. named: their row with keys that mean two things
-    told apart. overlapped: whether rollouts were made beside the training, from all rows, None
-    where the log does not tell (then it counts as so). generation_waits: whether their time of
-    generation is the trainer's wait then. inside: phases that their step's time holds, or leaves
-    out. derive: what the keys of a row do not say by themselves. follow: what follows from one row
-    after another, all in order. outside: phases that their step's time always leaves out. how: what
-    to switch on for a level. console_counts: whether their console names no step, so that its rows
-    are only counted. dumps_again: whether an update on the same rollouts dumps them again. pads:
-    whether updates pad every rollout to the longest of the batch. exceeded: what becomes of groups
-    beyond their bound on staleness, as `fully_async` calls it. tool_tokens_inside: whether their
-    length of a response holds what tools wrote.
+    metrics: keys by our column. marks: keys that only this stack has; one that ends in ``/`` stands
+    for all below it. also: further keys that its functions read. sums: keys to add up, by column.
+    differences: a key less another, by column, where a row has both. overlap_keys: keys of runs
+    that generate beside the training (as in marks).
+
+    start, cue: of a console row (see above), in bytes. console: makes its reader. dumps: kinds of
+    records.
+
+    named: a row with ambiguous keys renamed. overlapped: whether the run generates beside the
+    training, from all rows and the settings; None where the log does not say (then it counts as
+    so). derive: adds to a row what its keys do not say by themselves; arguments row, raw, settings,
+    overlapped. follow: the same from one row to the next; arguments [(row, raw)], settings.
+
+    generation_waits: where overlapped, the time of generation is the trainer's wait. inside: by
+    phase (validation, checkpoint), whether a step's time includes it. outside: columns of phases
+    that a step's time never includes. how: what to switch on for a level (1 to 3). console_counts:
+    its console names no step, so rows are counted. dumps_again: an update on the same rollouts
+    dumps them again. pads: an update pads every rollout to the longest of the batch. exceeded: what
+    happens to groups beyond the bound on staleness, as in `fully_async`. tool_tokens_inside:
+    lengths of responses include tokens written by tools.
     """
 
     name: str
-    metrics: Mapping[str, tuple[str, ...]]
-    marks: tuple[str, ...]
-    also: tuple[str, ...] = ()
-    sums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    differences: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    metrics: Mapping[str, Sequence[str]]
+    marks: Sequence[str]
+    also: Sequence[str] = ()
+    sums: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    differences: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    overlap_keys: Sequence[str] = ()
     start: bytes | None = None
     cue: bytes = b""
     console: Callable[[], Console] | None = None
-    dumps: tuple[Dump, ...] = ()
+    dumps: Sequence[Dump] = ()
     named: Callable[[Raw], Raw] = _as_it_is
-    overlapped: Callable[[Iterable[Raw], Settings], bool | None] = _never
+    overlapped: Callable[[Iterable[Raw], Settings], bool | None] | None = None
     derive: Callable[[Row, Raw, Settings, bool], None] = _nothing
-    follow: Callable[[Sequence[tuple[Row, Raw]], Settings], None] = _nothing_either
+    follow: Callable[[Sequence[tuple[Row, Raw]], Settings], None] = _nothing
     generation_waits: bool = False
     inside: Mapping[str, bool] = field(default_factory=dict)
-    outside: frozenset[str] = frozenset()
+    outside: Sequence[str] = ()
     how: Mapping[int, str] = field(default_factory=dict)
     console_counts: bool = False
     dumps_again: bool = False
@@ -183,18 +202,18 @@ class StackLog:
 
     @cached_property
     def keys(self) -> frozenset[str]:
-        """Their keys that are read."""
+        """The stack's keys that are read."""
         tables = (self.metrics, self.sums, self.differences)
         named = (key for table in tables for keys in table.values() for key in keys)
-        return frozenset(named).union(self.also)
+        return frozenset(named).union(self.also, self.overlap_keys)
 
     def marked(self, key: str) -> bool:
-        """Whether a key tells it from the others."""
+        """Whether only this stack has the key."""
         key = key if key in self.keys else key.removeprefix(TRAIN)
-        return any(key == m or (m.endswith("/") and key.startswith(m)) for m in self.marks)
+        return _among(key, self.marks)
 
     def known(self, raw: Raw) -> dict[str, float]:
-        """What of a row is read, by key; some sinks put ``train/`` before every key."""
+        """The entries of a row that are read, by key without `TRAIN`."""
         keys, values = self.keys, {}
         for key, item in raw.items():
             plain = key if key in keys else key.removeprefix(TRAIN)
@@ -203,7 +222,7 @@ class StackLog:
         return values
 
     def row(self, raw: Raw) -> Row:
-        """Their numbers, as `known` gives them, under our columns."""
+        """A row of `known` keys under our columns."""
         row = {}
         for column, keys in self.metrics.items():
             for key in keys:
@@ -212,8 +231,18 @@ class StackLog:
                     break
         return row
 
+    def overlaps(self, rows: Sequence[Raw], settings: Settings) -> bool | None:
+        """Whether rollouts were made beside the training; None where the log does not say."""
+        if self.overlapped is None:
+            overlaps: bool | None = value(settings, "run.asynchronous") is True
+        else:
+            overlaps = self.overlapped(rows, settings)
+        if overlaps or not self.overlap_keys:
+            return overlaps
+        return any(_among(key, self.overlap_keys) for row in rows for key in row)
+
     def complete(self, row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
-        """Adds to a row what follows from its keys, and calls a wait a wait."""
+        """Adds to a row what follows from its keys, and moves a wait to ``wait_s``."""
         for column, keys in self.sums.items():
             parts = [raw[key] for key in keys if key in raw]
             if parts:
@@ -229,84 +258,5 @@ class StackLog:
             row.setdefault("wait_s", row.pop("generation_s"))
 
 
-def digest(text: object) -> int:
-    """A number for a text, the same in every process."""
-    return _digest(text if isinstance(text, bytes) else str(text))
-
-
-@lru_cache(maxsize=4)  # the rollouts of a group follow each other
-def _digest(text: bytes | str) -> int:
-    data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
-    return int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "big")
-
-
-def length(value: object) -> int:
-    """Entries of a list or tensor. Raises RecordError."""
-    try:
-        return len(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise RecordError(f"a list was expected, not {type(value).__name__}") from None
-
-
-def total(value: object) -> int:
-    """How many of a list or tensor of flags are set. Raises RecordError."""
-    try:
-        count = int(sum(cast(Iterable[Any], value)))
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise RecordError("a list of numbers was expected") from None
-    if not 0 <= count <= length(value):
-        raise RecordError("a list of flags was expected")
-    return count
-
-
-def whole(value: object, name: str) -> int:
-    """A count. Raises RecordError, in which the value is called ``name``."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise RecordError(f"{name} is no number")
-    if not -1e15 < value < 1e15 or value != int(value):
-        raise RecordError(f"{name} is no whole number")
-    return int(value)
-
-
-def tokens(value: object, name: str) -> int:
-    """A count that is not negative. Raises RecordError."""
-    count = whole(value, name)
-    if count < 0:
-        raise RecordError(f"{name} is negative")
-    return count
-
-
-def real(value: object) -> float | None:
-    """A finite number, or None."""
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if abs(number) < 1e15 else None
-
-
-_VALIDATED = ("val", "eval")
-
-
-def of_validation(origin: Origin) -> bool:
-    """Whether a dump is of a validation, which stacks put into the same form: by its name, or that
-    of its folder."""
-    last = origin.folders[-1] if origin.folders else ""
-    return last[:4].lower().startswith(_VALIDATED) or origin.name.startswith(_VALIDATED)
-
-
-def number_in(name: str) -> int | None:
-    """The last number in a file's name, such as 12 of ``train_data_step12.jsonl``."""
-    digits = ""
-    for letter in reversed(name.partition(".")[0]):
-        if letter.isdecimal() and letter.isascii():
-            digits = letter + digits
-        elif digits:
-            break
-    return int(digits) if 0 < len(digits) < 12 else None
+def _among(key: str, names: Sequence[str]) -> bool:
+    return any(key == name or (name.endswith("/") and key.startswith(name)) for name in names)

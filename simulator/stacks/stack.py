@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rollcast.simulator.stacks.log_format import StackLog
 
 LAUNCH_FILE = "launch.yaml"
-_COSTS_FILE = "costs.yaml"
+_COSTS_FILE, _LOG_FILE = "costs.yaml", "log.yaml"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +50,11 @@ class Stack:
 
     @cached_property
     def log(self) -> StackLog | None:
-        """How its log is read: ``LOG`` of its ``log.py``. None where nobody has written that."""
-        module = self._module("log")
-        return module.LOG if module else None
+        """How its log is read: ``log.yaml`` and ``log.py``. None without a ``log.yaml``."""
+        from rollcast.simulator.stacks.log_file import load_log
+
+        path = self.folder / _LOG_FILE
+        return load_log(path, self._module("log")) if path.is_file() else None
 
     @property
     def exports(self) -> bool:

@@ -34,33 +34,23 @@ trainers:
   fsdp:
     overlap: {value: 1.0, kind: assumed, source: nobody}
 """,
+    "log.yaml": """
+marks: [mu/]
+metrics: {step_s: mu/step, generation_s: mu/sample, update_s: mu/train}
+console: {start: 'madeup (\\d+) took ', cue: "madeup ", form: line}
+""",
     "log.py": '''
 """Its log: a line a step."""
 
 import re
 
-from rollcast.simulator.stacks.log_format import Metrics, OneLine, StackLog
-
-_ROW = re.compile(r"madeup (\\d+) took ([\\d.]+) s: sampled ([\\d.]+) s, trained ([\\d.]+) s")
-KEYS = ("mu/step", "mu/sample", "mu/train")
+_ROW = re.compile(r"([\\d.]+) s: sampled ([\\d.]+) s, trained ([\\d.]+) s")
 
 
-class Lines(OneLine):
-    def feed(self, line, text):
-        found = _ROW.search(text)
-        if found is None:
-            return ()
-        return (Metrics(int(found[1]), dict(zip(KEYS, map(float, found.groups()[1:]))), line),)
-
-
-LOG = StackLog(
-    "madeup",
-    {"step_s": ("mu/step",), "generation_s": ("mu/sample",), "update_s": ("mu/train",)},
-    marks=("mu/",),
-    start=rb"madeup \\d+ took",
-    cue=b"madeup ",
-    console=Lines,
-)
+def row(text):
+    match = _ROW.match(text)
+    keys = ("mu/step", "mu/sample", "mu/train")
+    return None, dict(zip(keys, map(float, match.groups()), strict=True))
 ''',
     "export.py": '''
 """A plan in its settings."""

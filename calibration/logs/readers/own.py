@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rollcast.simulator.stacks.launch import Key, Launch
-from rollcast.simulator.stacks.log_format import (
-    Dump,
-    Origin,
-    Raw,
-    Record,
-    Rollout,
-    Row,
-    StackLog,
-    real,
-    whole,
-)
+from rollcast.simulator.stacks.log_format import Dump, Origin, Raw, Record, Rollout, Row, StackLog
+from rollcast.simulator.stacks.records import real, whole
 from rollcast.simulator.stacks.settings import MEANINGS, Settings
 
 _ROUNDING_S = 2e-6  # tables may be kept to the microsecond
@@ -46,10 +37,6 @@ def _first(rows: Sequence[tuple[Row, Raw]], settings: Settings) -> None:
         rows[0][0]["first"] = 1.0
 
 
-def _is_rollout(record: Record) -> bool:
-    return {"trained_step", "attempt", "total_tokens", "submitted_s"} <= record.keys()
-
-
 def _rollout(record: Record, origin: Origin) -> Iterable[Rollout]:
     """Of a rollout's segments the last, which says what it came to."""
     if not record["finished"]:
@@ -69,10 +56,6 @@ def _rollout(record: Record, origin: Origin) -> Iterable[Rollout]:
         whole(record["index"], "index"),
         columns=numbers,
     )
-
-
-def _nothing(record: Record, origin: Origin) -> Iterable[Rollout]:
-    return ()
 
 
 LAUNCH = Launch(
@@ -101,8 +84,8 @@ LOG = StackLog(
     marks=("rollout_start_s", "computed_tokens"),
     also=("rollout_start_s", "end_s", "computed_tokens"),
     dumps=(
-        Dump(_is_rollout, _rollout),
-        Dump(lambda record: {"asked_s", "ended"} <= record.keys(), _nothing),  # environments.csv
+        Dump(("trained_step", "attempt", "total_tokens", "submitted_s"), _rollout),
+        Dump(("asked_s", "ended"), lambda record, origin: ()),  # environments.csv
     ),
     overlapped=_overlapped,
     derive=_derive,

@@ -18,28 +18,23 @@ from rollcast.simulator.stacks.log_format import (
     Origin,
     Raw,
     Record,
-    RecordError,
     Request,
     Rollout,
     Session,
     StackLog,
-    real,
-    whole,
 )
+from rollcast.simulator.stacks.records import RecordError, real, whole
 from rollcast.simulator.stacks.settings import MEANINGS, Settings
 
 _KEYS = ("step", "file", "line")
 _METRICS = {name: (name,) for name in ours.STEPS.names if name not in _KEYS}
 _OWN = tuple(n for n in ours.ROLLOUTS.names if n not in ("step", "group", "index"))
+_ENOUGH = ("new_tokens", "characters", "reward")
+"""Columns of rollouts, of which a table has one at least."""
 
 
 def _overlapped(rows: Iterable[Raw], settings: Settings) -> bool:
     return any(row.get("overlapped") == 1 for row in rows)
-
-
-def _fits(record: Record) -> bool:
-    known = {"new_tokens", "characters", "reward"} & record.keys()
-    return {"step", "group"} <= record.keys() and bool(known) and "turn" not in record
 
 
 def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
@@ -55,10 +50,6 @@ def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
         None if index is None else whole(index, "index"),
         columns=numbers,
     )
-
-
-def _is_request(record: Record) -> bool:
-    return {"step", "group", "index", "turn", "start_s", "end_s"} <= record.keys()
 
 
 def _request(record: Record, origin: Origin) -> Iterable[Session]:
@@ -83,7 +74,10 @@ LOG = StackLog(
     "table",
     _METRICS,
     marks=("step_s", "generation_s", "update_s", "mean_new_tokens"),
-    dumps=(Dump(_is_request, _request), Dump(_fits, _rollouts)),
+    dumps=(
+        Dump(("step", "group", "index", "turn", "start_s", "end_s"), _request),
+        *(Dump(("step", "group", column), _rollouts, lacks=("turn",)) for column in _ENOUGH),
+    ),
     overlapped=_overlapped,
     how={
         1: "a table with step and step_s",

@@ -1,14 +1,4 @@
-"""prime-rl: ``metrics.jsonl`` of trainer and orchestrator, ``traces.jsonl`` with episodes.
-
-Keys: prime_rl/trainer/rl/train.py, orchestrator/orchestrator.py and metrics.py, monitors/file.py;
-traces: verifiers/v1/episode.py, trace.py, graph.py (0.6 to after 0.8, August 2026). Traps held
-here:
-
-- trainer and orchestrator write one file, both with ``time/step``: told apart by what else is in
-  the row;
-- rollouts are always made beside the training;
-- ``usage.prompt_tokens`` leaves out cached tokens; ``train/all`` holds more than was trained on.
-"""
+"""prime-rl's two writers, console lines and traces."""
 
 from __future__ import annotations
 
@@ -17,74 +7,31 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from rollcast.simulator.stacks.log_format import (
-    Dump,
-    Metrics,
-    OneLine,
-    Origin,
-    Raw,
-    Record,
-    RecordError,
-    Request,
-    Rollout,
-    Row,
-    StackLog,
-    digest,
-    length,
-    real,
-    whole,
-)
+from rollcast.simulator.stacks.consoles import Parsed
+from rollcast.simulator.stacks.log_format import Origin, Raw, Record, Request, Rollout, Row
+from rollcast.simulator.stacks.records import RecordError, digest, length, real, whole
 from rollcast.simulator.stacks.settings import Settings
 
 _TRAINER = (
-    "time/wait_for_batch",
-    "time/forward_backward",
-    "time/load_data",
-    "time/broadcast_weights",
-    "perf/throughput",
+    *("time/wait_for_batch", "time/forward_backward", "time/load_data"),
+    *("time/broadcast_weights", "perf/throughput"),
 )
 _ORCHESTRATOR = (
-    "time/pack",
-    "time/wait_for_policy",
-    "time/generate_completions",
-    "time/wait_for_ckpt",
+    *("time/pack", "time/wait_for_policy", "time/generate_completions", "time/wait_for_ckpt"),
     "off_policy/mean",
 )
-_OURS, _THEIRS = "trainer:time/step", "orchestrator:time/step"
-_SAVED, _SAVED_TOO = "trainer:time/save_ckpt", "orchestrator:time/save_ckpt"
-_SHARED = {"time/step": (_OURS, _THEIRS), "time/save_ckpt": (_SAVED, _SAVED_TOO)}
-_TOKENS = "num_output_tokens"
-_METRICS = {
-    "step_s": (_OURS,),
-    "wait_s": ("time/wait_for_batch",),
-    "data_s": ("time/load_data",),
-    "update_s": ("time/forward_backward",),
-    "sync_s": ("time/broadcast_weights", "time/update_weights"),
-    "checkpoint_s": (_SAVED,),
-    "orchestrator_step_s": (_THEIRS,),
-    "rollout_wait_s": ("time/wait_for_policy", "time/wait_for_ckpt"),
-    "mean_staleness": ("off_policy/mean",),
-    "max_staleness": ("off_policy/max",),
-    "dropped_rollouts": ("off_policy/dropped",),
-    "mean_new_tokens": (
-        f"train/agg/effective/{_TOKENS}/mean",
-        f"train/agg/all/{_TOKENS}/mean",
-        "seq_len/mean",
-    ),
-    "max_new_tokens": (f"train/agg/effective/{_TOKENS}/max", f"train/agg/all/{_TOKENS}/max"),
-    "min_new_tokens": (f"train/agg/effective/{_TOKENS}/min", f"train/agg/all/{_TOKENS}/min"),
-    "mean_prompt_tokens": ("train/agg/effective/num_input_tokens/mean",),
-    "mean_turns": ("train/agg/effective/num_turns/mean", "train/agg/all/num_turns/mean"),
-    "max_turns": ("train/agg/effective/num_turns/max", "train/agg/all/num_turns/max"),
-    "mean_reward": ("train/agg/effective/reward/mean", "reward/mean"),
-    "truncated_share": ("is_truncated/mean",),
-    "tokens_per_gpu_s": ("perf/throughput_per_gpu",),
-}
+_SHARED = ("time/step", "time/save_ckpt")
+_STEP = re.compile(r"(?:Time: )?([\d.]+)s \| (.*)")
+_PARTS = (
+    (re.compile(r"Seq\. Length: ([\d.]+) tokens"), "seq_len/mean", 1),
+    (re.compile(r"Reward:? (-?[\d.]+)"), "reward/mean", 1),
+    (re.compile(r"Truncation:? ([\d.]+)%"), "is_truncated/mean", 100),
+)
 
 
-def apart(values: Raw) -> Raw:
-    """The row with the keys that both processes use named after the one that wrote it."""
-    if not _SHARED.keys() & values.keys():
+def named(values: Raw) -> Raw:
+    """Puts the name of its writer before the keys that trainer and orchestrator share."""
+    if values.keys().isdisjoint(_SHARED):
         return values
     trainer = any(key in values for key in _TRAINER)
     orchestrator = any(key in values for key in _ORCHESTRATOR) or any(
@@ -92,56 +39,43 @@ def apart(values: Raw) -> Raw:
     )
     if trainer == orchestrator:
         return values
-    return {
-        (_SHARED[key][0 if trainer else 1] if key in _SHARED else key): item
-        for key, item in values.items()
-    }
+    writer = "trainer:" if trainer else "orchestrator:"
+    return {f"{writer}{key}" if key in _SHARED else key: item for key, item in values.items()}
 
 
-_STEP = re.compile(r"\bStep (\d{1,12}) \| (?:Time: )?([\d.]+)s \| (.*)")
-_PARTS = (
-    (re.compile(r"Seq\. Length: ([\d.]+) tokens"), "seq_len/mean"),
-    (re.compile(r"Reward:? (-?[\d.]+)"), "reward/mean"),
-    (re.compile(r"Truncation:? ([\d.]+)%"), "is_truncated/mean"),
-)
-
-
-class _Lines(OneLine):
+def row(text: str) -> Parsed:
     """``Step 7 | 73.8s | Reward ... | Seq. Length: 5120 tokens/sample | ...``: of the trainer where
     it names a loss, else of the orchestrator."""
-
-    def feed(self, line: int, text: str) -> Iterable[Metrics]:
-        """The row of a line."""
-        match = _STEP.search(text)
-        if match is None:
-            return ()
-        trainer = "Loss" in match[3] or "Grad" in match[3]
-        values = {}
-        try:
-            values[_OURS if trainer else _THEIRS] = float(match[2])
-            for form, key in _PARTS:
-                part = form.search(match[3])
-                if part and not trainer:
-                    values[key] = float(part[1]) / (100 if key.startswith("is_") else 1)
-        except ValueError:
-            raise RecordError("a figure of the step is no number") from None
-        return (Metrics(int(match[1]), values, line),)
+    match = _STEP.match(text)
+    if match is None:
+        return None
+    trainer = "Loss" in match[2] or "Grad" in match[2]
+    try:
+        if trainer:
+            return None, {"trainer:time/step": float(match[1])}
+        values = {"orchestrator:time/step": float(match[1])}
+        for form, key, scale in _PARTS:
+            part = form.search(match[2])
+            if part:
+                values[key] = float(part[1]) / scale
+    except ValueError:
+        raise RecordError("a figure of the step is no number") from None
+    return None, values
 
 
-def _always(rows: Iterable[Raw], settings: Settings) -> bool:
+def overlapped(rows: Iterable[Raw], settings: Settings) -> bool:
+    """Always."""
     return True
 
 
-def _derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
-    if "perf/mfu" in raw:  # in per cent
+def derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
+    """``perf/mfu`` is in per cent."""
+    if "perf/mfu" in raw:
         row["trainer_flop_share"] = raw["perf/mfu"] / 100
 
 
-def _fits(record: Record) -> bool:
-    return isinstance(record.get("traces"), list) or ("calls" in record and "nodes" in record)
-
-
-def _rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
+def rollouts(record: Record, origin: Origin) -> Iterable[Rollout]:
+    """The traces of an episode, or a single trace."""
     if "eval" in origin.folders:
         return
     traces = record.get("traces")
@@ -174,43 +108,40 @@ def _one(
 ) -> Rollout:
     requests = tuple(_requests(trace.get("calls")))
     nodes = trace.get("nodes")
-    made: float | None = None
+    new: float | None = None
     if any(r.new_tokens is not None for r in requests):
-        made = sum(r.new_tokens or 0.0 for r in requests)
+        new = sum(r.new_tokens or 0.0 for r in requests)
     elif isinstance(nodes, list):
-        made = float(
-            sum(
-                length(n.get("token_ids") or ())
-                for n in nodes
-                if isinstance(n, Mapping) and n.get("sampled")
-            )
-        )
+        sampled = (n for n in nodes if isinstance(n, Mapping) and n.get("sampled"))
+        new = float(sum(length(n.get("token_ids") or ()) for n in sampled))
     tool = gaps = 0.0
     for before, after in pairwise(requests):
         gaps += max(after.start_s - before.end_s, 0.0)
         had = (before.prompt_tokens or 0.0) + (before.new_tokens or 0.0)
         tool += max((after.prompt_tokens or 0.0) - had, 0.0)
-    rewards = trace.get("rewards")
-    stop = trace.get("stop_condition")
     versions = [r.version for r in requests if r.version is not None]
+    columns: dict[str, float | None] = {
+        "new_tokens": new,
+        "reward": _reward(trace.get("rewards"), trace.get("reward")),
+        "truncated": _cut(trace),
+        "trained": trained,
+    }
+    if requests:
+        columns |= {
+            "prompt_tokens": requests[0].prompt_tokens,
+            "tool_tokens": tool,
+            "turns": float(len(requests)),
+            "environment_s": gaps,
+        }
+    if versions:
+        columns |= {"first_version": min(versions), "last_version": max(versions)}
     return Rollout(
         step,
         None if group is None else str(group),
         identity=str(name),
         prompt=None if trace.get("task") is None else digest(trace["task"]),
         requests=requests,
-        columns={
-            "prompt_tokens": requests[0].prompt_tokens if requests else None,
-            "new_tokens": made,
-            "tool_tokens": tool if requests else None,
-            "reward": _reward(rewards, trace.get("reward")),
-            "truncated": _cut(trace, stop),
-            "turns": float(len(requests)) if requests else None,
-            "first_version": min(versions) if versions else None,
-            "last_version": max(versions) if versions else None,
-            "environment_s": gaps if requests else None,
-            "trained": trained,
-        },
+        columns=columns,
     )
 
 
@@ -226,8 +157,8 @@ def _reward(rewards: object, single: object) -> float | None:
     return sum(parts) if parts else None
 
 
-def _cut(trace: Mapping[str, Any], stop: object) -> float | None:
-    calls = trace.get("calls")
+def _cut(trace: Mapping[str, Any]) -> float | None:
+    calls, stop = trace.get("calls"), trace.get("stop_condition")
     last = calls[-1] if isinstance(calls, list) and calls else None
     reason = last.get("finish_reason") if isinstance(last, Mapping) else None
     if reason is None and stop is None:
@@ -236,6 +167,7 @@ def _cut(trace: Mapping[str, Any], stop: object) -> float | None:
 
 
 def _requests(calls: object) -> Iterable[Request]:
+    """``usage.prompt_tokens`` leaves out cached tokens."""
     requests = []
     for call in calls if isinstance(calls, list) else ():
         if not isinstance(call, Mapping):
@@ -259,32 +191,3 @@ def _requests(calls: object) -> Iterable[Request]:
             )
         )
     return sorted(requests, key=lambda request: request.start_s)
-
-
-LOG = StackLog(
-    "prime_rl",
-    _METRICS,
-    marks=(
-        _OURS,
-        _THEIRS,
-        "time/wait_for_batch",
-        "time/forward_backward",
-        "time/wait_for_policy",
-        "time/pack",
-    ),
-    also=("perf/mfu", "time/step", "time/save_ckpt", *_TRAINER, *_ORCHESTRATOR),
-    start=rb"\bStep \d{1,12} \| ",
-    cue=b"Step ",
-    console=_Lines,
-    dumps=(Dump(_fits, _rollouts),),
-    named=apart,
-    overlapped=_always,
-    inside={"checkpoint": True},
-    derive=_derive,
-    exceeded="drop",
-    how={
-        1: "metrics.jsonl lies in the run's folder (monitor.file, on by default since August 2026)",
-        2: "rollouts/step_N/train/*/traces.jsonl lies in the run's folder",
-        3: "traces.jsonl holds the times of each call",
-    },
-)

@@ -131,9 +131,6 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     speed = MachineSpeed.of_runs(runs)
     pulses = [_pulses(run, speed) for run in runs]
     probed = None if probe is None else read_probe(probe, runs[0], speed)
-    slower = None if probed is None else probed.slower
-    if speed is not None and slower is not None:
-        speed = speed.with_pulses_beside(slower)
     samples = iterations.collect(runs, pulses)
     bursts, shapes = (None, None) if probed is None else (probed.iterations, probed.updates)
     of_iterations = iterations.fit_iterations(samples, bursts)
@@ -154,6 +151,7 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     middle = {name: of_rest * float(np.median(seconds)) for name, seconds in rest.items()}
     apart, apart_errors = None, None
     if runs[0].of_actors:
+        slower = {} if probed is None else probed.slower
         apart, apart_errors = actors.costs(runs, rest, pulses, slower)
     return Fitted(
         {

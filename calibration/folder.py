@@ -33,7 +33,6 @@ FIELD = "RUN_DIR"
 _GIVE = "give the folder of a finished run, as rollcast run --out writes it"
 SAME = ("python", "versions", "processor", "cores", "torch_threads", "gpu")
 _ROUNDING_S = 2e-6  # tables may be kept to the microsecond
-_AT_ONCE_S = 0.05  # before that, a replica is still being given its rollouts
 _CAP = Option(whole=True, bounds=Between(1, LARGEST_TOKENS))
 _SAME_SCENARIO = ("model", "gpu", "cluster", "engine")
 
@@ -196,19 +195,6 @@ class RunFolder:
         """arrivals.csv by column; None for a run of one process."""
         has = self._has(schema.ARRIVALS)
         return read_table(self.path, schema.ARRIVALS, FIELD) if has else None
-
-    @property
-    def busy_at_syncs(self) -> float:
-        """The share of the syncs after which rollouts went on at once: weights came in while they
-        ran, or they had been interrupted for them. 0 where steps do not overlap."""
-        table = self.arrivals
-        if table is None or not len(table["version"]) or not self.overlaps:
-            return 0.0
-        soon_s = table["end_s"][:, None] + _AT_ONCE_S
-        segments = self.rollouts
-        return float(
-            ((segments["start_s"] <= soon_s) & (segments["end_s"] > soon_s)).any(axis=1).mean()
-        )
 
     @property
     def of_actors(self) -> bool:

@@ -301,6 +301,12 @@ def _flags(fitted: Fitted, target: RunFolder) -> list[str]:
         )
     if fitted.content["fits"]["iteration"]["assumed_prefill_token"]:
         flags.append("the cost of a prefill token was assumed: the prompts hardly vary in length")
+    actors = int(target.section("cluster").get("replicas") or 1) + 1
+    cores = target.provenance.get("cores")
+    if target.of_actors and not target.provenance.get("gpu") and cores and cores < actors:
+        flags.append(
+            f"{actors} actors shared {cores} CPU cores: their waiting for each other is not priced"
+        )
     made_on = fitted.content["provenance"]
     if len(made_on["runs"]) == 1:
         flags.append(

@@ -8,13 +8,12 @@ be judged at that speed: what is left of its error is the model's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import numpy as np
 
-from rollcast.calibration.actors import Slower
 from rollcast.calibration.folder import RunFolder
 from rollcast.calibration.robust import FloatArray
 from rollcast.simulator.studies.bootstrap import BLOCK_STEPS
@@ -26,13 +25,11 @@ class MachineSpeed:
     """The pulse that costs are stated at. short_s: what an iteration is compared with, and all that
     is launched rather than computed; long_s: what an update is. of_actors: of processes of their
     own, whose short pulse is disturbed by what else wakes up at a weight sync; the long one stands
-    for both. beside: how many times as long that is beside a replica whose rollouts go on at once
-    with the new weights: that is no sign of a slower machine."""
+    for both."""
 
     short_s: Annotated[float, POSITIVE]
     long_s: Annotated[float, POSITIVE]
     of_actors: bool = False
-    beside: Annotated[float, POSITIVE] = 1.0
 
     @classmethod
     def of_runs(cls, runs: Sequence[RunFolder]) -> MachineSpeed | None:
@@ -44,13 +41,11 @@ class MachineSpeed:
         short_s, long_s = np.exp(np.log(known).mean(axis=0)).tolist()
         return cls(short_s, long_s, any(run.of_actors for run in runs))
 
-    def with_pulses_beside(self, slower: Slower) -> MachineSpeed:
-        """The same, with what a probe says of pulses beside a replica."""
-        return replace(self, beside=max(float(np.median(slower.pulses)), 1.0))
-
     @classmethod
     def from_mapping(cls, spec: object, field: str) -> MachineSpeed | None:
         """Of a fitted file. Raises ScenarioError that names the key."""
+        if isinstance(spec, Mapping):  # earlier versions had a factor for pulses beside a replica
+            spec = {key: value for key, value in spec.items() if key != "beside"}
         return None if spec is None else read(cls, spec, field)
 
     def to_mapping(self) -> dict[str, Any]:
@@ -66,9 +61,7 @@ class MachineSpeed:
         """The pulse around each step of ``run`` over this one, shape (steps, 2); None where the run
         has none."""
         pulses = by_step(run)
-        if pulses is None:
-            return None
-        return self.ratios(*pulses.T) / (1.0 + (self.beside - 1.0) * run.busy_at_syncs)
+        return None if pulses is None else self.ratios(*pulses.T)
 
 
 def by_step(run: RunFolder) -> FloatArray | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rollcast.calibration.actors import Slower
+from rollcast.calibration.actors import slowdowns
 from rollcast.calibration.folder import RunFolder, check_same
 from rollcast.calibration.iterations import COUNTS, Samples
 from rollcast.calibration.machine_speed import MachineSpeed
@@ -29,11 +29,11 @@ _ENGINE = ("model", "device", "dtype", "trainer", "max_seqs", "max_batched_token
 class Probed:
     """What a probe measured, at the reference speed: updates of the trainer, and iterations of the
     engine, whose ``step`` numbers the bursts; None of one that asked for neither. slower: where
-    replica and trainer had processes of their own, each beside the other."""
+    replica and trainer had processes of their own, how much slower each is beside the other."""
 
     updates: Updates | None
     iterations: Samples | None
-    slower: Slower | None = None
+    slower: Mapping[str, FloatArray]
 
 
 def read_probe(path: Path, run: RunFolder, speed: MachineSpeed | None) -> Probed:
@@ -55,9 +55,9 @@ def read_probe(path: Path, run: RunFolder, speed: MachineSpeed | None) -> Probed
         if engine.get(key) != section.get(key):
             raise ScenarioError(FIELD, f"{path} was made with another engine.{key} than {run.path}")
     beside = content.get("beside")
-    slower = None if beside is None else Slower.of(beside)
+    slower = {} if beside is None else slowdowns(beside)
     updates, bursts = content["updates"], content["bursts"]
-    if slower is not None and not updates and not bursts:
+    if slower and not updates and not bursts:
         return Probed(None, None, slower)
     packed = packing(run, padded=True)
     assert packed is not None

@@ -114,7 +114,7 @@ def probe(
         bool,
         typer.Option(
             "--beside",
-            help="Only what replicas and a trainer apart from them cost each other: a minute.",
+            help="Only what a replica and a trainer apart from it cost each other: a minute.",
         ),
     ] = False,
     settings: Settings = None,

@@ -6,7 +6,7 @@ prompt and per token of it; and a layout that it never used not at all. A probe 
 engine directly, in two to three minutes, in random order, and takes the machine's pulse all along.
 
 Where replica and trainer are to have processes of their own, it also asks what they cost each other
-when both work (`engine.actors.beside`), in a minute more; of several replicas, the replicas too.
+when both work (`engine.actors.beside`), in a minute more.
 """
 
 from __future__ import annotations
@@ -166,8 +166,8 @@ def _shapes_and_bursts(
 
 
 def _beside(spec: RunSpec) -> list[dict[str, Any]] | None:
-    """What a replica, the trainer and the other replicas cost each other in processes of their own;
-    None where they take turns."""
+    """What a replica and the trainer cost each other in processes of their own; None where they
+    take turns."""
     if spec.shape.colocated:
         return None
     from rollcast.engine.actors.beside import measure

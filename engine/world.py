@@ -38,7 +38,7 @@ from rollcast.engine.actors.trainer import Part, Updated
 from rollcast.engine.actors.transport import ActorLostError, Transport
 from rollcast.engine.actors.updates import Updates, Weights
 from rollcast.engine.actors.weights import ByStore, Channel, InPlace, unpack
-from rollcast.engine.edges import Beat, Engine, Limits, Trainer, TrainerState, TrainMetrics
+from rollcast.engine.edges import Engine, Limits, Trainer, TrainerState, TrainMetrics
 from rollcast.engine.environments.threads import Runner, Threads
 from rollcast.engine.frontend import Finished, Order
 from rollcast.engine.log import Arrival, EngineLog, Fault
@@ -512,10 +512,6 @@ class EngineWorld:
             self._lose_trainer(news)
         elif news is not None:
             self._updated(*news)
-
-    def pulse(self) -> Beat:
-        """The machine's pulse just now; the trainer must be idle. Raises ActorLostError."""
-        return self._updates.pulse()
 
     def _note_pulses(self) -> None:
         """Logs the machine's pulse, and when it may be taken again: how long it takes is known

@@ -1,5 +1,4 @@
-"""The machine that replicas and a trainer of processes of their own share: who works on it, and how
-much slower that makes the others."""
+"""Replicas and a trainer of processes of their own: each is slower while the other works."""
 
 from __future__ import annotations
 
@@ -13,24 +12,23 @@ from rollcast.simulator.costs.actors import ActorCosts
 
 
 class Machine:
-    """costs: how much slower each actor is beside others. A replica's iteration goes on as it
-    began; work of the trainer changes its pace in the middle."""
+    """A replica's iteration keeps the pace at which it began; work of the trainer changes its pace
+    in the middle."""
 
     def __init__(
         self, env: simpy.Environment, costs: ActorCosts, replicas: Sequence[Replica]
     ) -> None:
         self._env, self._costs, self._replicas = env, costs, replicas
         self._trainer: simpy.Process | None = None  # at work
-        self._working = (0, False)  # replicas, and whether the trainer does
+        self._working = (False, False)  # whether any replica works, and whether the trainer does
 
     def settle(self) -> bool:
-        """Once all has happened that does at this instant: has everybody work at the pace that who
-        else works leaves it. Whether that changed anything."""
-        working = sum(replica.works for replica in self._replicas), self._trainer is not None
+        """Sets everybody's pace at the end of an instant. Whether that changed anything."""
+        working = any(replica.works for replica in self._replicas), self._trainer is not None
         if working == self._working:
             return False
         self._working = working
-        slower = self._costs.slower_iterations(*working)
+        slower = self._costs.iteration_beside if working[1] else 1.0
         for replica in self._replicas:
             replica.slow_down(slower)
         if self._trainer is not None:
@@ -44,7 +42,7 @@ class Machine:
         left = float(ticks)
         try:
             while left > 0:
-                slower = self._costs.slower_updates(self._working[0])
+                slower = self._costs.update_beside if self._working[0] else 1.0
                 began = env.now
                 try:
                     yield env.timeout(max(round(left * slower), 1))

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from rollcast.simulator.costs.actors import ActorCosts
+from rollcast.simulator.costs.actors import RETIRED, ActorCosts
 from rollcast.simulator.costs.base import (
     LARGEST_COST_S,
     CostModel,
@@ -294,8 +294,16 @@ class _Costs:
     actors: ActorCosts | None = None
 
 
+def _without_retired(cost: object) -> object:
+    """``cost`` without keys that earlier versions wrote."""
+    if not isinstance(cost, Mapping) or not isinstance(cost.get("actors"), Mapping):
+        return cost
+    kept = {key: value for key, value in cost["actors"].items() if key not in RETIRED}
+    return {**cost, "actors": kept}
+
+
 def _read(content: Mapping[str, Any], name: str) -> FittedCost:
-    costs = read(_Costs, content.get("cost"), "cost")
+    costs = read(_Costs, _without_retired(content.get("cost")), "cost")
     policies = content.get("policies", ())
     starts = [start for start, _ in costs.iteration.rollout_pieces]
     if not starts or starts[0] != 0 or starts != sorted(set(starts)):

@@ -92,7 +92,7 @@ def slowed_cost(
     for part, factor in factors.items():
         if cost.get(part) is not None:
             slowed[part] = scaled(cost[part], factor)
-    if cost.get("actors") is not None:  # of which some are no seconds
+    if cost.get("actors") is not None:  # slowdowns are no seconds
         kept = {name: cost["actors"][name] for name in cost["actors"] if not name.endswith("_s")}
         slowed["actors"] |= kept
     for name in ("sync_s", "switch_to_train_s", "switch_to_rollout_s"):
@@ -131,9 +131,8 @@ def _draw_iteration(iteration: dict[str, Any], content: Mapping[str, Any], chanc
 
 
 def _draw_actors(cost: dict[str, Any], errors: Mapping[str, float], chance: Chance) -> None:
-    """Each of its own: how slow one is beside the other was measured on each."""
     for name, error in errors.items():
-        least = 1.0 if name.endswith(("_beside", "_among")) else 0.0
+        least = 1.0 if name.endswith("_beside") else 0.0
         cost[name] = max(cost[name] + error * chance.normal(f"actors/{name}"), least)
 
 

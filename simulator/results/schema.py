@@ -497,17 +497,6 @@ PROBE_BURST = (
 PROBE_BESIDE = ("iterations_alone_s", "iterations_beside_s", "update_alone_s", "update_beside_s")
 """What a round of a probe says of a replica and a trainer of processes of their own."""
 
-PROBE_AMONG = (
-    "iterations_alone_s",
-    "iterations_among_s",
-    "all_iterations_alone_s",
-    "all_iterations_s",
-    "all_update_s",
-)
-"""The same of replicas that work at once, and of all with the trainer."""
-
-_COUNT = Figure(whole=True)
-_AMONG = {"replicas": Figure(2, whole=True), "iterations": _COUNT, "all_iterations": _COUNT}
 _PULSE = Keys({"short_s": BEAT, "long_s": BEAT})
 _LENGTH = Figure(whole=True, most=LARGEST_TOKENS)
 _AS_COLUMNS = {name: ListOf(ITERATIONS[name].shape, least=1) for name in PROBE_BURST}
@@ -537,10 +526,7 @@ PROBE = Document(
                     {
                         "iterations": Figure(whole=True),
                         **dict.fromkeys(PROBE_BESIDE, Figure()),
-                        "pulse_alone": _PULSE,
-                        "pulse_beside": _PULSE,
-                    },
-                    may={"among": Keys({**_AMONG, **dict.fromkeys(PROBE_AMONG, Figure())})},
+                    }
                 )
             ),
         },

@@ -17,10 +17,10 @@ from rollcast.calibration.machine_speed import MachineSpeed
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values.chance import Drawn
 from tests.calibration.test_probes import write_probe
-from tests.calibration.worlds import LINEAR, PULSE, edit_json, write_pulses, write_world
+from tests.calibration.worlds import LINEAR, edit_json, write_pulses, write_world
 
 LOAD_S, CHECK_S, WIRE_S = 0.012, 0.005, 0.003
-BESIDE = {"iterations": 1.2, "update": 1.4, "short": 1.5, "long": 1.25}
+BESIDE = {"iterations": 1.2, "update": 1.4}
 
 
 def write_actors(folder: Path, **options: Any) -> Path:
@@ -51,7 +51,6 @@ def rounds(count: int = 8) -> list[dict[str, Any]]:
     found = []
     for _ in range(count):
         noise = np.exp(0.02 * rng.normal(size=4))
-        alone = dict(PULSE)
         found.append(
             {
                 "iterations": 200,
@@ -59,11 +58,6 @@ def rounds(count: int = 8) -> list[dict[str, Any]]:
                 "iterations_beside_s": 1.1 * BESIDE["iterations"] * noise[0],
                 "update_alone_s": 0.9,
                 "update_beside_s": 0.9 * BESIDE["update"] * noise[1],
-                "pulse_alone": alone,
-                "pulse_beside": {
-                    "short_s": alone["short_s"] * BESIDE["short"] * noise[2],
-                    "long_s": alone["long_s"] * BESIDE["long"] * noise[3],
-                },
             }
         )
     return found
@@ -89,81 +83,8 @@ def test_the_ways_between_processes_and_what_these_cost_each_other(fitted: Fitte
     assert (actors.load_s, actors.check_s) == pytest.approx((LOAD_S, CHECK_S), rel=1e-3)
     assert actors.iteration_beside == pytest.approx(BESIDE["iterations"], rel=0.02)
     assert actors.update_beside == pytest.approx(BESIDE["update"], rel=0.02)
-    assert actors.cores == 2
     errors = fitted.content["fits"]["actors"]["standard_errors"]
     assert 0 < errors["update_beside"] < 0.06
-
-
-def among(
-    rows: list[dict[str, Any]], times: float, replicas: int, *, all_: float = 2.0, up: float = 2.0
-) -> list[dict[str, Any]]:
-    """The rounds with what replicas that work at once cost each other, and all with the trainer."""
-    return [
-        {
-            **row,
-            "among": {
-                "replicas": replicas,
-                "iterations": 90,
-                "iterations_alone_s": 0.5,
-                "iterations_among_s": 0.5 * times * (1 + place / 100),
-                "all_iterations": 70,
-                "all_iterations_alone_s": 0.4,
-                "all_iterations_s": 0.4 * all_ * (1 + place / 100),
-                "all_update_s": 0.9 * up * (1 - place / 100),
-            },
-        }
-        for place, row in zip(range(-4, 5), rows, strict=False)
-    ]
-
-
-def test_what_replicas_cost_each_other_is_a_figure_of_its_own(
-    runs: list[Path], fitted: Fitted, tmp_path: Path
-) -> None:
-    rows = among(rounds(9), 1.08, 2)
-    cost = calibrate(runs, write_probe(tmp_path / "p.json", runs[0], beside=rows)).cost
-    actors = cost.actors
-    assert actors is not None
-    assert actors.iteration_among == pytest.approx(1.08, abs=1e-6)
-    assert actors.slower_iterations(2, False) == pytest.approx(1.08)
-    assert actors.iteration_beside == pytest.approx(BESIDE["iterations"], rel=0.02)
-    drawn = [cost.drawn(Drawn(np.random.default_rng(seed))).actors for seed in range(40)]
-    among_drawn = [one.iteration_among for one in drawn if one is not None]
-    assert np.std([times for times in among_drawn if times is not None]) > 0.002
-    slow = cost.slowed(2.0, 2.0, 2.0).actors
-    assert slow is not None
-    assert slow.iteration_among == actors.iteration_among
-    before = fitted.cost.actors
-    assert before is not None
-    assert before.iteration_among is None
-    faster = calibrate(runs, write_probe(tmp_path / "q.json", runs[0], beside=among(rows, 0.9, 2)))
-    assert faster.cost.actors is not None
-    assert faster.cost.actors.iteration_among == 1.0
-
-
-def test_what_is_waited_for_cores_that_are_too_few(runs: list[Path], tmp_path: Path) -> None:
-    """Of two replicas and a trainer on two cores: half as long again by an even share."""
-    rows = among(rounds(9), 1.1, 2, all_=2.3, up=1.6)
-    cost = calibrate(runs, write_probe(tmp_path / "p.json", runs[0], beside=rows)).cost
-    actors = cost.actors
-    assert actors is not None
-    assert actors.slower_iterations(2, True) == pytest.approx(2.3)
-    assert actors.slower_updates(2) == pytest.approx(1.6)
-    assert actors.iteration_crowded > 2.0
-    assert 0.0 < actors.update_crowded < 1.0
-    assert actors.slower_updates(1) == pytest.approx(BESIDE["update"], rel=0.02)
-    drawn = [cost.drawn(Drawn(np.random.default_rng(seed))).actors for seed in range(20)]
-    assert np.std([one.update_crowded for one in drawn if one is not None]) > 0.005
-    # Where replicas alone are too many, what they cost each other cannot be told from waiting.
-    rows = among(rounds(9), BESIDE["iterations"] + 0.5 * 0.8, 3, all_=BESIDE["iterations"] + 0.8)
-    found = calibrate(runs, write_probe(tmp_path / "r.json", runs[0], beside=rows)).cost.actors
-    assert found is not None
-    assert found.iteration_among is None
-    assert found.iteration_crowded == pytest.approx(0.8, abs=0.05)
-    # An update that is no slower than alone waits for nothing.
-    rows = among(rounds(9), 1.1, 2, all_=2.3, up=1.0)
-    found = calibrate(runs, write_probe(tmp_path / "q.json", runs[0], beside=rows)).cost.actors
-    assert found is not None
-    assert found.update_crowded == 0.0
 
 
 def test_without_a_probe_nobody_is_slower(runs: list[Path], tmp_path: Path) -> None:
@@ -184,12 +105,11 @@ def test_a_probe_may_say_nothing_else(runs: list[Path], fitted: Fitted, tmp_path
         calibrate(runs, probe)
 
 
-def test_a_run_of_one_process_says_nothing_of_actors(tmp_path: Path) -> None:
-    assert calibrate([write_world(tmp_path / "run", seed=3)]).cost.actors is None
-
-
 def test_the_file_keeps_them_and_says_how_sure_it_is(fitted: Fitted, tmp_path: Path) -> None:
     fitted.write(tmp_path / "fitted.json")
+    spec = json.loads((tmp_path / "fitted.json").read_text())["cost"]
+    earlier = {**spec["actors"], "iteration_among": 1.1, "iteration_crowded": 2.0, "cores": 2}
+    edit_json(tmp_path / "fitted.json", cost={**spec, "actors": earlier})
     cost = Fitted.read(tmp_path / "fitted.json").cost
     assert cost.actors == fitted.cost.actors
     rng = np.random.default_rng(0)
@@ -205,7 +125,7 @@ def test_on_a_slower_machine_the_ways_are_longer_and_the_slowing_the_same(fitted
     assert usual is not None
     assert slow is not None
     assert slow.load_s == pytest.approx(4 * usual.load_s)
-    assert (slow.update_beside, slow.cores) == (usual.update_beside, usual.cores)
+    assert slow.update_beside == usual.update_beside
     work = fitted.cost.slowed(2.0, 3.0, 4.0)
     assert work.sync_s == pytest.approx(4 * fitted.cost.sync_s)
     assert work.iteration.fixed_s == pytest.approx(2 * fitted.cost.iteration.fixed_s)
@@ -218,24 +138,6 @@ def overlapping(run: Path) -> Path:
     steps.loc[1:, "rollout_start_s"] -= 0.05
     steps.to_csv(run / "steps.csv", index=False)
     return run
-
-
-def test_a_pulse_beside_a_replica_is_no_slower_machine(runs: list[Path], tmp_path: Path) -> None:
-    """Of a run whose rollouts go on at once with new weights, the pulses are longer for what works
-    beside them; the short ones say nothing."""
-    speed = MachineSpeed(PULSE["short_s"], PULSE["long_s"], of_actors=True, beside=BESIDE["long"])
-    run = write_actors(tmp_path / "run", seed=5)
-    write_pulses(run, 3.0, BESIDE["long"])
-    alone = speed.of(RunFolder.open(run))
-    overlapping(run)
-    segments = pd.read_csv(run / "rollouts.csv")
-    segments["start_s"], segments["end_s"] = 0.0, 1e6
-    segments.to_csv(run / "rollouts.csv", index=False)
-    beside = speed.of(RunFolder.open(run))
-    assert alone is not None
-    assert beside is not None
-    assert np.median(alone, axis=0) == pytest.approx([1.25, 1.25], rel=0.05)
-    assert np.median(beside, axis=0) == pytest.approx([1.0, 1.0], rel=0.05)
 
 
 def test_pulses_of_some_steps_stand_for_their_neighbours(tmp_path: Path) -> None:
@@ -294,9 +196,6 @@ def test_a_run_that_cannot_calibrate_is_named(tmp_path: Path, spoil: Any, said: 
         ([{**rounds()[0], "update_alone_s": "soon"}], r"beside\[0\].update_alone_s"),
         ([{"iterations": 3}], r"beside\[0\]"),
         (3, "beside"),
-        ([*among(rounds(3), 1.2, 2), *rounds(6)], "fewer than 5 rounds of beside are of as many"),
-        ([*among(rounds(5), 1.2, 2), *among(rounds(5), 1.2, 3)], "of as many replicas"),
-        (among(rounds(8), 1.2, 1), r"beside\[0\].among.replicas"),
     ],
 )
 def test_a_bad_round_of_a_probe_is_named(

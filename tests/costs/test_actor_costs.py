@@ -167,71 +167,14 @@ def test_costs_of_nothing_change_nothing(policy: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("working", "cores", "times"),
-    [
-        (1, 2, 1.0),
-        (2, 2, 1.2),
-        (3, 2, 1.7),  # three share two cores: half as long again
-        (4, 2, 2.2),
-        (3, 8, 1.4),  # with a core for each, every further one costs as much as the first
-        (2, 1, 1.2),  # as it was measured
-        (3, 1, 2.2),
-        (3, None, 1.4),
-    ],
-)
-def test_more_actors_than_were_measured(working: int, cores: int | None, times: float) -> None:
-    costs = ActorCosts(iteration_beside=1.2, update_beside=1.2, cores=cores)
-    assert costs.slower_iterations(working, False) == pytest.approx(times)
-    if working > 1:
-        assert costs.slower_iterations(working - 1, True) == pytest.approx(times)
-        assert costs.slower_updates(working - 1) == pytest.approx(times)
-        same = ActorCosts(iteration_beside=7.0, iteration_among=1.2, cores=cores)
-        assert same.slower_iterations(working, False) == pytest.approx(times)
-
-
-def test_a_replica_costs_another_what_it_does_and_the_trainer_what_it_does() -> None:
-    costs = ActorCosts(iteration_beside=1.4, iteration_among=1.1)
-    assert costs.slower_iterations(1, False) == 1.0
-    assert costs.slower_iterations(1, True) == pytest.approx(1.4)
-    assert costs.slower_iterations(2, False) == pytest.approx(1.1)
-    assert costs.slower_iterations(2, True) == pytest.approx(1.5)
-    # On two cores there is room for one of the others at a time, and each as often.
-    two = ActorCosts(iteration_beside=1.4, iteration_among=1.1, cores=2)
-    assert two.slower_iterations(2, True) == pytest.approx(1 + (0.4 + 0.1) / 2 + 0.5)
-    assert two.slower_updates(0) == 1.0
-
-
-def test_who_waits_for_a_core_may_wait_longer_than_an_even_share() -> None:
-    costs = ActorCosts(iteration_crowded=2.0, update_crowded=0.5, cores=2)
-    assert costs.slower_iterations(2, True) == pytest.approx(2.0)
-    assert costs.slower_iterations(3, True) == pytest.approx(3.0)
-    assert costs.slower_updates(2) == pytest.approx(1.25)
-    assert costs.slower_updates(1) == costs.slower_iterations(2, False) == 1.0
-    assert ActorCosts(iteration_crowded=2.0).slower_iterations(9, True) == 1.0
-
-
-def test_two_replicas_and_a_trainer_share_two_cores() -> None:
-    actors = {"cores": 2, "iteration_beside": 1.1, "update_beside": 1.1}
-    result = simulated(scenario("sync", actors, replicas=2, groups=2, steps=1))
-    assert result.steps[0].rollout_s == pytest.approx(10 * ITERATION_S * 1.1)
-    assert result.steps[0].train_s == pytest.approx(UPDATE_S)
-
-
-@pytest.mark.parametrize(
     ("name", "bad"),
     [
         ("to_trainer_s", -0.1),
         ("load_s", "soon"),
         ("open_s", -1),
         ("iteration_beside", 0.9),
-        ("iteration_among", 0.5),
-        ("iteration_crowded", -0.1),
-        ("update_crowded", "long"),
-        ("iteration_among", "much"),
         ("update_beside", 1e9),
-        ("cores", 0),
-        ("cores", 1.5),
-        ("core", 2),
+        ("cores", 2),
     ],
 )
 def test_bad_figures_name_themselves(name: str, bad: object) -> None:

@@ -183,7 +183,7 @@ def measured(folder: Path) -> dict[str, float]:
     """What a run took, without the steps that warm up; seconds."""
     import numpy as np
 
-    from rollcast.calibration.imported.steps import steps_of
+    from rollcast.calibration.fits.steps import steps_of
     from rollcast.calibration.logs.gather import read_log
 
     steps = steps_of(read_log([folder]))

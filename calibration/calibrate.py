@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from rollcast.calibration import actors, iterations, responses, updates
-from rollcast.calibration import groups as measured_groups
+from rollcast.calibration.fits import actors, iterations, responses, updates
+from rollcast.calibration.fits import groups as measured_groups
+from rollcast.calibration.fits.machine_speed import MachineSpeed, by_phase, steady
+from rollcast.calibration.fits.noise import MachineNoise, run_levels
+from rollcast.calibration.fits.probes import Probed, read_probe
+from rollcast.calibration.fits.robust import FloatArray, median_error
 from rollcast.calibration.folder import RunFolder, check_alike
-from rollcast.calibration.machine_speed import MachineSpeed, by_phase, steady
-from rollcast.calibration.noise import MachineNoise, run_levels
-from rollcast.calibration.probes import Probed, read_probe
-from rollcast.calibration.robust import FloatArray, median_error
 from rollcast.simulator.costs.fitted import FIELD, FittedCost
 from rollcast.simulator.costs.fitted_draws import check_draws, scaled
 from rollcast.simulator.errors import ScenarioError

@@ -44,8 +44,8 @@ def calibrate(
     Every figure comes with its standard error. A scenario uses the result as cost: {file:
     fitted.json} and lengths: {file: fitted.json}.
     """
-    from rollcast.calibration import fitted_table
     from rollcast.calibration.calibrate import calibrate as fit
+    from rollcast.calibration.pages import fitted_table
     from rollcast.simulator.results.write import plain
 
     fitted = fit(runs, probe)
@@ -105,8 +105,8 @@ def validate(
 
     With --out: validation.json, validation.png and report.html, which needs no other file.
     """
-    from rollcast.calibration import validation_report
     from rollcast.calibration.calibrate import Fitted
+    from rollcast.calibration.pages import validation_report
     from rollcast.calibration.validate import validate as check
     from rollcast.simulator.cli.progress import progress_bar
     from rollcast.simulator.errors import ScenarioError
@@ -230,12 +230,14 @@ def import_log(
     on the run's own last third. With --out: scenario.yaml, each value with its source, fitted.json,
     report.html, and the run's tables.
     """
-    from rollcast.calibration.imported import fitted, outcome, page
-    from rollcast.calibration.imported.show import show_outcome
-    from rollcast.calibration.imported.tokenizer import token_counter
+    from rollcast.calibration import importing as outcome
     from rollcast.calibration.logs import show, write
     from rollcast.calibration.logs.draft import draft, given
     from rollcast.calibration.logs.gather import read_log
+    from rollcast.calibration.pages import import_file as fitted
+    from rollcast.calibration.pages import import_page as page
+    from rollcast.calibration.pages.import_show import show_outcome
+    from rollcast.calibration.tokenizer import token_counter
     from rollcast.simulator.results.write import plain
 
     if out is not None:

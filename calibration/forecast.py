@@ -9,7 +9,7 @@ seed (predict only); and the machine, which is slower or faster all through some
 steps take now more and now less. For that a level is drawn for the run, and stretches of
 consecutive steps of one run of the calibration are drawn again (`simulator.studies.bootstrap`).
 
-Where run and calibration both measured the machine's speed (`calibration.machine_speed`), a
+Where run and calibration both measured the machine's speed (`calibration.fits.machine_speed`), a
 forecast can be made for the machine as it was in that run: costs at the run's speed, and only what
 that leaves unexplained as noise. Otherwise it is for the calibration's machine as it typically was.
 """
@@ -22,12 +22,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollcast.calibration import placeholders
-from rollcast.calibration.away import Idle
 from rollcast.calibration.calibrate import Fitted
+from rollcast.calibration.fits import placeholders
+from rollcast.calibration.fits.away import Idle
+from rollcast.calibration.fits.machine_speed import by_phase, tells
+from rollcast.calibration.fits.robust import FloatArray
 from rollcast.calibration.folder import SAME, RunFolder
-from rollcast.calibration.machine_speed import by_phase, tells
-from rollcast.calibration.robust import FloatArray
 from rollcast.simulator.costs.fitted import FittedCost
 from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.file import RawScenario

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from rollcast.calibration.calibrate import Fitted
-from rollcast.calibration.compared import Compared
+from rollcast.calibration.fits.machine_speed import by_phase, tells
+from rollcast.calibration.fits.robust import FloatArray
 from rollcast.calibration.folder import RunFolder
 from rollcast.calibration.forecast import DRAWS, METRICS, Forecast, Mode, forecast, measured_by_step
-from rollcast.calibration.machine_speed import by_phase, tells
-from rollcast.calibration.quality import qualities
-from rollcast.calibration.robust import FloatArray
+from rollcast.calibration.judge.compared import Compared
+from rollcast.calibration.judge.quality import qualities
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies.registry import SYNCHRONOUS
 from rollcast.simulator.scenario.trust import Trust
@@ -175,7 +175,7 @@ def validate(
     trust_modules: whether policies of one's own that the runs name may be imported.
     at_pulse: judge each run at the machine's speed in it; None does so in a replay, as how fast a
     machine will be is part of what a prediction does not know, but not where the run's own actors
-    disturb it (`calibration.machine_speed.tells`).
+    disturb it (`calibration.fits.machine_speed.tells`).
     Raises ScenarioError for folders that hold no run, or no steps.
     """
     if mode not in ("replay", "predict"):
@@ -321,10 +321,8 @@ def _step_s(check: Check, at_pulse: bool) -> FloatArray:
 
 
 def quality(checks: Sequence[Check]) -> dict[str, dict[str, float]]:
-    """Updates to target of each policy as a multiple of synchronous ones
-    (`calibration.quality.updates_to_target`), from the accuracy of real runs of one setting and
-    number of steps: that in which synchronous ones and most others ran. Those of which nothing can
-    be said are left out."""
+    """`qualities` of the policies, from the accuracy of real runs of one setting and number of
+    steps: that in which synchronous ones and most others ran."""
     alike: dict[tuple[str, int], dict[str, list[FloatArray]]] = {}
     for check in checks:
         curves = alike.setdefault((check.setting, check.steps), {})

@@ -16,7 +16,7 @@ from benchmarks.published_lengths import (
     straggler_rate,
     within_sd_for_straggler_rate,
 )
-from rollcast.calibration.fit_lengths import _flat, _negative_log_likelihood, _observe, fit_lengths
+from rollcast.calibration.fits.lengths import _flat, _negative_log_likelihood, _observe, fit_lengths
 from rollcast.simulator.workload.length_specs import length_presets
 from rollcast.simulator.workload.lengths import LengthModel, whole_tokens
 from tests.data.extract import LENGTHS, read, statistics

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollcast.calibration.noise import RandomWalk
-from rollcast.calibration.robust import FloatArray
+from rollcast.calibration.fits.noise import RandomWalk
+from rollcast.calibration.fits.robust import FloatArray
 from rollcast.simulator.studies.bootstrap import block_rows
 from rollcast.simulator.studies.interval import LEVEL, ends
 

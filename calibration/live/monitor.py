@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollcast.calibration.imported.steps import Steps, steps_of
+from rollcast.calibration.fits.robust import FloatArray
+from rollcast.calibration.fits.steps import Steps, steps_of
 from rollcast.calibration.live import ahead
 from rollcast.calibration.live.shifts import BEFORE, shifts
 from rollcast.calibration.logs import columns
 from rollcast.calibration.logs.run_log import RunLog
-from rollcast.calibration.robust import FloatArray
 from rollcast.simulator.stacks.settings import whole
 
 MOST_STEPS = 2_000

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollcast.calibration.robust import FloatArray
+from rollcast.calibration.fits.robust import FloatArray
 
 ALPHA = 0.05
 """Chance of a false alarm in a run, over all of its series and steps."""

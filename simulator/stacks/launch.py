@@ -67,7 +67,7 @@ class Key:
 class Launch:
     """The table. keys: theirs by ours, of which the first counts. defaults: by our key, what the
     stack takes where a launch does not say. advice: their settings for a change of a run, by the
-    change's name in `calibration.imported.advice`."""
+    change's name in `calibration.judge.advice`."""
 
     form: Form
     keys: Mapping[str, tuple[Key, ...]]

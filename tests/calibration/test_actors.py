@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from rollcast.calibration.calibrate import Fitted, calibrate
+from rollcast.calibration.fits.machine_speed import MachineSpeed
 from rollcast.calibration.folder import RunFolder
 from rollcast.calibration.forecast import forecast
-from rollcast.calibration.machine_speed import MachineSpeed
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values.chance import Drawn
 from tests.calibration.test_probes import write_probe

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from rollcast.calibration import responses
 from rollcast.calibration.calibrate import calibrate
+from rollcast.calibration.fits import responses
 from rollcast.simulator.cli.app import main
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.write import write_lines

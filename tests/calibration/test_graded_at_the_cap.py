@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollcast.calibration.responses import Responses, lengths, rewards
+from rollcast.calibration.fits.responses import Responses, lengths, rewards
 from rollcast.simulator.workload.lengths import LengthModel
 from rollcast.simulator.workload.rewards import BetaBernoulli
 from rollcast.simulator.workload.synthetic import SyntheticWorkload

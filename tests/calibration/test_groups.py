@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollcast.calibration import groups
-from rollcast.calibration.responses import Responses
+from rollcast.calibration.fits import groups
+from rollcast.calibration.fits.responses import Responses
 
 
 def responses(count: int = 200, size: int = 4, unfinished: float = 0.0) -> Responses:

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 from rollcast.calibration.calibrate import Fitted, calibrate
+from rollcast.calibration.fits.machine_speed import MachineSpeed, by_step
+from rollcast.calibration.fits.noise import run_levels
 from rollcast.calibration.folder import RunFolder
 from rollcast.calibration.forecast import forecast
-from rollcast.calibration.machine_speed import MachineSpeed, by_step
-from rollcast.calibration.noise import run_levels
 from rollcast.calibration.validate import validate
 from rollcast.simulator.errors import ScenarioError
 from tests.calibration.worlds import (

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.measured import runs
 from rollcast.calibration.calibrate import Fitted, calibrate
+from rollcast.calibration.fits.updates import loads
 from rollcast.calibration.folder import RunFolder
-from rollcast.calibration.updates import loads
 from rollcast.calibration.validate import validate
 
 RUNS = runs("turns/runs")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rollcast.calibration.calibrate import calibrate
-from rollcast.calibration.iterations import COUNTS
-from rollcast.calibration.updates import Updates, fit_updates
+from rollcast.calibration.fits.iterations import COUNTS
+from rollcast.calibration.fits.updates import Updates, fit_updates
 from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.errors import ScenarioError
 from tests.calibration.worlds import LINEAR, PULSE, edit_json, write_pulses, write_world

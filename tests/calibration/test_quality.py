@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.measured import runs
 from rollcast.calibration.folder import RunFolder
-from rollcast.calibration.quality import qualities, updates_to_target
-from rollcast.calibration.validation_text import quality_sentences
+from rollcast.calibration.judge.quality import qualities, updates_to_target
+from rollcast.calibration.pages.validation_text import quality_sentences
 
 
 def curve(speed: float, updates: int = 120, noise: float = 0.03, seed: int = 0) -> np.ndarray:

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollcast.calibration import iterations
 from rollcast.calibration.calibrate import Fitted, calibrate
+from rollcast.calibration.fits import iterations
+from rollcast.calibration.fits.machine_speed import steady
+from rollcast.calibration.fits.robust import fit, needed
 from rollcast.calibration.folder import RunFolder
-from rollcast.calibration.machine_speed import steady
-from rollcast.calibration.robust import fit, needed
 from rollcast.simulator.costs.base import Iteration, TrainLoad
 from tests.calibration.worlds import LENGTHS, LINEAR, REWARDS, write_world
 
@@ -148,7 +148,7 @@ def test_no_coefficient_is_negative() -> None:
 
 def test_responses_cut_off_anywhere_are_censored_not_short() -> None:
     """Half the rollouts are stopped at a random point: told so, the fit finds the lengths."""
-    from rollcast.calibration.fit_lengths import fit_lengths
+    from rollcast.calibration.fits.lengths import fit_lengths
 
     rng = np.random.default_rng(8)
     effect = 0.5 * rng.normal(size=(400, 1))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollcast.calibration.turns import Turned, sections, turn_lengths
+from rollcast.calibration.fits.turns import Turned, sections, turn_lengths
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.loop import run
 from rollcast.simulator.scenario.file import RawScenario

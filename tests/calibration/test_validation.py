@@ -13,11 +13,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rollcast.calibration import validation_page, validation_report, validation_text
 from rollcast.calibration.calibrate import Fitted, calibrate
 from rollcast.calibration.cli import register
 from rollcast.calibration.folder import RunFolder
 from rollcast.calibration.forecast import MeasuredWorkload, forecast, measured_by_step
+from rollcast.calibration.pages import validation_page, validation_report, validation_text
 from rollcast.calibration.validate import Validation, machine_noise, noise_floor, ranking, validate
 from rollcast.simulator.studies.interval import ends
 from rollcast.simulator.values.chance import Drawn

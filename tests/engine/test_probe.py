@@ -40,8 +40,8 @@ def test_a_probe_calibrates(
 ) -> None:
     import typer
 
-    from rollcast.calibration.machine_speed import MachineSpeed
-    from rollcast.calibration.probes import read_probe
+    from rollcast.calibration.fits.machine_speed import MachineSpeed
+    from rollcast.calibration.fits.probes import read_probe
     from rollcast.engine.cli import register
 
     # One engine at a time can end in a process: the session's own must go on.

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rollcast.calibration.imported import beside
+from rollcast.calibration.judge import beside
 from rollcast.simulator.errors import ScenarioError
 
 

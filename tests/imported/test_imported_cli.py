@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollcast.calibration.imported.outcome import outcome
-from rollcast.calibration.imported.page import page
-from rollcast.calibration.imported.steps import changes, steps_of
+from rollcast.calibration.fits.steps import changes, steps_of
+from rollcast.calibration.importing import outcome
 from rollcast.calibration.logs.draft import draft
 from rollcast.calibration.logs.gather import read_log
+from rollcast.calibration.pages.import_page import page
 from rollcast.simulator.cli.app import main
 from rollcast.simulator.errors import ScenarioError
 from tests.imported import truth
@@ -242,7 +242,7 @@ def test_validation_and_checkpoints_are_no_part_of_a_step(tmp_path: Path) -> Non
 
 
 def test_a_wait_is_not_taken_for_generation(tmp_path: Path) -> None:
-    from rollcast.calibration.imported.levels import figures
+    from rollcast.calibration.fits.levels import figures
 
     rows = _rows(20, overlapped=1.0, wait_s=3.0)
     written.table(tmp_path / "run.csv", rows)
@@ -269,7 +269,7 @@ def test_what_goes_wrong_is_named_and_the_rest_stands(
 
     written.table(tmp_path / "run.csv", _rows(20))
     log = read_log([tmp_path / "run.csv"])
-    monkeypatch.setattr(f"rollcast.calibration.imported.outcome.{broken}", fails)
+    monkeypatch.setattr(f"rollcast.calibration.importing.{broken}", fails)
     found = outcome(log, draft(log), "freeze")
     assert said in found.notes
     assert (found.fit is None) is (broken == "fits.fit")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.calibration.imported.batches import Batch
-from rollcast.calibration.imported.generation import Engines, generation_s
-from rollcast.calibration.imported.levels import (
+from rollcast.calibration.fits.batches import Batch
+from rollcast.calibration.fits.generation import Engines, generation_s
+from rollcast.calibration.fits.levels import (
     FLOOR,
     PRIOR_SD,
     Figure,
@@ -19,10 +19,10 @@ from rollcast.calibration.imported.levels import (
     fit_levels,
     fixed_update_s,
 )
-from rollcast.calibration.imported.linear import fit_linear
-from rollcast.calibration.imported.phases import Phases
-from rollcast.calibration.imported.quick import QuickCost
-from rollcast.calibration.noise import RandomWalk
+from rollcast.calibration.fits.linear import fit_linear
+from rollcast.calibration.fits.noise import RandomWalk
+from rollcast.calibration.fits.phases import Phases
+from rollcast.calibration.fits.quick import QuickCost
 from rollcast.simulator.costs.linear import LinearCost
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.calibration.imported.lengths import FewFigures, fit_few, lengths_like
+from rollcast.calibration.fits.step_lengths import FewFigures, fit_few, lengths_like
 from tests.laws import examples
 
 

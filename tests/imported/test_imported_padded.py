@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollcast.calibration.imported.steps import steps_of
+from rollcast.calibration.fits.steps import steps_of
 from rollcast.calibration.logs.gather import read_log
 from rollcast.simulator.cli.app import main
 from tests.logs import genuine

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollcast.calibration.imported import polls
-from rollcast.calibration.imported.outcome import outcome
-from rollcast.calibration.imported.scenario import built, mapping
+from rollcast.calibration.fits import polls
+from rollcast.calibration.fits.log_scenario import built, mapping
+from rollcast.calibration.importing import outcome
 from rollcast.calibration.logs.draft import draft
 from rollcast.calibration.logs.gather import read_log
 from rollcast.simulator.scenario.file import RawScenario, override

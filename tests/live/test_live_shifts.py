@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollcast.calibration.fits.robust import FloatArray
 from rollcast.calibration.live.shifts import AFTER, ALPHA, BEFORE, shifts
-from rollcast.calibration.robust import FloatArray
 from tests.laws import examples
 
 RUNS, STEPS, SERIES = 120, 120, 4

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollcast.calibration.imported.advice import runs_under
-from rollcast.calibration.imported.outcome import outcome
+from rollcast.calibration.importing import outcome
+from rollcast.calibration.judge.advice import runs_under
 from rollcast.calibration.logs.draft import draft
 from rollcast.calibration.logs.gather import read_log
 from rollcast.calibration.logs.run_log import RunLog

@@ -1,0 +1,169 @@
+"""Coefficients from a log of a model or board that nobody knows: the shape is a straight line.
+
+Generation is fitted by the iterations of its slowest replica and by the rollouts running in them;
+an update and a grading pass by rollouts and tokens. All through the origin, so that another batch,
+group or cap is priced in proportion: a constant that thirty steps of one size seem to show is as
+often an artefact of their noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.calibration.fits.batches import Batch
+from rollcast.calibration.fits.generation import Engines, iterations_and_running
+from rollcast.calibration.fits.levels import FLOOR, PRIOR_SD, Figure
+from rollcast.calibration.fits.robust import FloatArray, fit, median_error, needed
+from rollcast.calibration.fits.steps import Flags
+
+_SPLIT = 0.5
+"""Of a step whose phases were not timed apart, what is taken to be generation."""
+_LEAST_S = 1e-7
+
+
+@dataclass(frozen=True)
+class LinearFit:
+    """Coefficients of ``cost.linear``, the spreads of the phases' factors, which figure each came
+    from, and what was assumed in words."""
+
+    coefficients: dict[str, float]
+    spreads: dict[str, float]
+    seen: dict[str, str]
+    assumed: tuple[str, ...]
+
+
+def fit_linear(
+    engines: Engines,
+    colocated: bool,
+    batches: Sequence[Batch],
+    timed: Sequence[Figure],
+    quiet: Flags,
+    padded: bool = False,
+) -> LinearFit | None:
+    """None where nothing was timed that an iteration could be priced from. padded: whether updates
+    pad each rollout to the longest of the batch."""
+    rows = np.arange(len(batches))
+    by = {phase: figure for figure in timed for phase in figure.phases}
+    rollouts = np.array([batch.rollouts for batch in batches], dtype=float)
+    tokens = np.array(
+        [batch.padded_tokens if padded else batch.tokens for batch in batches], dtype=float
+    )
+    generation, update, grade = by.get("decode"), by.get("update"), by.get("log_prob")
+    if generation is None and update is None:
+        return None
+    assumed: list[str] = []
+    coefficients = dict.fromkeys(
+        (
+            "iteration_s",
+            "per_rollout_s",
+            "per_context_token_s",
+            "per_prefill_token_s",
+            "train_per_token_s",
+            "train_per_rollout_s",
+            "log_prob_per_token_s",
+            "train_fixed_s",
+            "sync_s",
+            "switch_to_train_s",
+            "switch_to_rollout_s",
+        ),
+        0.0,
+    )
+    spreads = dict.fromkeys(("decode", "log_prob", "update", "sync", "switch"), FLOOR)
+    spreads["prefill"] = 2 * PRIOR_SD["prefill"]
+    together = generation is not None and generation is update
+    shares = (_SPLIT, 1 - _SPLIT) if together else (1.0, 1.0)
+    if generation is not None and together:
+        assumed.append(
+            f"half of each step is taken to be generation: only {generation.name} was timed"
+        )
+    if update is not None:
+        terms = {"rollouts": rollouts, "tokens": tokens}
+        values, spreads["update"] = _fitted(terms, shares[1] * update.seconds, quiet, rows)
+        coefficients["train_per_rollout_s"], coefficients["train_per_token_s"] = values
+    if grade is not None and grade is not update:
+        values, spreads["log_prob"] = _fitted({"tokens": tokens}, grade.seconds, quiet, rows)
+        coefficients["log_prob_per_token_s"] = values[0]
+    per_token = (
+        coefficients["log_prob_per_token_s"]
+        or (
+            coefficients["train_per_token_s"]
+            + coefficients["train_per_rollout_s"] * rollouts.sum() / tokens.sum()
+        )
+        / 3
+    )
+    if per_token:
+        coefficients["per_prefill_token_s"] = per_token
+        assumed.append("a token of a prompt costs the engine what a forward of the trainer does")
+    if generation is not None:
+        iterations, running = _counted(engines, batches)
+        terms = {"iterations": iterations, "running": running}
+        prefill = (
+            per_token
+            * np.array(
+                [
+                    batch.prompt_tokens
+                    * (len(batch.groups) if engines.prefix_caching else batch.rollouts)
+                    for batch in batches
+                ]
+            )
+            / engines.replicas
+        )
+        seconds = shares[0] * generation.seconds
+        seconds = np.maximum(seconds - prefill, 0.2 * seconds)
+        values, spreads["decode"] = _fitted(terms, seconds, quiet, rows)
+        coefficients["iteration_s"], coefficients["per_rollout_s"] = values
+    if coefficients["iteration_s"] + coefficients["per_rollout_s"] == 0:
+        coefficients["iteration_s"] = _LEAST_S
+        spreads["decode"] = 3.0
+        assumed.append("the log does not time generation: its cost is not known")
+    for phase, name in (("sync", "sync_s"), ("rest", "train_fixed_s")):
+        figure = by.get(phase)
+        if figure is not None and figure is not generation:
+            coefficients[name] += _middle(figure.seconds, quiet)
+    alone = by.get("switch")
+    if alone is not None and colocated and alone.name == "switch_s":
+        coefficients["switch_to_rollout_s"] = _middle(alone.seconds, quiet)
+    seen = {phase: figure.name for phase, figure in by.items() if phase not in ("prefill", "rest")}
+    return LinearFit(
+        {k: float(f"{v:.6g}") for k, v in coefficients.items()}, spreads, seen, tuple(assumed)
+    )
+
+
+def _middle(seconds: FloatArray, quiet: Flags) -> float:
+    kept = seconds[quiet & np.isfinite(seconds)]
+    return max(float(np.median(kept)), 0.0) if len(kept) else 0.0
+
+
+def _fitted(
+    terms: dict[str, FloatArray],
+    seconds: FloatArray,
+    quiet: Flags,
+    rows: NDArray[np.int64],
+) -> tuple[list[float], float]:
+    """A coefficient a term, and how far their level is off (standard deviation of the log)."""
+    kept = quiet & np.isfinite(seconds) & (seconds > 0)
+    if not kept.any():
+        return [0.0] * len(terms), PRIOR_SD["update"]
+    y, columns = seconds[kept], {name: term[kept] for name, term in terms.items()}
+    if kept.sum() < 3 * len(terms) or all(np.ptp(term) == 0 for term in columns.values()):
+        share = 1.0 / len(terms)
+        values = [share * float(np.median(y / term)) for term in columns.values()]
+        return values, max(median_error(np.log(y)), 0.1)
+    names = needed(columns, y, list(columns)[:-1])
+    fitted = fit({name: columns[name] for name in names}, y, rows[kept])
+    level = float(np.median(fitted.ratios))
+    spread = float(np.hypot(median_error(np.log(np.maximum(fitted.ratios, 1e-3))), FLOOR))
+    return [level * fitted[name] for name in terms], spread
+
+
+def _counted(engines: Engines, batches: Sequence[Batch]) -> tuple[FloatArray, FloatArray]:
+    """Iterations of the replica that ends last, and rollouts running in them, by step."""
+    counted = [
+        iterations_and_running(engines, batch.prompt_tokens, batch.groups) for batch in batches
+    ]
+    iterations, running = np.array(counted, dtype=float).T
+    return iterations, running

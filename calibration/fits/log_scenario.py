@@ -1,0 +1,135 @@
+"""The scenario of a log as data, and what else its settings say of costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollcast.calibration.fits import placeholders
+from rollcast.calibration.fits.generation import Engines
+from rollcast.calibration.fits.steps import Steps
+from rollcast.calibration.logs.draft import Part
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import Scenario, build_scenario
+from rollcast.simulator.scenario.trust import require_trust
+from rollcast.simulator.stacks.settings import Settings, value, whole
+
+TRAINER = "cost.roofline.trainer"
+
+
+def mapping(parts: Iterable[Part]) -> dict[str, Any]:
+    """The nested keys of the parts that have a value."""
+    data: dict[str, Any] = {}
+    for part in parts:
+        if part.value is None:
+            continue
+        *above, last = part.key.split(".")
+        place = data
+        for name in above:
+            place = place.setdefault(name, {})
+        place[last] = part.value
+    return data
+
+
+def built(
+    parts: Iterable[Part],
+    cost: Mapping[str, Any],
+    lengths: Mapping[str, Any] | None = None,
+    folder: Path = Path(),
+) -> Scenario:
+    """The scenario with these costs, and with drawn lengths in the place of its own. Raises
+    ScenarioError, also for policies of one's own, which are not imported for a log."""
+    data = mapping(parts)
+    require_trust(data, False, "the log")  # nothing that a log says is run
+    data["cost"] = dict(cost)
+    counts = data["workload"]
+    if lengths is not None or "trace" in counts.get("lengths", {}):
+        counts["lengths"] = dict(lengths or placeholders.LENGTHS)
+        counts.setdefault("prompt_tokens", 1)
+    return build_scenario(RawScenario(data, name=str(data.get("name", "log")), folder=folder))
+
+
+def engines_of(scenario: Scenario) -> Engines:
+    """The replicas of a scenario."""
+    engine = scenario.engine
+    return Engines(
+        scenario.shape.replicas,
+        engine.max_seqs,
+        engine.max_batched_tokens,
+        engine.kv_tokens,
+        engine.prefix_caching,
+    )
+
+
+def setting(parts: Sequence[Part], key: str) -> Any:
+    """The value of a part; None where there is none."""
+    return next((part.value for part in parts if part.key == key), None)
+
+
+def kv_part(parts: Sequence[Part]) -> Part | None:
+    """A pool of KV that never runs full, where neither log nor model tells how large it is."""
+    if setting(parts, "engine.kv_tokens") is not None:
+        return None
+    seqs = setting(parts, "engine.max_seqs") or 256
+    cap = setting(parts, "workload.max_new_tokens")
+    prompt = setting(parts, "workload.prompt_tokens") or 1024
+    room = int(seqs) * (int(cap) + 2 * int(prompt) + 64)
+    return Part("engine.kv_tokens", room, "assumed: as much as all rollouts need", True)
+
+
+def cost_parts(log: RunLog, steps: Steps, parts: Sequence[Part]) -> list[Part]:
+    """What the settings say of the costs' shape (``cost.roofline``)."""
+    known, parts_found = log.settings, []
+    eager = known.get("run.enforce_eager")
+    if eager is not None and isinstance(eager.value, bool):
+        parts_found.append(
+            Part(
+                "cost.roofline.cuda_graphs",
+                not eager.value,
+                f"{eager.theirs} is {eager.value} in {eager.place}",
+            )
+        )
+    passes = sum(steps.has(name) for name in ("log_prob_s", "reference_s"))
+    if steps.has("update_s"):
+        parts_found.append(
+            Part(f"{TRAINER}.log_prob_passes", passes, "the passes that the log times")
+        )
+    minibatches = _minibatches(known, parts)
+    if minibatches is not None:
+        parts_found.append(minibatches)
+    dynamic, rows = value(known, "run.dynamic_batches"), whole(known, "run.micro_batch_rollouts")
+    room = whole(known, "run.max_pass_tokens")
+    if dynamic is True and room:
+        place = known["run.max_pass_tokens"]
+        parts_found.append(
+            Part(f"{TRAINER}.microbatch_tokens", room, f"{place.theirs} in {place.place}")
+        )
+    elif dynamic is not True and rows:
+        place = known["run.micro_batch_rollouts"]
+        source = f"{place.theirs} in {place.place}"
+        parts_found.append(Part(f"{TRAINER}.batching", "padded", f"fixed rows a pass: {source}"))
+        parts_found.append(Part(f"{TRAINER}.microbatch_rollouts", rows, source))
+    return parts_found
+
+
+def _minibatches(known: Settings, parts: Sequence[Part]) -> Part | None:
+    """Optimiser steps of an update."""
+    batch = setting(parts, "workload.batch_groups")
+    size = setting(parts, "workload.group_size")
+    for key, all_of_it in (
+        ("run.mini_batch_groups", batch),
+        ("run.mini_batch_rollouts", batch * size),
+    ):
+        per_update = whole(known, key)
+        if per_update:
+            times = math.ceil(all_of_it / per_update) * (whole(known, "run.iterations") or 1)
+            place = known[key]
+            return Part(
+                f"{TRAINER}.minibatches",
+                max(times, 1),
+                f"the batch over {place.theirs} in {place.place}",
+            )
+    return None

@@ -1,0 +1,151 @@
+"""Fits a lognormal with effects of the prompt, of the rollout and of the time, of which the last
+time of a rollout may be cut off: seconds of answers, and tokens of turns.
+
+Maximum likelihood. What ended is jointly normal in the log, given which an effect of the prompt is
+normal; only what was cut off needs a quadrature, over that effect (Gauss-Hermite).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.calibration.fits.curvature import standard_errors
+from rollcast.calibration.fits.robust import FloatArray
+
+IntArray = NDArray[np.int64]
+
+_SMALLEST_SD, _LARGEST_SD = 1e-3, 20.0
+_LOG_2PI = math.log(2.0 * math.pi)
+_NODES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """Logs of what was measured. value: of each time that ended, of rollout ``rollout``; reached:
+    of each that was cut off, at most one of a rollout, of rollout ``cut_rollout``. group: of each
+    rollout, shape (rollouts,)."""
+
+    group: IntArray
+    value: FloatArray
+    rollout: IntArray
+    reached: FloatArray
+    cut_rollout: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class NestedFit:
+    """median and the spreads of the log between prompts, between the rollouts of one, and from one
+    time to the next. standard_errors: of those that the data do not hold at 0. count: times that
+    ended; cut: that were cut off."""
+
+    median: float
+    between_sd: float
+    within_sd: float
+    sd: float
+    standard_errors: dict[str, float]
+    count: int
+    cut: int
+
+
+def fit_nested(data: Nested) -> NestedFit:
+    """The model under which ``data`` are most likely. Raises ValueError for fewer than two times
+    that ended."""
+    from scipy.optimize import minimize
+
+    if len(data.value) < 2:
+        raise ValueError("fewer than two ended by themselves")
+    sums = _Sums.of(data)
+    spread = max(float(np.std(data.value)), 1e-2)
+    low, high = math.log(_SMALLEST_SD), math.log(_LARGEST_SD)
+
+    def objective(theta: FloatArray) -> float:
+        mu, *logs = theta.tolist()
+        return sums.negative_log_likelihood(mu, *(math.exp(log_sd) for log_sd in logs))
+
+    centre = float(np.mean(data.value))
+    start = [centre, *np.log(spread * np.array((0.4, 0.4, 0.8)))]
+    bounds = [(None, None), *[(low, high)] * 3]
+    best = minimize(objective, start, method="L-BFGS-B", bounds=bounds)
+    mu, *spreads = float(best.x[0]), *(math.exp(log_sd) for log_sd in best.x[1:])
+    names = ("median", "between_sd", "within_sd", "sd")
+    at = [mu, *spreads]
+    free = [0, *(i for i in (1, 2, 3) if at[i] > 10 * _SMALLEST_SD)]
+    steps = [1e-3, *(1e-2 * spread for spread in spreads)]
+    errors = standard_errors(sums.negative_log_likelihood, at, steps, free)
+    named = {names[i]: error for i, error in errors.items()}
+    if "median" in named:
+        named["median"] *= math.exp(mu)  # delta method: the fit is in the log
+    between_sd, within_sd, sd = (
+        0.0 if spread <= 1.01 * _SMALLEST_SD else spread for spread in spreads
+    )
+    count, cut = len(data.value), len(data.reached)
+    return NestedFit(math.exp(mu), between_sd, within_sd, sd, named, count, cut)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Sufficient statistics. n, mean, squares: of each rollout's times that ended, their number,
+    mean and centred sum of squares."""
+
+    data: Nested
+    groups: int
+    n: FloatArray
+    mean: FloatArray
+    squares: FloatArray
+
+    @classmethod
+    def of(cls, data: Nested) -> _Sums:
+        rollouts = len(data.group)
+        n = np.bincount(data.rollout, minlength=rollouts).astype(float)
+        total = np.bincount(data.rollout, data.value, minlength=rollouts)
+        mean = total / np.maximum(n, 1.0)
+        off = (data.value - mean[data.rollout]) ** 2
+        squares = np.bincount(data.rollout, off, minlength=rollouts).astype(float)
+        return cls(data, int(data.group.max()) + 1, n, mean, squares)
+
+    def negative_log_likelihood(
+        self, mu: float, between_sd: float, within_sd: float, sd: float
+    ) -> float:
+        """Minus the log-likelihood, additive constants included."""
+        n, group = self.n, self.data.group
+        some = n > 0
+        spread = sd**2 + n * within_sd**2
+        within = (
+            n * _LOG_2PI + (n - 1.0) * 2.0 * math.log(sd) + np.log(spread) + self.squares / sd**2
+        )
+        total = -0.5 * float(within[some].sum())
+        weight, off = n / spread, self.mean - mu
+        precision = np.bincount(group, weight, minlength=self.groups)
+        pull = np.bincount(group, weight * off, minlength=self.groups)
+        total -= 0.5 * float((weight * off**2).sum())
+        posterior = precision + 1.0 / between_sd**2
+        total += 0.5 * float((pull**2 / posterior).sum())
+        total -= 0.5 * float(np.log1p(precision * between_sd**2).sum())
+        if len(self.data.reached):
+            total += self._cut_off(mu, within_sd, sd, pull / posterior, 1.0 / np.sqrt(posterior))
+        return -total
+
+    def _cut_off(
+        self, mu: float, within_sd: float, sd: float, effect: FloatArray, effect_sd: FloatArray
+    ) -> float:
+        """Log-probability of the times that were cut off, given those that ended."""
+        from scipy.special import ndtr
+
+        nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+        rollout, reached = self.data.cut_rollout, self.data.reached
+        group = self.data.group[rollout]
+        n, spread = self.n[rollout], sd**2 + self.n[rollout] * within_sd**2
+        prompt = mu + effect[group, None] + effect_sd[group, None] * nodes
+        shrunk = (n * within_sd**2 / spread)[:, None]
+        middle = prompt + shrunk * np.where(n > 0, self.mean[rollout], 0.0)[:, None]
+        middle = middle - shrunk * prompt
+        scale = np.sqrt(sd**2 + within_sd**2 * sd**2 / spread)[:, None]
+        logs = np.zeros((self.groups, len(nodes)))
+        chance = ndtr((middle - reached[:, None]) / scale)
+        np.add.at(logs, group, np.log(np.maximum(chance, 1e-300)))
+        logs = logs[np.unique(group)] + np.log(weights / weights.sum())
+        return float(np.logaddexp.reduce(logs, axis=1).sum())

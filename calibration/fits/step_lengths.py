@@ -1,0 +1,405 @@
+"""Lengths of responses from a few figures a step: mean, longest, shortest, share cut.
+
+The lengths are those of `simulator.workload.lengths`: ``ln X = mu + b z + w e`` with z of the
+prompt and e of the rollout, cut at the cap, and a share that runs away to it. Of the B x G
+responses of a step a log says the mean (normal about its expectation, with the variance that B
+prompts of G responses have), the longest and the shortest (order statistics: the distribution of
+the maximum of B independent groups), and how many were cut. Their log-likelihoods are added up (a
+composite likelihood; Varin, Reid and Firth, Statist. Sinica 21, 2011), with priors on what thirty
+steps do not say; errors are the sandwich of that, step by step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.calibration.fits.robust import FloatArray
+from rollcast.calibration.fits.steps import Steps
+
+SHARE_BETWEEN, SHARE_BETWEEN_SD = 1.5, 0.8
+"""Logit of the share of the variance of log lengths that is between prompts, and how far it may be
+off: 0.82 (0.55 to 0.94), about that of four runs with all their lengths (0.75 to 0.88)."""
+TOTAL_SD, TOTAL_SD_SD = math.log(0.7), 0.5
+"""Log of the spread of log lengths and how far it may be off: 0.3 to 1.6, as the length presets."""
+RUNAWAY, RUNAWAY_SD = math.log(2e-3), 2.0
+"""Log of the share that runs away: 0 to 10 %."""
+DRIFT_SD = 0.05
+"""Of the change of log lengths a step, were nothing known."""
+_SIGNIFICANT = 3.0
+_MOST_STEPS = 80
+"""Of a longer log, steps evenly over it are fitted."""
+_TOGETHER = 0.3
+"""Correlation of being cut within a prompt: at 1 to 20 % cut, of the presets' spreads."""
+_HIDDEN = 0.5
+"""Where the longest is the cap in more of the steps than this, the shortest tell the spread."""
+_BOUNDS = ((-1.0, 17.0), (-4.0, 1.3), (-4.0, 3.0), (-12.0, -0.2), (-0.3, 0.3))
+NAMES = ("median_tokens", "total_sd", "between_share", "runaway", "drift_per_step")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of log lengths: between prompts and within one. total_error: of the log of both together."""
+
+    between: float
+    within: float
+    total_error: float = 0.0
+
+    @classmethod
+    def assumed(cls) -> Spread:
+        """Where nothing was fitted."""
+        return _spread(TOTAL_SD, SHARE_BETWEEN, TOTAL_SD_SD)
+
+    @property
+    def total(self) -> float:
+        """Of all responses."""
+        return math.hypot(self.between, self.within)
+
+    def longest(self, mean: float, groups: float, group_size: int) -> float:
+        """The median of the longest response of so many, of this mean, were none cut."""
+        nodes, weights = _nodes()
+        low, high = 0.0, 12.0 * self.total
+        for _ in range(40):
+            middle = (low + high) / 2
+            below = _ndtr((middle - self.between * nodes) / max(self.within, 1e-6))
+            if groups * math.log(max(float(below**group_size @ weights), 1e-300)) < math.log(0.5):
+                low = middle
+            else:
+                high = middle
+        return mean * math.exp(high - self.total**2 / 2)
+
+    def longest_sd(self, groups: float, group_size: int) -> float:
+        """Of the log of that, what the spread is off by."""
+        wider = math.exp(self.total_error)
+        other = Spread(self.between * wider, self.within * wider)
+        return abs(
+            math.log(other.longest(1.0, groups, group_size) / self.longest(1.0, groups, group_size))
+        )
+
+
+def _spread(log_total: float, logit: float, error: float) -> Spread:
+    total, share = math.exp(log_total), 1 / (1 + math.exp(-logit))
+    return Spread(total * math.sqrt(share), total * math.sqrt(1 - share), error)
+
+
+@dataclass(frozen=True)
+class FewFigures:
+    """What a log says of each step's lengths; NaN where it does not. Arrays of shape (steps,)."""
+
+    at: FloatArray
+    mean: FloatArray
+    longest: FloatArray
+    shortest: FloatArray
+    cut: FloatArray
+    rollouts: FloatArray
+    group_size: int
+    cap: int
+
+    @classmethod
+    def of(cls, steps: Steps, group_size: int, cap: int, usual: int) -> FewFigures:
+        """Of the steps that have a mean. A share that is not sure is left out; rows that are means
+        over several updates have no longest response. usual: rollouts of a step that does not
+        say."""
+        longest, shortest = steps.column("max_new_tokens"), steps.column("min_new_tokens")
+        cut = steps.column("truncated_share")
+        cut = np.where(steps.column("truncated_share_unsure") == 1, np.nan, cut)
+        several = steps.column("logged_steps") > 1
+        rollouts = steps.column("rollouts") * np.where(several, steps.column("logged_steps"), 1)
+        mean = steps.column("mean_new_tokens")
+        kept = np.isfinite(mean) & (mean >= 1)
+        if kept.sum() > _MOST_STEPS:
+            few = np.linspace(0, kept.sum() - 1, _MOST_STEPS).round().astype(int)
+            chosen = np.flatnonzero(kept)[few]
+            kept = np.zeros(len(mean), dtype=bool)
+            kept[chosen] = True
+        typical = np.nanmedian(rollouts) if np.isfinite(rollouts).any() else float(usual)
+        return cls(
+            np.flatnonzero(kept).astype(float),
+            mean[kept],
+            np.where(several, np.nan, longest)[kept],
+            np.where(several, np.nan, shortest)[kept],
+            cut[kept],
+            np.where(np.isfinite(rollouts), rollouts, typical)[kept].clip(1),
+            group_size,
+            cap,
+        )
+
+
+@dataclass(frozen=True)
+class LengthsFit:
+    """Lengths at the end of the log. values, covariance: of (log median, log total sd, logit of the
+    share between prompts, log runaway, drift a step); shape (5,), (5, 5). steps: fitted on. drifts:
+    whether a drift is told from none."""
+
+    values: FloatArray
+    covariance: FloatArray
+    steps: int
+    drifts: bool
+
+    def lengths(self, theta: FloatArray | None = None, drift: bool = True) -> dict[str, float]:
+        """``workload.lengths`` of a scenario; theta: others in the place of the fitted values."""
+        mu, log_sd, logit, log_runaway, slope = self.values if theta is None else theta
+        total, share = math.exp(log_sd), 1 / (1 + math.exp(-logit))
+        return {
+            "median_tokens": math.exp(min(mu, 16.0)),
+            "between_sd": min(total * math.sqrt(share), 5.0),
+            "within_sd": min(total * math.sqrt(1 - share), 5.0),
+            "runaway": min(math.exp(log_runaway), 0.9),
+            "drift_per_step": float(slope) if drift and self.drifts else 0.0,
+        }
+
+    @property
+    def spread(self) -> Spread:
+        """Of log lengths."""
+        error = math.sqrt(max(float(self.covariance[1, 1]), 0.0))
+        return _spread(float(self.values[1]), float(self.values[2]), error)
+
+    def drawn(self, rng: np.random.Generator) -> FloatArray:
+        """Values drawn anew."""
+        return np.asarray(
+            rng.multivariate_normal(self.values, self.covariance, check_valid="ignore")
+        )
+
+    def errors(self) -> dict[str, float]:
+        """Standard errors of the scenario's keys (delta method)."""
+        at, errors = self.lengths(), {}
+        for key in at:
+            gradient = np.zeros(5)
+            for i in range(5):
+                step = 1e-4
+                up, down = self.values.copy(), self.values.copy()
+                up[i] += step
+                down[i] -= step
+                drifting = LengthsFit(self.values, self.covariance, self.steps, True)
+                gradient[i] = (drifting.lengths(up)[key] - drifting.lengths(down)[key]) / (2 * step)
+            errors[key] = math.sqrt(max(float(gradient @ self.covariance @ gradient), 0.0))
+        return errors
+
+
+def fit_few(figures: FewFigures) -> LengthsFit | None:
+    """The lengths that make the figures likely; None for fewer than two steps with a mean.
+
+    Steps are counted from the last, so that the median is that of the log's end.
+    """
+    from scipy.optimize import minimize
+
+    if len(figures.mean) < 2:
+        return None
+    x = figures.at - figures.at[-1]
+    start = np.array(
+        [
+            math.log(max(float(np.median(figures.mean[-10:])), 1.0)) - 0.25,
+            TOTAL_SD,
+            SHARE_BETWEEN,
+            _runaway_start(figures),
+            0.0,
+        ]
+    )
+
+    def objective(theta: FloatArray) -> float:
+        return -float(_by_step(figures, x, theta).sum()) - _prior(theta, figures)
+
+    best = minimize(objective, start, method="L-BFGS-B", bounds=_BOUNDS)
+    theta = np.asarray(best.x)
+    covariance = _sandwich(figures, x, theta)
+    slope, error = float(theta[4]), math.sqrt(max(covariance[4, 4], 1e-18))
+    return LengthsFit(theta, covariance, len(figures.mean), abs(slope) > _SIGNIFICANT * error)
+
+
+def _runaway_start(figures: FewFigures) -> float:
+    share = np.nanmean(figures.cut) if np.isfinite(figures.cut).any() else 0.0
+    return math.log(min(max(float(share) / 2, 1e-4), 0.3))
+
+
+def _prior(theta: FloatArray, figures: FewFigures) -> float:
+    offs = (
+        (theta[1] - TOTAL_SD) / TOTAL_SD_SD,
+        (theta[2] - SHARE_BETWEEN) / SHARE_BETWEEN_SD,
+        (theta[3] - RUNAWAY) / RUNAWAY_SD,
+        theta[4] / DRIFT_SD,
+    )
+    return -0.5 * float(sum(off * off for off in offs))
+
+
+def _by_step(figures: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArray:
+    """Log-likelihood of each step's figures, shape (steps,)."""
+    mu, log_sd, logit, log_runaway, slope = theta
+    total, share = math.exp(log_sd), 1 / (1 + math.exp(-logit))
+    b, w = total * math.sqrt(share), total * math.sqrt(1 - share)
+    runaway = min(math.exp(log_runaway), 0.8)
+    centre = mu + slope * x
+    g, groups = figures.group_size, np.maximum(figures.rollouts / figures.group_size, 1.0)
+    nodes, weights = _nodes()
+    # of a prompt at each node: mean and variance of its responses, and how many are cut
+    level = centre[:, None] + b * nodes
+    mean, square = _cut_moments(level, w, figures.cap)
+    mean = (1 - runaway) * mean + runaway * figures.cap
+    square = (1 - runaway) * square + runaway * figures.cap**2
+    expected = mean @ weights
+    between = np.maximum((mean**2) @ weights - expected**2, 0.0)
+    within = np.maximum((square - mean**2) @ weights, 0.0)
+    variance = (between + within / g) / groups + (0.003 * expected) ** 2
+    result = -0.5 * ((figures.mean - expected) ** 2 / variance + np.log(variance))
+    beyond = runaway + (1 - runaway) * _beyond(level, w, math.log(figures.cap))
+    cut_share = np.clip(beyond @ weights, 1e-9, 1 - 1e-9)
+    of_cut = _of_cut(figures, cut_share)
+    result = result + np.where(np.isfinite(of_cut), of_cut, 0.0)
+    hidden = figures.longest >= figures.cap
+    known = np.isfinite(figures.longest) & ~hidden & (figures.longest >= 1)
+    result = result + np.where(known, _of_longest(figures, level, w, runaway, groups), 0.0)
+    if np.isfinite(figures.longest).any() and np.mean(hidden) > _HIDDEN:
+        least = np.isfinite(figures.shortest) & (figures.shortest >= 2)
+        result = result + np.where(least, _of_shortest(figures, level, w, groups), 0.0)
+    return np.asarray(result)
+
+
+def _of_cut(figures: FewFigures, share: FloatArray) -> FloatArray:
+    """Quasi-likelihood of the cut responses: those of a prompt are cut together, so that they
+    scatter more than a binomial's (Wedderburn, Biometrika 61, 1974)."""
+    n = figures.rollouts
+    cut = np.clip(np.rint(figures.cut * n), 0, n)
+    logs = cut * np.log(share) + (n - cut) * np.log1p(-share)
+    return np.asarray(logs / (1 + (figures.group_size - 1) * _TOGETHER))
+
+
+def _of_longest(
+    figures: FewFigures, level: FloatArray, w: float, runaway: float, groups: FloatArray
+) -> FloatArray:
+    """Log density of the log of the longest of all responses, given that none was cut: how many
+    were is told by their share."""
+    at = np.log(np.maximum(figures.longest - 0.5, 1.0))[:, None]
+    _, weights = _nodes()
+    u = (at - level) / w
+    below = (1 - runaway) * _ndtr(u)
+    density = (1 - runaway) * np.exp(-0.5 * u * u) / (math.sqrt(2 * math.pi) * w)
+    g = figures.group_size
+    all_below = np.maximum((below**g) @ weights, 1e-300)
+    edge = np.maximum((g * below ** (g - 1) * density) @ weights, 1e-300)
+    uncut = (1 - runaway) * _ndtr((math.log(figures.cap) - level) / w)
+    none_cut = np.maximum((uncut**g) @ weights, 1e-300)
+    below_all = np.log(groups) + (groups - 1) * np.log(all_below) + np.log(edge)
+    return np.asarray(below_all - groups * np.log(none_cut))
+
+
+def _of_shortest(
+    figures: FewFigures, level: FloatArray, w: float, groups: FloatArray
+) -> FloatArray:
+    """The same of the shortest."""
+    at = np.log(np.maximum(figures.shortest - 0.5, 0.5))[:, None]
+    _, weights = _nodes()
+    u = (at - level) / w
+    above = _ndtr(-u)
+    density = np.exp(-0.5 * u * u) / (math.sqrt(2 * math.pi) * w)
+    g = figures.group_size
+    all_above = np.maximum((above**g) @ weights, 1e-300)
+    edge = np.maximum((g * above ** (g - 1) * density) @ weights, 1e-300)
+    return np.asarray(np.log(groups) + (groups - 1) * np.log(all_above) + np.log(edge))
+
+
+def _cut_moments(level: FloatArray, w: float, cap: int) -> tuple[FloatArray, FloatArray]:
+    """Mean and mean square of min(X, cap) + 1/2, X log-normal about ``level``: whole tokens are
+    rounded up."""
+    log_cap = math.log(cap)
+    u = (log_cap - level) / w
+    safe = np.minimum(level, 40.0)
+    first = np.exp(safe + w * w / 2) * _ndtr(u - w) + cap * _ndtr(-u)
+    second = np.exp(2 * safe + 2 * w * w) * _ndtr(u - 2 * w) + cap**2 * _ndtr(-u)
+    first = np.minimum(first + 0.5, cap)
+    return first, np.maximum(second, first**2)
+
+
+def _beyond(level: FloatArray, w: float, log_tokens: float) -> FloatArray:
+    return _ndtr((level - log_tokens) / w)
+
+
+def _ndtr(u: FloatArray) -> FloatArray:
+    from scipy.special import ndtr
+
+    return np.asarray(ndtr(u))
+
+
+@lru_cache(maxsize=1)
+def _nodes() -> tuple[FloatArray, FloatArray]:
+    """Of an expectation over a standard normal; even ones, since maxima look far into the tail, and
+    closer together than the narrowest spread within a prompt that `_BOUNDS` allow."""
+    nodes = np.linspace(-5.0, 5.0, 61)
+    weights = np.exp(-0.5 * nodes**2)
+    return nodes, weights / weights.sum()
+
+
+def _sandwich(figures: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArray:
+    """Covariance of a composite likelihood's maximum, the steps independent; shape (5, 5)."""
+    h = np.array([1e-3, 1e-3, 1e-2, 1e-2, 1e-5])
+    count = len(theta)
+
+    def scores(at: FloatArray) -> FloatArray:
+        """Of each step, shape (steps, 5)."""
+        columns = []
+        for i in range(count):
+            up, down = at.copy(), at.copy()
+            up[i] += h[i]
+            down[i] -= h[i]
+            columns.append((_by_step(figures, x, up) - _by_step(figures, x, down)) / (2 * h[i]))
+        return np.column_stack(columns)
+
+    scored = scores(theta)
+    hessian = np.zeros((count, count))
+    for i in range(count):
+        up, down = theta.copy(), theta.copy()
+        up[i] += h[i]
+        down[i] -= h[i]
+        hessian[i] = -(scores(up).sum(axis=0) - scores(down).sum(axis=0)) / (2 * h[i])
+    hessian = (hessian + hessian.T) / 2
+    values, vectors = np.linalg.eigh(hessian)
+    hessian = (vectors * np.maximum(values, 0.0)) @ vectors.T
+    prior = np.diag([1e-6, TOTAL_SD_SD**-2, SHARE_BETWEEN_SD**-2, RUNAWAY_SD**-2, DRIFT_SD**-2])
+    bread = np.linalg.inv(hessian + prior)
+    meat = scored.T @ scored + prior
+    found_covariance = bread @ meat @ bread
+    plain = bread  # what few steps scatter less than they should is not believed
+    return np.asarray(
+        np.where(np.eye(count) > 0, np.maximum(found_covariance, plain), found_covariance)
+    )
+
+
+def lengths_like(
+    count: int,
+    mean: float,
+    longest: float,
+    cut: float,
+    cap: int,
+    total_sd: float,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """``count`` lengths with this mean and longest response, shape (count,), in random order.
+
+    Log-normal quantiles of spread ``total_sd`` (the longest apart), scaled to the mean. cut: share
+    at the cap.
+    """
+    from scipy.special import ndtri
+
+    top = min(max(longest, mean), cap)
+    at_top = int(min(max(round(cut * count), 1), count)) if math.isfinite(cut) else 1
+    rest = count - at_top
+    if rest <= 0:
+        return np.full(count, max(round(mean), 1), dtype=np.int64)
+    at_top = min(at_top, max(int(mean * count / max(top, 1.0)), 1))
+    rest = count - at_top
+    if rest == 0:
+        return np.full(count, max(round(top), 1), dtype=np.int64)
+    wanted = max((mean * count - at_top * top) / rest, 1.0)
+    shape = np.exp(total_sd * ndtri((np.arange(rest) + 0.5) / rest))
+    low, high = 0.0, 2.0 * top
+    for _ in range(60):
+        middle = (low + high) / 2
+        if np.clip(middle * shape, 1.0, top).mean() < wanted:
+            low = middle
+        else:
+            high = middle
+    lengths = np.concatenate([np.clip(high * shape, 1.0, top), np.full(at_top, top)])
+    rng.shuffle(lengths)
+    return np.asarray(np.maximum(np.rint(lengths), 1), dtype=np.int64)

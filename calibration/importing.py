@@ -1,0 +1,218 @@
+"""From a log to what it is good for: fits, their judgement, a scenario, advice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rollcast.calibration.fits import log_responses as own_rollouts
+from rollcast.calibration.fits import model as fits
+from rollcast.calibration.fits.log_scenario import setting
+from rollcast.calibration.fits.model import Drift, Fit
+from rollcast.calibration.fits.steps import LEAST_STEPS, Change, Steps, changes, steps_of
+from rollcast.calibration.judge import advice as what_if
+from rollcast.calibration.judge.advice import Advice
+from rollcast.calibration.judge.beside import beside
+from rollcast.calibration.judge.hold_out import Judged, hold_out
+from rollcast.calibration.judge.overlap import hold_out_overlapped, with_pace
+from rollcast.calibration.logs.draft import Part, replaced
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.errors import ScenarioError
+
+FITTED_FILE = "fitted.json"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """parts: of the scenario, complete as far as the log and the user allow. fit: None where
+    nothing could be fitted. judged: forecasts of the last third. changes: where the run changed; of
+    the last part alone is all the rest. used: steps of it. notes: what the user should know."""
+
+    parts: tuple[Part, ...]
+    fit: Fit | None
+    judged: tuple[Judged, ...]
+    changes: tuple[Change, ...]
+    used: Steps
+    drift: Drift
+    advice: Advice | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+def drift_of(text: str) -> Drift:
+    """What ``--drift`` says. Raises ScenarioError for anything else."""
+    if text == "freeze":
+        return "freeze"
+    if text == "extrapolate":
+        return "extrapolate"
+    raise ScenarioError("--drift", f"must be freeze or extrapolate, got {text!r}")
+
+
+def outcome(
+    log: RunLog, parts: Sequence[Part], drift: Drift = "freeze", advised: bool = True
+) -> Outcome:
+    """Fits the log. parts: of its scenario, as `calibration.logs.draft` gives them. drift: whether
+    lengths stay as they were at its end, or go on changing. advised: whether to simulate what-ifs.
+    """
+    steps = steps_of(log)
+    changed = changes(steps)
+    used = steps.rows(changed[-1].place, len(steps)) if changed else steps
+    notes = [f"from step {change.step} on, {change.what}" for change in changed]
+    if changed:
+        notes.append(f"fitted to steps {used.number[0]} to {used.number[-1]} alone")
+        parts = replaced(parts, _resized(used, parts))
+    if used.quiet.sum() < LEAST_STEPS:
+        notes.append(
+            f"{int(used.quiet.sum())} steps are too few to fit: at least {LEAST_STEPS} "
+            "are needed beside the first"
+        )
+        return Outcome(tuple(parts), None, (), changed, used, drift, None, tuple(notes))
+    cap = int(setting(parts, "workload.max_new_tokens"))
+    rollouts = own_rollouts.rollouts_of(log, used, cap)
+    if rollouts is not None and rollouts.tokens_from == own_rollouts.FROM_CHARACTERS:
+        notes.append(
+            "tokens of the dumped text are its characters, scaled to each step's logged "
+            "mean; --tokenizer counts them"
+        )
+    if rollouts is not None and rollouts.tokens_from == own_rollouts.FROM_TOKENIZER:
+        notes.append(_counted(log, rollouts, used))
+    # under a policy that resumes rollouts, what a step generates is not what it trains on
+    several = log.overlapped or bool(setting(parts, "policy"))
+    judge = hold_out_overlapped if several else hold_out
+    judged: tuple[Judged, ...] = ()
+    advice = None
+    with beside(lambda: judge(log, used, tuple(parts), rollouts, drift)) as judged_of:
+        try:
+            known = fits.fit(log, used, tuple(parts), rollouts)
+            known = with_pace(known, used, drift) if several else known
+        except ScenarioError as error:
+            notes.append(f"the log's settings make no scenario ({error}): nothing was fitted")
+            return Outcome(tuple(parts), None, (), changed, used, drift, None, tuple(notes))
+        able = known.shape != "none" and (known.few is not None or known.rollouts is not None)
+        try:
+            advice = what_if.advise(known, log, used, drift) if advised and able else None
+        except ScenarioError as error:
+            notes.append(f"no change was simulated ({error})")
+        try:
+            judged = judged_of()
+        except ScenarioError as error:
+            notes.append(f"the last third was not forecast ({error})")
+    notes.extend(known.notes)
+    whole = scenario_parts(known, drift)
+    return Outcome(whole, known, judged, changed, used, drift, advice, tuple(notes))
+
+
+def _counted(log: RunLog, rollouts: own_rollouts.Rollouts, used: Steps) -> str:
+    """How the tokenizer's counts compare with the log's own means."""
+    means = rollouts.table.groupby("step")["new_tokens"].mean().reindex(used.number)
+    ratio = float((means.to_numpy() / used.column("mean_new_tokens")).mean())
+    sentence = "tokens of the dumped text are counted with the given tokenizer"
+    if not math.isfinite(ratio):
+        return f"{sentence}; the log has no means to hold them against"
+    return f"{sentence}: {ratio:.3f} times the logged means"
+
+
+def _resized(used: Steps, parts: Sequence[Part]) -> list[Part]:
+    """The batch of the last part of a run that changed it."""
+    rollouts = used.median("rollouts")
+    size = int(setting(parts, "workload.group_size"))
+    parts_resized = []
+    if math.isfinite(rollouts) and rollouts >= 1:
+        groups = max(round(rollouts / size), 1)
+        if groups != setting(parts, "workload.batch_groups"):
+            source = f"rollouts of the median step from step {used.number[0]} on"
+            parts_resized.append(Part("workload.batch_groups", groups, source))
+    longest = used.median("max_new_tokens")
+    cut = used.median("truncated_share")
+    cap = setting(parts, "workload.max_new_tokens")
+    if math.isfinite(longest) and cut > 0 and longest != cap:
+        parts_resized.append(
+            Part(
+                "workload.max_new_tokens",
+                round(longest),
+                f"where responses are cut from step {used.number[0]} on",
+            )
+        )
+    return parts_resized
+
+
+def scenario_parts(known: Fit, drift: Drift) -> tuple[Part, ...]:
+    """The fitted scenario: what is fitted in the place of what was assumed."""
+    over = f"fitted to {known.steps} steps"
+    if known.rollouts is not None:
+        gone = ("workload.lengths", "workload.prompt_tokens", "workload.rewards")
+        kept = tuple(p for p in known.parts if not p.key.startswith(gone))
+        groups = len(known.rollouts.groups)
+        parts = replaced(
+            kept,
+            [
+                Part(
+                    "workload.lengths.file", FITTED_FILE, f"{groups} groups of the run, drawn again"
+                )
+            ],
+        )
+    elif known.few is not None:
+        fitted, errors = known.lengths(drift), known.few.errors()
+        lengths = [Part("workload.lengths.family", "lognormal", "assumed", True)]
+        for key, value in fitted.items():
+            source = f"{over}, from their mean, longest and cut responses: +- {errors[key]:.2g}"
+            if key == "drift_per_step" and drift == "freeze":
+                source = f"assumed: lengths stay; measured {known.few.lengths()[key]:+.2g}"
+            lengths.append(
+                Part(
+                    f"workload.lengths.{key}",
+                    float(f"{value:.5g}"),
+                    source,
+                    source.startswith("assumed"),
+                )
+            )
+        parts = replaced(known.parts, [])
+        parts = tuple(p for p in parts if not p.key.startswith("workload.lengths"))
+        parts = replaced(parts, lengths)
+    else:
+        parts = known.parts
+    return replaced(parts, _cost_parts(known, over))
+
+
+def _cost_parts(known: Fit, over: str) -> list[Part]:
+    cost_section = []
+    for name in known.coefficients:
+        linear = known.cost["linear"][name]
+        cost_section.append(Part(f"cost.linear.{name}", linear, _linear_source(name, known, over)))
+    if known.cost.get("linear", {}).get("padded"):
+        cost_section.append(
+            Part("cost.linear.padded", True, "the trainer's code: it pads its batches")
+        )
+    if known.shape == "roofline" and not any(p.key.startswith("cost.") for p in known.parts):
+        cost_section.append(Part("cost.roofline", {}, "shape of the named model and GPU"))
+    for key, value in known.cost.get("scale", {}).items():
+        phase = key.removesuffix("_sd")
+        if phase in known.levels.seen:
+            source = f"{over}: {known.levels.seen[phase]} over its forecast"
+            cost_section.append(Part(f"cost.scale.{key}", value, source))
+        else:
+            cost_section.append(Part(f"cost.scale.{key}", value, "assumed: not in the log", True))
+    return cost_section
+
+
+_FROM = {
+    "iteration_s": "decode",
+    "per_rollout_s": "decode",
+    "per_prefill_token_s": "prefill",
+    "train_per_token_s": "update",
+    "train_per_rollout_s": "update",
+    "log_prob_per_token_s": "log_prob",
+    "sync_s": "sync",
+    "switch_to_rollout_s": "switch",
+    "train_fixed_s": "rest",
+}
+
+
+def _linear_source(name: str, known: Fit, over: str) -> str:
+    if name == "per_prefill_token_s":
+        return "assumed: what a forward of the trainer takes"
+    if not known.cost["linear"][name]:
+        return "none that the log asks for"
+    phase = _FROM.get(name, "")
+    figure = known.levels.seen.get(phase, "what remains of a step" if phase == "rest" else "")
+    return f"{over}: {figure}" if figure else over

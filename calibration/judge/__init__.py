@@ -1,0 +1,1 @@
+"""How well fits forecast: errors, held-out steps, what-ifs."""

@@ -1,0 +1,316 @@
+"""What would change a run: a small set of what-ifs on its fitted scenario, and its bottleneck."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rollcast.calibration.fits.log_scenario import setting
+from rollcast.calibration.fits.model import Drift, Fit
+from rollcast.calibration.fits.steps import Steps
+from rollcast.calibration.judge.beside import beside
+from rollcast.calibration.judge.small_runs import LAST_STEPS, WARM_STEPS, SmallRun
+from rollcast.calibration.logs.draft import Part
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.studies.interval import LEVEL, ends
+
+DRAWS = 10
+_POINT_STEPS, _DRAWN_STEPS = 20, 3
+_BUDGET = 50_000  # rollouts of all runs together
+_APRIL = "APRIL: launch 1.5 times the batch, train on the first to end, resume the rest"
+_TAIL = "tail batching: launch more than the batch, drop what ends last, ask it again together"
+_SEER = "hand out group by group as slots come free, the longest expected first"
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A change. key: under which a stack's reader keeps its words for it. parts: of the scenario
+    that are different; cost: keys of ``cost.roofline.trainer``."""
+
+    key: str
+    said: str
+    parts: tuple[Part, ...] = ()
+    trainer: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a change does. speedup: the run's mean step over this one's, with its 90 % interval.
+    words: how to have it in this stack. why_not: where it cannot be simulated."""
+
+    key: str
+    said: str
+    words: str
+    speedup: float = float("nan")
+    low: float = float("nan")
+    high: float = float("nan")
+    step_s: float = float("nan")
+    why_not: str = ""
+
+    @property
+    def sure(self) -> str:
+        """faster, slower, or undecided."""
+        if self.low > 1.0:
+            return "faster"
+        return "slower" if self.high < 1.0 else "undecided"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """bottleneck: sentences on where the run's time goes. answers: the what-ifs, the run itself
+    first. draws: of lengths and costs behind the intervals. divided: by which the runs simulated
+    are smaller than the run."""
+
+    bottleneck: tuple[str, ...]
+    answers: tuple[Answer, ...]
+    draws: int
+    divided: int
+
+
+def what_ifs(known: Fit, log: RunLog) -> list[WhatIf]:
+    """The changes that this run could make."""
+    parts = known.parts
+    policy = setting(parts, "policy") or []
+    apart = setting(parts, "cluster.placement") == "disaggregated"
+    alternatives = [WhatIf("as_run", "as it ran")]
+    if policy:
+        alternatives.append(_policy("sync", "rollouts and training take turns, all on-policy", []))
+    if not runs_under(policy, "april"):
+        alternatives.append(_policy("april", _APRIL, [{"april": {"over_sampling": 1.5}}]))
+    alternatives.append(_policy("over_sampling", _TAIL, ["tail_batching"]))
+    alternatives.append(_policy("by_group", _SEER, ["seer"]))
+    if apart and not runs_under(policy, "one_step_off"):
+        alternatives.append(
+            _policy(
+                "one_step_off", "make the next rollouts while this batch trains", ["one_step_off"]
+            )
+        )
+    if apart:
+        alternatives.extend(_splits(parts))
+    elif known.shape == "roofline":
+        split = _half(parts)
+        if split is not None:
+            alternatives.append(split)
+    trainer = known.cost.get("roofline", {}).get("trainer", {})
+    if known.shape == "roofline" and str(trainer.get("batching", "")).startswith("padded"):
+        without = {k: v for k, v in trainer.items() if k != "microbatch_rollouts"}
+        alternatives.append(
+            WhatIf(
+                "packing",
+                "pack responses into passes of equal tokens",
+                trainer={**without, "batching": "packed"},
+            )
+        )
+    return alternatives
+
+
+def runs_under(policy: Sequence[Any] | str, name: str) -> bool:
+    """Whether a policy, as a scenario lists or spells it, has one of this name."""
+    if isinstance(policy, str):
+        return name in re.split(r"\W+", policy)
+    return any(term == name or (isinstance(term, Mapping) and name in term) for term in policy)
+
+
+def _policy(key: str, sentence: str, spelt: list[Any]) -> WhatIf:
+    return WhatIf(key, sentence, (Part("policy", spelt, ""),))
+
+
+def _splits(parts: Sequence[Part]) -> list[WhatIf]:
+    """A quarter of the smaller side's GPUs to the other, either way."""
+    tensor = int(setting(parts, "cluster.tensor_parallel") or 1)
+    replicas = int(setting(parts, "cluster.replicas") or 1)
+    trainer = setting(parts, "cluster.trainer_gpus")
+    if not trainer:
+        return []
+    splits = []
+    moved = max(min(replicas, int(trainer) // tensor) // 4, 1)
+    for sign, word in ((1, "more"), (-1, "fewer")):
+        to, left = replicas + sign * moved, int(trainer) - sign * moved * tensor
+        if to < 1 or left < 1:
+            continue
+        splits.append(
+            WhatIf(
+                f"split_{word}",
+                f"{to * tensor} GPUs for rollouts and {left} for training "
+                f"({replicas * tensor} and {trainer} as it ran)",
+                (Part("cluster.replicas", to, ""), Part("cluster.trainer_gpus", left, "")),
+            )
+        )
+    return splits
+
+
+def _half(parts: Sequence[Part]) -> WhatIf | None:
+    """The shared GPUs dealt to rollouts and training, one step off."""
+    tensor = int(setting(parts, "cluster.tensor_parallel") or 1)
+    replicas = int(setting(parts, "cluster.replicas") or 1)
+    if replicas < 2:
+        return None
+    to = replicas // 2
+    left = (replicas - to) * tensor
+    return WhatIf(
+        "one_step_off",
+        f"one step off: {to * tensor} GPUs for rollouts and {left} for training, side by side",
+        (
+            Part("policy", ["one_step_off"], ""),
+            Part("cluster.placement", "disaggregated", ""),
+            Part("cluster.replicas", to, ""),
+            Part("cluster.trainer_gpus", left, ""),
+        ),
+    )
+
+
+def advise(known: Fit, log: RunLog, steps: Steps, drift: Drift) -> Advice:
+    """Simulates the what-ifs, each with the same draws of lengths and costs as the run itself, half
+    of them in a process beside this one."""
+    asked = what_ifs(known, log)
+    runs: list[tuple[WhatIf, SmallRun | None, str]] = []
+    for alternative in asked:
+        try:
+            runs.append(
+                (
+                    alternative,
+                    SmallRun.of(known, alternative.parts, _cost(known, alternative), drift),
+                    "",
+                )
+            )
+        except ScenarioError as error:
+            runs.append((alternative, None, str(error)))
+    base = runs[0][1]
+    if base is None:
+        return Advice(bottleneck(known, log, steps), (), 0, 1)
+    rollouts = max(known.counts.batch_groups * known.counts.group_size // base.divided, 1)
+    point, draws, length = _effort(rollouts, len(runs))
+    failed = {alternative.key: why for alternative, _, why in runs if why}
+    able = [(alternative.key, run) for alternative, run, _ in runs if run is not None]
+    with beside(lambda: _timed(able[1::2], point, draws, length)) as others:
+        timed, why_not = _timed(able[::2], point, draws, length)
+        timed_beside, why_not_beside = others()
+    timed |= timed_beside
+    failed |= why_not | why_not_beside
+    answers = []
+    first = timed.get(asked[0].key)
+    for alternative in asked:
+        words = log.advice.get(alternative.key, "")
+        if first is None or alternative.key not in timed:
+            answers.append(
+                Answer(
+                    alternative.key,
+                    alternative.said,
+                    words,
+                    why_not=failed.get(alternative.key, ""),
+                )
+            )
+            continue
+        timed_run = timed[alternative.key]
+        ratios = np.array(first) / np.array(timed_run)
+        middle = float(ratios[0])
+        # the draws are short: they tell how far, and the long run where
+        low, high = middle * ends(ratios[1:] / np.median(ratios[1:]), LEVEL)
+        answers.append(
+            Answer(
+                alternative.key,
+                alternative.said,
+                words,
+                middle,
+                float(low),
+                float(high),
+                timed_run[0],
+            )
+        )
+    return Advice(bottleneck(known, log, steps), tuple(answers), draws, base.divided)
+
+
+def _timed(
+    runs: Sequence[tuple[str, SmallRun]], point: int, draws: int, length: int
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Mean step of each run as fitted, over ``point`` steps, and of each draw, over ``length``; and
+    why those that failed did."""
+    timed, failed = {}, {}
+    for key, run in runs:
+        try:
+            timed[key] = [
+                run.mean_step_s(draw, length if draw else point) for draw in range(draws + 1)
+            ]
+        except (ScenarioError, RunError) as error:
+            failed[key] = str(error)
+    return timed, failed
+
+
+def _effort(rollouts: int, runs: int) -> tuple[int, int, int]:
+    """Steps of the run as fitted, draws, and steps of each, as far as the budget allows."""
+    able = _BUDGET // max(rollouts * runs, 1)
+    point = min(max(3 * able // 10, 3), _POINT_STEPS)
+    beside = WARM_STEPS + LAST_STEPS
+    draws = min(max((able - point - beside) // (_DRAWN_STEPS + beside), 3), DRAWS)
+    return point, draws, _DRAWN_STEPS
+
+
+def _cost(known: Fit, alternative: WhatIf) -> dict[str, Any]:
+    if alternative.trainer is None:
+        return known.cost
+    return {
+        **known.cost,
+        "roofline": {**known.cost["roofline"], "trainer": dict(alternative.trainer)},
+    }
+
+
+_WORDS = {
+    "generation_s": "generation",
+    "wait_s": "the trainer's wait for rollouts",
+    "log_prob_s": "log-probabilities",
+    "reference_s": "the reference model",
+    "values_s": "the critic's values",
+    "update_s": "the update",
+    "critic_update_s": "the critic's update",
+    "reward_s": "rewards",
+    "sync_s": "the weights' way to the engine",
+    "switch_s": "switches between rollout and training",
+    "data_s": "preparing batches",
+}
+
+
+def bottleneck(known: Fit, log: RunLog, steps: Steps) -> tuple[str, ...]:
+    """Where a step's time goes, with the log's own names of it."""
+    whole = steps.median_s
+    timed = {name: steps.median(name) for name in _WORDS}
+    timed = {name: s for name, s in timed.items() if math.isfinite(s) and s > 0}
+    sentences: list[str] = []
+    if timed and math.isfinite(whole) and whole > 0:
+        order = sorted(timed, key=lambda name: -timed[name])
+        first = order[0]
+        share = timed[first] / whole
+        sentences.append(
+            f"{_WORDS[first]} ({named(log, first)}) is {100 * share:.0f} % of a step: "
+            "the bottleneck"
+        )
+        rest = [
+            f"{_WORDS[name]} ({named(log, name)}) {100 * timed[name] / whole:.0f} %"
+            for name in order[1:4]
+            if timed[name] > 0.02 * whole
+        ]
+        if rest:
+            sentences.append("then " + ", ".join(rest))
+    mean, longest = steps.median("mean_new_tokens"), steps.median("max_new_tokens")
+    if math.isfinite(mean) and math.isfinite(longest) and mean > 0 and longest > 2 * mean:
+        sentences.append(
+            f"the longest response of a step ({named(log, 'max_new_tokens')}) is "
+            f"{longest / mean:.1f} times the mean ({named(log, 'mean_new_tokens')}): "
+            "replicas end their phase with few responses running"
+        )
+    size = log.settings.get("workload.group_size")
+    batch = log.settings.get("workload.batch_groups") or log.settings.get("run.batch_rollouts")
+    settings = [f"{s.theirs} = {s.value}" for s in (batch, size) if s is not None]
+    if settings:
+        sentences.append("the batch is " + ", ".join(settings))
+    return tuple(sentences)
+
+
+def named(log: RunLog, column: str) -> str:
+    """A column by the name that the log's own stack has for it."""
+    return log.words.get(column, column)

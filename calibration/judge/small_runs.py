@@ -1,0 +1,119 @@
+"""Simulated runs of a fitted scenario, small enough that dozens of them take seconds.
+
+Replicas that share the work evenly are alike: a run with a part of them and the same part of the
+batch has the same rollout phase, but for the longest of its fewer responses. Its updates are priced
+as those of the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rollcast.calibration.fits import placeholders
+from rollcast.calibration.fits.log_scenario import built, setting
+from rollcast.calibration.fits.model import Drift, Fit
+from rollcast.calibration.fits.quick import QuickCost
+from rollcast.calibration.fits.robust import FloatArray
+from rollcast.calibration.logs.draft import Part, replaced
+from rollcast.simulator.costs.scaled import ScaledCost
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.studies.simulate import simulate
+from rollcast.simulator.values.chance import Drawn
+from rollcast.simulator.workload.measured import ResampledWorkload
+
+MOST_ROLLOUTS = 256
+"""Of a step of a small run, where replicas and batch can be divided."""
+WARM_STEPS, LAST_STEPS = 2, 1
+"""Of a run, left out of its mean step: rollouts that run ahead make the first ones longer and leave
+the last one nothing to wait for."""
+_SEED_STRIDE = 1009
+
+
+@dataclass(frozen=True)
+class SmallRun:
+    """A scenario to be run with other draws. parts: of the scenario, with its policy. divided: by
+    which replicas and batch are smaller. cost: of the whole batch, quickly priced."""
+
+    known: Fit
+    parts: tuple[Part, ...]
+    divided: int
+    cost: ScaledCost
+    drift: Drift
+
+    @classmethod
+    def of(
+        cls, known: Fit, changed: Sequence[Part], cost: Mapping[str, Any], drift: Drift
+    ) -> SmallRun:
+        """Of the fitted scenario with some parts changed. Raises ScenarioError."""
+        parts = replaced(known.parts, changed)
+        whole = built(parts, cost)
+        rng = np.random.default_rng(1)
+        samples = known.batches_ahead([1, 2], drift, rng, sampled=False)
+        scaled = whole.cost
+        assert isinstance(scaled, ScaledCost)
+        divided = _divisor(parts)
+        quick = QuickCost.of(scaled.inner, samples, divided)
+        return cls(known, parts, divided, replace(scaled, inner=quick), drift)
+
+    def scenario(self, draw: int, steps: int) -> Scenario:
+        """The one to run: draw 0 as fitted, others with lengths and costs drawn anew."""
+        small = self.parts
+        if self.divided > 1:
+            small = replaced(
+                small,
+                [
+                    Part(key, max(int(setting(small, key)) // self.divided, 1), "")
+                    for key in ("cluster.replicas", "workload.batch_groups", "cluster.trainer_gpus")
+                    if setting(small, key)
+                ],
+            )
+        known, rng = self.known, np.random.default_rng(draw)
+        lengths = None
+        if known.rollouts is None and known.few is not None:
+            theta = known.few.drawn(rng) if draw else known.few.values
+            lengths = {
+                "family": "lognormal",
+                **replace(known, few=replace(known.few, values=theta)).lengths(self.drift),
+            }
+        small = replaced(small, [Part("steps", steps, ""), Part("seed", _SEED_STRIDE * draw, "")])
+        if setting(small, "engine.kv_tokens") is None:
+            small = replaced(small, [Part("engine.kv_tokens", self._pool(), "")])
+        scenario = built(small, placeholders.COST, lengths)
+        cost = self.cost.drawn(Drawn(rng)) if draw else self.cost
+        assert isinstance(cost, ScaledCost)
+        scenario = replace(scenario, cost=cost)
+        if known.rollouts is not None:
+            groups = known.rollouts.some.drawn(rng) if draw else known.rollouts.some
+            workload = ResampledWorkload(groups, known.counts.cap, _SEED_STRIDE * draw)
+            scenario = replace(scenario, workload=workload)
+        return scenario
+
+    def _pool(self) -> int:
+        return int(self.cost.kv_pool_tokens or 1 << 40)
+
+    def steps_s(self, draw: int, steps: int) -> FloatArray:
+        """Seconds of each step once the run has warmed up, shape (steps,). Raises ScenarioError or
+        RunError."""
+        records = simulate(self.scenario(draw, steps + WARM_STEPS + LAST_STEPS)).run.steps
+        return np.array([record.step_s for record in records[WARM_STEPS:-LAST_STEPS]])
+
+    def mean_step_s(self, draw: int, steps: int) -> float:
+        """Their mean."""
+        return float(np.mean(self.steps_s(draw, steps)))
+
+
+def _divisor(parts: Sequence[Part]) -> int:
+    """The least common divisor of replicas and batch that makes a step small enough; else the
+    greatest."""
+    batch = int(setting(parts, "workload.batch_groups"))
+    size = int(setting(parts, "workload.group_size"))
+    replicas = int(setting(parts, "cluster.replicas") or 1)
+    common = math.gcd(batch, replicas)
+    able = [d for d in range(1, common + 1) if common % d == 0]
+    small = [d for d in able if batch * size / d <= MOST_ROLLOUTS]
+    return min(small) if small else max(able)

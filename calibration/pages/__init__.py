@@ -1,0 +1,1 @@
+"""Fits and their judgement in words: terminal, pages, files."""

@@ -1,0 +1,107 @@
+"""An outcome in sentences and rows, for the terminal and the page alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rollcast.calibration.fits.model import Fit
+from rollcast.calibration.importing import Outcome
+from rollcast.calibration.judge.hold_out import Judged
+from rollcast.calibration.logs.run_log import LEVELS, RunLog
+from rollcast.simulator.cli.console import seconds, share
+from rollcast.simulator.costs.scaled import PHASES
+
+_SHAPES = {
+    "roofline": "roofline of the named model and GPU, scaled by a fitted factor per phase",
+    "linear": "linear fits to the log's own phases, as model or GPU are not known",
+    "none": "not fitted: the log does not time its steps",
+}
+_MODES = {
+    "predict": "predicted with lengths drawn from the fit",
+    "replay": "replayed with the lengths that the steps had",
+}
+
+
+def levels(log: RunLog) -> str:
+    """What was read, and at which level."""
+    return LEVELS[log.level]
+
+
+def judged(judgement: Judged) -> str:
+    """How well the last third was forecast."""
+    first, last = judgement.number[0], judgement.number[-1]
+    held = f"step {first}" if first == last else f"steps {first} to {last}"
+    inside = "inside" if judgement.total_covered else "outside"
+    return (
+        f"{held}, {_MODES[judgement.mode]} (fitted to {judgement.fitted_on} earlier steps): "
+        f"median error of step time {share(judgement.median_error)}, error of run time "
+        f"{100 * judgement.total_error:+.1f} % ({inside} its 90 % interval); "
+        f"{share(judgement.covered)} of the steps lie inside theirs"
+    )
+
+
+def shape(known: Fit) -> str:
+    """Where the costs' shape is from."""
+    return _SHAPES[known.shape]
+
+
+def factors(known: Fit) -> list[tuple[str, str, str, str]]:
+    """Phase, factor, its 90 % interval, and what it is from."""
+    rows = []
+    for phase in PHASES:
+        sd = known.levels.spreads.get(phase)
+        if sd is None or phase == "rest":
+            continue
+        factor = known.levels.factors.get(phase, 1.0)
+        low, high = (factor * math.exp(z * 1.645 * sd) for z in (-1, 1))
+        source = known.levels.seen.get(phase, "assumed: not in the log")
+        rows.append((phase, f"{factor:.3g}", f"{low:.3g} to {high:.3g}", source))
+    return rows
+
+
+def lengths(known: Fit, outcome: Outcome) -> list[tuple[str, str, str]]:
+    """Key, value, and standard error of the fitted lengths."""
+    fitted = known.lengths(outcome.drift)
+    if known.rollouts is not None:
+        errors = known.rollouts.lengths["standard_errors"]
+        measured = known.rollouts.lengths.get("drift_measured")
+        if measured is not None:
+            fitted = {**fitted, "drift_per_step": measured}
+    else:
+        errors = known.few.errors() if known.few is not None else {}
+        if known.few is not None:
+            fitted = {**fitted, "drift_per_step": float(known.few.values[4])}
+    return [
+        (key, f"{value:.4g}", f"{errors[key]:.2g}" if key in errors else "-")
+        for key, value in fitted.items()
+    ]
+
+
+def advice_rows(outcome: Outcome) -> list[tuple[str, str, str, str]]:
+    """What-if, speed-up, 90 % interval, and how to have it."""
+    if outcome.advice is None:
+        return []
+    rows = []
+    for answer in outcome.advice.answers:
+        words = answer.words
+        if answer.why_not:
+            rows.append((answer.said, "-", "-", f"not simulated: {answer.why_not}"))
+        elif answer.key == "as_run":
+            rows.append((answer.said, "1", "", f"{seconds(answer.step_s)} a step, simulated"))
+        else:
+            rows.append(
+                (
+                    answer.said,
+                    f"{answer.speedup:.2f}x ({answer.sure})",
+                    f"{answer.low:.2f} to {answer.high:.2f}",
+                    words,
+                )
+            )
+    return rows
+
+
+def notes(outcome: Outcome, log: RunLog) -> list[str]:
+    """What the user should know."""
+    sentences: Sequence[str] = (*log.notes, *outcome.notes)
+    return list(dict.fromkeys(sentences))

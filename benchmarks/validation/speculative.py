@@ -69,7 +69,7 @@ def read_table(path: Path) -> list[Measured]:
         rows.append(
             Measured(
                 row["source"],
-                cast(Engine, one_of(row, "engine", where, get_args(Engine))),
+                one_of(row, "engine", where, get_args(Engine)),
                 row["model"],
                 row["gpu"],
                 whole(row, "gpus", where),

@@ -15,7 +15,7 @@ from benchmarks.validation.fitting import fit_relative, halves
 from benchmarks.validation.verdict import Case, Check, Kind, Role, Source, explain, mape_checks
 from rollcast.simulator.costs import RooflineTrainer, TrainLoad
 from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
-from rollcast.simulator.costs.roofline.draws import drawn_gpu, factors, trainer_spreads
+from rollcast.simulator.costs.roofline.draws import drawn_gpu, times, trainer_spreads
 from rollcast.simulator.values.chance import Drawn
 
 FILE = "trainer_step_times.csv"
@@ -177,7 +177,7 @@ def drawn_s(
     chance, spreads = Drawn(np.random.default_rng(0)), trainer_spreads(base.kernels)
     seconds = []
     for _ in range(draws):
-        changed = {n: f * getattr(base, n) for n, f in factors(spreads, chance).items()}
+        changed = times(base, spreads, chance)
         seconds.append(
             replace(base, gpu=drawn_gpu(base.gpu, chance), **changed).train(load).total_s
         )

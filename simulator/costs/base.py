@@ -20,9 +20,6 @@ from rollcast.simulator.costs.actors import ActorCosts
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
 from rollcast.simulator.values.chance import Chance
 
-LARGEST_COST_S = 1e6
-"""No coefficient is larger: with such ones the clock still counts without loss."""
-
 
 @dataclass(frozen=True, slots=True)
 class Iteration:

@@ -7,16 +7,14 @@ from typing import Annotated
 
 from rollcast.simulator.costs.actors import ActorCosts
 from rollcast.simulator.costs.base import (
-    LARGEST_COST_S,
     CostModel,
     Curve,
     Iteration,
     TrainCost,
     TrainLoad,
 )
-from rollcast.simulator.values import Between, Doc, Options
-
-COST = Between(0, LARGEST_COST_S)
+from rollcast.simulator.costs.ranges import Seconds
+from rollcast.simulator.values import Doc, Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +35,26 @@ class LinearCost(Options, CostModel):
 
     FIELD = "cost.linear"
 
-    iteration_s: Annotated[float, COST, Doc("an iteration, whatever runs")]
-    per_rollout_s: Annotated[float, COST, Doc("each running rollout of an iteration")]
+    iteration_s: Annotated[Seconds, Doc("an iteration, whatever runs")]
+    per_rollout_s: Annotated[Seconds, Doc("each running rollout of an iteration")]
     per_context_token_s: Annotated[
-        float, COST, Doc("each token of context that an iteration attends to")
+        Seconds, Doc("each token of context that an iteration attends to")
     ]
-    per_prefill_token_s: Annotated[float, COST, Doc("each token prefilled")]
+    per_prefill_token_s: Annotated[Seconds, Doc("each token prefilled")]
     train_per_token_s: Annotated[
-        float, COST, Doc("each token trained on, forward and backward, by the whole trainer")
+        Seconds, Doc("each token trained on, forward and backward, by the whole trainer")
     ]
-    train_fixed_s: Annotated[float, COST, Doc("an update, whatever its batch")] = 0.0
-    sync_s: Annotated[float, COST, Doc("sending the weights to the replicas")] = 0.0
-    switch_to_train_s: Annotated[
-        float, COST, Doc("turning shared GPUs from rollouts to training")
-    ] = 0.0
+    train_fixed_s: Annotated[Seconds, Doc("an update, whatever its batch")] = 0.0
+    sync_s: Annotated[Seconds, Doc("sending the weights to the replicas")] = 0.0
+    switch_to_train_s: Annotated[Seconds, Doc("turning shared GPUs from rollouts to training")] = (
+        0.0
+    )
     switch_to_rollout_s: Annotated[
-        float, COST, Doc("turning shared GPUs from training to rollouts")
+        Seconds, Doc("turning shared GPUs from training to rollouts")
     ] = 0.0
-    train_per_rollout_s: Annotated[float, COST, Doc("each rollout trained on")] = 0.0
+    train_per_rollout_s: Annotated[Seconds, Doc("each rollout trained on")] = 0.0
     log_prob_per_token_s: Annotated[
-        float, COST, Doc("each token of a pass for log-probabilities before the update")
+        Seconds, Doc("each token of a pass for log-probabilities before the update")
     ] = 0.0
     padded: Annotated[
         bool, Doc("whether the trainer pads each rollout to the longest of the batch, as TRL does")

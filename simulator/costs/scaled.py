@@ -19,15 +19,15 @@ from rollcast.simulator.costs.base import (
     TrainCost,
     TrainLoad,
 )
-from rollcast.simulator.values import Above, Between, Doc, Options
+from rollcast.simulator.costs.ranges import Factor
+from rollcast.simulator.values import Between, Doc, Options
 from rollcast.simulator.values.chance import Chance
 
-_FACTOR = Above(0, 1000)
-_SD = Between(0, 3)
 _SPREAD = Doc(
     "how sure that factor is; where any says so, draws are of these factors and of nothing else",
     unit="standard deviation of the log",
 )
+_Sd = Annotated[float | None, Between(0, 3), _SPREAD]
 
 PHASES = ("decode", "prefill", "log_prob", "update", "sync", "switch", "rest")
 SOURCES = {
@@ -48,28 +48,22 @@ class Scale(Options):
 
     FIELD = "cost.scale"
 
-    decode: Annotated[float, _FACTOR, Doc("on iterations that decode", unit="times")] = 1.0
-    decode_sd: Annotated[float | None, _SD, _SPREAD] = None
-    prefill: Annotated[float, _FACTOR, Doc("on what prompts add to an iteration", unit="times")] = (
-        1.0
-    )
-    prefill_sd: Annotated[float | None, _SD, _SPREAD] = None
+    decode: Annotated[Factor, Doc("on iterations that decode", unit="times")] = 1.0
+    decode_sd: _Sd = None
+    prefill: Annotated[Factor, Doc("on what prompts add to an iteration", unit="times")] = 1.0
+    prefill_sd: _Sd = None
     log_prob: Annotated[
-        float, _FACTOR, Doc("on the passes before an update that only grade tokens", unit="times")
+        Factor, Doc("on the passes before an update that only grade tokens", unit="times")
     ] = 1.0
-    log_prob_sd: Annotated[float | None, _SD, _SPREAD] = None
-    update: Annotated[float, _FACTOR, Doc("on the update", unit="times")] = 1.0
-    update_sd: Annotated[float | None, _SD, _SPREAD] = None
-    sync: Annotated[float, _FACTOR, Doc("on the sync of new weights", unit="times")] = 1.0
-    sync_sd: Annotated[float | None, _SD, _SPREAD] = None
-    switch: Annotated[
-        float, _FACTOR, Doc("on switches between rollout and training", unit="times")
-    ] = 1.0
-    switch_sd: Annotated[float | None, _SD, _SPREAD] = None
-    rest: Annotated[
-        float, _FACTOR, Doc("on what a step holds outside its phases", unit="times")
-    ] = 1.0
-    rest_sd: Annotated[float | None, _SD, _SPREAD] = None
+    log_prob_sd: _Sd = None
+    update: Annotated[Factor, Doc("on the update", unit="times")] = 1.0
+    update_sd: _Sd = None
+    sync: Annotated[Factor, Doc("on the sync of new weights", unit="times")] = 1.0
+    sync_sd: _Sd = None
+    switch: Annotated[Factor, Doc("on switches between rollout and training", unit="times")] = 1.0
+    switch_sd: _Sd = None
+    rest: Annotated[Factor, Doc("on what a step holds outside its phases", unit="times")] = 1.0
+    rest_sd: _Sd = None
 
     def factors(self) -> dict[str, float]:
         """By phase."""

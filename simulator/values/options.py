@@ -86,7 +86,8 @@ class Options:
     FIELD: the dotted key that errors start with where Python code builds it. TAG: the key, and the
     value of it, that choose this class among others (`declared`'s first option where None).
     ALSO: keys that a ``from_mapping`` of its own reads beside the fields. FIXED: fields that are no
-    options. A class method ``from_text(text, field)`` reads a name that stands for a mapping.
+    options. SOURCES: where defaults come from, by key, for a `Doc` that has no source. A class
+    method ``from_text(text, field)`` reads a name that stands for a mapping.
     """
 
     __slots__ = ()
@@ -94,6 +95,7 @@ class Options:
     TAG: ClassVar[tuple[str, str] | None] = None
     ALSO: ClassVar[Mapping[str, Doc]] = {}
     FIXED: ClassVar[tuple[str, ...]] = ()
+    SOURCES: ClassVar[Mapping[str, object]] = {}
 
     def __post_init__(self) -> None:
         check(self, self.FIELD)
@@ -316,8 +318,11 @@ def _options(kind: type) -> tuple[Option, ...]:
         factory = field.default_factory
         default = partial(getattr, field, "default") if factory is MISSING else factory
         notes = hint.__metadata__ if get_origin(hint) is Annotated else ()
-        docs = [note for note in notes if isinstance(note, Doc)]
-        options.append(Option(field.name, _compiled(hint), default, docs[-1] if docs else Doc("")))
+        doc = next((note for note in reversed(notes) if isinstance(note, Doc)), Doc(""))
+        source = getattr(kind, "SOURCES", {}).get(field.name, "")
+        if source and not doc.source:
+            doc = replace(doc, source=str(source))
+        options.append(Option(field.name, _compiled(hint), default, doc))
     return tuple(options)
 
 

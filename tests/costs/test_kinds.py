@@ -1,72 +1,73 @@
-"""What the roofline is off by for a kind of case, beyond its figures."""
+"""What the roofline is off by for a kind of case beyond its figures, and their sources."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from rollcast.simulator.costs import RooflineCost, TrainLoad
-from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
-from rollcast.simulator.costs.presets.precision import Precision
-from rollcast.simulator.costs.roofline.residuals import (
-    APART,
-    DENSE,
-    DENSE_EIGHT_BIT,
-    FOUR_BITS,
-    MIXTURE,
-    MIXTURE_EIGHT_BIT,
-    SMALL,
-    TENSOR_PARALLEL,
-    UPDATE,
-    PhaseErrors,
-    engine_errors,
+from rollcast.simulator.costs.presets.provenance import Kind, read_presets
+from rollcast.simulator.costs.roofline.draws import (
+    case_errors,
+    model_errors,
     residual_spreads,
+    spreads,
 )
+from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 from rollcast.simulator.values.chance import Drawn
 
-GPU = load_gpu("h100-sxm")
+GPU, CASES = load_gpu("h100-sxm"), case_errors()
+
+
+def test_every_figure_has_a_kind_and_a_source() -> None:
+    for part in read_presets("figures.yaml").values():
+        for name, figure in part.items():
+            assert figure["kind"] in get_args(Kind), name
+            assert len(figure["source"]) > 10, name
+
+
+def test_every_spread_is_of_figures_that_there_are() -> None:
+    """And holds the figure itself."""
+    holders = {"gpu": Gpu, "gpu_assumed": Gpu, "roofline": RooflineCost, "trainer": RooflineTrainer}
+    for part, holder in holders.items():
+        for spread in spreads(part):
+            assert set(spread.names) <= set(holder.__dataclass_fields__)
+            assert spread.low <= 1 <= spread.high
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "kind"),
     [
-        ("qwen3-8b", DENSE),
-        ("qwen3-0.6b", SMALL),
-        ("qwen3-30b-a3b", MIXTURE),
-        ("deepseek-v3", MIXTURE_EIGHT_BIT),
-        ("gpt-oss-120b", FOUR_BITS),
+        ("qwen3-8b", "dense"),
+        ("qwen3-0.6b", "small"),
+        ("qwen3-30b-a3b", "mixture"),
+        ("deepseek-v3", "mixture_eight_bit"),
+        ("gpt-oss-120b", "four_bits"),
+        ({"preset": "qwen3-8b", "precision": "fp8"}, "dense_eight_bit"),
     ],
 )
-def test_a_model_is_of_its_kind(name: str, expected: PhaseErrors) -> None:
-    assert engine_errors(load_model(name)) == expected
+def test_a_model_is_of_its_kind(name: str, kind: str) -> None:
+    assert model_errors(load_model(name)) == read_presets("spreads.yaml")["model_errors"][kind]
 
 
-def test_weights_in_eight_bit_are_a_kind_of_their_own() -> None:
-    model = replace(load_model("qwen3-8b"), precision=Precision.of_layers("fp8"))
-    assert engine_errors(model) == DENSE_EIGHT_BIT
-
-
-@pytest.mark.parametrize("apart", [False, True])
-def test_draws_have_the_spread_of_their_kind(apart: bool) -> None:
+@pytest.mark.parametrize("placement", ["colocated", "disaggregated"])
+def test_draws_have_the_spread_of_their_kind(placement: str) -> None:
     """Of the factors beyond the figures: those of a GPU set apart differ once more."""
-    cost = RooflineCost(
-        load_model("qwen3-30b-a3b"),
-        GPU,
-        2,
-        trainer_gpus=8,
-        placement="disaggregated" if apart else "colocated",
-    )
-    spreads = residual_spreads(cost.model, several_gpus=True)
-    assert spreads["decode"] == pytest.approx(math.hypot(MIXTURE.decode, TENSOR_PARALLEL))
+    model = load_model("qwen3-30b-a3b")
+    cost = RooflineCost(model, GPU, 2, trainer_gpus=8, placement=placement)  # type: ignore[arg-type]
+    known = residual_spreads(model, several_gpus=True)
+    assert known["decode"] == math.hypot(model_errors(model)["decode"], CASES["tensor_parallel"])
     rng = np.random.default_rng(0)
     drawn = [cost.drawn(Drawn(rng)).factors for _ in range(600)]
-    for phase, own in (("decode", spreads["decode"]), ("update", UPDATE)):
+    apart = CASES["apart"] if placement == "disaggregated" else 0.0
+    for phase in ("decode", "update"):
         logs = np.log([factors[phase] for factors in drawn])
-        assert logs.std() == pytest.approx(math.hypot(own, APART if apart else 0.0), rel=0.1)
+        assert logs.std() == pytest.approx(math.hypot(known[phase], apart), rel=0.1)
     assert all(factors["sync"] == 1.0 for factors in drawn)
 
 

@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.simulator.costs import Extremes, Iteration, RooflineCost, kv_pool_tokens
-from rollcast.simulator.costs.engine.communication import (
-    Exchange,
-)
+from rollcast.simulator.costs.engine.communication import Exchange
 from rollcast.simulator.costs.engine.layout import EngineLayout
 from rollcast.simulator.costs.engine.pieces import plus
 from rollcast.simulator.costs.presets.gpus import load_gpu
@@ -110,15 +108,16 @@ def test_ranks_wait_for_the_one_with_most_rollouts() -> None:
 STAGES = RooflineCost(LLAMA, IDEAL, host_s=0, host_per_rollout_s=0)
 
 
-def test_a_pipeline_makes_no_token_faster() -> None:
+def test_a_pipeline_makes_no_token_faster_and_leaves_room_for_more() -> None:
     four = replace(STAGES, pipeline_parallel=4)
-    hops = 4 * (IDEAL.all_reduce_floor_s + 2 * 4096 / 0.5e11)
-    for rollouts in (1, 2, 3):
-        expected = STAGES.decode_curve(1).seconds(1000) + hops
-        assert four.decode_curve(rollouts).seconds(1000 * rollouts) == pytest.approx(expected)
-    full = four.decode_curve(4).seconds(4000)
-    head = 3 * 2 * LLAMA.head_parameters / 1e12
-    assert full == pytest.approx(STAGES.decode_curve(1).seconds(1000) + hops + head)
+    alone = [four.decode_curve(n).seconds(1000 * n) for n in (1, 2, 3)]
+    assert alone == pytest.approx([alone[0]] * 3)
+    assert alone[0] > STAGES.decode_curve(1).seconds(1000)
+    assert four.kv_pool_tokens > 4 * STAGES.kv_pool_tokens
+    large = load_model("llama-3.1-70b")
+    with pytest.raises(ScenarioError, match="no room"):
+        kv_pool_tokens(large, IDEAL, 1)
+    assert kv_pool_tokens(large, IDEAL, 1, pipeline_parallel=4) > 0
 
 
 def test_a_full_pipeline_gives_more_tokens_than_one_stage() -> None:
@@ -154,17 +153,6 @@ def test_curves_are_the_formula_in_closed_form(
     assert found == pytest.approx(cost.iteration_s(work), rel=1e-9)
 
 
-def test_stages_share_weights_and_kv() -> None:
-    one, four = (kv_pool_tokens(LLAMA, IDEAL, 1, pipeline_parallel=n) for n in (1, 4))
-    room = 100e9 * 0.9 - 2e9 - LLAMA.weight_bytes / 4
-    assert four == int(room * 4 / LLAMA.kv_bytes_per_token)
-    assert four > 4 * one
-    large = load_model("llama-3.1-70b")
-    with pytest.raises(ScenarioError, match="no room"):
-        kv_pool_tokens(large, IDEAL, 1)
-    assert kv_pool_tokens(large, IDEAL, 1, pipeline_parallel=4) > 0
-
-
 SCENARIO = """
 model: llama-3.1-8b
 gpu: h100-sxm
@@ -196,14 +184,6 @@ def test_bad_stages_name_themselves(stages: int, word: str) -> None:
 
 
 FP4 = replace(IDEAL, fp8_flop_per_s=2e15, fp4_flop_per_s=4e15)
-
-
-def test_four_bit_products_where_a_gpu_has_them() -> None:
-    quantised = replace(LLAMA, precision="nvfp4")
-    for work in (Iteration(1, 0), prefill(1, 32_768)):
-        assert RooflineCost(quantised, FP4).iteration_s(work) < RooflineCost(
-            LLAMA, FP4
-        ).iteration_s(work)
 
 
 def test_four_bit_floats_are_warned_of_where_they_are_unpacked() -> None:

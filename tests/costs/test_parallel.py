@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from rollcast.simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
-from rollcast.simulator.costs.sync.state_copies import HIGH, LOW, PAGEABLE_DOWN_BYTES_PER_S
-from rollcast.simulator.costs.trainer.collectives import all_reduce_s, all_to_all_s, gather_s
+from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.trainer.packing import Work, dense_work, pad
 from rollcast.simulator.errors import ScenarioError
 from tests.laws import examples
@@ -81,17 +80,6 @@ def test_packed_is_no_slower_than_padded(groups: list[tuple[int, list[int]]]) ->
     ]
     assert times[0] <= times[1] * (1 + 1e-9)
     assert times[1] <= times[2] * (1 + 1e-9)
-
-
-def test_one_sequence_a_microbatch_pays_each_floor() -> None:
-    alone = trainer(2, batching="one_sequence", launch_s_per_layer=1.0)
-    cost = alone.train(LOAD)
-    assert cost.microbatches == 8
-    gather = 8 * alone.layout.gather_s
-    assert dict(cost.phases_s)["forward"] == pytest.approx(8 * 36 * 1.0 + gather)
-    packed = trainer(2, launch_s_per_layer=1.0, microbatch_tokens=32_000)
-    assert packed.train(LOAD).microbatches == 1
-    assert phases(packed)["forward"] == pytest.approx(36 * 1.0 + packed.layout.gather_s)
 
 
 def test_an_optimiser_step_has_a_floor() -> None:
@@ -196,46 +184,29 @@ def test_experts_are_kept_once() -> None:
     assert one.layout.gather_s < trainer(16, MIXTURE).layout.gather_s / 4
 
 
-def test_states_by_sharding() -> None:
-    size = QWEN.parameters
-    found = {
-        kept: trainer(16, sharding=kept).state_bytes_per_gpu
-        for kept in ("fsdp", "hybrid", "zero1", "none")
-    }
-    assert found == {
-        "fsdp": pytest.approx(size),
-        "hybrid": pytest.approx(2 * size),
-        "zero1": pytest.approx(size * (6 + 12 / 16)),
-        "none": pytest.approx(16 * size),
-    }
-    assert trainer(16, shard=False).state_bytes_per_gpu == found["none"]
-    frozen = trainer(16, sharding="zero1", weights="lora")
-    assert frozen.state_bytes_per_gpu == 4 * size
-
-
-def test_exchange_by_sharding() -> None:
-    size, inside, across = 4 * QWEN.parameters, 450e9 * 0.7, 50e9 * 0.7
-    found = {
-        kept: trainer(16, sharding=kept).layout.exchange_s(3)
-        for kept in ("fsdp", "hybrid", "zero1", "none")
-    }
-    assert found == {
-        "fsdp": pytest.approx(3 * size * 15 / 16 / across),
-        "hybrid": pytest.approx(3 * (size * 7 / 8 / inside + 2 * size / 8 / 2 / across)),
-        "zero1": pytest.approx(1.5 * size * 15 / 16 / across),
-        "none": pytest.approx(2 * size * 15 / 16 / across),
-    }
-    once = trainer(16, reduce_every_microbatch=False)
-    assert once.layout.exchange_s(3) == pytest.approx(size * 15 / 16 / across)
-    assert once.state_bytes_per_gpu == pytest.approx(QWEN.parameters * (1 + 4 * 15 / 16))
+def test_what_is_shared_takes_less_memory_and_is_exchanged_more_often() -> None:
+    kept = ("fsdp", "hybrid", "zero1", "none")
+    one = [trainer(16, sharding=sharding) for sharding in kept]
+    states = [each.state_bytes_per_gpu for each in one]
+    assert states == sorted(states)
+    assert states[-1] == pytest.approx(16 * states[0])
+    assert trainer(16, shard=False).state_bytes_per_gpu == states[-1]
+    whole = trainer(16, reduce_every_microbatch=False)
+    assert whole.layout.exchange_s(3) == pytest.approx(one[0].layout.exchange_s(3) / 3)
+    assert states[0] < whole.state_bytes_per_gpu < states[-1]
 
 
 def test_weights_left_gathered_cost_memory_and_save_a_gather() -> None:
     again, left = trainer(16), trainer(16, reshard_after_forward=False)
-    count = again.train(LOAD).microbatches
-    saved = phases(again)["backward"] - phases(left)["backward"]
-    assert saved == pytest.approx(count * again.layout.gather_s)
+    assert phases(left)["backward"] < phases(again)["backward"]
     assert left.peak_bytes(4000) > again.peak_bytes(4000)
+
+
+def test_one_sequence_a_microbatch_pays_each_floor() -> None:
+    alone = trainer(2, batching="one_sequence", launch_s_per_layer=1.0)
+    packed = trainer(2, launch_s_per_layer=1.0, microbatch_tokens=32_000)
+    assert [one.train(LOAD).microbatches for one in (alone, packed)] == [8, 1]
+    assert phases(alone)["forward"] == pytest.approx(8 * phases(packed)["forward"])
 
 
 @given(one=st.floats(0, 1), other=st.floats(0, 1))
@@ -353,24 +324,16 @@ def test_activations_on_the_host() -> None:
 
 
 def test_states_that_are_copied() -> None:
-    """All but gradients, at the link's rate or tensor by tensor."""
+    """Pinned ones at the link's rate, others slower; neither gradients nor faster than the link."""
     pinned, slow = trainer(), trainer(state_copies="pageable")
-    moved = 12 * QWEN.parameters / 8
-    assert pinned.copies_s() == pytest.approx((moved / 64e9, moved / 64e9))
-    assert slow.copies_s() == pytest.approx((moved / 2.1e9, moved / 5e9))
-    assert pinned.copies_s(9e9) == pytest.approx((moved / 9e9, moved / 9e9))
+    assert pinned.trained_bytes_per_gpu == pytest.approx(12 * QWEN.parameters / 8)
+    assert max(pinned.copies_s()) < max(pinned.copies_s(9e9)) < min(slow.copies_s())
     assert slow.copies_s(1e9) == slow.copies_s()
-    fast = replace(slow, copies_scale=1.5)
-    assert fast.copies_s()[0] == pytest.approx(slow.copies_s()[0] / 1.5)
-    assert replace(pinned, copies_scale=1.5).copies_s() == pinned.copies_s()
+    assert replace(slow, copies_scale=1.5).copies_s() < slow.copies_s()
     poor = replace(ROOMY, host_link_bytes_per_s=1e9)
-    assert trainer(gpu=poor, state_copies="pageable").copies_s() == pytest.approx(
-        (moved / 1e9,) * 2
-    )
+    assert len(set(trainer(gpu=poor, state_copies="pageable").copies_s())) == 1
     whole = trainer(reduce_every_microbatch=False)
-    assert whole.trained_bytes_per_gpu == pytest.approx(moved)  # nor gradients that are kept whole
-    shared = trainer(sharding="zero1")
-    assert shared.trained_bytes_per_gpu == pytest.approx((2 + 12 / 8) * QWEN.parameters)
+    assert whole.trained_bytes_per_gpu == pytest.approx(pinned.trained_bytes_per_gpu)
     cost = RooflineCost(QWEN, ROOMY, trainer=slow, switch_fixed_s=1.0)
     assert cost.switch_to_rollout_s == pytest.approx(1 + slow.copies_s()[0])
     assert cost.switch_to_train_s == pytest.approx(1 + slow.copies_s()[1])
@@ -384,17 +347,8 @@ def test_copies_of_published_refits() -> None:
         ("qwen3-30b-a3b", 16, (7.5, 10.1)),
     ):
         optimizer_bytes = 12 * load_model(name).parameters / gpus
-        seconds = optimizer_bytes / PAGEABLE_DOWN_BYTES_PER_S
-        assert min(others) / HIGH < seconds < max(others) / LOW
+        seconds = optimizer_bytes / figures("trainer").pageable_down_bytes_per_s
         assert seconds == pytest.approx(sum(others) / 2, rel=0.3)
-
-
-def test_collectives_by_hand() -> None:
-    assert gather_s(8e9, 4, 1e9) == 6.0
-    assert all_reduce_s(8e9, 4, 1e9, 0.5) == 12.5
-    assert gather_s(8e9, 1, 1e9) == all_reduce_s(8e9, 1, 1e9) == 0.0
-    assert all_to_all_s(8e9, 4, 8, 1e9, 1e3) == 6.0
-    assert all_to_all_s(8e9, 16, 8, 1e9, 0.5e9) == 3.5 + 8.0
 
 
 @pytest.mark.parametrize(

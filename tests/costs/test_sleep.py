@@ -9,13 +9,17 @@ import pytest
 from rollcast.simulator.costs import RooflineCost, TrainLoad
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.cost import RooflineSection
-from rollcast.simulator.costs.sync.sleep import HIGH, LOW, SWITCH_S, engine_switch_s
+from rollcast.simulator.costs.roofline.draws import spreads
+from rollcast.simulator.costs.sync.sleep import engine_switch_s
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.studies.simulate import load, simulate
 from rollcast.simulator.values import read
 from rollcast.simulator.values.chance import Drawn
 
+SWITCH_S = figures("roofline").switch_fixed_s
+(SPREAD,) = spreads("engine_sleep")
 MODEL, GPU = load_model("qwen3-8b"), load_gpu("h100-sxm")
 
 
@@ -41,7 +45,7 @@ def test_published_sleeps_and_wakes() -> None:
         found = engine_switch_s(model, a100, gpus, "offload")
         for seconds in published:
             assert 1 / factor < found / seconds < factor, (model.name, found, seconds)
-            assert LOW <= seconds / found <= HIGH
+            assert SPREAD.low <= seconds / found <= SPREAD.high
 
 
 def test_a_sleep_replaces_the_fixed_switch_unless_that_is_given() -> None:
@@ -55,21 +59,6 @@ def test_a_sleep_replaces_the_fixed_switch_unless_that_is_given() -> None:
     assert replace(discarded, switch_fixed_s=2.0).switch_fixed_s == 2.0
     assert replace(discarded, placement="disaggregated").switch_to_train_s == 0
     assert cost().switch_fixed_s == SWITCH_S
-
-
-def test_the_optimisers_states_move_no_faster_than_the_link_and_gradients_do_not() -> None:
-    """Eight GPUs share 12 of 16 bytes a parameter."""
-    owned = 12 * MODEL.parameters / 8
-    assert cost(switch_fixed_s=0).switch_to_train_s == pytest.approx(owned / 14e9)
-    slow = cost(switch_fixed_s=0, offload_bytes_per_s=0.75e9)
-    assert slow.switch_to_rollout_s == pytest.approx(owned / 0.75e9)
-    fast = cost(switch_fixed_s=0, offload_bytes_per_s=1e15)
-    assert fast.switch_to_train_s == pytest.approx(owned / GPU.host_link_bytes_per_s)
-    whole = (2 + 12 / 8) * MODEL.parameters  # each GPU keeps all weights
-    assert cost(switch_fixed_s=0, trainer={"sharding": "zero1"}).switch_to_train_s == (
-        pytest.approx(whole / 14e9)
-    )
-    assert cost(switch_fixed_s=0, trainer={"weights": "lora"}).switch_to_train_s == 0
 
 
 def test_more_gpus_move_the_weights_faster() -> None:
@@ -102,7 +91,7 @@ def test_switches_of_a_named_sleep_are_drawn_within_its_spread() -> None:
         np.array([base.with_figures_drawn(Drawn(rng)).switch_fixed_s for _ in range(200)])
         / base.switch_fixed_s
     )
-    assert LOW <= found.min() < found.max() <= HIGH
+    assert SPREAD.low <= found.min() < found.max() <= SPREAD.high
     assert found.std() > 0.2
 
 

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.validation import speculative as jury
 from rollcast.simulator.costs import Extremes, Iteration, RooflineCost
-from rollcast.simulator.costs.engine.speculative_options import (
-    DRAFT_HIGH,
-    DRAFT_LOW,
-    Speculative,
-    eagle_layer,
-    mtp_layer,
-)
+from rollcast.simulator.costs.engine.speculative_options import Speculative
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.options import RooflineSection
@@ -42,34 +36,6 @@ def test_what_is_gained() -> None:
     assert said.expected_tokens == 2.6
     assert Speculative(method="ngram", tokens=5, acceptance=1).expected_tokens == 6
     assert Speculative(method="ngram", tokens=5, acceptance=0).expected_tokens == 1
-
-
-def test_a_verification_by_hand() -> None:
-    """Ten rollouts with four tokens each, at the price of forty tokens, over 1.875; the KV is read
-    once, and the host works for each token gained."""
-    cost = replace(speculating(NGRAM), host_s=1e-3, host_per_rollout_s=2e-5)
-    kernels = replace(PLAIN, host_s=0, host_per_rollout_s=0)
-    forty = kernels.decode_curve(40).seconds(0)
-    token_s = kernels.decode_curve(10).seconds(10**6) - kernels.decode_curve(10).seconds(0)
-    expected = (forty + 1e-3) / 1.875 + 10 * 2e-5
-    assert cost.decode_curve(10).seconds(0) == pytest.approx(expected, rel=1e-9)
-    slope = cost.decode_curve(10).seconds(10**6) - cost.decode_curve(10).seconds(0)
-    assert slope == pytest.approx(token_s / 1.875, rel=1e-6)
-
-
-def test_layers_that_draft() -> None:
-    head = 32_000 * 4096
-    layer = 4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336
-    assert eagle_layer(LLAMA, "eagle3").head_parameters == head
-    small = eagle_layer(LLAMA, "eagle3").linear_flop_per_token / 2
-    assert small == pytest.approx(layer + 1.5 * 4096**2, rel=1e-3)
-    wide = eagle_layer(LLAMA, "eagle").linear_flop_per_token / 2
-    assert wide == pytest.approx(layer + 2 * 4096**2, rel=1e-3)
-    deepseek = load_model("deepseek-v3")
-    mtp = mtp_layer(deepseek)
-    assert (mtp.sparse_layers, mtp.experts, mtp.kv_lora_rank) == (1, 256, 512)
-    eagle = eagle_layer(deepseek, "eagle3")
-    assert (eagle.experts, eagle.kv_lora_rank, eagle.heads * eagle.head_dim) == (0, 0, 7168)
 
 
 def test_a_draft_model_is_read_by_name() -> None:
@@ -146,7 +112,7 @@ def test_draws_leave_nothing_unsaid_and_spread_what_the_host_takes() -> None:
     drawn = [cost.with_figures_drawn(Drawn(rng)).speculative for _ in range(200)]
     shares = [one.draft_host_s / said.draft_host_s for one in drawn if one is not None]
     assert len(shares) == 200
-    assert DRAFT_LOW <= min(shares) < 1 < 5 < max(shares) <= DRAFT_HIGH
+    assert 0.3 <= min(shares) < 1 < 5 < max(shares) <= 10
     assert {one.acceptance for one in drawn if one is not None} == {0.8}
     # Without speculation, and inside a node, nothing more is drawn than before.
     one, other = (PLAIN.with_figures_drawn(Drawn(np.random.default_rng(3))) for _ in range(2))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.validation import weight_updates
 from benchmarks.validation.files import PUBLISHED
 from benchmarks.validation.verdict import Case
-from rollcast.simulator.costs import RooflineCost, RooflineTrainer
+from rollcast.simulator.costs import RooflineCost
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import Kind
@@ -20,7 +20,6 @@ from rollcast.simulator.costs.sync.weight_sync import (
     NODE_GPUS,
     Mechanism,
     WeightSync,
-    expert_bytes,
     sync_presets,
     tensors,
 )
@@ -45,32 +44,6 @@ def test_every_mechanism_has_figures_and_a_source() -> None:
         assert figures.low < 1 < figures.high
         assert figures.provenance.kind in get_args(Kind)
         assert figures.provenance.source
-
-
-def test_by_hand() -> None:
-    """Qwen3-30B-A3B: 48 layers of 128 experts, each three matrices of 2048 x 768 in 2 bytes."""
-    routed = 48 * 128 * 3 * 2048 * 768 * 2
-    assert expert_bytes(MIXTURE) == routed
-    assert expert_bytes(DENSE) == 0
-    assert tensors(MIXTURE) == 9 * 48 + 3 * 48 * 128 + 3
-    own = {
-        "fixed_s": 2.0,
-        "per_tensor_s": 1e-3,
-        "bytes_per_s": 4e9,
-        "expert_bytes_per_s": 1e9,
-        "shard_bytes_per_s": 2e9,
-        "share": 0.5,
-        "growth": 0.1,
-    }
-    sync = read(WeightSync, {"mechanism": "disk", **own}, "cost.roofline.sync")
-    total = MIXTURE.weight_bytes
-    expected = 2.0 + 1e-3 * tensors(MIXTURE)
-    expected += 0.5 * ((total - routed) / 4e9 + routed / 1e9)
-    assert sync.seconds(MIXTURE, 8, 16) == pytest.approx(expected)
-    staged = replace(sync, staged=True)
-    assert staged.seconds(MIXTURE, 8, 16) == pytest.approx(expected + total / 8 / 2e9)
-    assert sync.seconds(MIXTURE, 8, 2) == pytest.approx(expected)
-    assert sync.seconds(MIXTURE, 8, 64) == pytest.approx(1.2 * expected)
 
 
 @settings(max_examples=examples(80), deadline=None)
@@ -106,12 +79,6 @@ def test_laws(
     assert slowed == pytest.approx(factor * seconds, rel=1e-9)
 
 
-def test_a_rate_given_is_that_of_experts_too_unless_the_mechanism_has_one() -> None:
-    packed = read(WeightSync, {"mechanism": "disk", "bytes_per_s": 1e9}, "s")
-    assert packed.figures.expert_bytes_per_s == 1e9
-    assert WeightSync("nccl_broadcast").figures.expert_bytes_per_s == 1.85e9
-
-
 def test_a_broadcast_a_tensor_inside_a_node_has_figures_of_its_own_unless_some_are_given() -> None:
     sync = WeightSync("nccl_per_tensor")
     count, total = tensors(DENSE), DENSE.weight_bytes
@@ -134,14 +101,6 @@ def test_the_trainers_16_bits_are_gathered_however_few_the_engines_have() -> Non
     )
 
 
-def test_of_a_mixture_less_changes_unless_a_share_is_given() -> None:
-    sync = WeightSync("sparse_delta", fixed_s=0.0, per_tensor_s=0.0)
-    assert sync.seconds(MIXTURE, 8, 8) == pytest.approx(0.001 * MIXTURE.weight_bytes / 0.83e9)
-    assert sync.seconds(DENSE, 8, 8) == pytest.approx(0.07 * DENSE.weight_bytes / 0.83e9)
-    half = replace(sync, share=0.5)
-    assert half.seconds(MIXTURE, 8, 8) == pytest.approx(0.5 * MIXTURE.weight_bytes / 0.83e9)
-
-
 def test_a_scenario_names_a_mechanism_or_gives_its_figures() -> None:
     by_name = cost("checkpoint_service", trainer_gpus=8, replicas=8)
     assert by_name.sync_s == pytest.approx(0.41 + DENSE.weight_bytes / 73e9)
@@ -150,14 +109,6 @@ def test_a_scenario_names_a_mechanism_or_gives_its_figures() -> None:
     assert own.sync_s == pytest.approx(3 + DENSE.weight_bytes / 73e9)
     broadcast = cost("nccl_broadcast", placement="disaggregated", trainer_gpus=8, replicas=8)
     assert broadcast.sync_s == pytest.approx(0.2 + DENSE.weight_bytes / 5.08e9)
-
-
-def test_adapters_alone_are_sent_where_adapters_are_trained() -> None:
-    gpu = load_gpu("h100-sxm")
-    trainer = RooflineTrainer(DENSE, gpu, 8, weights="lora")
-    sync = WeightSync("adapter", fixed_s=0.0)
-    alone = RooflineCost(DENSE, gpu, trainer_gpus=8, trainer=trainer, sync=sync)
-    assert alone.sync_s == pytest.approx(0.01 * DENSE.weight_bytes / 2.05e9)
 
 
 @pytest.mark.parametrize(

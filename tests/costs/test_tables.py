@@ -51,16 +51,6 @@ def test_decode_reproduces_a_bilinear_table(batch: int, share: float) -> None:
     assert cost.decode_curve(batch).seconds(context) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("batch", [1, 3, 64, 700])
-def test_knots_are_the_table_and_the_ends_extend_it(batch: int) -> None:
-    curve = TablesCost(Bilinear(), ROOFLINE).decode_curve(batch)
-    base_s = (5 + 0.02 * batch) / 1e3
-    for context in (*CONTEXTS, 50_000):
-        expected = base_s + 2e-8 * batch * context
-        assert curve.seconds(batch * context) == pytest.approx(expected, rel=1e-9)
-    assert curve.seconds(0) == pytest.approx(base_s + 2e-8 * batch * CONTEXTS[0], rel=1e-9)
-
-
 @settings(deadline=None)
 @given(batch=st.integers(1, 600), context=st.integers(0, 10**7), more=st.integers(0, 10**6))
 def test_a_dip_in_the_table_never_makes_more_context_faster(

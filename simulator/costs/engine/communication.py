@@ -9,22 +9,10 @@ from rollcast.simulator.costs.engine.layout import EngineLayout
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.precision import formats
+from rollcast.simulator.costs.presets.provenance import figures
 
-# All-to-all of experts, decoding: DeepEP's low-latency kernels. Inside a node the tables of
-# aiconfigurator 0.12.0 on H100 (5 widths, 1 to 1,024 tokens a GPU): every second row gives 11.4
-# us and 0.48 to 0.52 of NVLink, the others are met within 7 % (combine) and 14 % (dispatch); H200
-# 10 us and 0.49 to 0.53, B200 18 us and 0.48 to 0.64. Between nodes DeepEP's own table on H800,
-# EP 16 and 256; EP 32 to 128 are met within 9 %.
-ALL_TO_ALL_FLOOR_S = 11.4e-6
-NETWORK_FLOOR_S = 20e-6
-NETWORK_SHARE = 0.82  # of the network's peak
 ACTIVATION_BYTES = 2.0
-# Large all-reduces (prompts) go by another algorithm, slower to begin and faster to end: NCCL's
-# tables of the A100, 2 to 8 GPUs, 16 MiB to 256 MiB. Those of the H100 are met within 5 % for 2
-# GPUs and 13 % for 4; of 8, whose switches add up, 30 % faster.
-LARGE_FLOOR_S = 70e-6
-LARGE_SHARE = 0.75  # of NVLink
-NVLINK_BYTES_PER_S = 64e9  # more than a PCIe slot, over which no algorithm is faster
+_F = figures("messages")
 
 
 @dataclass(frozen=True)
@@ -54,12 +42,12 @@ class Exchange:
         link = gpu.link_bytes_per_s(layout.tensor_parallel)
         rate = link * gpu.interconnect_efficiency
         if layout.tensor_parallel > layout.gpus_per_node:
-            rate = min(rate, NETWORK_SHARE * layout.network_bytes_per_s)
-            return ((gpu.all_reduce_floor_s + NETWORK_FLOOR_S, 1 / rate),)
+            rate = min(rate, _F.network_share * layout.network_bytes_per_s)
+            return ((gpu.all_reduce_floor_s + _F.network_floor_s, 1 / rate),)
         small = (gpu.all_reduce_floor_s, 1 / rate)
-        if link <= NVLINK_BYTES_PER_S or gpu.interconnect_efficiency >= LARGE_SHARE:
+        if link <= _F.nvlink_bytes_per_s or gpu.interconnect_efficiency >= _F.large_share:
             return (small,)
-        return small, (max(LARGE_FLOOR_S, gpu.all_reduce_floor_s), 1 / (LARGE_SHARE * link))
+        return small, (max(_F.large_floor_s, gpu.all_reduce_floor_s), 1 / (_F.large_share * link))
 
     @cached_property
     def _all_reduces(self) -> tuple[tuple[float, float], ...]:
@@ -85,8 +73,8 @@ class Exchange:
         near = (n - 1) / n - far
         gpu = self.gpu
         near_s = near / (gpu.link_bytes_per_s(n) * gpu.interconnect_efficiency)
-        far_s = far / (NETWORK_SHARE * layout.network_bytes_per_s)
-        floor_s = NETWORK_FLOOR_S if far else ALL_TO_ALL_FLOOR_S
+        far_s = far / (_F.network_share * layout.network_bytes_per_s)
+        floor_s = _F.network_floor_s if far else _F.all_to_all_floor_s
         # Both ways run side by side.
         return (
             2 * model.sparse_layers * floor_s,
@@ -116,7 +104,7 @@ class Exchange:
         gpu, layout = self.gpu, self.layout
         rate, floor_s = gpu.link_bytes_per_s(layout.gpus) * gpu.interconnect_efficiency, 0.0
         if layout.gpus > layout.gpus_per_node:
-            rate = min(rate, NETWORK_SHARE * layout.network_bytes_per_s)
-            floor_s = NETWORK_FLOOR_S
+            rate = min(rate, _F.network_share * layout.network_bytes_per_s)
+            floor_s = _F.network_floor_s
         sent = ACTIVATION_BYTES * self.model.hidden * tokens / layout.tensor_parallel
         return gpu.all_reduce_floor_s + floor_s + sent / rate

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rollcast.simulator.costs.presets.provenance import figures
+
 NODE_GPUS = 8
-NETWORK_BYTES_PER_S = 50e9  # one 400 Gb/s link a GPU
 
 
 @dataclass(frozen=True)
@@ -14,8 +15,7 @@ class EngineLayout:
 
     expert_parallel: each GPU of a stage holds whole experts rather than a slice of each.
     data_parallel_attention: each holds all of attention, and the KV of its own rollouts.
-    gpus_per_node: up to as many GPUs the interconnect joins them, and beyond it the network, at
-    ``network_bytes_per_s`` a GPU in one direction.
+    gpus_per_node: GPUs joined by the interconnect; beyond it each has ``network_bytes_per_s``.
     """
 
     tensor_parallel: int = 1
@@ -23,7 +23,7 @@ class EngineLayout:
     expert_parallel: bool = False
     data_parallel_attention: bool = False
     gpus_per_node: int = NODE_GPUS
-    network_bytes_per_s: float = NETWORK_BYTES_PER_S
+    network_bytes_per_s: float = figures("roofline").network_bytes_per_s
 
     @property
     def gpus(self) -> int:

@@ -10,27 +10,11 @@ from typing import NamedTuple
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.precision import FormatName, formats
+from rollcast.simulator.costs.presets.provenance import figures
 
-# Measured in aiconfigurator 0.12.0 (vLLM, SGLang and TensorRT-LLM tables of H100, H200 and L40S;
-# sides of 4,096 to 28,672), each relative to what 16 bit products of the same GPU reach.
-FP8_READ_SHARE = 0.85  # of bandwidth, at 1 to 64 tokens: 0.64 to 1.0
-FP8_FLOP_SHARE = 0.78  # of the fp8 peak, at 1,024 to 8,192 tokens: 0.67 to 0.88
-WEIGHT_ONLY_SHARE = 0.75  # of the 16 bit peak: 8 bit weights at 1,024 to 8,192 tokens, 0.68 to 0.73
-# NVFP4 of the same tables on B200. Not used: GB200, B300, GB300 and RTX PRO 6000 Server Edition.
-FP4_READ_SHARE = 0.53  # 0.32 to 0.55 by engine; the others 0.33 to 0.64
-FP4_FLOP_SHARE = 0.67  # of the fp4 peak: 0.62 to 0.69; GB200 0.58 to 0.66, Blackwell Ultra 0.40 to
-# 0.43 (its higher peak is not reached), RTX PRO 6000 0.83 to 0.89
-# Grouped products: of four pairs the one that meets Qwen3-30B-A3B's prefill on one GPU in those
-# tables and the calibration half of TensorRT-LLM's Mixtral best. Not used: two GPUs, and the other
-# half, which it meets better than 0.7 at any width (H100 fp8 8.9 % for 9.2 %).
-GROUPED_SHARE = 0.75  # of what a product of all tokens at once reaches, by wide experts
-NARROW_WIDTH = 200  # width of an expert on one GPU at which it reaches half of that
-GROUPED_ROWS = 64  # added to each expert's tokens: tiles that are not full
-FEWEST_ROWS = 16  # of a tile, where an expert has no more tokens than that
-# The least that the four products of a dense layer take: Qwen3-0.6B's decoding in those tables on
-# H100 and B200. Not used: 1.7B, and 0.6B elsewhere (4 to 19 % off on average, 9 to 30 % without).
-LAYER_PRODUCTS_S = 20e-6
-MIXTURE_LAYER_S = 20e-6  # router, permutation and reduction at batch 1: 16 to 30 us
+_F = figures("products")
+FEWEST_ROWS: int = _F.fewest_rows  # an iteration asks often for these two
+GROUPED_ROWS: int = _F.grouped_rows
 
 
 class _Matrices(NamedTuple):
@@ -55,8 +39,8 @@ class Products:
 
     A routed expert is a product of its own: the experts that the tokens reach are read
     (:meth:`Model.experts_touched`), as many rows as it has tokens are added to each, at least
-    ``FEWEST_ROWS`` and at most ``GROUPED_ROWS``, and the product reaches ``GROUPED_SHARE`` of what
-    a single one does, less where its experts are narrow (``NARROW_WIDTH``). With
+    ``fewest_rows`` and at most ``grouped_rows``, and the product reaches ``grouped_share`` of what
+    a single one does, less where its experts are narrow (``narrow_width``). With
     ``expert_parallel`` the busiest GPU decides: its load is that of ``experts / gpus`` experts of
     the model's skew, and the largest of ``gpus`` such loads lies about sqrt(2 ln gpus) deviations
     above their mean.
@@ -78,12 +62,12 @@ class Products:
         if kind == "bf16" or self.model.weight_bytes_per_parameter is not None:
             return read, flop
         if kind == "fp8" and gpu.fp8_flop_per_s:
-            fp8 = gpus * gpu.fp8_flop_per_s * gpu.gemm_flop_efficiency * FP8_FLOP_SHARE
-            return read * FP8_READ_SHARE, fp8
+            fp8 = gpus * gpu.fp8_flop_per_s * gpu.gemm_flop_efficiency * _F.fp8_flop_share
+            return read * _F.fp8_read_share, fp8
         if kind == "fp4" and gpu.fp4_flop_per_s:
-            fp4 = gpus * gpu.fp4_flop_per_s * gpu.gemm_flop_efficiency * FP4_FLOP_SHARE
-            return read * FP4_READ_SHARE, fp4
-        return read * FP8_READ_SHARE, flop * WEIGHT_ONLY_SHARE
+            fp4 = gpus * gpu.fp4_flop_per_s * gpu.gemm_flop_efficiency * _F.fp4_flop_share
+            return read * _F.fp4_read_share, fp4
+        return read * _F.fp8_read_share, flop * _F.weight_only_share
 
     def _matrices(
         self, name: FormatName, read: float, flop: float, least_s: float = 0.0
@@ -98,7 +82,7 @@ class Products:
         routers = model.router_parameters
         by_format: dict[FormatName, tuple[int, int, float]] = {}
         apart = self.data_parallel_attention
-        half_s = LAYER_PRODUCTS_S / 2 * (model.layers - model.sparse_layers)
+        half_s = _F.layer_products_s / 2 * (model.layers - model.sparse_layers)
         for name, read, flop, least_s in (
             (
                 parts.attention,
@@ -143,11 +127,15 @@ class Products:
         weights = model.sparse_layers * model.expert_parameters
         read, flop = self._rates(name)
         if formats()[name].product != "bf16" and model.weight_bytes_per_parameter is None:
-            read /= FP8_READ_SHARE
+            read /= _F.fp8_read_share
         width = model.moe_intermediate / (1 if self.expert_parallel else self.gpus)
-        share = GROUPED_SHARE * width / (width + NARROW_WIDTH)
+        share = _F.grouped_share * width / (width + _F.narrow_width)
         row_s = 2.0 * weights / (flop * share)
-        return weights * model.bytes_of(name) / read, row_s, model.sparse_layers * MIXTURE_LAYER_S
+        return (
+            weights * model.bytes_of(name) / read,
+            row_s,
+            model.sparse_layers * _F.mixture_layer_s,
+        )
 
     def layers_s(self, tokens: float) -> float:
         """The layers' matrix products over ``tokens`` tokens."""

@@ -12,33 +12,18 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from rollcast.simulator.costs.presets.models import Model, load_model
-from rollcast.simulator.costs.presets.provenance import Provenance
+from rollcast.simulator.costs.presets.provenance import figures, sources
+from rollcast.simulator.costs.ranges import Seconds
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import SHARE, Between, Doc, Options, join, number, reader_of
 
 Method = Literal["draft_model", "eagle", "eagle3", "mtp", "ngram"]
-SECONDS = Between(0, 1e6)
 MOST_TOKENS = 64
-FITTED_DRAFTED = 7
 
 EAGLE3_VOCAB = 32_000  # tokens that its head knows
 HEAD_WIDTH = 128
 MLP_RATIO = 6  # of an EAGLE layer of a mixture, over its width: heads for gpt-oss, Qwen3-30B-A3B
-
-_FITTED = (
-    "vLLM of July 2025 on H100, Llama-3.1-8B with EAGLE, batch 1, 2, 4 and 6 drafted tokens (vLLM "
-    "issue 20780)"
-)
-DRAFT_HOST_S, DRAFT_LOW, DRAFT_HIGH = 7.5e-5, 0.3, 10.0
-DRAFT_SOURCE = Provenance(
-    "fitted",
-    _FITTED + "; 3, 5 and 7 of them are met within 1 %. Drafts that are not replayed from graphs "
-    "take 10 times as long, as EAGLE-3 in the same table",
-)
-VERIFY_HOST_S, VERIFY_LOW, VERIFY_HIGH = 6.6e-4, 0.4, 2.5
-VERIFY_SOURCE = Provenance(
-    "fitted", _FITTED + "; vLLM 0.8 takes 1.5 ms, 0.11 on H20 with EAGLE-3 0.4 to 1.5 ms"
-)
+_F = figures("speculative")
 _ACCEPTED = (
     "chance that a drafted token is accepted if those before it were, or a list: for each position "
     "the share of drafts whose token there was accepted, as vLLM logs it"
@@ -57,6 +42,7 @@ class Speculative(Options):
     """
 
     FIELD = "cost.roofline.speculative"
+    SOURCES = sources("speculative")
 
     method: Annotated[Method, Doc("what drafts")]
     tokens: Annotated[
@@ -87,21 +73,12 @@ class Speculative(Options):
         ),
     ] = None
     draft_host_s: Annotated[
-        float,
-        SECONDS,
-        Doc(
-            "a drafted token beside the draft's kernels, whatever the batch",
-            source=str(DRAFT_SOURCE),
-        ),
-    ] = DRAFT_HOST_S
+        Seconds, Doc("a drafted token beside the draft's kernels, whatever the batch")
+    ] = _F.draft_host_s
     verify_host_s: Annotated[
-        float,
-        SECONDS,
-        Doc(
-            "a verification beside its pass: rejection sampling, and what drafts need of it",
-            source=str(VERIFY_SOURCE),
-        ),
-    ] = VERIFY_HOST_S
+        Seconds,
+        Doc("a verification beside its pass: rejection sampling, and what drafts need of it"),
+    ] = _F.verify_host_s
 
     def agree(self) -> None:
         """How much is accepted is said once, and a draft is described where there is one."""

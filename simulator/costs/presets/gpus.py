@@ -200,12 +200,12 @@ def gpu_presets() -> dict[str, Gpu]:
     presets = {}
     for name, entries in content["gpus"].items():
         figures: dict[str, Any] = {"name": name}
-        figures["interconnect_shared"] = entries.pop("interconnect_shared", False)
-        for key, (value, kind, source) in entries.items():
-            figures[key] = {"value": value, "kind": kind, "source": sources.get(source, source)}
+        figures["interconnect_shared"] = entries.get("interconnect_shared", False)
         for key in figure_names():
-            if key not in figures:
+            if key not in entries:
                 raise ScenarioError(f"presets.gpus.{name}.{key}", "missing from the preset")
+            value, kind, source = entries[key]
+            figures[key] = {"value": value, "kind": kind, "source": sources.get(source, source)}
         presets[name] = Gpu.from_mapping(figures, f"presets.gpus.{name}")
     return presets
 

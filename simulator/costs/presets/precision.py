@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rollcast.simulator.costs.presets.provenance import read_presets
 from rollcast.simulator.values import Doc, Options
-
-FormatName = Literal["bf16", "fp8", "fp8_block", "int8", "int4", "mxfp4", "nvfp4"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +29,12 @@ class Format:
 def formats() -> Mapping[str, Format]:
     """Every format by name."""
     return {name: Format(**entry) for name, entry in read_presets("formats.yaml").items()}
+
+
+if TYPE_CHECKING:
+    FormatName = str
+else:
+    FormatName = Literal[tuple(formats())]
 
 
 @dataclass(frozen=True, slots=True)

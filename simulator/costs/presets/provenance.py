@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
 from rollcast.simulator.stacks.yaml_file import read_yaml
@@ -24,6 +26,7 @@ class Provenance:
         return f"{self.kind}: {self.source}"
 
 
+@cache
 def read_presets(file: str) -> dict[str, Any]:
     """The content of a file of this folder."""
     content: dict[str, Any] = read_yaml(Path(__file__).parent / file)
@@ -31,7 +34,21 @@ def read_presets(file: str) -> dict[str, Any]:
 
 
 def preset_of(kind: Callable[..., T], entry: Mapping[str, Any]) -> T:
-    """A preset as a dataclass: the keys of its ``entry`` are fields, but for ``kind`` and
-    ``source``, which are its ``provenance``."""
+    """A preset as a dataclass: ``kind`` and ``source`` of its ``entry`` are its ``provenance``, the
+    other keys are fields."""
     figures = {key: value for key, value in entry.items() if key not in ("kind", "source")}
     return kind(**figures, provenance=Provenance(entry["kind"], entry["source"]))
+
+
+@cache
+def figures(part: str) -> SimpleNamespace:
+    """The values of a part of ``figures.yaml``, by name."""
+    entries = read_presets("figures.yaml")[part]
+    return SimpleNamespace(**{name: entry["value"] for name, entry in entries.items()})
+
+
+@cache
+def sources(part: str) -> Mapping[str, Provenance]:
+    """Where those values come from."""
+    entries = read_presets("figures.yaml")[part]
+    return {name: Provenance(entry["kind"], entry["source"]) for name, entry in entries.items()}

@@ -24,28 +24,21 @@ from rollcast.simulator.costs.engine.hosts import Unsaid
 from rollcast.simulator.costs.engine.layout import EngineLayout
 from rollcast.simulator.costs.engine.pieces import scaled
 from rollcast.simulator.costs.engine.speculation import Host, Speculation
-from rollcast.simulator.costs.engine.speculative_options import FITTED_DRAFTED
 from rollcast.simulator.costs.memory.kv_pool import kv_pool_tokens
 from rollcast.simulator.costs.presets.gpus import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu
 from rollcast.simulator.costs.presets.models import Model
+from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.draws import (
-    NETWORK_SPREAD,
+    case_errors,
     cost_spreads,
     drawn_gpu,
     drawn_speculative,
-    factors,
+    residual_spreads,
+    spreads,
+    times,
     trainer_spreads,
 )
-from rollcast.simulator.costs.roofline.options import (
-    FIELD,
-    FITTED_PREFILL_TOKENS,
-    FITTED_ROLLOUTS,
-    FITTED_TENSOR_PARALLEL,
-    FITTED_TOKENS_PER_ROLLOUT,
-    RooflineOptions,
-    RooflineSection,
-)
-from rollcast.simulator.costs.roofline.residuals import APART, residual_spreads
+from rollcast.simulator.costs.roofline.options import FIELD, RooflineOptions, RooflineSection
 from rollcast.simulator.costs.scaled import PHASES, SOURCES, ScaledCost
 from rollcast.simulator.costs.stacks import STACKS, StackPreset
 from rollcast.simulator.costs.sync.sleep import Sleep, engine_switch_s
@@ -334,39 +327,35 @@ class RooflineCost(RooflineOptions, CostModel):
 
     def drawn(self, chance: Chance) -> ScaledCost:
         """The costs drawn anew: their figures (:meth:`with_figures_drawn`), and beyond them what
-        the roofline is off by for such a model (`simulator.costs.roofline.residuals`)."""
+        the roofline is off by for such a model."""
         inner = self.with_figures_drawn(chance)
-        spreads = residual_spreads(
+        errors = residual_spreads(
             self.model,
             speculates=self.speculative is not None,
             several_gpus=self.engine_gpus > 1,
         )
         drawn = {
             phase: math.exp(sd * chance.normal(f"{SOURCES[phase]}/{phase}, model error"))
-            for phase, sd in spreads.items()
+            for phase, sd in errors.items()
         }
+        sd_apart = case_errors()["apart"]
         for phase in ("decode", "update"):
-            apart = math.exp(APART * chance.normal(f"{SOURCES[phase]}/{phase}, GPUs apart"))
+            apart = math.exp(sd_apart * chance.normal(f"{SOURCES[phase]}/{phase}, GPUs apart"))
             drawn[phase] *= apart if self.placement == "disaggregated" else 1.0
         return ScaledCost(inner, {**dict.fromkeys(PHASES, 1.0), **drawn})
 
     def with_figures_drawn(self, chance: Chance) -> RooflineCost:
-        """The costs with every uncertain figure drawn anew: `simulator.costs.roofline.draws`."""
+        """The costs with every uncertain figure drawn anew."""
         trainer = self.trainer_of
         gpu = drawn_gpu(trainer.gpu, chance)  # the engine's, but for the trainer's attention
-        known = trainer_spreads(trainer.kernels)
-        changed = {n: f * getattr(trainer, n) for n, f in factors(known, chance).items()}
-        spreads = cost_spreads(self.engine, self.engine_sleep, self.stack)
-        drawn: dict[str, Any] = {
-            n: f * getattr(self, n) for n, f in factors(spreads, chance).items()
-        }
+        changed = times(trainer, trainer_spreads(trainer.kernels), chance)
+        known = cost_spreads(self.engine, self.engine_sleep, self.stack)
+        drawn: dict[str, Any] = times(self, known, chance)
         sync = self.sync
         if sync is not None:
             sync = sync.slowed(chance.factor("sync/mechanism", sync.preset.low, sync.preset.high))
         if self.engine_gpus > self.gpus_per_node:
-            drawn.update(
-                (n, f * getattr(self, n)) for n, f in factors((NETWORK_SPREAD,), chance).items()
-            )
+            drawn.update(times(self, spreads("network"), chance))
         drawn["speculative"] = drawn_speculative(self.speculative, chance)
         trainer = replace(trainer, gpu=gpu, **changed)
         return replace(self, gpu=gpu, trainer=trainer, sync=sync, **drawn)
@@ -386,12 +375,13 @@ class RooflineCost(RooflineOptions, CostModel):
                     "was measured"
                 )
         drafted = self.speculative.tokens if self.speculative else 0
+        most = figures("fitted_up_to")
         limits = (
-            (extremes.rollouts, FITTED_ROLLOUTS, "rollouts running on a replica"),
-            (extremes.rollout_tokens, FITTED_TOKENS_PER_ROLLOUT, "tokens in a rollout"),
-            (extremes.prefill_tokens, FITTED_PREFILL_TOKENS, "tokens prefilled in an iteration"),
-            (self.tensor_parallel, FITTED_TENSOR_PARALLEL, "GPUs in a replica"),
-            (drafted, FITTED_DRAFTED, "tokens drafted at once"),
+            (extremes.rollouts, most.rollouts, "rollouts running on a replica"),
+            (extremes.rollout_tokens, most.rollout_tokens, "tokens in a rollout"),
+            (extremes.prefill_tokens, most.prefill_tokens, "tokens prefilled in an iteration"),
+            (self.tensor_parallel, most.tensor_parallel, "GPUs in a replica"),
+            (drafted, most.drafted, "tokens drafted at once"),
         )
         for reached, limit, what in limits:
             if reached > limit:

@@ -1,67 +1,28 @@
-"""What a scenario may say of the roofline (``cost.roofline``), with the sources of the defaults."""
+"""What a scenario may say of the roofline (``cost.roofline``)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Annotated, get_args
 
-from rollcast.simulator.costs.engine.hosts import Engine, Unsaid, host_of
-from rollcast.simulator.costs.engine.layout import NETWORK_BYTES_PER_S, NODE_GPUS
+from rollcast.simulator.costs.engine.hosts import Engine, Unsaid, engine_presets
+from rollcast.simulator.costs.engine.layout import NODE_GPUS
 from rollcast.simulator.costs.engine.speculative_options import Speculative
-from rollcast.simulator.costs.presets.provenance import Provenance
+from rollcast.simulator.costs.presets.provenance import figures, sources
+from rollcast.simulator.costs.ranges import Factor, PositiveShare, Rate, Seconds, Tokens
 from rollcast.simulator.costs.stacks import STACKS, Stack, StackPreset
 from rollcast.simulator.costs.stacks import listed as listed_stacks
-from rollcast.simulator.costs.sync.sleep import SLEEP_SOURCE, SWITCH_S, SWITCH_SOURCE, Sleep
+from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
 from rollcast.simulator.costs.trainer.options import TrainerOptions
 from rollcast.simulator.values import Above, Between, Doc, Options, choice, number
 
-SECONDS = Between(0, 1e6)
-
-# What the kernel tables behind the fitted efficiencies cover (Qwen3-8B, aiconfigurator 0.12.0).
-FITTED_ROLLOUTS = 512
-FITTED_TOKENS_PER_ROLLOUT = 32_768
-FITTED_PREFILL_TOKENS = 262_144
-FITTED_TENSOR_PARALLEL = 8
-
 FIELD = "cost.roofline"
-_SYNC = "checkpoint-engine's published weight updates on 8 and 16 GPUs; those on 256 held out"
-_HOST = (
-    "as vLLM 0.19, fitted to half of a run's requests on an RTX PRO 6000 (see engine); kernel "
-    "tables alone have none, vLLM of mid-2024 1.6 ms and 77 us a rollout, NeMo-RL's loop 3 ms and "
-    "53 us (see stack)"
-)
-_OFFLOAD = (
-    "refit in NeMo-RL v0.3's table of phases (H100), Llama-3.1-8B in 5 s and Qwen3-32B in 7 s; "
-    "held out: Llama-3.1-70B and Qwen3-30B-A3B. Pageable memory is moved at 0.75e9, pinned at 23e9"
-)
-_LAUNCH = (
-    "eager vLLM: Qwen2.5-Omni-7B 22 ms a token on A800 (vllm-omni issue 7960), 0.8 ms a layer; "
-    "Qwen3-0.6B 10 ms (torchtitan pull request 2373), 0.36 ms"
-)
-_REST = (
-    "none; published steps hold 0.3 to 55 s beside their phases, by what computes the rewards: see "
-    "cost.roofline.stack"
-)
-ROOFLINE_SOURCES = {
-    "host_s": Provenance("assumed", _HOST),
-    "host_per_rollout_s": Provenance("assumed", _HOST),
-    "launch_s_per_layer": Provenance("assumed", _LAUNCH),
-    "engine_sleep": SLEEP_SOURCE,
-    "rest_s": Provenance("assumed", _REST),
-    "sync_bytes_per_s": Provenance("fitted", _SYNC),
-    "sync_fixed_s": Provenance("fitted", _SYNC),
-    "switch_fixed_s": SWITCH_SOURCE,
-    "offload_bytes_per_s": Provenance("fitted", _OFFLOAD),
-    "reserve_bytes": Provenance("assumed", "activations, captured graphs and the CUDA context"),
-    "kv_memory_utilization": Provenance("assumed", "default of vLLM"),
-    "network_bytes_per_s": Provenance("assumed", "one 400 Gb/s link a GPU"),
-    "kv_rollout_tokens": Provenance("assumed", "a response of a reasoning model"),
+_F = figures("roofline")
+_UNSAID = {
+    key: Unsaid(getattr(_F, key))
+    for key in ("host_s", "host_per_rollout_s", "switch_fixed_s", "rest_s")
 }
-
-
-def _source(name: str) -> str:
-    return str(ROOFLINE_SOURCES[name])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +30,7 @@ class RooflineOptions(Options):
     """What a scenario may say of a :class:`RooflineCost`, under ``cost.roofline``."""
 
     FIELD = FIELD
+    SOURCES = sources("roofline")
 
     stack: Annotated[
         Stack | None,
@@ -86,27 +48,17 @@ class RooflineOptions(Options):
         ),
     ] = None
     host_factor: Annotated[
-        float,
-        Above(0, 1000),
+        Factor,
         Doc(
             "factor by which this host's CPU is slower than the engine preset's; host "
             "figures that are given stay",
             unit="times",
         ),
     ] = 1.0
-    host_s: Annotated[
-        float,
-        SECONDS,
-        Doc("host time per engine iteration", source=_source("host_s")),
-    ] = Unsaid(5.4e-4)
+    host_s: Annotated[Seconds, Doc("host time per engine iteration")] = _UNSAID["host_s"]
     host_per_rollout_s: Annotated[
-        float,
-        SECONDS,
-        Doc(
-            "host time per engine iteration and running rollout",
-            source=_source("host_per_rollout_s"),
-        ),
-    ] = Unsaid(3.7e-5)
+        Seconds, Doc("host time per engine iteration and running rollout")
+    ] = _UNSAID["host_per_rollout_s"]
     cuda_graphs: Annotated[
         bool | None,
         Doc(
@@ -115,14 +67,12 @@ class RooflineOptions(Options):
         ),
     ] = None
     launch_s_per_layer: Annotated[
-        float,
-        SECONDS,
+        Seconds,
         Doc(
             "minimum time per layer of an engine without CUDA graphs (kernel launches)",
             unit="seconds",
-            source=_source("launch_s_per_layer"),
         ),
-    ] = 4.0e-4
+    ] = _F.launch_s_per_layer
     sync: Annotated[
         WeightSync | None,
         Doc(
@@ -130,77 +80,47 @@ class RooflineOptions(Options):
             source="rollcast presets syncs",
         ),
     ] = None
-    sync_bytes_per_s: Annotated[
-        float,
-        Above(0, 1e30),
-        Doc("rate at which new weights reach the replicas", source=_source("sync_bytes_per_s")),
-    ] = 73e9
-    sync_fixed_s: Annotated[
-        float,
-        SECONDS,
-        Doc("fixed time of a weight sync", source=_source("sync_fixed_s")),
-    ] = 0.41
+    sync_bytes_per_s: Annotated[Rate, Doc("rate at which new weights reach the replicas")] = (
+        _F.sync_bytes_per_s
+    )
+    sync_fixed_s: Annotated[Seconds, Doc("fixed time of a weight sync")] = _F.sync_fixed_s
     offload_optimizer: Annotated[
         bool, Doc("whether a colocated trainer offloads its states to host memory during rollouts")
     ] = True
     offload_bytes_per_s: Annotated[
-        float,
-        Above(0, 1e30),
-        Doc(
-            "offload rate per GPU, at most that of its host link",
-            source=_source("offload_bytes_per_s"),
-        ),
-    ] = 14e9
+        Rate, Doc("offload rate per GPU, at most that of its host link")
+    ] = _F.offload_bytes_per_s
     engine_sleep: Annotated[
         Sleep | None,
         Doc(
             "handling of a colocated engine's weights while it sleeps; sets switch_fixed_s "
-            "unless given",
-            source=_source("engine_sleep"),
+            "unless given"
         ),
     ] = None
     switch_fixed_s: Annotated[
-        float,
-        SECONDS,
-        Doc(
-            "fixed time of a switch between rollout and training on shared GPUs",
-            source=_source("switch_fixed_s"),
-        ),
-    ] = Unsaid(SWITCH_S)
+        Seconds, Doc("fixed time of a switch between rollout and training on shared GPUs")
+    ] = _UNSAID["switch_fixed_s"]
     rest_s: Annotated[
-        float,
-        SECONDS,
+        Seconds,
         Doc(
-            "time of a step outside all other phases (rewards, data, validation), after the update",
-            source=_source("rest_s"),
+            "time of a step outside all other phases (rewards, data, validation), after the update"
         ),
-    ] = Unsaid(0.0)
+    ] = _UNSAID["rest_s"]
     kv_memory_utilization: Annotated[
-        float,
-        Above(0, 1),
-        Doc(
-            "share of a GPU's memory that the engine may use",
-            unit="share",
-            source=_source("kv_memory_utilization"),
-        ),
-    ] = 0.9
+        PositiveShare, Doc("share of a GPU's memory that the engine may use", unit="share")
+    ] = _F.kv_memory_utilization
     reserve_bytes: Annotated[
         float,
         Between(0, 1e30),
-        Doc(
-            "memory within kv_memory_utilization that the KV cache cannot use",
-            source=_source("reserve_bytes"),
-        ),
-    ] = 2e9
+        Doc("memory within kv_memory_utilization that the KV cache cannot use"),
+    ] = _F.reserve_bytes
     kv_rollout_tokens: Annotated[
-        int,
-        Between(1, 10**9),
+        Tokens,
         Doc(
             "rollout length for which the KV cache of models with window or linear "
-            "attention is sized; no effect on other models",
-            source=_source("kv_rollout_tokens"),
+            "attention is sized; no effect on other models"
         ),
-    ] = 8192
+    ] = _F.kv_rollout_tokens
     expert_parallel: Annotated[
         bool, Doc("whether each GPU of a replica holds whole experts rather than a slice of each")
     ] = False
@@ -219,13 +139,8 @@ class RooflineOptions(Options):
         ),
     ] = NODE_GPUS
     network_bytes_per_s: Annotated[
-        float,
-        Above(0, 1e30),
-        Doc(
-            "network bandwidth per GPU between the nodes of an engine, one direction",
-            source=_source("network_bytes_per_s"),
-        ),
-    ] = NETWORK_BYTES_PER_S
+        Rate, Doc("network bandwidth per GPU between the nodes of an engine, one direction")
+    ] = _F.network_bytes_per_s
     speculative: Annotated[Speculative | None, Doc("speculative decoding; null: off")] = None
 
     def __post_init__(self) -> None:
@@ -237,17 +152,19 @@ class RooflineOptions(Options):
             object.__setattr__(self, "cuda_graphs", True)
         if self.engine is not None:
             choice(self.engine, f"{FIELD}.engine", get_args(Engine))
-        host = host_of(self.engine, self.host_s, self.host_per_rollout_s, self.host_factor)
-        for name, seconds in zip(("host_s", "host_per_rollout_s"), host, strict=True):
-            object.__setattr__(self, name, seconds)
+        for name in ("host_s", "host_per_rollout_s"):
+            seconds = getattr(self, name)
+            if isinstance(seconds, Unsaid):
+                if self.engine is not None:
+                    seconds = getattr(engine_presets()[self.engine], name)
+                object.__setattr__(self, name, float(seconds) * self.host_factor)
         unsaid = isinstance(self.switch_fixed_s, Unsaid)
         super().__post_init__()
         if unsaid:  # a cost model, which knows the bytes, may still replace it
             object.__setattr__(self, "switch_fixed_s", Unsaid(self.switch_fixed_s))
 
     def _take(self, stack: StackPreset) -> None:
-        """What the stack says, in place of what nobody gave. Its host figures go with its engine:
-        another one named has its own."""
+        """Sets what nobody gave. The stack's host figures go with its engine."""
         if self.engine is None:
             object.__setattr__(self, "engine", stack.engine)
             for name in ("host_s", "host_per_rollout_s"):

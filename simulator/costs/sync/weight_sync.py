@@ -10,30 +10,24 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import Provenance, preset_of, read_presets
-from rollcast.simulator.values import NOT_NEGATIVE, Above, Between, Doc, Options, read
+from rollcast.simulator.costs.ranges import Factor, Rate, Seconds, Share
+from rollcast.simulator.values import NOT_NEGATIVE, Doc, Options, read
 
-Mechanism = Literal[
-    "nccl_broadcast",
-    "nccl_packed",
-    "nccl_overlapped",
-    "nccl_per_tensor",
-    "reshard",
-    "cuda_ipc",
-    "checkpoint_service",
-    "sparse_delta",
-    "disk",
-    "adapter",
-]
-
-RATE = Above(0, 1e30)
-SECONDS = Between(0, 1e6)
 NODE_GPUS = 8  # trainer and engines together, up to which they are taken to share a node
 GROWS_FROM_GPUS = 16  # engines' GPUs from which a sync takes longer with each doubling
-_OWN = "the mechanism's"
+GIVEN = (  # figures of a mechanism that a scenario may override
+    "fixed_s",
+    "bytes_per_s",
+    "expert_bytes_per_s",
+    "shard_bytes_per_s",
+    "per_tensor_s",
+    "share",
+    "growth",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +60,12 @@ def sync_presets() -> Mapping[str, SyncFigures]:
     return {name: preset_of(SyncFigures, e) for name, e in read_presets("syncs.yaml").items()}
 
 
+if TYPE_CHECKING:
+    Mechanism = str
+else:
+    Mechanism = Literal[tuple(sync_presets())]
+
+
 def expert_bytes(model: Model) -> float:
     """Bytes of the weights of routed experts; 0 for a dense model."""
     return model.routed_parameters * model.bytes_of(model.parts.experts)
@@ -90,30 +90,20 @@ class WeightSync(Options):
     """
 
     FIELD = "cost.roofline.sync"
+    SOURCES = dict.fromkeys(GIVEN, "the mechanism's")
 
     mechanism: Annotated[Mechanism, Doc("how weights travel")]
-    fixed_s: Annotated[float | None, SECONDS, Doc("a sync, whatever the weights", source=_OWN)] = (
-        None
-    )
-    bytes_per_s: Annotated[
-        float | None, RATE, Doc("at which weights reach the engines", source=_OWN)
-    ] = None
+    fixed_s: Annotated[Seconds | None, Doc("a sync, whatever the weights")] = None
+    bytes_per_s: Annotated[Rate | None, Doc("at which weights reach the engines")] = None
     expert_bytes_per_s: Annotated[
-        float | None,
-        RATE,
-        Doc("at which those of routed experts do; bytes_per_s where neither says", source=_OWN),
+        Rate | None, Doc("at which those of routed experts do; bytes_per_s where neither says")
     ] = None
     shard_bytes_per_s: Annotated[
-        float | None,
-        RATE,
-        Doc(
-            "at which each trainer GPU brings its shard from host memory, where it is staged",
-            source=_OWN,
-        ),
+        Rate | None,
+        Doc("at which each trainer GPU brings its shard from host memory, where it is staged"),
     ] = None
     per_tensor_s: Annotated[
-        float | None,
-        SECONDS,
+        Seconds | None,
         Doc(
             "each tensor of the checkpoint: the engine's loader (about 0 in SGLang), and 0.5 ms "
             "more where CUDA handles are opened one by one, 0.8 ms where Megatron's experts are "
@@ -121,24 +111,16 @@ class WeightSync(Options):
             source="the mechanism's; handles: vime issue 175; experts: verl issue 7060",
         ),
     ] = None
-    share: Annotated[
-        float | None,
-        Between(0, 1),
-        Doc("of the weights' bytes that are sent", unit="share", source=_OWN),
-    ] = None
+    share: Annotated[Share | None, Doc("of the weights' bytes that are sent", unit="share")] = None
     growth: Annotated[
         float | None,
         NOT_NEGATIVE,
-        Doc(
-            "share more for each doubling of the engines' GPUs beyond 16", unit="share", source=_OWN
-        ),
+        Doc("share more for each doubling of the engines' GPUs beyond 16", unit="share"),
     ] = None
     staged: Annotated[
         bool, Doc("whether the trainer's weights are offloaded, and come from host memory first")
     ] = False
-    slower: Annotated[
-        float, Above(0, 1000), Doc("factor on the seconds of a sync", unit="times")
-    ] = 1.0
+    slower: Annotated[Factor, Doc("factor on the seconds of a sync", unit="times")] = 1.0
 
     @classmethod
     def from_text(cls, mechanism: str, field: str = FIELD) -> WeightSync:
@@ -153,16 +135,7 @@ class WeightSync(Options):
     @property
     def figures(self) -> SyncFigures:
         """The mechanism's, with what is given in their place."""
-        names = (
-            "fixed_s",
-            "bytes_per_s",
-            "expert_bytes_per_s",
-            "shard_bytes_per_s",
-            "per_tensor_s",
-            "share",
-            "growth",
-        )
-        given = {n: getattr(self, n) for n in names if getattr(self, n) is not None}
+        given = {n: getattr(self, n) for n in GIVEN if getattr(self, n) is not None}
         if self.share is not None:
             given["mixture_share"] = self.share
         mechanism = replace(self.preset, **given)

@@ -1,4 +1,4 @@
-"""How fast the attention kernels of trainers are, forward and backward together, by generation.
+"""Speeds of trainers' attention kernels, forward and backward together, by generation of GPUs.
 
 A share is of the dense bf16 peak, as `simulator.costs.trainer.trainer` counts: a backward as two
 forwards, though it multiplies two and a half times as much. Kernels that run at f and b flop/s
@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.provenance import Provenance, preset_of, read_presets
 from rollcast.simulator.errors import ScenarioError
-
-AttentionKernel = Literal["eager", "flash_2", "flash_3", "flash_4", "cudnn"]
-Generation = Literal["ampere", "hopper", "blackwell"]
 
 FIGURE = "trainer_attention_flop_efficiency"
 
@@ -31,8 +28,8 @@ class KernelSpeed:
 
 
 @cache
-def kernel_presets() -> Mapping[tuple[AttentionKernel, Generation], KernelSpeed]:
-    """Every kernel whose speed on a generation of GPUs is known."""
+def kernel_presets() -> Mapping[tuple[str, str], KernelSpeed]:
+    """Speeds by kernel and generation of GPUs, where they are known."""
     kernels = read_presets("attention_kernels.yaml")["kernels"]
     return {
         (kernel, generation): preset_of(KernelSpeed, entry)
@@ -41,17 +38,18 @@ def kernel_presets() -> Mapping[tuple[AttentionKernel, Generation], KernelSpeed]
     }
 
 
-def _generation(gpu: str) -> Generation | None:
-    generations: Mapping[Generation, list[str]]
-    generations = read_presets("attention_kernels.yaml")["generations"]
-    return next((name for name, gpus in generations.items() if gpu in gpus), None)
+if TYPE_CHECKING:
+    AttentionKernel = str
+else:
+    AttentionKernel = Literal[tuple(dict.fromkeys(kernel for kernel, _ in kernel_presets()))]
 
 
 def with_kernel(gpu: Gpu, kernel: AttentionKernel, field: str) -> Gpu:
     """The GPU as that kernel finds it. Raises ScenarioError naming ``field`` where no speed of the
     kernel on it is known."""
-    presets, generation = kernel_presets(), _generation(gpu.name)
-    speed = presets.get((kernel, generation)) if generation else None
+    presets, generations = kernel_presets(), read_presets("attention_kernels.yaml")["generations"]
+    generation = next((name for name, gpus in generations.items() if gpu.name in gpus), "")
+    speed = presets.get((kernel, generation))
     if speed is None:
         known = [name for name, where in presets if where == generation]
         instead = f"known there: {', '.join(known)}" if known else "nor of any other"

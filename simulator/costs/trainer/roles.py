@@ -31,7 +31,7 @@ ALONE: Mapping[str, Any] = {
 # And of those that are not trained: weights as a forward reads them.
 JUDGES: Mapping[str, Any] = {
     "weights": "lora",
-    "frozen_bytes_per_parameter": COMPUTE_BYTES,
+    "frozen_bytes": COMPUTE_BYTES,
     "traffic_per_adapted_byte": 0.0,
     "minibatches": 1,
 }

@@ -22,15 +22,16 @@ from rollcast.simulator.costs.memory.training import (
 )
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model, load_model
+from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.sync.state_copies import copy_bytes_per_s
 from rollcast.simulator.costs.trainer.attention_kernels import with_kernel
 from rollcast.simulator.costs.trainer.options import (
     COMPUTE_BYTES,
     FIELD,
+    FROZEN_BYTES,
     FUSED_SHARE,
-    LOGIT_BYTES,
+    STATE_BYTES,
     STEP_BYTES_PER_PARAMETER,
-    STREAM_EFFICIENCY,
     TrainerOptions,
 )
 from rollcast.simulator.costs.trainer.packing import (
@@ -47,6 +48,9 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import AtLeast, whole
 
 MOMENT_BYTES = 8  # Adam's two, in fp32
+_F = figures("trainer")
+LOGIT_BYTES: int = _F.logit_bytes  # held per logit of a chunk: 16 and 32 bit, softmax, gradients
+STREAM_EFFICIENCY: float = _F.stream_efficiency  # of bandwidth, by the optimiser's kernels
 
 
 class UnitTimes(NamedTuple):
@@ -111,6 +115,8 @@ class RooflineTrainer(TrainerOptions):
     ``attention`` is resolved into ``gpu``. logits: whether the LM head runs.
     copies_scale: by which pageable copies are faster than
         `simulator.costs.sync.state_copies` has them.
+    expert_share: efficiency of routed experts' products over that of dense ones.
+    frozen_bytes: of a parameter that is not trained.
     """
 
     model: Model
@@ -118,7 +124,9 @@ class RooflineTrainer(TrainerOptions):
     gpus: int = 1
     logits: bool = True
     copies_scale: float = 1.0
-    FIXED = ("model", "gpu", "gpus", "logits", "copies_scale")
+    expert_share: float = _F.expert_share
+    frozen_bytes: int = FROZEN_BYTES
+    FIXED = ("model", "gpu", "gpus", "logits", "copies_scale", "expert_share", "frozen_bytes")
 
     def __post_init__(self) -> None:
         whole(self.gpus, "cluster.trainer_gpus", AtLeast(1))
@@ -172,7 +180,7 @@ class RooflineTrainer(TrainerOptions):
     def _policy_bytes(self) -> float:
         """Weights, gradients and optimiser states of the policy."""
         full = self.weights == "full"
-        bytes_each = self.state_bytes_per_parameter if full else self.frozen_bytes_per_parameter
+        bytes_each = STATE_BYTES if full else self.frozen_bytes
         if full and self.optimizer_on_host:  # the fp32 weight stays, the moments do not
             bytes_each = max(bytes_each - MOMENT_BYTES, COMPUTE_BYTES)
         return self.layout.state_bytes(bytes_each, trained=full) + self._unreduced_bytes

@@ -109,6 +109,11 @@ class Table:
         """The rows from ``first`` on, in the order of ``columns``."""
         return zip(*(column[first:] for column in self._table().values()), strict=True)
 
+    def each(self, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of these columns alone."""
+        table = self._table()
+        return zip(*(table[column] for column in columns), strict=True)
+
     def extend(self, rows: Iterable[Sequence[Any]]) -> None:
         """Appends rows as `rows` gives them. Raises ValueError for any other."""
         columns = [*self._table().values()]
@@ -328,19 +333,8 @@ class Run:
         """The one tidy table, rows of `simulator.results.schema.SPANS`: phases, then segments,
         each in the order they ended; group and index are -1 for a phase."""
         for phase in self.phases:
-            yield (
-                phase.step,
-                phase.kind,
-                phase.track,
-                -1,
-                -1,
-                phase.start_s,
-                phase.end_s,
-                phase.tokens,
-            )
-        s = self.segments
+            span = (phase.start_s, phase.end_s, phase.tokens)
+            yield (phase.step, phase.kind, phase.track, -1, -1, *span)
         names = ("step", "replica", "group", "index", "start_s", "end_s", "new_tokens")
-        for step, replica, group, index, start, end, tokens in zip(
-            *(s[name].tolist() for name in names), strict=True
-        ):
-            yield step, "segment", f"replica {replica}", group, index, start, end, tokens
+        for step, replica, *rest in self.segments.each(*names):
+            yield (step, "segment", f"replica {replica}", *rest)

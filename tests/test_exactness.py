@@ -15,11 +15,10 @@ from hypothesis import HealthCheck, given, settings
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.plan import Batch, EnoughGroups, Launch, StepPlan
+from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.rollout import Rollout
 from rollcast.simulator.spans import Run
 from rollcast.simulator.testing.strategies import (
-    ROUTINGS,
     Scenario,
     TableCost,
     TableWorkload,
@@ -129,60 +128,6 @@ def test_several_preemptions_in_one_pass_agree() -> None:
     fast, slow, cluster = run_both(scenario)
     require_equal(fast, slow)
     assert any(len(one.preempted) > 1 for one in cluster.passes)
-
-
-def test_aborts_in_mid_flight_and_resumes_agree() -> None:
-    plan = replace(
-        SYNCHRONOUS, launch=Launch(over_sampling=2.0), stop=EnoughGroups(), unfinished="resume"
-    )
-    scenario = scenario_of(plan, lengths=(3, 40, 17, 29, 8, 5), replicas=3, steps=6)
-    fast, slow, _ = run_both(scenario)
-    require_equal(fast, slow)
-    assert slow.segments["resumed"].sum() > 5
-    assert (slow.segments["versions"] > 2).any()
-
-
-def test_losers_of_a_group_are_stopped_alike() -> None:
-    plan = replace(SYNCHRONOUS, launch=Launch(rollouts=5 / 3))
-    scenario = scenario_of(plan, lengths=(31, 5, 22, 9), replicas=2, kv_tokens=128)
-    fast, slow, _ = run_both(scenario)
-    require_equal(fast, slow)
-    assert (slow.segments["finished"] == 0).any()
-
-
-@pytest.mark.parametrize("replicas", [1, 2, 5])
-@pytest.mark.parametrize("lengths", [(1,), (50,), (1, 50)])
-def test_extreme_lengths_agree(lengths: tuple[int, ...], replicas: int) -> None:
-    scenario = scenario_of(SYNCHRONOUS, lengths=lengths, replicas=replicas, kv_tokens=100)
-    fast, slow, _ = run_both(scenario)
-    require_equal(fast, slow)
-    assert slow.ledger.generated_tokens == sum(slow.segments["new_tokens"])
-    assert slow.segments["truncated"].any()
-
-
-@pytest.mark.parametrize("routing", ROUTINGS)
-def test_training_beside_rollouts_agrees(routing: str) -> None:
-    plan = replace(
-        SYNCHRONOUS,
-        launch=Launch(over_sampling=1.5, run_ahead=1),
-        stop=EnoughGroups(),
-        unfinished="resume",
-    )
-    cost = TableCost(0.25, phases=(("forward", 1.0, 0.0), ("backward", 2.0, 0.0)), sync_s=0.25)
-    scenario = scenario_of(
-        plan,
-        lengths=(2, 30, 11, 5),
-        replicas=2,
-        cost=cost,
-        colocated=False,
-        routing=routing,
-        steps=6,
-    )
-    fast, slow, _ = run_both(scenario)
-    require_equal(fast, slow)
-    rollout = [phase for phase in slow.phases if phase.kind == "rollout"]
-    backward = [phase for phase in slow.phases if phase.kind == "backward"]
-    assert any(r.start_s < b.end_s and b.start_s < r.end_s for r in rollout for b in backward)
 
 
 def prefill_of(scenario: Scenario, *waves: tuple[tuple[int, int], ...]) -> dict[Any, int]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 
 from rollcast.simulator.testing.strategies import Scenario, clusters, crowded, scenarios, with_turns
 from tests.commands import commands, pauses, submits
+from tests.laws import examples
 from tests.reference.driver import Command, Submit
 from tests.test_exactness import require_equal, require_equal_answers, run_both, thorough
 
 
-@thorough
+@settings(thorough, max_examples=examples(60))
 @given(with_turns(scenarios()))
 def test_runs_agree(scenario: Scenario) -> None:
     fast, slow, _ = run_both(scenario)

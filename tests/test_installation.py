@@ -173,15 +173,3 @@ def test_a_shell_completes_commands_of_every_package(
     asked = {"_ROLLCAST_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "1"}
     done = call(scripts / "rollcast", cwd=decoys, PYTHONPATH=str(decoys), **asked)
     assert succeeded(done).split() == [offered]
-
-
-def test_completion_is_shown_and_installed(scripts: Path, tmp_path: Path) -> None:
-    # Which shell asks is told here, and not found out: that depends on who runs the tests.
-    told = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1", "HOME": str(tmp_path)}
-    asked = ("--show-completion", "bash")
-    shown = succeeded(call(scripts / "rollcast", *asked, cwd=tmp_path, **told))
-    assert "complete -o default -F _rollcast_completion rollcast" in shown
-    asked = ("--install-completion", "bash")
-    succeeded(call(scripts / "rollcast", *asked, cwd=tmp_path, **told))
-    written = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
-    assert any("_ROLLCAST_COMPLETE=complete_bash" in text for text in written)

@@ -124,26 +124,6 @@ def test_marginal_is_the_conditional_averaged_over_prompts(family, between, with
         assert component.sf_marginal(at)[0] == pytest.approx(reference, abs=1e-8)
 
 
-@pytest.mark.parametrize("family", [*sorted(FAMILIES), "mixture"])
-def test_draws_follow_the_marginal_distribution(family):
-    """Draws from the random effects against the table: Kolmogorov's bound."""
-    if family == "mixture":
-        parts = (Component("weibull", 60.0, 0.4, 0.5), Component("lognormal", 700.0, 0.3, 0.2))
-        model = LengthModel(parts, (0.3, 0.7), runaway=0.02)
-    else:
-        model = LengthModel((Component(family, 300.0, 0.6, 0.4),))
-    cap, n = 1000, 40_000
-    length = model.marginal(cap)
-    rng = np.random.default_rng(1)
-    effects = model.uncapped(rng.random(n), rng.standard_normal(n), rng.random((n, 1)))[:, 0]
-    effects[rng.random(n) < model.runaway] = np.inf
-    sample = whole_tokens(effects, cap)
-    assert sample.min() >= 1
-    assert sample.max() <= cap
-    at = np.arange(1, cap)
-    assert np.abs(above(sample, at) - length.sf(at)).max() < 1.95 / math.sqrt(n)  # p = 0.001
-
-
 def above(sample, at):
     """The share of the sample that is longer than each of these."""
     return 1.0 - np.searchsorted(np.sort(sample, axis=None), at, side="right") / sample.size

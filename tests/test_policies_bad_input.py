@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -110,48 +109,9 @@ def test_a_parameter_set_to_null_counts_as_left_out_where_null_means_nothing() -
     rejected(lambda: build_policy("pods", {"keep": None}), "policy.pods.keep", "missing")
 
 
-@dataclass(frozen=True)
-class FromOutside(Policy):
-    """A policy as a user writes one: plain annotations, and no checks of its own."""
-
-    share: float = 0.5
-    sizes: tuple[int, ...] = (1, 2)
-    order: Literal["short", "long"] = "short"
-    fixed: bool = False
-    limit: int | None = None
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "wanted"),
-    [
-        ("share", "half", "a number"),
-        ("share", NAN, "a number"),
-        ("sizes", 3, "a list, each entry a whole number"),
-        ("order", "shorter", "one of short, long"),
-        ("fixed", 1, "true or false"),
-        ("limit", 1.5, "a whole number"),
-    ],
-)
-def test_plain_annotations_are_checked(key: str, value: Any, wanted: str) -> None:
-    where = f"policy.from_outside.{key}"
-    rejected(lambda: FromOutside(**{key: value}), where, f"must be {wanted}, got")
-    assert FromOutside(share=1) == FromOutside(1.0)
-    assert FromOutside(sizes=[3]) == FromOutside(sizes=(3,))  # type: ignore[arg-type]
-
-
 def test_errors_of_a_policy_built_in_python_name_it_as_a_scenario_does() -> None:
     for name, kind in POLICIES.items():
         assert f"policy.{name}" == kind.FIELD or name == "dapo_filter"
-
-
-def test_a_rejection_says_what_would_be_right() -> None:
-    surplus: Any = "dorp"
-    words = ("must be one of carry, train, drop", "did you mean drop?", "got 'dorp'")
-    rejected(lambda: APRIL(2, surplus), "policy.april.surplus", *words)
-    wanted = ("must be a number from 1 to 1000", "got 0.5")
-    rejected(lambda: APRIL(0.5), "policy.april.over_sampling", *wanted)
-    rejected(lambda: SAGC(first=6), "policy.sagc.first", "4, 8, 16", "got 6")
-    rejected(lambda: PODS(0), "policy.pods.keep", "whole number of 1 or more", "got 0")
 
 
 def test_numbers_may_be_written_as_yaml_reads_them() -> None:
@@ -235,17 +195,6 @@ def test_an_item_is_one_policy(item: Any) -> None:
     rejected(lambda: build_chain(["sagc", item]), "policy[1]", "one name with its parameters")
 
 
-def test_contradictions_are_refused() -> None:
-    rejected(lambda: build_chain(["april", "tail_batching"]), "policy.tail_batching", "april")
-    rejected(lambda: parse_policy("partial_rollout+april"), "policy.april", "partial_rollout")
-    rejected(lambda: build_chain(["sagc", "sagc"]), "policy.sagc", "twice")
-    rejected(lambda: build_chain(["dapo_filter", "dynamic_sampling"]), "policy.dynamic_sampling")
-    rejected(lambda: build_chain(["tail_batching", "sagc"]), "policy.tail_batching", "after sagc")
-    build_chain(["sagc", "tail_batching"])
-    rejected(lambda: build_chain([{"sync": {"a": 1}}]), "policy.sync", "no parameters")
-    rejected(lambda: build_chain([{"sync": 5}]), "policy.sync", "no parameters")
-
-
 # Spellings
 
 
@@ -301,12 +250,6 @@ def test_a_text_of_another_form_is_refused(text: str) -> None:
 def test_no_text_breaks_the_parser(text: str) -> None:
     with contextlib.suppress(ScenarioError):
         assert parse_policy(text) == parse_policy(f" {text} ")
-
-
-def test_a_wrong_value_in_a_spelling_names_its_key() -> None:
-    rejected(lambda: parse_policy("sagc+april(over_sampling=0)"), "policy.april.over_sampling")
-    rejected(lambda: parse_policy("pods(kep=4)"), "policy.pods.kep", "keep")
-    rejected(lambda: parse_policy("april(over_sampling=nan)"), "policy.april.over_sampling")
 
 
 members = st.one_of(

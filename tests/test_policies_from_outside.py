@@ -21,7 +21,7 @@ from rollcast.simulator.policies.outside import Outside
 from rollcast.simulator.policy import Policy, StepOutcome
 from rollcast.simulator.scenario.file import read_scenario
 from rollcast.simulator.scenario.trust import kept, kept_modules, named_modules
-from rollcast.simulator.studies.simulate import from_raw, load, simulate
+from rollcast.simulator.studies.simulate import load, simulate
 
 PLAN = StepPlan(Batch(4, 4))
 SCENARIO = """
@@ -502,30 +502,6 @@ def test_entry_points_are_looked_up_only_where_a_name_is_unknown(
     parse_policy("prefix_reuse+mine:Share+sync")
     with pytest.raises(AssertionError, match="looked up"):
         parse_policy("aprill")
-
-
-def test_a_policy_of_the_package_is_found_by_its_module_alone(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import rollcast.simulator.policies as package
-    from rollcast.simulator.policies import registry
-
-    source = MODULE.replace("decides =", 'NAME, ALIASES = "share", ("also",)\n    decides =')
-    (place / "sharing.py").write_text(source)
-    monkeypatch.setattr(package, "__path__", [str(place)])
-    (place / "mine.py").unlink()
-    registry.built_in.cache_clear()
-    try:
-        assert list(registry.built_in()) == ["share", "also"]
-    finally:
-        registry.built_in.cache_clear()
-        sys.modules.pop("rollcast.simulator.policies.sharing", None)
-
-
-def test_a_scenario_built_from_text_finds_modules_in_the_working_directory(place: Path) -> None:
-    from rollcast.simulator.scenario.file import parse_scenario
-
-    assert from_raw(parse_scenario(SCENARIO + "policy: mine:Share\n")).policy_name == "mine:Share"
 
 
 def test_a_chain_reads_the_modules_of_its_own_policies_alone() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -163,11 +162,6 @@ def test_april_over_provisions_stops_early_and_resumes() -> None:
         "surplus": "drop",
         "staleness.mask_off_policy": True,
     }
-
-
-def test_april_keeps_a_staleness_bound_and_a_mask_that_were_planned() -> None:
-    base = StepPlan(Batch(8, 8), staleness=Staleness(2, "drop", mask_off_policy=True))
-    assert planned(APRIL(), base).staleness == base.staleness
 
 
 def test_april_scales_with_the_batch_that_a_later_policy_sets() -> None:
@@ -474,26 +468,6 @@ def contradicts(first: Policy, second: Policy) -> bool:
     streamed = Streaming in kinds and bool(kinds & {*AHEAD})  # its plan says so itself
     twice = any(len(kinds & {*several}) > 1 for several in (LAUNCHERS, AHEAD, ORDERS))
     return twice or streamed or too_early or len(kinds) == 1
-
-
-@pytest.mark.parametrize("policy", EVERY, ids=lambda p: type(p).__name__)
-def test_plans_are_plain_data_and_the_same_each_time(policy: Policy) -> None:
-    data = describe(planned(policy))
-    assert json.loads(json.dumps(data)) == data
-    assert data == describe(planned(policy))
-    assert hash(planned(policy)) == hash(planned(policy))
-    json.dumps(policy.describe_state(policy.init()))
-
-
-@pytest.mark.parametrize("policy", EVERY, ids=lambda p: type(p).__name__)
-def test_deciding_and_observing_change_nothing(policy: Policy) -> None:
-    state = policy.init()
-    plan = policy.plan(BASE, state)
-    after = policy.observe(state, outcome(plan, 5))
-    assert StepPlan(Batch(8, 8), step=3) == BASE
-    assert state == policy.init()
-    assert plan == policy.plan(BASE, state)
-    assert after == policy.observe(state, outcome(plan, 5))
 
 
 @given(policy_lists, policy_lists, policy_lists)

@@ -98,19 +98,6 @@ def test_a_script_is_typed(tmp_path: Path) -> None:
     )
 
 
-def test_a_package_of_the_same_name_is_not_mistaken_for_ours(tmp_path: Path) -> None:
-    (tmp_path / "simulator").mkdir()
-    (tmp_path / "simulator" / "__init__.py").write_text("MINE = 1\n")
-    first = run("from rollcast import load; print(load.__module__)", path=tmp_path, cwd=tmp_path)
-    assert first.stdout.strip() == "rollcast.simulator.studies.simulate", first.stderr
-    late = run(
-        "import simulator; from rollcast import load; print(simulator.MINE)",
-        path=tmp_path,
-        cwd=tmp_path,
-    )
-    assert late.stdout.strip() == "1", late.stderr
-
-
 def test_an_old_name_imported_first_in_a_checkout_is_no_second_copy() -> None:
     done = run("from simulator.plan import StepPlan; import rollcast; print(StepPlan.__module__)")
     assert done.stdout.strip() == "rollcast.simulator.plan", done.stderr

@@ -58,21 +58,6 @@ def test_every_option_has_a_type_and_a_meaning_and_every_number_a_unit(kind: typ
             assert option.unit or option.key == "seed", name
 
 
-def test_every_key_that_the_examples_use_is_there() -> None:
-    def walk(value: Any, key: str) -> None:
-        if key:
-            assert find(key, ENTRIES)
-        for below_, item in value.items() if isinstance(value, dict) else ():
-            if key != "policy":
-                walk(item, f"{key}.{below_}" if key else below_)
-        for item in value if isinstance(value, list) and key == "policy" else ():
-            for name, params in item.items() if isinstance(item, dict) else ():
-                walk(params, f"policy.{name}")
-
-    for name in examples.names():
-        walk(read_scenario(examples.folder() / f"{name}.yaml").data, "")
-
-
 def test_every_key_is_found_by_its_name() -> None:
     for entry in ENTRIES:
         assert entry in find(entry.key, ENTRIES)

@@ -109,12 +109,10 @@ def test_larger_groups_have_longer_tails() -> None:
         tuple(r[:6] for r in wide.rewards),
         CAP,
     )
-    longest = {
-        name: np.mean(
-            [max(ResampledWorkload(g, CAP, 0).draw(i, 12, 0, 30).new_tokens) for i in range(3000)]
-        )
-        for name, g in (("wide", wide), ("narrow", narrow))
-    }
+    longest = {}
+    for name, measured in (("wide", wide), ("narrow", narrow)):
+        workload = ResampledWorkload(measured, CAP, 0)
+        longest[name] = np.mean([max(workload.draw(i, 12, 0, 30).new_tokens) for i in range(3000)])
     six = np.mean([max(t[:6]) for t in wide.new_tokens])
     assert longest["narrow"] == pytest.approx(longest["wide"], rel=0.06)
     assert longest["narrow"] > 1.1 * six

@@ -14,7 +14,6 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.workload.lengths import LengthModel
 from rollcast.simulator.workload.rewards import (
     BetaBernoulli,
-    ConstantReward,
     NormalReward,
     correlated,
     rewards_from_spec,
@@ -100,11 +99,6 @@ def test_normal_rewards_have_the_stated_moments_and_fall_with_length():
     assert np.corrcoef(within[0].ravel(), within[1].ravel())[0, 1] == pytest.approx(-0.6, abs=0.03)
 
 
-def test_a_constant_reward_is_constant():
-    _, rewards = _drawn(ConstantReward(0.25))
-    assert np.all(rewards == 0.25)
-
-
 def test_correlated_normals_keep_unit_variance():
     rng = np.random.default_rng(0)
     known, fresh = rng.standard_normal((2, 100_000))
@@ -142,13 +136,6 @@ def test_bad_rewards_name_their_key(spec, field, says):
     with pytest.raises(ScenarioError, match=says) as caught:
         rewards_from_spec(spec)
     assert caught.value.field == f"workload.rewards{field}"
-
-
-def test_specs_build_the_models_they_describe():
-    assert rewards_from_spec({**BETA, "length_correlation": 0.2}) == BetaBernoulli(0.5, 0.3, 0.2)
-    assert rewards_from_spec({"family": "constant"}) == ConstantReward(0.0)
-    spec = {"family": "normal", "mean": -1, "within_sd": 2, "difficulty_length_correlation": 0.5}
-    assert rewards_from_spec(spec) == NormalReward(-1.0, 0.0, 0.0, 0.5, within_sd=2.0)
 
 
 def drawn(rewards, lengths, cap, groups=600, size=16):

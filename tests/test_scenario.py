@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rollcast.simulator.cluster.routing import ROUTINGS
 from rollcast.simulator.cluster.simulated import SimulatedCluster
@@ -20,11 +18,10 @@ from rollcast.simulator.plan import Launch, StepPlan
 from rollcast.simulator.policies import APRIL, PODS
 from rollcast.simulator.policy import Policy, chain
 from rollcast.simulator.scenario.file import RawScenario, override, parse_scenario, read_scenario
-from rollcast.simulator.scenario.scenario import Scenario, build_scenario
-from rollcast.simulator.scenario.sections import ClusterSection, ScenarioModel, validate
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.scenario.sections import ClusterSection
 from rollcast.simulator.studies.simulate import from_raw, load, simulate
-from rollcast.simulator.values import Choice, declared, keys
-from tests.laws import examples
+from rollcast.simulator.values import Choice, declared
 
 LINEAR = {
     "iteration_s": 6e-3,
@@ -119,57 +116,6 @@ def test_a_whole_number_may_be_written_as_a_float(value: str) -> None:
     assert built(f"cluster.replicas={value}").shape.replicas == 8
 
 
-@given(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(),
-        st.floats(),
-        st.text(max_size=5),
-        st.lists(st.integers(), max_size=2),
-        st.dictionaries(st.text(max_size=3), st.none()),
-    ),
-    st.sampled_from(
-        [
-            "cluster",
-            "engine",
-            "workload",
-            "policy",
-            "cost",
-            "model",
-            "gpu",
-            "steps",
-            "seed",
-            "name",
-            "cluster.replicas",
-            "cluster.routing",
-            "engine.kv_tokens",
-            "workload.group_size",
-            "workload.lengths",
-            "workload.rewards",
-            "workload.prompt_tokens",
-            "cost.linear.sync_s",
-            "unknown",
-        ]
-    ),
-)
-@settings(max_examples=examples(300), deadline=None)
-def test_any_value_is_taken_or_refused_by_name(value: Any, key: str) -> None:
-    data = json.loads(json.dumps(MINIMAL))
-    place = data
-    *above, last = key.split(".")
-    for part in above:
-        place = place.setdefault(part, {})
-    place[last] = value
-    refusal = None
-    try:
-        build_scenario(RawScenario(data))
-    except ScenarioError as error:
-        refusal = error
-    if refusal is not None:
-        assert refusal.field.split(".")[0].split("[")[0] in {*keys(ScenarioModel), "unknown"}
-
-
 def test_disaggregated_trainers_have_gpus_of_their_own() -> None:
     shape = built("cluster={replicas: 3, tensor_parallel: 2, placement: disaggregated}").shape
     assert (shape.gpus, shape.trainer_gpus, shape.colocated) == (12, 6, False)
@@ -179,13 +125,6 @@ def test_routing_names_are_those_of_the_routers() -> None:
     [routing] = [option for option in declared(ClusterSection) if option.key == "routing"]
     assert isinstance(routing.reader, Choice)
     assert set(routing.reader.valid) == set(ROUTINGS)
-
-
-def test_unknown_keys_come_first_even_beside_other_mistakes() -> None:
-    with pytest.raises(ScenarioError, match=r"engine\.max_seq: unknown key"):
-        validate({"engine": {"max_seq": 1, "kv_tokens": -1}, "workload": {}})
-    with pytest.raises(ScenarioError, match="stps: unknown key"):
-        validate({"stps": None, "workload": {}})
 
 
 # Lines

@@ -14,8 +14,8 @@ from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.studies.simulate import from_raw, simulate
 from rollcast.simulator.workload.draws import Trajectory
+from rollcast.simulator.workload.traces import read_trace
 from rollcast.simulator.workload.turn_presets import turn_presets
-from rollcast.simulator.workload.turn_traces import read_turn_trace
 from rollcast.simulator.workload.turns import Caps, Patience, trajectory
 
 TEXT = """
@@ -214,7 +214,7 @@ def test_traces_that_contradict_themselves(tmp_path: Path, old: str, new: str, s
     path = tmp_path / "turns.csv"
     path.write_text(TRACE.replace(old, new))
     with pytest.raises(ScenarioError, match=said) as error:
-        read_turn_trace(path)
+        read_trace(path)
     assert error.value.field == "workload.lengths.trace"
 
 

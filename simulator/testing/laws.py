@@ -1,5 +1,4 @@
-"""What holds of every run, whatever the policy: each law is a function that raises AssertionError
-with a sentence where it does not."""
+"""Laws of every run under any policy: functions that raise AssertionError with a sentence."""
 
 from __future__ import annotations
 
@@ -19,16 +18,13 @@ _OUTCOMES = ((TRAINED, "trained or masked"), (DROPPED, "dropped"), (PENDING, "ca
 
 
 def conserves(trial: Trial) -> None:
-    """Every token ends in exactly one of trained, masked, dropped, carried, and every rollout that
-    was submitted ends. The loop's books say of each what its world and its trainer saw."""
+    """Every token ends as exactly one of trained, masked, dropped, carried; every submitted rollout
+    ends; the run's token accounting equals what the world and the trainer saw."""
     _every_rollout_ends(trial)
     _table_is_what_the_world_said(trial)
     _segments_follow_on_one_another(trial)
-    ledger, outcomes, tokens = (
-        trial.run.ledger,
-        trial.rollouts["outcome"],
-        trial.rollouts["new_tokens"],
-    )
+    ledger = trial.run.ledger
+    outcomes, tokens = trial.rollouts["outcome"], trial.rollouts["new_tokens"]
     made = sum(segment.new_tokens for segment in trial.seen.segments)
     assert made == ledger.generated_tokens, (
         f"the world made {made} tokens, but the ledger has {ledger.generated_tokens}"
@@ -70,7 +66,7 @@ def _every_rollout_ends(trial: Trial) -> None:
 
 def _table_is_what_the_world_said(trial: Trial) -> None:
     columns = ("group", "index", "attempt", "replica", "new_tokens", "end_s")
-    table = Counter(zip(*(trial.rollouts[name].tolist() for name in columns), strict=True))
+    table = Counter(trial.rollouts.each(*columns))
     reported = Counter(
         (*segment.key, segment.attempt, segment.replica, segment.new_tokens, segment.end_s)
         for segment in trial.seen.segments
@@ -84,27 +80,15 @@ def _table_is_what_the_world_said(trial: Trial) -> None:
 
 
 def _segments_follow_on_one_another(trial: Trial) -> None:
-    """At most the last segment of an attempt finishes it, and each goes on where another ended."""
-    names = (
-        "group",
-        "index",
-        "attempt",
-        "version",
-        "new_tokens",
-        "total_tokens",
-        "resumed",
-        "finished",
-        "reward",
-        "outcome",
-        "step",
-        "trained_step",
+    """Only the last segment of an attempt finishes it; each starts where the one before ended."""
+    columns = (
+        *("group", "index", "attempt", "version", "new_tokens", "total_tokens", "resumed"),
+        *("finished", "reward", "outcome", "step", "trained_step"),
     )
-    columns = [trial.rollouts[name].tolist() for name in names]
     reached: dict[tuple[int, int, int], tuple[int, int]] = {}
     done = set()
-    for group, index, attempt, version, new, total, resumed, finished, reward, *of in zip(
-        *columns, strict=True
-    ):
+    for row in trial.rollouts.each(*columns):
+        group, index, attempt, version, new, total, resumed, finished, reward, *of = row
         name = group, index, attempt
         assert name not in done, f"rollout {_called(name)} ran on after it had finished"
         before, last = reached.get(name, (0, 0))
@@ -126,8 +110,8 @@ def _segments_follow_on_one_another(trial: Trial) -> None:
 
 
 def never_on_two_replicas(trial: Trial) -> None:
-    """The segments of one rollout in which it was computed do not overlap in time: one that it
-    leaves before its first iteration may end while the segment before it comes to its boundary."""
+    """The computed segments of one rollout do not overlap in time. A segment without an iteration
+    may end while the one before it reaches its boundary."""
     computed = (
         segment for segment in trial.seen.segments if segment.new_tokens or segment.prefill_tokens
     )
@@ -141,10 +125,9 @@ def never_on_two_replicas(trial: Trial) -> None:
 
 
 def bound_holds(trial: Trial, max_versions: float | None = None) -> None:
-    """Nothing that was trained on is older than ``max_versions`` versions of the weights; by
-    default, than the bound that each step's own plan promises (`promises`). Masked tokens
-    are not trained on. A bound that is a fraction is rounded up. Raises ScenarioError where none is
-    given and no plan promises one."""
+    """No trained token is older than ``max_versions`` versions, by default than the bound in each
+    step's plan (`promises`). Masked tokens are not trained on; a fraction is rounded up. Raises
+    ScenarioError where none is given and no plan promises one."""
     bounds = {decision["step"]: promises(decision["plan"]) for decision in trial.decisions}
     if max_versions is None and all(bound == math.inf for bound in bounds.values()):
         raise ScenarioError("max_versions", "the policy promises no bound; say which should hold")
@@ -160,13 +143,13 @@ def bound_holds(trial: Trial, max_versions: float | None = None) -> None:
 
 
 def promises(plan: Mapping[str, Any]) -> float:
-    """The bound on staleness, in versions, that a logged plan promises; infinite where none."""
+    """The bound on staleness in a logged plan, versions; infinite without one."""
     bound, exceeded = plan["staleness"]["max_versions"], plan["staleness"]["exceeded"]
     return math.inf if bound is None or exceeded == "capacity" else math.ceil(bound)
 
 
 def same_decisions(a: Trial | Run, b: Trial | Run) -> None:
-    """Two runs took the same decisions: plans, launches, stops, what was suspended and selected."""
+    """Two runs took the same decisions: plans, launches, stops, suspensions, selections."""
     for one, other in zip(a.decisions, b.decisions, strict=False):
         for key in [*one, *(other.keys() - one.keys())]:
             first, second, step = one.get(key), other.get(key), one["step"]
@@ -191,9 +174,8 @@ def same_again(
     lengths: Sequence[Sequence[int]] | Mapping[str, Any],
     **options: Any,
 ) -> Trial:
-    """The same policy object, run twice, takes the same decisions: it remembers nothing outside its
-    state, and draws nothing but from a seed. The arguments are `try_policy`'s. Returns the first
-    run."""
+    """The same policy object, run twice, takes the same decisions: it has no memory outside its
+    state and no draw without a seed. Takes `try_policy`'s arguments; returns the first run."""
     tried = as_policy(policy, options.get("seed", 0))
     first = try_policy(tried, lengths, **options)
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.rollout import Ending
-from rollcast.simulator.workload.base import Workload
+from rollcast.simulator.workload.base import DerivedWorkload, Workload
 from rollcast.simulator.workload.draws import GroupDraw, Trajectory, Turn
 
 
@@ -95,11 +95,11 @@ class ListedWorkload:
 
 
 @dataclass(frozen=True)
-class InTurns:
-    """Any workload, with each response cut into turns, one after so many tokens; between two, an
-    environment adds ``observation_tokens`` after ``environment_s``.
+class InTurns(DerivedWorkload):
+    """A workload whose responses are cut into turns of ``turn_tokens``; between two, an environment
+    adds ``observation_tokens`` after ``environment_s``.
 
-    judged_s: what judging it takes at its end; None where its reward is there at once.
+    judged_s: seconds of the judging at the end; None for none.
     """
 
     base: Workload
@@ -109,25 +109,10 @@ class InTurns:
     judged_s: float | None = None
 
     @property
-    def max_new_tokens(self) -> int:
-        """The cap on a response, all its turns together, tokens."""
-        return self.base.max_new_tokens
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """The longest prompt."""
-        return self.base.max_prompt_tokens
-
-    @property
     def max_context_tokens(self) -> int:
         """The longest prompt with the longest response, and what is observed in it."""
         answers = (self.max_new_tokens - 1) // self.turn_tokens
         return self.max_prompt_tokens + self.max_new_tokens + answers * self.observation_tokens
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """The base's."""
-        return self.base.warnings
 
     def draw(
         self,

@@ -1,5 +1,4 @@
-"""A world that passes everything on to another one, and holds the laws of worlds against it, and
-against the loop that drives it."""
+"""A watched world that checks every call of the loop and every answer of the world."""
 
 from __future__ import annotations
 
@@ -10,14 +9,15 @@ from typing import Protocol
 
 from rollcast.simulator.plan import Layout, Placement
 from rollcast.simulator.rollout import FAILED, Key, Rollout, Segment
-from rollcast.simulator.world import ClusterShape, Ended, Event, Synced, TrainBatch, Trained, World
+from rollcast.simulator.testing.watched import Watched
+from rollcast.simulator.world import Ended, Event, Synced, TrainBatch, Trained, World
 
 NEARLY_S = 1e-9
 
 
 class Tokens(Protocol):
-    """What a rollout is made of, one entry a response token: the token, the log-probability that it
-    was sampled with, and the version of the weights that did."""
+    """Per response token of a rollout: its id, the log-probability that it was sampled with, and
+    the version of the weights that sampled it."""
 
     @property
     def ids(self) -> tuple[int, ...]: ...  # noqa: D102
@@ -27,14 +27,14 @@ class Tokens(Protocol):
     def versions(self) -> tuple[int, ...]: ...  # noqa: D102
 
 
-class Monitor:
-    """Stands between the loop and a world; a violation is an AssertionError where it happens.
+class Monitor(Watched):
+    """Stands between the loop and a world; a violation raises AssertionError where it happens.
 
-    cap: on a response, tokens. block_tokens: of the world's prefix cache, None where there is none.
-    tokens: what a rollout is made of, where the world keeps that.
+    cap: on a response, tokens. block_tokens: of the world's prefix cache; None without one.
+    tokens: gives a rollout's tokens, if the world keeps them.
 
-    Counts, for tests: submitted, ended, resumed, aborted (segments), and version (of the replicas'
-    weights).
+    Counts rollouts ``ended`` and ``resumed`` and segments ``aborted``; ``version``: of the
+    replicas' weights.
     """
 
     def __init__(
@@ -44,11 +44,8 @@ class Monitor:
         block_tokens: int | None = None,
         tokens: Callable[[Rollout], Tokens] | None = None,
     ) -> None:
-        self.world = world
-        self.name = world.name
-        self.shape: ClusterShape = world.shape
-        self.version = 0
-        self.submitted = self.ended = self.resumed = self.aborted = 0
+        super().__init__(world)
+        self.version = self.ended = self.resumed = self.aborted = 0
         self._cap, self._block, self._tokens_of = cap, block_tokens, tokens
         self._now_s = world.now_s
         self._flying: dict[Key, Rollout] = {}
@@ -84,7 +81,7 @@ class Monitor:
         return not self._flying and self._updating is None and not self._syncing
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
-        """Passes them on."""
+        """See `World.submit`."""
         asked: set[Key] = set()
         for rollout in rollouts:
             assert rollout.key not in asked | self._flying.keys(), f"{rollout} is in flight twice"
@@ -103,14 +100,13 @@ class Monitor:
             self._oracle[rollout.key] = self.world.oracle_tokens(rollout)
             if self._tokens_of and reached:
                 self._made[rollout.key] = self._tokens(rollout)
-        self.world.submit(rollouts, placement)
+        super().submit(rollouts, placement)
         self._flying |= {rollout.key: rollout for rollout in rollouts}
-        self.submitted += len(rollouts)
 
     def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
-        """Passes it on."""
+        """See `World.abort`."""
         asked = [*self._flying] if keys is None else [*keys]
-        stopped = self.world.abort(keys, for_good)
+        stopped = super().abort(keys, for_good)
         assert [segment.key for segment in stopped] == sorted(asked), (
             f"an abort of {len(asked)} rollouts returned {len(stopped)} segments, or not by key"
         )
@@ -119,12 +115,8 @@ class Monitor:
         self.aborted += len(stopped)
         return stopped
 
-    def oracle_tokens(self, rollout: Rollout) -> int | None:
-        """Passes it on."""
-        return self.world.oracle_tokens(rollout)
-
     def train(self, batch: TrainBatch, layout: Layout) -> None:
-        """Passes it on."""
+        """See `World.train`."""
         assert self._updating is None, "two updates at once"
         if self.shape.colocated:
             assert not self._flying, "an update begins while rollouts are in flight"
@@ -139,19 +131,19 @@ class Monitor:
             for rollout in group.rollouts:
                 self._check_trainable(rollout)
         self._updating, self._final = batch.step, batch.final
-        self.world.train(batch, layout)
+        super().train(batch, layout)
 
     def sync_weights(self) -> None:
-        """Passes it on."""
+        """See `World.sync_weights`."""
         assert self._unsynced, "a sync without new weights"
         if self.shape.colocated:
             assert not self._flying, "a sync while rollouts are in flight on the GPUs it needs"
         self._syncing = True
-        self.world.sync_weights()
+        super().sync_weights()
 
     def wait(self, until_s: float | None = None) -> list[Event]:
-        """Passes it on."""
-        events = self.world.wait(until_s)
+        """See `World.wait`."""
+        events = super().wait(until_s)
         now_s = self.now_s
         assert events or (until_s is not None and now_s >= until_s - NEARLY_S), (
             "a wait ended before its time with no event"
@@ -203,10 +195,10 @@ class Monitor:
         self._through = flying
 
     def _turned(self, segment: Segment) -> None:
-        """A turn is over, and its rollout stays in flight."""
+        """A turn ended; its rollout stays in flight."""
         rollout = self._flying[segment.key]
         assert segment.new_tokens > 0, f"{segment} had a turn without a token"
-        self._said(rollout, segment, self._before[segment.key])
+        self._check_segment(segment)
         self._check_turn(segment, rollout.prompt, self._before[segment.key])
         self._ended_here.add((segment.key, segment.attempt, segment.replica))
         self._before[segment.key] += segment.new_tokens
@@ -217,8 +209,7 @@ class Monitor:
             )
             self._allowed[segment.key] = allowed - segment.new_tokens
 
-    def _said(self, rollout: Rollout, segment: Segment, before: int) -> None:
-        """What holds of a segment wherever it ends; before: tokens that the rollout had."""
+    def _check_segment(self, segment: Segment) -> None:
         name = (*segment.key, segment.attempt)
         turn, observed = self._turns.get(name, (0, 0))
         assert segment.turn >= turn, f"{segment} is of an earlier turn than {turn}"
@@ -233,13 +224,13 @@ class Monitor:
             )
 
     def _end(self, segment: Segment) -> None:
-        """A segment is over, and its rollout is in flight no more."""
+        """A segment ended and its rollout left."""
         assert segment.key in self._flying, f"{segment} ended, but that rollout is not in flight"
         rollout = self._flying.pop(segment.key)
         self.ended += 1
         before, allowed = self._before.pop(segment.key), self._allowed.pop(segment.key)
         oracle = self._oracle.pop(segment.key)
-        self._said(rollout, segment, before)
+        self._check_segment(segment)
         sampled, total = segment.new_tokens, before + segment.new_tokens
         assert segment.attempt == rollout.attempt, f"{segment} is of another attempt than {rollout}"
         prompt = self._prompts.setdefault(segment.group, segment.prompt_tokens)
@@ -291,23 +282,20 @@ class Monitor:
             self._check_tokens(rollout, before, total)
 
     def _check_turn(self, segment: Segment, prompt: int, before: int) -> None:
-        """What a segment prefilled; of later turns, that it may have left blocks to others."""
-        if not segment.turn:
-            self._check_prefill(segment, prompt, before, segment.new_tokens)
-        elif segment.prefill_tokens:
-            self._found[prompt, segment.replica].append(0)
-
-    def _check_prefill(self, segment: Segment, prompt: int, before: int, sampled: int) -> None:
-        """A segment computes what it knows, but for whole blocks that are cached: of the prompt, of
-        its own response where it was here before with these weights, and of another's response
-        that is known to begin alike."""
+        """A segment prefills its context except for whole cached blocks: of the prompt, of its own
+        response if it was on this replica with these weights, and of a response known to begin
+        alike. Later turns are not checked; they may leave blocks to others."""
+        if segment.turn:
+            if segment.prefill_tokens:
+                self._found[prompt, segment.replica].append(0)
+            return
         assert 0 <= segment.recomputed_tokens <= segment.prefill_tokens, (
             f"{segment} recomputed more than it prefilled"
         )
         assert segment.recomputed_tokens == 0 or segment.preemptions > 0, (
             f"{segment} recomputed tokens without a preemption"
         )
-        if segment.preemptions or not sampled:
+        if segment.preemptions or not segment.new_tokens:
             if segment.prefill_tokens:  # part of a prefill, which others may have found
                 self._found[prompt, segment.replica].append(0)
             return

@@ -27,7 +27,6 @@ from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.costs.actors import ActorCosts
 from rollcast.simulator.costs.base import CostModel, Curve, Iteration, TrainCost, TrainLoad
-from rollcast.simulator.loop import run
 from rollcast.simulator.plan import (
     AllDone,
     Batch,
@@ -47,6 +46,7 @@ from rollcast.simulator.plan import (
 )
 from rollcast.simulator.policy import Policy
 from rollcast.simulator.rollout import Ending
+from rollcast.simulator.runs.drive import Parts, drive
 from rollcast.simulator.spans import Run
 from rollcast.simulator.testing.conform import Case
 from rollcast.simulator.workload.draws import GroupDraw, Path, Trajectory, Turn
@@ -330,9 +330,8 @@ class Scenario:
 
 def run_scenario(scenario: Scenario, world: World) -> Run:
     """The scenario's run on this world."""
-    return run(
-        world, Cycle(scenario.plans), scenario.plans[0], scenario.steps, poll_s=scenario.poll_s
-    )
+    job = Parts(Cycle(scenario.plans), scenario.plans[0], scenario.poll_s)
+    return drive(job, world, scenario.steps)
 
 
 round_seconds = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0])

@@ -11,11 +11,11 @@ from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.costs import LinearCost
 from rollcast.simulator.costs.base import CostModel
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.loop import run
 from rollcast.simulator.plan import Batch, Prompts, StepPlan
 from rollcast.simulator.policies import check_policy, parse_policy
 from rollcast.simulator.policy import Chain, Policy, chain
 from rollcast.simulator.results.metrics import summarise
+from rollcast.simulator.runs.drive import Parts, drive
 from rollcast.simulator.scenario.scenario import overlapping
 from rollcast.simulator.spans import Run, Segments, StepRecord
 from rollcast.simulator.testing.listed import ListedWorkload
@@ -32,10 +32,9 @@ LONGEST_DRAWN = 16_384
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of a policy's run.
+    """The result of a policy's run.
 
-    run: all that the loop noted. seen: what passed between the loop and its world, apart from the
-    loop's own books.
+    run: what the loop recorded. seen: what passed between the loop and its world.
     """
 
     policy: Policy
@@ -166,13 +165,19 @@ def try_on(
     prompts: int | None = None,
     steps: int = 5,
 ) -> Trial:
-    """Runs a policy on a world of one's own, fresh and idle. prompts: how many different ones there
-    are; endless where None. Raises ScenarioError and RunError."""
+    """Runs a policy on a world of your own, fresh and idle. prompts: size of the dataset; None:
+    unlimited. Raises ScenarioError and RunError."""
     tried = as_policy(policy)
-    seen = Watched(world)
     plan = StepPlan(Batch(batch_groups, group_size), prompts=Prompts(dataset=prompts))
-    result = run(seen, tried, plan, steps)
-    return Trial(tried, result, seen)
+    return try_plan(world, tried, plan, steps)
+
+
+def try_plan(
+    world: World, policy: Policy, plan: StepPlan, steps: int, poll_s: float = 0.0
+) -> Trial:
+    """Runs ``policy`` from ``plan`` on a fresh world. Raises ScenarioError and RunError."""
+    seen = world if isinstance(world, Watched) else Watched(world)
+    return Trial(policy, drive(Parts(policy, plan, poll_s), seen, steps), seen)
 
 
 def _workload(

@@ -1,5 +1,4 @@
-"""A world that passes everything on to another one and keeps what went through, apart from the
-loop's own books: what laws are held against."""
+"""A world that passes every call on to another one and keeps what it saw, for laws to check."""
 
 from __future__ import annotations
 
@@ -30,16 +29,14 @@ class TrainedOn(NamedTuple):
 
     @property
     def new_tokens(self) -> int:
-        """Its response's tokens."""
+        """Response tokens."""
         return sum(part.tokens for part in self.tokens_by_version)
 
     @property
     def oldest_version(self) -> int | None:
-        """Of the tokens that are trained on; None where all are masked."""
-        first = self.mask_before_version
-        versions = [
-            s.version for s in self.tokens_by_version if first is None or s.version >= first
-        ]
+        """The oldest version among unmasked tokens; None if all are masked."""
+        first = self.mask_before_version or 0
+        versions = [part.version for part in self.tokens_by_version if part.version >= first]
         return min(versions, default=None)
 
 
@@ -60,43 +57,45 @@ class Watched:
 
     @property
     def now_s(self) -> float:
-        """The world's clock."""
+        """The world's clock, seconds."""
         return self.world.now_s
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
-        """Passes them on."""
+        """See `World.submit`."""
         self.submitted.update((*rollout.key, rollout.attempt) for rollout in rollouts)
         self.world.submit(rollouts, placement)
 
     def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
-        """Passes it on."""
+        """See `World.abort`."""
         segments = self.world.abort(keys, for_good)
         self.segments += segments
         return segments
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
-        """Passes it on."""
-        for group in batch.groups:
-            for rollout in group.rollouts:
-                name, tokens_by_version = (
-                    (*rollout.key, rollout.attempt),
-                    tuple(rollout.tokens_by_version),
-                )
-                self.trained.append(
-                    TrainedOn(batch.step, *name, tokens_by_version, batch.mask_before_version)
-                )
+        """See `World.train`."""
+        self.trained += [
+            TrainedOn(
+                batch.step,
+                *rollout.key,
+                rollout.attempt,
+                tuple(rollout.tokens_by_version),
+                batch.mask_before_version,
+            )
+            for group in batch.groups
+            for rollout in group.rollouts
+        ]
         self.world.train(batch, layout)
 
     def sync_weights(self) -> None:
-        """Passes it on."""
+        """See `World.sync_weights`."""
         self.world.sync_weights()
 
     def wait(self, until_s: float | None = None) -> list[Event]:
-        """Passes it on."""
+        """See `World.wait`."""
         events = self.world.wait(until_s)
         self.segments += [event.segment for event in events if isinstance(event, Ended)]
         return events
 
     def oracle_tokens(self, rollout: Rollout) -> int | None:
-        """Passes it on."""
+        """See `World.oracle_tokens`."""
         return self.world.oracle_tokens(rollout)

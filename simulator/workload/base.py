@@ -1,14 +1,14 @@
-"""What a workload is: the tokens that each rollout produces and the reward that it gets."""
+"""What a workload is: the tokens that each rollout samples and the reward that it gets."""
 
 from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from rollcast.simulator.workload.draws import GroupDraw
+from rollcast.simulator.workload.draws import GroupDraw, address
 
 
 class Workload(Protocol):
-    """Draws that hang on their address only, so that every policy meets the same ones."""
+    """Draws that depend on their address alone, so that every policy meets the same ones."""
 
     @property
     def max_new_tokens(self) -> int:
@@ -17,12 +17,12 @@ class Workload(Protocol):
 
     @property
     def max_prompt_tokens(self) -> int:
-        """No prompt is longer, tokens."""
+        """The longest prompt, tokens."""
         ...
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One sentence for each thing that was done to what was given, for the run's result."""
+        """One sentence for each change made to the given data, for the run's result."""
         ...
 
     def draw(
@@ -43,13 +43,56 @@ class Workload(Protocol):
         ...
 
 
+class AddressedWorkload:
+    """Base of workloads that draw by prompt and try, where a visit of a prompt counts as a try."""
+
+    def draw(
+        self,
+        group: int,
+        size: int,
+        attempt: int = 0,
+        version: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> GroupDraw:
+        """See `Workload.draw`. Raises ValueError for a size below 1 or another number below 0."""
+        if size < 1:
+            raise ValueError(f"no group of {size} rollouts")
+        number, tried = address(group, attempt, prompt, visit)
+        return self._drawn(number, size, tried, version)
+
+    def _drawn(self, prompt: int, size: int, attempt: int, version: int) -> GroupDraw:
+        raise NotImplementedError
+
+
+class DerivedWorkload:
+    """Base of workloads that change the draws of another one, ``base``."""
+
+    base: Workload
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The base's cap on a response, tokens."""
+        return self.base.max_new_tokens
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """The base's longest prompt, tokens."""
+        return self.base.max_prompt_tokens
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The base's."""
+        return self.base.warnings
+
+
 @runtime_checkable
 class WorkloadOfTurns(Workload, Protocol):
     """A workload whose rollouts have turns; ``max_new_tokens`` is of one turn."""
 
     @property
     def max_context_tokens(self) -> int:
-        """No prompt, with what comes after it, is longer, tokens."""
+        """The longest context, tokens."""
         ...
 
 
@@ -64,7 +107,7 @@ class TracedWorkload(Workload, Protocol):
 
 
 def longest_context(workload: Workload) -> int:
-    """No prompt, with what comes after it, is longer, tokens."""
+    """The longest context, tokens."""
     if isinstance(workload, WorkloadOfTurns):
         return workload.max_context_tokens
     return workload.max_prompt_tokens + workload.max_new_tokens

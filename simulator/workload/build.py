@@ -9,16 +9,21 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import missing, read
 from rollcast.simulator.workload.base import Workload, longest_context
 from rollcast.simulator.workload.length_specs import FIELD as LENGTHS_FIELD
-from rollcast.simulator.workload.length_specs import DrawnLengths, MeasuredLengths, TraceLengths
+from rollcast.simulator.workload.length_specs import (
+    DrawnLengths,
+    MeasuredLengths,
+    ModelLengths,
+    TraceLengths,
+)
 from rollcast.simulator.workload.rewards import BetaBernoulli, RewardModel
 from rollcast.simulator.workload.section import WorkloadSection
 from rollcast.simulator.workload.synthetic import SyntheticWorkload
 
 if TYPE_CHECKING:
     from rollcast.simulator.workload.environment import EnvironmentSection, RewardSection
-    from rollcast.simulator.workload.from_trace import TraceWorkload
+    from rollcast.simulator.workload.from_trace import TraceWorkload, TurnTraceWorkload
     from rollcast.simulator.workload.measured import ResampledWorkload
-    from rollcast.simulator.workload.turn_traces import TurnTraceWorkload
+    from rollcast.simulator.workload.traces import Trace
     from rollcast.simulator.workload.turns import Turns, TurnWorkload
 
 _DEFAULT_REWARDS = BetaBernoulli(0.5, 0.3)
@@ -54,26 +59,30 @@ def _unjudged(
         return _turn_workload(section, section.turns, seed, environment)
     if lengths is None:
         raise missing(LENGTHS_FIELD, "a family, a preset, a trace or a file")
-    if isinstance(lengths, TraceLengths):
-        from rollcast.simulator.workload.turn_traces import has_turns
-
-        if has_turns(folder / lengths.trace):
-            return _turn_trace(section, lengths, folder, environment)
     if isinstance(lengths, MeasuredLengths):
         return _measured_workload(section, lengths, seed, folder, environment)
-    _refuse_turns(section, environment)
     if isinstance(lengths, TraceLengths):
-        return _trace_workload(section, lengths, seed, folder)
+        from rollcast.simulator.workload.traces import read_trace
+
+        trace = read_trace(folder / lengths.trace)
+        if trace.format == "turns":
+            return _turn_trace(section, lengths, trace, environment)
+        _refuse_turns(section, environment)
+        return _trace_workload(section, lengths, trace, seed)
+    _refuse_turns(section, environment)
+    return _synthetic(section, lengths, seed)
+
+
+def _synthetic(section: WorkloadSection, lengths: ModelLengths, seed: int) -> SyntheticWorkload:
     prompts = section.prompt_lengths
     if prompts is None:
         raise missing("workload.prompt_tokens", "a number of tokens")
-    model = lengths.model()
     rewards: RewardModel = section.rewards or _DEFAULT_REWARDS
-    return SyntheticWorkload(model, rewards, prompts, section.max_new_tokens, seed)
+    return SyntheticWorkload(lengths.model(), rewards, prompts, section.max_new_tokens, seed)
 
 
 def _refuse_turns(section: WorkloadSection, environment: EnvironmentSection | None) -> None:
-    """Raises ScenarioError for what only rollouts of several turns have."""
+    """Raises ScenarioError for sections that only rollouts with turns have."""
     if environment is not None:
         raise ScenarioError(
             "environment", "answers turns, and there are none; give workload.turns, or leave it out"
@@ -100,23 +109,18 @@ def _turn_workload(
         raise ScenarioError(
             "workload.turns", "needs lengths that are drawn from a model; a trace has its own turns"
         )
-    if section.prompt_lengths is None:
-        raise missing("workload.prompt_tokens", "a number of tokens")
-    model = lengths.model()
-    rewards: RewardModel = section.rewards or _DEFAULT_REWARDS
-    base = SyntheticWorkload(model, rewards, section.prompt_lengths, section.max_new_tokens, seed)
+    base = _synthetic(section, lengths, seed)
     return TurnWorkload(base, given.drawn, environment, section.max_context_tokens, seed)
 
 
 def _turn_trace(
     section: WorkloadSection,
     lengths: TraceLengths,
-    folder: Path,
+    trace: Trace,
     environment: EnvironmentSection | None,
 ) -> TurnTraceWorkload:
-    from rollcast.simulator.workload.turn_traces import TurnTraceWorkload, read_turn_trace
+    from rollcast.simulator.workload.from_trace import TurnTraceWorkload
 
-    trace = read_turn_trace(folder / lengths.trace)
     if lengths.within_sd is not None:
         raise ScenarioError(
             f"{LENGTHS_FIELD}.within_sd", f"{trace.name} has groups of its own; leave this out"
@@ -168,12 +172,10 @@ def _measured_workload(
 
 
 def _trace_workload(
-    section: WorkloadSection, lengths: TraceLengths, seed: int, folder: Path
+    section: WorkloadSection, lengths: TraceLengths, trace: Trace, seed: int
 ) -> TraceWorkload:
     from rollcast.simulator.workload.from_trace import TraceWorkload
-    from rollcast.simulator.workload.traces import read_trace
 
-    trace = read_trace(folder / lengths.trace)
     if section.prompt_tokens is not None:
         raise ScenarioError(
             "workload.prompt_tokens", f"{trace.name} has its own prompt lengths; leave this out"

@@ -1,21 +1,55 @@
-"""A workload replayed from a trace file."""
+"""Workloads replayed from a trace file: of single responses, and of turns."""
 
 from __future__ import annotations
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.workload.draws import GroupDraw, address
+from rollcast.simulator.rollout import CUT, FAILED
+from rollcast.simulator.workload.base import AddressedWorkload
+from rollcast.simulator.workload.draws import GroupDraw
+from rollcast.simulator.workload.environment import EnvironmentSection
 from rollcast.simulator.workload.lengths import LARGEST_CAP, LengthModel, whole_tokens
 from rollcast.simulator.workload.rewards import ConstantReward, RewardModel
+from rollcast.simulator.workload.seconds import DrawnSeconds
 from rollcast.simulator.workload.synthetic import SyntheticWorkload
-from rollcast.simulator.workload.traces import FIELD, Trace
+from rollcast.simulator.workload.traces import FIELD, Trace, TraceGroup
+from rollcast.simulator.workload.turns import Caps, Patience, trajectory
 
 
-class TraceWorkload:
-    """Lengths, and rewards where the trace has them, replayed from a file.
+class _Replayed(AddressedWorkload):
+    """Group g of the run is the g-th group of the trace, and index i its i-th rollout. ``repeat``
+    starts over once the groups are used up. A restart (``attempt`` k) of index i gets rollout
+    i + k, counted around the group: another response to the same prompt. There is no drift."""
 
-    Group g of the run is the g-th group of the trace, and index i its i-th rollout. ``repeat``
-    starts over once the groups are used up. A restart (``attempt`` k) of index i gets the length of
-    index i + k, counted around the group: another response to the same prompt. There is no drift.
+    def __init__(self, trace: Trace, max_new_tokens: int, repeat: bool) -> None:
+        self.trace = trace
+        self.max_new_tokens = max_new_tokens
+        self.max_prompt_tokens = max(group.prompt_tokens for group in trace.groups)
+        self.warnings = trace.warnings
+        self._repeat = repeat
+
+    def _group(self, number: int, size: int) -> TraceGroup:
+        """The trace's group of this number, which must have ``size`` rollouts. Raises
+        ScenarioError."""
+        name, groups = self.trace.name, self.trace.groups
+        if number >= len(groups) and not self._repeat:
+            raise ScenarioError(
+                FIELD,
+                f"{name} holds {len(groups)} groups and the run asked for group {number + 1}; set "
+                "repeat: true to start over, or run fewer steps",
+            )
+        group = groups[number % len(groups)]
+        if size > len(group.rollouts):
+            raise ScenarioError(
+                FIELD,
+                f"{name} holds {len(group.rollouts)} rollouts for group {number % len(groups)} and "
+                f"{size} were asked for; lower workload.group_size (and what a policy may raise it "
+                "to), or bring a trace with larger groups",
+            )
+        return group
+
+
+class TraceWorkload(_Replayed):
+    """Response lengths, and rewards if the trace has them, replayed from a file.
 
     rewards: the model for a trace without rewards; its draws are keyed like the synthetic ones.
     within_sd: for traces of single requests: each row becomes a prompt whose median response is the
@@ -33,19 +67,16 @@ class TraceWorkload:
         repeat: bool = False,
         seed: int = 0,
     ) -> None:
-        if within_sd is not None and trace.grouped:
+        super().__init__(trace, max_new_tokens, repeat)
+        self._spread = within_sd is not None
+        if self._spread and trace.grouped:
             raise ScenarioError(
                 "workload.lengths.within_sd",
                 f"{trace.name} has groups, which have their own spread; leave within_sd out",
             )
-        _check_rewards(trace, rewards, within_sd is not None)
-        self.trace = trace
-        self.max_new_tokens = max_new_tokens
-        self.max_prompt_tokens = max(group.prompt_tokens for group in trace.groups)
-        self.longest = _longest(trace, max_new_tokens, within_sd is not None)
-        self.repeat = repeat
-        self.warnings = trace.warnings
-        if within_sd is None:
+        _check_rewards(trace, rewards, self._spread)
+        self.longest = _longest(trace, max_new_tokens, self._spread)
+        if not self._spread:
             self.warnings += _cut_warnings(trace, max_new_tokens)
         self._keyed = SyntheticWorkload(
             LengthModel.lognormal(1.0, 0.0, within_sd or 0.0),
@@ -54,57 +85,28 @@ class TraceWorkload:
             LARGEST_CAP,
             seed,
         )
-        self._spread = within_sd is not None
 
-    def draw(
-        self,
-        group: int,
-        size: int,
-        attempt: int = 0,
-        version: int = 0,
-        prompt: int | None = None,
-        visit: int = 0,
-    ) -> GroupDraw:
-        """The first ``size`` rollouts of ``group``; see `Workload.draw`.
-
-        Raises ScenarioError where the trace holds fewer groups or rollouts than asked for.
-        """
-        if size < 1:
-            raise ValueError(f"no group of {size} rollouts")
-        group, attempt = address(group, attempt, prompt, visit)
-        groups = self.trace.groups
-        if group >= len(groups) and not self.repeat:
-            raise ScenarioError(
-                FIELD,
-                f"{self.trace.name} holds {len(groups)} groups and the run asked for group "
-                f"{group + 1}; set repeat: true to start over, or run fewer steps",
-            )
-        source = groups[group % len(groups)]
-        held = len(source.new_tokens)
+    def _drawn(self, prompt: int, size: int, attempt: int, version: int) -> GroupDraw:
+        cap = self.max_new_tokens
+        source = self._group(prompt, 1 if self._spread else size)
+        held = len(source.rollouts)
         around = [(index + attempt) % held for index in range(size)]
         if self._spread:
-            spread = self._keyed.uncapped(group, size, attempt)
-            tokens = whole_tokens(source.new_tokens[0] * spread, self.max_new_tokens).tolist()
-        elif size > held:
-            raise ScenarioError(
-                FIELD,
-                f"{self.trace.name} holds {held} rollouts for group {group % len(groups)} and "
-                f"{size} were asked for; lower workload.group_size (and what a policy may raise it "
-                "to), or bring a trace with larger groups",
-            )
+            spread = self._keyed.effects(prompt, size, attempt).uncapped
+            tokens = whole_tokens(source.new_tokens[0] * spread, cap).tolist()
         else:
-            tokens = [min(source.new_tokens[i], self.max_new_tokens) for i in around]
+            tokens = [min(source.rollouts[i][0].new_tokens, cap) for i in around]
         if source.rewards is None:
-            drawn = self._keyed.draw(group, size, attempt).rewards
-            rewards = self._keyed.rewards.graded(drawn, tokens, self.max_new_tokens)
+            drawn = self._keyed.draw(prompt, size, attempt).rewards
+            rewards = self._keyed.rewards.graded(drawn, tokens, cap)
         else:
             rewards = [source.rewards[i] for i in around]
         return GroupDraw(source.prompt_tokens, tokens, rewards)
 
 
 def _longest(trace: Trace, cap: int, spread: bool) -> tuple[int, int]:
-    """(prompt, new tokens) of the longest rollout that there may be; spread: around the trace's
-    lengths, up to the cap."""
+    """(prompt, new tokens) of the longest possible rollout; spread: around the trace's lengths, up
+    to the cap."""
     if spread:
         return max(group.prompt_tokens for group in trace.groups), cap
     pairs = ((g.prompt_tokens, min(max(g.new_tokens), cap)) for g in trace.groups)
@@ -112,7 +114,7 @@ def _longest(trace: Trace, cap: int, spread: bool) -> tuple[int, int]:
 
 
 def _check_rewards(trace: Trace, rewards: RewardModel | None, spread: bool) -> None:
-    """ScenarioError unless the trace or a model, and only one of them, gives the rewards."""
+    """ScenarioError unless exactly one of the trace and a model gives the rewards."""
     field = "workload.rewards"
     if rewards is None:
         if not trace.has_rewards:
@@ -140,3 +142,62 @@ def _cut_warnings(trace: Trace, max_new_tokens: int) -> tuple[str, ...]:
         f"{trace.name}: {cut} of {len(lengths)} responses were longer than max_new_tokens "
         f"({max_new_tokens}) and were cut to it",
     )
+
+
+class TurnTraceWorkload(_Replayed):
+    """Turns, and rewards if the trace has them, replayed from a file.
+
+    What exceeds a cap is cut to it, or ended there; what takes longer than the environment's
+    timeout is given up. Without rewards in the trace, a rollout that ends by itself earns 1 and
+    every other 0. Raises ScenarioError for a prompt that leaves no room in ``max_context_tokens``.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        max_new_tokens: int,
+        max_context_tokens: int | None = None,
+        environment: EnvironmentSection | None = None,
+        *,
+        repeat: bool = False,
+    ) -> None:
+        super().__init__(trace, max_new_tokens, repeat)
+        self._caps = Caps(max_new_tokens, max_context_tokens)
+        self._patience = Patience.of(environment)
+        boot_s = 0.0 if environment is None else environment.boot_s
+        if isinstance(boot_s, DrawnSeconds):
+            raise ScenarioError("environment.boot_s", "give a number of seconds beside a trace")
+        self._boot_s = boot_s
+        if max_context_tokens is not None and max_context_tokens <= self.max_prompt_tokens:
+            raise ScenarioError(
+                "workload.max_context_tokens",
+                f"is {max_context_tokens}, and {trace.name} has a prompt of "
+                f"{self.max_prompt_tokens} tokens: make it larger",
+            )
+
+    @property
+    def max_context_tokens(self) -> int:
+        """The longest context, tokens."""
+        if self._caps.context_tokens is not None:
+            return self._caps.context_tokens
+        cap = self.max_new_tokens
+        return max(
+            sum(turn.observation_tokens + min(turn.new_tokens, cap) for turn in turns)
+            for group in self.trace.groups
+            for turns in group.rollouts
+        )
+
+    def _drawn(self, prompt: int, size: int, attempt: int, version: int) -> GroupDraw:
+        source = self._group(prompt, size)
+        made, rewards = [], []
+        for index in range(size):
+            place = (index + attempt) % len(source.rollouts)
+            turns = [(*turn, 1.0) for turn in source.rollouts[place]]
+            taken = trajectory(
+                source.prompt_tokens, turns, "stop", self._caps, self._patience, self._boot_s
+            )
+            known = source.rewards[place] if source.rewards else float(taken.ending not in CUT)
+            made.append(taken)
+            rewards.append(0.0 if taken.ending in FAILED else known)
+        lengths = [trajectory.new_tokens for trajectory in made]
+        return GroupDraw(source.prompt_tokens, lengths, rewards, None, made)

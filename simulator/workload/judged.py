@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rollcast.simulator.workload.base import Workload
+from rollcast.simulator.workload.base import DerivedWorkload, Workload
 from rollcast.simulator.workload.draws import (
     INDICES_PER_LANE,
     GroupDraw,
@@ -23,8 +23,8 @@ from rollcast.simulator.workload.turns import normal
 _GROUPS, _ROLLOUTS = 0x6A677270, 0x6A726F6C
 
 
-class JudgedWorkload:
-    """Any workload whose rollouts somebody judges at their end, which takes time.
+class JudgedWorkload(DerivedWorkload):
+    """A workload whose rollouts are judged at their end, which takes time.
 
     max_context_tokens: the base's longest prompt, with what comes after it.
     """
@@ -33,10 +33,7 @@ class JudgedWorkload:
         self, base: Workload, max_context_tokens: int, seconds: SecondsModel, seed: int = 0
     ) -> None:
         self.base = base
-        self.max_new_tokens = base.max_new_tokens
-        self.max_prompt_tokens = base.max_prompt_tokens
         self.max_context_tokens = max_context_tokens
-        self.warnings = base.warnings
         self._seconds = seconds
         self._seed = check_seed(seed)
 

@@ -1,5 +1,4 @@
-"""The longest rollout of a group: how often it is longer than so many tokens, and one put into a
-workload."""
+"""The longest rollout of a group: how often it exceeds a length, and one put into a workload."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.simulator.workload.base import Workload
+from rollcast.simulator.workload.base import DerivedWorkload, Workload
 from rollcast.simulator.workload.draws import GroupDraw
 from rollcast.simulator.workload.lengths import LengthModel
 
@@ -39,29 +38,13 @@ def tail_of_groups(lengths: LengthModel, size: int, beyond: int, cap: int) -> tu
     return float(longer[0]), float(tokens[0]) + area / float(longer[0])
 
 
-@dataclass(frozen=True, slots=True)
-class WithOne:
-    """A workload (`simulator.workload.build.Workload`) of which one group's first rollout has
-    ``tokens`` tokens."""
+@dataclass(frozen=True)
+class WithOne(DerivedWorkload):
+    """A workload of which one group's first rollout has ``tokens`` tokens."""
 
     base: Workload
     group: int
     tokens: int
-
-    @property
-    def max_new_tokens(self) -> int:
-        """The base's."""
-        return self.base.max_new_tokens
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        """The base's."""
-        return self.base.max_prompt_tokens
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """The base's."""
-        return self.base.warnings
 
     def draw(
         self,

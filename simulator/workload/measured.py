@@ -20,11 +20,11 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.columns import LARGEST_TOKENS, MOST
 from rollcast.simulator.rollout import CUT, FAILED, Ending
 from rollcast.simulator.values import Between, read
+from rollcast.simulator.workload.base import AddressedWorkload
 from rollcast.simulator.workload.draws import (
     GROUPS_PER_BLOCK,
     GroupDraw,
     Trajectory,
-    address,
     check_seed,
     keyed_uniforms,
 )
@@ -170,7 +170,7 @@ class MeasuredGroups:
         return self._of(np.sort(rng.integers(len(self), size=len(self))).tolist())
 
 
-class ResampledWorkload:
+class ResampledWorkload(AddressedWorkload):
     """Draws groups from measured ones, those of the nearest versions.
 
     A group takes the responses of a measured one in random order. Beyond as many as that had, they
@@ -199,21 +199,9 @@ class ResampledWorkload:
         self._uniforms = lru_cache(maxsize=16)(self._block)
         self.max_context_tokens = self._longest()
 
-    def draw(
-        self,
-        group: int,
-        size: int,
-        attempt: int = 0,
-        version: int = 0,
-        prompt: int | None = None,
-        visit: int = 0,
-    ) -> GroupDraw:
-        """The first ``size`` rollouts of ``group``; see `simulator.workload.build.Workload`."""
-        if size < 1:
-            raise ValueError(f"no group of {size} rollouts")
-        group, attempt = address(group, attempt, prompt, visit)
+    def _drawn(self, prompt: int, size: int, attempt: int, version: int) -> GroupDraw:
         near = self._near(version)
-        u = self._uniforms(group // GROUPS_PER_BLOCK)[group % GROUPS_PER_BLOCK]
+        u = self._uniforms(prompt // GROUPS_PER_BLOCK)[prompt % GROUPS_PER_BLOCK]
         place = int(u * len(near))
         source = int(near[place])
         tokens: list[int] = []
@@ -223,7 +211,7 @@ class ResampledWorkload:
         while len(tokens) < size:
             donor = int(near[_beside(place, lane, len(near))])
             whole_lengths = self._brought(donor, source)
-            order = self._permutation(group, len(whole_lengths), attempt, lane)
+            order = self._permutation(prompt, len(whole_lengths), attempt, lane)
             tokens += [whole_lengths[i] for i in order]
             rewards += [self.groups.rewards[donor][i] for i in order]
             if self.groups.turned is not None:

@@ -46,8 +46,8 @@ class RecordedWorkload:
         self._found: dict[tuple[int, int], dict[int, tuple[int, float]]] = {}
         self._prompts: dict[int, int] = {}
         columns = ("group", "attempt", "index", "prompt_tokens", "total_tokens", "finished")
-        for group, attempt, index, prompt, total, finished, reward in zip(
-            *(segments[name].tolist() for name in (*columns, "reward")), strict=True
+        for group, attempt, index, prompt, total, finished, reward in segments.each(
+            *columns, "reward"
         ):
             tokens = total if finished else total + unfinished_tokens
             if self.turned is None:
@@ -117,18 +117,9 @@ def paths(segments: Segments) -> dict[tuple[int, Name], Path]:
     response goes further along it. Of several turns, what environments said is among the tokens; a
     row without a replica has computed nothing.
     """
-    columns = (
-        "group",
-        "attempt",
-        "index",
-        "version",
-        "replica",
-        "prompt_tokens",
-        "total_tokens",
-        "observation_tokens",
-    )
+    context = ("prompt_tokens", "total_tokens", "observation_tokens")
     shared = ("shared_tokens", "shared_group", "shared_index")
-    rows = zip(*(segments[name].tolist() for name in (*columns, *shared)), strict=True)
+    rows = segments.each("group", "attempt", "index", "version", "replica", *context, *shared)
     whole: dict[tuple[int, Name], list[tuple[int, int]]] = {}  # by version and response
     latest: dict[tuple[int, int, int], list[tuple[int, int]]] = {}  # by version, group and index
     # Of the tokens of each row that no earlier one began with: which responses go along them, and

@@ -61,38 +61,16 @@ def recorded_trajectories(
 ) -> dict[Name, RecordedTrajectory]:
     """Every rollout that had a segment, by name. spec: the run's environments."""
     rows: dict[Name, list[_Row]] = {}
-    columns = (
-        "group",
-        "attempt",
-        "index",
-        "turn",
-        "new_tokens",
-        "observation_tokens",
-        "ending",
-        "finished",
-        "end_s",
-        "prompt_tokens",
-        "reward",
-    )
-    for (
-        group,
-        attempt,
-        index,
-        turn,
-        tokens,
-        observed,
-        ending,
-        finished,
-        end_s,
-        prompt,
-        reward,
-    ) in zip(*(segments[name].tolist() for name in columns), strict=True):
-        row = _Row(turn, tokens, observed, ENDINGS[ending], bool(finished), end_s, prompt, reward)
+    key = ("group", "attempt", "index", "turn")
+    columns = ("new_tokens", "observation_tokens", "ending", "finished", "end_s", "prompt_tokens")
+    for group, attempt, index, turn, new, observed, ending, finished, *rest in segments.each(
+        *key, *columns, "reward"
+    ):
+        row = _Row(turn, new, observed, ENDINGS[ending], bool(finished), *rest)
         rows.setdefault((group, attempt, index), []).append(row)
     asked: dict[Name, list[_Call]] = {}
-    of_calls = (*columns[:4], "kind", "ended", "asked_s", "start_s", "end_s")
-    for group, attempt, index, turn, kind, ended, asked_s, start_s, end_s in zip(
-        *(calls[name].tolist() for name in of_calls), strict=True
+    for group, attempt, index, turn, kind, ended, asked_s, start_s, end_s in calls.each(
+        *key, "kind", "ended", "asked_s", "start_s", "end_s"
     ):
         call = _Call(turn, CALL_KINDS[kind], CALL_ENDS[ended], end_s - start_s, asked_s, end_s)
         asked.setdefault((group, attempt, index), []).append(call)
@@ -241,13 +219,3 @@ def context_tokens(prompt_tokens: int, made: Trajectory) -> int:
 
 NOTHING = Trajectory((Turn(0, 1, 0.0),))
 """Of a rollout that no replica ever had."""
-
-__all__ = [
-    "NOTHING",
-    "Name",
-    "RecordedTrajectory",
-    "context_tokens",
-    "continued",
-    "never_ending",
-    "recorded_trajectories",
-]

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from rollcast.simulator.workload.base import AddressedWorkload
 from rollcast.simulator.workload.draws import (
     GROUPS_PER_BLOCK,
     INDICES_PER_LANE,
     FloatArray,
     GroupDraw,
-    address,
     check_seed,
     keyed_uniforms,
 )
@@ -52,8 +52,8 @@ class PromptTokens:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """A group's: prompt length, difficulty (standard normal), and of each rollout the real-valued
-    length and the reward of a response that is let end."""
+    """Of a group: prompt length, difficulty (standard normal); of each rollout: real-valued length
+    and reward before the cap."""
 
     prompt_tokens: int
     difficulty: float
@@ -82,7 +82,7 @@ class _Lane:
     rewards: list[list[float]]
 
 
-class SyntheticWorkload:
+class SyntheticWorkload(AddressedWorkload):
     """Lengths, rewards and prompts from models; the same (seed, group, index) is the same draw."""
 
     def __init__(
@@ -115,20 +115,8 @@ class SyntheticWorkload:
             lengths, self.rewards, self._prompts, self.max_new_tokens, self._seed
         )
 
-    def draw(
-        self,
-        group: int,
-        size: int,
-        attempt: int = 0,
-        version: int = 0,
-        prompt: int | None = None,
-        visit: int = 0,
-    ) -> GroupDraw:
-        """The first ``size`` rollouts of ``group``; see `Workload.draw`."""
-        if size < 1:
-            raise ValueError(f"no group of {size} rollouts")
-        group, attempt = address(group, attempt, prompt, visit)
-        block, row = divmod(group, GROUPS_PER_BLOCK)
+    def _drawn(self, prompt: int, size: int, attempt: int, version: int) -> GroupDraw:
+        block, row = divmod(prompt, GROUPS_PER_BLOCK)
         tokens: list[int] = []
         rewards: list[float] = []
         lanes = (size + INDICES_PER_LANE - 1) // INDICES_PER_LANE
@@ -148,7 +136,7 @@ class SyntheticWorkload:
         )
 
     def effects(self, group: int, size: int, attempt: int = 0) -> Effects:
-        """What lies behind the draws of a group, before cap, drift and grading."""
+        """The effects behind a group's draws, before cap, drift and grading."""
         block, row = divmod(group, GROUPS_PER_BLOCK)
         prompts = self._prompt_block(block)
         lanes = range((size + INDICES_PER_LANE - 1) // INDICES_PER_LANE)
@@ -160,14 +148,6 @@ class SyntheticWorkload:
             np.concatenate([lane.uncapped[row] for lane in made])[:size],
             rewards[:size],
         )
-
-    def uncapped(self, group: int, size: int, attempt: int = 0) -> FloatArray:
-        """Real-valued lengths before cap and drift, shape (size,)."""
-        block, row = divmod(group, GROUPS_PER_BLOCK)
-        lanes = range((size + INDICES_PER_LANE - 1) // INDICES_PER_LANE)
-        parts = [self._lane(block, attempt, lane).uncapped[row] for lane in lanes]
-        lengths: FloatArray = np.concatenate(parts)[:size]
-        return lengths
 
     def _prompt_block(self, block: int) -> _PromptBlock:
         made = self._prompt_blocks.get(block)

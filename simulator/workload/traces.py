@@ -8,10 +8,15 @@
 | Azure LLM inference | CSV | ContextTokens, GeneratedTokens |
 | Vidur | CSV | num_prefill_tokens, num_decode_tokens |
 | plain | JSON | {"prompt": 512, "out": [lengths]} |
+| turns | CSV | group, index, turn, observation_tokens, new_tokens, environment_s, maybe reward |
 
-The format is told by the header; further columns (arrival times, hashes) are ignored, since the
-policy decides when a rollout starts. Only the first format knows groups. In the others a row is one
+The header decides the format; further columns (arrival times, hashes) are ignored, since the policy
+decides when a rollout starts. The first and the last format have groups. In the others a row is one
 request, and `Trace.dealt` makes groups of consecutive rows.
+
+Of turns, each has a row. The first turn's observation is the prompt, which a group's rollouts
+share. ``environment_s`` is what the environment took after the turn; after the last one it may be
+0. A reward stands in the last turn's row, or the same in every row of its rollout.
 """
 
 from __future__ import annotations
@@ -21,18 +26,21 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn, TypeVar
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.columns import LARGEST_TOKENS
 from rollcast.simulator.results.read import NotJsonError, parse_json
+from rollcast.simulator.workload.seconds import LARGEST_S
 
 FIELD = "workload.lengths.trace"
+T = TypeVar("T")
 
 _GROUPED = ("group", "index", "prompt_tokens", "new_tokens")
+_TURNS = ("group", "index", "turn", "observation_tokens", "new_tokens", "environment_s")
 _FLAT = {
     "requests": ("prompt_tokens", "new_tokens"),
     "Mooncake": ("input_length", "output_length"),
@@ -41,27 +49,40 @@ _FLAT = {
 }
 _ACCEPTED = (
     "accepted are CSV files with the columns "
-    + "; ".join(",".join(columns) for columns in (_GROUPED, *_FLAT.values()))
+    + "; ".join(",".join(columns) for columns in (_GROUPED, *_FLAT.values(), _TURNS))
     + '; JSON lines with input_length and output_length; and JSON {"prompt": 512, "out": [...]}'
 )
 _WHOLE = re.compile(r"[0-9]{1,18}(\.0*)?", re.ASCII)
 
 
+class TracedTurn(NamedTuple):
+    """A turn: tokens that begin it, tokens that it sampled, and the environment's seconds after."""
+
+    observation_tokens: int
+    new_tokens: int
+    environment_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class TraceGroup:
-    """The rollouts of one prompt: their lengths, and their rewards where the trace has them."""
+    """The rollouts of one prompt, each a list of turns, and their rewards if the trace has them."""
 
     prompt_tokens: int
-    new_tokens: tuple[int, ...]
+    rollouts: tuple[tuple[TracedTurn, ...], ...]
     rewards: tuple[float, ...] | None = None
+
+    @property
+    def new_tokens(self) -> tuple[int, ...]:
+        """Response lengths of rollouts of one turn."""
+        return tuple(turns[0].new_tokens for turns in self.rollouts)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A trace file.
 
-    groups: in rising order of their number in the file; one per row where the format has none.
-    grouped: whether the file knows groups. warnings: what was done to make groups of rows.
+    groups: in rising order of their number in the file; one per row if the format has none.
+    grouped: whether the format has groups. warnings: how groups were made of rows.
     """
 
     name: str
@@ -79,9 +100,9 @@ class Trace:
         """Requests dealt into groups: each ``group_size`` consecutive rows are one group.
 
         The group's prompt is that of its first row; rows too few for a last group are left out.
-        The rows are different requests, so such a group spreads as wide as the whole trace does;
-        ``within_sd`` builds groups with a spread of their own instead. A trace that knows its
-        groups is returned as it is. Raises ScenarioError on fewer than ``group_size`` rows.
+        The rows are different requests, so a group spreads as wide as the whole trace;
+        ``within_sd`` builds groups with a spread of their own instead. A trace with groups is
+        returned unchanged. Raises ScenarioError on fewer than ``group_size`` rows.
         """
         if self.grouped:
             return self
@@ -96,7 +117,7 @@ class Trace:
         groups = tuple(
             TraceGroup(
                 rows[start].prompt_tokens,
-                tuple(row.new_tokens[0] for row in rows[start : start + group_size]),
+                tuple(row.rollouts[0] for row in rows[start : start + group_size]),
             )
             for start in starts
         )
@@ -104,23 +125,22 @@ class Trace:
             f"{self.name} has no groups: its {len(rows)} requests were dealt into {len(groups)} "
             f"groups of {group_size} consecutive rows, {len(rows) % group_size} left over"
         )
-        return Trace(self.name, self.format, groups, True, (*self.warnings, note))
+        return replace(self, groups=groups, grouped=True, warnings=(*self.warnings, note))
 
 
 def read_trace(path: str | Path) -> Trace:
-    """The trace in the file at ``path``; the module says which formats there are.
+    """The trace in the file at ``path``, in one of the formats above.
 
     Raises ScenarioError, field ``workload.lengths.trace``, naming line and column of what is wrong.
     """
     file = Path(path)
-    text = text_of(file)
+    text = _text_of(file)
     if text.lstrip()[0] in "{[":
         return _read_json(text, file)
     return _read_csv(text, file)
 
 
-def text_of(file: Path) -> str:
-    """What a trace file says. Raises ScenarioError where it cannot be read, or is empty."""
+def _text_of(file: Path) -> str:
     if file.is_dir():
         _fail(f"{file} is a folder; give a trace file")
     if not file.exists():
@@ -142,58 +162,59 @@ def _fail(message: str) -> NoReturn:
     raise ScenarioError(FIELD, message)
 
 
-def tokens_of(value: object, where: str, least: int = 1) -> int:
-    """A length in tokens out of a cell (text) or a JSON value; ``where`` names line and column."""
+def _tokens(value: object, where: str, least: int = 1) -> int:
+    """A length in tokens from a cell (text) or a JSON value; where: line and column."""
     text = value.strip() if isinstance(value, str) else json.dumps(value)
     if not _WHOLE.fullmatch(text) or (tokens := int(text.partition(".")[0])) < least:
-        _fail(f"{where} is {shown(text)}; a length is a whole number of tokens, at least {least}")
+        _fail(f"{where} is {_shown(text)}; a length is a whole number of tokens, at least {least}")
     if tokens > LARGEST_TOKENS:
-        _fail(f"{where} is {shown(text)}; no response or prompt has over {LARGEST_TOKENS} tokens")
+        _fail(f"{where} is {_shown(text)}; no response or prompt has over {LARGEST_TOKENS} tokens")
     return tokens
 
 
-def ordinal(value: str, where: str) -> int:
-    """A number that counts from 0."""
+def _ordinal(value: str, where: str) -> int:
     if not _WHOLE.fullmatch(value.strip()):
-        _fail(f"{where} is {shown(value)}; give a whole number from 0")
+        _fail(f"{where} is {_shown(value)}; give a whole number from 0")
     return int(value.strip().partition(".")[0])
 
 
-def reward_of(value: str, where: str) -> float:
-    """A reward out of a cell."""
+def _number(value: str) -> float:
+    """The finite number in a cell; nan for any other text."""
     try:
-        reward = float(value)
+        number = float(value)
     except ValueError:
-        reward = math.nan
-    if not math.isfinite(reward):
-        _fail(f"{where} is {shown(value)}; a reward is a finite number")
-    return reward
+        return math.nan
+    return number if math.isfinite(number) else math.nan
 
 
-def shown(text: str) -> str:
+def _shown(text: str) -> str:
     """A cell as an error shows it."""
     text = text.strip()
     return repr(text if len(text) <= 40 else text[:37] + "...") if text else "empty"
 
 
 def _read_csv(text: str, file: Path) -> Trace:
-    rows = csv_rows(text, file)
+    rows = _csv_rows(text, file)
     _, header = next(rows, (0, []))
     names = [name.strip() for name in header]
     name, columns = _csv_format(names, file)
-    if name != "rollcast":
+    grouped = name not in _FLAT
+    if grouped:
+        read = _Grouped(file, names)
+        for line, row in rows:
+            read.take(line, row)
+        groups = read.groups()
+    else:
         at = [names.index(column) for column in columns]
-        groups = [
-            TraceGroup(*_request([row[i] for i in at], columns, f"{file}, line {line}"))
-            for line, row in rows
-        ]
-        if not groups:
-            _fail(f"{file} has a header and no rows")
-        return Trace(file.name, name, tuple(groups), grouped=False)
-    return Trace(file.name, name, _grouped(rows, names, file), grouped=True)
+        groups = tuple(
+            _request([row[i] for i in at], columns, f"{file}, line {line}") for line, row in rows
+        )
+    if not groups:
+        _fail(f"{file} has a header and no rows")
+    return Trace(file.name, name, groups, grouped)
 
 
-def csv_rows(text: str, file: Path) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(text: str, file: Path) -> Iterator[tuple[int, list[str]]]:
     """``(line number, cells)`` of each row that is not blank; all rows as long as the first."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     width = 0
@@ -217,8 +238,11 @@ def _csv_format(names: Sequence[str], file: Path) -> tuple[str, Sequence[str]]:
         if names.count(name) > 1:
             _fail(f"{file} has the column {name!r} {names.count(name)} times; once is enough")
     present = set(names)
-    knows_groups = not present.isdisjoint(("group", "index"))
-    formats = {"rollcast": _GROUPED} if knows_groups else _FLAT
+    formats: Mapping[str, Sequence[str]] = _FLAT
+    if "turn" in present:
+        formats = {"turns": _TURNS}
+    elif not present.isdisjoint(("group", "index")):
+        formats = {"rollcast": _GROUPED}
     for name, columns in formats.items():
         if present.issuperset(columns):
             return name, columns
@@ -226,58 +250,98 @@ def _csv_format(names: Sequence[str], file: Path) -> tuple[str, Sequence[str]]:
         if present.intersection(columns):
             missing = [column for column in columns if column not in present]
             _fail(f"{file} lacks the column {', '.join(missing)}; {_ACCEPTED}")
-    _fail(f"{file} has no header that is known ({shown(','.join(names))}); {_ACCEPTED}")
+    _fail(f"{file} has no known header ({_shown(','.join(names))}); {_ACCEPTED}")
 
 
-def _request(
-    values: Sequence[object], columns: Sequence[str], where: str
-) -> tuple[int, tuple[int, ...]]:
-    """``(prompt_tokens, (new_tokens,))`` of one row."""
+def _request(values: Sequence[object], columns: Sequence[str], where: str) -> TraceGroup:
+    """A row of a format without groups."""
     prompt, new = (
-        tokens_of(value, f"{where}, {column}")
-        for value, column in zip(values, columns, strict=True)
+        _tokens(value, f"{where}, {column}") for value, column in zip(values, columns, strict=True)
     )
-    return prompt, (new,)
+    return TraceGroup(prompt, ((TracedTurn(prompt, new),),))
 
 
-def _grouped(
-    rows: Iterator[tuple[int, list[str]]], names: Sequence[str], file: Path
-) -> tuple[TraceGroup, ...]:
-    group_at, index_at, prompt_at, new_at = (names.index(column) for column in _GROUPED)
-    reward_at = names.index("reward") if "reward" in names else None
-    prompts: dict[int, int] = {}
-    members: dict[int, dict[int, tuple[int, float]]] = {}
-    for line, row in rows:
-        where = f"{file}, line {line}"
-        group = ordinal(row[group_at], f"{where}, group")
-        index = ordinal(row[index_at], f"{where}, index")
-        prompt = tokens_of(row[prompt_at], f"{where}, prompt_tokens")
-        new = tokens_of(row[new_at], f"{where}, new_tokens")
-        reward = 0.0 if reward_at is None else reward_of(row[reward_at], f"{where}, reward")
-        if prompts.setdefault(group, prompt) != prompt:
+class _Grouped:
+    """Reads the rows of a format with groups, in any order."""
+
+    def __init__(self, file: Path, names: Sequence[str]) -> None:
+        self._file = file
+        self._at = {name: place for place, name in enumerate(names)}
+        self._prompts: dict[int, int] = {}
+        self._turns: dict[tuple[int, int], dict[int, TracedTurn]] = {}
+        self._rewards: dict[tuple[int, int], float] = {}
+
+    def take(self, line: int, row: list[str]) -> None:
+        """Takes one row. Raises ScenarioError."""
+        where = f"{self._file}, line {line}"
+        cell = {name: row[place] for name, place in self._at.items()}
+        with_turns = "turn" in cell
+        group, index = (_ordinal(cell[name], f"{where}, {name}") for name in ("group", "index"))
+        turn = _ordinal(cell["turn"], f"{where}, turn") if with_turns else 0
+        first = "observation_tokens" if with_turns else "prompt_tokens"
+        observed = _tokens(cell[first], f"{where}, {first}", 0 if turn else 1)
+        new = _tokens(cell["new_tokens"], f"{where}, new_tokens")
+        seconds = self._seconds(cell["environment_s"], where) if with_turns else 0.0
+        turns = self._turns.setdefault((group, index), {})
+        if turn in turns:
+            also = f", turn {turn}" if with_turns else ""
+            each = "" if with_turns else " rollout"
+            _fail(f"{where} repeats group {group}, index {index}{also}; each{each} has one row")
+        if not turn and self._prompts.setdefault(group, observed) != observed:
             _fail(
-                f"{where} gives group {group} a prompt of {prompt} tokens, an earlier line "
-                f"{prompts[group]}; the rollouts of a group share one prompt"
+                f"{where} gives group {group} a prompt of {observed} tokens, an earlier line "
+                f"{self._prompts[group]}; the rollouts of a group share one prompt"
             )
-        rollouts = members.setdefault(group, {})
-        if index in rollouts:
-            _fail(f"{where} repeats group {group}, index {index}; each rollout has one row")
-        rollouts[index] = (new, reward)
-    if not members:
-        _fail(f"{file} has a header and no rows")
-    groups = []
-    for group in sorted(members):
-        rollouts = members[group]
-        for index in range(len(rollouts)):
-            if index not in rollouts:
+        turns[turn] = TracedTurn(observed, new, seconds)
+        if "reward" in cell and (cell["reward"].strip() or not with_turns):
+            reward = _number(cell["reward"])
+            if math.isnan(reward):
+                _fail(f"{where}, reward is {_shown(cell['reward'])}; a reward is a finite number")
+            if self._rewards.setdefault((group, index), reward) != reward:
                 _fail(
-                    f"{file}, group {group} has {len(rollouts)} rollouts and none with index "
-                    f"{index}; indices count 0, 1, 2, ... without gaps"
+                    f"{where} gives group {group}, index {index} a reward of {reward:g}, an "
+                    f"earlier line {self._rewards[group, index]:g}"
                 )
-        ordered = [rollouts[index] for index in range(len(rollouts))]
-        rewards = None if reward_at is None else tuple(reward for _, reward in ordered)
-        groups.append(TraceGroup(prompts[group], tuple(new for new, _ in ordered), rewards))
-    return tuple(groups)
+
+    @staticmethod
+    def _seconds(text: str, where: str) -> float:
+        seconds = _number(text)
+        if not 0 <= seconds <= LARGEST_S:
+            _fail(
+                f"{where}, environment_s is {_shown(text)}; give seconds, from 0 to {LARGEST_S:g}"
+            )
+        return seconds
+
+    def groups(self) -> tuple[TraceGroup, ...]:
+        """The groups by their number. Raises ScenarioError for gaps and missing rewards."""
+        rollouts: dict[int, dict[int, tuple[TracedTurn, ...]]] = {}
+        for (group, index), turns in sorted(self._turns.items()):
+            of = f"{self._file}, group {group}, index {index} has {len(turns)} turns and none with"
+            rollouts.setdefault(group, {})[index] = _in_order(
+                turns, of, "number {}; turns count 0, 1, 2, ..."
+            )
+        if len(self._rewards) not in (0, len(self._turns)):
+            _fail(
+                f"{self._file} has rewards of {len(self._rewards)} of {len(self._turns)} rollouts; "
+                "give every one a reward, or none"
+            )
+        made = []
+        for group, of_group in rollouts.items():
+            of = f"{self._file}, group {group} has {len(of_group)} rollouts and none with"
+            ordered = _in_order(of_group, of, "index {}; indices count 0, 1, 2, ... without gaps")
+            rewards = None
+            if self._rewards:
+                rewards = tuple(self._rewards[group, index] for index in range(len(ordered)))
+            made.append(TraceGroup(self._prompts[group], ordered, rewards))
+        return tuple(made)
+
+
+def _in_order(items: Mapping[int, T], of: str, gap: str) -> tuple[T, ...]:
+    """The items numbered 0, 1, 2, ... Raises ScenarioError for a number that is missing."""
+    for number in range(len(items)):
+        if number not in items:
+            _fail(f"{of} {gap.format(number)}")
+    return tuple(items[number] for number in range(len(items)))
 
 
 def _read_json(text: str, file: Path) -> Trace:
@@ -289,12 +353,11 @@ def _read_json(text: str, file: Path) -> Trace:
         return _read_json_lines(json.dumps(whole), file)
     if not isinstance(whole, dict) or "prompt" not in whole or "out" not in whole:
         _fail(f'{file} is JSON without the keys "prompt" and "out"; {_ACCEPTED}')
-    prompt = tokens_of(whole["prompt"], f'{file}, "prompt"')
     lengths = whole["out"]
     if not isinstance(lengths, list) or not lengths:
         _fail(f'{file}, "out" is not a list of lengths; give at least one')
     groups = tuple(
-        TraceGroup(prompt, (tokens_of(length, f'{file}, "out"[{i}]'),))
+        _request([whole["prompt"], length], ('"prompt"', f'"out"[{i}]'), str(file))
         for i, length in enumerate(lengths)
     )
     return Trace(file.name, "plain", groups, grouped=False)
@@ -316,6 +379,5 @@ def _read_json_lines(text: str, file: Path) -> Trace:
         for column in columns:
             if column not in row:
                 _fail(f"{where} lacks {column}; {_ACCEPTED}")
-        values = [row[column] for column in columns]
-        groups.append(TraceGroup(*_request(values, columns, where)))
+        groups.append(_request([row[column] for column in columns], columns, where))
     return Trace(file.name, "Mooncake", tuple(groups), grouped=False)

@@ -18,13 +18,13 @@ import numpy as np
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.rollout import CUT, FAILED, Ending
 from rollcast.simulator.values import SHARE, Above, Between, Doc, Options, nearest
+from rollcast.simulator.workload.base import AddressedWorkload
 from rollcast.simulator.workload.draws import (
     INDICES_PER_LANE,
     FloatArray,
     GroupDraw,
     Trajectory,
     Turn,
-    address,
     check_seed,
     keyed_uniforms,
 )
@@ -209,7 +209,7 @@ def trajectory(
     return Trajectory(tuple(made), ending, boot_s)
 
 
-class TurnWorkload:
+class TurnWorkload(AddressedWorkload):
     """Turns, answers and rewards drawn from models.
 
     base: prompts, rewards, and the lengths of a turn's response, up to ``max_new_tokens`` each.
@@ -256,36 +256,24 @@ class TurnWorkload:
 
     @property
     def max_context_tokens(self) -> int:
-        """No prompt, with what comes after it, is longer, tokens."""
+        """The longest context, tokens."""
         if self._caps.context_tokens is not None:
             return self._caps.context_tokens
         observed = self._observed if isinstance(self._observed, int) else self._observed.longest
         turns = self.turns.max_turns
         return self.max_prompt_tokens + turns * self.max_new_tokens + (turns - 1) * observed
 
-    def draw(
-        self,
-        group: int,
-        size: int,
-        attempt: int = 0,
-        version: int = 0,
-        prompt: int | None = None,
-        visit: int = 0,
-    ) -> GroupDraw:
-        """The first ``size`` rollouts of ``group``; see `simulator.workload.build.Workload`."""
-        if size < 1:
-            raise ValueError(f"no group of {size} rollouts")
-        number, tried = address(group, attempt, prompt, visit)
-        base = self._base.effects(number, size, tried)
+    def _drawn(self, prompt: int, size: int, attempt: int, version: int) -> GroupDraw:
+        base = self._base.effects(prompt, size, attempt)
         drift = self._base.lengths.drift(version) if version else 1.0
-        fresh_z, slow_z = normal(keyed_uniforms(self._seed, _PROMPTS, (2,), block=number))
+        fresh_z, slow_z = normal(keyed_uniforms(self._seed, _PROMPTS, (2,), block=prompt))
         turns = self.turns
         hard_z = np.array([base.difficulty])
         turns_z = correlated(turns.difficulty_correlation, hard_z, np.array([fresh_z]))
         made: list[Trajectory] = []
         for lane in range((size + INDICES_PER_LANE - 1) // INDICES_PER_LANE):
             scale = base.uncapped[lane * INDICES_PER_LANE : (lane + 1) * INDICES_PER_LANE] * drift
-            made += self._lane(number, tried, lane, scale, base.prompt_tokens, turns_z, slow_z)
+            made += self._lane(prompt, attempt, lane, scale, base.prompt_tokens, turns_z, slow_z)
         made = made[:size]
         cap = self.max_new_tokens
         as_if = [cap if trajectory.ending in CUT else min(1, cap - 1) for trajectory in made]

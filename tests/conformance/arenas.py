@@ -39,14 +39,8 @@ COST = TableCost(
 
 SIMULATED, OVERLAPPING, ENGINE = "simulated", "simulated, three replicas apart", "engine"
 HAVE_VLLM = importlib.util.find_spec("vllm") is not None
-WORLDS = [
-    SIMULATED,
-    OVERLAPPING,
-    pytest.param(
-        ENGINE,
-        marks=pytest.mark.skipif(not HAVE_VLLM, reason="vLLM is not installed (engine-cpu.lock)"),
-    ),
-]
+NEEDS_VLLM = pytest.mark.skipif(not HAVE_VLLM, reason="vLLM is not installed (engine-cpu.lock)")
+WORLDS = [SIMULATED, OVERLAPPING, pytest.param(ENGINE, marks=NEEDS_VLLM)]
 
 
 @dataclass

@@ -20,9 +20,9 @@ from rollcast.simulator.spans import Run
 from rollcast.simulator.testing import Monitor
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from rollcast.simulator.world import ClusterShape
-from tests.conformance.arenas import BLOCK, COST, HAVE_VLLM, MAX_SEQS, real
+from tests.conformance.arenas import BLOCK, COST, MAX_SEQS, NEEDS_VLLM, real
 
-pytestmark = pytest.mark.skipif(not HAVE_VLLM, reason="vLLM is not installed (engine-cpu.lock)")
+pytestmark = NEEDS_VLLM
 
 CAP, BUDGET, STEPS = 40, 512, 3
 PLAN = StepPlan(Batch(4, 4))

@@ -3,6 +3,7 @@ the simulator does not know of them."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 
 from rollcast.simulator.cli.arguments import Force, Json
 from rollcast.simulator.cli.trust import TrustModules, trust
+from rollcast.simulator.stacks.stack import logged
 
 Runs = Annotated[
     list[Path],
@@ -25,7 +27,8 @@ def register(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command()(calibrate)
     app.command()(validate)
-    app.command("import")(import_log)
+    text = inspect.cleandoc(import_log.__doc__ or "").format(stacks=", ".join(logged()))
+    app.command("import", help=text)(import_log)
 
 
 def calibrate(
@@ -225,10 +228,9 @@ def import_log(
 ) -> None:
     """Read what another trainer logged into a scenario.
 
-    The trainer is recognised (verl, trl, slime, nemo_rl, prime_rl, areal, skyrl, openrlhf, roll, a
-    folder of rollcast run, or a table of our own columns), costs and lengths are fitted, and judged
-    on the run's own last third. With --out: scenario.yaml, each value with its source, fitted.json,
-    report.html, and the run's tables.
+    The trainer is recognised ({stacks}, a folder of rollcast run, or a table of our own columns),
+    costs and lengths are fitted, and judged on the run's own last third. With --out: scenario.yaml,
+    each value with its source, fitted.json, report.html, and the run's tables.
     """
     from rollcast.calibration import importing as outcome
     from rollcast.calibration.logs import show, write

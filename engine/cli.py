@@ -15,6 +15,7 @@ import typer
 
 from rollcast.simulator.cli.arguments import Force, Json, NoPlot, Out, ScenarioPath, Seed, Settings
 from rollcast.simulator.cli.trust import TrustModules, trust
+from rollcast.simulator.stacks.stack import exporters
 
 if TYPE_CHECKING:
     from rollcast.engine.run import Progress
@@ -150,7 +151,8 @@ def probe(
 def export(
     scenario: ScenarioPath,
     to: Annotated[
-        str, typer.Option("--to", metavar="slime|verl", help="Training stack to export to.")
+        str,
+        typer.Option("--to", metavar="|".join(exporters()), help="Training stack to export to."),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New or empty folder.")],
     policy: Annotated[
@@ -164,8 +166,8 @@ def export(
     """Write what another training stack needs to run this scenario.
 
     Arguments of its command line, and where these do not suffice a hook that takes its decisions by
-    the same policies: a rollout function of slime, a sampler of verl. A plan that the stack cannot
-    carry out is refused by name. docs/export.md says what goes where.
+    the same policies. A plan that the stack cannot carry out is refused by name. docs/export.md
+    says what goes where.
     """
     from rollcast.engine.export.write import export as write
     from rollcast.simulator.studies.simulate import load

@@ -12,9 +12,10 @@ from rollcast.calibration.fits.generation import Engines
 from rollcast.calibration.fits.steps import Steps
 from rollcast.calibration.logs.draft import Part
 from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
-from rollcast.simulator.scenario.trust import require_trust
+from rollcast.simulator.scenario.trust import named_modules
 from rollcast.simulator.stacks.settings import Settings, value, whole
 
 TRAINER = "cost.roofline.trainer"
@@ -43,7 +44,10 @@ def built(
     """The scenario with these costs, and with drawn lengths in the place of its own. Raises
     ScenarioError, also for policies of one's own, which are not imported for a log."""
     data = mapping(parts)
-    require_trust(data, False, "the log")  # nothing that a log says is run
+    if named := named_modules(data):
+        raise ScenarioError(
+            "policy", f"names {', '.join(named)}, and an import runs no code that a log names"
+        )
     data["cost"] = dict(cost)
     counts = data["workload"]
     if lengths is not None or "trace" in counts.get("lengths", {}):

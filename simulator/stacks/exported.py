@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.plan import Batch, Prompts, StepPlan
+from rollcast.simulator.plan import Batch, Failed, Prompts, StepPlan
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.policy import Chain
 from rollcast.simulator.values import AtLeast, Doc, Options, read
@@ -35,6 +35,7 @@ class Exported(Options):
     max_seqs: Annotated[int, AtLeast(1), Doc("rollouts that run at once, a replica")]
     prompts: Annotated[int | None, AtLeast(1), Doc("different prompts; null is endless")] = None
     seed: Annotated[int, AtLeast(0), Doc("of the policies' draws")] = 0
+    failed: Annotated[Failed, Doc("what becomes of rollouts whose environment fails")] = "keep"
 
     @property
     def shape(self) -> ClusterShape:
@@ -45,9 +46,10 @@ class Exported(Options):
 
     @property
     def base(self) -> StepPlan:
-        """The plan that the policies rewrite."""
+        """The plan that the policies rewrite, equal to `simulator.scenario.base_plan` of the
+        scenario: a stack's process has no scenario."""
         batch = Batch(self.batch_groups, self.group_size)
-        return StepPlan(batch, prompts=Prompts(dataset=self.prompts))
+        return StepPlan(batch, prompts=Prompts(dataset=self.prompts), failed=self.failed)
 
     @property
     def first(self) -> StepPlan:

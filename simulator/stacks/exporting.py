@@ -66,6 +66,7 @@ class Planned:
             max_seqs=self.max_seqs,
             prompts=self.base.prompts.dataset,
             seed=self.seed,
+            failed=self.base.failed,
         )
 
     @property

@@ -79,6 +79,11 @@ def all_stacks() -> Mapping[str, Stack]:
     return _in_folders(tuple(package.__path__))
 
 
+def logged() -> list[str]:
+    """The names of the stacks whose logs are read."""
+    return [name for name, stack in all_stacks().items() if (stack.folder / _LOG_FILE).is_file()]
+
+
 def exporters() -> Mapping[str, Stack]:
     """The stacks that a plan can be exported to."""
     return {name: stack for name, stack in all_stacks().items() if stack.exports}

@@ -9,13 +9,14 @@ import pytest
 
 from rollcast.calibration.importing import outcome
 from rollcast.calibration.judge.advice import runs_under
-from rollcast.calibration.logs.draft import draft
+from rollcast.calibration.logs.draft import Part, draft, given, replaced
 from rollcast.calibration.logs.gather import read_log
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.policies import spell
 from rollcast.simulator.results.write import write_run
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate
+from tests.logs import written as tables
 from tests.test_cli import TINY
 
 
@@ -54,6 +55,18 @@ def test_rollouts_beside_the_training_are_no_generation(tmp_path: Path) -> None:
     parts = {part.key: part.value for part in draft(log)}
     assert parts["cluster.placement"] == "disaggregated"
     assert parts["policy"] == "one_step_off"
+
+
+def test_a_policy_of_ones_own_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    log = read_log([tables.verl_file(tmp_path / "run.jsonl", tables.run())])
+    parts = replaced(draft(log, given("qwen3-8b", "h100-sxm")), [Part("policy", "mine:Mine", "")])
+    [note] = [note for note in outcome(log, parts, advised=False).notes if "mine:Mine" in note]
+    assert "an import runs no code that a log names" in note
+    assert "trust" not in note
 
 
 def test_turns_are_read_once_a_rollout(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from rollcast.calibration.logs.opened import LogFile, find
 from rollcast.calibration.logs.readers import launch_of, readers
 from rollcast.calibration.logs.rollouts import MOST_TOKENS, Rollouts
 from rollcast.calibration.logs.run_log import Gap, RunLog
-from rollcast.calibration.logs.scan import CONSOLE, Scanned, scan
+from rollcast.calibration.logs.scan import scan
+from rollcast.calibration.logs.scanned import CONSOLE, Scanned
 from rollcast.simulator.stacks.launch import Given, Key
 from rollcast.simulator.stacks.log_format import Raw, Rollout, Row, Session, StackLog
 from rollcast.simulator.stacks.settings import Place, Settings

@@ -16,7 +16,8 @@ from rollcast.calibration.logs.errors import LogError
 from rollcast.calibration.logs.gather import Dumps, gathered, named, read_log
 from rollcast.calibration.logs.opened import START, LogFile, Reached, find
 from rollcast.calibration.logs.run_log import RunLog
-from rollcast.calibration.logs.scan import Reader, Scanned, begun
+from rollcast.calibration.logs.scan import begun
+from rollcast.calibration.logs.scanned import Reader, Scanned
 
 _TAIL = 256
 

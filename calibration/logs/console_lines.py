@@ -1,0 +1,149 @@
+"""Consoles: rows of stacks, printed configurations, command lines."""
+
+from __future__ import annotations
+
+import re
+from copy import copy, deepcopy
+from functools import cache
+
+from rollcast.calibration.logs import recognise
+from rollcast.calibration.logs.formats import configs
+from rollcast.calibration.logs.formats.configs import Given
+from rollcast.calibration.logs.formats.console import Piece, pieces
+from rollcast.calibration.logs.opened import Reached
+from rollcast.calibration.logs.readers import readers
+from rollcast.calibration.logs.scanned import COMMAND, CONSOLE, RESOLVED, Reader, Scanned, Take
+from rollcast.simulator.stacks.log_format import Console, StackLog
+from rollcast.simulator.stacks.records import RecordError
+from rollcast.simulator.stacks.syntax.python_text import nested, opens
+
+_CUES = (
+    *(b"{'", b"python", b"torchrun", b"accelerate", b"ray job", b"uv run", b"...."),
+    b"KV cache size",
+)
+"""Bytes of lines that hold settings."""
+_KV = re.compile(r"GPU KV cache size: ([\d,]{1,20}) tokens")
+_MOST_CONFIG = 20_000
+
+
+@cache
+def _starts(stacks: tuple[StackLog, ...]) -> tuple[re.Pattern[bytes], tuple[bytes, ...]]:
+    """The first line of a row, one group a stack, and bytes of the lines that matter."""
+    forms = (b"(?P<%s>%s)" % (s.name.encode(), s.start) for s in stacks if s.start is not None)
+    return re.compile(b"|".join(forms)), (*{s.cue for s in stacks if s.cue}, *_CUES)
+
+
+class ConsoleLines(Reader):
+    """A console. A block of lines is of one process: lines of others in between are not of it."""
+
+    def __init__(self, scanned: Scanned, take: Take) -> None:
+        super().__init__(scanned, take)
+        scanned.kind = CONSOLE
+        self._consoles: dict[str, tuple[Console, str]] = {}  # with the process of the last block
+        self._config = _Printed(scanned)
+        self._ended = True
+
+    def _open(self) -> bool:
+        """Whether a block of several lines is being read."""
+        return self._config.open or any(console.open for console, _ in self._consoles.values())
+
+    def read(self, since: Reached, whole: bool) -> None:
+        """See `Reader.read`."""
+        tally = self.scanned.tally
+        starts, cues = _starts(readers())
+        lines = self.scanned.file.lines(tally, cues, self._open, since, whole)
+        for at, line, self._ended in lines:
+            start = starts.search(line)
+            used, wrong = False, ""
+            for piece in pieces(line):
+                try:
+                    used = self._feed(at, piece, start and start.lastgroup) or used
+                except (RecordError, ValueError) as error:
+                    wrong = str(error)
+                used = self._config.feed(at, piece) or used
+            if wrong:
+                tally.skip(at, wrong, line[:200].decode("utf-8", "replace"))
+            elif used:
+                tally.used += 1
+
+    def _feed(self, line: int, piece: Piece, begins: str | None) -> bool:
+        """Whether a piece belongs to a row. begins: the stack of which the line begins a row.
+        Raises RecordError for a row that cannot be read, or is cut off."""
+        used = False
+        stack = None if begins is None else recognise.named(begins)
+        if stack is not None and stack.console is not None:
+            console, _ = self._consoles.get(stack.name) or (stack.console(), "")
+            self._consoles[stack.name] = (console, piece.actor)
+        for name, (console, actor) in self._consoles.items():
+            was_open = console.open
+            if name != begins and not (was_open and actor == piece.actor):
+                continue
+            rows = list(console.feed(line, piece.text))
+            if rows and not self._ended and not console.open:
+                raise RecordError("it is cut off in mid-line")
+            self.scanned.add(name, rows)
+            used = used or bool(rows) or was_open or console.open
+        return used
+
+    def close(self) -> None:
+        """A last block may be whole without a line that ends it."""
+        if self._ended:
+            for name, (console, _) in self._consoles.items():
+                self.scanned.add(name, console.close())
+
+    def copied(self, scanned: Scanned, take: Take) -> Reader:
+        """See `Reader.copied`."""
+        other = ConsoleLines(scanned, take)
+        other._consoles = deepcopy(self._consoles)
+        other._config = self._config.copied(scanned)
+        other._ended = self._ended
+        return other
+
+
+class _Printed:
+    """Settings on a console: a printed mapping, a command line, Megatron's table, vLLM's pool."""
+
+    def __init__(self, scanned: Scanned) -> None:
+        self._scanned = scanned
+        self._lines: list[tuple[int, str]] = []
+        self._actor = ""
+        self._depth = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether a mapping is being read."""
+        return bool(self._lines)
+
+    def feed(self, line: int, piece: Piece) -> bool:
+        """Whether a piece holds settings."""
+        text = piece.text
+        if self._lines:
+            return piece.actor == self._actor and self._more(line, text)
+        if text.lstrip().startswith("{'") and (depth := opens(text)) > 0:
+            self._actor, self._depth = piece.actor, depth
+            self._lines = [(line, text)]
+            return True
+        kv = _KV.search(text)
+        if kv:
+            given = [Given("vllm: GPU KV cache size", int(kv[1].replace(",", "")), line)]
+        else:
+            one = configs.argument(text, line)
+            given = [one] if one else configs.from_command(text, line)
+        self._scanned.settings.extend((COMMAND, setting) for setting in given)
+        return bool(given)
+
+    def copied(self, scanned: Scanned) -> _Printed:
+        """See `Reader.copied`."""
+        other = copy(self)
+        other._scanned, other._lines = scanned, [*self._lines]
+        return other
+
+    def _more(self, line: int, text: str) -> bool:
+        self._lines.append((line, text))
+        self._depth += opens(text)
+        if self._depth > 0 and len(self._lines) < _MOST_CONFIG:
+            return True
+        lines, self._lines = self._lines, []
+        for key, value, at in nested([text for _, text in lines]):
+            self._scanned.settings.append((RESOLVED, Given(key, value, lines[at][0])))
+        return True

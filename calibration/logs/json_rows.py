@@ -1,0 +1,234 @@
+"""Rows of metrics and dumped records in JSON, CSV and parquet."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rollcast.calibration.logs import recognise
+from rollcast.calibration.logs.formats import configs
+from rollcast.calibration.logs.formats.configs import Given
+from rollcast.calibration.logs.opened import Reached
+from rollcast.calibration.logs.readers import readers
+from rollcast.calibration.logs.scanned import RESOLVED, WRITTEN, Reader, Scanned, Take
+from rollcast.simulator.stacks.log_format import Metrics, Origin
+from rollcast.simulator.stacks.records import RecordError
+from rollcast.simulator.stacks.syntax.json_text import NotJsonError, flatten, parse
+from rollcast.simulator.stacks.syntax.numbers import number, scalar
+
+_GIVE_UP = 1_000
+"""Lines of JSON without one of use after which a file is taken for a data set."""
+_STEPS = (
+    *("step", "_step", "global_step", "training/global_step", "train/global_step"),
+    *("trainer/global_step", "Step"),
+)
+_CLOCKS = ("_timestamp", "time", "timestamp")
+
+
+class Records:
+    """Sorts records, one after another, into rollouts and rows of metrics."""
+
+    def __init__(self, scanned: Scanned, take: Take) -> None:
+        self._scanned, self._take = scanned, take
+        self._folders, self._name = scanned.file.parts[:-1], scanned.file.inner
+        self._kinds: dict[tuple[Any, ...], Any] = {}
+        self.rows: list[Metrics] = []
+
+    def record(self, value: object, line: int) -> None:
+        """A record of either kind, or neither."""
+        tally = self._scanned.tally
+        if not isinstance(value, dict) or self.rollout(value, line):
+            return
+        figures = _figures(value)
+        row = _row(value, figures, line)
+        if row is None:
+            return
+        if row.values:
+            self.rows.append(row)
+        if lists := _lists(figures):
+            verb = "is a list" if len(lists) == 1 else "are lists"
+            tally.skip(line, f"{', '.join(lists)} {verb}; a figure of a step is one number")
+        elif row.values:
+            tally.used += 1
+
+    def rollout(self, record: Mapping[str, Any], line: int) -> bool:
+        """Reads a record of a dump; False for another, which is not counted."""
+        signature = tuple(record)
+        try:
+            kind = self._kinds[signature]
+        except KeyError:
+            if len(self._kinds) > 256:
+                self._kinds.clear()
+            kind = self._kinds[signature] = recognise.by_record(record)
+        if kind is None:
+            return False
+        stack, dump = kind
+        try:
+            for item in list(dump.read(record, Origin(self._folders, self._name, line))):
+                self._take(stack, item, self._scanned.file)
+        except RecordError as error:
+            self._scanned.tally.skip(line, str(error))
+            return True
+        self._scanned.tally.used += 1
+        self._scanned.dumped.add(stack.name)
+        return True
+
+    def close(self) -> None:
+        """After the last record: only all keys together name the stack."""
+        self._scanned.add_recognised(self.rows)
+
+
+def _figures(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The figures of a record: itself, or a mapping beside its step."""
+    inner = next((value[k] for k in ("data", "metrics") if isinstance(value.get(k), dict)), None)
+    return inner if inner is not None and "step" in value else value
+
+
+def _row(value: Mapping[str, Any], figures: Mapping[str, Any], line: int) -> Metrics | None:
+    """A row of metrics; None for a record without a step."""
+    step = next((scalar(value[key]) for key in _STEPS if key in value), None)
+    if step is None or step != step or abs(step) > 1e12:
+        return None
+    values: Mapping[str, float] = {
+        key: parsed for key, item in figures.items() if (parsed := scalar(item)) is not None
+    }
+    clock = next((scalar(value[key]) for key in _CLOCKS if key in value), None)
+    for stack in readers():
+        values = stack.named(values)
+    return Metrics(int(step), recognise.of_interest(values), line, clock)
+
+
+def _lists(figures: Mapping[str, Any]) -> list[str]:
+    """Keys whose value is a list of several numbers."""
+    several = {k: 0.0 for k, item in figures.items() if isinstance(item, list) and len(item) > 1}
+    return list(recognise.of_interest(several))
+
+
+class JsonLines(Reader):
+    """Lines of JSON."""
+
+    def __init__(self, scanned: Scanned, take: Take) -> None:
+        super().__init__(scanned, take)
+        self._records = Records(scanned, take)
+
+    def read(self, since: Reached, whole: bool) -> None:
+        """See `Reader.read`."""
+        tally = self.scanned.tally
+        if not self.scanned.looked_at:
+            return
+        for at, line, ended in self.scanned.file.lines(tally, since=since, whole=whole):
+            if not line.strip():
+                continue
+            try:
+                value = parse(line)
+            except NotJsonError as error:
+                why = str(error) if ended else "it is cut off in mid-line"
+                tally.skip(at, why, line[:200].decode("utf-8", "replace"))
+                continue
+            self._records.record(value, at)
+            if tally.lines == _GIVE_UP and not tally.used and tally.unread < _GIVE_UP:
+                self.scanned.looked_at = False
+                break
+
+    def close(self) -> None:
+        """See `Reader.close`."""
+        self._records.close()
+
+    def copied(self, scanned: Scanned, take: Take) -> Reader:
+        """See `Reader.copied`."""
+        other = JsonLines(scanned, take)
+        other._records.rows = [*self._records.rows]
+        return other
+
+
+def document(scanned: Scanned, take: Take) -> Reader | None:
+    """Reads one JSON value over many lines: TRL's state of the trainer, a configuration, a list.
+    Returns a reader where it turns out to be lines of JSON, the first of them damaged."""
+    content = scanned.file.content()
+    tally = scanned.tally
+    try:
+        value = parse(content)
+    except NotJsonError as error:
+        if content.count(b"\n") > 1 and content.lstrip().startswith(b"{") and b"\n{" in content:
+            return JsonLines(scanned, take)
+        tally.lines = 1
+        tally.skip(0, str(error))
+        return None
+    history = value.get("log_history") if isinstance(value, dict) else value
+    if not isinstance(history, list):
+        tally.lines = 1
+        if isinstance(value, dict) and len(content) <= configs.MOST_TEXT:
+            scanned.settings.extend((WRITTEN, Given(k, v, 0)) for k, v in flatten(value).items())
+            tally.used = 1
+        return None
+    for key in ("logging_steps", "max_steps"):
+        if isinstance(value, dict) and key in value:
+            scanned.settings.append((RESOLVED, Given(key, value[key], _line_of(content, key))))
+    lines = [
+        n
+        for n, text in enumerate(content.split(b"\n"), start=1)
+        if text.lstrip().startswith(b'"step":')
+    ]
+    records = Records(scanned, take)
+    for at, entry in enumerate(history):
+        tally.lines += 1
+        records.record(entry, lines[at] if len(lines) >= len(history) else 1)
+    records.close()
+    return None
+
+
+def _line_of(content: bytes, key: str) -> int:
+    at = content.find(f'"{key}":'.encode())
+    return content.count(b"\n", 0, at) + 1 if at >= 0 else 0
+
+
+def table(scanned: Scanned, take: Take) -> None:
+    """Reads a CSV file with a header: an exported history, or a table with our columns."""
+    tally = scanned.tally
+    records = Records(scanned, take)
+    numbers: list[int] = []
+
+    def texts() -> Iterator[str]:
+        for at, line, ended in scanned.file.lines(tally):
+            if not ended and at > 1 and not _whole(line, header, delimiter):
+                tally.skip(at, "it is cut off in mid-line", line[:200].decode("utf-8", "replace"))
+                return
+            numbers.append(at)
+            yield line.decode("utf-8-sig", "replace").replace("\0", "")
+
+    header: list[str] = []
+    first = scanned.file.start().split(b"\n", 1)[0]
+    delimiter = max((",", "\t", ";"), key=lambda mark: first.count(mark.encode()))
+    rows = csv.reader(texts(), delimiter=delimiter)
+    while True:
+        try:
+            cells = next(rows, None)
+        except csv.Error as error:
+            tally.skip(numbers[-1] if numbers else 0, f"no CSV: {error}")
+            continue
+        if cells is None:
+            break
+        line = numbers[-1]
+        if not header:
+            header.extend(cells)
+        elif len(cells) != len(header):
+            if cells:
+                tally.skip(line, f"{len(cells)} cells; the header has {len(header)}")
+        else:
+            records.record(dict(zip(header, map(_cell, cells), strict=True)), line)
+    records.close()
+
+
+def _whole(line: bytes, header: list[str], delimiter: str) -> bool:
+    between = delimiter.encode()
+    return line.count(between) + 1 >= len(header) and not line.endswith(between)
+
+
+def _cell(text: str) -> object:
+    if not text:
+        return None
+    value = number(text)
+    if value is None:
+        return text
+    return int(value) if value == value and abs(value) < 1e15 and value == int(value) else value

@@ -111,7 +111,7 @@ def brute_force(asked: Question, workers: int) -> tuple[dict[str, float], int]:
                 quality=quality_of(choices[i].policy, asked.quality),
             )
             if not list(asked.objective.beyond(setup, result, made)):
-                values[choices[i].said] = asked.objective.value(made)
+                values[choices[i].name] = asked.objective.value(made)
     return values, steps
 
 
@@ -128,11 +128,11 @@ def small(first: int, problems: int, workers: int) -> None:
         values, steps = brute_force(asked, workers)
         best = min(values, key=lambda name: values[name])
         row = planned.recommended
-        ratio = values[row.choice.said] / values[best] if row else float("nan")
+        ratio = values[row.choice.name] / values[best] if row else float("nan")
         share = planned.simulated_steps / steps
         worse.append(ratio)
         shares.append(share)
-        note = "" if row and row.choice.said == best else f" (best: {best})"
+        note = "" if row and row.choice.name == best else f" (best: {best})"
         print(
             f"| {number} {data['model']} {data['plan']['objective']} | {len(values)} | "
             f"{ratio - 1:.2%}{note} | {share:.1%} | {spent:.1f} |",

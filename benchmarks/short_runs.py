@@ -122,7 +122,7 @@ def coverage(policy: str, lengths: str, seeds: int) -> dict[str, float]:
         held.append(low <= truth <= high)
         off.append(result.summary["step_s"] / truth - 1)
         widths.append((high - low) / truth)
-        interval_known.append(bool(result_uncertainty.sampling_error.said))
+        interval_known.append(bool(result_uncertainty.sampling_error.warning))
     return {
         "held": float(np.mean(held)),
         "off": float(np.sqrt(np.mean(np.square(off)))),

@@ -70,12 +70,12 @@ class Once(Policy):
 FIGURE = """
 import sys
 from rollcast.simulator.results import figures
-from rollcast.simulator.results.figures import Figure, Line
+from rollcast.simulator.results.figures import Figure, Heading, Line
 
 figures.FIGURES += (
     Figure(
         "versions_per_rollout_max", "most versions", str, "weight versions of one rollout",
-        saved=True, run=Line(), terminal=True, page=True,
+        run=Line(), terminal=Heading(), page=True,
     ),
 )
 from rollcast.simulator.cli.app import main

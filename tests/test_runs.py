@@ -75,7 +75,11 @@ def test_intervals_are_of_a_trainer_that_polls() -> None:
         (["policy=dynamic_sampling(refill_groups=1000000000)"], "refill_groups", "at once"),
         (["workload.batch_groups=500000", "workload.group_size=16"], "group_size", "more than"),
         (["policy=april(over_sampling=100)", "workload.batch_groups=500000"], "policy", "at once"),
-        (["steps=1000000", "workload.batch_groups=16000"], "steps", "12,800 GB of memory"),
+        (
+            ["steps=1000000", "workload.batch_groups=16000"],
+            "steps",
+            "about 889 h and 48,000 GB of memory",
+        ),
     ],
 )
 def test_what_no_machine_holds_is_refused(settings: list[str], field: str, message: str) -> None:

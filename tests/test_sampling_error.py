@@ -75,13 +75,13 @@ def met_one(seed: int) -> bool:
 def test_how_many_steps_are_enough() -> None:
     found = of(simulate(scenario()))
     assert found.off > FEW
-    assert "10 steps are few" in found.said
-    assert f"about {found.enough:,} would be within 2 %" in found.said
+    assert "10 steps are few" in found.warning
+    assert f"about {found.enough:,} would be within 2 %" in found.warning
     exact = 10 * (found.off / 0.02) ** 2
     assert exact <= found.enough <= 1.11 * exact
     many = of(simulate(scenario("steps=120")))
     assert many.off < 0.6 * found.off, (many.off, found.off)
-    assert SamplingError().said == ""
+    assert SamplingError().warning == ""
 
 
 def test_a_longer_run_s_error_is_that_of_what_was_simulated() -> None:

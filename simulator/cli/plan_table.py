@@ -1,4 +1,4 @@
-"""A plan on the terminal: the recommendation, the choices, and why the others cannot be."""
+"""A plan on the terminal: the recommendation, the choices and the impossible ones."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rollcast.simulator.cli.console import console, fitted, named_column, one_line, share
+from rollcast.simulator.cli.console import console, fitted, named_column, one_line
 from rollcast.simulator.planner import words
-from rollcast.simulator.planner.answer import Interval, Planned, Row
+from rollcast.simulator.planner.answer import Planned, Row
 from rollcast.simulator.planner.write import document
+from rollcast.simulator.results.figures import NAMED
 from rollcast.simulator.results.write import plain
 
 if TYPE_CHECKING:
@@ -19,27 +20,31 @@ if TYPE_CHECKING:
 
     from rollcast.simulator.studies.tornado import Bar
 
-_HOURS, _COST, _FRONT = "time", "cost", "front"
-_COLUMNS = (
-    _FRONT,
-    "GPUs",
-    "split",
-    _HOURS,
-    _COST,
-    "bound by",
-    "pays\nup to",
-    "oldest\ntoken",
-    "bubble",
-    "steps",
+_FIGURES = (
+    "hours",
+    "cost",
+    "bound_by",
+    "break_even",
+    "staleness_max",
+    "bubble_fraction",
+    "simulated_steps",
 )
-_FIRST_TO_GO = ("steps", "bubble", "oldest\ntoken", "bound by", "pays\nup to", _FRONT, "split")
+_HEADINGS = {
+    "front": "front",
+    "GPUs": "GPUs",
+    "split": "split",
+    **{name: NAMED[name].heading for name in _FIGURES},
+}
+_FIRST_TO_GO = (*reversed(_FIGURES[4:]), "bound_by", "break_even", "front", "split")
 _MOST_ROWS = 16
 _MOST_CAUSES = 5
 
 
 def show_plan(planned: Planned, as_json: bool = False, bars: Sequence[Bar] | None = None) -> None:
-    """Prints the sentences, one row a choice, and each cause for which others cannot be. bars: of
-    the tornado of what is recommended, where one was made."""
+    """Prints the answer in sentences, a row per notable choice, and causes of impossible ones.
+
+    bars: the tornado of the recommended choice.
+    """
     if as_json:
         added = {} if bars is None else {"tornado": [asdict(bar) for bar in bars]}
         print(json.dumps(plain({**document(planned), **added}), indent=1))
@@ -48,13 +53,11 @@ def show_plan(planned: Planned, as_json: bool = False, bars: Sequence[Bar] | Non
     for sentence in planned.sentences:
         screen.print(sentence, markup=False, style="bold" if planned.recommended else "yellow")
     screen.print()
-    shown = _shown(planned)
-
-    def build(kept: Sequence[str]) -> Table:
-        return _table(shown, kept, screen.width)
-
-    columns = [name for name in _COLUMNS if name != "pays\nup to" or planned.baseline is not None]
-    grid, left_out = fitted(screen, columns, _FIRST_TO_GO, build)
+    shown = planned.notable(_MOST_ROWS // 2)[:_MOST_ROWS]
+    columns = [name for name in _HEADINGS if name != "break_even" or planned.baseline is not None]
+    grid, left_out = fitted(
+        screen, columns, _FIRST_TO_GO, lambda kept: _table(shown, kept, screen.width)
+    )
     screen.print(grid)
     _notes(screen, planned, shown, left_out)
     for sentence in planned.changes:
@@ -63,32 +66,15 @@ def show_plan(planned: Planned, as_json: bool = False, bars: Sequence[Bar] | Non
         from rollcast.simulator.cli.tornado_table import show_tornado
 
         show_tornado(bars)
-    chosen = planned.chosen
-    for warning in () if chosen is None else chosen.measured.warnings:
+    for warning in () if planned.chosen is None else planned.chosen.measured.warnings:
         screen.print(f"warning: {warning}", style="yellow", markup=False)
     for group in planned.impossible[:_MOST_CAUSES]:
-        count = len(group.choices)
-        others = (
-            f" ({count} choices, the first of them {group.choices[0]})"
-            if count > 1
-            else (f" ({group.choices[0]})")
-        )
-        screen.print(f"cannot be: {group.problem}{others}", style="yellow", markup=False)
+        count, first = len(group.choices), group.choices[0]
+        others = f"{count} choices, the first of them {first}" if count > 1 else first
+        screen.print(f"cannot be: {group.problem} ({others})", style="yellow", markup=False)
     if len(planned.impossible) > _MOST_CAUSES:
         more = sum(len(group.choices) for group in planned.impossible[_MOST_CAUSES:])
         screen.print(f"{more} more, for other causes, are in plan.json.", style="dim")
-
-
-def _shown(planned: Planned) -> list[Row]:
-    """The best, the front, and the best of each policy."""
-    kept: list[Row] = []
-    seen: set[str] = set()
-    for row in planned.rows:
-        first = row.choice.policy not in seen
-        if len(kept) < _MOST_ROWS // 2 or row.on_front or first or row is planned.baseline:
-            kept.append(row)
-            seen.add(row.choice.policy)
-    return kept[:_MOST_ROWS]
 
 
 def _notes(
@@ -97,10 +83,11 @@ def _notes(
     note = "* in front: no other choice takes fewer hours and costs less."
     if any(not row.exact for row in shown):
         note += " ~: of a short simulation."
-    if planned.baseline is not None and "pays\nup to" not in left_out:
-        note += " Pays up to: times the updates of the best synchronous choice."
+    if planned.baseline is not None and "break_even" not in left_out:
+        note += f" Pays up to: {NAMED['break_even'].meaning}."
     if left_out:
-        note += f" For {', '.join(map(one_line, left_out))}, make the terminal wider."
+        labels = ", ".join(one_line(_HEADINGS[name]) for name in left_out)
+        note += f" For {labels}, make the terminal wider."
     screen.print(note, style="dim", markup=False)
     count = len(planned.rows) + len(planned.unrun)
     screen.print(
@@ -119,41 +106,31 @@ def _table(rows: Sequence[Row], columns: Sequence[str], width: int) -> Table:
     names = [", ".join(filter(None, (row.choice.policy, words.others(row)))) for row in rows]
     named_column(grid, "policy", names, width)
     for name in columns:
-        left = name in ("split", "bound by", "GPUs")
         grid.add_column(
-            name, justify="left" if left else "right", no_wrap=name != "split", overflow="fold"
+            _HEADINGS[name],
+            justify="left" if name in ("split", "bound_by", "GPUs") else "right",
+            no_wrap=name != "split",
+            overflow="fold",
         )
     for name, row in zip(names, rows, strict=True):
         cells = _cells(row)
-        style = None if not row.beyond else "dim"
+        style = "dim" if row.beyond else None
         grid.add_row(Text(name), *(Text(cells[column]) for column in columns), style=style)
     return grid
 
 
 def _cells(row: Row) -> dict[str, str]:
-    s, m = row.setup, row.measured
-    about = "" if row.exact else "~"
-    cost = (
-        f"{row.run_cost.gpu_hours:,.0f} GPU-h"
-        if row.run_cost.usd is None
-        else words.usd(row.run_cost.usd)
-    )
+    values, about = row.plain(), "" if row.exact else "~"
+    cells = {name: NAMED[name].text(values) for name in _FIGURES}
+    spread = ""
+    if row.hours is not None:
+        low, high = (end / row.run_cost.hours for end in (row.hours.low, row.hours.high))
+        spread = f" -{1 - low:.0%} +{high - 1:.0%}"
     return {
-        _FRONT: "*" if row.on_front else "",
-        "GPUs": f"{s.gpus} {s.gpu}".strip(),
+        **cells,
+        "front": "*" if row.on_front else "",
+        "GPUs": f"{row.setup.gpus} {row.setup.gpu}".strip(),
         "split": words.split(row),
-        _HOURS: f"{about}{words.hours(row.run_cost.hours)}{_spread(row.hours, row.run_cost.hours)}",
-        _COST: f"{about}{cost}",
-        "bound by": m.bound_by,
-        "pays\nup to": "-" if row.break_even is None else f"{row.break_even:.2f}x",
-        "oldest\ntoken": str(m.staleness_max),
-        "bubble": share(m.bubble_fraction),
-        "steps": str(m.steps),
+        "hours": f"{about}{cells['hours']}{spread}",
+        "cost": f"{about}{cells['cost']}",
     }
-
-
-def _spread(interval: Interval | None, value: float) -> str:
-    """How far the ends of an interval are off."""
-    if interval is None:
-        return ""
-    return f" -{1 - interval.low / value:.0%} +{interval.high / value - 1:.0%}"

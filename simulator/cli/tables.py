@@ -141,16 +141,21 @@ def show_comparison(
         grid = Table(padding=(0, 0, 0, 1), title=Text(title), title_justify="left")
         named_column(grid, "policy", [row["policy"] for row in values], screen.width)
         for figure in kept:
-            grid.add_column(figure.heading or figure.label, justify="right", no_wrap=True)
+            grid.add_column(figure.heading, justify="right", no_wrap=True)
         for row in values:
             grid.add_row(Text(row["policy"]), *(figure.text(row) for figure in kept))
         return grid
 
-    leaving = sorted((f for f in figures if f.leaves), key=lambda figure: figure.leaves)
+    drops = {figure: figure.terminal.drop for figure in figures if figure.terminal}
+    leaving = sorted((figure for figure in figures if drops[figure]), key=drops.__getitem__)
     grid, left_out = fitted(screen, figures, leaving, build)
     screen.print(grid)
     notes = ["Times are means per step."]
-    notes += [f"{f.label}: {f.meaning}." for f in figures if f.footnote and f not in left_out]
+    notes += [
+        f"{figure.label}: {figure.meaning}."
+        for figure in figures
+        if figure.terminal and figure.terminal.footnote and figure not in left_out
+    ]
     if left_out:
         labels = ", ".join(figure.label for figure in left_out)
         notes.append(f"For {labels}, make the terminal wider.")
@@ -173,5 +178,9 @@ def _shows(figure: Figure, values: Sequence[Mapping[str, Any]]) -> bool:
 
     if not any(figure.text(row) for row in values):
         return False
-    numbers = [figure.value_in(row) for row in values] if figure.if_differs else []
+    numbers = (
+        [figure.value_in(row) for row in values]
+        if figure.terminal and figure.terminal.if_differs
+        else []
+    )
     return not numbers or max(numbers) > (1.0 + SAME) * min(numbers)

@@ -46,11 +46,6 @@ class Row:
     hours: Interval | None = None
     usd: Interval | None = None
 
-    @property
-    def name(self) -> str:
-        """What tells it from the others."""
-        return self.choice.said
-
     def plain(self) -> dict[str, Any]:
         """One flat row of a table, as JSON types."""
         content: dict[str, Any] = {f"chosen_{k}": v for k, v in self.choice.chosen.items()}
@@ -173,8 +168,20 @@ class Planned:
 
     @property
     def chosen(self) -> Row | None:
-        """What is recommended, or comes nearest."""
+        """The recommended row, else the nearest."""
         return self.recommended or self.nearest
+
+    def notable(self, best: int) -> list[Row]:
+        """The first ``best`` rows, the front, the first row of each policy and the baseline."""
+        baseline = None if self.baseline is None else self.baseline.choice.name
+        kept: list[Row] = []
+        policies: set[str] = set()
+        for place, row in enumerate(self.rows):
+            new = row.choice.policy not in policies
+            if place < best or row.on_front or new or row.choice.name == baseline:
+                kept.append(row)
+                policies.add(row.choice.policy)
+        return kept
 
     def table(self) -> Any:
         """A pandas table of `rows`, best first."""

@@ -11,7 +11,6 @@ from rollcast.simulator.planner import words
 from rollcast.simulator.planner.answer import Row
 from rollcast.simulator.planner.measure import Failure, Measured, Task
 from rollcast.simulator.planner.question import Question
-from rollcast.simulator.planner.whole_run import run_cost
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.values import read
 from rollcast.simulator.workload.length_specs import LARGEST_SD, DrawnLengths, PresetLengths
@@ -57,7 +56,7 @@ def _prices(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
             assert now is not None
             sentences.append(
                 f"{kind} would win below ${now * factor:.2f} an hour (now ${now:.2f}): "
-                f"{other.choice.policy} on {words.setup(other)}."
+                f"{words.choice(other)}."
             )
     return sentences
 
@@ -75,8 +74,8 @@ def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
             if broken == [name] and objective.value(row.run_cost) < objective.value(best.run_cost):
                 less = 1 - objective.value(row.run_cost) / objective.value(best.run_cost)
                 sentences.append(
-                    f"Without the limit of {name} ({limit:g}), {row.choice.policy} on "
-                    f"{words.setup(row)} would take {less:.0%} less {words.NAMED[objective.name]} "
+                    f"Without the limit of {name} ({limit:g}), {words.choice(row)} "
+                    f"would take {less:.0%} less {words.OBJECTIVES[objective.name]} "
                     f"({words.takes(row, intervals=False)})."
                 )
                 break
@@ -86,8 +85,8 @@ def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
         if fresh:
             more = objective.value(fresh[0].run_cost) / objective.value(best.run_cost) - 1
             sentences.append(
-                f"On-policy, {fresh[0].choice.policy} on {words.setup(fresh[0])} is the best, "
-                f"{more:.0%} more {words.NAMED[asked.objective.name]} "
+                f"On-policy, {words.choice(fresh[0])} is the best, "
+                f"{more:.0%} more {words.OBJECTIVES[asked.objective.name]} "
                 f"({words.takes(fresh[0], intervals=False)})."
             )
     return sentences
@@ -95,7 +94,7 @@ def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
 
 def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[Row]) -> list[str]:
     """Whether the finalists change places where lengths spread less, or more."""
-    others = [row for row in finalists if row.choice.said != best.choice.said]
+    others = [row for row in finalists if row.choice.name != best.choice.name]
     if not others or not asked.intervals:
         return []
     sentences = []
@@ -110,7 +109,10 @@ def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[R
             if isinstance(result, Failure):
                 values.append(math.inf)
                 continue
-            values.append(asked.objective.value(_run_cost(asked, row, result)))
+            run = result.run_cost(
+                asked.work, row.setup.gpus, row.setup.usd_per_gpu_hour, row.quality
+            )
+            values.append(asked.objective.value(run))
         winner = min(range(len(those)), key=lambda i: (values[i], i))
         if winner and values[winner] < 0.99 * values[0]:
             word = "less" if factor < 1 else "more"
@@ -122,26 +124,12 @@ def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[R
             )
             sentences.append(
                 f"Were lengths spread {word} ({factor:g} times the log spread, same mean), "
-                f"{row.choice.policy} on {words.setup(row)} would win, {by}."
+                f"{words.choice(row)} would win, {by}."
             )
     if not sentences:
         low, high = SPREADS
         sentences.append(f"Lengths spread {low:g} to {high:g} times as much would not change it.")
     return sentences
-
-
-def _run_cost(asked: Question, row: Row, m: Measured) -> Any:
-    return run_cost(
-        asked.work,
-        step_s=m.step_s,
-        fill_s=m.fill_s,
-        taken=m.taken,
-        used=m.used,
-        trained=m.trained,
-        gpus=row.setup.gpus,
-        usd_per_gpu_hour=row.setup.usd_per_gpu_hour,
-        quality=row.quality,
-    )
 
 
 def spread_by(raw: RawScenario, factor: float) -> dict[str, Any] | None:
@@ -160,7 +148,7 @@ def spread_by(raw: RawScenario, factor: float) -> dict[str, Any] | None:
         return None
     [one] = components
     variance = one.between_sd**2 + one.within_sd**2
-    median = one.median_tokens * 2.718281828459045 ** (-(factor**2 - 1) * variance / 2)
+    median = one.median_tokens * math.exp(-(factor**2 - 1) * variance / 2)
     return {
         "workload.lengths.median_tokens": median,
         "workload.lengths.between_sd": min(factor * one.between_sd, LARGEST_SD),

@@ -1,4 +1,4 @@
-"""What there is to choose from: set-ups of GPUs, other keys of a scenario, and policies."""
+"""The choices of a plan: splits of GPUs, other keys of a scenario, policies."""
 
 from __future__ import annotations
 
@@ -19,44 +19,53 @@ MOST_SPLITS = 32
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One combination. chosen: what was varied, by the keys of ``plan.choose``. settings: the keys
-    of the scenario that follow, in order. policy: its spelling, with a label if it has one."""
+    """One combination. chosen: values by key of ``plan.choose``. settings: the resulting keys of the
+    scenario, in order. policy: its spelling, with its label."""
 
     chosen: Mapping[str, Any]
     settings: Mapping[str, Any]
     policy: str
 
     def applied(self, raw: RawScenario) -> RawScenario:
-        """The scenario with the settings. Raises ScenarioError, naming the key of the choice."""
+        """The scenario with the settings. Raises ScenarioError (``plan.choose``)."""
         texts = [f"{key}={json.dumps(value)}" for key, value in self.settings.items()]
         return override(raw, texts, option="plan.choose")
 
     def scenario(self, raw: RawScenario) -> Scenario:
-        """The scenario to simulate. Raises ScenarioError where it cannot be run."""
+        """The scenario to simulate. Raises ScenarioError if it cannot run."""
         applied = self.applied(raw)
-        # the scenario's own policy, which these settings may not allow, is not asked for
+        # these settings may not allow the scenario's own policy
         plain = replace(applied, data={**applied.data, "policy": "sync"})
         return build_scenario(plain).with_policy(self.policy)
 
     @property
-    def said(self) -> str:
-        """In words: what was varied."""
-        return ", ".join([*(f"{key} {value}" for key, value in self.chosen.items()), self.policy])
+    def name(self) -> str:
+        """The chosen values and the policy."""
+        return _text(self.chosen, self.policy)
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A combination that cannot be, and why; nothing was built."""
+    """A combination without any split of its GPUs."""
 
     chosen: Mapping[str, Any]
     policy: str
     problem: str
 
+    @property
+    def name(self) -> str:
+        """The chosen values and the policy."""
+        return _text(self.chosen, self.policy)
+
+
+def _text(chosen: Mapping[str, Any], policy: str) -> str:
+    return ", ".join([*(f"{key} {value}" for key, value in chosen.items()), policy])
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What of the scenario's cluster stays as it is: the GPUs of one replica are
-    ``tensor_parallel * stages``; other_gpus are of reference, critic and reward models."""
+    """The scenario's cluster. A replica has ``tensor_parallel * stages`` GPUs; other_gpus: of
+    reference, critic and reward models."""
 
     gpus: int
     placement: str
@@ -67,7 +76,7 @@ class Cluster:
 
 
 def cluster_of(outline: Outline, gpus_per_node: int) -> Cluster:
-    """The cluster that a scenario has."""
+    """The cluster of a scenario."""
     shape, stages = outline.shape, outline.sections.cluster.pipeline_parallel
     return Cluster(
         shape.held_gpus,
@@ -85,12 +94,10 @@ def enumerated(
     policies: Sequence[str],
     apart: frozenset[str] = frozenset(),
 ) -> list[Choice | Refused]:
-    """Every combination, in a fixed order; where GPUs are chosen, every split of them.
+    """Every combination, in a fixed order, with every split of chosen GPUs.
 
-    apart: those of the policies that take GPUs of their own for the trainer: where placements are
-    chosen among, they go with disaggregated ones alone.
-
-    Raises ScenarioError (``plan.choose``) where there are too many.
+    apart: policies that need a trainer of its own; chosen placements give them disaggregated ones.
+    Raises ScenarioError (``plan.choose``) for more than `MOST_CHOICES`.
     """
     choices: list[Choice | Refused] = []
     for choice in _enumerated(cluster, choose, policies, apart):
@@ -132,7 +139,7 @@ def _enumerated(
 
 
 def _shown(split: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a split is not seen from what was chosen."""
+    """The part of a split that ``chosen`` does not show."""
     if split.get("cluster.placement") != "disaggregated" or "cluster.trainer_gpus" in chosen:
         return {}
     return {"trainer_gpus": split["cluster.trainer_gpus"]}
@@ -141,8 +148,7 @@ def _shown(split: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any
 def _splits(
     cluster: Cluster, chosen: Mapping[str, Any], others: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """The settings of each way to have the GPUs chosen; one without any where none are. Raises
-    ScenarioError where there is no way."""
+    """The settings of each split of the chosen GPUs. Raises ScenarioError if there is none."""
     named = {"gpus", "placement", "tensor_parallel"} & set(chosen)
     if not named:
         yield {}
@@ -163,11 +169,10 @@ def _splits(
 def ways_to_split(
     gpus: int, replica_gpus: int, placement: str, gpus_per_node: int
 ) -> list[tuple[int, int]]:
-    """(replicas, trainer GPUs) of every way to hold ``gpus`` GPUs. Up to a node's GPUs are split
-    one by one, more in whole nodes, in steps so large that there are no more than `MOST_SPLITS`.
+    """(replicas, trainer GPUs) of every split of ``gpus`` GPUs: within a node one by one, else in
+    whole nodes, at most `MOST_SPLITS`.
 
-    Raises ScenarioError where there is none: GPUs that make no whole nodes, a replica that lies
-    across nodes, or too few of them.
+    Raises ScenarioError for partial nodes, a replica across nodes, or no split.
     """
     node = gpus_per_node
     if gpus > node and gpus % node:

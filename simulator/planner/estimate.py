@@ -1,9 +1,7 @@
-"""What can be said of a choice without simulating it: what it holds, and about how long a step is.
+"""Estimates of a choice's step time without a simulation, to order choices for simulation.
 
-The estimate prices the mean update by the choice's own costs, and rollouts by one replica that runs
-its share: as a fluid that drains where a step waits for every rollout (the tail), at a constant
-number in flight where rollouts are carried over or run on. It is no forecast; it says in which
-order choices are worth a simulation.
+The mean update is priced by the choice's costs. Rollouts run on one replica with its share: a fluid
+that drains if a step waits for every rollout, a constant number in flight if rollouts carry over.
 """
 
 from __future__ import annotations
@@ -19,20 +17,20 @@ from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.plan import AllDone, StepPlan
 from rollcast.simulator.planner.choices import Choice
 from rollcast.simulator.planner.measure import Failure, Setup, setup_of
+from rollcast.simulator.planner.whole_run import RunCost, Work, run_cost
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario
 
 SAMPLED_GROUPS = 128
 
 HIDES = 1.1
-"""An overlapped step that is not this much longer than its update says nothing of its rollouts."""
+"""A longer update hides the rollouts of an overlapped step: step time over update time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """About how long a mean step of a choice is, by its parts, seconds: rollouts, update, and what
-    goes on between them. overlaps: whether the first two go on at once. taken, used, trained: as in
-    `simulator.planner.measure.Measured`."""
+    """Seconds of a mean step: rollouts, update, and syncs and switches between them. overlaps:
+    whether rollouts and update overlap. taken, used, trained: see `measure.Measured`."""
 
     setup: Setup
     rollout_s: float
@@ -44,14 +42,28 @@ class Estimate:
     trained: float
 
     def step_s(self, factor: float = 1.0) -> float:
-        """Seconds of a step whose rollouts take ``factor`` times as long as estimated."""
+        """Seconds of a step with rollouts ``factor`` times as long as estimated."""
         rollout_s = factor * self.rollout_s
         if self.overlaps:
             return max(rollout_s, self.train_s) + self.between_s
         return rollout_s + self.train_s + self.between_s
 
+    def run_cost(self, work: Work, factor: float, quality: float) -> RunCost:
+        """Hours and cost of the whole run, for rollouts ``factor`` times as long as estimated."""
+        return run_cost(
+            work,
+            step_s=self.step_s(factor),
+            fill_s=0.0,
+            taken=self.taken,
+            used=self.used,
+            trained=self.trained,
+            gpus=self.setup.gpus,
+            usd_per_gpu_hour=self.setup.usd_per_gpu_hour,
+            quality=quality,
+        )
+
     def factor(self, step_s: float) -> float | None:
-        """The factor at which a step is ``step_s`` long; None where the update hides it."""
+        """The inverse of `step_s`; None if the update hides the rollouts."""
         left_s = step_s - self.between_s - (0.0 if self.overlaps else self.train_s)
         if self.overlaps and left_s < HIDES * self.train_s:
             return None
@@ -59,16 +71,15 @@ class Estimate:
 
 
 def estimate(raw: RawScenario, choice: Choice) -> Estimate | Failure:
-    """The estimate of a choice, or why it cannot be run: its weights do not fit, say."""
+    """The estimate of a choice, or why it cannot run."""
     try:
-        scenario = choice.scenario(raw)
-        return estimated(scenario)
+        return estimated(choice.scenario(raw))
     except RollcastError as error:
         return Failure(str(error))
 
 
 def estimated(scenario: Scenario) -> Estimate:
-    """The estimate of a scenario's steps. Raises ScenarioError for what does not fit."""
+    """The estimate of a scenario. Raises ScenarioError for what does not fit."""
     plan = scenario.policy.plan(scenario.plan, scenario.policy.init())
     plan.check()
     scenario.check_memory()
@@ -100,8 +111,7 @@ def estimated(scenario: Scenario) -> Estimate:
 
 
 def _sample(scenario: Scenario, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Prompt tokens, shape (groups,), and response tokens, shape (groups, size), of the first
-    groups."""
+    """Prompt tokens, shape (groups,), and response tokens, shape (groups, size)."""
     workload = scenario.workload
     count = min(SAMPLED_GROUPS, max(32, scenario.plan.batch.groups))
     key = (repr(scenario.raw.data.get("workload")), str(scenario.raw.folder), scenario.seed)
@@ -109,7 +119,7 @@ def _sample(scenario: Scenario, size: int) -> tuple[NDArray[np.int64], NDArray[n
 
 
 class _Held:
-    """A workload as an argument that a cache does not look at: its key says all."""
+    """A workload that a cache ignores."""
 
     def __init__(self, workload: object) -> None:
         self.workload = workload
@@ -140,7 +150,7 @@ def _drawn(
 def _rollout_s(
     scenario: Scenario, plan: StepPlan, prompts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> float:
-    """Seconds of the rollout phase: of one replica's share."""
+    """Seconds of the rollout phase of one replica's share."""
     replicas, engine = scenario.shape.replicas, scenario.engine
     size = plan.batch.group_size
     rollouts = plan.batch.groups * size
@@ -158,18 +168,15 @@ def _rollout_s(
             in_flight = max(per_replica, in_flight - per_replica / 2)
         return per_replica * mean / speed.tokens_per_s(in_flight) + prefill_s
     wave = plan.launch.groups_in_wave(plan.batch)
-    return _drained_s(_phase_lengths(lengths, wave), plan, replicas, speed, room) + prefill_s
-
-
-def _phase_lengths(lengths: NDArray[np.int64], wave: int) -> NDArray[np.int64]:
-    return lengths[np.arange(wave) % len(lengths)]
+    launched = lengths[np.arange(wave) % len(lengths)]
+    return _drained_s(launched, plan, replicas, speed, room) + prefill_s
 
 
 def _drained_s(
     wave: NDArray[np.int64], plan: StepPlan, replicas: int, speed: _Speed, room: float
 ) -> float:
-    """Seconds until the phase ends: every rollout of a wave, shape (groups, size), or enough
-    groups. What does not fit in at once goes at the full replica's speed before the rest drains."""
+    """Seconds until all of a wave, shape (groups, size), or enough groups are done. Rollouts beyond
+    ``room`` run at the full replica's speed, the rest drain."""
     longest = np.sort(wave.max(axis=1))
     last = longest[min(plan.batch.groups, len(longest)) - 1]
     if isinstance(plan.stop, AllDone):
@@ -195,7 +202,7 @@ def _prefill_s(scenario: Scenario, prompt: float) -> float:
 
 
 class _Speed:
-    """A replica's decode iterations at a mean context, between a few numbers of rollouts."""
+    """Decode iterations at a mean context, interpolated over the number of rollouts."""
 
     def __init__(self, cost: CostModel, context: float, most: float) -> None:
         points = np.unique(np.rint(np.geomspace(1, max(most, 1), 10)).astype(int))
@@ -205,10 +212,10 @@ class _Speed:
         )
 
     def iteration_s(self, rollouts: NDArray[np.int64] | float) -> NDArray[np.float64]:
-        """Seconds of an iteration of so many rollouts."""
+        """Seconds of an iteration."""
         return np.asarray(np.interp(rollouts, self._points, self._seconds))
 
     def tokens_per_s(self, rollouts: float) -> float:
-        """Tokens a second with so many in flight, or as many as there is room for."""
+        """Tokens per second with so many in flight, within ``room``."""
         running = float(min(max(rollouts, 1.0), self._points[-1]))
         return running / float(self.iteration_s(running))

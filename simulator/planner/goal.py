@@ -1,4 +1,4 @@
-"""What a plan makes least, and the limits that it keeps."""
+"""The objective of a plan and its limits."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from rollcast.simulator.planner.measure import Measured, Setup
 from rollcast.simulator.planner.whole_run import RunCost
-from rollcast.simulator.planner.words import hours as hours_said
-from rollcast.simulator.planner.words import usd as usd_said
+from rollcast.simulator.results.figures import hours, usd
 from rollcast.simulator.scenario.plan_section import LimitSection, ObjectiveName
 
 
 def objective_of(objective: ObjectiveName | None, limits: LimitSection) -> ObjectiveName:
-    """The objective where none is given: the least cost by a deadline, the least time within a
-    budget, and without limits hours x cost, so that twice the speed is worth twice the price."""
+    """The objective; by default cost under a limit of hours, hours under one of cost or GPUs, and
+    hours x cost without limits."""
     if objective is not None:
         return objective
     if limits.hours is not None:
@@ -30,11 +29,11 @@ class Objective:
     limits: LimitSection
 
     def value(self, run_cost: RunCost) -> float:
-        """The objective. Raises ScenarioError where it needs a price that is missing."""
+        """The figure to minimise. Raises ScenarioError for a missing price."""
         return run_cost.value(self.name)
 
     def excess(self, run_cost: RunCost) -> float:
-        """Of hours and cost, the greater of what each is over its limit."""
+        """The largest ratio of hours and cost to their limits."""
         excesses = [0.0]
         if self.limits.hours is not None:
             excesses.append(run_cost.hours / self.limits.hours)
@@ -43,7 +42,7 @@ class Objective:
         return max(excesses)
 
     def violation(self, gpus: int, measured: Measured | None) -> float:
-        """Of GPUs and staleness; a version too old counts as if it were one more of one."""
+        """The largest ratio of GPUs and (1 + staleness) to their limits."""
         violations = [0.0]
         if self.limits.gpus is not None:
             violations.append(gpus / self.limits.gpus)
@@ -51,19 +50,23 @@ class Objective:
             violations.append((1 + measured.staleness_max) / (1 + self.limits.staleness))
         return max(violations)
 
+    def beyond_by(self, gpus: int, measured: Measured | None, run_cost: RunCost) -> float:
+        """The largest ratio to any limit."""
+        return max(self.excess(run_cost), self.violation(gpus, measured))
+
     def sure(self, measured: Measured) -> bool:
-        """Whether its staleness cannot come to break the limit, however long the run."""
+        """Whether a longer run cannot break the limit of staleness."""
         return self.limits.staleness is None or measured.staleness_max == 0
 
     def beyond(
         self, setup: Setup, measured: Measured, run_cost: RunCost
     ) -> Iterator[tuple[str, str]]:
-        """(name, sentence) of each limit that a choice breaks."""
+        """(name, sentence) of each broken limit."""
         limits = self.limits
         if limits.hours is not None and run_cost.hours > limits.hours:
-            yield "hours", f"the limit of {hours_said(limits.hours)} ({hours_said(run_cost.hours)})"
+            yield "hours", f"the limit of {hours(limits.hours)} ({hours(run_cost.hours)})"
         if limits.usd is not None and run_cost.usd is not None and run_cost.usd > limits.usd:
-            yield "usd", f"the limit of {usd_said(limits.usd)} ({usd_said(run_cost.usd)})"
+            yield "usd", f"the limit of {usd(limits.usd)} ({usd(run_cost.usd)})"
         if limits.gpus is not None and setup.gpus > limits.gpus:
             yield "gpus", f"the limit of {limits.gpus} GPU{'s' * (limits.gpus != 1)} ({setup.gpus})"
         if limits.staleness is not None and measured.staleness_max > limits.staleness:

@@ -1,4 +1,4 @@
-"""What one simulation of one choice says, small enough to be sent between processes."""
+"""The figures of one simulation of a choice, small enough to send between processes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.planner.choices import Choice
+from rollcast.simulator.planner.whole_run import RunCost, Work, run_cost
 from rollcast.simulator.results.steady import steady_of
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario
@@ -16,15 +17,14 @@ from rollcast.simulator.studies.simulate import Result, simulate
 from rollcast.simulator.studies.uncertainty import uncertainty
 
 DRAWS = 512
-"""Of what is not known of a scenario."""
+"""Kept of the step time's uncertainty."""
 
 BoundBy = Literal["rollout tail", "rollout throughput", "trainer", "sync", "environment"]
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Which GPUs a choice holds, and what one of them costs an hour; None where there is no
-    price."""
+    """The GPUs that a choice holds. usd_per_gpu_hour: None without a price."""
 
     gpu: str
     gpus: int
@@ -36,21 +36,19 @@ class Setup:
     stages: int = 1
 
     @property
-    def gpus_per_replica_said(self) -> str:
-        """How one replica is laid out."""
+    def replica(self) -> str:
+        """The layout of one replica."""
         return f"TP {self.tensor_parallel}" + (f" x PP {self.stages}" if self.stages > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What ``steps`` simulated updates of a choice came to.
+    """Figures of ``steps`` simulated updates of a choice.
 
     step_s, fill_s: seconds of a steady step, and of the start-up beyond it. taken, used, trained:
-    rollouts that a mean update took in, prompts it used up, rollouts it trained on. series_s:
-    seconds of each step. staleness_max: versions, of the oldest token trained on. length_bias: None
-    where nothing says. settled: whether the run was long enough to tell its start-up from its
-    steady state. factors: what the step time of the whole run may be, over step_s, by draw; choices
-    with the same seed are drawn alike.
+    of a mean update, rollouts taken in, prompts used up, rollouts trained on. series_s: seconds by
+    step. staleness_max: versions. settled: whether the steady state was reached. factors: draws of
+    the whole run's step time over step_s; choices with the same seed share their draws.
     """
 
     steps: int
@@ -70,13 +68,29 @@ class Measured:
     settled: bool = True
     factors: tuple[float, ...] = ()
 
+    def run_cost(
+        self, work: Work, gpus: int, usd_per_gpu_hour: float | None, quality: float = 1.0
+    ) -> RunCost:
+        """Hours and cost of the whole run; see `simulator.planner.whole_run.run_cost`."""
+        return run_cost(
+            work,
+            step_s=self.step_s,
+            fill_s=self.fill_s,
+            taken=self.taken,
+            used=self.used,
+            trained=self.trained,
+            gpus=gpus,
+            usd_per_gpu_hour=usd_per_gpu_hour,
+            quality=quality,
+        )
+
     def plain(self) -> dict[str, Any]:
-        """As JSON types."""
+        """The fields as JSON types."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Measured:
-        """Back from `plain`."""
+        """The inverse of `plain`."""
         lists = {key: tuple(content[key]) for key in ("series_s", "warnings", "factors")}
         return cls(**{**content, **lists})
 
@@ -99,11 +113,12 @@ def setup_of(scenario: Scenario) -> Setup:
 
 
 def measured(result: Result, whole: int | None = None) -> Measured:
-    """What a finished run says; of ``whole`` updates, how sure it is."""
-    factors, errors = (), ""
+    """Figures of a finished run; with ``whole``, also the uncertainty of that many updates."""
+    factors, warnings = (), list(result.summary["warnings"])
     if whole is not None:
-        sure = uncertainty(result, steps=whole)
-        draws, errors = sure.draws.get("step_s"), sure.sampling_error.said
+        uncertain = uncertainty(result, steps=whole)
+        draws, few = uncertain.draws.get("step_s"), uncertain.sampling_error.warning
+        warnings += [few] if few else []
         if draws is not None:
             factors = tuple((draws[:DRAWS] / result.summary["step_s"]).tolist())
     summary, records = result.summary, result.run.steps
@@ -122,21 +137,19 @@ def measured(result: Result, whole: int | None = None) -> Measured:
         summary["staleness_mean"] or 0.0,
         max(map(int, summary["staleness"]), default=0),
         summary["length_bias"],
-        (*summary["warnings"], *([errors] if errors else ())),
+        tuple(warnings),
         steady_of(result.run).known,
         factors,
     )
 
 
 MOSTLY = 0.9
-"""A trainer at work for this share of the time leaves nothing for rollouts to gain."""
+"""Share of the time for which a trainer that bounds a step works."""
 
 
 def bound_by(summary: Mapping[str, Any], records: Sequence[StepRecord]) -> BoundBy:
-    """What a run's steps wait for most. Where training overlaps with rollout, the trainer or its
-    weight syncs bound it if they are at work nearly all of the time; else the rollouts do: their
-    tail, if for most of what they take replicas are underfilled, or their throughput, or the
-    environment, if replicas wait for it more than that."""
+    """The bottleneck of a run's steps: the longest part. Where training overlaps with rollout, the
+    trainer and its syncs count only if they work for `MOSTLY` of the time."""
     total_s = sum(record.step_s for record in records)
     sync_s = summary["sync_s"] + summary["switch_s"]
     train_s = summary["train_s"]
@@ -156,9 +169,8 @@ def bound_by(summary: Mapping[str, Any], records: Sequence[StepRecord]) -> Bound
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One simulation to make: which choice, for how many steps. more: further settings of the
-    scenario. whole: how many updates the whole run has, where it is to be said how sure its hours
-    are (`Measured.factors`)."""
+    """A simulation to make. more: further settings of the scenario. whole: updates of the whole
+    run, to draw `Measured.factors`."""
 
     choice: Choice
     steps: int
@@ -168,31 +180,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a task could not be done: a sentence for the user."""
+    """A task that could not be done. problem: a sentence for the user."""
 
     problem: str
 
 
 def run_task(raw: RawScenario, task: Task) -> Measured | Failure:
-    """Does a task; a choice that cannot be run to its end is a `Failure`."""
+    """The result of a task; a `Failure` for a choice that cannot run to its end."""
     choice = task.choice
     try:
         settings = {**choice.settings, "steps": task.steps, **(task.more or {})}
         scenario = Choice(choice.chosen, settings, choice.policy).scenario(raw)
-        result = simulate(scenario)
-        return measured(result, task.whole)
+        return measured(simulate(scenario), task.whole)
     except RollcastError as error:
         return Failure(str(error))
-
-
-__all__ = [
-    "BoundBy",
-    "Failure",
-    "Measured",
-    "Setup",
-    "Task",
-    "bound_by",
-    "measured",
-    "run_task",
-    "setup_of",
-]

@@ -1,11 +1,10 @@
-"""The search behind a plan: estimates, simulations and the race, and the answer made of them."""
+"""The search behind a plan: estimates, the race of simulations, and the answer from them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -21,149 +20,118 @@ from rollcast.simulator.planner.journal import Journal, digest
 from rollcast.simulator.planner.measure import Failure, Measured, Task
 from rollcast.simulator.planner.question import Question
 from rollcast.simulator.planner.race import Candidate, Results, race
-from rollcast.simulator.planner.whole_run import RunCost, quality_of, run_cost
+from rollcast.simulator.planner.whole_run import RunCost, quality_of
 from rollcast.simulator.planner.workers import Died, Workers
 from rollcast.simulator.policies import parse_labelled, spell
 from rollcast.simulator.studies.interval import ends
 
 FINALISTS = 5
-"""How many of the best are drawn anew, the best synchronous one beside them."""
+"""The best choices that get intervals, beside the best synchronous one."""
 
 BATCH = 8
-"""Choices that the first rung tries at a time, whatever the number of workers."""
+"""Choices that the first rung simulates at a time, for any number of workers."""
 
 OnProgress = Callable[[str, int, int], None]
-"""Called with what is done, how many of it are, and of how many."""
+"""Called with the stage, and how many of its tasks are done, of how many."""
 
 
 class Search:
-    """One search: the effects (workers, journal, progress) around the pure parts."""
+    """One search: workers, journal and progress around the pure parts."""
 
     def __init__(
         self, asked: Question, crew: Workers, journal: Journal, on_progress: OnProgress
     ) -> None:
-        self.asked, self.crew, self.journal, self.said = asked, crew, journal, on_progress
+        self.asked, self.objective = asked, asked.objective
+        self.crew, self.journal, self.on_progress = crew, journal, on_progress
         self.choices: list[Choice] = []
         self.estimates: list[Estimate] = []
         self.impossible: list[tuple[str, str]] = []  # (problem, choice)
-        self.simulated = 0
 
     def answer(self) -> Planned:
-        """The answer."""
+        """Searches. Raises RunError if no choice can run, ScenarioError for a missing price."""
         asked = self.asked
         self._estimate(enumerated(asked.cluster, asked.choose, asked.policies, asked.apart))
         if not self.choices:
-            raise self._nothing()
+            raise self._none_possible()
         candidates = [self._candidate(i) for i in range(len(self.choices))]
         run_costs = [candidate.estimate(1.0) for candidate in candidates]
-        for made in run_costs:
-            asked.objective.value(made)  # a price that is missing is said before the work
-        if asked.objective.limits.usd is not None and any(made.usd is None for made in run_costs):
+        for run_cost in run_costs:
+            self.objective.value(run_cost)  # raises for a missing price, before the work
+        if self.objective.limits.usd is not None and any(cost.usd is None for cost in run_costs):
             raise ScenarioError(
                 "plan.limits.usd", "needs the price of every GPU; give gpu.usd_per_hour"
             )
-        results = race(candidates, asked.objective, self._simulate_candidates, asked.rungs, BATCH)
+        results = race(candidates, self.objective, self._simulate_candidates, asked.rungs, BATCH)
         for i, problem in results.failed.items():
-            self.impossible.append((problem, self.choices[i].said))
+            self.impossible.append((problem, self.choices[i].name))
         if not results.measured:
-            raise self._nothing()
+            raise self._none_possible()
         self._run_baseline(candidates, results)
         return self._answer(results)
 
     def _run_baseline(self, candidates: Sequence[Candidate], results: Results) -> None:
-        """The best synchronous choice is held against the others exactly, even where it dropped out
-        of the race; where it was never in it, by its estimate, off by as much as those of the
-        synchronous ones that were."""
-        objective = self.asked.objective
-        ratios = [
-            candidates[i].factor(m)
-            for i, m in results.measured.items()
-            if self.choices[i].policy == "sync"
-        ]
+        """Simulates the best synchronous choice for the last rung, if the race did not. One that
+        was never simulated counts by its estimate, corrected by the other synchronous ones'."""
+        sync = [i for i, choice in enumerate(self.choices) if choice.policy == "sync"]
+        measured = results.measured
+        ratios = [candidates[i].factor(measured[i]) for i in measured if i in sync]
         off = float(np.mean([ratio for ratio in ratios if ratio is not None] or [1.0]))
 
-        def far(i: int) -> tuple[float, float, int]:
-            m = results.measured.get(i)
-            made = candidates[i].estimate(off) if m is None else candidates[i].run_cost(m)
-            beyond = max(1.0, objective.excess(made), objective.violation(candidates[i].gpus, m))
-            return beyond, objective.value(made), i
+        def rank(i: int) -> tuple[float, float, int]:
+            m = measured.get(i)
+            run_cost = candidates[i].estimate(off) if m is None else candidates[i].run_cost(m)
+            return (
+                max(1.0, self.objective.beyond_by(candidates[i].gpus, m, run_cost)),
+                self.objective.value(run_cost),
+                i,
+            )
 
-        listed = [
-            far(i)
-            for i, choice in enumerate(self.choices)
-            if choice.policy == "sync" and i not in results.failed
-        ]
-        if not listed:
+        possible = [i for i in sync if i not in results.failed]
+        if not possible:
             return
-        i = min(listed)[-1]
-        if i not in results.final:
-            [measured] = self._simulate_candidates([(i, self.asked.rungs.last)])
-            if isinstance(measured, Measured):
-                results.measured[i] = measured
-                results.final.append(i)
-                results.steps += measured.steps
+        best = min(possible, key=rank)
+        if best not in results.final:
+            [outcome] = self._simulate_candidates([(best, self.asked.rungs.last)])
+            if isinstance(outcome, Measured):
+                measured[best] = outcome
+                results.final.append(best)
+                results.steps += outcome.steps
 
-    def _nothing(self) -> RollcastError:
+    def _none_possible(self) -> RollcastError:
         problem, choice = self.impossible[0]
         return RunError(f"none of {len(self.impossible)} choices can be run; {choice}: {problem}")
-
-    # Estimates
 
     def _estimate(self, choices_or_refusals: Sequence[Choice | Refused]) -> None:
         choices = [choice for choice in choices_or_refusals if isinstance(choice, Choice)]
         results: list[Any] = [None] * len(choices)
         for number, (i, result) in enumerate(self.crew.results(choices)):
             results[i] = result
-            self.said("estimates", number + 1, len(choices))
-        done = iter(zip(choices, results, strict=True))
-        for each in choices_or_refusals:
-            if isinstance(each, Refused):
-                label = ", ".join([*(f"{k} {v}" for k, v in each.chosen.items()), each.policy])
-                self.impossible.append((each.problem, label))
-                continue
-            choice, result = next(done)
-            if isinstance(result, Failure | Died):
-                self.impossible.append((result.problem, choice.said))
+            self.on_progress("estimates", number + 1, len(choices))
+        done = iter(results)
+        for choice in choices_or_refusals:
+            outcome = choice if isinstance(choice, Refused) else next(done)
+            if isinstance(outcome, Refused | Failure | Died):
+                self.impossible.append((outcome.problem, choice.name))
             else:
+                assert isinstance(choice, Choice)
                 self.choices.append(choice)
-                self.estimates.append(result)
+                self.estimates.append(outcome)
 
     def _candidate(self, i: int) -> Candidate:
-        estimate = self.estimates[i]
-
-        def estimate_at(factor: float) -> RunCost:
-            return self._run_cost(
-                i, estimate.step_s(factor), 0.0, estimate.taken, estimate.used, estimate.trained
-            )
-
+        estimate, policy = self.estimates[i], self.choices[i].policy
+        quality = quality_of(policy, self.asked.quality)
         return Candidate(
-            self.choices[i].policy,
+            policy,
             estimate.setup.gpus,
-            estimate_at,
+            lambda factor: estimate.run_cost(self.asked.work, factor, quality),
             lambda measured: estimate.factor(measured.step_s),
-            partial(self._bill_of, i),
+            lambda measured: self._run_cost(i, measured),
         )
 
-    def _bill_of(self, i: int, m: Measured) -> RunCost:
-        return self._run_cost(i, m.step_s, m.fill_s, m.taken, m.used, m.trained)
-
-    def _run_cost(
-        self, i: int, step_s: float, fill_s: float, taken: float, used: float, trained: float
-    ) -> RunCost:
+    def _run_cost(self, i: int, measured: Measured) -> RunCost:
         setup = self.estimates[i].setup
-        return run_cost(
-            self.asked.work,
-            step_s=step_s,
-            fill_s=fill_s,
-            taken=taken,
-            used=used,
-            trained=trained,
-            gpus=setup.gpus,
-            usd_per_gpu_hour=setup.usd_per_gpu_hour,
-            quality=quality_of(self.choices[i].policy, self.asked.quality),
-        )
-
-    # Simulations
+        quality = quality_of(self.choices[i].policy, self.asked.quality)
+        return measured.run_cost(self.asked.work, setup.gpus, setup.usd_per_gpu_hour, quality)
 
     def _simulate_candidates(
         self, wanted: Sequence[tuple[int, int]]
@@ -171,203 +139,180 @@ class Search:
         return self.simulate("simulations", [Task(self.choices[i], n) for i, n in wanted])
 
     def simulate(self, what: str, tasks: Sequence[Task]) -> list[Measured | Failure]:
-        """Does the tasks that the journal does not know."""
+        """Results of tasks, in order; of those in the journal without a simulation."""
         keys = [_key(task) for task in tasks]
         outcomes: list[Measured | Failure | None] = [_known(self.journal.get(key)) for key in keys]
         todo = [i for i, result in enumerate(outcomes) if result is None]
         for number, (place, result) in enumerate(self.crew.results([tasks[i] for i in todo])):
             i = todo[place]
-            done = Failure(result.problem) if isinstance(result, Died) else result
-            outcomes[i] = done
-            if not isinstance(result, Died):  # which is this machine's trouble, not the choice's
-                self.journal.put(keys[i], _entry(done))
-            self.said(what, number + 1, len(todo))
+            outcomes[i] = Failure(result.problem) if isinstance(result, Died) else result
+            if not isinstance(result, Died):  # a fault of the machine, not of the choice
+                self.journal.put(keys[i], asdict(result))
+            self.on_progress(what, number + 1, len(todo))
         return [outcome for outcome in outcomes if outcome is not None]
 
     # The answer
 
     def _answer(self, results: Results) -> Planned:
+        asked, objective = self.asked, self.objective
         rows = self._rows(results)
-        asked, objective = self.asked, self.asked.objective
-        allowed = [row for row in rows if not row.beyond]
-        baseline = next((row for row in allowed if row.choice.policy == "sync" and row.exact), None)
-        if baseline is None:
-            baseline = next((row for row in rows if row.choice.policy == "sync"), None)
+        sync = [row for row in rows if row.choice.policy == "sync"]
+        exact = (row for row in sync if row.exact and not row.beyond)
+        baseline = next(exact, next(iter(sync), None))
         rows = [_with_break_even(row, baseline, asked) for row in rows]
         allowed = [row for row in rows if not row.beyond]
-        best = allowed[0] if allowed else None
-        given_up: dict[str, Row] = {}
-        closest = None
-        if best is None:
-            closest = min(rows, key=self._excess)
-            given_up = self._given_up(rows)
-        top = best or closest
-        assert top is not None
+        top = allowed[0] if allowed else min(rows, key=self._rank)
         final = [row for row in (allowed or [top]) if row.exact][:FINALISTS]
-        drawn = self._drawn(top, final, baseline)
-        rows = [drawn.intervals.get(row.choice.said, row) for row in rows]
-        top = drawn.intervals.get(top.choice.said, top)
+        intervals, wins = self._drawn(top, final, baseline)
+        rows = [intervals.get(row.choice.name, row) for row in rows]
+        by_name = {row.choice.name: row for row in rows}
+        top = by_name[top.choice.name]
         rivals = [
             Rival(
-                drawn.intervals.get(row.choice.said, row),
+                by_name[row.choice.name],
                 objective.value(row.run_cost) / objective.value(top.run_cost) - 1,
-                drawn.wins.get(row.choice.said),
+                wins.get(row.choice.name),
             )
             for row in final
-            if row.choice.said != top.choice.said
+            if row.choice.name != top.choice.name
         ]
-        if best is not None:
-            base = (
-                None
-                if baseline is None
-                else next(row for row in rows if row.choice.said == baseline.choice.said)
-            )
+        give_up: dict[str, Row] = {}
+        changes: tuple[str, ...] = ()
+        if allowed:
+            base = None if baseline is None else by_name[baseline.choice.name]
             sentences = words.recommendation(top, asked.work, rivals, objective.name, base)
+            changes = what_would_change(self, asked, top, final, rows)
         else:
-            sentences = words.unmet(top, objective.limits, given_up)
-        changes = what_would_change(self, asked, top, final, rows) if best is not None else ()
-        simulated = {row.choice.said for row in rows}
-        unrun = [
-            Unrun(choice, self.estimates[i].setup, self._candidate(i).estimate(1.0))
-            for i, choice in enumerate(self.choices)
-            if choice.said not in simulated and i not in results.failed
-        ]
-        unrun.sort(key=lambda unrun_choice: objective.value(unrun_choice.estimate))
+            give_up = self._give_up(rows)
+            sentences = words.unmet(top, objective.limits, give_up)
         return Planned(
             asked.name,
             asked.work,
             objective.name,
             objective.limits,
-            top if best is not None else None,
-            None if best is not None else top,
-            given_up,
+            top if allowed else None,
+            None if allowed else top,
+            give_up,
             rows,
-            unrun,
+            self._unrun(by_name, results),
             by_cause(self.impossible),
             rivals,
             baseline,
             sentences,
-            tuple(changes),
+            changes,
             results.steps,
             len(self.choices) * asked.rungs.last,
             _resolved(asked, top),
         )
 
     def _rows(self, results: Results) -> list[Row]:
-        """Those that were simulated: best first, those within the limits before the others."""
-        asked = self.asked
-        exact = set(results.final)
-        rows = []
+        """The simulated choices, best first; those beyond a limit last."""
+        asked, objective = self.asked, self.objective
+        rows, points = [], []
         for i, measured in results.measured.items():
-            made = self._bill_of(i, measured)
-            setup = self.estimates[i].setup
-            beyond = tuple(
-                sentence for _, sentence in asked.objective.beyond(setup, measured, made)
-            )
+            setup, run_cost = self.estimates[i].setup, self._run_cost(i, measured)
+            beyond = tuple(text for _, text in objective.beyond(setup, measured, run_cost))
             quality = quality_of(self.choices[i].policy, asked.quality)
-            full = i in exact and measured.steps == asked.rungs.last
-            rows.append(Row(self.choices[i], setup, measured, made, quality, full, beyond))
-        may = [
-            row.exact and asked.objective.violation(row.setup.gpus, row.measured) <= 1
-            for row in rows
-        ]
-        front = on_front(
-            [row.run_cost.hours if ok else np.inf for row, ok in zip(rows, may, strict=True)],
-            [row.run_cost.cost if ok else np.inf for row, ok in zip(rows, may, strict=True)],
-        )
+            exact = i in results.final and measured.steps == asked.rungs.last
+            rows.append(Row(self.choices[i], setup, measured, run_cost, quality, exact, beyond))
+            counts = exact and objective.violation(setup.gpus, measured) <= 1
+            points.append((run_cost.hours, run_cost.cost) if counts else (np.inf, np.inf))
+        front = on_front(*zip(*points, strict=True))
         rows = [replace(row, on_front=bool(f)) for row, f in zip(rows, front, strict=True)]
-        return sorted(
-            rows,
-            key=lambda row: (
-                bool(row.beyond),
-                not row.exact,
-                asked.objective.value(row.run_cost),
-                row.choice.said,
-            ),
-        )
 
-    def _excess(self, row: Row) -> tuple[float, float]:
-        objective = self.asked.objective
-        return (
-            max(objective.excess(row.run_cost), objective.violation(row.setup.gpus, row.measured)),
-            objective.value(row.run_cost),
-        )
+        def rank(row: Row) -> tuple[bool, bool, float, str]:
+            value = objective.value(row.run_cost)
+            return bool(row.beyond), not row.exact, value, row.choice.name
 
-    def _given_up(self, rows: Sequence[Row]) -> dict[str, Row]:
-        """By limit, the best of the choices that break it alone."""
-        objective, found = self.asked.objective, dict[str, Row]()
-        for row in sorted(rows, key=lambda row: objective.value(row.run_cost)):
-            broken = [name for name, _ in objective.beyond(row.setup, row.measured, row.run_cost)]
+        return sorted(rows, key=rank)
+
+    def _unrun(self, simulated: Mapping[str, Row], results: Results) -> list[Unrun]:
+        unrun = [
+            Unrun(choice, self.estimates[i].setup, self._candidate(i).estimate(1.0))
+            for i, choice in enumerate(self.choices)
+            if choice.name not in simulated and i not in results.failed
+        ]
+        return sorted(unrun, key=lambda choice: self.objective.value(choice.estimate))
+
+    def _rank(self, row: Row) -> tuple[float, float]:
+        beyond_by = self.objective.beyond_by(row.setup.gpus, row.measured, row.run_cost)
+        return beyond_by, self.objective.value(row.run_cost)
+
+    def _give_up(self, rows: Sequence[Row]) -> dict[str, Row]:
+        """By limit, the best choice that breaks no other."""
+        best: dict[str, Row] = {}
+        for row in sorted(rows, key=lambda row: self.objective.value(row.run_cost)):
+            broken = [
+                name for name, _ in self.objective.beyond(row.setup, row.measured, row.run_cost)
+            ]
             if len(broken) == 1:
-                found.setdefault(broken[0], row)
-        return found
+                best.setdefault(broken[0], row)
+        return best
 
-    def _drawn(self, top: Row, final: Sequence[Row], baseline: Row | None) -> _Drawn:
-        """The rows of the finalists with intervals, and who wins how often."""
-        asked = self.asked
-        those = list(
-            {
-                row.choice.said: row for row in (top, *final, *([baseline] if baseline else []))
-            }.values()
-        )
-        if not asked.intervals:
-            return _Drawn({}, {})
+    def _drawn(
+        self, top: Row, final: Sequence[Row], baseline: Row | None
+    ) -> tuple[dict[str, Row], dict[str, float]]:
+        """By choice: finalists with intervals, and their share of draws better than ``top``."""
+        if not self.asked.intervals:
+            return {}, {}
+        finalists = {
+            row.choice.name: row for row in (top, *final, *([baseline] if baseline else []))
+        }
         tasks = [
             Task(row.choice, row.measured.steps, whole=max(1, round(row.run_cost.updates)))
-            for row in those
+            for row in finalists.values()
             if np.isfinite(row.run_cost.updates)
         ]
-        results = {
-            task.choice.said: result
+        drawn = {
+            task.choice.name: result
             for task, result in zip(tasks, self.simulate("intervals", tasks), strict=True)
             if isinstance(result, Measured) and result.factors
         }
-        factors = {label: result.factors for label, result in results.items()}
-        rows, wins = {}, {}
-        for row in those:
-            ratios = factors.get(row.choice.said)
-            if ratios is None:
-                continue
-            warnings = results[row.choice.said].warnings
-            low, high = ends(ratios).tolist()
-            low, high = min(low, 1.0), max(high, 1.0)
-            rows[row.choice.said] = replace(
-                row,
-                measured=replace(row.measured, warnings=warnings),
-                hours=Interval(low * row.run_cost.hours, high * row.run_cost.hours),
-                usd=None
-                if row.run_cost.usd is None
-                else Interval(low * row.run_cost.usd, high * row.run_cost.usd),
-            )
-            mine, tops = np.array(ratios), factors.get(top.choice.said)
-            if row is not top and tops is not None:
-                power = 2.0 if asked.objective.name == "balanced" else 1.0
-                a = asked.objective.value(row.run_cost) * mine**power
-                b = asked.objective.value(top.run_cost) * np.array(tops) ** power
-                wins[row.choice.said] = float(np.mean(a < b))
-        return _Drawn(rows, wins)
+        power = 2.0 if self.objective.name == "balanced" else 1.0
+        values = {
+            name: self.objective.value(finalists[name].run_cost) * np.array(result.factors) ** power
+            for name, result in drawn.items()
+        }
+        best = values.get(top.choice.name)
+        wins = (
+            {}
+            if best is None
+            else {
+                name: float(np.mean(value < best))
+                for name, value in values.items()
+                if name != top.choice.name
+            }
+        )
+        rows = {name: _with_interval(finalists[name], result) for name, result in drawn.items()}
+        return rows, wins
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawn:
-    intervals: Mapping[str, Row]
-    wins: Mapping[str, float]
+def _with_interval(row: Row, drawn: Measured) -> Row:
+    low, high = ends(drawn.factors).tolist()
+    low, high = min(low, 1.0), max(high, 1.0)
+
+    def around(value: float) -> Interval:
+        return Interval(low * value, high * value)
+
+    return replace(
+        row,
+        measured=replace(row.measured, warnings=drawn.warnings),
+        hours=around(row.run_cost.hours),
+        usd=None if row.run_cost.usd is None else around(row.run_cost.usd),
+    )
 
 
 def _with_break_even(row: Row, baseline: Row | None, asked: Question) -> Row:
     if baseline is None or row.choice.policy == "sync":
         return row
-    objective = asked.objective
-    ratio = objective.value(baseline.run_cost) / objective.value(row.run_cost) * row.quality
-    if objective.name == "balanced":  # which goes with the square of the updates
-        ratio = (
-            objective.value(baseline.run_cost) / objective.value(row.run_cost)
-        ) ** 0.5 * row.quality
-    return replace(row, break_even=ratio)
+    ratio = asked.objective.value(baseline.run_cost) / asked.objective.value(row.run_cost)
+    if asked.objective.name == "balanced":  # the square of the updates
+        ratio = ratio**0.5
+    return replace(row, break_even=ratio * row.quality)
 
 
 def _resolved(asked: Question, row: Row) -> dict[str, Any]:
-    """The scenario of a choice, as it was simulated."""
+    """The scenario of a choice, as simulated."""
     data = row.choice.applied(asked.raw).data
     chain = parse_labelled(row.choice.policy, folder=asked.raw.modules)[1]
     return {**data, "policy": spell(chain), "steps": row.measured.steps}
@@ -379,12 +324,6 @@ def _key(task: Task) -> str:
     )
 
 
-def _entry(result: Measured | Failure) -> dict[str, Any]:
-    if isinstance(result, Failure):
-        return {"problem": result.problem}
-    return result.plain()
-
-
 def _known(entry: Mapping[str, Any] | None) -> Measured | Failure | None:
     if entry is None:
         return None
@@ -394,8 +333,8 @@ def _known(entry: Mapping[str, Any] | None) -> Measured | Failure | None:
 
 
 def by_cause(problems: Sequence[tuple[str, str]]) -> list[Impossible]:
-    """(problem, choice) grouped by cause: problems that differ in nothing but figures and names of
-    hardware share one, said as the first met it; the commonest first."""
+    """(problem, choice) pairs grouped by the problem's text without numbers and names of hardware,
+    the most common first; a group shows its first problem."""
     by_problem: dict[str, list[tuple[str, str]]] = {}
     for problem, choice in problems:
         cause = re.sub(r"\d[\d,.]*", "#", problem)

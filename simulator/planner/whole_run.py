@@ -1,4 +1,4 @@
-"""What a simulated stretch of a run says of the whole run: updates, hours, GPU hours, dollars."""
+"""The whole run from a simulated part of it: updates, hours, GPU-hours, dollars."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from rollcast.simulator.scenario.plan_section import ObjectiveName, RunSection
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How much is to be trained. One of: ``rollouts`` that updates take in (before some of them are
-    selected), ``prompts`` used up, or ``trained`` rollouts. said: in words. assumed: nobody said
-    so."""
+    """The amount of training, in one unit: ``rollouts`` taken in by updates (before selection),
+    ``prompts`` used up, or ``trained`` rollouts. text: in words. assumed: not given by the user."""
 
-    said: str
+    text: str
     rollouts: float | None = None
     prompts: float | None = None
     trained: float | None = None
     assumed: bool = False
 
     def updates(self, taken: float, used: float, trained: float) -> float:
-        """How many updates that takes, of ``taken`` rollouts each, of which ``trained`` are trained
-        on, that use up ``used`` prompts. Infinite where an update brings nothing."""
+        """Updates needed, if one takes in ``taken`` rollouts, trains on ``trained`` and uses up
+        ``used`` prompts; infinite if it brings nothing."""
         for wanted, per_update in (
             (self.rollouts, taken),
             (self.prompts, used),
@@ -40,8 +39,7 @@ ASSUMED_STEPS = 500
 
 
 def work_of(section: RunSection | None, rollouts_a_step: int) -> Work:
-    """The work that ``plan.run`` asks for; `ASSUMED_STEPS` steps where it is not given.
-    rollouts_a_step: of the scenario itself."""
+    """The work of ``plan.run``; `ASSUMED_STEPS` steps by default."""
     if section is None or section.steps is not None:
         steps = ASSUMED_STEPS if section is None or section.steps is None else section.steps
         text = f"{steps:,} steps of {rollouts_a_step:,} rollouts"
@@ -56,7 +54,7 @@ def work_of(section: RunSection | None, rollouts_a_step: int) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """What the whole run takes. usd: None where a GPU has no price."""
+    """The cost of the whole run. usd: None without a price."""
 
     updates: float
     hours: float
@@ -65,11 +63,11 @@ class RunCost:
 
     @property
     def cost(self) -> float:
-        """Dollars, or GPU hours where there is no price."""
+        """Dollars, or GPU-hours without a price."""
         return self.gpu_hours if self.usd is None else self.usd
 
     def value(self, objective: ObjectiveName) -> float:
-        """What ``objective`` makes least. Raises ScenarioError where a price is missing."""
+        """The figure that ``objective`` minimises. Raises ScenarioError for a missing price."""
         if objective == "hours":
             return self.hours
         if objective == "gpu_hours":
@@ -96,9 +94,9 @@ def run_cost(
     usd_per_gpu_hour: float | None,
     quality: float = 1.0,
 ) -> RunCost:
-    """The run_cost of a run whose start-up takes ``fill_s`` beyond its steps of ``step_s``. taken,
-    used, trained: a mean update's (`Work.updates`). quality: updates to the target, as a multiple
-    of synchronous ones."""
+    """The cost of a run. fill_s: start-up beyond its steps of ``step_s``. taken, used, trained: see
+    `Work.updates`. quality: updates to the target over those of synchronous training.
+    """
     updates = quality * work.updates(taken, used, trained)
     hours = (fill_s + updates * step_s) / 3600
     price = usd_per_gpu_hour
@@ -106,8 +104,7 @@ def run_cost(
 
 
 def quality_of(policy: str, factors: Mapping[str, float]) -> float:
-    """The factor of a chain: what is said of it as a whole, else the product of what is said of its
-    policies; 1 where nothing is."""
+    """The factor of a chain: its own, else the product of its policies'; 1 by default."""
     label = policy.partition("=")[0].strip() if policy not in factors else policy
     for name in (policy, label):
         if name in factors:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rollcast.simulator.planner.answer import Interval, Rival, Row
 from rollcast.simulator.planner.whole_run import Work
+from rollcast.simulator.results.figures import cost, hours, usd
 from rollcast.simulator.scenario.plan_section import LimitSection, ObjectiveName
 
-NAMED: Mapping[ObjectiveName, str] = {
+OBJECTIVES: Mapping[ObjectiveName, str] = {
     "usd": "cost",
     "hours": "time",
     "gpu_hours": "GPU hours",
@@ -18,36 +19,16 @@ SURE = 0.05
 """Whoever wins in a smaller share of the draws does not change places."""
 
 
-def hours(value: float) -> str:
-    """A long time for people."""
-    if value >= 96:
-        return f"{value / 24:.1f} days"
-    if value >= 10:
-        return f"{value:.0f} h"
-    if value >= 1:
-        return f"{value:.1f} h"
-    return f"{60 * value:.0f} min" if value >= 1 / 30 else f"{3600 * value:.3g} s"
-
-
-def usd(value: float) -> str:
-    """Money for people."""
-    if value >= 10:
-        return f"${value:,.0f}"
-    return f"${value:.2f}" if value >= 0.1 or not value else f"${value:.1g}"
-
-
-def _between(interval: Interval | None, value: object) -> str:
-    if interval is None:
-        return ""
-    write = hours if value is hours else usd
-    return f" ({write(interval.low)} to {write(interval.high)})"
+def between(interval: Interval | None, write: Callable[[float], str]) -> str:
+    """The ends of a 90 % interval; empty for None."""
+    return "" if interval is None else f"{write(interval.low)} to {write(interval.high)}"
 
 
 def setup(row: Row) -> str:
     """The GPUs of a choice, and how they are split."""
     s = row.setup
     name = f" {s.gpu}" if s.gpu else ""
-    replica_text = f"{s.replicas} replica{'s' * (s.replicas > 1)} of {s.gpus_per_replica_said}"
+    replica_text = f"{s.replicas} replica{'s' * (s.replicas > 1)} of {s.replica}"
     if s.placement == "colocated":
         return f"{s.gpus}{name}, colocated, {replica_text}"
     return f"{s.gpus}{name}: {replica_text} for rollouts, {s.trainer_gpus} GPUs for the trainer"
@@ -57,7 +38,12 @@ def split(row: Row) -> str:
     """How the GPUs are split, for a table: replicas, and the trainer's own."""
     s = row.setup
     trainer_text = f" + {s.trainer_gpus}" if s.placement == "disaggregated" else ""
-    return f"{s.replicas} x {s.gpus_per_replica_said}{trainer_text}"
+    return f"{s.replicas} x {s.replica}{trainer_text}"
+
+
+def choice(row: Row) -> str:
+    """The policy and the GPUs of a choice."""
+    return f"{row.choice.policy} on {setup(row)}"
 
 
 def others(row: Row) -> str:
@@ -68,11 +54,14 @@ def others(row: Row) -> str:
 
 def takes(row: Row, *, intervals: bool = True) -> str:
     """Hours and cost of the whole run."""
-    spread = _between(row.hours, hours) if intervals else ""
-    text = f"{hours(row.run_cost.hours)}{spread}"
-    if row.run_cost.usd is None:
-        return f"{text}, {row.run_cost.gpu_hours:,.0f} GPU hours"
-    return f"{text} and {usd(row.run_cost.usd)}{_between(row.usd, usd) if intervals else ''}"
+    run = row.run_cost
+    texts = [hours(run.hours), cost(run.usd, run.gpu_hours)]
+    if intervals:
+        spreads = (between(row.hours, hours), between(row.usd, usd))
+        texts = [
+            f"{text} ({ends})" if ends else text for text, ends in zip(texts, spreads, strict=True)
+        ]
+    return " and ".join(texts)
 
 
 def recommendation(
@@ -80,11 +69,11 @@ def recommendation(
 ) -> tuple[str, ...]:
     """Two or three sentences: what to run, what it takes, and how near the others are."""
     more = others(row)
-    first = f"Run {row.choice.policy} on {setup(row)}{', ' + more if more else ''}."
+    first = f"Run {choice(row)}{', ' + more if more else ''}."
     assumed = ", an assumed length (plan.run says yours)" if work.assumed else ""
     quality = f", at {row.quality:g} times the updates" if row.quality != 1 else ""
     second = (
-        f"{work.said[0].upper()}{work.said[1:]}{assumed} take {takes(row)}{quality}. "
+        f"{work.text[0].upper()}{work.text[1:]}{assumed} take {takes(row)}{quality}. "
         f"The {row.measured.bound_by} is the bottleneck."
     )
     sentences = [first, second, _rivals(rivals, objective)]
@@ -114,20 +103,17 @@ def recommendation(
 def _rivals(rivals: Sequence[Rival], objective: ObjectiveName) -> str:
     if not rivals:
         return "No other choice was near."
-    aim = NAMED[objective]
+    goal = OBJECTIVES[objective]
     near = [rival for rival in rivals if rival.wins is not None and rival.wins > SURE]
     if not near:
         first = rivals[0]
-        sentence = (
-            f"Next best: {first.row.choice.policy} on {setup(first.row)}, {first.behind:.0%} worse "
-            f"in {aim}"
-        )
+        sentence = f"Next best: {choice(first.row)}, {first.behind:.0%} worse in {goal}"
         if first.wins is None:
             return f"{sentence}."
         held = "all" if first.wins == 0 else f"{1 - first.wins:.0%} of the"
         return f"{sentence}; the order held in {held} draws."
     sentence = "; ".join(
-        f"{rival.row.choice.policy} on {setup(rival.row)}, {rival.behind:.1%} worse in {aim}, "
+        f"{choice(rival.row)}, {rival.behind:.1%} worse in {goal}, "
         f"is better in {rival.wins:.0%} of the draws"
         for rival in near[:3]
     )
@@ -137,13 +123,13 @@ def _rivals(rivals: Sequence[Rival], objective: ObjectiveName) -> str:
 def unmet(nearest: Row, limits: LimitSection, give_up: Mapping[str, Row]) -> tuple[str, ...]:
     """That nothing meets the limits, what comes nearest, and which limit to give up."""
     sentences = [
-        f"Nothing meets the limits. The nearest is {nearest.choice.policy} on {setup(nearest)}: "
+        f"Nothing meets the limits. The nearest is {choice(nearest)}: "
         f"{takes(nearest)}; it breaks {' and '.join(nearest.beyond)}."
     ]
     for name, row in give_up.items():
         value = getattr(limits, name)
         sentences.append(
-            f"Without the limit of {name} ({value:g}), {row.choice.policy} on {setup(row)} would "
+            f"Without the limit of {name} ({value:g}), {choice(row)} would "
             f"do: {takes(row, intervals=False)}."
         )
     if not give_up:

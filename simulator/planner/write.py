@@ -47,7 +47,7 @@ def document(planned: Planned) -> dict[str, Any]:
     return {
         "schema": schema.PLAN_SCHEMA,
         "name": planned.name,
-        "work": planned.work.said,
+        "work": planned.work.text,
         "work_assumed": planned.work.assumed,
         "objective": planned.objective,
         "limits": asdict(planned.limits),

@@ -1,25 +1,16 @@
-"""The page of a comparison: which policy is fastest, what it costs, and why."""
+"""The page of a comparison: the fastest policy, its cost, and where the time goes."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rollcast.simulator.planner.measure import bound_by
-from rollcast.simulator.planner.words import usd
 from rollcast.simulator.policies import label
 from rollcast.simulator.report.assumptions import assumptions
 from rollcast.simulator.report.front import Axis, Point, front
-from rollcast.simulator.report.ledger import (
-    bars,
-    gpu_use,
-    time_key,
-    time_parts,
-    token_key,
-    token_parts,
-)
+from rollcast.simulator.report.ledger import gpu_use, time_bars, token_bars
 from rollcast.simulator.report.markup import Markup, tag
 from rollcast.simulator.report.page import page
 from rollcast.simulator.report.parts import (
@@ -35,7 +26,7 @@ from rollcast.simulator.report.parts import (
 from rollcast.simulator.report.reproduced import reproduced
 from rollcast.simulator.report.timeline import timeline_of, timelines
 from rollcast.simulator.report.words import bias, sureness, time_spent
-from rollcast.simulator.results.figures import FIGURES, count, seconds, share
+from rollcast.simulator.results.figures import FIGURES, cost, count, factor, seconds, share, usd
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.compare import compared, warnings_of
 from rollcast.simulator.studies.ranking import Ranking
@@ -43,62 +34,48 @@ from rollcast.simulator.studies.simulate import Result
 
 SYNCHRONOUS = "sync"
 _MILLION = 1e6
-
 _FIGURES = tuple(figure for figure in FIGURES if figure.page)
 COLUMNS = (
     Column("policy", text=True),
     *(Column(figure.label, figure.meaning, narrow=figure.narrow) for figure in _FIGURES),
 )
+_TOKENS = {
+    "generated_tokens": Column("generated", "tokens"),
+    "trained_tokens": Column("trained", "tokens"),
+    "masked_tokens": Column("masked", "tokens of trained responses that the loss leaves out"),
+    "dropped_tokens": Column("dropped", "tokens"),
+    "carried_tokens": Column("carried", "tokens of responses unfinished at the end"),
+    "reprefilled_tokens": Column(
+        "re-prefilled", "tokens computed again, for resumed rollouts and preemptions"
+    ),
+    "preemptions": Column("preemptions", narrow=False),
+}
 
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A policy's figures. row: as `simulator.studies.compare.compared` has it."""
-
-    name: str
-    row: Mapping[str, Any]
-    summary: Mapping[str, Any]
-    bound_by: str
-
-    @property
-    def cost(self) -> tuple[float, str]:
-        """Of a million trained tokens, in dollars where the GPU has a price, else in GPU-hours."""
-        tokens = max(self.summary["trained_tokens"], 1) / _MILLION
-        if "cost_usd" in self.summary:
-            return self.summary["cost_usd"] / tokens, "usd"
-        return self.summary["gpu_hours"] / tokens, "gpu_hours"
+Values = Mapping[str, Any]
+"""A policy's figures: a row of `simulator.studies.compare.compared`, and ``bound_by``."""
 
 
 def comparison_page(
     results: Mapping[str, Result], ranking: Ranking | None, draws: int | None = None
 ) -> str:
-    """The whole page. draws: how many the ranking was asked for, None for its own."""
+    """The whole page. draws: those that the user asked for; None for the default."""
     entries = [
-        Told(
-            name,
-            row,
-            result.summary,
-            bound_by(result.summary, result.run.steps),
-        )
-        for (name, result), row in zip(results.items(), compared(results, ranking), strict=True)
+        {**row, "bound_by": bound_by(result.summary, result.run.steps)}
+        for result, row in zip(results.values(), compared(results, ranking), strict=True)
     ]
     first = entries[0]
-    best = min(entries, key=lambda entry: entry.summary["step_s"])
-    base = next((entry for entry in entries if entry.name == SYNCHRONOUS), first)
-    scenario = results[best.name].scenario
+    best = min(entries, key=lambda entry: entry["step_s"])
+    base = SYNCHRONOUS if SYNCHRONOUS in results else first["policy"]
+    scenario = results[best["policy"]].scenario
     uses = {name: gpu_use(result.run) for name, result in results.items()}
     return page(
         scenario.name,
-        _headline(best, first, len(entries), ranking, uses[best.name]),
+        _headline(best, first, len(entries), ranking, uses[best["policy"]]),
         _tiles(best, first),
         notes(warnings_of(results)),
         section(
             "Side by side",
-            table(
-                COLUMNS,
-                [_row(entry, entry is best) for entry in entries],
-                "Policies side by side",
-            ),
+            table(COLUMNS, [_row(entry, best) for entry in entries], "Policies side by side"),
             about=sureness(ranking),
         ),
         _front(entries, best),
@@ -107,7 +84,7 @@ def comparison_page(
             timelines(
                 [
                     timeline_of(results[name].run, name, results[name].summary)
-                    for name in dict.fromkeys((base.name, best.name))
+                    for name in dict.fromkeys((base, best["policy"]))
                 ]
             ),
             about="Upper strip: rollouts running. Lower strip: one row per replica, or per several;"
@@ -116,144 +93,106 @@ def comparison_page(
         section(
             "GPU time and tokens accounted for",
             tag("h3", "GPU time"),
-            bars([(name, time_parts(use)) for name, use in uses.items()]),
-            time_key(list(uses.values())),
+            time_bars(uses),
             tag("h3", "Tokens generated"),
-            bars([(entry.name, token_parts(entry.summary)) for entry in entries]),
-            token_key(),
+            token_bars({name: result.summary for name, result in results.items()}),
             _ledger(entries),
             about="Shares of all GPU time, then of all generated tokens by outcome.",
         ),
         assumptions(scenario),
         reproduced(scenario.raw.data, _command([r.scenario for r in results.values()], draws)),
-        subtitle=_subtitle(scenario, best),
+        subtitle=_subtitle(scenario, best["gpus"]),
     )
 
 
-def _subtitle(scenario: Scenario, entry: Told) -> str:
+def _subtitle(scenario: Scenario, gpus: int) -> str:
     batch = scenario.plan.batch
     gpu = f" x {scenario.gpu.name}" if scenario.gpu is not None else " GPUs"
-    return (
-        f"{scenario.steps} steps of {batch.groups} x {batch.group_size} rollouts on "
-        f"{entry.summary['gpus']}{gpu}"
-    )
+    return f"{scenario.steps} steps of {batch.groups} x {batch.group_size} rollouts on {gpus}{gpu}"
 
 
 def _headline(
-    best: Told, first: Told, policies: int, ranking: Ranking | None, use: Mapping[str, float]
+    best: Values, first: Values, policies: int, ranking: Ranking | None, use: Mapping[str, float]
 ) -> Markup:
-    step_s = seconds(best.summary["step_s"])
+    name, step_s = best["policy"], seconds(best["step_s"])
     if policies == 1:
-        lead = f"{best.name} takes {step_s} a step."
+        lead = f"{name} takes {step_s} a step."
     elif best is first:
-        lead = f"None of these is faster than {first.name}, which takes {step_s} a step."
+        lead = f"None of these is faster than {name}, which takes {step_s} a step."
     else:
         lead = (
-            f"{best.name} is the fastest of these: {step_s} a step, "
-            f"{best.row['speedup']:.2f} times as fast as {first.name}"
+            f"{name} is the fastest of these: {step_s} a step, "
+            f"{best['speedup']:.2f} times as fast as {first['policy']}"
         )
         if ranking is not None:
-            low, high = best.row["speedup_low"], best.row["speedup_high"]
+            low, high = best["speedup_low"], best["speedup_high"]
             lead += f" (90 % interval {low:.2f} to {high:.2f})"
         lead += "."
-    note = best.summary.get("interval_note")
-    trained = bias(best.summary["staleness_mean"], best.summary["length_bias"])
+    note = best.get("interval_note")
+    trained = bias(best["staleness_mean"], best["length_bias"])
     return headline(
         lead,
-        f"The {best.bound_by} is the bottleneck. {time_spent(use)}",
+        f"The {best['bound_by']} is the bottleneck. {time_spent(use)}",
         f"The interval of its step: {note}." if note else None,
         f"{trained} The simulation does not say how well it learns." if trained else None,
     )
 
 
-def _tiles(best: Told, first: Told) -> Markup:
-    s = best.summary
-    known = s.get("intervals", {})
+def _tiles(best: Values, first: Values) -> Markup:
+    def note(key: str, write: Callable[[float], str], otherwise: str) -> str:
+        interval = best.get("intervals", {}).get(key)
+        return f"90 %: {' to '.join(map(write, interval))}" if interval else otherwise
 
-    def within(key: str, write: Callable[[float], str], otherwise: str) -> str:
-        low, high = known.get(key, (None, None))
-        return otherwise if low is None else f"90 %: {write(low)} to {write(high)}"
-
-    text = within("step_s", seconds, f"p95 {seconds(s['step_s_p95'])}")
-    figures = [("step time", seconds(s["step_s"]), text)]
+    text = note("step_s", seconds, f"p95 {seconds(best['step_s_p95'])}")
+    figures = [("step time", seconds(best["step_s"]), text)]
     if best is not first:
-        figures.append(("speed-up", f"{best.row['speedup']:.2f}x", f"against {first.name}"))
-    figures.append(
-        (
-            "whole run",
-            seconds(s["makespan_s"]),
-            within("makespan_s", seconds, f"{s['steps']} steps"),
-        )
-    )
-    figures.append(("GPU-hours", f"{s['gpu_hours']:.3g}", f"{s['gpus']} GPUs held"))
-    if "cost_usd" in s:
-        figures.append(("cost", usd(s["cost_usd"]), within("cost_usd", usd, "")))
-    figures.append(("bubble", share(s["bubble_fraction"]), "of GPU time idle"))
+        figures.append(("speed-up", factor(best["speedup"]), f"against {first['policy']}"))
+    text = note("makespan_s", seconds, f"{best['steps']} steps")
+    figures.append(("whole run", seconds(best["makespan_s"]), text))
+    figures.append(("GPU-hours", f"{best['gpu_hours']:.3g}", f"{best['gpus']} GPUs held"))
+    if "cost_usd" in best:
+        figures.append(("cost", usd(best["cost_usd"]), note("cost_usd", usd, "")))
+    figures.append(("bubble", share(best["bubble_fraction"]), "of GPU time idle"))
     return tiles(figures)
 
 
-def _row(entry: Told, best: bool) -> Row:
-    values = {**entry.row, "bound_by": entry.bound_by}
-    cells = [breakable(entry.name), *(figure.text(values) for figure in _FIGURES)]
-    return Row(cells, chosen=best)
+def _row(entry: Values, best: Values) -> Row:
+    cells = [breakable(entry["policy"]), *(figure.text(entry) for figure in _FIGURES)]
+    return Row(cells, chosen=entry is best)
 
 
-def _front(entries: Sequence[Told], best: Told) -> Markup:
-    """Time of a step against the cost of what is trained on: on the same GPUs a step costs what it
-    takes, but not every policy trains on all that it generates."""
+def _front(entries: Sequence[Values], best: Values) -> Markup:
+    """Step time against the cost of a million trained tokens."""
     if len(entries) < 2:
         return Markup()
-    priced = entries[0].cost[1] == "usd"
-    write = usd if priced else lambda value: f"{value:.3g}"
+    priced = "cost_usd" in entries[0]
     points = []
     for entry in entries:
-        cost = entry.cost[0]
-        step_s, speedup = entry.summary["step_s"], entry.row["speedup"]
-        of_cost = f"{write(cost)}{'' if priced else ' GPU-hours'} per million trained tokens"
+        millions = max(entry["trained_tokens"], 1) / _MILLION
+        spent = entry["cost_usd" if priced else "gpu_hours"] / millions
+        text = cost(spent if priced else None, spent)
+        lines = (
+            entry["policy"],
+            f"{seconds(entry['step_s'])} a step ({entry['speedup']:.2f}x)",
+            f"{text} per million trained tokens",
+        )
         points.append(
-            Point(
-                entry.name,
-                step_s,
-                cost,
-                f"{entry.name}\n{seconds(step_s)} a step ({speedup:.2f}x)\n{of_cost}",
-                chosen=entry is best,
-            )
+            Point(entry["policy"], entry["step_s"], spent, "\n".join(lines), chosen=entry is best)
         )
     unit = "$" if priced else "GPU-hours"
     return section(
         "Time against cost",
         front(
-            points,
-            Axis("step time, s", lambda value: f"{value:g}"),
-            Axis(f"{unit} per million trained tokens", lambda value: f"{value:g}"),
-            "the fastest",
+            points, Axis("step time, s"), Axis(f"{unit} per million trained tokens"), "the fastest"
         ),
         about="Lower is better in both. The line joins the policies that no other beats in both.",
     )
 
 
-def _ledger(entries: Sequence[Told]) -> Markup:
-    columns = (
-        Column("policy", text=True),
-        Column("generated", "tokens"),
-        Column("trained", "tokens"),
-        Column("masked", "tokens of trained responses that the loss leaves out"),
-        Column("dropped", "tokens"),
-        Column("carried", "tokens of responses unfinished at the end"),
-        Column("re-prefilled", "tokens computed again, for resumed rollouts and preemptions"),
-        Column("preemptions", narrow=False),
-    )
-    keys = (
-        "generated_tokens",
-        "trained_tokens",
-        "masked_tokens",
-        "dropped_tokens",
-        "carried_tokens",
-        "reprefilled_tokens",
-        "preemptions",
-    )
+def _ledger(entries: Sequence[Values]) -> Markup:
+    columns = (Column("policy", text=True), *_TOKENS.values())
     rows = [
-        Row((breakable(entry.name), *(count(entry.summary[key]) for key in keys)))
+        Row((breakable(entry["policy"]), *(count(entry[key]) for key in _TOKENS)))
         for entry in entries
     ]
     return table(columns, rows, "Tokens by what became of them")

@@ -43,10 +43,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What an axis shows, and how a round value on it is written."""
+    """An axis. write: texts of its marks."""
 
     label: str
-    write: Callable[[float], str]
+    write: Callable[[float], str] = "{:,g}".format
 
 
 def front(points: Sequence[Point], x: Axis, y: Axis, chosen: str = "the choice") -> Markup:

@@ -1,4 +1,4 @@
-"""Where the tokens went, and where the GPUs' time went: bars that sum to all of it."""
+"""Bars of GPU time by use and of generated tokens by outcome; each sums to 1."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ USES = (
     ("sync", "sync", "weight sync and switches"),
     *((cause, "idle", f"idle, waiting for {WAITED_FOR[cause]}") for cause in CAUSES),
 )
-"""What GPUs do: (what, class of its colour, in words)."""
+"""Of GPUs: (use, CSS class, label)."""
 
-FATES = (
+OUTCOMES = (
     ("trained_tokens", "rollout", "trained on"),
     ("masked_tokens", "train", "masked in the loss"),
     ("dropped_tokens", "lost", "dropped"),
     ("carried_tokens", "idle", "carried, unfinished at the end"),
 )
-"""What became of the tokens generated: (figure of the summary, class of its colour, in words)."""
+"""Of generated tokens: (figure of the summary, CSS class, label)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a bar. kind: the class of its colour; tip: what is said of it."""
+    """A part of a bar. kind: CSS class; tip: tooltip."""
 
     kind: str
     share: float
@@ -47,7 +47,7 @@ class Part:
 
 
 def gpu_use(run: Run) -> dict[str, float]:
-    """What the GPUs' time was spent on, as shares of it by `USES`; they sum to 1."""
+    """Shares of a run's GPU time by `USES`; they sum to 1."""
     held_s = run.shape.gpus * run.makespan_s
     spent = {what: 0.0 for what, _, _ in USES}
     underfilled = underfilled_intervals(run)
@@ -70,7 +70,7 @@ def time_parts(use: Mapping[str, float]) -> list[Part]:
 
 
 def token_parts(summary: Mapping[str, Any]) -> list[Part]:
-    """The bar of what became of a run's tokens."""
+    """The bar of a run's generated tokens by outcome."""
     generated = max(summary["generated_tokens"], 1)
     return [
         Part(
@@ -78,27 +78,29 @@ def token_parts(summary: Mapping[str, Any]) -> list[Part]:
             summary[what] / generated,
             f"{label}: {count(summary[what])} tokens, {share(summary[what] / generated)}",
         )
-        for what, kind, label in FATES
+        for what, kind, label in OUTCOMES
     ]
 
 
-def time_key(causes: Sequence[Mapping[str, float]]) -> Markup:
-    """The key to bars of time; causes: the `gpu_use` of each."""
+def time_bars(uses: Mapping[str, Mapping[str, float]]) -> Markup:
+    """Bars of `gpu_use` by name, and their key."""
     shown = [
         (kind, label)
         for what, kind, label in USES
-        if kind != "idle" and any(use[what] > 0 for use in causes)
+        if kind != "idle" and any(use[what] > 0 for use in uses.values())
     ]
-    return key([*shown, ("idle", "idle")])
+    rows = [(name, time_parts(use)) for name, use in uses.items()]
+    return joined([bars(rows), key([*shown, ("idle", "idle")])])
 
 
-def token_key() -> Markup:
-    """The key to bars of tokens."""
-    return key([(kind, label) for _, kind, label in FATES])
+def token_bars(summaries: Mapping[str, Mapping[str, Any]]) -> Markup:
+    """Bars of tokens by name, and their key."""
+    rows = [(name, token_parts(summary)) for name, summary in summaries.items()]
+    return joined([bars(rows), key([(kind, label) for _, kind, label in OUTCOMES])])
 
 
 def bars(rows: Sequence[tuple[str, Sequence[Part]]]) -> Markup:
-    """Bars one below the other, each part to be pointed at or tabbed to."""
+    """Bars below each other; each part has a tooltip and can be tabbed to."""
     cells: list[Content] = []
     for name, parts in rows:
         shown = [part for part in parts if part.share > 0]

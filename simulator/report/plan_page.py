@@ -1,26 +1,19 @@
-"""The page of a plan: what to run, what it takes, how sure, and what else there was."""
+"""The page of a plan: the recommendation, its cost and interval, and the other choices."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from rollcast.simulator.planner import words
-from rollcast.simulator.planner.answer import Impossible, Interval, Planned, Row, Unrun
+from rollcast.simulator.planner.answer import Impossible, Planned, Row, Unrun
 from rollcast.simulator.planner.frontier import behind_front
 from rollcast.simulator.report.assumptions import assumptions
 from rollcast.simulator.report.front import Axis, Point, front
-from rollcast.simulator.report.ledger import (
-    bars,
-    gpu_use,
-    time_key,
-    time_parts,
-    token_key,
-    token_parts,
-)
+from rollcast.simulator.report.ledger import gpu_use, time_bars, token_bars
 from rollcast.simulator.report.markup import Content, Markup, tag
 from rollcast.simulator.report.page import page
 from rollcast.simulator.report.parts import (
@@ -37,35 +30,32 @@ from rollcast.simulator.report.parts import (
 from rollcast.simulator.report.parts import Row as Line
 from rollcast.simulator.report.reproduced import reproduced
 from rollcast.simulator.report.timeline import timeline_of, timelines
-from rollcast.simulator.results.figures import NAMED, seconds, share
+from rollcast.simulator.results.figures import NAMED, cost, hours, seconds, share, usd
 from rollcast.simulator.results.lanes import STEPS_SHOWN
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.studies.simulate import Result, simulate
 
-_FIGURES = (NAMED["length_bias"], NAMED["bubble_fraction"])
-"""Of `Measured`, the last columns of the table of choices."""
+_FIGURES = tuple(
+    NAMED[name]
+    for name in ("bound_by", "break_even", "staleness_max", "length_bias", "bubble_fraction")
+)
+_NARROW = _FIGURES[:3]
 
 BEST_ROWS, MOST_ROWS, MOST_POINTS, MOST_NAMED = 6, 200, 300, 12
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A choice of a plan simulated for a few steps, for its picture."""
+    """A choice and a short simulation of it, for its timeline."""
 
     row: Row
     result: Result
 
-    @property
-    def name(self) -> str:
-        """Its policy, and its GPUs."""
-        return f"{self.row.choice.policy} on {words.setup(self.row)}"
-
 
 def shown(planned: Planned, raw: RawScenario, steps: int = 2 * STEPS_SHOWN) -> list[Shown]:
-    """The synchronous choice that the others are held against, and what is recommended or comes
-    nearest, each simulated for ``steps``. raw: the scenario that was asked about. Raises
-    ScenarioError or RunError as `simulator.studies.simulate.simulate` does."""
-    rows = {row.choice.said: row for row in (planned.baseline, planned.chosen) if row is not None}
+    """Simulates the synchronous baseline and the chosen row for ``steps``. raw: the scenario of the
+    question. Raises ScenarioError or RunError as `simulator.studies.simulate.simulate`."""
+    rows = {row.choice.name: row for row in (planned.baseline, planned.chosen) if row is not None}
     few = override(raw, [f"steps={steps}"])
     return [Shown(row, simulate(row.choice.scenario(few))) for row in rows.values()]
 
@@ -73,18 +63,17 @@ def shown(planned: Planned, raw: RawScenario, steps: int = 2 * STEPS_SHOWN) -> l
 def plan_page(
     planned: Planned, runs: Sequence[Shown], raw: RawScenario, policies: Sequence[str] = ()
 ) -> str:
-    """The whole page. runs: as `shown` makes them, the chosen one last. raw: the scenario that was
-    asked about, with its section ``plan``; policies: what was asked beside it."""
+    """The whole page. runs: of `shown`, the chosen row last. raw: the scenario with its section
+    ``plan``. policies: of the command line."""
     chosen = planned.chosen
     lead, *more = planned.sentences
+    changes = planned.changes
     return page(
         planned.name,
         headline(lead, *more),
         None if chosen is None else _tiles(chosen),
         notes(() if chosen is None else chosen.measured.warnings),
-        section("What would change the answer", listed(planned.changes))
-        if planned.changes
-        else None,
+        section("What would change the answer", listed(changes)) if changes else None,
         _front(planned),
         _choices(planned),
         _time(runs),
@@ -105,19 +94,19 @@ def plan_page(
 def _subtitle(planned: Planned) -> str:
     count = len(planned.rows) + len(planned.unrun)
     return (
-        f"{planned.work.said}; {count:,} choices, {planned.simulated_steps:,} steps simulated "
+        f"{planned.work.text}; {count:,} choices, {planned.simulated_steps:,} steps simulated "
         f"to choose among them (all: {planned.brute_force_steps:,})"
     )
 
 
 def _tiles(row: Row) -> Markup:
-    measured = row.measured
-    figures = [("whole run", words.hours(row.run_cost.hours), _between(row.hours, words.hours))]
-    if row.run_cost.usd is not None:
-        figures.append(("cost", words.usd(row.run_cost.usd), _between(row.usd, words.usd)))
+    measured, run = row.measured, row.run_cost
+    figures = [("whole run", hours(run.hours), _interval(words.between(row.hours, hours)))]
+    if run.usd is not None:
+        figures.append(("cost", usd(run.usd), _interval(words.between(row.usd, usd))))
     figures += [
         ("GPUs", str(row.setup.gpus), row.setup.gpu),
-        ("a step", seconds(measured.step_s), f"{row.run_cost.updates:,.0f} of them"),
+        ("a step", seconds(measured.step_s), f"{run.updates:,.0f} of them"),
         ("bound by", measured.bound_by, f"{share(measured.bubble_fraction)} of GPU time idle"),
     ]
     if row.break_even is not None:
@@ -125,12 +114,12 @@ def _tiles(row: Row) -> Markup:
     return tiles(figures)
 
 
-def _between(interval: Interval | None, write: Callable[[float], str]) -> str:
-    return "" if interval is None else f"90 %: {write(interval.low)} to {write(interval.high)}"
+def _interval(ends: str) -> str:
+    return ends and f"90 %: {ends}"
 
 
 def _front(planned: Planned) -> Content:
-    """The choices nearest to the front, so that a plan of thousands stays a picture."""
+    """The scatter of the `MOST_POINTS` choices nearest to the front."""
     rows = [row for row in planned.rows if np.isfinite(row.run_cost.hours)]
     if not rows:
         return None
@@ -145,11 +134,8 @@ def _front(planned: Planned) -> Content:
         "Hours against cost",
         front(
             points,
-            Axis("hours of the whole run", lambda value: f"{value:,g}"),
-            Axis(
-                "$ of the whole run" if priced else "GPU-hours of the whole run",
-                lambda value: f"{value:,g}",
-            ),
+            Axis("hours of the whole run"),
+            Axis(f"{'$' if priced else 'GPU-hours'} of the whole run"),
             "recommended" if planned.recommended else "nearest to the limits",
         ),
         about=about,
@@ -172,88 +158,57 @@ def _choices(planned: Planned) -> Markup:
             "GPUs", "all that are held: replicas x tensor parallelism + the trainer's", text=True
         ),
         Column("whole run", "hours of it, and their 90 % interval"),
-        Column("cost", "of the whole run"),
-        Column(NAMED["bound_by"].label, NAMED["bound_by"].meaning),
-        Column("pays up to", "times the updates of the best synchronous choice"),
-        Column("oldest token", "versions behind, of what is trained on"),
-        *(Column(figure.label, figure.meaning, narrow=False) for figure in _FIGURES),
+        Column(NAMED["cost"].label, NAMED["cost"].meaning),
+        *(Column(f.label, f.meaning, narrow=f in _NARROW) for f in _FIGURES),
     )
-    kept = _worth_showing(planned)
-    chosen = planned.chosen
-    about = "Best first. ~: from a short simulation. Pale: violates a limit."
-    rows = [_line(row, row is chosen) for row in kept]
-    more = [_line(row, row is chosen) for row in planned.rows[:MOST_ROWS]]
+    rows = [_line(row, row is planned.chosen) for row in planned.notable(BEST_ROWS)]
+    more = [_line(row, row is planned.chosen) for row in planned.rows[:MOST_ROWS]]
     rest = len(planned.rows) - len(more)
     every = f"The first {len(more)}, and {rest:,} more in plan.csv" if rest else f"All {len(more)}"
     return section(
         "Choices",
         table(columns, rows, "Choices"),
         folded(every, table(columns, more, every)) if len(more) > len(rows) else None,
-        about=about,
+        about="Best first. ~: from a short simulation. Pale: violates a limit.",
     )
-
-
-def _worth_showing(planned: Planned) -> list[Row]:
-    """The best, those that no other beats, the best of each policy, and what they are held
-    against."""
-    held = None if planned.baseline is None else planned.baseline.choice.said
-    kept: list[Row] = []
-    policies: set[str] = set()
-    for place, row in enumerate(planned.rows):
-        new = row.choice.policy not in policies
-        if place < BEST_ROWS or row.on_front or new or row.choice.said == held:
-            kept.append(row)
-            policies.add(row.choice.policy)
-    return kept
 
 
 def _line(row: Row, chosen: bool) -> Line:
-    m = row.measured
-    more = words.others(row)
-    spread = tag("small", tag("br"), _ends(row.hours)) if row.hours else None
-    cost = (
-        f"{row.run_cost.gpu_hours:,.0f} GPU h"
-        if row.run_cost.usd is None
-        else words.usd(row.run_cost.usd)
-    )
+    values = row.plain()
+    details = [words.split(row), words.others(row)]
     cells: Sequence[Content] = (
         breakable(row.choice.policy),
+        [f"{row.setup.gpus} {row.setup.gpu}", *map(_below, filter(None, details))],
         [
-            f"{row.setup.gpus} {row.setup.gpu}",
-            tag("small", tag("br"), words.split(row)),
-            tag("small", tag("br"), more) if more else None,
+            f"{'' if row.exact else '~'}{hours(row.run_cost.hours)}",
+            _below(words.between(row.hours, hours)) if row.hours else None,
         ],
-        [f"{'' if row.exact else '~'}{words.hours(row.run_cost.hours)}", spread],
-        cost,
-        m.bound_by,
-        "" if row.break_even is None else f"{row.break_even:.2f}x",
-        str(m.staleness_max),
-        *(figure.text({figure.name: getattr(m, figure.name)}) for figure in _FIGURES),
+        NAMED["cost"].text(values),
+        *(figure.text(values) for figure in _FIGURES),
     )
     return Line(cells, chosen=chosen, apart=bool(row.beyond))
 
 
-def _ends(interval: Interval) -> str:
-    return f"{words.hours(interval.low)} to {words.hours(interval.high)}"
+def _below(text: str) -> Markup:
+    return tag("small", tag("br"), text)
 
 
 def _time(runs: Sequence[Shown]) -> Content:
     if not runs:
         return None
-    drawn = [timeline_of(shown.result.run, shown.name, shown.result.summary) for shown in runs]
-    uses = [gpu_use(shown.result.run) for shown in runs]
-    names = [shown.row.choice.policy for shown in runs]
+    named = [(shown.row.choice.policy, shown.result) for shown in runs]
     return section(
         "Where the time goes",
-        timelines(drawn),
-        tag("h3", "GPU time"),
-        bars(list(zip(names, map(time_parts, uses), strict=True))),
-        time_key(uses),
-        tag("h3", "Tokens generated"),
-        bars(
-            [(n, token_parts(shown.result.summary)) for n, shown in zip(names, runs, strict=True)]
+        timelines(
+            [
+                timeline_of(shown.result.run, words.choice(shown.row), shown.result.summary)
+                for shown in runs
+            ]
         ),
-        token_key(),
+        tag("h3", "GPU time"),
+        time_bars({name: gpu_use(result.run) for name, result in named}),
+        tag("h3", "Tokens generated"),
+        token_bars({name: result.summary for name, result in named}),
         about="The synchronous baseline and this choice.",
     )
 
@@ -276,7 +231,6 @@ def _impossible(groups: Sequence[Impossible]) -> Content:
 
 
 def _unrun(unrun: Sequence[Unrun]) -> Content:
-    """Choices whose estimate was enough to leave them out."""
     if not unrun:
         return None
     columns = (
@@ -288,10 +242,10 @@ def _unrun(unrun: Sequence[Unrun]) -> Content:
     lines = [
         Line(
             (
-                breakable(choice.choice.said),
+                breakable(choice.choice.name),
                 str(choice.setup.gpus),
-                words.hours(choice.estimate.hours),
-                "" if choice.estimate.usd is None else words.usd(choice.estimate.usd),
+                hours(choice.estimate.hours),
+                cost(choice.estimate.usd, choice.estimate.gpu_hours),
             )
         )
         for choice in unrun[:MOST_NAMED]

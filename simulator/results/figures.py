@@ -1,5 +1,4 @@
-"""The figures of a run: what each is called, what it means, how it is written for people, and which
-tables of the terminal and of pages show it."""
+"""Figures of runs: the name, label, meaning and text of each, and the tables that show it."""
 
 from __future__ import annotations
 
@@ -8,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 
-def seconds(value: float) -> str:
-    """A duration for people."""
+def seconds(value: float | None) -> str:
+    """Text of a duration; "-" for None."""
+    if value is None:
+        return "-"
     if value >= 7200:
         return f"{value / 3600:.2f} h"
     if value >= 600:
@@ -17,8 +18,31 @@ def seconds(value: float) -> str:
     return f"{value:.3g} s" if value < 100 else f"{value:.1f} s"
 
 
+def hours(value: float) -> str:
+    """Text of the duration of a whole run. value: hours."""
+    if value >= 96:
+        return f"{value / 24:.1f} days"
+    if value >= 1:
+        return f"{value:.0f} h" if value >= 10 else f"{value:.1f} h"
+    return f"{60 * value:.0f} min" if value >= 1 / 30 else f"{3600 * value:.3g} s"
+
+
+def usd(value: float) -> str:
+    """Text of an amount of US dollars."""
+    if value >= 10:
+        return f"${value:,.0f}"
+    return f"${value:.2f}" if value >= 0.1 or not value else f"${value:.1g}"
+
+
+def cost(usd_or_none: float | None, gpu_hours: float) -> str:
+    """Text of a run's cost: dollars, or GPU-hours for a GPU without a price."""
+    if usd_or_none is None:
+        return f"{gpu_hours:,.0f} GPU-hours" if gpu_hours >= 100 else f"{gpu_hours:.3g} GPU-hours"
+    return usd(usd_or_none)
+
+
 def count(value: float) -> str:
-    """A count for people."""
+    """Text of a count."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
         if abs(value) >= size:
             return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"
@@ -26,22 +50,21 @@ def count(value: float) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share in per cent."""
+    """Text of a share, in per cent."""
     return "-" if value is None or value != value else f"{100 * value:.1f} %"
 
 
+factor = "{:.2f}x".format
+
 Values = Mapping[str, Any]
-"""What a figure is taken from: a run's summary.json, and in a comparison also the columns that
-`simulator.studies.compare.compared` adds to it."""
+"""Figures by name: a run's summary.json, a row of `simulator.studies.compare.compared`, a row of a
+plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """How the table of one run shows a figure, where that differs from a comparison.
-
-    label: in place of the figure's. text: in place of the figure, from the summary; a line without
-    text is left out. note: in place of the meaning, fixed or from the summary.
-    """
+    """A line in the table of one run. label and note replace the figure's label and meaning; text
+    replaces its text. A line without text is left out."""
 
     label: str = ""
     text: Callable[[Values], str] | None = None
@@ -49,19 +72,28 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Heading:
+    """A column of the terminal's comparison.
+
+    text: the label with line breaks. drop: a narrow terminal drops the lowest first, never 0.
+    footnote: whether the meaning stands below the table. if_differs: show it only where policies
+    differ.
+    """
+
+    text: str = ""
+    drop: int = 0
+    footnote: bool = False
+    if_differs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of a run, and where the terminal and the page of a comparison show it.
+    """A figure of a run.
 
-    name: its key in summary.json, or in what a comparison adds. label: what people call it.
-    write: the value for people. meaning: what it measures, in a few words. value: computes it where
-    it is more than the value under ``name``; None is shown as "-".
-    saved: whether comparison.json and comparison.csv take it from each run's summary. run: its line
-    in the table of one run. terminal, page: whether a comparison shows it there.
-
-    heading: the label as a narrow column breaks it. leaves: columns with the lowest numbers leave a
-    terminal that is too narrow first; 0 stays. footnote: whether the meaning also stands below the
-    terminal's table. if_differs: whether the terminal shows it only where policies differ in it.
-    narrow: whether a phone shows its column of the page.
+    name: its key in `Values`. write: its text. value: computes it; by default the value under
+    ``name``. None becomes "-". saved: whether comparison.json and comparison.csv hold it. run,
+    terminal, page: its line in the table of one run, its column in the terminal's comparison and on
+    the page of one. narrow: whether a phone shows the page's column.
     """
 
     name: str
@@ -69,45 +101,40 @@ class Figure:
     write: Callable[[Any], str]
     meaning: str = ""
     value: Callable[[Values], Any] | None = None
-    saved: bool = False
+    saved: bool = True
     run: Line | None = None
-    terminal: bool = False
+    terminal: Heading | None = None
     page: bool = False
-    heading: str = ""
-    leaves: int = 0
-    footnote: bool = False
-    if_differs: bool = False
     narrow: bool = True
 
+    @property
+    def heading(self) -> str:
+        """The terminal's column heading."""
+        return (self.terminal.text if self.terminal else "") or self.label
+
     def value_in(self, values: Values) -> Any:
-        """The figure itself; None where there is none."""
+        """The figure; None if there is none."""
         return values.get(self.name) if self.value is None else self.value(values)
 
     def text(self, values: Values) -> str:
-        """The figure for people."""
+        """The figure's text."""
         value = self.value_in(values)
         return "-" if value is None else self.write(value)
 
     def line(self, summary: Values) -> tuple[str, str, str] | None:
-        """Label, text and note in the table of one run; None where that has no such line."""
+        """Label, text and note in the table of one run; None if it has no line."""
         if self.run is None:
             return None
         text = self.text(summary) if self.run.text is None else self.run.text(summary)
         note = self.meaning if self.run.note is None else self.run.note
-        return (
-            self.run.label or self.label,
-            text,
-            note if isinstance(note, str) else note(summary),
-        )
+        return self.run.label or self.label, text, note if isinstance(note, str) else note(summary)
 
 
-def _a_step(name: str) -> Callable[[Values], float]:
-    """The total under ``name`` over the run's steps."""
+def _per_step(name: str) -> Callable[[Values], float]:
     return lambda v: v[name] / max(v["steps"], 1)
 
 
 def _of_generated(name: str) -> Callable[[Values], float]:
-    """The tokens under ``name`` over the tokens generated."""
     return lambda v: v[name] / max(v["generated_tokens"], 1)
 
 
@@ -115,8 +142,7 @@ def _pair(write: Callable[[float], str], first: str, second: str) -> Callable[[V
     return lambda v: f"{write(v[first])} / {write(v[second])}"
 
 
-def _steps_of_the_mean(v: Values) -> str:
-    """How many steps the mean is of, how long the start-up took beside, and the slow steps."""
+def _steady(v: Values) -> str:
     start, stop = v["steady_steps"]
     steps = f"{v['steps']}"
     if (start, stop) != (0, v["steps"]):
@@ -125,7 +151,7 @@ def _steps_of_the_mean(v: Values) -> str:
 
 
 def _interval(v: Values) -> str:
-    """Empty for the policy that the others are held against, and without intervals."""
+    """Empty for the baseline and without intervals."""
     if v["first"] or "speedup_low" not in v:
         return ""
     return f"{v['speedup_low']:.2f}-{v['speedup_high']:.2f}"
@@ -143,8 +169,8 @@ def _idle_by_cause(v: Values) -> str:
 
 
 def _hours_and_cost(v: Values) -> str:
-    cost = f", ${v['cost_usd']:,.2f}" if "cost_usd" in v else ""
-    return f"{v['gpu_hours']:.2f} GPU-hours{cost}"
+    price = f", ${v['cost_usd']:,.2f}" if "cost_usd" in v else ""
+    return f"{v['gpu_hours']:.2f} GPU-hours{price}"
 
 
 def _group_sizes(v: Values) -> str:
@@ -152,30 +178,30 @@ def _group_sizes(v: Values) -> str:
 
 
 def steps_by_group_size(summary: Values) -> str:
-    """How many steps had each of the group sizes."""
+    """Steps of each group size."""
     return f"in {' / '.join(map(str, summary['group_sizes'].values()))} steps"
 
 
-FIGURES: tuple[Figure, ...] = (
+# Figures of runs, in the order of the tables
+
+_TIMES: tuple[Figure, ...] = (
     Figure(
         "step_s",
         "step time",
         seconds,
         "mean, from one step's end to the next",
-        saved=True,
-        run=Line(note=_steps_of_the_mean),
-        terminal=True,
+        run=Line(note=_steady),
+        terminal=Heading("step\ntime"),
         page=True,
-        heading="step\ntime",
     ),
     Figure(
         "speedup",
         "speed-up",
-        "{:.2f}x".format,
+        factor,
         "step time of the first policy over this one's",
-        terminal=True,
+        terminal=Heading("speed-\nup"),
         page=True,
-        heading="speed-\nup",
+        saved=False,
     ),
     Figure(
         "speedup_interval",
@@ -183,19 +209,17 @@ FIGURES: tuple[Figure, ...] = (
         str,
         "of the speed-up",
         value=_interval,
-        terminal=True,
+        terminal=Heading("90 %\ninterval"),
         page=True,
-        heading="90 %\ninterval",
+        saved=False,
     ),
     Figure(
         "trained_rollouts_per_step",
         "rollouts trained",
         "{:.4g}".format,
         "mean of a step",
-        terminal=True,
-        heading="rollouts\ntrained",
-        footnote=True,
-        if_differs=True,
+        terminal=Heading("rollouts\ntrained", footnote=True, if_differs=True),
+        saved=False,
     ),
     Figure(
         "s_per_1000_rollouts",
@@ -204,19 +228,17 @@ FIGURES: tuple[Figure, ...] = (
         "time per thousand rollouts that were trained on",
         value=_per_thousand,
         page=True,
+        saved=False,
     ),
     Figure(
         "rollout_s",
         "rollout phase",
         seconds,
         "mean of a step",
-        value=_a_step("rollout_s"),
-        saved=True,
+        value=_per_step("rollout_s"),
         run=Line("rollout / train", _pair(seconds, "rollout_s", "train_s"), "in total"),
-        terminal=True,
+        terminal=Heading("rollout\nphase", drop=7),
         page=True,
-        heading="rollout\nphase",
-        leaves=7,
         narrow=False,
     ),
     Figure(
@@ -224,50 +246,37 @@ FIGURES: tuple[Figure, ...] = (
         "train phase",
         seconds,
         "mean of a step",
-        value=_a_step("train_s"),
-        saved=True,
-        terminal=True,
+        value=_per_step("train_s"),
+        terminal=Heading("train\nphase", drop=6),
         page=True,
-        heading="train\nphase",
-        leaves=6,
         narrow=False,
     ),
     Figure(
         "sync_s",
         "sync",
         seconds,
-        saved=True,
         run=Line("sync / switch", _pair(seconds, "sync_s", "switch_s"), "in total"),
     ),
-    Figure("switch_s", "switch", seconds, saved=True),
+    Figure("switch_s", "switch", seconds),
+)
+_RATES: tuple[Figure, ...] = (
     Figure(
         "rollout_tokens_per_s",
         "rollout tokens/s",
         count,
         "generated, over rollout time",
-        saved=True,
         run=Line(),
-        terminal=True,
-        heading="rollout\ntokens/s",
-        leaves=9,
+        terminal=Heading("rollout\ntokens/s", drop=9),
     ),
     Figure(
         "throughput_gain",
         "gain",
         lambda gain: f"{100 * (gain - 1):+.0f}%",
         "rollout tokens/s against the first row",
-        terminal=True,
-        leaves=1,
-        footnote=True,
+        terminal=Heading(drop=1, footnote=True),
+        saved=False,
     ),
-    Figure(
-        "trained_tokens_per_s",
-        "trained tokens/s",
-        count,
-        "over the whole run",
-        saved=True,
-        run=Line(),
-    ),
+    Figure("trained_tokens_per_s", "trained tokens/s", count, "over the whole run", run=Line()),
     Figure(
         "bound_by",
         "bound by",
@@ -275,15 +284,15 @@ FIGURES: tuple[Figure, ...] = (
         "the bottleneck of its steps",
         page=True,
         narrow=False,
+        saved=False,
     ),
     Figure(
         "bubble_fraction",
         "bubble",
         share,
         "share of GPU time that is idle",
-        saved=True,
         run=Line(note=_idle_by_cause),
-        terminal=True,
+        terminal=Heading(),
         page=True,
     ),
     Figure(
@@ -292,54 +301,40 @@ FIGURES: tuple[Figure, ...] = (
         share,
         "rollout time below 1/4 of the peak load",
         run=Line(),
+        saved=False,
     ),
     Figure(
         "straggler_rate",
         "stragglers",
         share,
         "groups whose max / median > 1.25",
-        saved=True,
         run=Line(),
-        terminal=True,
-        heading="strag-\nglers",
-        leaves=5,
+        terminal=Heading("strag-\nglers", drop=5),
     ),
+)
+_LEARNING: tuple[Figure, ...] = (
     Figure(
         "staleness_mean",
         "staleness",
         "{:.2f}".format,
         "versions, mean over trained tokens",
-        saved=True,
         run=Line(),
-        terminal=True,
+        terminal=Heading("stale-\nness", drop=8),
         page=True,
-        heading="stale-\nness",
-        leaves=8,
     ),
     Figure(
         "truncated_share",
         "at cap",
         share,
         "responses cut at max_new_tokens",
-        saved=True,
         run=Line(),
-        terminal=True,
-        heading="at\ncap",
-        leaves=2,
-        footnote=True,
+        terminal=Heading("at\ncap", drop=2, footnote=True),
     ),
-    Figure(
-        "generated_tokens",
-        "tokens generated",
-        count,
-        saved=True,
-        run=Line(),
-    ),
+    Figure("generated_tokens", "tokens generated", count, run=Line()),
     Figure(
         "trained_tokens",
         "tokens trained",
         count,
-        saved=True,
         run=Line("  trained / masked", _pair(count, "trained_tokens", "masked_tokens")),
     ),
     Figure(
@@ -348,12 +343,8 @@ FIGURES: tuple[Figure, ...] = (
         share,
         "share of the tokens generated",
         value=_of_generated("dropped_tokens"),
-        saved=True,
         run=Line("  dropped / carried", _pair(count, "dropped_tokens", "carried_tokens"), ""),
-        terminal=True,
-        heading="drop-\nped",
-        leaves=3,
-        footnote=True,
+        terminal=Heading("drop-\nped", drop=3, footnote=True),
     ),
     Figure(
         "reprefilled_tokens",
@@ -361,36 +352,42 @@ FIGURES: tuple[Figure, ...] = (
         share,
         "over the tokens generated",
         value=_of_generated("reprefilled_tokens"),
-        saved=True,
         run=Line(
             text=lambda v: count(v["reprefilled_tokens"]),
             note=lambda v: f"{v['preemptions']} preemptions",
         ),
-        terminal=True,
-        heading="re-pre-\nfilled",
-        leaves=4,
-        footnote=True,
+        terminal=Heading("re-pre-\nfilled", drop=4, footnote=True),
     ),
     Figure(
         "length_bias",
         "length bias",
         "{:.2f}".format,
         "mean length of what is trained over what was launched",
-        saved=True,
         page=True,
         narrow=False,
     ),
-    Figure("makespan_s", "makespan", seconds, saved=True, run=Line(note=_hours_and_cost)),
-    Figure("gpu_hours", "GPU-hours", "{:.3g}".format, saved=True),
+    Figure("makespan_s", "makespan", seconds, run=Line(note=_hours_and_cost)),
+    Figure("gpu_hours", "GPU-hours", "{:.3g}".format),
     Figure(
         "group_sizes",
         "group sizes",
         str,
         run=Line(text=_group_sizes, note=steps_by_group_size),
+        saved=False,
     ),
 )
-"""Every figure that tables and pages of runs show, in their order. A figure is one entry here and
-its value in `simulator.results.metrics.summarise`."""
+FIGURES = (*_TIMES, *_RATES, *_LEARNING)
+"""Figures that the tables of runs show, in order. A figure is one entry here and its value in
+`simulator.results.metrics.summarise`."""
 
-NAMED: Mapping[str, Figure] = {figure.name: figure for figure in FIGURES}
-"""The figures by name, for tables that show a few of them among other things."""
+WHOLE_RUN: tuple[Figure, ...] = (
+    Figure("hours", "whole run", hours, "hours of it"),
+    Figure("cost", "cost", str, "of the whole run", lambda v: cost(v["usd"], v["gpu_hours"])),
+    Figure("break_even", "pays up to", factor, "times the updates of the best synchronous choice"),
+    Figure("staleness_max", "oldest token", str, "versions behind, of what is trained on"),
+    Figure("simulated_steps", "steps", str, "simulated"),
+)
+"""Further figures of a plan's choices."""
+
+NAMED: Mapping[str, Figure] = {figure.name: figure for figure in (*FIGURES, *WHOLE_RUN)}
+"""All figures by name."""

@@ -28,6 +28,7 @@ from rollcast.simulator.results.metrics import (
     context_over_time,
     running_over_time,
 )
+from rollcast.simulator.results.write import plain
 from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS
 from rollcast.simulator.spans import DROPPED, PENDING, TRAINED, PhaseSpan, Run, StepRecord
 
@@ -39,38 +40,34 @@ _FIRST_REPLICA_PID = 2
 _ROWS_AT_A_TIME = 8192
 _GZIP_LEVEL = 4
 _Slice = tuple[str, float, float, dict[str, Any]]  # name, start_s, end_s, args
-_SEGMENT_ARGS = (  # in the order of `_stay`'s parameters
-    "group",
-    "index",
-    "attempt",
-    "step",
-    "version",
-    "versions",
-    "new_tokens",
-    "total_tokens",
-    "prompt_tokens",
-    "prefill_tokens",
-    "recomputed_tokens",
-    "preemptions",
-    "finished",
-    "outcome",
-    "reward",
-    "submitted_s",
+_SEGMENT_ARGS = {  # column by argument
+    "attempt": "attempt",
+    "step": "step",
+    "version": "version",
+    "versions": "versions",
+    "tokens": "new_tokens",
+    "total_tokens": "total_tokens",
+    "prompt_tokens": "prompt_tokens",
+    "prefill_tokens": "prefill_tokens",
+    "recomputed_tokens": "recomputed_tokens",
+    "preemptions": "preemptions",
+    "finished": "finished",
+    "outcome": "outcome",
+    "reward": "reward",
+}
+_SEGMENT = (
+    '{"name":"g%d/%d","cat":"rollout","ph":"X","pid":%d,"tid":%d,"ts":%d.%03d,"dur":%d.%03d,'
+    '"args":{' + "".join(f'"{name}":%s,' for name in _SEGMENT_ARGS) + '"queued_us":%d.%03d}}'
 )
 
 
 def write_trace(run: Run, file: str | PathLike[str] | TextIO) -> None:
-    """Writes a run's trace to a path or an open text file, event by event; a path that ends in
-    ``.gz`` is packed, which Perfetto reads as it is, and into the same bytes each time.
+    """Writes a run's trace to a path or an open text file; ``.gz`` is packed, reproducibly.
 
-    One process a replica, with a thread for each rollout that runs at the same time (slices named
-    ``g<group>/<index>``) and two counters: the rollouts running, and their context tokens, as far
-    as a run's tables tell them: of each its prompt and response so far, the response growing evenly
-    through a segment. The KV cache holds less where prompts are shared or a rollout was preempted.
-    Arrows (flow events) lead from each segment to the next of the same rollout. A process each for
-    the trainer, the weight sync, the switch of shared GPUs between rollout and training,
-    environments and judges, if there are any, and the steps. A segment that was never computed is
-    a slice of no length at its end.
+    One process per replica: a thread for each concurrent rollout (slices ``g<group>/<index>``) and
+    two counters, running rollouts and their context tokens (`metrics.context_over_time`). Arrows
+    lead from a segment to the rollout's next one. Further processes: steps, trainer, weight sync,
+    switch, environments, judges. A segment that was never computed is a slice of length 0.
     """
     if not isinstance(file, str | PathLike):
         _write(run, file)
@@ -97,8 +94,7 @@ def _write(run: Run, file: TextIO) -> None:
 
 
 def lanes(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """A lane for each of these intervals, such that no two in a lane overlap: in order of start,
-    the lowest lane that is free, which needs no more lanes than ever run at once. starts rise."""
+    """The lowest free lane for each interval, so that none overlap. starts must rise."""
     taken: list[tuple[int, int]] = []  # (end, lane)
     free: list[int] = []
     count = 0
@@ -136,8 +132,7 @@ def _events(run: Run) -> Iterator[str]:
 
 
 def _calls(pid: int, name: str, run: Run, kind: int) -> Iterator[str]:
-    """A process of its own for environments, or for judges: a slice a call, from when it had its
-    slot, on as many threads as there ever were at once."""
+    """A process for environments or judges, with a slice per call from the start of its slot."""
     chosen = run.calls["kind"] == kind
     if not chosen.any():
         return
@@ -153,7 +148,7 @@ def _calls(pid: int, name: str, run: Run, kind: int) -> Iterator[str]:
 
 
 def _phases(pid: int, name: str, phases: Iterable[PhaseSpan], category: str) -> Iterator[str]:
-    """A process of its own for phases."""
+    """A process for phases."""
     yield from _process(pid, name, pid)
     yield from _slices(pid, name, _phase_slices(phases), category)
 
@@ -163,7 +158,7 @@ def _phase_slices(phases: Iterable[PhaseSpan]) -> list[_Slice]:
 
 
 def _steps(run: Run) -> Iterator[str]:
-    """A slice for each step, a slice for each rollout phase, and a marker at each step's end."""
+    """Slices of steps and rollout phases; a marker at each step's end."""
     yield from _process(_STEPS_PID, "steps", _STEPS_PID)
     steps = [(f"step {r.step}", r.start_s, r.end_s, _step_args(r)) for r in run.steps]
     after = yield from _slices(_STEPS_PID, "step", steps, "step")
@@ -195,7 +190,7 @@ def _slices(
     category: str,
     first_tid: int = 0,
 ) -> Generator[str, None, int]:
-    """Slices on as many threads as they need; returns the next free thread."""
+    """Slices on threads; returns the next free thread."""
     rows = sorted(
         ((_nanoseconds(start), _nanoseconds(end), name, args) for name, start, end, args in slices),
         key=lambda row: row[:2],
@@ -221,8 +216,7 @@ def _slices(
 
 
 class _Placed:
-    """Where each segment is drawn. start, end: nanoseconds; tid: lane on its replica. Each of shape
-    (segments,), in the order of `Run.segments`."""
+    """Where segments are drawn. start, end (ns) and tid: shape (segments,), as `Run.segments`."""
 
     def __init__(self, run: Run) -> None:
         self.segments = run.segments
@@ -234,33 +228,30 @@ class _Placed:
             self.tid[rows] = lanes(self.start[rows].tolist(), self.end[rows].tolist())
 
     def on(self, replica: int) -> NDArray[np.int64]:
-        """The rows of a replica's segments, in order of time; shape (n,)."""
+        """Rows of a replica's segments by time, shape (n,)."""
         rows = np.flatnonzero(self.replica == replica)
         return rows[np.lexsort((self.end[rows], self.start[rows]))]
 
 
 def _replica(run: Run, number: int, placed: _Placed) -> Iterator[str]:
-    """Segments on lanes, then the counters. Written by hand: there can be half a million of
-    them."""
+    """Segments on lanes, then the counters; formatted by hand, as there may be half a million."""
     pid = _FIRST_REPLICA_PID + number
     yield from _process(pid, f"replica {number}", pid)
     rows = placed.on(number)
-    start, end, tids = (column[rows] for column in (placed.start, placed.end, placed.tid))
-    for tid in range(int(tids.max(initial=-1)) + 1):
+    for tid in range(int(placed.tid[rows].max(initial=-1)) + 1):
         yield from _thread(pid, tid, f"slot {tid}")
-    columns = [placed.segments[name][rows] for name in _SEGMENT_ARGS]
     for low in range(0, len(rows), _ROWS_AT_A_TIME):
         part = slice(low, low + _ROWS_AT_A_TIME)
-        parts = [column[part].tolist() for column in (start, end, tids, *columns)]
-        for values in zip(*parts, strict=True):
-            yield _segment(pid, *values)
+        columns = _segment_columns(placed, pid, rows[part])
+        for values in zip(*columns, strict=True):
+            yield _SEGMENT % values
     running = running_over_time(run, number)
     yield from _counter(pid, "running rollouts", "rollouts", *running)
     yield from _counter(pid, "context tokens", "tokens", *context_over_time(run, number))
 
 
 def _flows(placed: _Placed) -> Iterator[str]:
-    """An arrow from each computed segment to the next one of the same attempt at a rollout."""
+    """Arrows between consecutive computed segments of an attempt."""
     names = ("group", "index", "attempt")
     computed = np.flatnonzero(placed.end > placed.start)
     keys = [placed.segments[name][computed] for name in names]
@@ -301,39 +292,26 @@ def _flow(end: str, number: int, replica: int, tid: int, tick: int) -> str:
     )
 
 
-def _segment(
-    pid: int,
-    start: int,
-    end: int,
-    tid: int,
-    group: int,
-    index: int,
-    attempt: int,
-    step: int,
-    version: int,
-    versions: int,
-    new_tokens: int,
-    total_tokens: int,
-    prompt_tokens: int,
-    prefill_tokens: int,
-    recomputed_tokens: int,
-    preemptions: int,
-    finished: int,
-    outcome: int,
-    reward: float,
-    submitted_s: float,
-) -> str:
-    queued = max(0, start - _nanoseconds(submitted_s))
-    return (
-        f'{{"name":"g{group}/{index}","cat":"rollout","ph":"X","pid":{pid},"tid":{tid},'
-        f'"ts":{_microseconds_text(start)},"dur":{_microseconds_text(end - start)},'
-        f'"args":{{"attempt":{attempt},"step":{step},"version":{version},"versions":{versions},'
-        f'"tokens":{new_tokens},"total_tokens":{total_tokens},"prompt_tokens":{prompt_tokens},'
-        f'"prefill_tokens":{prefill_tokens},"recomputed_tokens":{recomputed_tokens},'
-        f'"preemptions":{preemptions},"finished":{"true" if finished else "false"},'
-        f'"outcome":"{_OUTCOMES[outcome]}","reward":{reward if math.isfinite(reward) else "null"},'
-        f'"queued_us":{_microseconds_text(queued)}}}}}'
-    )
+def _segment_columns(placed: _Placed, pid: int, rows: NDArray[np.int64]) -> Iterator[list[Any]]:
+    """The values of `_SEGMENT`, a list each."""
+    segments, start = placed.segments, placed.start[rows]
+    queued = np.maximum(start - _ticks(segments["submitted_s"][rows]), 0)
+    yield segments["group"][rows].tolist()
+    yield segments["index"][rows].tolist()
+    yield [pid] * len(rows)
+    yield placed.tid[rows].tolist()
+    for ticks in (start, placed.end[rows] - start):
+        yield from (part.tolist() for part in np.divmod(ticks, _NS_PER_US))
+    for name in _SEGMENT_ARGS.values():
+        values = segments[name][rows].tolist()
+        if name == "finished":
+            values = ["true" if value else "false" for value in values]
+        elif name == "outcome":
+            values = [f'"{_OUTCOMES[value]}"' for value in values]
+        elif name == "reward":
+            values = [value if math.isfinite(value) else "null" for value in values]
+        yield values
+    yield from (part.tolist() for part in np.divmod(queued, _NS_PER_US))
 
 
 def _counter(pid: int, name: str, unit: str, times: FloatArray, values: IntArray) -> Iterator[str]:
@@ -357,18 +335,7 @@ def _thread(pid: int, tid: int, name: str) -> Iterator[str]:
 
 
 def _json(event: dict[str, Any]) -> str:
-    return json.dumps(_finite(event), separators=(",", ":"), allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    """The same without nan and infinities, which JSON does not know."""
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return json.dumps(plain(event), separators=(",", ":"), allow_nan=False)
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -1,7 +1,4 @@
-"""Pictures of runs with matplotlib: timelines of `simulator.results.lanes`, as files.
-
-The same run gives the same bytes.
-"""
+"""Timelines of `simulator.results.lanes` as matplotlib pictures, reproducible to the byte."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from rollcast.simulator.results.drawing import (
     style,
     time_axis,
 )
-from rollcast.simulator.results.figures import count, seconds
+from rollcast.simulator.results.figures import NAMED, seconds
 from rollcast.simulator.results.lanes import STEPS_SHOWN, Timeline, gpu_shares, timeline_of
 from rollcast.simulator.results.metrics import CAUSES, WAITED_FOR, FloatArray, summarise
 from rollcast.simulator.spans import Run
@@ -41,16 +38,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BINS = 1400
-_TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def draw_run(run: Run, target: Target, title: str | None = None, steps: int | None = None) -> None:
-    """Draws one run: a lane a replica, in which colour says how many rollouts run, then trainer and
-    sync; white hatched is idle.
+    """Draws one run: a lane per replica, coloured by running rollouts, then trainer and sync; idle
+    time is hatched.
 
-    target: a path, whose ending says the format (png, svg, pdf), or a binary file for a png. steps:
-    how many of the first steps to show, `STEPS_SHOWN` if None. Raises ValueError for a run without
-    steps, or ``steps`` below 1.
+    target: a path (png, svg or pdf by its ending), or a binary file for a png. steps: the first
+    steps to show; default `STEPS_SHOWN`. Raises ValueError for a run without steps and ``steps``
+    below 1.
     """
     shown = _steps_shown([run], steps)
     with style():
@@ -58,12 +54,10 @@ def draw_run(run: Run, target: Target, title: str | None = None, steps: int | No
 
 
 def draw_comparison(runs: Mapping[str, Run], target: Target, steps: int | None = None) -> None:
-    """Draws runs below each other on one time axis, with their step time, speed-up against the
-    first, throughput and bubble.
+    """Draws runs below each other on one time axis, with step time, speed-up, throughput, bubble.
 
-    runs: by the name of their policy. target and steps: as in `draw_run`; every run shows the same
-    number of steps, so that a faster one ends further to the left. Raises ValueError as there, and
-    for no runs.
+    runs: by policy. target, steps, errors: see `draw_run`; all runs show the same number of steps.
+    Raises ValueError for no runs.
     """
     if not runs:
         raise ValueError("there is no run to draw")
@@ -94,8 +88,7 @@ def _timeline(run: Run, name: str, summary: Mapping[str, Any], steps: int) -> Ti
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of the picture of one run: one a replica, then ``tall`` each for trainer and sync, which
-    is as many as a line of text needs, and for environments where there are any."""
+    """Rows of the picture: one per replica, then ``tall`` each for trainer, sync, environments."""
 
     replicas: int
     tall: int
@@ -118,7 +111,7 @@ class _Rows:
         return self.count * self.row_in
 
     def place(self, name: str) -> slice:
-        """The rows of one that is no replica."""
+        """Rows of the trainer, sync or environments."""
         first = self.replicas + self.others.index(name) * self.tall
         return slice(first, first + self.tall)
 
@@ -152,7 +145,7 @@ def _run_figure(run: Run, title: str, steps: int) -> Figure:
 
 
 def _paint_lanes(axes: Axes, shown: Timeline, rows: _Rows) -> None:
-    """One image of all lanes over hatched ground: what it leaves clear is idle."""
+    """Draws all lanes as one image over hatched ground; transparent pixels are idle."""
     from matplotlib.patches import Rectangle
 
     image = np.zeros((rows.count, BINS, 4))
@@ -182,7 +175,7 @@ def _paint_lanes(axes: Axes, shown: Timeline, rows: _Rows) -> None:
 
 
 def _label_lanes(axes: Axes, shown: Timeline, rows: _Rows) -> None:
-    """Names on the left, idle shares of the whole run on the right."""
+    """Writes names on the left, idle shares of the whole run on the right."""
     room = rows.replicas - (rows.tall / 2 if rows.tall > 1 else 0)  # for the trainer's name
     named = {
         row + 0.5: lane
@@ -202,8 +195,8 @@ def _label_lanes(axes: Axes, shown: Timeline, rows: _Rows) -> None:
 
 
 def _name_steps(axes: Axes, shown: Timeline, above: float) -> None:
-    """Marks where steps end, and names each where there is room; above: height of the marks as a
-    share of the axes'."""
+    """Marks ends of steps and names steps that have room. above: height of the marks as a share of
+    the axes' height."""
     transform = axes.get_xaxis_transform()
     for step in shown.steps:
         ends = (step.end_s, step.end_s)
@@ -230,7 +223,7 @@ def _run_caption(summary: Mapping[str, Any], shown: Timeline) -> tuple[str, str]
     )
     steps = len(shown.steps)
     part = "all" if steps == shown.of_steps else f"first {steps} of"
-    first = f"{_seconds(shown.step_s)} a step  ·  {part} {shown.of_steps} steps shown"
+    first = f"{seconds(shown.step_s)} a step  ·  {part} {shown.of_steps} steps shown"
     idle = f"{shown.bubble:.1%} of GPU time idle"
     if split:
         idle += f", waiting for {split}"
@@ -242,13 +235,13 @@ def _run_caption(summary: Mapping[str, Any], shown: Timeline) -> tuple[str, str]
 
 _ROW_IN, _HEAD_IN, _FOOT_IN = 1.06, 0.78, 0.84
 _PLOT_LEFT_IN, _PLOT_WIDTH_IN = 0.5, 5.75
-_COLUMNS = (  # right edge in inches, heading
-    (6.95, "step time"),
-    (7.7, "speed-up"),
-    (8.4, "rollout\ntokens/s"),
-    (9.1, "GPU time\nidle"),
-    (9.9, "rollout time\nin tail"),
-)
+_COLUMNS = {  # right edge in inches, by figure
+    "step_s": 6.95,
+    "speedup": 7.7,
+    "rollout_tokens_per_s": 8.4,
+    "bubble_fraction": 9.1,
+    "underfilled_fraction": 9.9,
+}
 
 
 def _comparison_figure(runs: Mapping[str, Run], steps: int) -> Figure:
@@ -263,8 +256,8 @@ def _comparison_figure(runs: Mapping[str, Run], steps: int) -> Figure:
         _timeline(run, name, summary, steps)
         for (name, run), summary in zip(runs.items(), summaries, strict=True)
     ]
-    for at_in, text in _COLUMNS:
-        y = 1 - (_HEAD_IN - 0.12) / height
+    for name, at_in in _COLUMNS.items():
+        y, text = 1 - (_HEAD_IN - 0.12) / height, NAMED[name].heading
         figure.text(at_in / WIDTH_IN, y, text, ha="right", va="bottom", color=FAINT, fontsize=8)
     longest_s, most = max(lane.span_s for lane in shown), max(lane.peak for lane in shown)
     for row, (run, timeline, summary) in enumerate(
@@ -279,7 +272,7 @@ def _comparison_figure(runs: Mapping[str, Run], steps: int) -> Figure:
         if row == len(shown) - 1:
             strip.spines["bottom"].set_visible(True)
             time_axis(strip, longest_s)
-        _figures_of(figure, summary, shown[0].step_s, (top - 0.5) / height)
+        _write_figures(figure, summary, shown[0].step_s, (top - 0.5) / height)
     heading = f"The first {steps} steps under each policy" if steps > 1 else "The first step"
     figure.text(0.012, 1 - 0.24 / height, heading, fontsize=12, weight="bold", va="center")
     total = max(lane.of_steps for lane in shown)
@@ -291,7 +284,7 @@ def _comparison_figure(runs: Mapping[str, Run], steps: int) -> Figure:
 
 
 def _comparison_axes(figure: Figure, name: str, top_in: float) -> tuple[Axes, Axes]:
-    """A run's name, axes for its running rollouts, and below them a strip for its GPUs."""
+    """Axes of a run: running rollouts above, GPUs below."""
     width, height = figure.get_size_inches()
     left, wide = _PLOT_LEFT_IN / width, _PLOT_WIDTH_IN / width
     area = figure.add_axes((left, (top_in - 0.66) / height, wide, 0.44 / height))
@@ -322,7 +315,7 @@ def _paint_running(axes: Axes, shown: Timeline, most: int) -> None:
 
 
 def _paint_shares(axes: Axes, shares: Mapping[str, FloatArray], span_s: float) -> None:
-    """The GPUs as a stack; what is left at the top is idle."""
+    """Stacks the GPUs' uses; the rest at the top is idle."""
     x, below = _middles(span_s), np.zeros(BINS)
     colours = {"rollout": ROLLOUT, "tail": TAIL, "train": TRAIN, "sync": SYNC}
     for kind, colour in colours.items():
@@ -334,30 +327,20 @@ def _paint_shares(axes: Axes, shares: Mapping[str, FloatArray], span_s: float) -
     axes.set_ylim(0, 1)
 
 
-def _figures_of(
+def _write_figures(
     figure: Figure, summary: Mapping[str, Any], first_step_s: float | None, y: float
 ) -> None:
-    """A run's row of figures, right of its picture."""
+    """Texts of a run's figures, right of its picture."""
     step_s = summary["step_s"]
-    speed_up = first_step_s / step_s if first_step_s and step_s else None
-    tokens_per_s = summary["rollout_tokens_per_s"]
-    values = (
-        _seconds(step_s),
-        "-" if speed_up is None else f"{speed_up:.2f}{_TIMES}",
-        "-" if tokens_per_s is None else count(tokens_per_s),
-        f"{summary['bubble_fraction']:.1%}",
-        f"{summary['underfilled_fraction']:.0%}",
-    )
-    for (at_in, _), value in zip(_COLUMNS, values, strict=True):
-        weight = "bold" if value.endswith(_TIMES) else "normal"
+    speedup = first_step_s / step_s if first_step_s and step_s else None
+    values = {**summary, "speedup": speedup}
+    for name, at_in in _COLUMNS.items():
+        weight = "bold" if name == "speedup" else "normal"
+        text = NAMED[name].text(values)
         figure.text(
-            at_in / WIDTH_IN, y, value, ha="right", va="center", fontsize=10.5, weight=weight
+            at_in / WIDTH_IN, y, text, ha="right", va="center", fontsize=10.5, weight=weight
         )
 
 
 def _short(name: str, limit: int = 88) -> str:
     return name if len(name) <= limit else name[: limit - 1] + "…"
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else seconds(value)

@@ -87,7 +87,7 @@ class SamplingError:
         return round(math.ceil(exact / unit) * unit)
 
     @property
-    def said(self) -> str:
+    def warning(self) -> str:
         """That the steps are few for how much they differ; nothing where they are enough."""
         if self.off <= FEW:
             return ""

@@ -78,7 +78,7 @@ class Uncertainty:
     figures: Mapping[str, float] = field(default_factory=dict)
     sampling_error: SamplingError = field(default_factory=SamplingError)
 
-    def said(self, scenario: Scenario) -> str:
+    def note(self, scenario: Scenario) -> str:
         """The sources that matter most, in a line."""
         most = [pair for pair in self.shares.items() if pair[1] >= SAID][:MOST_SAID]
         parts = [f"{100 * share:.0f} % {source_name(source, scenario)}" for source, share in most]
@@ -170,10 +170,10 @@ def add_intervals(
         summary["draws"] = draws
     summary["intervals"] = intervals(result, draws, on_step) if draws else quick.intervals
     summary["interval_shares"] = dict(quick.shares)
-    summary["interval_note"] = quick.said(result.scenario)
+    summary["interval_note"] = quick.note(result.scenario)
     summary["luck"] = {"off": quick.sampling_error.off, "enough_steps": quick.sampling_error.enough}
-    if quick.sampling_error.said:
-        summary["warnings"].append(quick.sampling_error.said)
+    if quick.sampling_error.warning:
+        summary["warnings"].append(quick.sampling_error.warning)
     if quick.left_out:
         summary["warnings"].append(
             f"intervals: {', '.join(quick.left_out)} could not be varied; they leave that out"

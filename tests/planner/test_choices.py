@@ -104,7 +104,7 @@ def test_the_settings_of_a_choice_are_the_scenarios() -> None:
     assert (shape.replicas, shape.gpus_per_replica, shape.trainer_gpus) == (2, 4, 8)
     assert scenario.plan.batch.group_size == 8
     assert scenario.policy_name == "mine"
-    assert choice.said.endswith("mine = april")
+    assert choice.name.endswith("mine = april")
 
 
 def test_keys_that_go_together_and_keys_alone() -> None:

@@ -151,7 +151,7 @@ def test_luck_is_said_of_what_was_simulated() -> None:
 def test_gpus_of_a_pipeline() -> None:
     found = setup_of(scenario("cluster.tensor_parallel=2", "cluster.pipeline_parallel=2"))
     assert (found.gpus, found.tensor_parallel, found.stages) == (20, 2, 2)
-    assert found.gpus_per_replica_said == "TP 2 x PP 2"
+    assert found.replica == "TP 2 x PP 2"
     assert setup_of(scenario()) == replace(
         SETUP, usd_per_gpu_hour=setup_of(scenario()).usd_per_gpu_hour
     )

@@ -139,9 +139,9 @@ def test_break_even_is_where_the_bills_are_equal(planned: Planned) -> None:
 
 def test_quality_moves_the_bill_and_not_the_break_even(path: Path, planned: Planned) -> None:
     slower = plan(load(path), asked(quality={"april": 1.5}), workers=1, intervals=False)
-    before = {row.name: row for row in planned.rows}
+    before = {row.choice.name: row for row in planned.rows}
     for row in slower.rows:
-        was = before.get(row.name)
+        was = before.get(row.choice.name)
         if was is None or was.measured.steps != row.measured.steps:
             continue
         factor = 1.5 if "april" in row.choice.policy else 1.0
@@ -213,7 +213,7 @@ def test_linear_costs_hold_for_their_own_cluster() -> None:
     planned = answer(replace(found, intervals=False), 1)
     assert planned.recommended is not None
     assert planned.recommended.run_cost.usd is None
-    assert "GPU hours" in planned.sentences[1]
+    assert "GPU-hours" in planned.sentences[1]
 
 
 def test_objectives_by_limits() -> None:

@@ -19,7 +19,7 @@ MOST_SPLITS = 32
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One combination. chosen: values by key of ``plan.choose``. settings: the resulting keys of the
+    """One combination. chosen: values by key of ``plan.choose``. settings: resulting keys of the
     scenario, in order. policy: its spelling, with its label."""
 
     chosen: Mapping[str, Any]

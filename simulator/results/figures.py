@@ -381,10 +381,22 @@ FIGURES = (*_TIMES, *_RATES, *_LEARNING)
 `simulator.results.metrics.summarise`."""
 
 WHOLE_RUN: tuple[Figure, ...] = (
-    Figure("hours", "whole run", hours, "hours of it"),
+    Figure("hours", "whole run", hours, "hours of it", terminal=Heading("whole\nrun")),
     Figure("cost", "cost", str, "of the whole run", lambda v: cost(v["usd"], v["gpu_hours"])),
-    Figure("break_even", "pays up to", factor, "times the updates of the best synchronous choice"),
-    Figure("staleness_max", "oldest token", str, "versions behind, of what is trained on"),
+    Figure(
+        "break_even",
+        "pays up to",
+        factor,
+        "times the updates of the best synchronous choice",
+        terminal=Heading("pays\nup to"),
+    ),
+    Figure(
+        "staleness_max",
+        "oldest token",
+        str,
+        "versions behind, of what is trained on",
+        terminal=Heading("oldest\ntoken"),
+    ),
     Figure("simulated_steps", "steps", str, "simulated"),
 )
 """Further figures of a plan's choices."""

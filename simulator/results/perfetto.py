@@ -28,7 +28,6 @@ from rollcast.simulator.results.metrics import (
     context_over_time,
     running_over_time,
 )
-from rollcast.simulator.results.write import plain
 from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS
 from rollcast.simulator.spans import DROPPED, PENDING, TRAINED, PhaseSpan, Run, StepRecord
 
@@ -335,7 +334,16 @@ def _thread(pid: int, tid: int, name: str) -> Iterator[str]:
 
 
 def _json(event: dict[str, Any]) -> str:
-    return json.dumps(plain(event), separators=(",", ":"), allow_nan=False)
+    return json.dumps(_finite(event), separators=(",", ":"), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """``value`` with None for nan and infinities."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
-from rollcast.simulator.costs import CostModel, Iteration
+from rollcast.simulator.costs import CostModel, Iteration, RooflineTrainer, TrainLoad
+from rollcast.simulator.costs.roofline.draws import drawn_gpu, times, trainer_spreads
 from rollcast.simulator.studies.interval import ends
 from rollcast.simulator.values.chance import Drawn
 
 DRAWS = 40
 
 
+@cache
 def drawn(cost: CostModel, draws: int = DRAWS) -> tuple[CostModel, ...]:
     """The cost model drawn anew, the same draws each time it is asked."""
     return tuple(cost.drawn(Drawn(np.random.default_rng(seed))) for seed in range(draws))
 
 
 def interval(
-    forecast: float,
-    costs: Sequence[CostModel],
-    base: CostModel,
-    seconds: Callable[[CostModel], float],
+    forecast: float, cost: CostModel, seconds: Callable[[CostModel], float]
 ) -> tuple[float, float]:
-    """The ends of the middle 90 % of a forecast: ``forecast`` times what ``seconds`` is by each of
-    ``costs`` over what it is by ``base``. For a forecast that is the seconds themselves, or one
-    that grows with them."""
-    ratios = [seconds(cost) / seconds(base) for cost in costs]
-    low, high = ends(ratios).tolist()
+    """The ends of the middle 90 % of a forecast that grows with ``seconds`` of ``cost``."""
+    low, high = ends([seconds(other) / seconds(cost) for other in drawn(cost)]).tolist()
     return forecast * low, forecast * high
 
 
@@ -48,3 +46,16 @@ def token_s(cost: CostModel, running: int, prompt: int, output: int) -> float:
     with_prompt = Iteration(running, context, prompt, pairs, 1, prompt)
     prompt_s = cost.mixed_iteration_s(with_prompt) - decode_s
     return decode_s + prompt_s * (running - 1) / output
+
+
+def trainer_interval(trainer: RooflineTrainer, load: TrainLoad, draws: int) -> tuple[float, float]:
+    """The ends of the middle 90 % of the seconds of an update whose uncertain figures are
+    drawn anew, as `rollcast compare` draws them."""
+    chance, spreads = Drawn(np.random.default_rng(0)), trainer_spreads(trainer.kernels)
+    seconds = []
+    for _ in range(draws):
+        changed = times(trainer, spreads, chance)
+        other = replace(trainer, gpu=drawn_gpu(trainer.gpu, chance), **changed)
+        seconds.append(other.train(load).total_s)
+    low, high = np.quantile(seconds, [0.05, 0.95])
+    return float(low), float(high)

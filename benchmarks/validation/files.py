@@ -1,12 +1,13 @@
-"""Reading published figures: this repository's own, and data sets that lie beside it."""
+"""Tables of published figures: a dataclass is a row, its fields are the columns."""
 
 from __future__ import annotations
 
 import csv
+import types
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from rollcast.simulator import values
 from rollcast.simulator.errors import ScenarioError
@@ -60,73 +61,63 @@ def value_of(cell: str) -> bool | int | float | str:
     return cell
 
 
-def number(row: Row, column: str, where: str, least: float = 0.0) -> float:
-    """A finite number of at least ``least``. Raises ScenarioError naming the place."""
-    return values.number(row[column], f"{where}, {column}", AtLeast(least))
-
-
-def whole(row: Row, column: str, where: str, least: int = 1) -> int:
-    """A whole number of at least ``least``. Raises ScenarioError naming the place."""
-    value = number(row, column, where, least)
-    return values.whole(value, f"{where}, {column}", AtLeast(least))
-
-
-def one_of(row: Row, column: str, where: str, valid: Sequence[str]) -> str:
-    """A word among ``valid``. Raises ScenarioError naming the place and the words."""
-    return values.choice(row[column], f"{where}, {column}", valid)
-
-
-# Tables in one form: a dataclass is a row, its fields are columns
-
-
 def column(
     name: str = "",
     valid: Collection[str] | Mapping[str, Any] | None = None,
     least: float | None = None,
     made: Callable[[str, str], Any] | None = None,
 ) -> Any:
-    """A dataclass's field that is read from a table.
+    """A field of a row that needs more than its type.
 
     name: of the column; the field's own, if left out. valid: the words that it may hold; of a
     mapping the keys, and the field is what they stand for. least: of a number; 1 of a whole one and
-    above 0 of another, if left out. made: the value from a cell and where that stands.
+    above 0 of another, if left out. made: the value from a cell and its place.
     """
-    return field(metadata={"column": name, "valid": valid, "least": least, "made": made})
+    return field(metadata={"name": name, "valid": valid, "least": least, "made": made})
 
 
 def columns(row: type) -> tuple[str, ...]:
-    """The columns that a row's dataclass is read from."""
-    return tuple(f.metadata["column"] or f.name for f in fields(row) if "column" in f.metadata)
+    """The columns that a row's dataclass is read from: its fields without a default."""
+    return tuple(f.metadata.get("name") or f.name for f in _read(row))
 
 
 def read_table(path: Path, row: type[T]) -> list[T]:
-    """The rows of a table as ``row``, a dataclass whose fields are made by `column`.
+    """The rows of a table as ``row``, a dataclass.
 
-    Raises AbsentError where there is no such file, ScenarioError naming line and column for a cell
-    that is wrong.
+    Fields are numbers, text, words (a Literal) or what their `column` says; an empty cell of an
+    optional field is None. Raises AbsentError where there is no such file, ScenarioError naming
+    line and column for a wrong cell.
     """
-    hints = get_type_hints(row)
-    records = []
+    hints, records = get_type_hints(row), []
     for line, cells in enumerate(read_rows(path, columns(row)), start=2):
         where = f"{path.name}, line {line}"
-        values = {
-            f.name: _value(cells, f.metadata, f.metadata["column"] or f.name, hints[f.name], where)
-            for f in fields(cast(Any, row))
-            if "column" in f.metadata
-        }
-        records.append(row(**values))
+        given = {f.name: _value(cells, f, hints[f.name], where) for f in _read(row)}
+        records.append(row(**given))
     return records
 
 
-def _value(cells: Row, spec: Mapping[str, Any], name: str, kind: Any, where: str) -> Any:
+def _read(row: type) -> list[Field[Any]]:
+    return [f for f in fields(cast(Any, row)) if f.default is MISSING]
+
+
+def _value(cells: Row, spec: Field[Any], kind: Any, line: str) -> Any:
     """A cell as its field has it."""
-    if spec["made"] is not None:
-        return spec["made"](cells[name], where)
-    if spec["valid"] is not None:
-        word = one_of(cells, name, where, list(spec["valid"]))
-        return spec["valid"][word] if isinstance(spec["valid"], Mapping) else word
+    options = spec.metadata
+    name = options.get("name") or spec.name
+    cell, where, least = cells[name], f"{line}, {name}", options.get("least")
+    if options.get("made"):
+        return options["made"](cell, where)
+    if get_origin(kind) is types.UnionType:
+        if not cell:
+            return None
+        kind = get_args(kind)[0]
+    valid = options.get("valid") or (get_args(kind) if get_origin(kind) is Literal else None)
+    if valid is not None:
+        word = values.choice(cell, where, list(valid))
+        return valid[word] if isinstance(valid, Mapping) else word
     if kind is int:
-        return whole(cells, name, where, 1 if spec["least"] is None else int(spec["least"]))
+        bounds = AtLeast(1 if least is None else int(least))
+        return values.whole(values.number(cell, where, bounds), where, bounds)
     if kind is float:
-        return number(cells, name, where, 1e-9 if spec["least"] is None else spec["least"])
-    return cells[name]
+        return values.number(cell, where, AtLeast(1e-9 if least is None else least))
+    return cell

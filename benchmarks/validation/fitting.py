@@ -23,10 +23,8 @@ def fit_relative(fixed: Array, columns: Array, measured: Array) -> Array:
     from scipy.optimize import nnls
 
     if len(measured) < columns.shape[1]:
-        raise ScenarioError(
-            "calibration half",
-            f"{len(measured)} cases cannot determine {columns.shape[1]} coefficients",
-        )
+        problem = f"{len(measured)} cases cannot determine {columns.shape[1]} coefficients"
+        raise ScenarioError("calibration half", problem)
     design = columns / measured[:, None]
     target = 1 - fixed / measured
     weights = np.ones(len(measured))
@@ -35,8 +33,3 @@ def fit_relative(fixed: Array, columns: Array, measured: Array) -> Array:
         coefficients, _ = nnls(design * weights[:, None], target * weights)
         weights = 1 / np.sqrt(np.maximum(np.abs(design @ coefficients - target), _FLOOR))
     return np.asarray(coefficients)
-
-
-def halves(count: int) -> tuple[list[int], list[int]]:
-    """Indices of the calibration half (first, third, ...) and of the held-out half."""
-    return list(range(0, count, 2)), list(range(1, count, 2))

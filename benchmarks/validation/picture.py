@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.validation.verdict import Case, Source
+from benchmarks.validation.case import Case, Source
 
 _COLOURS = {"held out": "#c1440e", "calibrated": "#7a8ca3"}
 _COLUMNS = 4
@@ -39,30 +40,28 @@ def _panels(source: Source) -> list[tuple[str, list[Case]]]:
     return [(name, cases) for name, cases in panels if cases]
 
 
-def _panel(axes: object, title: str, cases: list[Case]) -> None:
+def _panel(axes: Any, title: str, cases: list[Case]) -> None:
     low = 0.8 * min(min(case.measured, case.forecast) for case in cases)
     high = 1.25 * max(max(case.measured, case.forecast) for case in cases)
-    axes.fill_between(  # type: ignore[attr-defined]
+    axes.fill_between(
         [low, high], [0.85 * low, 0.85 * high], [1.15 * low, 1.15 * high], color="#e8e8e8"
     )
-    axes.plot([low, high], [low, high], color="#444444", linewidth=0.8)  # type: ignore[attr-defined]
+    axes.plot([low, high], [low, high], color="#444444", linewidth=0.8)
     for role in ("calibrated", "held out"):
         members = [case for case in cases if case.role == role]
         if members:
             _dots(axes, members, role, small=len(cases) > 60)
-    axes.set(  # type: ignore[attr-defined]
-        xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal"
-    )
-    axes.set_title(title, fontsize=9)  # type: ignore[attr-defined]
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
+    axes.set_title(title, fontsize=9)
     units = ", ".join(dict.fromkeys(case.unit or "ratio" for case in cases))
-    axes.set_xlabel(f"measured ({units})", fontsize=8)  # type: ignore[attr-defined]
-    axes.set_ylabel("forecast", fontsize=8)  # type: ignore[attr-defined]
-    axes.tick_params(labelsize=7)  # type: ignore[attr-defined]
-    axes.legend(fontsize=7, loc="upper left")  # type: ignore[attr-defined]
+    axes.set_xlabel(f"measured ({units})", fontsize=8)
+    axes.set_ylabel("forecast", fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.legend(fontsize=7, loc="upper left")
 
 
-def _dots(axes: object, cases: list[Case], role: str, small: bool) -> None:
-    axes.errorbar(  # type: ignore[attr-defined]
+def _dots(axes: Any, cases: list[Case], role: str, small: bool) -> None:
+    axes.errorbar(
         [case.measured for case in cases],
         [case.forecast for case in cases],
         yerr=[

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 from benchmarks.validation.architectures import architecture
-from benchmarks.validation.files import PUBLISHED, column, read_table
-from benchmarks.validation.rl_steps import STACKS, megatron, read_parallel
-from benchmarks.validation.verdict import Case, Kind, Source, explain, mape_checks
+from benchmarks.validation.case import Case
+from benchmarks.validation.files import column
+from benchmarks.validation.rl_scenario import STACKS, megatron, read_parallel
+from benchmarks.validation.suite import Judged
 from rollcast.simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
 from rollcast.simulator.costs.presets.gpus import load_gpu
-
-FILE = "rl_mixtures.csv"
-TARGET = 0.25
-
 
 _MODELS = {
     "qwen3-235b-a22b": "Qwen/Qwen3-235B-A22B-Instruct-2507",
@@ -24,7 +21,7 @@ _MODELS = {
 
 
 @dataclass(frozen=True)
-class MixtureRun:
+class Row:
     """An on-policy run on ``gpus`` GPUs, all of which generate and then train.
 
     overlapped_step_s: of the same model where as many GPUs generate and as many more train beside
@@ -36,7 +33,6 @@ class MixtureRun:
     gpu: str = column()
     model: str = column()
     gpus: int = column()
-    tensor_parallel: int = column()
     parallel: tuple[int, ...] = column(made=read_parallel)
     groups: int = column()
     group_size: int = column()
@@ -50,10 +46,8 @@ class MixtureRun:
     def cost(self) -> RooflineCost:
         """The costs of training and of switches: the engine sleeps with its weights in host memory
         (level 1), the trainer's states are copied tensor by tensor."""
-        model, gpu = (
-            replace(architecture(_MODELS[self.model]), precision="bf16"),
-            load_gpu(self.gpu),
-        )
+        model = replace(architecture(_MODELS[self.model]), precision="bf16")
+        gpu = load_gpu(self.gpu)
         options = megatron(self.gpu, self.parallel, self.total_tokens, "full")
         if self.gpu == "gb200":  # Transformer Engine's
             options["attention"] = "cudnn"
@@ -86,44 +80,10 @@ class MixtureRun:
         return self.overlapped_step_s + self.sync_more_s + self.training_s + self.switches_s
 
 
-def judge(runs: list[MixtureRun]) -> list[Case]:
+def judge(rows: Sequence[Row]) -> Judged:
     """A case for each step, by model."""
-    return [Case(run.model, run.name, "s", run.step_s, run.forecast_s) for run in runs]
-
-
-def source(data: Path) -> Source:
-    """Steps of DeepSeek-V3 and Qwen3-235B; needs no data set."""
-    runs = read_table(PUBLISHED / FILE, MixtureRun)
-    cases = judge(runs)
-    spelt = ", ".join(f"{run.name} {run.training_s:.0f} and {run.switches_s:.0f} s" for run in runs)
-    return Source(
-        "rl_mixtures",
-        "On-policy steps of large mixtures, generation given",
-        "NVIDIA-NeMo/RL performance summary v0.4 to v0.6 (H100, GB200)",
-        calibrated="nothing here; the trainer's figures on prime-rl's and NeMo-RL's smaller "
-        "models, syncs and switches on published ones",
-        held_out="all",
-        assumed=(
-            "generation takes what the one-step-off run's step takes, in which as many GPUs "
-            "generate, less its sync",
-            "layouts, packing and recomputation from the recipes; every response of the mean "
-            "length",
-        ),
-        cases=tuple(cases),
-        checks=tuple(mape_checks(cases, TARGET)),
-        misses=(
-            *explain(cases, _KINDS, beyond=TARGET),
-            f"Training and both switches are forecast as {spelt}",
-        ),
+    spelt = ", ".join(f"{row.name} {row.training_s:.0f} and {row.switches_s:.0f} s" for row in rows)
+    return Judged(
+        [Case(row.model, row.name, "s", row.step_s, row.forecast_s) for row in rows],
+        notes=[f"Training and both switches are forecast as {spelt}"],
     )
-
-
-_KINDS = (
-    Kind(
-        "DeepSeek-V3",
-        lambda case: case.group == "deepseek-v3",
-        "microbatches of 1,536 tokens of many kernels (launch_s_per_layer, here 0), experts that "
-        "Megatron exchanges between nodes, and a colocated refit, which takes longer than one "
-        "between nodes (Qwen3-235B: 7 to 18 s, NeMo-RL pull request 3294, against 5.5 s, 1379)",
-    ),
-)

@@ -2,89 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import cast, get_args
 
-from benchmarks.validation.files import PUBLISHED, number, one_of, read_rows, whole
-from benchmarks.validation.verdict import Case, Role, Source, mape_checks
+from benchmarks.validation.case import Case, Role
+from benchmarks.validation.files import column
+from benchmarks.validation.suite import Judged
 from rollcast.simulator.costs import RooflineCost
 from rollcast.simulator.costs.engine.hosts import Engine
 from rollcast.simulator.costs.engine.speculative_options import Method, Speculative
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 
-FILE = "speculative.csv"
-COLUMNS = (
-    "source",
-    "engine",
-    "model",
-    "gpu",
-    "gpus",
-    "method",
-    "tokens",
-    "tokens_per_step",
-    "rollouts",
-    "context_tokens",
-    "plain_ms",
-    "speculative_ms",
-    "role",
-)
-TARGET = 0.15
-EAGER = "vLLM issue 20780, eagle3"  # its drafts were not replayed from graphs
 
+@dataclass(frozen=True)
+class Row:
+    """Milliseconds a token of each rollout, without and with drafts of ``tokens``."""
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One row: milliseconds a token of each rollout, without and with ``said``."""
-
-    source: str
-    engine: Engine
-    model: str
-    gpu: str
-    gpus: int
-    said: Speculative
-    rollouts: int
-    context_tokens: int
-    plain_ms: float
-    speculative_ms: float
-    role: Role
+    source: str = column()
+    engine: Engine = column()
+    model: str = column()
+    gpu: str = column()
+    gpus: int = column()
+    method: Method = column()
+    tokens: int = column()
+    tokens_per_step: float = column(least=1.0)
+    rollouts: int = column()
+    context_tokens: int = column()
+    plain_ms: float = column()
+    speculative_ms: float = column()
+    role: Role = column()
+    draft_host_s: float | None = None
 
     @property
-    def group(self) -> str:
-        """What it is averaged with."""
-        return f"{self.source}, {self.said.method}"
-
-
-def read_table(path: Path) -> list[Measured]:
-    """The rows of the file. Raises AbsentError or ScenarioError."""
-    rows = []
-    for line, row in enumerate(read_rows(path, COLUMNS), start=2):
-        where = f"{path.name}, line {line}"
-        options = Speculative(
-            method=cast(Method, one_of(row, "method", where, get_args(Method))),
-            tokens=whole(row, "tokens", where),
-            tokens_per_step=number(row, "tokens_per_step", where, 1.0),
+    def options(self) -> Speculative:
+        """How it drafts."""
+        base = Speculative(
+            method=self.method, tokens=self.tokens, tokens_per_step=self.tokens_per_step
         )
-        rows.append(
-            Measured(
-                row["source"],
-                one_of(row, "engine", where, get_args(Engine)),
-                row["model"],
-                row["gpu"],
-                whole(row, "gpus", where),
-                options,
-                whole(row, "rollouts", where),
-                whole(row, "context_tokens", where),
-                number(row, "plain_ms", where, 1e-9),
-                number(row, "speculative_ms", where, 1e-9),
-                cast(Role, one_of(row, "role", where, ("calibrated", "held out"))),
-            )
-        )
-    return rows
+        return base if self.draft_host_s is None else replace(base, draft_host_s=self.draft_host_s)
 
 
-def gain(row: Measured) -> float:
+def gain(row: Row) -> float:
     """Forecast time of a token without speculation over that with it."""
     apart = row.gpus > 8  # the one deployment over nodes: attention apart, whole experts
     plain = RooflineCost(
@@ -95,40 +54,21 @@ def gain(row: Measured) -> float:
         data_parallel_attention=apart,
         expert_parallel=apart,
     )
-    with_it = replace(plain, speculative=row.said)
-    seconds = [c.decode_curve(row.rollouts).seconds(row.context_tokens) for c in (plain, with_it)]
+    drafting = replace(plain, speculative=row.options)
+    seconds = [c.decode_curve(row.rollouts).seconds(row.context_tokens) for c in (plain, drafting)]
     return seconds[0] / seconds[1]
 
 
-def source(_data: Path) -> Source:
-    """Gains by source and method. Raises AbsentError or ScenarioError."""
-    cases = [
-        Case(
-            row.group,
-            f"{row.model}, {row.gpus} x {row.gpu}, {row.said.tokens} drafted, "
-            f"{row.said.expected_tokens:g} gained, {row.rollouts} at a time",
-            "times",
-            row.plain_ms / row.speculative_ms,
-            gain(row),
-            row.role,
-        )
-        for row in read_table(PUBLISHED / FILE)
-    ]
-    held = [case for case in cases if case.role == "held out"]
-    return Source(
-        "speculative",
-        "Speculative decoding: gain in time per token",
-        "vLLM issue 20780 and pull request 16035 (Llama-3.1-8B on H100), Tencent AngelSlim (Qwen3 "
-        "on H20, vLLM 0.11), lmsys.org of 2025-07-17 (DeepSeek-V3 on 16 H200 over two nodes, "
-        "65,536 tokens of context, without overlapped scheduling)",
-        calibrated="what drafting and verifying take beside kernels, on EAGLE with 2, 4 and 6 "
-        "drafted tokens of vLLM issue 20780",
-        held_out="all else; how much is accepted is given with each row",
-        assumed=("contexts of 600 tokens where none is given",),
-        cases=tuple(cases),
-        checks=tuple(mape_checks(held, TARGET, "gain, ")),
-        misses=(
-            f"{EAGER}: its drafts were not yet replayed from captured graphs, and take 0.8 ms a "
-            "token beside their kernels (set draft_host_s).",
-        ),
+def case_of(row: Row) -> Case:
+    """The gain of a row."""
+    name = (
+        f"{row.model}, {row.gpus} x {row.gpu}, {row.tokens} drafted, "
+        f"{row.options.expected_tokens:g} gained, {row.rollouts} at a time"
     )
+    measured = row.plain_ms / row.speculative_ms
+    return Case(f"{row.source}, {row.method}", name, "times", measured, gain(row), row.role)
+
+
+def judge(rows: Sequence[Row]) -> Judged:
+    """Every row."""
+    return Judged([case_of(row) for row in rows])

@@ -5,35 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.validation.architectures import architecture
-from benchmarks.validation.files import number, one_of, read_rows, whole
-from benchmarks.validation.fitting import fit_relative, halves
-from benchmarks.validation.verdict import Case, Check, Kind, Role, Source, explain, mape_checks
+from benchmarks.validation.case import Case, Role
+from benchmarks.validation.draws import trainer_interval
+from benchmarks.validation.files import column
+from benchmarks.validation.fitting import fit_relative
+from benchmarks.validation.suite import Judged
 from rollcast.simulator.costs import RooflineTrainer, TrainLoad
 from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
-from rollcast.simulator.costs.roofline.draws import drawn_gpu, times, trainer_spreads
-from rollcast.simulator.values.chance import Drawn
 
-FILE = "trainer_step_times.csv"
-COLUMNS = (
-    "gpu",
-    "num_gpus",
-    "model",
-    "type",
-    "lora_rank",
-    "seq_len",
-    "micro_batches",
-    "ac",
-    "attention",
-    "success",
-    "step_time_s",
-)
-TARGET = 0.20  # of GPUs that nothing was fitted to
-OUTSIDE = 0.10  # of the rows may lie outside an interval of 90 %
 DRAWS = 200
 # A cross-entropy alone, where RL takes a chunked fp32 log-softmax: fitted with the others.
 SFT_TRAFFIC_PER_LOGIT = 8.7
@@ -46,7 +30,17 @@ BOARDS = {
     "NVIDIA B200": "B200",
     "NVIDIA RTX A6000": "RTX A6000",
 }
+SEEN = ("H100", "H200")
 _PRESETS = {"H100": "h100-sxm", "H200": "h200-sxm", "B200": "b200"}
+_FULL_NAMES = {
+    "Qwen3-0.6B": "Qwen/Qwen3-0.6B",
+    "Qwen3-4B": "Qwen/Qwen3-4B-Instruct-2507",
+    "Qwen3-30B-A3B": "Qwen/Qwen3-30B-A3B-Instruct-2507",
+    "Qwen3-235B-A22B": "Qwen/Qwen3-235B-A22B-Instruct-2507",
+    "INTELLECT-3": "PrimeIntellect/INTELLECT-3",
+}
+FITTED = ("traffic_per_activation_byte", "traffic_per_logit", "", "traffic_per_adapted_byte")
+_RATES = (1.5e12, 2e12, 2.5e12, 3e12, 3.5e12, 4e12, 5e12, 6e12, 8e12, 1.2e13, 1e30)
 
 
 @cache
@@ -58,39 +52,45 @@ def board(name: str) -> Gpu:
     return Gpu.from_mapping({"name": "rtx-a6000", "preset": "l40s", "memory_bytes": 1e12, **peaks})
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One baseline: ``micro_batches`` sequences of ``length`` tokens a GPU and step."""
+def _short(name: str, where: str) -> str:
+    return name.rsplit("/", 1)[-1].replace("-Instruct-2507", "")
 
-    gpu: str
-    gpus: int
-    model: str
-    kind: str
-    lora: bool
-    length: int
-    micro_batches: int
-    recompute: str
-    attention: str
-    step_s: float
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A baseline: ``micro_batches`` sequences of ``length`` tokens a GPU and step; 0 seconds
+    where it ran out of memory."""
+
+    gpu: str = column(valid=BOARDS)
+    gpus: int = column("num_gpus")
+    model: str = column(made=_short)
+    kind: str = column("type", ("rl", "sft"))
+    lora: bool = column("lora_rank", made=lambda cell, where: bool(cell))
+    length: int = column("seq_len")
+    micro_batches: int = column()
+    recompute: str = column("ac", ("Recompute", "Offload"))
+    attention: str = column()
+    success: bool = column(valid={"True": True, "False": False})
+    step_s: float = column("step_time_s", least=0.0)
 
     @property
     def name(self) -> str:
         """The baseline in words."""
         weights = "adapters" if self.lora else "all weights"
         return (
-            f"{self.model}, {self.kind}, {self.gpus} GPU, {self.length} tokens, {weights}, "
-            f"{self.recompute.lower()}, flash attention {self.attention[-1]}"
+            f"{self.gpu}, {self.model}, {self.kind}, {self.gpus} GPU, {self.length} tokens, "
+            f"{weights}, {self.recompute.lower()}, flash attention {self.attention[-1]}"
         )
 
     @property
-    def mixture(self) -> bool:
-        """Whether the model routes tokens to experts."""
-        return architecture(_FULL_NAMES.get(self.model, self.model)).experts > 0
+    def full_name(self) -> str:
+        """The model as `architectures` has it."""
+        return _FULL_NAMES.get(self.model, self.model)
 
     @property
     def looped(self) -> bool:
         """Whether routed experts run one by one: the stack had no grouped kernels for B200."""
-        return self.gpu == "B200" and self.mixture
+        return self.gpu == "B200" and architecture(self.full_name).experts > 0
 
     @property
     def group(self) -> str:
@@ -104,210 +104,70 @@ class Step:
             return "calibrated"
         return "held out"
 
-
-SEEN = ("H100", "H200")
-
-
-def read_steps(path: Path) -> tuple[list[Step], int]:
-    """The baselines that succeeded, and how many failed (out of memory). Raises AbsentError or
-    ScenarioError."""
-    steps, failed = [], 0
-    for line, row in enumerate(read_rows(path, COLUMNS), start=2):
-        where = f"{path.name}, line {line}"
-        if one_of(row, "success", where, ("True", "False")) == "False":
-            failed += 1
-            continue
-        steps.append(
-            Step(
-                BOARDS[one_of(row, "gpu", where, list(BOARDS))],
-                whole(row, "num_gpus", where),
-                row["model"].rsplit("/", 1)[-1].replace("-Instruct-2507", ""),
-                one_of(row, "type", where, ("rl", "sft")),
-                bool(row["lora_rank"]),
-                whole(row, "seq_len", where),
-                whole(row, "micro_batches", where),
-                one_of(row, "ac", where, ("Recompute", "Offload")),
-                row["attention"],
-                number(row, "step_time_s", where, 1e-9),
-            )
-        )
-    return steps, failed
+    @property
+    def load(self) -> TrainLoad:
+        """What the step trains on."""
+        return TrainLoad([(0, [self.length] * (self.micro_batches * self.gpus))])
 
 
-_FULL_NAMES = {
-    "Qwen3-0.6B": "Qwen/Qwen3-0.6B",
-    "Qwen3-4B": "Qwen/Qwen3-4B-Instruct-2507",
-    "Qwen3-30B-A3B": "Qwen/Qwen3-30B-A3B-Instruct-2507",
-    "Qwen3-235B-A22B": "Qwen/Qwen3-235B-A22B-Instruct-2507",
-    "INTELLECT-3": "PrimeIntellect/INTELLECT-3",
-}
-
-
-def trainer_of(step: Step) -> RooflineTrainer:
+def trainer_of(row: Row) -> RooflineTrainer:
     """The trainer of a baseline, from the presets and what is known of its stack."""
     rl_traffic = RooflineTrainer.traffic_per_logit
     return RooflineTrainer(
-        architecture(_FULL_NAMES.get(step.model, step.model)),
-        board(step.gpu),
-        step.gpus,
-        weights="lora" if step.lora else "full",
-        attention="flash_2" if step.attention.endswith("2") else "flash_3",
+        architecture(row.full_name),
+        board(row.gpu),
+        row.gpus,
+        weights="lora" if row.lora else "full",
+        attention="flash_2" if row.attention.endswith("2") else "flash_3",
         log_prob_passes=0,
-        microbatch_tokens=step.length,
-        expert_launch_s=LOOPED_EXPERT_S if step.looped else 0.0,
-        traffic_per_logit=rl_traffic if step.kind == "rl" else SFT_TRAFFIC_PER_LOGIT,
+        microbatch_tokens=row.length,
+        expert_launch_s=LOOPED_EXPERT_S if row.looped else 0.0,
+        traffic_per_logit=rl_traffic if row.kind == "rl" else SFT_TRAFFIC_PER_LOGIT,
     )
 
 
-def forecast_s(step: Step, trainer: RooflineTrainer) -> float:
-    """Seconds of the step by ``trainer``."""
-    return trainer.train(load_of(step)).total_s
-
-
-def load_of(step: Step) -> TrainLoad:
-    """What the step trains on."""
-    return TrainLoad([(0, [step.length] * (step.micro_batches * step.gpus))])
-
-
-def drawn_s(
-    base: RooflineTrainer, load: TrainLoad, draws: int = DRAWS, share: float = 0.9
-) -> tuple[float, float]:
-    """The middle ``share`` of forecasts whose uncertain figures are drawn anew, as `rollcast
-    compare` draws them: seconds."""
-    chance, spreads = Drawn(np.random.default_rng(0)), trainer_spreads(base.kernels)
-    seconds = []
-    for _ in range(draws):
-        changed = times(base, spreads, chance)
-        seconds.append(
-            replace(base, gpu=drawn_gpu(base.gpu, chance), **changed).train(load).total_s
-        )
-    low, high = np.quantile(seconds, [(1 - share) / 2, (1 + share) / 2])
-    return float(low), float(high)
-
-
-FITTED = ("traffic_per_activation_byte", "traffic_per_logit", "", "traffic_per_adapted_byte")
-
-
-def fit_traffic(steps: Sequence[Step]) -> tuple[dict[str, float], float]:
+def fit_traffic(rows: Sequence[Row]) -> tuple[dict[str, float], float]:
     """The trainer's traffic and ``kernel_bytes_per_s``, fitted to the first, third, ... row of each
     GPU in ``SEEN``: (figures, mean absolute relative error). '' is ``SFT_TRAFFIC_PER_LOGIT``.
 
     A step is linear in all but kernel_bytes_per_s, which is tried at a few values.
     """
-    seen: list[Step] = []
-    for gpu in SEEN:
-        mine = [step for step in steps if step.gpu == gpu]
-        seen += [mine[i] for i in halves(len(mine))[0]]
-    measured = np.array([step.step_s for step in seen])
-    best: tuple[dict[str, float], float] | None = None
+    seen = [row for gpu in SEEN for row in [row for row in rows if row.gpu == gpu][::2]]
+    measured = np.array([row.step_s for row in seen])
+    fits = []
     for rate in _RATES:
-        fixed, columns = zip(*(_parts(step, rate) for step in seen), strict=True)
+        fixed, columns = zip(*(_parts(row, rate) for row in seen), strict=True)
         design, rest = np.array(columns), np.array(fixed)
         coefficients = fit_relative(rest, design, measured)
         error = float(np.abs((rest + design @ coefficients) / measured - 1).mean())
-        if best is None or error < best[1]:
-            names = dict(zip(FITTED, map(float, coefficients), strict=True))
-            best = ({**names, "kernel_bytes_per_s": rate}, error)
-    assert best is not None
-    return best
+        figures = dict(zip(FITTED, map(float, coefficients), strict=True))
+        fits.append(({**figures, "kernel_bytes_per_s": rate}, error))
+    return min(fits, key=lambda fit: fit[1])
 
 
-_RATES = (1.5e12, 2e12, 2.5e12, 3e12, 3.5e12, 4e12, 5e12, 6e12, 8e12, 1.2e13, 1e30)
-
-
-def _parts(step: Step, rate: float) -> tuple[float, list[float]]:
+def _parts(row: Row, rate: float) -> tuple[float, list[float]]:
     """Seconds without any traffic, and for one byte of each of ``FITTED``."""
-    base = replace(
-        trainer_of(step),
-        kernel_bytes_per_s=rate,
-        traffic_per_activation_byte=0.0,
-        traffic_per_logit=0.0,
-        traffic_per_adapted_byte=0.0,
-    )
-    fixed = forecast_s(step, base)
-    activations = forecast_s(step, replace(base, traffic_per_activation_byte=1.0)) - fixed
-    logits = forecast_s(step, replace(base, traffic_per_logit=1.0)) - fixed
-    rl = step.kind == "rl"
-    return fixed, [activations, logits * rl, logits * (not rl), activations * step.lora]
+    none: dict[str, Any] = {name: 0.0 for name in FITTED if name}
+    base = replace(trainer_of(row), kernel_bytes_per_s=rate, **none)
+    fixed = base.train(row.load).total_s
+
+    def more(name: str) -> float:
+        changed: dict[str, Any] = {name: 1.0}
+        return replace(base, **changed).train(row.load).total_s - fixed
+
+    activations, logits, rl = more(FITTED[0]), more("traffic_per_logit"), row.kind == "rl"
+    return fixed, [activations, logits * rl, logits * (not rl), activations * row.lora]
 
 
-def judge(steps: Sequence[Step]) -> list[Case]:
-    """A case for each step, with its interval."""
-    cases = []
-    for step in steps:
-        trainer = trainer_of(step)
-        low, high = drawn_s(trainer, load_of(step))
-        forecast = forecast_s(step, trainer)
-        cases.append(
-            Case(
-                step.group,
-                f"{step.gpu}, {step.name}",
-                "s",
-                step.step_s,
-                forecast,
-                step.role,
-                low,
-                high,
-            )
-        )
-    return cases
+def case_of(row: Row) -> Case:
+    """A step with its interval."""
+    trainer = trainer_of(row)
+    ends = trainer_interval(trainer, row.load, DRAWS)
+    seconds = trainer.train(row.load).total_s
+    return Case(row.group, row.name, "s", row.step_s, seconds, row.role, *ends)
 
 
-def outside(cases: Sequence[Case]) -> float:
-    """Share of the cases measured outside their interval."""
-    missed = [c for c in cases if not (c.low or 0.0) <= c.measured <= (c.high or np.inf)]
-    return len(missed) / len(cases)
-
-
-def source(data: Path) -> Source:
-    """Presets on the rows of GPUs that they did not see, and of those they did. Raises
-    AbsentError."""
-    steps, failed = read_steps(data / FILE)
-    cases = judge(steps)
-    held = [case for case in cases if case.role == "held out"]
-    seen = [case for case in cases if case.role == "calibrated"]
-    checks = mape_checks(held, TARGET, "held out, ")
-    share = outside(held)
-    checks.append(Check("held out, outside their 90 % interval", share, OUTSIDE, len(held)))
-    checks += mape_checks(seen, None, "fitted to half, ")
-    misses = [f"{c.name}: {c.value:.1%} {c.note}".rstrip() for c in checks if c.met is False]
-    misses += explain(cases, _KINDS, beyond=0.15)
-    return Source(
-        "trainer_baselines",
-        "Trainer baselines: one optimiser step",
-        "PrimeIntellect-ai/prime-rl, benchmarks/baselines, 8,192 to 65,536 tokens a sequence, two "
-        "sequences a GPU and step",
-        calibrated="the first, third, ... row of H100 and H200: traffic of activations, adapters "
-        "and logits (of RL and of fine-tuning), and kernel_bytes_per_s; before that, "
-        "FlashAttention 3 and the share of routed experts on the H100's RL rows. What an expert "
-        "takes that runs on its own: the Qwen3-30B-A3B rows of B200",
-        held_out="RTX A6000 whole; B200 whole, but for Qwen3-30B-A3B",
-        assumed=(
-            "FlashAttention 2 and 3 run as simulator/costs/trainer/attention_kernels.py has them, "
-            "measured alone on a chip of the same generation",
-            "kernel_bytes_per_s is not the best of the fit with adapters as they are now, but its "
-            "value before: the fit is flat, and held-out rows were in view",
-            "RTX A6000: peaks of its datasheet, other efficiencies of the L40S",
-            "activations offloaded to the host count as recomputed",
-            f"{failed} baselines that failed for want of memory are left out",
-        ),
-        cases=tuple(cases),
-        checks=tuple(checks),
-        misses=tuple(misses),
-        listed=False,
-    )
-
-
-_KINDS = (
-    Kind(
-        "INTELLECT-3, 16,384 tokens, H200",
-        lambda case: "INTELLECT" in case.name and case.group == "H200",
-        "gathering of weights is not overlapped in the forecast",
-    ),
-    Kind(
-        "mixtures on B200",
-        lambda case: "mixtures" in case.group,
-        "routed experts ran as many small kernels on that stack, and at 65,536 tokens too the "
-        "passes take more than their products: one figure for an expert does not carry both",
-    ),
-)
+def judge(rows: Sequence[Row]) -> Judged:
+    """Every baseline that succeeded."""
+    ran = [row for row in rows if row.success]
+    return Judged([case_of(row) for row in ran], facts={"failed": str(len(rows) - len(ran))})

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.validation import engine_grid, kernel_tables
 from benchmarks.validation.files import PUBLISHED
 from rollcast.simulator.costs import (
     Extremes,
@@ -23,7 +22,7 @@ from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.options import RooflineSection
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import read as read_options
-from tests.data.extract import ROWS, read
+from tests.data.extract import read, sampled
 from tests.laws import examples
 
 MODELS = ("qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "llama-3.1-70b")
@@ -363,7 +362,7 @@ SYSTEMS = {
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_kernel_tables_held_out_rows(system: str) -> None:
     """Mean errors on the rows that no efficiency was fitted to (every second one)."""
-    table = [r for r in read(ROWS / kernel_tables.FILE) if r["system"] == system]
+    table = [r for r in read(sampled("kernel_tables")) if r["system"] == system]
     assert len(table) > 60
     errors: dict[tuple[str, bool], list[float]] = {}
     model, gpu = load_model("qwen3-8b"), load_gpu(SYSTEMS[system])
@@ -393,7 +392,7 @@ def test_a_real_engine_of_mid_2024_is_the_kernels_and_its_host_code() -> None:
         "meta-llama/Llama-2-7b-hf": llama2,
     }
     errors = []
-    for row in read(ROWS / engine_grid.FILE):
+    for row in read(sampled("engine_grid")):
         if row["hw"] != "Nvidia H100 GPU" or row["ngpu"] != "1" or row["model"] not in models:
             continue
         cost = RooflineCost(

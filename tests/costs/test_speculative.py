@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.validation import speculative as jury
+from benchmarks.validation.speculative import gain
+from benchmarks.validation.suite import judge
+from benchmarks.validation.suite import read as read_rows
 from rollcast.simulator.costs import Extremes, Iteration, RooflineCost
 from rollcast.simulator.costs.engine.speculative_options import Speculative
 from rollcast.simulator.costs.presets.gpus import load_gpu
@@ -184,9 +186,9 @@ def test_drafts_that_the_replica_cannot_hold_are_refused() -> None:
 
 def test_gains_that_others_measured() -> None:
     """Within 15 % but where drafts were not yet replayed from graphs."""
-    judged = jury.source(Path())
+    judged = judge("speculative", Path())
     missed = [check.name for check in judged.checks if check.met is False]
     assert missed == ["gain, vLLM issue 20780, eagle3"]
-    (eager,) = (row for row in jury.read_table(jury.PUBLISHED / jury.FILE)[9:10])
-    slower = replace(eager, said=replace(eager.said, draft_host_s=8e-4))
-    assert jury.gain(slower) == pytest.approx(eager.plain_ms / eager.speculative_ms, rel=0.1)
+    eager = read_rows("speculative", Path())[9]
+    slower = replace(eager, draft_host_s=8e-4)
+    assert gain(slower) == pytest.approx(eager.plain_ms / eager.speculative_ms, rel=0.1)

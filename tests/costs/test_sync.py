@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.validation import weight_updates
-from benchmarks.validation.files import PUBLISHED
-from benchmarks.validation.verdict import Case
+from benchmarks.validation.case import Case
 from rollcast.simulator.costs import RooflineCost
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
@@ -149,7 +148,7 @@ def test_syncs_are_drawn_within_the_spread_of_their_mechanism() -> None:
 
 
 def held_out(group: str) -> list[Case]:
-    cases = weight_updates.syncs(PUBLISHED / weight_updates.SYNCS)
+    cases = weight_updates.syncs()
     return [case for case in cases if case.group == group and case.role == "held out"]
 
 
@@ -184,7 +183,7 @@ def test_what_is_said_to_be_missed_is_missed() -> None:
 def test_the_spread_holds_what_was_held_out_but_for_what_is_said_to_be_outside() -> None:
     outside = {
         case.name
-        for case in weight_updates.syncs(PUBLISHED / weight_updates.SYNCS)
+        for case in weight_updates.syncs()
         if not sync_presets()[case.group.split(",")[0]].low  # type: ignore[index]
         <= case.measured / case.forecast
         <= sync_presets()[case.group.split(",")[0]].high  # type: ignore[index]

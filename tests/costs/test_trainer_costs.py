@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.validation import trainer_baselines
 from rollcast.simulator.costs import (
     RooflineTrainer,
     TrainLoad,
@@ -28,7 +27,7 @@ from rollcast.simulator.costs.trainer.packing import (
     suffix_work,
 )
 from rollcast.simulator.errors import ScenarioError
-from tests.data.extract import ROWS, read
+from tests.data.extract import read, sampled
 from tests.laws import examples
 
 QWEN = load_model("qwen3-8b")
@@ -292,7 +291,7 @@ BASELINES = {
 def baselines(gpu: str) -> list[dict[str, str]]:
     return [
         r
-        for r in read(ROWS / trainer_baselines.FILE)
+        for r in read(sampled("trainer_baselines"))
         if gpu in r["gpu"]
         and r["model"] in BASELINES
         and r["type"] == "rl"

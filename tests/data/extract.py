@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 
 from benchmarks.validation import engine_grid, kernel_tables, trainer_baselines
-from benchmarks.validation.__main__ import judge
+from benchmarks.validation.case import Source
 from benchmarks.validation.files import columns
-from benchmarks.validation.verdict import Source
+from benchmarks.validation.suite import declarations, judge
 from rollcast.simulator.results.write import write_json
 from rollcast.simulator.workload.length_specs import length_presets
 
 HERE = Path(__file__).parent
 ROWS = HERE / "published"
-VERDICT = HERE / "verdict.json"
+FORECASTS = HERE / "forecasts.json"
 LENGTHS = HERE / "length_statistics.csv"
-JUDGED = ("engine_grid", "kernel_tables", "trainer_baselines")
+SAMPLED = ("engine_grid", "kernel_tables", "trainer_baselines")
 SMALL_LLAMAS = ("meta-llama/Meta-Llama-3-8B", "meta-llama/Llama-2-7b-hf")
 
 Row = dict[str, str]
@@ -81,11 +81,17 @@ def steps(rows: list[Row]) -> Iterator[Row]:
     yield from [row for row in rows if row not in mine and row["gpu"] != "NVIDIA H200"][::2]
 
 
-TABLES: dict[str, tuple[tuple[str, ...], Callable[[list[Row]], Iterator[Row]]]] = {
-    kernel_tables.FILE: (columns(kernel_tables.Step), kernels),
-    engine_grid.FILE: (columns(engine_grid.Batch), batches),
-    trainer_baselines.FILE: ((*trainer_baselines.COLUMNS, "peak_mem_gib"), steps),
+Chosen = tuple[tuple[str, ...], Callable[[list[Row]], Iterator[Row]]]
+TABLES: dict[str, Chosen] = {
+    "kernel_tables": (columns(kernel_tables.Row), kernels),
+    "engine_grid": (columns(engine_grid.Row), batches),
+    "trainer_baselines": ((*columns(trainer_baselines.Row), "peak_mem_gib"), steps),
 }
+
+
+def sampled(key: str) -> Path:
+    """The sampled table of a source."""
+    return ROWS / declarations()[key].table
 
 
 def rounded(text: str) -> str:
@@ -151,11 +157,11 @@ def figures(source: Source) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Writes every table, and the verdict on the rows."""
+    """Writes every table, and the forecasts of the rows."""
     data = Path(sys.argv[1])
     ROWS.mkdir(exist_ok=True)
-    for name, (names, chosen) in TABLES.items():
-        write(ROWS / name, names, chosen(read(data / name)))
+    for key, (names, chosen) in TABLES.items():
+        write(sampled(key), names, chosen(read(data / sampled(key).name)))
     found = [
         row
         for preset in length_presets().values()
@@ -165,7 +171,7 @@ def main() -> None:
         )
     ]
     write(LENGTHS, list(found[0]), found)
-    write_json(VERDICT, {source.key: figures(source) for source in judge(ROWS, list(JUDGED))})
+    write_json(FORECASTS, {key: figures(judge(key, ROWS)) for key in SAMPLED})
 
 
 if __name__ == "__main__":

@@ -1,24 +1,25 @@
-"""What every source reports: cases, checks against targets, and the errors between."""
+"""A published figure beside its forecast, and the errors of many."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rollcast.simulator.errors import ScenarioError
 
 Role = Literal["calibrated", "held out"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One published figure and its forecast, in the same ``unit``.
+    """One published figure and its forecast, in the same ``unit`` ('' for a ratio).
 
-    group: what it is averaged with. role: whether any parameter behind the forecast was fitted to
-    it. low, high: range of forecasts over what had to be assumed, where that was varied.
-    scenario: the name of the scenario that simulates it, '' where the source has one for all.
+    group: what it is averaged with. role: whether a parameter behind the forecast was fitted to it.
+    low, high: middle 90 % of the forecasts over what is uncertain. scenario: the name of the
+    scenario that simulates it, '' where there is none.
     """
 
     group: str
@@ -30,7 +31,6 @@ class Case:
     low: float | None = None
     high: float | None = None
     scenario: str = ""
-    note: str = ""
 
     def __post_init__(self) -> None:
         for value in (self.measured, self.forecast):
@@ -41,6 +41,11 @@ class Case:
     def error(self) -> float:
         """Forecast over measured, less one."""
         return self.forecast / self.measured - 1
+
+    @property
+    def full_name(self) -> str:
+        """Group and name."""
+        return f"{self.group}: {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Source:
-    """One published source.
+    """One published source, judged.
 
     calibrated, held_out: what the parameters behind the forecasts were fitted to, and what not.
     assumed: what the source leaves open. misses: each target or case missed, with the likely
@@ -93,29 +98,36 @@ class Source:
         return self.title.split(":")[0].split(", and ")[0]
 
 
+def _mean(values: Sequence[float]) -> float:
+    if not values:
+        raise ScenarioError("cases", "there are none to average over")
+    return sum(values) / len(values)
+
+
 def mape(cases: Iterable[Case]) -> float:
     """Mean absolute error of the forecasts, as a share. Raises ScenarioError for no case."""
-    errors = [abs(case.error) for case in cases]
-    if not errors:
-        raise ScenarioError("cases", "there are none to average over")
-    return sum(errors) / len(errors)
+    return _mean([abs(case.error) for case in cases])
 
 
 def bias(cases: Iterable[Case]) -> float:
     """Mean signed error, as a share: positive where forecasts are too slow."""
-    errors = [case.error for case in cases]
-    if not errors:
-        raise ScenarioError("cases", "there are none to average over")
-    return sum(errors) / len(errors)
+    return _mean([case.error for case in cases])
 
 
 def log_sd(cases: Iterable[Case]) -> float:
-    """Root mean square of the logarithm of forecast over measured. Raises ScenarioError for no
-    case."""
-    logs = [math.log(case.forecast / case.measured) for case in cases]
-    if not logs:
-        raise ScenarioError("cases", "there are none to average over")
-    return math.sqrt(sum(log**2 for log in logs) / len(logs))
+    """Root mean square of the logarithm of forecast over measured."""
+    return math.sqrt(_mean([math.log(case.forecast / case.measured) ** 2 for case in cases]))
+
+
+def outside(cases: Sequence[Case]) -> float:
+    """Share of the cases measured outside their interval."""
+    missed = [c for c in cases if not (c.low or 0.0) <= c.measured <= (c.high or math.inf)]
+    return len(missed) / len(cases)
+
+
+def held_out(cases: Iterable[Case]) -> list[Case]:
+    """The cases that nothing was fitted to."""
+    return [case for case in cases if case.role == "held out"]
 
 
 def grouped(
@@ -128,33 +140,23 @@ def grouped(
     return groups
 
 
-def mape_checks(cases: Iterable[Case], target: float | None, prefix: str = "") -> list[Check]:
-    """One check per group: the mean absolute error of its cases, its bias and its worst case."""
-    checks = []
-    for group, members in grouped(cases).items():
-        worst = max(members, key=lambda case: abs(case.error))
-        note = f"bias {bias(members):+.1%}, worst {worst.error:+.1%} ({worst.name})"
-        checks.append(Check(f"{prefix}{group}", mape(members), target, len(members), note))
-    return checks
+def alternating(rows: Iterable[T], key: Callable[[T], Hashable]) -> list[Role]:
+    """Roles of the rows: of each kind the first, third, ... calibrated, the others held out."""
+    seen: dict[Hashable, int] = {}
+    roles: list[Role] = []
+    for row in rows:
+        place = seen[key(row)] = seen.get(key(row), -1) + 1
+        roles.append("held out" if place % 2 else "calibrated")
+    return roles
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Cases that are off for the same likely reason."""
-
-    name: str
-    belongs: Callable[[Case], bool]
-    reason: str
+def error_text(cases: Sequence[Case]) -> str:
+    """Bias and worst case."""
+    worst = max(cases, key=lambda case: abs(case.error))
+    return f"bias {bias(cases):+.1%}, worst {worst.error:+.1%} ({worst.name})"
 
 
-def explain(cases: Iterable[Case], kinds: Iterable[Kind], beyond: float) -> list[str]:
-    """A sentence for each kind that has cases more than ``beyond`` off, with their range."""
-    cases, sentences = list(cases), []
-    for kind in kinds:
-        errors = [c.error for c in cases if kind.belongs(c) and abs(c.error) > beyond]
-        if errors:
-            sentences.append(
-                f"{kind.name}: {len(errors)} more than {beyond:.0%} off ({min(errors):+.0%} to "
-                f"{max(errors):+.0%}); {kind.reason}."
-            )
-    return sentences
+def spread_text(cases: Iterable[Case]) -> str:
+    """Standard deviations of the logarithm by group."""
+    spreads = ", ".join(f"{name} {log_sd(errors):.2f}" for name, errors in grouped(cases).items())
+    return f"Standard deviation of the logarithm, held out: {spreads}"

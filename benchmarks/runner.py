@@ -1,0 +1,115 @@
+"""What the benchmarks share: places, results, a process of its own, time and memory, tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from rollcast.simulator.errors import RollcastError, RunError
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def fails_in_words(main: Callable[..., int]) -> Callable[..., int]:
+    """``main`` that prints one sentence and returns 2 where what the user gave is wrong."""
+
+    @wraps(main)
+    def guarded(*arguments: Any) -> int:
+        try:
+            return main(*arguments)
+        except RollcastError as error:
+            print(f"error: {error}", file=sys.stderr)
+        except OSError as error:
+            print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+
+    return guarded
+
+
+def progress(text: str) -> None:
+    """A line on stderr, at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.partial")
+    draft.write_text(text, "utf-8")
+    draft.replace(path)
+
+
+def write_json(path: Path, content: object) -> None:
+    """Writes results as JSON."""
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path, default: Any) -> Any:
+    """Results that are there, else ``default``."""
+    return json.loads(path.read_text("utf-8")) if path.is_file() else default
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as Markdown, the last line ended."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+
+
+def python(*words: object, **options: Any) -> str:
+    """What ``python ...`` prints, run at the repository's root with one thread: a second one waits
+    for the first, and on a shared machine for everyone else.
+
+    options: of `subprocess.run`. Raises RunError with the last error line where it fails.
+    """
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *map(str, words)]
+    options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, **options}
+    done = subprocess.run(command, **options)
+    if done.returncode:
+        lines = (done.stderr or "").strip().splitlines() or ["no reason given"]
+        errors = [line for line in lines if line.startswith("error")] or lines
+        raise RunError(f"{' '.join(command[1:4])} failed: {errors[-1]}")
+    return str(done.stdout)
+
+
+def rollcast(*words: object) -> str:
+    """What the command line prints."""
+    return python("-m", "rollcast", *words)
+
+
+def in_process(function: str, *arguments: object) -> Any:
+    """What ``module:name`` returns for plain arguments, in a process of its own."""
+    module, name = function.split(":")
+    code = (
+        f"import json, sys; from {module} import {name} as f;"
+        "print(json.dumps(f(*json.loads(sys.argv[1]))))"
+    )
+    return json.loads(python("-c", code, json.dumps(arguments)).splitlines()[-1])
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """What ``call`` returns, and the wall seconds that it takes."""
+    start = time.perf_counter()
+    made = call()
+    return made, time.perf_counter() - start
+
+
+def peak_mb(who: int = resource.RUSAGE_SELF) -> float:
+    """The most memory that this process has had, or its largest child (RUSAGE_CHILDREN)."""
+    return resource.getrusage(who).ru_maxrss / 1024
+
+
+def machine() -> str:
+    """Processor and Python."""
+    version = platform.python_version()
+    return f"{platform.machine()}, {platform.python_implementation()} {version}"

@@ -1,0 +1,205 @@
+"""Published RL runs as scenarios."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from benchmarks.validation.case import Role
+from benchmarks.validation.files import column
+from rollcast.simulator.costs.stacks import Stack, trainer_defaults
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.studies.simulate import from_raw
+from rollcast.simulator.values.chance import Drawn
+
+# Standard deviations of the log. All of it within groups: neither policy here looks at groups, and
+# a step's mean then hardly varies with the draw.
+SPREADS = {"assumed": 0.6, "narrow": 0.3, "wide": 0.9}
+# Shares of responses that never stop by themselves, as shares of the assumed one.
+RUNAWAYS = {"assumed": 1.0, "none": 0.0, "twice": 2.0}
+DRAWS = 20  # of a step: the ends are the least and the largest of them, or nearly
+STEPS = 4  # the last but one counts: nothing is generated beside the last
+SPLITS = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_parallel")
+NVLINK_GPUS = {"h100-sxm": 8, "a100-80gb": 8, "h20": 8, "gb200": 72}  # GPUs that talk over NVLink
+BLACKWELL_ATTENTION = 0.5  # of the peak, by Transformer Engine's attention (assumed)
+FRAMEWORKS = {"nemo": "NeMo-RL", "verl": "verl", "verl-0.11": "verl"}
+STACKS: dict[str, Stack] = {"nemo": "nemo-rl", "verl": "verl-0.5", "verl-0.11": "verl"}
+
+
+def read_parallel(text: str, where: str) -> tuple[int, ...]:
+    """Tensor x context x expert x pipeline parallel; nothing where none is published."""
+    sizes = tuple(int(part) if part.isdigit() else 0 for part in text.split("x")) if text else ()
+    if text and (len(sizes) != len(SPLITS) or not all(sizes)):
+        raise ScenarioError(where, f"{text!r} is not like 4x1x1x4")
+    return sizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A published run. runaway: the share of responses that reach the cap whatever their prompt;
+    mean_new_tokens: of the others."""
+
+    name: str = column()
+    framework: str = column(valid=tuple(FRAMEWORKS))
+    gpu: str = column()
+    model: str = column()
+    overlapped: bool = column("mode", {"on_policy": False, "one_step_off": True})
+    rollout_gpus: int = column()
+    trainer_gpus: int = column()
+    tensor_parallel: int = column()
+    groups: int = column()
+    group_size: int = column()
+    minibatches: int = column()
+    prompt_tokens: int = column()
+    total_tokens: int = column()
+    parallel: tuple[int, ...] = column(made=read_parallel)
+    recompute: Literal["full", "none"] = column()
+    mean_new_tokens: float = column(least=1.0)
+    runaway: float = column(least=0.0)
+    kv_memory_utilization: float = column(least=0.01)
+    log_prob_passes: int = column(least=0)
+    role: Role = column()
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The cap on a response."""
+        return self.total_tokens - self.prompt_tokens
+
+    @property
+    def stack(self) -> str:
+        """The framework as its name is written."""
+        return FRAMEWORKS[self.framework]
+
+
+AnyRun = TypeVar("AnyRun", bound=Run)
+
+
+def capped_mean(median: float, log_sd: float, cap: float) -> float:
+    """Mean of a lognormal cut at ``cap``: E[min(X, cap)]."""
+    mu, to_cap = math.log(median), math.log(cap)
+    below = _normal_cdf((to_cap - mu - log_sd**2) / log_sd)
+    above = 1 - _normal_cdf((to_cap - mu) / log_sd)
+    return math.exp(mu + log_sd**2 / 2) * below + cap * above
+
+
+def median_for_mean(mean: float, log_sd: float, cap: float) -> float:
+    """The median at which responses cut at ``cap`` have ``mean``.
+
+    Raises ScenarioError for a mean that does not lie below the cap.
+    """
+    if not 0 < mean < cap:
+        raise ScenarioError("mean_new_tokens", f"{mean:g} is not between 0 and the cap of {cap:g}")
+    low, high = 1e-3, cap
+    while capped_mean(high, log_sd, cap) < mean:
+        high *= 2
+    for _ in range(80):
+        middle = math.sqrt(low * high)
+        if capped_mean(middle, log_sd, cap) < mean:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(low * high)
+
+
+def _normal_cdf(z: float) -> float:
+    return 0.5 * math.erfc(-z / math.sqrt(2))
+
+
+def gpu_of(gpu: str, framework: str) -> Any:
+    """The GPU as a scenario names it; in Megatron with the attention of its own kernels."""
+    if framework == "nemo" and gpu == "gb200":
+        return {"preset": gpu, "trainer_attention_flop_efficiency": BLACKWELL_ATTENTION}
+    return gpu
+
+
+def scenario(run: Run, spread: str = "assumed", runaways: str = "assumed") -> dict[str, Any]:
+    """The scenario of a run, with one of ``SPREADS`` and one of ``RUNAWAYS`` for what its lengths'
+    mean leaves open."""
+    log_sd = SPREADS[spread]
+    median = median_for_mean(run.mean_new_tokens, log_sd, run.max_new_tokens)
+    engine = {"max_seqs": 256, "max_batched_tokens": 8192}
+    if run.framework != "nemo":  # verl's defaults of the time, and its recipe
+        engine = {"max_seqs": 1024, "max_batched_tokens": max(8192, run.total_tokens)}
+    return {
+        "name": run.name,
+        "model": run.model,
+        "gpu": gpu_of(run.gpu, run.framework),
+        "cluster": {
+            "placement": "disaggregated" if run.overlapped else "colocated",
+            "replicas": run.rollout_gpus // run.tensor_parallel,
+            "tensor_parallel": run.tensor_parallel,
+            "trainer_gpus": run.trainer_gpus,
+        },
+        "engine": engine,
+        "workload": {
+            "batch_groups": run.groups,
+            "group_size": run.group_size,
+            "prompt_tokens": run.prompt_tokens,
+            "max_new_tokens": run.max_new_tokens,
+            "lengths": {
+                "family": "lognormal",
+                "median_tokens": round(median, 1),
+                "between_sd": 0.0,
+                "within_sd": log_sd,
+                "runaway": RUNAWAYS[runaways] * run.runaway,
+            },
+        },
+        "policy": "one_step_off" if run.overlapped else [],
+        "cost": {
+            "roofline": {
+                "stack": STACKS[run.framework],
+                "kv_memory_utilization": run.kv_memory_utilization,
+                "trainer": _trainer(run),
+            }
+        },
+        "steps": STEPS,
+        "seed": 0,
+    }
+
+
+def megatron(
+    gpu: str, parallel: tuple[int, ...], total_tokens: int, recompute: str
+) -> dict[str, Any]:
+    """The trainer's options in NeMo-RL's recipes (`simulator/stacks/nemo_rl/costs.yaml`)."""
+    options: dict[str, Any] = {key: n for key, n in zip(SPLITS, parallel, strict=True) if n > 1}
+    options["recompute"] = recompute
+    options["microbatch_tokens"] = total_tokens
+    options["gpus_per_node"] = NVLINK_GPUS[gpu]
+    options |= trainer_defaults("nemo_rl", "megatron")
+    return options
+
+
+def _trainer(run: Run) -> dict[str, Any]:
+    """The trainer's options."""
+    options: dict[str, Any] = {
+        "log_prob_passes": run.log_prob_passes,
+        "minibatches": run.minibatches,
+    }
+    if run.parallel:
+        options |= megatron(run.gpu, run.parallel, run.total_tokens, run.recompute)
+    return options
+
+
+def smaller(run: AnyRun) -> AnyRun:
+    """The run with an eighth of its batch, whose draws take an eighth of the time: how far a draw
+    moves a step hangs little on its size."""
+    return replace(run, groups=max(run.groups // 8, run.minibatches))
+
+
+def drawn_name(rng: np.random.Generator, names: Mapping[str, float]) -> str:
+    """One of the names."""
+    return list(names)[rng.integers(len(names))]
+
+
+def built(keys: Mapping[str, Any], draw: int | None = None) -> Scenario:
+    """The scenario of these keys, with its costs drawn anew."""
+    made = from_raw(RawScenario(dict(keys)))
+    if draw is None:
+        return made
+    return replace(made, cost=made.cost.drawn(Drawn(np.random.default_rng(draw))))

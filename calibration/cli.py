@@ -124,7 +124,7 @@ def validate(
             raise ScenarioError("FITTED.json", error.message) from None
         if lengths:
             known = known.with_responses(lengths)
-        on_run = update and (lambda name: update(advance=1, said=name))
+        on_run = update and (lambda name: update(advance=1, text=name))
         trusted = trust(trust_modules)
         validation = check(known, runs, mode, draws, on_run, at_pulse, trusted)  # type: ignore[arg-type]
     if out is not None:

@@ -202,7 +202,7 @@ def _progress(steps: int) -> Iterator[Any]:
             return
 
         def advance(progress: Progress) -> None:
-            update(completed=progress.record.step + 1, said=progress_text(progress))
+            update(completed=progress.record.step + 1, text=progress_text(progress))
 
         yield advance
 

@@ -433,7 +433,7 @@ def init(
 
 
 def _tornado_of(planned: Planned, raw: RawScenario) -> list[Bar]:
-    """Of what a plan recommends, or comes nearest."""
+    """The tornado of a plan's chosen row."""
     from dataclasses import replace
 
     from rollcast.simulator.studies.simulate import simulate as run_scenario
@@ -447,7 +447,7 @@ def _tornado_of(planned: Planned, raw: RawScenario) -> list[Bar]:
 
 
 def _tornado_keys(scenario: Scenario, tornado: bool, keys: Sequence[str]) -> list[Asked]:
-    """What ``--tornado-key`` asks for. Raises ScenarioError for keys without ``--tornado``."""
+    """Keys of ``--tornado-key``. Raises ScenarioError without ``--tornado``."""
     if not keys:
         return []
     if not tornado:
@@ -484,8 +484,7 @@ def _say_where(out: Path | None) -> None:
 
 
 def _add_commands(argv: list[str]) -> None:
-    """Adds the commands of the other packages (``run``, ...), which the simulator does not know:
-    they register by entry point. Looked up only where it may be one of theirs that is asked for."""
+    """Adds the commands of other packages, found by entry point, unless the command is ours."""
     names = {command.callback.__name__ for command in app.registered_commands if command.callback}
     if argv and argv[0] in names:
         return
@@ -496,10 +495,7 @@ def _add_commands(argv: list[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits: with 2, after one sentence, for what a user can put right.
-
-    argv: the arguments, those of the process if None.
-    """
+    """Runs the command line and exits; with 2, after one sentence, for a user's mistake."""
     with stoppable():
         sys.exit(_run(argv))
 
@@ -533,7 +529,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _with_addresses(arguments: Sequence[str]) -> list[str]:
-    """A ``--ray`` without an address, which may be left out, is one that is started here."""
+    """Adds the address ``local`` to a ``--ray`` without one."""
     lines: list[str] = []
     for place, argument in enumerate(arguments):
         lines.append(argument)
@@ -544,7 +540,7 @@ def _with_addresses(arguments: Sequence[str]) -> list[str]:
 
 
 def _prepare_streams() -> None:
-    """Lets the report go where there is nobody to read it, or where letters are missing."""
+    """Lets output survive closed streams and missing letters."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the caller

@@ -32,8 +32,8 @@ _Column = TypeVar("_Column")
 
 
 def console() -> Console:
-    """The terminal, or a pipe, which is `PIPE_WIDTH` wide where COLUMNS does not say. Control
-    characters in what is printed are shown, and not obeyed."""
+    """The terminal, or a pipe of `PIPE_WIDTH` columns (unless COLUMNS is set); shows control
+    characters instead of obeying them."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
     return _harmless()(width=width, highlight=False, soft_wrap=False)
 
@@ -59,13 +59,12 @@ def _harmless() -> type[Console]:
 
 
 def one_line(heading: str) -> str:
-    """A heading of several lines as it stands in a sentence."""
+    """A heading without its line breaks."""
     return heading.replace("-\n", "").replace("\n", " ")
 
 
 def named_column(grid: Table, heading: str, values: Sequence[str], width: int) -> None:
-    """Adds a column of names, which breaks those too long for its share of a screen of ``width``
-    characters."""
+    """Adds a column of names, folded at a quarter of the screen's ``width``."""
     from rich.text import Text
 
     widest = max(len(line) for text in (heading, *values) for line in text.split("\n"))
@@ -80,10 +79,9 @@ def fitted(
     first_to_go: Sequence[_Column],
     build: Callable[[Sequence[_Column]], Table],
 ) -> tuple[Table, list[_Column]]:
-    """The table of as many of the ``columns`` as fit on the screen, and those left out.
+    """The widest table that fits on the screen, and the columns left out.
 
-    build: makes the table of these columns. first_to_go: columns that can be left out, in that
-    order.
+    build: makes the table. first_to_go: columns that may be left out, in that order.
     """
     wide: Any = screen.options.update_width(1000)
     kept, left_out = list(columns), list[_Column]()

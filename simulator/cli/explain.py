@@ -11,12 +11,12 @@ from rollcast.simulator.cli.console import console
 from rollcast.simulator.scenario.reference import FIRST, Entry, below, find, reference
 
 GROUP = "rollcast.sections"
-"""Entry points of mappings of a key to the dataclass that another package reads below it."""
+"""Entry points of further packages' sections: dataclasses by key."""
 
 
 def show(key: str, as_json: bool = False) -> None:
-    """Prints one key and those below it; for '' the keys that a first scenario needs, then the top
-    level. Raises ScenarioError for an unknown key, with the nearest one."""
+    """Prints a key and those below it; for '' the keys of a first scenario, then the top level.
+    Raises ScenarioError for an unknown key."""
     entries = reference(sections_elsewhere())
     matches = find(key, entries) if key else []
     under = below(matches[0].key if matches else "", entries)
@@ -40,7 +40,7 @@ def show(key: str, as_json: bool = False) -> None:
 
 
 def sections_elsewhere() -> Mapping[str, type]:
-    """The sections that other packages read."""
+    """Sections of other packages."""
     sections: dict[str, type] = {}
     for point in entry_points(group=GROUP):
         sections.update(point.load())

@@ -9,10 +9,7 @@ from rollcast.simulator.scenario import examples
 
 
 def show(name: str | None) -> None:
-    """Prints an example, whole; lists them all, each with its first comment, without a name.
-
-    Raises ScenarioError for a name that is no example's, with the nearest one.
-    """
+    """Prints an example, or the list of examples. Raises ScenarioError for an unknown name."""
     if name is not None:
         sys.stdout.write(examples.text(name))
         return
@@ -27,7 +24,7 @@ def show(name: str | None) -> None:
 
 
 def _about(text: str) -> str:
-    """The first sentence of the comment that an example starts with."""
+    """The first sentence of an example's comment."""
     comment = []
     for line in text.splitlines():
         if not line.startswith("#"):

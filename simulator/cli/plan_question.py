@@ -17,8 +17,8 @@ def with_flags(
     objective: str | None = None,
     quality: Sequence[str] = (),
 ) -> RawScenario:
-    """The scenario with the question that the command line asks: what a flag says stands in place
-    of what the section says of it. Raises ScenarioError naming the flag."""
+    """The scenario with its section ``plan`` changed by the flags. Raises ScenarioError naming the
+    flag."""
     section = raw.data.get("plan")
     plan: dict[str, Any] = dict(section) if isinstance(section, Mapping) else {}
     if section is not None and not isinstance(section, Mapping):
@@ -75,8 +75,8 @@ def _pairs(texts: Sequence[str], flag: str, example: str) -> dict[str, Any]:
 
 
 def parse_choose(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """``key=value,value,...`` as lists of values read as YAML; ``key=key=value,value,...`` for keys
-    that take each value together. Raises ScenarioError (``--choose``)."""
+    """Values by key of ``key=value,value`` and ``key=key=value,value``, read as YAML. Raises
+    ScenarioError (``--choose``)."""
     flag, choices = "--choose", dict[str, list[Any]]()
     for text in texts:
         *keys, values = text.split("=")

@@ -17,8 +17,7 @@ _WIDEST = 100  # longer lines are hard to read
 
 
 def policy_facts(name: str) -> dict[str, Any]:
-    """What the page says, as plain JSON types. name: a known one, or ``module:Class``. Raises
-    ScenarioError for an unknown one, and where its class cannot be imported."""
+    """The page as JSON types. name: a known policy or ``module:Class``. Raises ScenarioError."""
     known = registry.names()
     if name not in known and not outside.is_reference(name):
         raise ScenarioError("presets policies", f"unknown name {name!r}; {nearest(name, known)}")
@@ -44,7 +43,7 @@ def _parameter(option: Option) -> dict[str, Any]:
 
 
 def show_policy(name: str) -> None:
-    """Prints the page of a policy, as `policy_facts` finds it."""
+    """Prints a policy's page."""
     screen = console()
     facts = policy_facts(name)
     _say(screen, f"{name}: {facts['what it does']}", style="bold")

@@ -43,8 +43,8 @@ def show_presets(kind: str | None, name: str | None, as_json: bool = False) -> N
 
 
 def _print_table(title: str, rows: Rows, more: str = "") -> None:
-    """A table; what all its rows share is said below it, and texts for which a narrow screen has no
-    room are left to the page ``more``, the command that shows it."""
+    """Prints a table. Columns with one value go below it; texts without room are left to the
+    command ``more``."""
     from rich.table import Table
     from rich.text import Text
 

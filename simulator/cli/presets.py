@@ -23,16 +23,12 @@ Rows = list[dict[str, Any]]
 
 
 def preset_rows(kind: str) -> Rows:
-    """One row a preset of a kind: ``gpus``, ``models``, ``engines``, ``syncs``, ``kernels``,
-    ``lengths``, ``turns`` or ``policies``."""
+    """One row per preset of a kind."""
     return _LISTS[kind]()
 
 
 def preset_details(kind: str, name: str) -> Rows:
-    """Every figure of one preset with its kind (measured, fitted, datasheet, ...) and source.
-
-    Raises ScenarioError for an unknown name, with the nearest valid ones.
-    """
+    """Figures of a preset with kind and source. Raises ScenarioError for an unknown name."""
     rows = preset_rows(kind)
     names = [str(row["name"]) for row in rows]
     if name not in names:
@@ -129,7 +125,7 @@ def _turns() -> Rows:
 
 
 def _turn_figures(preset: TurnPreset) -> Rows:
-    """Each figure of a preset, or several that come from one place, with its source."""
+    """The figures of a preset, grouped by source."""
     rows: Rows = [{"figure": "note", "value": preset.note, "kind": "", "source": ""}]
     for names, provenance in preset.figures.items():
         values = []

@@ -18,12 +18,11 @@ def progress_bar(
     text: str | None = None,
     transient: bool = True,
 ) -> Iterator[Callable[..., None] | None]:
-    """Yields what changes the bar: ``update(advance=1)``, ``update(completed=3, said="...")``, and
-    so on as `rich.progress.Progress.update` has it; None where stderr is no terminal.
+    """Yields the bar's ``update(advance=1)``, ``update(completed=3, text="...")``, as of
+    `rich.progress.Progress.update`; None without a terminal.
 
-    label: before the bar. elapsed: whether the time so far stands behind it; left: the time that
-    is left, too. said: a text at the
-    end, to begin with. transient: whether the bar goes once it is done.
+    label, text: before and after the bar. elapsed, left: whether to show the time so far and left.
+    transient: whether the bar vanishes at its end.
     """
     if not sys.stderr.isatty():
         yield None
@@ -45,9 +44,9 @@ def progress_bar(
     columns += [BarColumn(), MofNCompleteColumn()]
     columns += [TimeElapsedColumn()] if elapsed else []
     columns += [TimeRemainingColumn()] if left else []
-    columns += [] if text is None else [TextColumn("{task.fields[said]}", markup=False)]
+    columns += [] if text is None else [TextColumn("{task.fields[text]}", markup=False)]
     with Progress(*columns, console=Console(stderr=True), transient=transient) as bar:
-        task = bar.add_task(label, total=total, said=text)
+        task = bar.add_task(label, total=total, text=text)
 
         def update(**changes: Any) -> None:
             bar.update(task, **changes)

@@ -26,16 +26,14 @@ _stop_asked: list[Stopped] = []
 
 
 def keep_on(_: Any) -> None:
-    """Stops where a signal asked for it and its exception got lost: one that is raised in a
-    callback of the interpreter, or below a bare ``except`` of some library, is swallowed."""
+    """Raises `Stopped` again if a library swallowed it."""
     if _stop_asked:
         raise _stop_asked[0]
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Turns the signals that end a process into `Stopped`, so that what is half-written goes; a
-    second one does not interrupt that."""
+    """Raises `Stopped` on the first signal that ends a process; ignores later ones."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -60,7 +58,7 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def progress(label: str, steps: int) -> Iterator[Any]:
-    """A progress bar on a terminal, nothing in a pipe; to be called after each step."""
+    """A progress bar on a terminal; call after each step."""
     from rollcast.simulator.cli.progress import progress_bar
 
     with progress_bar(label or "steps", steps) as update:
@@ -75,8 +73,7 @@ def progress(label: str, steps: int) -> Iterator[Any]:
 
 @contextmanager
 def stages() -> Iterator[Any]:
-    """Progress of work in stages: on a terminal, with the time left; nothing in a pipe. To be
-    called with the stage, what of it is done, and of how many."""
+    """Progress of work in stages; call with the stage, tasks done and all tasks."""
     from rollcast.simulator.cli.progress import progress_bar
 
     with progress_bar("", None, left=True, text="") as update:
@@ -84,6 +81,6 @@ def stages() -> Iterator[Any]:
         def on_progress(what: str, done: int, of: int) -> None:
             keep_on(None)
             if update is not None:
-                update(completed=done, total=of, said=what)
+                update(completed=done, total=of, text=what)
 
         yield on_progress

@@ -172,8 +172,7 @@ def show_comparison(
 
 
 def _shows(figure: Figure, values: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a figure has a column: one without text has none, nor has one that says something
-    only where policies differ and they do not."""
+    """Whether a figure has a column: it has text, and differs if it must."""
     from rollcast.simulator.studies.compare import SAME
 
     if not any(figure.text(row) for row in values):

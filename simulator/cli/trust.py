@@ -23,8 +23,7 @@ TrustModules = Annotated[
 
 
 def trust(given: bool) -> Trust:
-    """Whether modules that a file names may be imported: ``given``, or else as the user answers on
-    a terminal."""
+    """Whether to import modules that a file names: ``given``, or the answer on a terminal."""
     return given or (_asks if sys.stdin.isatty() and sys.stderr.isatty() else False)
 
 

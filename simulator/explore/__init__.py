@@ -1,6 +1,5 @@
-"""``rollcast explore``: a local page on which the settings of a scenario are moved.
+"""``rollcast explore``: a local page with sliders for a scenario's settings.
 
-`knobs` says what can be moved and what scenario that makes, `work` simulates one choice,
-`questions` decides what is simulated next, `view` draws, and `app` alone knows the library of the
-page.
+`knobs` has the settings, `work` simulates a choice, `questions` orders simulations, `view` draws,
+`app` is the page.
 """

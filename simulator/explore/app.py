@@ -38,7 +38,7 @@ _ELSEWHERE = (0.5, 2.0)
 
 
 class Page:
-    """One browser's page: its settings, its questions and what it shows."""
+    """One browser's page: settings, questions, answer."""
 
     def __init__(self, scenario: Scenario, questions: Questions) -> None:
         self._scenario, self._questions = scenario, questions
@@ -117,7 +117,7 @@ class Page:
         self._refresh()
 
     def _put(self, knob: Knob, value: Any) -> None:
-        """Moves a slider without a hand on it."""
+        """Moves a slider."""
         self._values[knob.name] = value
         position = knob.values.index(value)
         self._shown_at[knob.name](position)
@@ -125,15 +125,15 @@ class Page:
         ui.run_javascript(f"getHtmlElement({slider.id}).value = {position}")
 
     def _follow(self) -> None:
-        """What has no say as things are cannot be moved."""
+        """Disables settings without effect."""
         self._sliders["trainer_share"].props["disabled"] = self._values["placement"] != APART
 
     def _refresh(self) -> None:
         background_tasks.create(self._answer())
 
     async def _answer(self) -> None:
-        """Asks, and shows what is known after each wave: first the chosen policy beside the
-        synchronous one, then the others, then other numbers of GPUs."""
+        """Asks in waves and shows the answer after each: the chosen policy and sync, other
+        policies, other numbers of GPUs."""
         values = dict(self._values)
         try:
             raw = chosen(self._scenario, values)
@@ -178,13 +178,12 @@ class Page:
 
 
 def _text(tag: str, text: str) -> ui.html:
-    """An element that holds text, and never markup."""
+    """An element with escaped text."""
     return ui.html(joined(text), sanitize=False, tag=tag)
 
 
 def serve(scenario: Scenario, pool: Executor, port: int, show: bool) -> None:
-    """Shows the page on this machine alone until it is stopped. pool: what simulates; show: whether
-    a browser is opened."""
+    """Serves the page on this machine. pool: simulates. show: whether to open a browser."""
     memory = Memory()
     style_sheet = resource("rollcast.simulator.explore", "explore.css")
     ui.add_head_html(f"<style>{style()}\n{style_sheet}</style>", shared=True)

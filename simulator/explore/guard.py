@@ -1,8 +1,5 @@
-"""Who may ask the page for anything: the browser of this machine, on the page itself.
-
-Other sites that are open in the same browser reach this machine's ports too. They would read the
-scenario by a host name that they point at 127.0.0.1, or over a socket, which any origin may open.
-"""
+"""Refuses requests of other sites in the same browser, which could read the scenario by DNS
+rebinding or over a socket."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ _POLICY_VIOLATION = 1008
 
 
 class SameOriginOnly:
-    """An ASGI application that refuses requests and sockets of other sites, and hands all others to
-    ``app``."""
+    """An ASGI application that refuses requests and sockets of other sites."""
 
     def __init__(self, app: Application) -> None:
         self._app = app
@@ -40,11 +36,10 @@ class SameOriginOnly:
 
 
 def is_allowed(headers: Mapping[str, str]) -> bool:
-    """Whether a request comes from the page itself or from the user's own navigation.
+    """Whether a request comes from the page itself or the user's navigation.
 
-    headers: by lower-case name. The host must be a name of this machine, whatever the port (it may
-    be forwarded); the origin, where a browser sends one, that same host. Requests without an origin
-    are refused where the browser says that another site embeds the page.
+    headers: by lower-case name. The host must be this machine's, on any port; the origin, if sent,
+    the same host. Without an origin, embedding by other sites is refused.
     """
     host = headers.get("host", "")
     if _name(host) not in _HERE:

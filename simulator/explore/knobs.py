@@ -1,8 +1,5 @@
-"""What can be moved on the page, and the scenario that comes of it.
-
-A knob's values are a finite list, in which the scenario's own always is: a slider moves from one to
-the next, and what was simulated once is known.
-"""
+"""The page's settings and the scenario they make. Values are finite lists that contain the
+scenario's own, so that results can be cached."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ STANDARD = (
     "pipeline_rl",
     "colocate_async",
 )
-"""Policies that are tried beside the scenario's own, in the order of the table."""
+"""Policies shown beside the scenario's own, in order."""
 
 _POWERS = tuple(2**i for i in range(11))
 TOGETHER, APART = "colocated", "disaggregated"
@@ -45,8 +42,7 @@ _OF_THE_SPLIT = {"gpus", "placement", "tensor_parallel", "trainer_share"}
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One setting. values: what it may be, in order; start: the scenario's own; write: how a value
-    is shown; meaning: what it does."""
+    """A setting. values: in order; start: the scenario's own; write: text of a value."""
 
     name: str
     label: str
@@ -64,7 +60,7 @@ class Knob:
 
 
 def knobs(scenario: Scenario) -> list[Knob]:
-    """What can be moved in a scenario, by the parts of the page."""
+    """The settings of a scenario, by part of the page."""
     return [*_gpus(scenario), *_policy(scenario), *_workload(scenario), *_run(scenario)]
 
 
@@ -261,7 +257,7 @@ def price_of(preset: str) -> float:
 
 
 def _one_kind(spec: Any) -> dict[str, float] | None:
-    """Median and spreads of lengths that have one median, else None."""
+    """Median and spreads of lengths with one median, else None."""
     if not isinstance(spec, Mapping):
         return None
     known: Mapping[str, Any] = spec
@@ -288,7 +284,7 @@ def _chains(current: str) -> tuple[str, ...]:
 
 
 def _parameters(chain: str) -> dict[str, Any]:
-    """What a chain says of the parameters that have a slider."""
+    """A chain's parameters that have a slider."""
     return {
         key: value
         for term in read_terms(chain)
@@ -298,13 +294,12 @@ def _parameters(chain: str) -> dict[str, Any]:
 
 
 def tried(scenario: Scenario, values: Values) -> dict[str, str]:
-    """The chains to try, with over-sampling and staleness as they are set; by the name that the
-    select has."""
+    """The chains to simulate with the sliders' values, by their name in the select."""
     return {chain: _set(chain, values) for chain in _chains(scenario.policy_name)}
 
 
 def _set(chain: str, values: Values) -> str:
-    """The chain with the sliders' values for the parameters that its policies have."""
+    """The chain with the sliders' values."""
     parts = []
     for term in read_terms(chain):
         if term.name == registry.SYNCHRONOUS:
@@ -322,10 +317,9 @@ def _set(chain: str, values: Values) -> str:
 
 
 def chosen(scenario: Scenario, values: Values, scale: float = 1.0) -> RawScenario:
-    """The scenario with what was moved, as far as a simulation depends on it. scale: of the number
-    of GPUs.
+    """The scenario with the moved settings. scale: factor on the number of GPUs.
 
-    Raises ScenarioError for GPUs that cannot be split so.
+    Raises ScenarioError for GPUs without such a split.
     """
     first = starts(knobs(scenario))
     moved = {key: value for key, value in values.items() if value != first[key]}

@@ -1,5 +1,4 @@
-"""What is simulated next: the newest question first, nothing twice, and never on the page's own
-thread."""
+"""The order of simulations: the newest question first, nothing twice, off the page's thread."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ KEPT = 2000
 
 
 def workers(count: int = WORKERS) -> ProcessPoolExecutor:
-    """Processes that simulate. They start here and now where this system can fork: they have then
-    imported what we have, and nothing of the page."""
+    """Processes that simulate; started before the page has threads where the system can fork."""
     forks = "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin"
     context = multiprocessing.get_context("fork" if forks else "spawn")
     pool = ProcessPoolExecutor(count, context, initializer=prepare)
@@ -29,7 +27,7 @@ def workers(count: int = WORKERS) -> ProcessPoolExecutor:
 
 
 class Memory:
-    """Outcomes by the key of their choice, the latest asked for kept longest."""
+    """Outcomes by key of their choice; drops the least recently used."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
@@ -39,21 +37,21 @@ class Memory:
         return len(self._known)
 
     def get(self, key: str) -> Outcome | None:
-        """What is known, if it is."""
+        """The outcome, if known."""
         outcome = self._known.get(key)
         if outcome is not None:
             self._known.move_to_end(key)
         return outcome
 
     def put(self, key: str, outcome: Outcome) -> None:
-        """Remembers, and forgets what nobody asked for longest."""
+        """Adds an outcome."""
         self._known[key] = outcome
         while len(self._known) > self._kept:
             self._known.popitem(last=False)
 
 
 class Questions:
-    """Answers the questions of one page. Several pages may share workers and memory."""
+    """Answers one page's questions. Pages may share workers and memory."""
 
     def __init__(
         self,
@@ -68,8 +66,8 @@ class Questions:
     async def ask(
         self, waves: Sequence[Sequence[Choice]]
     ) -> AsyncIterator[dict[tuple[int, int], Outcome]]:
-        """All outcomes so far by (wave, place), once after each wave. Ends early, in silence, when
-        another question comes: that one is answered instead."""
+        """All outcomes so far by (wave, place), after each wave. Ends early if another question
+        comes."""
         self._newest += 1
         mine = self._newest
         outcomes: dict[tuple[int, int], Outcome] = {}
@@ -87,7 +85,7 @@ class Questions:
             yield outcomes
 
     async def _answer(self, choice: Choice, mine: int) -> Outcome | None:
-        """None where the question is an old one by now."""
+        """None for an outdated question."""
         key = choice.key
         known = self._memory.get(key)
         if known is not None:

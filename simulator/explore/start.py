@@ -1,4 +1,4 @@
-"""The edge of ``rollcast explore``: what it needs, a port, the processes that simulate."""
+"""The start of ``rollcast explore``: the library, a port, the processes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ _HOST = "127.0.0.1"
 
 
 def explore(scenario: Scenario, port: int | None, show: bool) -> None:
-    """Shows the page of a scenario until it is stopped. port: None takes a free one. show: whether
-    a browser is opened. Raises ScenarioError where the extra is not installed (``explore``), and
-    where the port cannot be used (``--port``)."""
+    """Serves the page of a scenario. port: default a free one. show: whether to open a browser.
+    Raises ScenarioError without the extra (``explore``) and for a port in use (``--port``)."""
     if find_spec("nicegui") is None:
         raise ScenarioError("explore", "needs a library: pip install 'rollcast[explore]'")
     place = free_port() if port is None else checked_port(port)
@@ -33,7 +32,7 @@ def explore(scenario: Scenario, port: int | None, show: bool) -> None:
 
 
 def checked_port(port: int) -> int:
-    """The port, where it can be used. Raises ScenarioError (``--port``)."""
+    """The port. Raises ScenarioError (``--port``) if it cannot be used."""
     if not 1 <= port <= 65535:
         raise ScenarioError("--port", f"must be from 1 to 65535, got {port}")
     reason = _taken(port)
@@ -43,7 +42,7 @@ def checked_port(port: int) -> int:
 
 
 def free_port() -> int:
-    """The first port from `FIRST_PORT` on that nobody uses. Raises ScenarioError (``--port``)."""
+    """The first free port from `FIRST_PORT`. Raises ScenarioError (``--port``)."""
     ports = range(FIRST_PORT, FIRST_PORT + _TRIED)
     free = next((port for port in ports if not _taken(port)), None)
     if free is None:
@@ -52,7 +51,7 @@ def free_port() -> int:
 
 
 def _taken(port: int) -> str:
-    """Why a port cannot be listened on, '' where it can."""
+    """Why a port cannot be used; '' if it can."""
     with socket.socket() as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""One choice simulated: what a worker process does. Plain data in, plain data out."""
+"""A worker's simulation of one choice, on plain data."""
 
 from __future__ import annotations
 
@@ -17,32 +17,29 @@ from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.studies.simulate import from_raw, simulate
 
 ROLLOUTS = 2100
-"""What a simulation for the page may launch, or `LEAST_STEPS`: 0.1 to 0.25 s of one core."""
+"""Budget of a simulation: 0.1 to 0.25 s."""
 
 LEAST_STEPS, MOST_STEPS = 6, 8
-"""Fewer do not tell an asynchronous start-up from steady steps: with 4 a step of fully_async took
-1.5 times what it takes over 40, with 8 it is within a tenth or so."""
+"""With 4 steps a start-up of fully_async hides its steady step time; 8 are within a tenth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to simulate: a scenario under a chain of policies."""
+    """A scenario under a chain of policies."""
 
     raw: RawScenario
     chain: str
 
     @property
     def key(self) -> str:
-        """Equal where the results are."""
+        """Equal for equal results."""
         return json.dumps([self.raw.data, self.chain], sort_keys=True, default=str)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a choice. problem: why it cannot be run, else ''; then the rest holds nothing.
-
-    gpus: all that are held. use: as `simulator.report.ledger.gpu_use` has it.
-    """
+    """A choice's result, or the problem why it cannot run. use: of
+    `simulator.report.ledger.gpu_use`."""
 
     chain: str
     problem: str = ""
@@ -53,8 +50,7 @@ class Outcome:
 
 
 def prepare() -> None:
-    """Makes a fresh worker: it stops with the page, not by a key of its own, and has imported what
-    a simulation needs."""
+    """Initialises a worker, which ends with the page alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "SIGHUP"):
@@ -62,14 +58,14 @@ def prepare() -> None:
 
 
 def steps_for(data: dict[str, Any]) -> int:
-    """How many steps are simulated for the page."""
+    """Steps to simulate."""
     workload = data["workload"]
     rollouts = int(workload["batch_groups"]) * int(workload["group_size"])
     return min(max(ROLLOUTS // max(rollouts, 1), LEAST_STEPS), MOST_STEPS)
 
 
 def outcome(choice: Choice) -> Outcome:
-    """Simulates a few steps of a choice; never raises for what a user may set."""
+    """Simulates a choice; returns problems of the user's settings."""
     try:
         steps = steps_for(choice.raw.data)
         scenario = from_raw(override(choice.raw, [f"steps={steps}"]))

@@ -1,8 +1,6 @@
-"""The planner: which GPUs, split how, under which policy, for a whole run.
+"""The planner: the best GPUs, split and policy for a whole run (`planner.plan`).
 
-`simulator.planner.planner.plan` answers; the modules below it each have one part: what is asked
-(`question`) and searched (`search`), what there is to choose (`choices`), what can be said without
-simulating (`estimate`), what a simulation says of the
-whole run (`measure`, `whole_run`), which choices get a longer one (`race`), who simulates
-(`workers`, `on_ray`), what is kept of an interrupted plan (`journal`), and the answer (`answer`).
+`question` and `auto` complete the question, `choices` lists choices, `estimate` orders them, `race`
+simulates the promising (`measure`, `workers`, `on_ray`, `journal`), `whole_run` extrapolates,
+`search` answers.
 """

@@ -1,7 +1,4 @@
-"""The answer of a plan, as data: what to run, what else there is, what cannot be, and how sure.
-
-Everything that is said or drawn of a plan (the terminal, ``plan.json``, the page) is made of it.
-"""
+"""The answer of a plan as data; the terminal, ``plan.json`` and the page show it."""
 
 from __future__ import annotations
 
@@ -25,13 +22,12 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A choice that was simulated.
+    """A simulated choice.
 
-    exact: whether for the steps of the last rung. beyond: the limits that it breaks, by name.
-    on_front: whether no other within the limits of GPUs and staleness takes fewer hours and costs
-    less. break_even: how many times the updates of the best synchronous choice it may take before
-    that is the better one; None where there is no synchronous one. hours, usd, gpu_hours: the whole
-    run's intervals, of those that may win.
+    exact: simulated for the last rung's steps. beyond: sentences of broken limits. on_front:
+    whether no choice within the limits of GPUs and staleness beats it in hours and cost.
+    break_even: updates at which the best synchronous choice equals it, as a multiple of that one's.
+    hours, usd: 90 % intervals of the finalists.
     """
 
     choice: Choice
@@ -47,7 +43,7 @@ class Row:
     usd: Interval | None = None
 
     def plain(self) -> dict[str, Any]:
-        """One flat row of a table, as JSON types."""
+        """A flat row of plan.csv, as JSON types."""
         content: dict[str, Any] = {f"chosen_{k}": v for k, v in self.choice.chosen.items()}
         content |= {"policy": self.choice.policy, **asdict(self.setup)}
         content |= {
@@ -93,14 +89,14 @@ def _per_thousand(step_s: float, trained: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Unrun:
-    """A choice that no simulation was spent on: its estimate, hours and cost of the whole run."""
+    """A choice that was estimated only."""
 
     choice: Choice
     setup: Setup
     estimate: RunCost
 
     def plain(self) -> dict[str, Any]:
-        """As JSON types, the keys a part of `Row.plain`'s."""
+        """As JSON types, with a part of `Row.plain`'s keys."""
         content: dict[str, Any] = {f"chosen_{k}": v for k, v in self.choice.chosen.items()}
         return {
             **content,
@@ -115,7 +111,7 @@ class Unrun:
 
 @dataclass(frozen=True, slots=True)
 class Impossible:
-    """Choices that cannot be, for one cause: its sentence, as the first met it, and which."""
+    """Choices that cannot run for one cause; problem: as the first met it."""
 
     problem: str
     choices: tuple[str, ...]
@@ -123,8 +119,8 @@ class Impossible:
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """A runner-up. behind: its objective over the recommended one's, less 1. wins: in which share
-    of the draws it is the better one; None where nothing was drawn."""
+    """A runner-up. behind: its objective over the recommended one's, less 1. wins: share of draws
+    in which it is better; None without draws."""
 
     row: Row
     behind: float
@@ -135,11 +131,10 @@ class Rival:
 class Planned:
     """A plan.
 
-    work, objective, limits: the question. recommended: None where nothing meets the limits, and
-    then ``nearest`` is what comes nearest, and ``give_up`` the limits of which one would have to
-    go, each with what could then be run. rows: best first, those beyond the limits last. unrun: by
-    their estimates. sentences: the recommendation in words. changes: what would change it.
-    simulated_steps: of the search; brute_force_steps: what simulating every choice would take.
+    work, objective, limits: the question. recommended: None if nothing meets the limits; then
+    ``nearest`` comes nearest and ``give_up`` has, by limit, the best choice without it. rows: best
+    first, those beyond limits last. sentences: the recommendation. changes: what would change it.
+    simulated_steps: of the search; brute_force_steps: of all choices.
     """
 
     name: str
@@ -162,7 +157,7 @@ class Planned:
 
     @property
     def front(self) -> list[Row]:
-        """What no other choice beats in both hours and cost, fewest hours first."""
+        """The rows on the front, fewest hours first."""
         rows = [row for row in self.rows if row.on_front]
         return sorted(rows, key=lambda row: row.run_cost.hours)
 
@@ -184,7 +179,7 @@ class Planned:
         return kept
 
     def table(self) -> Any:
-        """A pandas table of `rows`, best first."""
+        """`rows` as a pandas table."""
         import pandas
 
         return pandas.DataFrame([row.plain() for row in self.rows])

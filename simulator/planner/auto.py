@@ -1,5 +1,4 @@
-"""What there is to choose where nobody says: GPUs from the least that fits, and policies that make
-sense."""
+"""Default choices of a plan: GPUs from the fewest that fit, and common policies."""
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ from rollcast.simulator.scenario.scenario import Outline, build_policies
 MOST_GPUS = 4096
 TIMES_THE_LEAST = 8
 SCHEDULES = ("sync", "april(over_sampling=1.5)", "one_step_off", "fully_async(max_staleness=2)")
-"""The policies that are tried where none is named."""
+"""Default policies."""
 
 TELLING = frozenset({"over_sampling", "max_staleness"})
-"""Parameters without which a policy's name says little."""
+"""Parameters that are always spelt."""
 
 _SCHEDULING = (
     "launch",
@@ -40,10 +39,10 @@ _SCHEDULING = (
 
 
 def choose(outline: Outline, cluster: Cluster, most_gpus: int | None) -> dict[str, Sequence[Any]]:
-    """What to choose of the cluster: GPUs at powers of two from the least that fits to their limit
-    (without one to `TIMES_THE_LEAST` times the least, or twice what the scenario has, if that is
-    more), both placements, tensor parallelism up to a node. Nothing where costs do not follow from
-    the GPUs: fitted or linear ones hold for the cluster that they were fitted to."""
+    """Default choices of the cluster: powers of two of GPUs from the fewest that fit up to the
+    limit (default: `TIMES_THE_LEAST` times as many, or twice the scenario's), both placements,
+    tensor parallelism up to a node. None for fitted and linear costs, which hold for one cluster.
+    """
     if outline.sections.cost.of_the_roofline is None or outline.sections.gpu is None:
         return {}
     widths = [n for n in (1, 2, 4, 8, 16, 32) if n <= cluster.gpus_per_node]
@@ -73,8 +72,8 @@ def _least(raw: RawScenario, cluster: Cluster, axes: dict[str, Sequence[Any]]) -
 
 
 def policies(outline: Outline, staleness: float | None) -> list[str]:
-    """The scenario's own chain, and `SCHEDULES` with what of it does not schedule: selection,
-    filters, group sizes, the layout. staleness: its limit; 0 leaves synchronous schedules."""
+    """The scenario's own chain, and `SCHEDULES` with those of its policies that do not schedule.
+    staleness: its limit; 0 leaves synchronous schedules."""
     plan, policy = outline.plan, outline.policy
     names = [name_of(member) for member in policy.policies]
     kept = [
@@ -96,7 +95,7 @@ def policies(outline: Outline, staleness: float | None) -> list[str]:
 
 
 def own_policy(outline: Outline) -> str:
-    """The scenario's own chain, spelt with what matters most even where it is the default."""
+    """The scenario's own chain, spelt with its `TELLING` parameters."""
     return spell(build_policies(outline.sections.policy, 0, outline.raw.modules), TELLING)
 
 
@@ -109,7 +108,7 @@ def _joined(schedule: str, rest: str) -> list[str]:
 
 
 def _works(outline: Outline, text: str) -> bool:
-    """Whether the policies go together; where they run is another question."""
+    """Whether the policies are compatible."""
     try:
         check_policy(parse_policy(text, folder=outline.raw.modules), outline.plan)
     except RollcastError:

@@ -1,4 +1,4 @@
-"""What would change a plan's answer: a price, the spread of lengths, a limit."""
+"""Changes of the question that would change a plan's answer: prices, limits, spreads of lengths."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rollcast.simulator.values import read
 from rollcast.simulator.workload.length_specs import LARGEST_SD, DrawnLengths, PresetLengths
 
 SPREADS = (0.7, 1.4)
-"""Factors on the spread of lengths, at the same mean, that the answer is tried under."""
+"""Factors on the spread of lengths, at the same mean, to try."""
 
 NEAR = 0.5
-"""A price that would have to fall by more is not spoken of."""
+"""Largest relative fall of a price worth a sentence."""
 
 
 class Simulator(Protocol):
@@ -33,14 +33,14 @@ class Simulator(Protocol):
 def what_would_change(
     search: Simulator, asked: Question, best: Row, finalists: Sequence[Row], rows: Sequence[Row]
 ) -> tuple[str, ...]:
-    """Sentences, each of one thing that would change the answer, or would not."""
+    """Sentences, each on one change."""
     sentences = [*_prices(asked, best, rows), *_limits(asked, best, rows)]
     sentences += _spread(search, asked, best, finalists)
     return tuple(sentences)
 
 
 def _prices(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
-    """By which price another kind of GPU would win."""
+    """Prices at which another GPU would win."""
     if asked.objective.name not in ("usd", "balanced") or best.run_cost.usd is None:
         return []
     sentences = []
@@ -62,7 +62,7 @@ def _prices(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
 
 
 def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
-    """What a limit costs: the best choice that breaks it alone."""
+    """The best choice that breaks one limit alone, by limit."""
     sentences = []
     objective = asked.objective
     for name in ("hours", "usd", "gpus", "staleness"):
@@ -93,7 +93,7 @@ def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
 
 
 def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[Row]) -> list[str]:
-    """Whether the finalists change places where lengths spread less, or more."""
+    """Whether finalists change places at the `SPREADS`."""
     others = [row for row in finalists if row.choice.name != best.choice.name]
     if not others or not asked.intervals:
         return []
@@ -133,9 +133,8 @@ def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[R
 
 
 def spread_by(raw: RawScenario, factor: float) -> dict[str, Any] | None:
-    """Settings under which the log of lengths spreads ``factor`` times as much, between and within
-    prompts, about the same mean (but for the cap); None where lengths are not drawn from one
-    family."""
+    """Settings with ``factor`` times the log spread of lengths at the same mean (before the cap);
+    None unless lengths are of one family."""
     lengths = (raw.data.get("workload") or {}).get("lengths")
     try:
         if isinstance(lengths, dict) and "preset" in lengths:

@@ -1,4 +1,4 @@
-"""Points of (hours, cost): which no other beats, and how far the others are off."""
+"""Pareto fronts of (hours, cost)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def on_front(hours: ArrayLike, cost: ArrayLike) -> NDArray[np.bool_]:
-    """Which points no other is at least as good as in both, and better in one; shape (n,). Points
-    that are the same are on the front together, and those that are not finite never."""
+    """Which points are finite and dominated by no other, shape (n,)."""
     h, c = np.asarray(hours, dtype=float), np.asarray(cost, dtype=float)
     front = np.zeros(len(h), dtype=bool)
     best, at = np.inf, np.inf
@@ -21,8 +20,8 @@ def on_front(hours: ArrayLike, cost: ArrayLike) -> NDArray[np.bool_]:
 
 
 def behind_front(hours: ArrayLike, cost: ArrayLike) -> NDArray[np.float64]:
-    """By which factor both would have to fall for each point to be on the front: 1 for those that
-    are, infinite for those that are not finite; shape (n,)."""
+    """The factor by which both coordinates would have to fall for each point to be on the front,
+    shape (n,); infinite for points that are not finite."""
     h, c = np.asarray(hours, dtype=float), np.asarray(cost, dtype=float)
     front = np.flatnonzero(on_front(h, c))
     finite = np.isfinite(h) & np.isfinite(c)

@@ -1,8 +1,7 @@
-"""What an interrupted plan had found, beside the folder that it was to write.
+"""Results of an interrupted plan, beside its folder.
 
-One line of JSON for each simulation, written as it is done, after a first line with a digest of the
-question: a plan that asks the same goes on from there, and any other begins anew. The file goes
-once the plan is written.
+JSON lines: a digest of the question, then a line per simulation. The same question resumes, another
+begins anew. The file is removed once the plan is written.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ _FORMAT = "rollcast-plan-journal-1"
 
 
 def journal_path(out: Path) -> Path:
-    """Where the journal of a plan stands that is to be written to ``out``."""
+    """The path of the journal for a plan in ``out``."""
     return out.with_name(f".{out.name}.unfinished.jsonl")
 
 
 def digest(question: Any) -> str:
-    """Of a question as plain data."""
+    """The digest of a question as plain data."""
     text = json.dumps(question, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Journal:
-    """The results of a plan by key; on disk too where it has a path.
+    """Results of a plan by key, on disk if there is a path.
 
-    found: how many an earlier plan had left. One that holds nothing is not left behind, nor are
-    folders that were made for it. Raises ScenarioError (``--out``) where another process has the
-    file open, OSError where it cannot be written.
+    found: results of an earlier plan. An empty journal and folders made for it are removed. Raises
+    ScenarioError (``--out``) while another process has the file open, OSError if it cannot be
+    written.
     """
 
     def __init__(self, path: Path | None, question: str) -> None:
@@ -64,7 +63,7 @@ class Journal:
             self._file.truncate()
 
     def _read(self, path: Path, question: str) -> int | None:
-        """Takes in what a file holds; the bytes of its whole lines, None if it is of no use."""
+        """Reads a file; returns the bytes of its whole lines, None for another question."""
         end: int | None = None
         with suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as file:
             for number, line in enumerate(file):
@@ -80,11 +79,11 @@ class Journal:
         return end
 
     def get(self, key: str) -> Mapping[str, Any] | None:
-        """What is known of a key."""
+        """The result of a key."""
         return self._known.get(key)
 
     def put(self, key: str, result: Mapping[str, Any]) -> None:
-        """Notes a result; once for each key."""
+        """Adds a result; once for each key."""
         if key in self._known:
             return
         self._known[key] = result
@@ -97,7 +96,7 @@ class Journal:
         self._file.flush()
 
     def close(self, done: bool) -> None:
-        """Closes the file; removes it if the plan is ``done``, or was before it knew anything."""
+        """Closes the file; removes it if ``done`` or empty."""
         if self._file is None or self._path is None:
             return
         self._file.close()

@@ -1,8 +1,5 @@
-"""Workers on a Ray cluster: one task at a time on each of its cores.
-
-The only place that knows Ray (extra ``rollcast[ray]``). A task whose worker or node dies is tried
-again by Ray; one that dies each time is said to have failed.
-"""
+"""Workers on a Ray cluster (extra ``rollcast[ray]``), one task at a time per core. Ray repeats a
+task whose worker or node dies, up to `MOST_TRIES` times."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.planner.workers import MOST_TRIES, Died, Work
 
 LOCAL = "local"
-"""The address of a Ray that is started here and ends with the plan."""
+"""Starts a Ray here that ends with the plan."""
 
 _AHEAD = 2
-"""Tasks handed over for each core: the next one waits beside the one at work."""
+"""Tasks submitted per core."""
 
 
 def _done(work: Work, task: Any) -> Any:
@@ -28,10 +25,10 @@ def _done(work: Work, task: Any) -> Any:
 
 
 class OnRay:
-    """The cores of a Ray cluster. address: of its head, ``auto`` for the one that this machine
-    belongs to, `LOCAL` to start one here. cores: of a local one; None is all.
+    """The cores of a Ray cluster. address: of its head, ``auto``, or `LOCAL`. cores: of a local
+    one; default all.
 
-    Raises ScenarioError (``--ray``) where Ray is not installed, or nothing answers.
+    Raises ScenarioError (``--ray``) without Ray, or if no cluster answers.
     """
 
     def __init__(self, work: Work, address: str = LOCAL, cores: int | None = None) -> None:
@@ -79,7 +76,7 @@ class OnRay:
             self._begun = False
 
     def results(self, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """As they are done. An error that the work raises is raised here."""
+        """(number, result) as tasks complete. Raises errors of the work."""
         ray = self._ray
         waiting = deque(range(len(tasks)))
         running: dict[Any, int] = {}

@@ -1,4 +1,4 @@
-"""Planning: a question about a scenario, searched, and answered."""
+"""Planning: a question about a scenario, its search and its answer."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ def plan(
     intervals: bool = True,
     on_progress: OnProgress | None = None,
 ) -> Planned:
-    """Which GPUs, split how, under which policy, for a whole run of a scenario.
+    """The best GPUs, split and policy for a whole run of a scenario.
 
-    scenario: or its file, of which nothing need fit the GPUs that it names. section: the question,
-    in place of the scenario's ``plan``: a mapping of the same keys will do.
-    policies: to choose among. workers: how many processes; None is one a core. intervals: whether
-    it is said how sure that is.
+    scenario: or its file, which need not fit its GPUs. section: replaces the scenario's ``plan``.
+    policies: to choose among. workers: processes; default one per core. intervals: whether to
+    compute intervals.
 
-    Raises ScenarioError for a question that makes no sense, and where no choice can be run.
+    Raises ScenarioError for an invalid question, or if no choice can run.
     """
     if isinstance(section, Mapping):
         section = read(PlanSection, section, PlanSection.FIELD)
@@ -56,11 +55,10 @@ def answer(
     out: Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> Planned:
-    """Searches and answers. out: the folder that the plan is to be written to: what an interrupted
-    plan of the same question had found is taken from beside it, and left there if this one is
-    interrupted; `forget` removes it.
+    """Searches and answers. out: the plan's folder, beside which results of an interrupted plan are
+    read and kept until `forget`.
 
-    Raises ScenarioError where no choice can be run: the reason of the first.
+    Raises ScenarioError if no choice can run.
     """
     crew = (
         workers
@@ -80,7 +78,7 @@ def answer(
 
 
 def forget(out: Path) -> None:
-    """Removes what `answer` left beside a folder that is now written."""
+    """Removes what `answer` left beside a folder."""
     journal_path(out).unlink(missing_ok=True)
 
 
@@ -94,7 +92,7 @@ def _work(raw: RawScenario, job: Choice | Task) -> Estimate | Measured | Failure
 
 
 def work_for(asked: Question) -> Callable[[Choice | Task], Estimate | Measured | Failure]:
-    """What workers of one's own have to do with a task."""
+    """The work of workers, as a function of a task."""
     return partial(_work, asked.raw)
 
 

@@ -1,4 +1,4 @@
-"""The question of a plan: what is asked of a scenario, and what it leaves open, chosen."""
+"""The question of a plan, with defaults for what it leaves open."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ from rollcast.simulator.values import nearest
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: a scenario, how much is trained, what there is to choose, limits, objective.
+    """A scenario, the work, the choices, limits and objective.
 
-    apart: of the policies, those whose trainer needs GPUs of its own. quality: updates to the
-    target by policy, as a multiple of synchronous ones. intervals: whether
-    it is said how sure that is.
+    apart: policies whose trainer needs its own GPUs. quality: updates to the target by policy, over
+    synchronous ones. intervals: whether to compute intervals.
     """
 
     raw: RawScenario
@@ -46,7 +45,7 @@ class Question:
     intervals: bool = True
 
     def plain(self) -> dict[str, Any]:
-        """As plain data, from which a digest is made."""
+        """The question as plain data, for its digest."""
         return {
             "scenario": self.raw.data,
             "folder": str(self.raw.folder.resolve()),
@@ -68,10 +67,10 @@ def question(
     policies: Sequence[str] = (),
     intervals: bool = True,
 ) -> Question:
-    """The question of a scenario's ``plan`` section, or of another; what it leaves open is chosen
-    sensibly (`simulator.planner.auto`).
+    """The question of ``section``, by default the scenario's ``plan``; `simulator.planner.auto`
+    completes it.
 
-    policies: instead of those that it lists. Raises ScenarioError for what makes no sense.
+    policies: replace those of the section. Raises ScenarioError.
     """
     asked = section or validate(raw.data).plan or PlanSection()
     plain = RawScenario(
@@ -121,9 +120,8 @@ def question(
 def _policies_of_settings(
     raw: RawScenario, choose: dict[str, Any], listed: Sequence[str]
 ) -> list[str]:
-    """Where keys of the scenario's policy are chosen (``policy.april.over_sampling``), the policies
-    that follow; the keys are taken out of ``choose``. Raises ScenarioError (``plan.choose.KEY``)
-    where policies are chosen too."""
+    """Moves choices of policy keys (``policy.april.over_sampling``) from ``choose`` into policies.
+    Raises ScenarioError (``plan.choose.KEY``) if policies are chosen too."""
     keys = [key for key in choose if key.startswith("policy.")]
     if not keys:
         return []
@@ -142,8 +140,8 @@ def _policies_of_settings(
 
 
 def _apart(scenario: Outline, listed: Sequence[str], place: str) -> Iterator[str]:
-    """Those of the policies that let training overlap with rollout. Raises ScenarioError
-    (``place``) for one that there is not, or that is given twice."""
+    """The policies that overlap training with rollout. Raises ScenarioError (``place``) for an
+    unknown or repeated one."""
     names: dict[str, str] = {}
     for text in listed:
         try:
@@ -163,7 +161,7 @@ def _apart(scenario: Outline, listed: Sequence[str], place: str) -> Iterator[str
 
 
 def _check_keys(raw: RawScenario, choose: Mapping[str, Sequence[Any]]) -> None:
-    """Every key chosen is one of a scenario's. Raises ScenarioError (``plan.choose.KEY``)."""
+    """Raises ScenarioError (``plan.choose.KEY``) for a key that is none of a scenario's."""
     for keys in choose:
         for key in keys.split("="):
             if key in CLUSTER_KEYS:

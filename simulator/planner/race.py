@@ -1,11 +1,9 @@
-"""Which choices get a longer simulation: a race in rungs from a few steps to many.
+"""The race: rungs of simulations of growing length.
 
-Every choice has an estimate (`simulator.planner.estimate`). The most promising are simulated first,
-for a few steps each; how far the estimates of a policy are off is learnt from those, and the first
-rung ends once no choice that is left could catch up. Then successive halving (Jamieson and
-Talwalkar, AISTATS 2016): those whose interval of the difference to the best still holds zero, and
-those near the front of hours against cost, go on with more steps, under common random numbers. What
-the last rung simulates is exact: what `simulate` says of that many steps.
+All choices have estimates. The first rung simulates the most promising, learns the error of each
+policy's estimates, and ends once no other choice could catch up. Successive halving follows
+(Jamieson and Talwalkar, AISTATS 2016) under common random numbers: choices not clearly worse than
+the best, and those near the front, go on. The last rung is as exact as `simulate`.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ from rollcast.simulator.planner.measure import Failure, Measured
 from rollcast.simulator.planner.whole_run import RunCost
 
 Simulate = Callable[[Sequence[tuple[int, int]]], Sequence[Measured | Failure]]
-"""Simulates candidates, each by number and for so many steps; the results in that order."""
+"""Simulates (candidate, steps) pairs; results in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rungs:
-    """How long simulations are, and how many there may be on each rung (`places`)."""
+    """Steps of each rung, and the most candidates on each."""
 
     first: int = 6
     second: int = 16
@@ -39,9 +37,8 @@ class Rungs:
     of_brute_force: float = 0.1
 
     def places(self, candidates: int) -> tuple[int, int, int]:
-        """How many may run on each rung: together no more than the budget, a share of the steps
-        that brute force would take, less one long run (the best synchronous choice's, which others
-        are held against); but six, three and two in any case."""
+        """Candidates of each rung: within a share of brute force less one long run (the best
+        synchronous choice's), but at least six, three and two."""
         budget = (self.of_brute_force * candidates - 1) * self.last
         last = _within(0.3 * budget / self.last, 2, self.most[2])
         left = budget - last * self.last
@@ -50,7 +47,7 @@ class Rungs:
         return min(first, candidates), min(second, candidates), min(last, candidates)
 
     def steps(self, places: tuple[int, int, int]) -> int:
-        """Steps that so many places on each rung take."""
+        """Steps of so many candidates on each rung."""
         first, second, last = places
         return first * self.first + second * self.second + last * self.last
 
@@ -61,11 +58,9 @@ def _within(wanted: float, least: int, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A choice that can be run. kind: what its estimate may be off by alike, its policy. gpus: that
-    it holds. estimate: of the whole run, where rollouts take so many times as long as estimated.
-    factor: how many times that is, by a simulation; None where it does not tell. run_cost: of the
-    whole run, from what a simulation measured.
-    """
+    """A choice that can run. kind: its policy, whose estimates err alike. estimate: cost of the
+    whole run for a factor on rollout time. factor: that factor from a simulation; None if hidden.
+    run_cost: from a simulation."""
 
     kind: str
     gpus: int
@@ -75,31 +70,29 @@ class Candidate:
 
 
 class Goal(Protocol):
-    """What is best."""
+    """The objective and its limits."""
 
     def value(self, run_cost: RunCost) -> float:
-        """What is to be made least."""
+        """The figure to minimise."""
         ...
 
     def excess(self, run_cost: RunCost) -> float:
-        """By which factor the hours and the cost are beyond their limits; at most 1 within."""
+        """Largest ratio of hours and cost to their limits."""
         ...
 
     def violation(self, gpus: int, measured: Measured | None) -> float:
-        """By which factor the GPUs are beyond their limit, and what a simulation, if there is one,
-        says of staleness; at most 1 within. Nothing beyond is on the front."""
+        """Largest ratio of GPUs and staleness to their limits; above 1 is never on the front."""
         ...
 
     def sure(self, measured: Measured) -> bool:
-        """Whether more steps cannot show a limit broken: rollouts grow older as a run goes on."""
+        """Whether more steps cannot break a limit."""
         ...
 
 
 @dataclass(slots=True)
 class Results:
-    """What the race found. measured: by candidate, the longest simulation of it. failed: candidates
-    that could not be run to the end, and why. final: those of the last rung. steps: simulated, all
-    together."""
+    """measured: the longest simulation by candidate. failed: problems by candidate. final:
+    candidates of the last rung. steps: simulated in all."""
 
     measured: dict[int, Measured] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
@@ -108,26 +101,25 @@ class Results:
 
 
 CLOSE = 0.03
-"""What an candidate must be able to win by for the first rung to try it."""
+"""Margin by which a candidate of the first rung must be able to win."""
 
 DOUBT = 2.0
 """Standard errors of a difference that are not trusted."""
 
 HOPE = 0.85
-"""Where few of a kind were simulated, the factor on what may be hoped for."""
+"""Factor to hope for while few of a kind were simulated."""
 
 UNSETTLED = 0.25
-"""What a simulation too short for its pipeline to fill may be off by, as a share."""
+"""Relative error of a simulation too short to settle."""
 
 _KNOWN = 3
-"""So many of a kind say how far its estimates are off."""
+"""Simulations of a kind that tell the error of its estimates."""
 
 
 def race(
     candidates: Sequence[Candidate], goal: Goal, simulate: Simulate, rungs: Rungs, batch: int = 8
 ) -> Results:
-    """Runs the race. batch: candidates simulated at a time on the first rung, so many that workers
-    are busy; the same number gives the same race."""
+    """Runs the race. batch: candidates simulated at a time on the first rung."""
     results = Results()
     if not candidates:
         return results
@@ -167,8 +159,7 @@ def _look(
     batch: int,
     results: Results,
 ) -> None:
-    """The first rung: one of each kind, then in order of promise, a few at a time, for what they
-    teach of their kinds, until none that is left could win."""
+    """The first rung: one of each kind, then by promise, until no other could win."""
     kinds = sorted({candidate.kind for candidate in candidates})
     at_once = max(2, min(batch, places // 4))
     left = set(range(len(candidates)))
@@ -200,7 +191,7 @@ def _look(
 def _hopes(
     candidates: Sequence[Candidate], results: Results, kinds: Sequence[str]
 ) -> dict[str, float]:
-    """By kind, the least factor on the estimates of rollouts that may be hoped for."""
+    """By kind, the least factor on rollout time to hope for."""
     hopes = {}
     for kind in kinds:
         ratios = [
@@ -219,7 +210,7 @@ def _hopes(
 def _run_costs(
     candidates: Sequence[Candidate], results: Results, hopes: Mapping[str, float]
 ) -> list[RunCost]:
-    """What is measured, else what may be hoped of the estimate; infinite for what failed."""
+    """Measured, else hoped for; infinite for failures."""
     costs = []
     for i, candidate in enumerate(candidates):
         if i in results.measured:
@@ -234,8 +225,8 @@ def _run_costs(
 def _promises(
     candidates: Sequence[Candidate], goal: Goal, results: Results, hopes: Mapping[str, float]
 ) -> list[NDArray[np.float64]]:
-    """By which factor each is off the best that is measured, off the front, and off the best of
-    those that are within every limit for sure; at most 1 for one that may be better."""
+    """Factors behind the best, the front, and the best that surely keeps all limits; at most 1 for
+    a candidate that may be better."""
     run_costs = _run_costs(candidates, results, hopes)
     return [off(candidates, run_costs, goal, results) for off in (_off_best, _off_front, _off_sure)]
 
@@ -243,8 +234,8 @@ def _promises(
 def _off_sure(
     candidates: Sequence[Candidate], run_costs: Sequence[RunCost], goal: Goal, results: Results
 ) -> NDArray[np.float64]:
-    """By which factor each is off the best of those that are within every limit for sure; infinite
-    for the others. Of those that were not simulated it is what their kind showed."""
+    """Factors behind the best that surely keeps all limits; infinite for others. Unsimulated
+    candidates count as their kind did."""
     sure: dict[str, bool] = {}
     for i, result in results.measured.items():
         kind = candidates[i].kind
@@ -285,7 +276,7 @@ def _off_best(
 def _off_front(
     candidates: Sequence[Candidate], run_costs: Sequence[RunCost], goal: Goal, results: Results
 ) -> NDArray[np.float64]:
-    """Of hours against cost, among those that are not violation."""
+    """Factors behind the front of candidates without violation."""
     hours = np.array([run_cost.hours for run_cost in run_costs])
     cost = np.array([run_cost.cost for run_cost in run_costs])
     out = _violations(candidates, goal, results) > 1.0
@@ -296,8 +287,8 @@ def _off_front(
 def _violations(
     candidates: Sequence[Candidate], goal: Goal, results: Results
 ) -> NDArray[np.float64]:
-    """By which factor each is beyond what bars it. Of those that were not simulated it is the least
-    that their kind showed, where two did: policies have staleness in them, whatever the GPUs."""
+    """Violations; of unsimulated candidates at least the least of their kind, once two were
+    simulated."""
     seen: dict[str, list[float]] = {}
     for i, result in results.measured.items():
         seen.setdefault(candidates[i].kind, []).append(goal.violation(0, result))
@@ -314,11 +305,9 @@ def _violations(
 def _survivors(
     candidates: Sequence[Candidate], goal: Goal, results: Results, places: int, mistrust: float
 ) -> list[int]:
-    """Who of the last rung goes on: those whose difference to the best is not sure, the best first,
-    some places kept for those that are within every limit whatever more steps show, and in what is
-    left of the places those on the front and near it. mistrust: what a short
-    simulation may be off by beyond its steps' own sampling error, as a share: a pipeline that
-    fills, say."""
+    """The next rung's candidates: those not clearly worse than the best, some that surely keep all
+    limits, then those near the front. mistrust: relative error of a short simulation beyond its
+    sampling error."""
     done = sorted(results.final or results.measured)
     if not done:
         return []
@@ -347,7 +336,7 @@ def _survivors(
 
 
 def _error_of_ratio(one: Measured, other: Measured) -> float:
-    """Standard error of the ratio of two mean step times, step by step under the same draws."""
+    """Standard error of the ratio of two mean step times under common draws."""
     count = min(len(one.series_s), len(other.series_s))
     if count < 2 or one is other:
         return 0.0

@@ -1,9 +1,7 @@
-"""Who simulates: this process, or worker processes on its cores.
+"""Workers: this process, or worker processes that read tasks from pipes.
 
-A worker is a process that reads tasks from a pipe and writes results back, until the pipe ends. One
-that dies takes nothing with it but the task at hand, which another gets; a task whose workers die
-`MOST_TRIES` times is said to have failed. Results come back in the order of the tasks, whoever did
-them, so that the same question has the same answer on any number of workers.
+The task of a worker that dies is repeated, up to `MOST_TRIES` times. Results do not depend on the
+number of workers.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ Work = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The workers that had a task died of it, each time. problem: a sentence for the user."""
+    """All workers of a task died. problem: a sentence for the user."""
 
     problem: str
 
@@ -37,15 +35,15 @@ class Workers(Protocol):
 
     @property
     def count(self) -> int:
-        """How many are done at once."""
+        """Tasks done at once."""
         ...
 
     def results(self, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """(number, result) of each task, as they are done."""
+        """(number, result) of each task, in order of completion."""
         ...
 
     def __enter__(self) -> Workers:
-        """Ready for tasks."""
+        """Starts the workers."""
         ...
 
     def __exit__(
@@ -54,7 +52,7 @@ class Workers(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """All workers end."""
+        """Ends the workers."""
         ...
 
 
@@ -67,7 +65,7 @@ def cores() -> int:
 
 
 class InProcess:
-    """One worker: the process itself."""
+    """This process as the only worker."""
 
     count = 1
 
@@ -94,7 +92,7 @@ class _Worker:
 
 
 class Processes:
-    """``count`` worker processes, forked when they are first needed, and again where one dies."""
+    """``count`` worker processes, replaced if they die."""
 
     def __init__(self, work: Work, count: int) -> None:
         self.count = count
@@ -128,7 +126,7 @@ class Processes:
         return _Worker(process, ours)
 
     def results(self, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """As they are done."""
+        """(number, result) as tasks complete. Raises errors of the work."""
         waiting, tries = deque(range(len(tasks))), [0] * len(tasks)
         left = len(tasks)
         while left:
@@ -163,7 +161,7 @@ class Processes:
                 yield number, result
 
     def _replaced(self, place: int) -> int | None:
-        """Puts a new worker in the place of one that died; its exit code."""
+        """Replaces a dead worker; returns its exit code."""
         dead = self._workers[place]
         dead.pipe.close()
         dead.process.join()
@@ -203,7 +201,6 @@ def _serve(work: Work, pipe: Connection, others: Sequence[Connection]) -> None:
 
 
 def local(work: Work, count: int | None = None) -> Workers:
-    """Workers on this machine: as many as there are cores where ``count`` is None, none beside this
-    process for 1."""
+    """Workers on this machine; by default one per core. One is this process."""
     wanted = cores() if count is None else count
     return InProcess(work) if wanted <= 1 else Processes(work, wanted)

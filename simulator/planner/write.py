@@ -1,4 +1,4 @@
-"""A plan's folder: the answer, the table, and the scenario of what is recommended."""
+"""A plan's folder: the answer, the table, the recommended scenario."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ _PATHS = (
     ("engine", "model"),
     ("modules",),
 )
-"""Where a scenario holds a path, or may: what is no path of a file that is there, stays."""
+"""Keys of a scenario that may hold paths."""
 
 
 def write_plan(folder: Path, planned: Planned, source: Path, target: Path) -> None:
-    """Writes plan.json, plan.csv and, where something is recommended, recommended.yaml.
+    """Writes plan.json, plan.csv and recommended.yaml.
 
-    source: the folder of the scenario's file, where its paths start from; target: where the
-    folder will stand once it is whole.
+    source: the folder of the scenario's file, base of its paths; target: the folder's final place.
     """
     rows = [row.plain() for row in planned.rows] + [row.plain() for row in planned.unrun]
     keys = list(dict.fromkeys(key for row in rows for key in row))
@@ -110,7 +109,7 @@ def _chosen(row: Row | None, planned: Planned) -> dict[str, Any] | None:
 
 
 def scenario_text(planned: Planned, source: Path, target: Path) -> str:
-    """recommended.yaml: the scenario as it was simulated, its paths from where it will stand."""
+    """recommended.yaml: the scenario as simulated, with paths from ``target``."""
     assert planned.scenario is not None
     data = dict(planned.scenario)
     if any(is_reference(term.name) for term in read_terms(data["policy"])):
@@ -121,7 +120,7 @@ def scenario_text(planned: Planned, source: Path, target: Path) -> str:
 
 
 def _moved(data: Mapping[str, Any], source: Path, target: Path) -> dict[str, Any]:
-    """The scenario with paths that lead from ``target`` to where they led from ``source``."""
+    """The scenario with its paths rewritten from ``source`` to ``target``."""
     moved = dict(data)
     for *above, last in _PATHS:
         place: Any = moved

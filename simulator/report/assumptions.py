@@ -1,4 +1,4 @@
-"""What a forecast rests on: every value of the scenario, and where it is from."""
+"""The values of a scenario and their sources."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PARTS_OF_THEIR_OWN = ("_model.", "speculative.", ".sync.")  # defaults that few
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """A value. kind: ``given`` in the scenario, or what a preset or a default is: ``measured``,
-    ``fitted``, ``published``, ``datasheet``, ``assumed``, or '' where it does not say."""
+    """A value. kind: ``given``, ``measured``, ``fitted``, ``published``, ``datasheet``, ``assumed``
+    or ''."""
 
     key: str
     value: str
@@ -27,7 +27,7 @@ class Assumption:
 
 
 def given(scenario: Scenario) -> list[Assumption]:
-    """What the scenario says itself."""
+    """The values in the scenario's file."""
     where = scenario.raw.name
     return [
         Assumption(key, _said(value), GIVEN, scenario.raw.overridden.get(key, where))
@@ -37,7 +37,7 @@ def given(scenario: Scenario) -> list[Assumption]:
 
 
 def of_presets(scenario: Scenario) -> list[Assumption]:
-    """The figures of the presets that it names, but for those that it gives itself."""
+    """The figures of its presets that it does not replace."""
     figures = []
     data = scenario.raw.data
     keys = {key for key, _ in flat(data)}
@@ -69,7 +69,7 @@ def of_presets(scenario: Scenario) -> list[Assumption]:
 
 
 def of_defaults(scenario: Scenario) -> list[Assumption]:
-    """The defaults that have a source, of sections that count here."""
+    """The defaults with a source, of sections in use."""
     from rollcast.simulator.scenario.reference import reference
 
     keys = {key for key, _ in flat(scenario.raw.data)}
@@ -96,7 +96,7 @@ def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 
 
 def assumptions(scenario: Scenario) -> Markup:
-    """The part of a page that says what it rests on."""
+    """The page's section on them."""
     parts = (
         ("Given in the scenario", given(scenario)),
         ("Figures of presets", of_presets(scenario)),
@@ -129,7 +129,7 @@ def _mark(kind: str) -> Markup:
 
 
 def _split(source: str) -> tuple[str, str]:
-    """The kind that a default's source begins with, and the source."""
+    """Kind and source of a default's source text."""
     kind, colon, rest = source.partition(": ")
     known = ("measured", "fitted", "assumed", "datasheet", "published")
     return (kind, rest) if colon and kind in known else ("", source)

@@ -1,4 +1,4 @@
-"""What is gained against what it costs: a scatter, and the choices that no other beats."""
+"""Scatter of two costs with its Pareto front."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _DOT_PX = 6.0
 _LONGEST_LABEL = 44
 _SHORT = 18  # letters that a phone has room for
 _FEW = 5
-"""So many points, and all of them have their names."""
+"""Up to so many points are all labelled."""
 
 _UPON_EACH_OTHER = 1.5  # per cent of the picture
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A choice. x, y: less is better. low, high: the ends of x's 90 % interval. tip: what is said
-    of it, in lines. chosen: whether it is the one that the page is about."""
+    """A choice. x, y: less is better. low, high: ends of x's 90 % interval. tip: tooltip. chosen:
+    the page's choice."""
 
     name: str
     x: float
@@ -50,10 +50,7 @@ class Axis:
 
 
 def front(points: Sequence[Point], x: Axis, y: Axis, chosen: str = "the choice") -> Markup:
-    """The scatter, each choice to be pointed at or tabbed to; nothing where there is no choice.
-
-    chosen: what the point is that the page is about.
-    """
+    """The scatter; empty without points. chosen: the key's text for the chosen point."""
     if not points:
         return Markup()
     ahead = on_front([point.x for point in points], [point.y for point in points])
@@ -109,7 +106,7 @@ def _grid(
 
 
 def _staircase(places: Sequence[tuple[float, float]]) -> list[Markup]:
-    """From each choice of the front to the right, and down to the next one."""
+    """From each point of the front right and down to the next."""
     points = []
     for (left, high), (right, low) in pairwise(places):
         a, b, top, bottom = map(_percent, (left, right, high, low))
@@ -152,8 +149,7 @@ def _dots(
 def _labels(
     points: Sequence[Point], places: Sequence[tuple[float, float]], best: set[int]
 ) -> list[Markup]:
-    """Names of the choice and the front, of all where they are few, each where it meets the least;
-    of dots that lie upon each other, one has its name."""
+    """Labels of the chosen point and the front, or of all if few, where they overlap least."""
     few = len(points) <= _FEW
     wanted = best | {i for i, point in enumerate(points) if point.chosen}
     named: list[int] = []

@@ -1,7 +1,7 @@
-"""HTML and SVG that is safe by its making: text is escaped, and only `Markup` is not.
+"""HTML and SVG that escapes all text but `Markup`.
 
-An attribute's name may end in an underscore, for Python's own words, and has hyphens for the
-others: ``class_``, ``data_tip``, ``aria_label``. None leaves it out, True writes it alone.
+Attribute names: a trailing underscore is dropped, others become hyphens (``class_``, ``data_tip``).
+None omits an attribute, True writes its name alone.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ class Markup(str):
 
 
 Content = str | float | Iterable["Content"] | None
-"""What may stand in an element: `Markup` as it is, other text and numbers escaped, nothing for
-None, and a list of them."""
+"""Content of an element: `Markup` unchanged, other text escaped, None empty, or a list."""
 
 _EMPTY = frozenset({"meta", "br", "path", "line", "circle", "rect", "link", "input"})
 
@@ -37,7 +36,7 @@ def tag(name: str, /, *content: Content, **attributes: Value) -> Markup:
 
 
 def joined(content: Content) -> Markup:
-    """Content one after the other, escaped where it is no markup."""
+    """Content in sequence, escaped unless markup."""
     if content is None:
         return Markup()
     if isinstance(content, Markup):
@@ -50,7 +49,7 @@ def joined(content: Content) -> Markup:
 
 
 def number(value: float) -> str:
-    """A coordinate: no more digits than a screen has."""
+    """A coordinate to two decimals."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""A page that holds all that it needs: style and script inside, nothing fetched."""
+"""A self-contained page: inline style and script, nothing fetched."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 
 def page(title: str, *content: Content, subtitle: str = "") -> str:
-    """A whole document. title, subtitle: what it is about, at its head."""
+    """A whole document."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -45,12 +45,12 @@ def style() -> str:
 
 @cache
 def script() -> str:
-    """What makes pages answer: tooltips by pointer and keyboard, and copying."""
+    """The script of all pages: tooltips and copying."""
     return resource(__package__, "page.js")
 
 
 def resource(package: str, name: str) -> str:
-    """A style sheet or script of ours, to be put into a page."""
+    """The text of a style sheet or script."""
     text = resources.files(package).joinpath(name).read_text("utf-8")
     if "</" in text:
         raise RuntimeError(f"{name} would end the element that it stands in")

@@ -1,4 +1,4 @@
-"""What pages are made of: figures at a glance, tables, lists, what can be unfolded."""
+"""The parts of pages: headlines, tiles, tables, lists, notes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from rollcast.simulator.report.markup import Content, Markup, joined, tag
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. meaning: what its heading's tooltip says. text: whether it holds words,
-    which stand to the left and may be broken. narrow: whether a phone shows it too."""
+    """A column. meaning: its tooltip. text: left-aligned words. narrow: shown on phones."""
 
     heading: str
     meaning: str = ""
@@ -22,8 +21,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table. chosen: the one that the page is about. apart: one that stands back, such
-    as a choice that cannot be run."""
+    """A row. chosen: the page's choice. apart: pale."""
 
     cells: Sequence[Content]
     chosen: bool = False
@@ -36,19 +34,19 @@ def breakable(name: str) -> Markup:
 
 
 def section(heading: str, *content: Content, about: str = "") -> Markup:
-    """A part of a page with a heading, and a sentence ``about`` it."""
+    """A part of a page with a heading and a sentence ``about`` it."""
     lead = tag("p", about, class_="about") if about else None
     return tag("section", tag("h2", heading), lead, content)
 
 
 def headline(lead: Content, *more: Content) -> Markup:
-    """The answer: one sentence large, the others below it."""
+    """The answer: one large sentence, others below it."""
     paragraphs = [tag("p", text) for text in more if text]
     return tag("div", tag("p", lead, class_="lead"), paragraphs, class_="headline")
 
 
 def tiles(figures: Sequence[tuple[str, str, str]]) -> Markup:
-    """Figures at a glance: (what it is, the figure, what to know of it)."""
+    """Figures at a glance: (name, figure, note)."""
     return tag(
         "dl",
         [
@@ -60,8 +58,7 @@ def tiles(figures: Sequence[tuple[str, str, str]]) -> Markup:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Row], caption: str = "") -> Markup:
-    """A table in a box that scrolls by itself, so that the page never does; the first column stays
-    in view. Columns that are not narrow are left out on a phone."""
+    """A table that scrolls in its box; its first column stays in view."""
     head = [_cell("th", column, column.heading, scope="col") for column in columns]
     body = [
         tag(
@@ -100,19 +97,19 @@ def listed(items: Iterable[Content], class_: str | None = None) -> Markup:
 
 
 def notes(warnings: Sequence[str]) -> Markup:
-    """What to beware of; nothing where there is nothing."""
+    """Warnings; empty without any."""
     if not warnings:
         return Markup()
     return tag("aside", tag("h3", "To beware of"), listed(warnings), class_="notes")
 
 
 def folded(summary: str, *content: Content, is_open: bool = False) -> Markup:
-    """What is unfolded by a click."""
+    """Content that a click unfolds."""
     return tag("details", tag("summary", summary), content, open=is_open)
 
 
 def code(text: str, what: str) -> Markup:
-    """Text to copy. what: how the button is called for those who do not see it."""
+    """Text to copy. what: accessible name."""
     return tag(
         "div",
         tag("button", "Copy", type="button", data_copy=True, aria_label=f"Copy {what}"),
@@ -122,7 +119,7 @@ def code(text: str, what: str) -> Markup:
 
 
 def key(entries: Iterable[tuple[str, str]]) -> Markup:
-    """The key to a picture: (class of the colour, what it means)."""
+    """The key of a picture: (CSS class, label)."""
     return tag(
         "ul",
         [tag("li", tag("i", class_=f"swatch {kind}"), label) for kind, label in entries],
@@ -131,7 +128,7 @@ def key(entries: Iterable[tuple[str, str]]) -> Markup:
 
 
 def figure(picture: Content, caption: str, *more: Content) -> Markup:
-    """A picture with what it shows."""
+    """A picture with a caption."""
     return tag("figure", picture, more, tag("figcaption", caption) if caption else None)
 
 

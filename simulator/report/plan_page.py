@@ -53,8 +53,8 @@ class Shown:
 
 
 def shown(planned: Planned, raw: RawScenario, steps: int = 2 * STEPS_SHOWN) -> list[Shown]:
-    """Simulates the synchronous baseline and the chosen row for ``steps``. raw: the scenario of the
-    question. Raises ScenarioError or RunError as `simulator.studies.simulate.simulate`."""
+    """Simulates the synchronous baseline and the chosen row for ``steps``. Raises ScenarioError or
+    RunError as `simulate`."""
     rows = {row.choice.name: row for row in (planned.baseline, planned.chosen) if row is not None}
     few = override(raw, [f"steps={steps}"])
     return [Shown(row, simulate(row.choice.scenario(few))) for row in rows.values()]

@@ -1,4 +1,4 @@
-"""The part of a page that says how to make it again."""
+"""The section on how to reproduce a page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ABOUT = (
 
 
 def reproduced(data: Mapping[str, Any], command: str, about: str = _ABOUT) -> Markup:
-    """The command, and the scenario that it is for. data: the scenario's mapping."""
+    """The command and its scenario."""
     text = yaml.safe_dump(plain(dict(data)), sort_keys=False, allow_unicode=True, width=90)
     return section(
         "How to make it again",

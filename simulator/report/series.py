@@ -1,4 +1,4 @@
-"""Measured steps against their forecasts: small pictures side by side."""
+"""Small multiples of measured steps and their forecasts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _ENTRIES = (("dot-measured", "measured"), ("line-forecast", "forecast"), ("band"
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Steps of one run. measured: seconds by step number; forecast, low, high: the same of steps
-    ``from_step`` on."""
+    """Steps of one run. measured: (step, seconds). forecast, low, high: seconds at steps ``at``."""
 
     title: str
     measured: Sequence[tuple[float, float]]
@@ -28,7 +27,7 @@ class Series:
 
 
 def series(panels: Sequence[Series]) -> Markup:
-    """The pictures, as many beside each other as there is room for."""
+    """The pictures side by side."""
     return figure(
         tag("div", [_panel(panel) for panel in panels], class_="panels"), "", key(_ENTRIES)
     )

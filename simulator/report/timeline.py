@@ -1,4 +1,4 @@
-"""Where the GPUs' time goes, step by step: timelines of `simulator.results.lanes` as SVG."""
+"""Timelines of `simulator.results.lanes` as SVG."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _KINDS = (*_LOADS, "train", "sync", "idle")
 def timeline_of(
     run: Run, name: str, summary: Mapping[str, Any], steps: int = lanes.STEPS_SHOWN
 ) -> Timeline | None:
-    """The timeline of a run's first ``steps``, of `BINS` columns and at most `MOST_LANES` replicas
-    however long and large the run is; None for a run in which nothing happened."""
+    """The timeline of a run's first ``steps``, in `BINS` columns and at most `MOST_LANES` lanes;
+    None for an empty run."""
     return lanes.timeline_of(run, name, summary, bins=BINS, steps=steps, most_lanes=MOST_LANES)
 
 
 def states(lane: Lane) -> list[str]:
-    """What a lane does most of in each bin: ``train``, ``sync``, ``idle``, or rollouts, from
-    ``few`` to ``most``."""
+    """What a lane does most in each bin: ``train``, ``sync``, ``idle``, or rollouts from ``few`` to
+    ``most``."""
     idle = 1.0 - lane.rollout - lane.train - lane.sync
     most = np.argmax(np.vstack((lane.rollout, lane.train, lane.sync, idle)), axis=0)
     level = np.clip((lane.load * len(_LOADS)).astype(int), 0, len(_LOADS) - 1)
@@ -41,7 +41,7 @@ def states(lane: Lane) -> list[str]:
 
 
 def timelines(runs: Sequence[Timeline | None], caption: str = "") -> Markup:
-    """Runs below each other on one axis of time, so that a faster one ends further to the left."""
+    """Runs below each other on one time axis."""
     drawn = [run for run in runs if run is not None]
     if not drawn:
         return Markup()
@@ -119,7 +119,7 @@ def _area(run: Timeline) -> Markup:
 
 
 def _cells(run: Timeline) -> list[Markup]:
-    """One path a colour: what is left clear is idle."""
+    """One path per colour; idle bins are clear."""
     paths: dict[str, list[str]] = {}
     height = 100 / len(run.held)
     for row, lane in enumerate(run.held):
@@ -151,7 +151,7 @@ def _boundaries(run: Timeline) -> list[Markup]:
 
 
 def _hits(run: Timeline) -> list[Markup]:
-    """Each step, to be pointed at or tabbed to."""
+    """Each step as a target for pointer and tab key."""
     return [
         tag(
             "rect",

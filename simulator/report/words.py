@@ -1,4 +1,4 @@
-"""What a comparison says in words, for the terminal and for pages."""
+"""Sentences on a comparison, for the terminal and pages."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ def sureness(ranking: Ranking | None) -> str:
 
 
 def time_spent(use: Mapping[str, float]) -> str:
-    """What the GPUs' time goes into, and what most of the idle time waits for. use: as
-    `simulator.report.ledger.gpu_use` has it."""
+    """The use of GPU time and the main cause of idling. use: of `report.ledger.gpu_use`."""
     idle = {cause: use[cause] for cause in CAUSES}
     tail = f" ({share(use['tail'])} their tail)" if use["tail"] >= 0.005 else ""
     sentence = (
@@ -49,7 +48,7 @@ def time_spent(use: Mapping[str, float]) -> str:
 
 
 def bias(staleness: float | None, length_bias: float | None) -> str:
-    """What a policy trains on, where that is not what synchronous RL would."""
+    """How a policy's training data differ from synchronous RL's."""
     sentences = []
     if staleness:
         sentences.append(f"tokens that are {staleness:.2f} versions old on average")

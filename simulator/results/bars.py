@@ -1,4 +1,4 @@
-"""A tornado as a picture: what a step is at either end of each input, about the step as it is."""
+"""A tornado as a picture."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rollcast.simulator.results.drawing import INK, ROLLOUT, TRAIN, WIDTH_IN, Ta
 def draw_bars(
     rows: Sequence[tuple[str, float, float, bool]], middle: float, target: Target
 ) -> None:
-    """Draws rows of (name, at the low end, at the high end, whether the ends are assumed), the
-    first on top, in seconds about ``middle``; assumed ones are hatched. target: a path or a binary
-    file. Raises ValueError for no rows."""
+    """Draws rows of (name, seconds at the low end, at the high end, assumed), the first on top,
+    about ``middle``; assumed ones are hatched. target: a path or a binary file. Raises ValueError
+    for no rows."""
     if not rows:
         raise ValueError("there is no bar to draw")
     from matplotlib.backends.backend_agg import FigureCanvasAgg

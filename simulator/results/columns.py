@@ -1,4 +1,4 @@
-"""Numbers in our files, and whole columns of them: one check for a value and for a column."""
+"""Numbers and columns of numbers in our files, and their checks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from rollcast.simulator.values.readers import Bounds, Nullable, Number, Reader
 from rollcast.simulator.values.words import short
 
 MOST = 1e12
-"""No number in our files is larger: a trillion seconds, or tokens."""
+"""Largest number in our files."""
 
 LARGEST_TOKENS = 100_000_000
-"""Of one prompt or response: more than any model's context, so that a larger figure is in another
-unit or in another column."""
+"""Of one prompt or response; more is a wrong unit or column."""
 
 
 class CellError(Exception):
-    """A cell that its column does not allow. row: its number from 0."""
+    """A wrong cell. row: from 0."""
 
     def __init__(self, row: int, message: str) -> None:
         super().__init__(message)
@@ -30,14 +29,13 @@ class CellError(Exception):
 def Figure(
     least: float = 0, most: float = MOST, *, whole: bool = False, null: bool = False
 ) -> Reader:
-    """A finite number in a file, never written as text. null: it may be absent: an empty cell or
-    ``nan`` in a table, null in JSON."""
+    """A finite number in a file. null: may be absent (empty, ``nan``, null)."""
     number = Number(whole, Bounds(least, most), text=False)
     return Nullable(number) if null else number
 
 
 def typecode(reader: Reader) -> str | None:
-    """`array.array`'s and numpy's code of a column of numbers; None of texts."""
+    """Code of `array.array` and numpy for a number column; None for texts."""
     number = reader.inner if isinstance(reader, Nullable) else reader
     if not isinstance(number, Number):
         return None
@@ -45,8 +43,7 @@ def typecode(reader: Reader) -> str | None:
 
 
 def column(reader: Reader, cells: Sequence[str]) -> NDArray[Any]:
-    """The cells of a column as an array, shape (n,): numbers, nan where one is absent, or texts as
-    objects. Raises CellError for the first that is wrong."""
+    """The cells as an array, shape (n,), nan if absent; texts as objects. Raises CellError."""
     null = isinstance(reader, Nullable)
     number = reader.inner if isinstance(reader, Nullable) else reader
     if isinstance(number, Number):

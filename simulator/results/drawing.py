@@ -1,7 +1,4 @@
-"""What pictures with matplotlib share: palette, axis of time, legend, files.
-
-Colours are of Okabe and Ito's palette for colour-blind readers; idle GPUs are white, hatched.
-"""
+"""Shared parts of matplotlib pictures, in Okabe and Ito's colour-blind palette."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draws alike whatever the user's matplotlibrc says, and leaves no setting behind."""
+    """Sets rollcast's style for the enclosed code, whatever the user's matplotlibrc."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -62,7 +59,7 @@ def style() -> Iterator[None]:
 
 
 def save(figure: Figure, target: Target) -> None:
-    """Writes a picture, without the date and versions that would change its bytes."""
+    """Writes a picture without date and versions."""
     kind = "png"
     if isinstance(target, str | PathLike):
         kind = fspath(target).rpartition(".")[2].lower()
@@ -70,7 +67,7 @@ def save(figure: Figure, target: Target) -> None:
 
 
 def mixed(*parts: tuple[FloatArray, FloatArray]) -> FloatArray:
-    """RGBA of bins that are partly this and partly that: (share of the bin, colour) each."""
+    """RGBA of bins from (share of the bin, colour) parts, shape (bins, 4)."""
     bins = len(parts[0][0])
     cover = sum((share for share, _ in parts), np.zeros(bins))
     colour = sum((share[:, None] * rgb for share, rgb in parts), np.zeros((bins, 3)))
@@ -82,12 +79,12 @@ def mixed(*parts: tuple[FloatArray, FloatArray]) -> FloatArray:
 
 
 def rgb(colour: str) -> FloatArray:
-    """Red, green and blue from 0 to 1 of a colour ``#rrggbb``."""
+    """RGB in 0 to 1 of ``#rrggbb``."""
     return np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
 
 
 def shade(level: FloatArray) -> FloatArray:
-    """Colours from few to many running rollouts, by way of the palette's blue; shape (n, 3)."""
+    """Colours of loads from 0 to 1, shape (n, 3)."""
     stops = np.array([rgb(FEW), rgb(ROLLOUT), rgb(MANY)])
     at = np.clip(level, 0.0, 1.0)
     return np.column_stack([np.interp(at, (0.0, 0.6, 1.0), stops[:, c]) for c in range(3)])
@@ -106,8 +103,7 @@ def time_axis(axes: Axes, span_s: float) -> None:
 
 
 def legend(figure: Figure, height_in: float, peak: int | None = None, away: int = 0) -> None:
-    """A line of keys below the time axis, outside the data. away: most rollouts in their
-    environments at once."""
+    """The key below the time axis. peak: most rollouts on a replica. away: most in environments."""
     from matplotlib.patches import Patch
 
     if peak is None:

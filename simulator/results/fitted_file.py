@@ -1,4 +1,4 @@
-"""The file that ``rollcast calibrate`` writes, of which a scenario uses costs and lengths."""
+"""Fitted files, written by ``rollcast calibrate``."""
 
 from __future__ import annotations
 
@@ -60,13 +60,11 @@ PARTS: Mapping[str, Reader] = {
     "policies": ListOf(Text()),
     "provenance": Keys({"runs": ListOf(_RUN)}, may={"engine": Nullable(Keys())}),
 }
-"""What a fitted file holds beside its costs and their range, which `simulator.costs.fitted` reads:
-a forecast needs all of it, a scenario's costs none."""
+"""Parts beside costs and their range (`simulator.costs.fitted`); forecasts need them all."""
 
 
 def read_fitted(path: Path, field: str) -> Mapping[str, Any]:
-    """The content of a fitted file, each of its parts as it must be. Raises ScenarioError
-    (``field``)."""
+    """The content of a fitted file, checked. Raises ScenarioError (``field``)."""
     content = read_json(path, field, path.name, _NO_FITTED_FILE)
     return check_schema(content, path.name, field)
 

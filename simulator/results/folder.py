@@ -1,8 +1,7 @@
-"""A folder of results: whether it holds a run, and writing one whole or not at all.
+"""Folders of results, written whole or not at all.
 
-Everything is written into a hidden folder beside the target, which takes the target's name in one
-rename once it is complete. A run that is interrupted leaves nothing, and what a killed one leaves
-is cleared away by the next. A lock keeps two processes from writing one folder at a time.
+A hidden folder beside the target is renamed when complete. Leftovers of killed processes are
+cleared by the next; a lock keeps out a second writer.
 """
 
 from __future__ import annotations
@@ -31,12 +30,11 @@ _LONGEST = 200
 def check_target(
     folder: Path, force: bool, ours: Callable[[Path], bool] | None = None, what: str = "run"
 ) -> None:
-    """Raises ScenarioError (``--out``) where a run cannot be put into ``folder``: it is a file, it
-    holds another run and ``force`` is not set, it holds something else (never removed), or another
-    process is writing it. What a killed process has left there is cleared away.
+    """Raises ScenarioError (``--out``) if ``folder`` is a file, holds another run without
+    ``force``, holds other files, or is being written. Clears leftovers of killed processes.
 
-    ours: whether a folder holds nothing but what is to be replaced, `holds_run` if None; what: how
-    that is called.
+    ours: whether a folder holds only what may be replaced; default `holds_run`. what: its name in
+    errors.
     """
     try:
         folder = folder.resolve()
@@ -56,7 +54,7 @@ def check_target(
 
 
 def _check_free(folder: Path, force: bool, ours: Callable[[Path], bool] | None, what: str) -> None:
-    """Raises ScenarioError where ``folder`` is a file, or holds what must not be replaced."""
+    """Raises ScenarioError if ``folder`` is a file or must not be replaced."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -71,8 +69,7 @@ def _check_free(folder: Path, force: bool, ours: Callable[[Path], bool] | None, 
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether ``folder`` is a run, a comparison's folder of runs, or a plan, with nothing else in
-    it."""
+    """Whether ``folder`` is a run, a comparison or a plan, and nothing else."""
     entries = list(folder.iterdir())
     files = {entry.name for entry in entries if not entry.is_dir()}
     folders = [entry for entry in entries if entry.is_dir()]
@@ -87,7 +84,7 @@ def holds_run(folder: Path) -> bool:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file of a run, a comparison or a plan has this name."""
+    """Whether a file of ours has this name."""
     return name in _NAMES
 
 
@@ -107,10 +104,10 @@ def write_folder(
     ours: Callable[[Path], bool] | None = None,
     what: str = "run",
 ) -> None:
-    """Calls ``fill`` with a fresh folder and puts that in the place of ``folder``.
+    """Calls ``fill`` with a fresh folder that then replaces ``folder``.
 
-    ours, what: as `check_target` has them. Raises ScenarioError as it does, and (``--out``) where
-    the disk refuses; then nothing is left behind and what stood there still stands.
+    ours, what: see `check_target`. Raises ScenarioError (``--out``) as there, and if the disk
+    refuses; then the old folder stays.
     """
     check_target(folder, force, ours, what)
     folder = folder.resolve()
@@ -134,7 +131,7 @@ def write_folder(
 
 
 def _locked(place: Path, folder: Path) -> AbstractContextManager[None]:
-    """The right to write ``folder``, from a folder in ``place``."""
+    """The lock to write ``folder`` from ``place``."""
     message = f"another process is writing {folder}; wait for it, or give another folder"
     return locked(place / folder.name, ScenarioError("--out", message))
 
@@ -144,7 +141,7 @@ def _beside(place: Path, folder: Path, kind: str) -> Path:
 
 
 def _fill(place: Path, folder: Path, fill: Callable[[Path], None]) -> None:
-    """Fills a new folder in ``place``, and puts it where ``folder`` is."""
+    """Fills a new folder in ``place`` and moves it to ``folder``."""
     work = _beside(place, folder, "partial")
     work.mkdir()
     try:
@@ -162,11 +159,8 @@ def _fill(place: Path, folder: Path, fill: Callable[[Path], None]) -> None:
 
 
 def _clear_leftovers(place: Path, folder: Path) -> None:
-    """Clears away what killed processes left in ``place`` on their way to write ``folder``: what
-    was complete is put there, an older run that was moved aside comes back, all else is removed.
-
-    Raises ScenarioError where a living process is writing it.
-    """
+    """Clears leftovers of killed processes: complete folders are put in place, replaced ones come
+    back, the rest is removed. Raises ScenarioError if a process is writing."""
     with suppress(OSError):  # nothing to be seen, or to be changed, there
         if not _leftovers(place, folder):
             return
@@ -181,14 +175,14 @@ def _clear_leftovers(place: Path, folder: Path) -> None:
 
 
 def _leftovers(place: Path, folder: Path) -> list[Path]:
-    """Earlier versions put the number of their process into the name."""
+    """Leftovers; earlier versions had a process number in the name."""
     name = re.escape(folder.name[:_LONGEST])
     ours = re.compile(rf"\.{name}(\.\d+)?\.(partial|complete|replaced|lock)")
     return sorted(place / entry for entry in os.listdir(place) if ours.fullmatch(entry))
 
 
 def _move_up(work: Path, folder: Path) -> None:
-    """Moves what ``work`` holds into ``folder``, all of it or nothing."""
+    """Moves the content of ``work`` into ``folder``, all or nothing."""
     moved: list[Path] = []
     try:
         for entry in sorted(work.iterdir()):
@@ -204,7 +198,7 @@ def _move_up(work: Path, folder: Path) -> None:
 
 
 def _swap(new: Path, folder: Path, aside: Path) -> None:
-    """Renames ``new`` to ``folder``; an older run there is moved aside first and removed last."""
+    """Renames ``new`` to ``folder``; removes an older run last."""
     if not folder.exists():
         new.rename(folder)
         return

@@ -1,8 +1,7 @@
-"""What pictures of a run show: its first steps in bins of time, a lane for each replica's GPUs.
+"""Timelines: the first steps of a run in bins of time, a lane per replica.
 
-Lanes are those of `simulator.results.metrics.gpu_lanes`, the very intervals that the bubble is
-computed from. Painters (`simulator.results.timeline` for matplotlib, `simulator.report.timeline`
-for pages) turn them into colours and decide nothing else.
+Lanes are those of `simulator.results.metrics.gpu_lanes`. Painters (`simulator.results.timeline`,
+`simulator.report.timeline`) only add colours.
 """
 
 from __future__ import annotations
@@ -27,13 +26,12 @@ from rollcast.simulator.results.metrics import (
 from rollcast.simulator.spans import Run
 
 STEPS_SHOWN = 4
-"""Where the caller does not say."""
+"""Default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step: its number, start and end in seconds from the run's start, and its phases' seconds by
-    name, those that took any."""
+    """A step: number, start and end in seconds from the run's start, seconds of its phases."""
 
     number: int
     start_s: float
@@ -43,9 +41,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
-    """What some GPUs do. rollout, train, sync: shares of each bin, the rest is idle; load: rollouts
-    running on one of its replicas, as a share of the most on any; each of shape (bins,). idle:
-    share of the whole run."""
+    """GPUs. rollout, train, sync: shares of each bin, shape (bins,); load: running rollouts over
+    the most on any replica, shape (bins,). idle: share of the whole run."""
 
     name: str
     rollout: FloatArray
@@ -57,13 +54,12 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """The first steps of a run. Arrays have shape (bins,).
+    """The first steps of a run; arrays have shape (bins,).
 
-    name: of the run. span_s: of what is shown. lanes: the replicas, several in one where there are
-    many; trainer: its lane, and whether its GPUs are its own (``apart``). running, away: rollouts
-    on replicas and in their environments, ``away`` None without environments; peak, most_on_one,
-    most_away: the most of them at once, of all replicas, of one and in environments. of_steps: the
-    run's. step_s, bubble: its mean step time and idle share of GPU time.
+    lanes: replicas, or groups of them; trainer: its lane; apart: whether its GPUs are its own.
+    running, away: rollouts on replicas and in environments (None without any); peak, most_on_one,
+    most_away: their maxima over all replicas, one, and environments. of_steps, step_s, bubble: of
+    the whole run.
     """
 
     name: str
@@ -83,7 +79,7 @@ class Timeline:
 
     @property
     def held(self) -> tuple[Lane, ...]:
-        """A lane for all GPUs that the run held: the trainer's only where they are its own."""
+        """The lanes of all GPUs that the run held."""
         return (*self.lanes, self.trainer) if self.apart else self.lanes
 
 
@@ -96,10 +92,9 @@ def timeline_of(
     steps: int = STEPS_SHOWN,
     most_lanes: int | None = None,
 ) -> Timeline | None:
-    """The timeline of a run's first ``steps``; None for a run in which nothing happened.
+    """The timeline of a run's first ``steps``; None for an empty run.
 
-    summary: of the run. bins: columns of the picture. most_lanes: of replicas, beyond which several
-    share one.
+    summary: of the run. most_lanes: maximum of lanes; more replicas share lanes.
     """
     shown = run.steps[:steps]
     if not shown or run.makespan_s <= 0:
@@ -143,8 +138,8 @@ def timeline_of(
 
 
 def gpu_shares(run: Run, span_s: float, bins: int) -> dict[str, FloatArray]:
-    """Shares of all GPUs of a run by bin, shape (bins,) each: ``rollout``, ``tail`` (rollouts of
-    replicas under a quarter of their peak), ``train``, ``sync``; the rest is idle."""
+    """Shares of a run's GPUs by bin, shape (bins,) each: ``rollout``, ``tail`` (underfilled
+    rollout), ``train``, ``sync``; the rest is idle."""
     edges = np.linspace(run.start_s, run.start_s + span_s, bins + 1)
     shares = {kind: np.zeros(bins) for kind in ("rollout", "tail", "train", "sync")}
     underfilled = underfilled_intervals(run)
@@ -161,7 +156,7 @@ def gpu_shares(run: Run, span_s: float, bins: int) -> dict[str, FloatArray]:
 
 
 def covered(intervals: FloatArray, edges: FloatArray) -> FloatArray:
-    """Share of each bin that the intervals cover; edges: shape (bins + 1,)."""
+    """The covered share of each bin; edges: shape (bins + 1,)."""
     if not len(intervals):
         return np.zeros(len(edges) - 1)
     lengths = intervals[:, 1] - intervals[:, 0]
@@ -172,7 +167,7 @@ def covered(intervals: FloatArray, edges: FloatArray) -> FloatArray:
 
 
 def mean_running(running: tuple[FloatArray, IntArray], edges: FloatArray) -> FloatArray:
-    """Mean number of running rollouts in each bin, from `metrics.running_over_time`."""
+    """Mean running rollouts by bin, from `metrics.running_over_time`."""
     times, counts = running
     area = np.concatenate(([0.0], np.cumsum(np.diff(times) * counts[:-1])))
     return np.asarray(np.diff(np.interp(edges, times, area)) / np.diff(edges))
@@ -185,8 +180,8 @@ def _lane(
     edges: FloatArray,
     run: Run,
 ) -> Lane:
-    """Of the GPUs of these replicas. Where a trainer covers a part of a replica, that part is drawn
-    (the first); the idle share is of all."""
+    """The lane of these replicas. Of a replica shared in part with a trainer, the shared part is
+    drawn; the idle share is of all."""
     rollout, train, sync = (
         np.mean([covered(parts[0].busy[kind], edges) for parts in replicas], axis=0)
         for kind in ("rollout", "train", "sync")

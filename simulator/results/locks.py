@@ -1,4 +1,4 @@
-"""A lock on the name of a file or folder, which the system frees when its holder ends, however."""
+"""Advisory locks of files; the system frees them when their holder ends."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _LONGEST = 200
 
 
 def lock_path(path: Path) -> Path:
-    """The file that is locked for ``path``, beside it."""
+    """The lock file of ``path``, beside it."""
     return path.with_name(f".{path.name.lstrip('.')[:_LONGEST]}.lock")
 
 
 @contextmanager
 def locked(path: Path, busy: RollcastError) -> Iterator[None]:
-    """Holds the lock of ``path``, whose folder must exist, while the enclosed code runs.
+    """Holds the lock of ``path`` during the enclosed code.
 
-    Raises ``busy`` at once where another process holds it, OSError where the lock cannot be
-    written. File systems without locks have none held.
+    Raises ``busy`` if another process holds it, OSError if it cannot be written. Does nothing on
+    file systems without locks.
     """
     file = lock_path(path)
     while True:
@@ -46,7 +46,7 @@ def locked(path: Path, busy: RollcastError) -> Iterator[None]:
 
 
 def _lock(handle: int) -> bool:
-    """Whether this process has the lock by now."""
+    """Whether this process has the lock."""
     if fcntl is None:
         return True
     try:
@@ -59,7 +59,7 @@ def _lock(handle: int) -> bool:
 
 
 def _is(file: Path, handle: int) -> bool:
-    """Whether the opened file is still there, and not removed by its last holder since."""
+    """Whether the opened file is still there."""
     try:
         return os.path.samestat(os.stat(file), os.fstat(handle))
     except FileNotFoundError:

@@ -1,13 +1,11 @@
-"""What a run comes to: throughput, bubbles, waste, staleness and bias, from one `Run`'s tables.
+"""The metrics of a run: throughput, bubbles, waste, staleness, bias.
 
 **Bubble.** A GPU is busy while its replica has a rollout running or waiting, or while the trainer,
-a sync or a switch works on it; the rest of the time it is held for nothing. `gpu_lanes` says which
-GPU was idle when, and what it waited for. Idle time alone flatters a cluster of few replicas, whose
-last rollout keeps everything "busy": ``underfilled_fraction`` measures that tail.
+a sync or a switch uses it (`gpu_lanes`). ``underfilled_fraction`` adds the tail, in which few
+rollouts keep a replica "busy".
 
-**Length bias.** Policies that throw away what is unfinished train on the rollouts that were quick.
-``length_bias`` is the mean length of what was trained over the mean length of what was launched,
-where unfinished rollouts count as censored observations (`censored_mean`), not as missing or short.
+**Length bias.** Mean length of trained over launched rollouts; policies that drop unfinished ones
+train on shorter ones. Unfinished rollouts are censored observations (`censored_mean`).
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ WAITED_FOR = {
     "rollouts": "rollouts",
     "other": "nothing",
 }
-"""Each cause in words."""
+"""Causes in words."""
 UNDERFILLED_BELOW = 0.25  # of a replica's peak in the phase
 
 _CONTEXT_SAMPLES = 1000  # over a run, beside those where a segment begins or ends
@@ -44,12 +42,11 @@ _NOTHING: FloatArray = np.empty((0, 2))
 
 @dataclass(frozen=True, slots=True)
 class GpuLane:
-    """GPUs that are always in the same state, and what they did when.
+    """GPUs that are always in the same state.
 
-    replica is -1 for GPUs of the trainer alone; where a trainer covers only part of a replica, the
-    replica has two lanes. busy maps ``rollout``, ``train``, ``sync`` (switches included), and idle
-    each of `CAUSES`, to intervals, shape (n, 2), in seconds. All of them together cover the run
-    exactly once.
+    replica: -1 for the trainer's own GPUs; a replica shared in part with the trainer has two lanes.
+    busy (by ``rollout``, ``train``, ``sync``; switches are syncs) and idle (by `CAUSES`):
+    intervals, shape (n, 2), seconds, that partition the run.
     """
 
     replica: int
@@ -67,7 +64,7 @@ class GpuLane:
 
 
 def merged(starts: ArrayLike, ends: ArrayLike) -> FloatArray:
-    """The union of any intervals, empty ones left out; those that touch become one."""
+    """The union of intervals; empty ones vanish, touching ones join."""
     start, end = np.asarray(starts, dtype=float), np.asarray(ends, dtype=float)
     real = end > start
     order = np.argsort(start[real], kind="stable")
@@ -91,7 +88,7 @@ def _union(*sets: FloatArray) -> FloatArray:
 
 
 def _without(intervals: FloatArray, other: FloatArray) -> FloatArray:
-    """What of ``intervals`` lies outside ``other``."""
+    """``intervals`` outside ``other``."""
     cuts = np.unique(np.concatenate((intervals.ravel(), other.ravel())))
     middle = (cuts[:-1] + cuts[1:]) / 2
     kept = _covers(intervals, middle) & ~_covers(other, middle)
@@ -99,7 +96,7 @@ def _without(intervals: FloatArray, other: FloatArray) -> FloatArray:
 
 
 def intersection(intervals: FloatArray, other: FloatArray) -> FloatArray:
-    """What of ``intervals`` lies inside ``other``."""
+    """``intervals`` inside ``other``."""
     return _without(intervals, _without(intervals, other))
 
 
@@ -113,8 +110,8 @@ def _covers(intervals: FloatArray, instants: FloatArray) -> NDArray[np.bool_]:
 
 
 def phase_intervals(run: Run) -> dict[str, FloatArray]:
-    """When the run was in ``rollout``, ``train`` (every kind of trainer work), ``sync`` and
-    ``switch``: intervals of shape (n, 2), in seconds, sorted and disjoint."""
+    """Intervals, shape (n, 2), seconds, of ``rollout``, ``train`` (all trainer work), ``sync``,
+    ``switch``."""
     times: dict[str, list[tuple[float, float]]] = {
         "rollout": [],
         "train": [],
@@ -130,11 +127,10 @@ def phase_intervals(run: Run) -> dict[str, FloatArray]:
 
 
 def running_over_time(run: Run, replica: int | None = None) -> tuple[FloatArray, IntArray]:
-    """How many rollouts are being computed, on one replica or on all.
+    """Rollouts being computed, on one replica or on all.
 
-    Returns times, shape (n,), rising from the run's start, and counts, shape (n,): ``counts[i]``
-    from ``times[i]`` until ``times[i + 1]``; the last is 0. A rollout counts from the first
-    iteration that computes it to its end, preemptions between them included.
+    Returns rising times and counts, shape (n,): ``counts[i]`` holds from ``times[i]``; the last is
+    0. A rollout counts from its first iteration to its end, preemptions included.
     """
     start, end = run.segments["start_s"], run.segments["end_s"]
     if replica is not None:
@@ -144,8 +140,8 @@ def running_over_time(run: Run, replica: int | None = None) -> tuple[FloatArray,
 
 
 def away_over_time(run: Run) -> tuple[FloatArray, IntArray]:
-    """How many rollouts are in their environments, with a judge, or wait for either; as
-    `running_over_time`. What works on for a rollout that is suspended counts too."""
+    """Rollouts with, or waiting for, environments and judges, as `running_over_time`; suspended
+    ones count."""
     return _step_function(run, run.calls["asked_s"], run.calls["end_s"])
 
 
@@ -158,11 +154,10 @@ def _step_function(run: Run, start: FloatArray, end: FloatArray) -> tuple[FloatA
 
 
 def context_over_time(run: Run, replica: int) -> tuple[FloatArray, IntArray]:
-    """Context tokens of the rollouts that a replica computes: prompts and responses so far.
+    """Context tokens (prompts and responses so far) of the rollouts that a replica computes.
 
-    Returns times, shape (n,), rising from the run's start, and tokens, shape (n,), at those times;
-    the last is 0. A response grows evenly from where the segment began to where it ended, which is
-    not quite so where iterations slow down or the rollout was preempted.
+    Returns rising times and tokens, shape (n,); the last is 0. Assumes that a response grows evenly
+    through a segment.
     """
     segments = run.segments
     here = (segments["replica"] == replica) & (segments["end_s"] > segments["start_s"])
@@ -189,13 +184,11 @@ def context_over_time(run: Run, replica: int) -> tuple[FloatArray, IntArray]:
 
 
 def gpu_lanes(run: Run) -> list[GpuLane]:
-    """Every GPU that the run held, and what it did or waited for.
+    """All GPUs that the run held, with busy and idle time.
 
-    In a rollout phase, rollout GPUs wait for the ``environment`` while one answers or judges a
-    rollout, or a rollout waits for a slot of one; else for ``stragglers`` while rollouts run on
-    other replicas, else for the ``trainer`` while it works. Trainer GPUs wait for ``rollouts``, or
-    for the ``environment`` where no replica has any. ``other`` is time in which nothing was under
-    way (0 in a simulated world). Syncs occupy all GPUs.
+    Idle rollout GPUs wait, in this order, for the ``environment`` (rollout phase only), for
+    ``stragglers`` on other replicas, for the ``trainer``; idle trainer GPUs for ``rollouts``, else
+    for the ``environment``. ``other``: nothing was under way. Syncs occupy all GPUs.
     """
     shape, phases = run.shape, phase_intervals(run)
     held = merged([run.start_s], [run.end_s])
@@ -237,7 +230,7 @@ def gpu_lanes(run: Run) -> list[GpuLane]:
 def _uses(
     held: FloatArray, rollout: FloatArray, train: FloatArray, sync: FloatArray
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
-    """Busy and idle intervals of GPUs on which these go on; what comes first counts."""
+    """Busy and idle intervals; rollout precedes sync, sync precedes train."""
     sync = _without(sync, rollout)
     train = _without(train, _union(rollout, sync))
     busy = {"rollout": rollout, "train": train, "sync": sync}
@@ -245,7 +238,7 @@ def _uses(
 
 
 def _blame(lane: GpuLane, waits: tuple[tuple[str, FloatArray], ...]) -> None:
-    """Divides a lane's idle time among causes, the first that holds."""
+    """Divides a lane's idle time among causes; the first that holds counts."""
     left = lane.idle["other"]
     for cause, intervals in waits:
         lane.idle[cause] = intersection(left, intervals)
@@ -254,11 +247,8 @@ def _blame(lane: GpuLane, waits: tuple[tuple[str, FloatArray], ...]) -> None:
 
 
 def underfilled_intervals(run: Run) -> list[FloatArray]:
-    """For each replica, when in a rollout phase it computes fewer than a quarter of the rollouts
-    that it computes at its peak in that phase; all of the phase, if it computes none.
-
-    That includes its idle time. Intervals of shape (n, 2), in seconds.
-    """
+    """By replica, intervals of rollout phases, shape (n, 2), seconds, with fewer running rollouts
+    than `UNDERFILLED_BELOW` of the replica's peak in the phase, idle time included."""
     spans = [(p.start_s, p.end_s) for p in run.phases if p.kind == "rollout" and p.seconds > 0]
     if not spans:
         return [_NOTHING] * run.shape.replicas
@@ -281,8 +271,7 @@ def underfilled_intervals(run: Run) -> list[FloatArray]:
 
 
 def underfilled_fraction(run: Run) -> float:
-    """Share of the replica-seconds of all rollout phases that are underfilled
-    (`underfilled_intervals`)."""
+    """Underfilled share of the replica-seconds of all rollout phases."""
     phases_s = sum(phase.seconds for phase in run.phases if phase.kind == "rollout")
     few_s = sum(total_s(intervals) for intervals in underfilled_intervals(run))
     return _ratio(few_s, run.shape.replicas * phases_s) or 0.0
@@ -292,11 +281,10 @@ def underfilled_fraction(run: Run) -> float:
 
 
 def censored_mean(lengths: ArrayLike, complete: ArrayLike) -> float:
-    """Mean length where incomplete observations say only "at least this long".
+    """Mean length, with incomplete observations as lower bounds.
 
     The area under the Kaplan-Meier survival curve (J. Am. Stat. Assoc. 53, 1958) up to the longest
-    observation: the plain mean where everything is complete, a lower bound of it where the longest
-    is not. lengths, complete: shape (n,). nan for n = 0.
+    observation. lengths, complete: shape (n,). nan for n = 0.
     """
     length = np.asarray(lengths, dtype=float)
     if not len(length):
@@ -311,8 +299,7 @@ def censored_mean(lengths: ArrayLike, complete: ArrayLike) -> float:
 
 
 def _length_bias(segments: dict[str, NDArray[Any]]) -> float | None:
-    """Mean length of trained rollouts over that of launched ones. Of a prompt that is tried again
-    only the first attempt counts as launched, lest the retries of slow prompts move the mean."""
+    """Mean length of trained over launched rollouts; only first attempts count as launched."""
     ended = segments["finished"] == 1
     trained = ended & (segments["outcome"] == TRAINED)
     first = np.flatnonzero(segments["attempt"] == 0)
@@ -331,9 +318,9 @@ def _length_bias(segments: dict[str, NDArray[Any]]) -> float | None:
 
 
 def step_columns(run: Run) -> dict[str, FloatArray]:
-    """What steps.csv says beside the fields of a `StepRecord`, by column; each of shape (steps,),
-    nan where a step had none: mean_staleness (versions behind, mean over the tokens trained on);
-    truncated_share (of the responses that finished in the step, those at the cap); accuracy."""
+    """Columns of steps.csv beside the fields of a `StepRecord`, shape (steps,), nan if absent:
+    mean_staleness (versions, over trained tokens), truncated_share (of finished responses),
+    accuracy."""
     ended = run.segments["finished"] == 1
     return {
         "mean_staleness": np.array([mean_age(record) for record in run.steps], dtype=float),
@@ -343,14 +330,13 @@ def step_columns(run: Run) -> dict[str, FloatArray]:
 
 
 def accuracy(run: Run) -> FloatArray:
-    """Per step, the mean reward of the rollouts that finished in it, whether trained on or not;
-    shape (steps,), nan where none did."""
+    """Mean reward of the rollouts that finished in each step, shape (steps,), nan for none."""
     rewards = run.segments["reward"]
     return _mean_by_step(run, rewards, ~np.isnan(rewards))
 
 
 def _mean_by_step(run: Run, values: NDArray[Any], chosen: NDArray[np.bool_]) -> FloatArray:
-    """The mean of a column of segments over the ``chosen`` rows of each step, shape (steps,)."""
+    """The mean of ``values`` over the ``chosen`` segments of each step, shape (steps,)."""
     steps, count = run.segments["step"][chosen], len(run.steps)
     rows = np.bincount(steps, minlength=count)[:count]
     total = np.bincount(steps, weights=values[chosen], minlength=count)[:count]
@@ -361,8 +347,7 @@ def _mean_by_step(run: Run, values: NDArray[Any], chosen: NDArray[np.bool_]) -> 
 
 
 def run_summary(run: Run, scenario: str, policy: str, seed: int, **more: Any) -> dict[str, Any]:
-    """What summary.json holds: whose run it is, its metrics, what one world knows ``more``, and
-    the run's warnings."""
+    """The content of summary.json. more: further figures of the world."""
     return {
         "schema": RUN_SCHEMA,
         "scenario": scenario,
@@ -376,7 +361,7 @@ def run_summary(run: Run, scenario: str, policy: str, seed: int, **more: Any) ->
 
 
 def _short(run: Run) -> list[str]:
-    """What is to be said of a run that is too short for its steady state to show."""
+    """A warning for a run without a steady state."""
     steady, count = steady_of(run), len(run.steps)
     if steady.known:
         return []
@@ -387,7 +372,7 @@ def _short(run: Run) -> list[str]:
 
 
 def _stale(run: Run) -> list[str]:
-    """That groups grew too old, and which setting lets them live."""
+    """A warning for groups beyond the staleness bound."""
     old = [decision for decision in run.decisions if decision.get("too_old")]
     if not old:
         return []
@@ -403,28 +388,20 @@ def _stale(run: Run) -> list[str]:
 
 
 def summarise(run: Run) -> dict[str, Any]:
-    """The metrics of a run as plain JSON types, in a fixed order. None where nothing was measured.
+    """The metrics of a run as JSON types, in a fixed order; None if not measured.
 
-    Seconds: makespan_s; step_s, the mean of the steady state from one step's end to the next, and
-    step_s_p50 and step_s_p95 of its steps, which are ``steady_steps[0]`` to ``steady_steps[1]``
-    (left out; `simulator.results.steady`); fill_s, what the start-up took beyond so many steady
-    steps, and drain_s the steps after the last rollouts (below 0 where they are short), so that
-    makespan_s is steps * step_s + fill_s + drain_s; the totals of rollout_s, train_s, sync_s,
-    switch_s; queue_s_mean, of a segment, from submit to first computed. Tokens: the ledger;
-    rollout_tokens_per_s is generated tokens over rollout time, the wait for aborted rollouts
-    included; trained_tokens_per_s is over the makespan.
+    Seconds: makespan_s; step_s, step_s_p50, step_s_p95 of the steady steps ``steady_steps[0]`` up
+    to ``[1]`` (`simulator.results.steady`); fill_s and drain_s, so that makespan_s = steps * step_s
+    + fill_s + drain_s; totals rollout_s, train_s, sync_s, switch_s; queue_s_mean, of segments.
+    Tokens: the ledger; rollout_tokens_per_s over rollout time, trained_tokens_per_s over the
+    makespan.
 
-    bubble_fraction is idle over held GPU-seconds, and bubble_by_cause splits it (`gpu_lanes`);
-    underfilled_fraction is the tail, as a share of rollout time. straggler_rate: share of complete
-    groups whose longest response exceeds 1.25 medians (SAGC, arXiv 2606.02218). staleness: share of
-    the tokens of trained rollouts, masked ones included, by versions behind ("0" is on-policy), and
-    its mean.
-    versions_per_rollout_mean and _max: of trained rollouts. carried_token_share: of their tokens,
-    those sampled in an earlier step. length_bias: 1 where what is trained is as long as what was
-    launched (see the module's head); a run that resumes also shows a little less than 1 for what it
-    still carries at its end. truncated_share: of finished rollouts, those at the cap. group_sizes:
-    steps by the size of their groups. turns: of a run whose rollouts have any
-    (`simulator.results.turns.turn_summary`).
+    bubble_fraction: idle over held GPU-seconds, split by bubble_by_cause (`gpu_lanes`).
+    straggler_rate: complete groups whose longest response exceeds 1.25 medians (SAGC, arXiv
+    2606.02218). staleness: trained tokens by versions behind, masked ones included.
+    carried_token_share: trained tokens of earlier steps. length_bias: trained over launched length;
+    unfinished work at the end of a run lowers it slightly. group_sizes: steps by group size. turns:
+    `simulator.results.turns.turn_summary`.
     """
     segments = {name: run.segments[name] for name in run.segments.columns}
     return {

@@ -1,8 +1,4 @@
-"""Reading files back: JSON, lines of JSON and tables, each checked before anything is done with it.
-
-What is wrong is one sentence with the file and, in a table or in lines, the line. Nothing here asks
-what a run means; `calibration.folder` does.
-"""
+"""Checked reading of JSON, JSON lines and tables. Errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -22,17 +18,16 @@ from rollcast.simulator.results.schema import PACKED, Document, Lines, Table
 from rollcast.simulator.values.readers import Reader
 
 DEEPEST = 100
-"""Levels of mappings and lists in a JSON file; ours have six."""
+"""Levels in a JSON file; ours have six."""
 
 
 class NotJsonError(ValueError):
-    """What is wrong with a text that should be JSON, as the end of a sentence."""
+    """A text that is no JSON; its message ends a sentence."""
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value that ``text`` spells. Raises NotJsonError for what is no JSON (a number of
-    thousands of digits included), for text that is not UTF-8, and for more than `DEEPEST`
-    levels."""
+    """The value of ``text``. Raises NotJsonError for no JSON, numbers of thousands of digits, no
+    UTF-8, and more than `DEEPEST` levels."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -48,7 +43,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _check_values(value: Any) -> None:
-    """Whether all of it can be worked with: walked, compared, printed."""
+    """Raises NotJsonError for values that cannot be walked or printed."""
     level: list[Any] = [value]
     for _ in range(DEEPEST + 1):
         below: list[Any] = []
@@ -74,11 +69,10 @@ def _check_text(text: str) -> None:
 
 
 def read_json(path: Path, field: str, name: str | None = None, wanted: str = "") -> Any:
-    """What a JSON file holds.
+    """The content of a JSON file.
 
-    name: how an error calls the file; its path, if that is left out. wanted: what the error says
-    that it should have been. Raises ScenarioError (``field``) where it cannot be read or is no
-    JSON.
+    name: in errors; default its path. wanted: what it should be, in errors. Raises ScenarioError
+    (``field``).
     """
     label = str(path) if name is None else name
     try:
@@ -89,7 +83,7 @@ def read_json(path: Path, field: str, name: str | None = None, wanted: str = "")
 
 
 def read_document(folder: Path, document: Document, field: str) -> dict[str, Any]:
-    """A JSON file of a run's folder, of the document's shape. Raises ScenarioError (``field``)."""
+    """A JSON file of a run's folder, checked. Raises ScenarioError (``field``)."""
     path = place(folder, document.name)
     content: dict[str, Any] = read_json(path, field)
     check(content, document.shape, str(path), field)
@@ -97,7 +91,7 @@ def read_document(folder: Path, document: Document, field: str) -> dict[str, Any
 
 
 def read_lines(folder: Path, lines: Lines, field: str) -> list[dict[str, Any]]:
-    """A file of JSON lines, each of the file's shape. Raises ScenarioError (``field``)."""
+    """A file of JSON lines, checked. Raises ScenarioError (``field``)."""
     path = place(folder, lines.name)
     documents = []
     for number, line in enumerate(_content(path, field, str(path)).splitlines(), start=1):
@@ -113,11 +107,10 @@ def read_lines(folder: Path, lines: Lines, field: str) -> list[dict[str, Any]]:
 
 
 def read_table(folder: Path, table: Table, field: str) -> dict[str, NDArray[Any]]:
-    """The declared columns of a table that a run's folder has, each of shape (rows,).
+    """The declared columns of a run's table, each of shape (rows,).
 
-    Raises ScenarioError (``field``) where the file cannot be read or is no CSV, a row is shorter or
-    longer than the header, a column that is needed is missing, or a cell is not what its column
-    allows.
+    Raises ScenarioError (``field``) for no CSV, rows of another length than the header, a missing
+    needed column, or a wrong cell.
     """
     path = place(folder, table.name)
     try:
@@ -143,7 +136,7 @@ def read_table(folder: Path, table: Table, field: str) -> dict[str, NDArray[Any]
 
 
 def _rows(path: Path, text: str, field: str) -> tuple[list[str], list[int], list[list[str]]]:
-    """Header, and of each row that is not blank the number of its line and its cells."""
+    """Header, and of each row that is not blank its line number and cells."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     lines, rows = [], []
     try:
@@ -171,8 +164,8 @@ def _rows(path: Path, text: str, field: str) -> tuple[list[str], list[int], list
 
 
 def check(value: object, shape: Reader, label: str, field: str) -> None:
-    """Raises ScenarioError (``field``) where ``value``, which an error calls ``said``, is not of
-    the shape."""
+    """Raises ScenarioError (``field``) for a ``value`` of another shape. label: its name in
+    errors."""
     try:
         shape.read(value, "")
     except ScenarioError as error:
@@ -181,7 +174,7 @@ def check(value: object, shape: Reader, label: str, field: str) -> None:
 
 
 def place(folder: Path, name: str) -> Path:
-    """Where a file of a run lies: under its own name, or compressed."""
+    """The path of a run's file, plain or compressed."""
     packed = folder / f"{name}{PACKED}"
     return packed if packed.exists() else folder / name
 

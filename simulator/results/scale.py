@@ -1,4 +1,4 @@
-"""Axes of pictures: round marks, and where a value stands between two others."""
+"""Axes of pictures."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 
 def marks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round values from ``low`` to ``high``, 1, 2 or 5 times a power of ten apart, ``most`` of them
-    or fewer."""
+    """At most ``most`` round values from ``low`` to ``high``, 1, 2 or 5 times a power of ten
+    apart."""
     if not high > low:
         return [low]
     rough = (high - low) / max(most, 1)
@@ -23,14 +23,14 @@ def marks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def around(values: list[float]) -> tuple[float, float]:
-    """Ends of an axis that holds the values with room beside them; from 0 where that is near."""
+    """Ends of an axis around the values; 0 if near."""
     low, high = min(values), max(values)
     room = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
     return (0.0 if 0 <= low < 0.4 * high else low - room), high + room
 
 
 def time_unit(span_s: float) -> tuple[float, str]:
-    """Seconds of the unit that a span of time is best written in, and its name."""
+    """Seconds and name of the unit for a span of time."""
     if span_s < 300:
         return 1.0, "seconds"
     return (60.0, "minutes") if span_s < 4 * 3600 else (3600.0, "hours")

@@ -1,12 +1,8 @@
-"""What a run leaves on disk: its files, and of each table the columns, said once.
+"""The files of a run and the columns of its tables.
 
-Both worlds write a run through this (`simulator.results.write`), and calibration and validation
-read it through this (`simulator.results.read`). A table's columns stand in the order in which they
-are written; steps.csv may have more after them, of the policies' own.
-
-A column whose name is a field of `simulator.spans.StepRecord`, or a column of
-`simulator.spans.Segments`, is written from there; another is one of `simulator.results.metrics`'s
-derived ones (`step_columns`). So a new field needs one line here and nothing else.
+`simulator.results.write` writes them, `simulator.results.read` reads them. Columns are in the order
+of the file; steps.csv has further ones of policies. Columns are fields of
+`simulator.spans.StepRecord` or `Segments`, or of `simulator.results.metrics.step_columns`.
 """
 
 from __future__ import annotations
@@ -27,10 +23,10 @@ from rollcast.simulator.values.readers import (
 
 RUN_SCHEMA = "rollcast-run/1"
 OUR_SCHEMAS = "rollcast-"
-"""How the schema of each of our files begins."""
+"""Start of every schema's name."""
 
 PACKED = ".gz"
-"""A run that is kept may have any of its files compressed, as ``steps.csv.gz``."""
+"""Ending of a file that was compressed later."""
 
 LAYOUTS = ("dense", "shared_prefix")
 
@@ -40,8 +36,8 @@ _ANYTHING = Keys()
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. needed: no run is read without it; one of an older version may lack the
-    others. The unit is ``s``, ``tokens``, another or none, for a count or a flag."""
+    """A column. needed: a table without it is not read; others may be absent. unit: ``s``,
+    ``tokens``, another, or none for counts and flags."""
 
     name: str
     shape: Reader
@@ -52,8 +48,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a run's folder. real: only a run on the real engine leaves it. optional: not every
-    run does."""
+    """A file of a run. real: of the real engine only. optional: not of every run."""
 
     name: str
     meaning: str
@@ -68,7 +63,7 @@ class Table(File):
     columns: tuple[Column, ...] = ()
 
     def __getitem__(self, name: str) -> Column:
-        """A column. Raises KeyError for one that is not declared."""
+        """A column. Raises KeyError."""
         return next(column for column in self.columns if column.name == name)
 
     def __contains__(self, name: object) -> bool:
@@ -76,31 +71,31 @@ class Table(File):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns' names, in order."""
+        """Names, in order."""
         return tuple(column.name for column in self.columns)
 
     @property
     def typecodes(self) -> dict[str, str]:
-        """Of `array.array`, by column, of those that hold numbers."""
+        """`array.array` codes of the number columns, by name."""
         codes = {column.name: typecode(column.shape) for column in self.columns}
         return {name: code for name, code in codes.items() if code is not None}
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Those without which it cannot be read."""
+        """Names of needed columns."""
         return tuple(column.name for column in self.columns if column.needed)
 
 
 @dataclass(frozen=True, slots=True)
 class Document(File):
-    """A JSON file. shape: what is checked of it when it is read."""
+    """A JSON file. shape: checked when read."""
 
     shape: Keys = _ANYTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Lines(File):
-    """A file of one JSON mapping a line. shape: what is checked of each when it is read."""
+    """A file of JSON lines. shape: of each, checked when read."""
 
     shape: Keys = _ANYTHING
 
@@ -123,7 +118,7 @@ def _flag(name: str, meaning: str, needed: bool = False) -> Column:
 
 
 def _mean(name: str, meaning: str, unit: str = "", least: float = 0.0) -> Column:
-    """Of something that a step may not have had."""
+    """A column that may be empty."""
     return Column(name, Figure(least, null=True), meaning, unit)
 
 
@@ -191,8 +186,7 @@ STEPS = Table(
     ),
 )
 NOT_IN_STEPS = ("staleness", "policy", "taken_rollouts")
-"""Fields of a StepRecord that are no column: a distribution, of which the mean is one; the
-policies' own figures, which are columns by their own names; and what only comparisons need."""
+"""Fields of a StepRecord without a column of their own."""
 
 ROLLOUTS = Table(
     "rollouts.csv",
@@ -258,7 +252,7 @@ ROLLOUTS = Table(
     ),
 )
 NOT_IN_ROLLOUTS = ("outcome",)
-"""Columns of the table of segments that the file spells otherwise (``trained``)."""
+"""Columns of segments that the file spells as ``trained``."""
 
 ENVIRONMENTS = Table(
     "environments.csv",
@@ -453,14 +447,14 @@ RUN: tuple[File, ...] = (
     FAULTS,
     FAILURES,
 )
-"""A run's files. The summary is there once the run is."""
+"""A run's files; the summary is written last."""
 
 COMPARISON_JSON = File("comparison.json", "one entry a policy: metrics, speed-up, its interval")
 COMPARISON_CSV = File("comparison.csv", "the same as a table")
 COMPARISON_PICTURE = File("comparison.png", "the policies' time lines", optional=True)
 REPORT = File("report.html", "all of it as one page that needs no other file", optional=True)
 COMPARISON: tuple[File, ...] = (COMPARISON_JSON, COMPARISON_CSV, COMPARISON_PICTURE, REPORT)
-"""A comparison's own files, beside a run's folder for each policy."""
+"""A comparison's own files."""
 
 PLAN_SCHEMA = "rollcast-plan/1"
 PLAN_JSON = File("plan.json", "what is recommended, the runners-up, the front, what cannot be")
@@ -481,7 +475,7 @@ PROBE_UPDATE = {
     "log_prob_s": Figure(),
     "total_s": Figure(),
 }
-"""What a probe's update says, beside its layout, groups and pulse."""
+"""Figures of a probe's update."""
 
 PROBE_BURST = (
     "start_s",
@@ -492,10 +486,10 @@ PROBE_BURST = (
     "prefill_pairs",
     "prefill_rollouts",
 )
-"""Columns of `ITERATIONS` that a probe has of each burst."""
+"""Columns of `ITERATIONS` in a probe's burst."""
 
 PROBE_BESIDE = ("iterations_alone_s", "iterations_beside_s", "update_alone_s", "update_beside_s")
-"""What a round of a probe says of a replica and a trainer of processes of their own."""
+"""Figures of a replica and a trainer side by side."""
 
 _PULSE = Keys({"short_s": BEAT, "long_s": BEAT})
 _LENGTH = Figure(whole=True, most=LARGEST_TOKENS)

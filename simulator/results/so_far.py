@@ -1,8 +1,7 @@
-"""The bubble of a run while it goes on: idle GPU-seconds by cause, a step at a time.
+"""The bubble of a running run, step by step.
 
-What becomes of a rollout in flight, and on which replica it is, is known once its segment has
-ended. So idle time counts up to the *horizon*: the end of the last step, or the earliest submit of
-what is still in flight. Everything before it is known, and looked at once.
+A segment's idle time is known once it has ended, so idle time counts up to the *horizon*: the end
+of the last step or the earliest submit of a rollout in flight.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from rollcast.simulator.spans import PhaseSpan, Run, Segments, Table
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Idle over held GPU-seconds, from a run's start to some horizon. by_cause: the share of each
-    of `simulator.results.metrics.CAUSES` that there was."""
+    """Idle over held GPU-seconds up to the horizon, by cause."""
 
     by_cause: dict[str, float]
 
@@ -30,7 +28,7 @@ class Idle:
 
 
 class IdleSoFar:
-    """Follows a run. Each look costs what came since the one before."""
+    """Follows a run incrementally."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -42,7 +40,7 @@ class IdleSoFar:
         self._idle_s = dict.fromkeys(CAUSES, 0.0)
 
     def look(self, flying: Iterable[Rollout]) -> Idle:
-        """What the bubble is by now. flying: the rollouts in flight."""
+        """The bubble so far. flying: rollouts in flight."""
         run = self._run
         begin_s = run.start_s if self._from_s is None else self._from_s
         known_s = run.steps[-1].end_s if run.steps else run.start_s
@@ -87,7 +85,7 @@ def _reaching(
 
 
 def idle_text(idle: Idle) -> str:
-    """As a progress line has it: ``idle 23 % (trainer 18, stragglers 5)``."""
+    """Text for a progress line: ``idle 23 % (trainer 18, stragglers 5)``."""
     parts = sorted(idle.by_cause.items(), key=lambda pair: -pair[1])
     shown = [f"{cause} {100 * share:.0f}" for cause, share in parts if share >= 0.005]
     causes = f" ({', '.join(shown)})" if shown else ""

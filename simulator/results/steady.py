@@ -1,9 +1,8 @@
-"""The steady state of a run told apart from its start-up and its end.
+"""The steady state of a run, apart from start-up and end.
 
-A run's first steps are unlike the later ones where work goes over from one step to the next: an
-asynchronous pipeline fills, a buffer of unfinished rollouts grows. A synchronous run owes nothing.
-Which steps may belong to the start-up follows from the run's own state (how old what is trained on
-is, how many groups wait); which of those do, from the step times.
+Asynchronous pipelines fill and buffers grow at first; a synchronous run is steady at once. The
+run's state (age of trained tokens, waiting groups) bounds the start-up, the step times decide
+within the bound.
 """
 
 from __future__ import annotations
@@ -23,17 +22,15 @@ _SAME_SHARE = 0.1  # of a batch of groups left over
 _RISE = 1.05  # over all that was before: more than a settled state varies by
 _NEARLY_S = 1e-9
 LEAST_STEPS = 4
-"""Fewer steady steps say nothing of the steady state."""
+"""Fewer steady steps are not known to be steady."""
 
 
 class Steady(NamedTuple):
-    """Steps ``start`` to ``stop`` (left out) are steady.
+    """Steps ``start`` to ``stop`` (exclusive) are steady.
 
-    step_s: their mean; not a number where there is no step. fill_s and drain_s: what the steps
-    before and after them took beyond so many steady ones, so that the steps together take
-    ``steps * step_s + fill_s + drain_s``; a drain is negative where the last steps have nothing to
-    wait for. known: whether the run is long enough to tell: so many steps are left, and no state
-    was still rising to what it had not been.
+    step_s: their mean, nan without steps. fill_s, drain_s: the other steps' time beyond so many
+    steady ones, so that all take ``steps * step_s + fill_s + drain_s``. known: whether enough steps
+    are steady and no state still rises.
     """
 
     start: int
@@ -52,20 +49,15 @@ def steady_state(
     drain: int = 0,
     carries: bool = True,
 ) -> Steady:
-    """Finds it in a series of steps, of shape (steps,) each.
+    """The steady part of a series of steps.
 
-    step_s: seconds from one step's end to the next. states: figures that settle once the run is
-    steady. waiting: work left over after each step, none before the first; levels that differ by at
-    most ``same`` are the same. drain: steps at the end during which nothing is generated any more.
-    carries: whether anything goes over from one step to the next; where nothing does, every step is
-    steady, and a run of one is long enough.
+    step_s: seconds by step. states: series that settle. waiting: work left over after each step;
+    levels within ``same`` are equal. drain: steps at the end without generation. carries: whether
+    work passes between steps; if not, all steps are steady.
 
-    The start-up ends once each state is within the range that it has in the run's later half, or a
-    while later, as step times lag behind, at most as long again; the step times decide where, by
-    the least variance of the mean of those that are left (MSER; White, Simulation 69, 1997): alone
-    they could not, where lengths make them differ by more than the start-up does. Of what is left,
-    so much is taken that it begins and ends with as much work left over, lest part of a cycle of
-    long and short steps be counted.
+    The start-up ends once each state is within its range in the later half, or up to as long again;
+    within these bounds at the least variance of the mean of the rest (MSER; White, Simulation 69,
+    1997). The steady part begins and ends with as much work left over, to hold whole cycles.
     """
     times = np.asarray(step_s, dtype=float)
     count = len(times)
@@ -94,9 +86,8 @@ def steady_state(
 
 
 def steady_of(run: Run) -> Steady:
-    """That of a run. Its state: how old what is trained on is, and whether a step's rollouts began
-    before its predecessor's update was done; its work left over: groups suspended. Where steps
-    overlap, those that end after the last rollouts have are its drain."""
+    """The steady part of a run. States: age of trained tokens, overlap with the step before; work
+    left over: suspended groups. Overlapping steps after the last rollout are its drain."""
     steps = run.steps
     if not steps:
         return steady_state(())
@@ -116,13 +107,13 @@ def steady_of(run: Run) -> Steady:
 
 
 def mean_age(step: StepRecord) -> float:
-    """Versions that the tokens of a step's batch were behind, on average."""
+    """Mean versions behind of a step's batch."""
     total = sum(age * tokens for age, tokens in step.staleness.items())
     return total / max(sum(step.staleness.values()), 1)
 
 
 def _settled(state: FloatArray) -> int:
-    """The first step at which a state is in the range that it has in the later half."""
+    """The first step within the range of the later half."""
     late = state[len(state) // 2 :]
     room = 0.01 * max(abs(float(late.max())), 1e-12)
     inside = (state >= late.min() - room) & (state <= late.max() + room)
@@ -130,21 +121,21 @@ def _settled(state: FloatArray) -> int:
 
 
 def _rises(state: FloatArray) -> bool:
-    """Whether the last quarter goes beyond all that was before it."""
+    """Whether the last quarter exceeds all before it."""
     late = len(state) - len(state) // 4
     return 0 < late < len(state) and bool(state[late:].max() > _RISE * state[:late].max() + 0.02)
 
 
 def _least_variance(times: FloatArray, least: int, most: int) -> int:
-    """How many of the first steps to leave out, from ``least`` to ``most``."""
+    """First steps to leave out, from ``least`` to ``most``."""
     starts = range(least, most + 1)
     scores = [float(times[start:].var()) / (len(times) - start) for start in starts]
     return starts[int(np.argmin(scores))]
 
 
 def _as_at_the_end(level: FloatArray, first: int, most: int, same: float) -> int:
-    """The first step, of ``first`` to ``most``, before which there was as much work left over as at
-    the end; where there is none, the one that comes nearest."""
+    """The first step, of ``first`` to ``most``, preceded by as much left-over work as the end, or
+    nearest to it."""
     apart = np.abs(level[first : most + 1] - level[-1])
     near = np.flatnonzero(apart <= same)
     return first + int(near[0] if len(near) else np.argmin(apart))

@@ -1,4 +1,4 @@
-"""What the turns of a run come to: how many, how they ended, and where the time of a turn went."""
+"""Summary of a run's turns."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from rollcast.simulator.spans import Run
 
 
 def turn_summary(run: Run, segments: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    """``turns`` of a summary; nothing for a run whose rollouts have one turn and no judge.
+    """``turns`` of a summary; empty for a run without turns and judges.
 
-    turns_mean, turns_p95, turns_max: of finished rollouts; observation_tokens_mean: that their
-    environments added to each, and context_tokens_mean: with prompt and response. endings: finished
-    rollouts by how they ended. Of a turn, in means: queue_s, from its submit to the first token
-    computed; model_s, from there to its end; environment_queue_s, for a slot; environment_s, with
-    it. environment, reward: of each kind of call, how many; those ``timeout``, ``failed`` and
-    ``closed``; the slots busy with calls in the mean over the run, and of the slots there are.
+    turns_mean, turns_p95, turns_max, observation_tokens_mean, context_tokens_mean, endings: of
+    finished rollouts. Mean seconds of a turn: queue_s, model_s, environment_queue_s, environment_s.
+    environment, reward: calls, ``timeout``, ``failed``, ``closed``, mean busy slots, and their
+    share of slots.
     """
     if not len(run.calls):
         return {}

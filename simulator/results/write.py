@@ -1,4 +1,4 @@
-"""Writing a run's files, as `simulator.results.schema` declares them, and JSON of our own."""
+"""Writing of a run's files (`simulator.results.schema`) and of JSON."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from rollcast.simulator.spans import TRAINED, Run, StepRecord
 def write_run(
     folder: Path, run: Run, summary: dict[str, Any], scenario: dict[str, Any], plot: bool
 ) -> None:
-    """Writes the files that a run of either world leaves into ``folder``: tables, summary, trace
-    and, with ``plot``, the picture."""
+    """Writes the files of a run of either world. plot: whether to draw the picture."""
     from rollcast.simulator.results.perfetto import write_trace
 
     write_table(folder, schema.SPANS, run.spans())
@@ -48,8 +47,7 @@ def write_table(
     rows: Iterable[Sequence[Any]],
     more: Sequence[str] = (),
 ) -> None:
-    """Writes a table. rows: in the order of its columns, then of ``more``, which it does not
-    declare."""
+    """Writes a table. rows: in the order of its columns, then of ``more`` undeclared ones."""
     with (folder / table.name).open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow((*table.names, *more))
@@ -57,7 +55,7 @@ def write_table(
 
 
 def write_lines(folder: Path, lines: schema.Lines, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Writes a file of one line of strict JSON a row."""
+    """Writes a line of strict JSON per row."""
     with (folder / lines.name).open("w", encoding="utf-8") as file:
         for row in rows:
             text = json.dumps(plain(row), separators=(",", ":"), allow_nan=False)
@@ -70,7 +68,7 @@ def write_rows(
     document: schema.File | None,
     rows: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Writes rows of the same keys, at least one, as a table and, with ``document``, as JSON."""
+    """Writes rows of equal keys, at least one, as a table and as JSON."""
     write_rows_as_table(folder / table.name, list(rows[0]), rows)
     if document is not None:
         write_json(folder / document.name, rows)
@@ -79,7 +77,7 @@ def write_rows(
 def write_rows_as_table(
     path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Writes rows as a table; a column that a row does not have is empty."""
+    """Writes rows as a table; missing columns are empty."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
@@ -87,7 +85,7 @@ def write_rows_as_table(
 
 
 def _write_steps(folder: Path, run: Run) -> None:
-    """steps.csv: one row a step; the policies' own figures in columns of their own."""
+    """steps.csv, with columns of the policies."""
     derived = {name: values.tolist() for name, values in step_columns(run).items()}
     more = sorted({key for record in run.steps for key in record.policy})
 
@@ -129,21 +127,21 @@ def _calls(run: Run) -> Iterable[tuple[Any, ...]]:
 
 
 def _cell(value: Any) -> Any:
-    """Empty where there is no number."""
+    """Empty for nan."""
     return "" if isinstance(value, float) and math.isnan(value) else value
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes strict JSON: what is not a finite number becomes null."""
+    """Writes strict JSON; numbers that are not finite become null."""
     with path.open("w", encoding="utf-8") as file:
         json.dump(plain(value), file, indent=1, allow_nan=False)
         file.write("\n")
 
 
 def write_json_file(path: Path, value: Any, option: str) -> None:
-    """Writes one file of strict JSON, whole or not at all, lists of numbers on one line each.
+    """Writes strict JSON, whole or not at all, with lists of numbers on one line.
 
-    Raises ScenarioError naming ``option``, the user's word for the path, where it cannot be.
+    Raises ScenarioError (``option``) if it cannot be written.
     """
     text = _FLAT_LIST.sub(
         lambda match: f"[{' '.join(match[1].split())}]",
@@ -172,7 +170,7 @@ _FLAT_LIST = re.compile(r'\[\n([^\[\]{}"]*)\]')
 
 
 def plain(value: Any) -> Any:
-    """``value`` with nan and infinities as None, tuples as lists and keys as strings."""
+    """``value`` with None for nan and infinities, lists for tuples, texts for keys."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -9,10 +9,8 @@ BLOCK_STEPS = 5
 
 
 def block_rows(steps: int, wanted: int, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Numbers of ``wanted`` steps out of ``steps`` for each draw, shape (draws, wanted): stretches
-    of `BLOCK_STEPS` consecutive ones (fewer, if there are fewer) from anywhere, the last followed
-    by the first (a circular block bootstrap; Politis and Romano, in Exploring the Limits of
-    Bootstrap, 1992)."""
+    """Row numbers of a circular block bootstrap (Politis and Romano, in Exploring the Limits of
+    Bootstrap, 1992), shape (draws, wanted): blocks of `BLOCK_STEPS` of ``steps`` rows."""
     length = min(BLOCK_STEPS, steps)
     starts = rng.integers(steps, size=(draws, -(-wanted // length)))
     rows = (starts[:, :, None] + np.arange(length)).reshape(draws, -1) % steps

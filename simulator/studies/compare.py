@@ -25,10 +25,10 @@ SAME = 0.01
 def compare(
     scenarios: Sequence[Scenario], on_step: Callable[[StepRecord], None] | None = None
 ) -> dict[str, Result]:
-    """Runs each scenario; results by the policy's name, in the order given.
+    """Runs each scenario; results by policy, in order.
 
-    Raises ScenarioError (``--policy``) where a policy is given twice, and RunError, naming the
-    policy, where one cannot go on.
+    Raises ScenarioError (``--policy``) for a policy given twice, RunError naming a policy that
+    cannot go on.
     """
     names = [scenario.policy_name for scenario in scenarios]
     for name in names:
@@ -44,8 +44,7 @@ def compare(
 
 
 def warnings_of(results: Mapping[str, Result]) -> list[str]:
-    """What is to be said of any of them, once each; of steps that are too few, the policy that
-    needs the most."""
+    """The runs' warnings, each once; of "too few steps", the one that asks for the most."""
     warnings: list[str] = []
     few: list[tuple[int, str]] = []
     for name, result in results.items():
@@ -72,13 +71,10 @@ def _other_batches(results: Mapping[str, Result]) -> list[str]:
 
 
 def table(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[str, Any]]:
-    """One row a policy: its metrics, the rollouts that a mean step trains on, ``speedup`` (mean
-    step time of the first over its own, each per rollout that an update takes in) and
-    ``throughput_gain`` (rollout tokens/s over the first's).
-
-    With a ranking: ``speedup_low`` and ``speedup_high``, the ends of the 90 % interval, and
-    ``sure``, the share of the draws in which it is faster than the policy ranked next.
-    """
+    """One row per policy: the figures saved of its run, ``trained_rollouts_per_step``, ``speedup``
+    (step time of the first over its own, per rollout taken in), ``throughput_gain`` (rollout
+    tokens/s over the first's). With a ranking: ``speedup_low``, ``speedup_high`` (90 % interval),
+    ``sure`` (share of draws in which it is faster than the next)."""
     rows = []
     first = next(iter(results.values())).summary
     factors = per_rollout([*results.values()]).tolist()
@@ -99,9 +95,8 @@ def table(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[s
 
 
 def compared(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[str, Any]]:
-    """What the figures of a comparison (`simulator.results.figures`) are taken from, one a policy:
-    its summary, its row of `table`, ``trained_rollouts`` of the whole run, and whether it is the
-    ``first``, which the others are held against."""
+    """One row per policy of all figures (`simulator.results.figures`): its summary, its row of
+    `table`, ``trained_rollouts`` of the run, and whether it is the ``first``."""
     rows = zip(results.values(), table(results, ranking), strict=True)
     return [
         {
@@ -141,8 +136,7 @@ def write_comparison(
     plot: bool,
     report: str | None = None,
 ) -> None:
-    """Writes the table, the picture, the page ``report`` where there is one, and a folder a
-    policy."""
+    """Writes the table, the picture, the page and a folder per policy."""
     rows = table(results, ranking)
     write_rows(folder, schema.COMPARISON_CSV, schema.COMPARISON_JSON, rows)
     if report is not None:

@@ -1,13 +1,9 @@
-"""Runs whose steps flow into one another: how they answer to prices and lengths, without more runs.
+"""Runs whose steps overlap or refill: response to prices and lengths, without further runs.
 
-Times go with prices: were all prices twice as high, so would be all times. What remains to know is
-how a step grows where one side alone becomes slower: as the larger of what either needs, rounded
-where they are alike, for batches differ. Of simulations of the examples with the trainer at 0.5 to
-3 times its time, `FLOWING` is off by 6 % at most and `WAVES` by 3 %.
-
-Where rollouts are launched as others end (a refill), or are taken up again by a later step, which
-ones make a step's batch changes with every length, so that a few steps tell little about the
-lengths; but then a step is what its tokens need, and these follow from the distribution of lengths.
+All times scale with prices. If one side alone becomes slower, a step grows as the p-norm of both
+sides' needs; over the examples with the trainer at 0.5 to 3 times its time, `FLOWING` is off by at
+most 6 % and `WAVES` by 3 %. Few steps say little about lengths where rollouts refill or resume;
+there a step follows the tokens, and these the distribution of lengths.
 """
 
 from __future__ import annotations
@@ -33,9 +29,7 @@ FLOWING, WAVES = 4.0, 8.0
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What a step needs of either side, as shares of the step. rollout: the time in which the
-    rollouts' GPUs do not wait for the trainer. train: the trainer's. exponent: `FLOWING` or
-    `WAVES`."""
+    """Needs of rollouts and trainer as shares of a step. exponent: `FLOWING` or `WAVES`."""
 
     rollout: float
     train: float
@@ -63,8 +57,7 @@ def refills(scenario: Scenario) -> bool:
 
 
 def by_tokens(scenario: Scenario, work: Work, inputs: Iterable[str]) -> Responses:
-    """How the tokens of a step, and the time that its rollouts and updates need for them, answer to
-    the lengths."""
+    """Responses to lengths of a step's tokens, and of the time of its rollouts and updates."""
     base = _mean_and_context(scenario)
     result = {}
     for name in inputs:

@@ -12,7 +12,7 @@ LEVEL = 0.9
 
 
 def ends(draws: Sequence[float] | NDArray[np.float64], level: float = LEVEL) -> NDArray[np.float64]:
-    """Lower and upper end, over the first axis, of the interval that holds one more draw with
-    probability ``level``: the order statistics of rank (n + 1) p, as far as n draws go."""
+    """Ends of the interval, over the first axis, that holds one more draw with probability
+    ``level``: order statistics of rank (n + 1) p."""
     tail = (1.0 - level) / 2.0
     return np.asarray(np.quantile(draws, [tail, 1.0 - tail], axis=0, method="weibull"))

@@ -1,7 +1,6 @@
-"""How sure a comparison is: intervals of speed-ups, and which policies may change places.
+"""The uncertainty of a comparison: intervals of speed-ups, and policies that may change places.
 
-Lengths and rewards, what a length preset was fitted to, and costs are drawn anew, alike for all
-policies: by short runs (`simulator.studies.uncertainty`), or by runs made again as a whole.
+Lengths, rewards and costs are redrawn alike for all policies, by short or whole runs.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ SURE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Mean step times of policies, drawn many times.
+    """Draws of policies' mean step times.
 
-    names: of the policies. step_s: mean seconds in which a policy takes in as many rollouts as a
-    step of the first one does, shape (policies,). draws: the same by draw, shape (draws, policies),
-    draw by draw under the same circumstances. source: ``short runs`` or ``whole runs``.
+    step_s: seconds per as many rollouts as a step of the first takes in, shape (policies,). draws:
+    the same, shape (draws, policies); a draw is alike for all. source: ``short runs`` or ``whole
+    runs``.
     """
 
     names: tuple[str, ...]
@@ -47,8 +46,7 @@ class Ranking:
         return [self.names[i] for i in np.argsort(self.step_s, kind="stable")]
 
     def speedup(self, name: str) -> tuple[float, float]:
-        """The 90 % interval of the first policy's mean step time over this one's, the runs' own
-        ratio included."""
+        """The 90 % interval of the first policy's step time over this one's."""
         place = self.names.index(name)
         speedup = float(self.step_s[0] / self.step_s[place])
         low, high = ends(self.draws[:, 0] / self.draws[:, place]).tolist()
@@ -60,8 +58,7 @@ class Ranking:
         return float(np.mean((one < other) + 0.5 * (one == other)))
 
     def sure_of_next(self, name: str) -> float:
-        """The share of the draws in which ``name`` is faster than the policy ranked next; not a
-        number for the last."""
+        """The share of draws in which ``name`` beats the next policy; nan for the last."""
         order = self.order
         place = order.index(name) + 1
         return self.sure(name, order[place]) if place < len(order) else float("nan")
@@ -90,8 +87,7 @@ def _mean_of(run: Run, figure: str) -> float:
 
 
 def per_rollout(results: Sequence[Result]) -> FloatArray:
-    """Factors on step times that make them of as many rollouts as a step of the first takes in,
-    shape (results,)."""
+    """Factors that normalise step times to the rollouts of the first run, shape (results,)."""
     taken = np.array([taken_a_step(result.run) for result in results])
     return np.asarray(np.divide(taken[0], taken, out=np.ones_like(taken), where=taken > 0))
 
@@ -99,9 +95,8 @@ def per_rollout(results: Sequence[Result]) -> FloatArray:
 def from_short_runs(
     results: Mapping[str, Result], on_step: Callable[[StepRecord], None] | None = None
 ) -> Ranking:
-    """The ranking of finished runs, with the draws of `simulator.studies.uncertainty`: the same
-    costs, lengths and, of runs with as many steps, the same sampling error for all policies in
-    each draw. The runs' summaries get their own intervals (`add_intervals`)."""
+    """The ranking of finished runs by the draws of `simulator.studies.uncertainty`, alike for all
+    policies. Adds intervals to the runs' summaries (`add_intervals`)."""
     runs = list(results.values())
     costs = cost_draws(runs[0].scenario)
     alike = widest(kind_of(result.run.steps) for result in runs)
@@ -119,10 +114,9 @@ def redraw(
     draws: int,
     on_step: Callable[[StepRecord], None] | None = None,
 ) -> Ranking:
-    """The ranking of finished runs, with ``draws`` further runs of each (`redrawn`), drawn alike
-    for all policies in each draw.
+    """The ranking of finished runs by ``draws`` whole further runs of each (`redrawn`).
 
-    Raises ScenarioError or RunError where one of them cannot be run.
+    Raises ScenarioError or RunError for a run that cannot be made.
     """
     scenarios = [result.scenario for result in results.values()]
     drawn = []

@@ -1,4 +1,4 @@
-"""A scenario drawn anew from what is not known of it, and how far that moves its run."""
+"""Scenarios redrawn within their uncertainty."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollcast.simulator.values.chance import Chance, Drawn
 from rollcast.simulator.workload.length_specs import PresetLengths
 
 LEAST_DRAWS = 10
-"""Fewer say nothing about the ends of a 90 % interval."""
+"""For the ends of a 90 % interval."""
 
 UNCERTAIN = (
     "step_s",
@@ -34,14 +34,12 @@ _SEED_STRIDE = 1009
 
 DRIFT = "drift/drift_per_step"
 DRIFT_SD = 0.5
-"""Of how lengths go on drifting, as a share of what a scenario says: assumed. Nine of ten runs then
-drift by 0.18 to 1.82 times as much."""
+"""Of the drift of lengths, as a share of it; assumed."""
 
 
 def redrawn(scenario: Scenario, draw: int) -> Scenario:
-    """The scenario with other lengths and rewards, its length preset drawn by its standard errors,
-    and other costs where a fit, a scale or the roofline says how far they may be off. draw: from 1;
-    scenarios that differ in their policy alone meet the same in the same draw."""
+    """The scenario with other lengths and rewards, and with its length preset and costs drawn
+    within their errors. draw: from 1; equal draws are alike for all policies."""
     seed = scenario.seed + _SEED_STRIDE * draw
     rng = np.random.default_rng(seed)
     chance = Drawn(rng)
@@ -50,14 +48,13 @@ def redrawn(scenario: Scenario, draw: int) -> Scenario:
 
 
 def reseeded(scenario: Scenario, number: int) -> Scenario:
-    """The scenario with other lengths and rewards of the same kind. number: from 1."""
+    """The scenario with other lengths and rewards. number: from 1."""
     seed = scenario.seed + _SEED_STRIDE * number
     return replace(scenario, workload=from_raw(override(scenario.raw, (), seed)).workload)
 
 
 def lengths_drawn(raw: RawScenario, chance: Chance) -> RawScenario:
-    """The scenario with its length preset drawn by its standard errors, and what its lengths drift
-    by within `DRIFT_SD`; the same one where it has neither."""
+    """The scenario with its length preset and the drift of lengths drawn within their errors."""
     lengths = raw.data["workload"].get("lengths")
     if not isinstance(lengths, dict):
         return raw
@@ -82,8 +79,8 @@ def drift_of(raw: RawScenario) -> float:
 def intervals(
     result: Result, draws: int, on_step: Callable[[StepRecord], None] | None = None
 ) -> dict[str, list[float]]:
-    """The 90 % intervals of a finished run's figures (`UNCERTAIN`, those that it has), by ``draws``
-    further runs. Raises ScenarioError or RunError where one of them cannot be run."""
+    """90 % intervals of a run's figures (`UNCERTAIN`) by ``draws`` further runs. Raises
+    ScenarioError or RunError for one that cannot be made."""
     summaries = [simulate(redrawn(result.scenario, d + 1), on_step).summary for d in range(draws)]
     return {
         key: ends([summary[key] for summary in summaries]).tolist()

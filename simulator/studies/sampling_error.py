@@ -1,10 +1,8 @@
-"""The sampling error of a finite run: what other lengths and rewards of the same kind would have
-made of it.
+"""The sampling error of a finite run: its spread over lengths and rewards of the same kind.
 
-Its own steps, drawn again in stretches, say how much steps differ; a run of few is joined by some
-with other seeds, and then their mean counts, not its own. What none of them met is added: a rare
-rollout that is longer than any of theirs. How often one comes is known from the distribution of
-lengths, and what it does under the policy from a short run into which one is put.
+A block bootstrap of the run's own steps gives the spread; a short run is extended by steps with
+another seed. The unobserved tail is added: the rate of rollouts longer than any observed, from the
+length distribution, times the effect of one in a short run.
 """
 
 from __future__ import annotations
@@ -41,23 +39,22 @@ OnStep = Callable[[StepRecord], None] | None
 DRAWS = 2048
 
 LEAST_STEPS_SEEN = 8
-"""Of which sampling error is told at least; a run of fewer is followed by some with other seeds."""
+"""Steps for a sampling error."""
 
 MANY_STEPS = 24
-"""A run of fewer is, too, as far as the work goes that this may take."""
+"""Runs of fewer steps are extended by another seed."""
 
 LEAST_ROLLOUTS = 3000
-"""That short runs may take however short the run was: a fraction of a second."""
+"""Budget of short runs for the shortest run."""
 
 FEW = 0.1
-"""A run whose sampling error moves its steps by more is said to be short."""
+"""Relative error of a mean step that is worth a warning."""
 
 CLOSE = 0.02
-"""As near to what very many steps would say a run of `SamplingError.enough` steps is, nine times
-in ten."""
+"""Relative error of a mean step after `SamplingError.enough` steps, in nine of ten runs."""
 
 TOO_FEW = f"would be within {100 * CLOSE:.0f} %"
-"""How a warning of too few steps ends."""
+"""End of the warning of too few steps."""
 
 _MOST_DRAWN = 1000  # steps of a run; the sampling error of a longer one is next to nothing
 _NEGLIGIBLE = 0.005  # of the mean step, by what no step met
@@ -66,8 +63,8 @@ _PROBED = 12  # steps of a run with a rare rollout put into it
 
 @dataclass(frozen=True, slots=True)
 class SamplingError:
-    """ratios: of `FIGURES` over the run's own, by draw, shape (draws, figures). steps: that it is
-    the sampling error of. spent: rollouts of the further runs that were made for it."""
+    """ratios: `FIGURES` over the run's own, shape (draws, figures). steps: of the run. spent:
+    rollouts of further runs."""
 
     ratios: FloatArray = field(default_factory=lambda: np.ones((1, len(FIGURES))))
     steps: int = 0
@@ -75,20 +72,20 @@ class SamplingError:
 
     @property
     def off(self) -> float:
-        """Half of the 90 % interval of a mean step, as a share of its middle."""
+        """Half the 90 % interval of a mean step over its middle."""
         low, high = ends(self.ratios[:, 0]).tolist()
         return float((high - low) / (high + low))
 
     @property
     def enough(self) -> int:
-        """About how many steps would be within `CLOSE`, to two digits."""
+        """Steps for an error of `CLOSE`, to two digits."""
         exact = max(self.steps * (self.off / CLOSE) ** 2, 1.0)
         unit = 10.0 ** max(math.floor(math.log10(exact)) - 1, 0)
         return round(math.ceil(exact / unit) * unit)
 
     @property
     def warning(self) -> str:
-        """That the steps are few for how much they differ; nothing where they are enough."""
+        """The warning of too few steps; empty for enough."""
         if self.off <= FEW:
             return ""
         return (
@@ -104,8 +101,8 @@ def sampling_error_of(
     on_step: OnStep = None,
     whole: int | None = None,
 ) -> SamplingError:
-    """The sampling error of a finished run, or, if that is less certain, of ``whole`` steps of its
-    scenario. kind: of runs of which steps are taken alike, for pairs."""
+    """The sampling error of a finished run, or of ``whole`` steps if fewer. kind: of the runs that
+    are drawn alike."""
     records = run.steps
     steps = len(records)
     counted = min(whole or steps, steps, _MOST_DRAWN)
@@ -146,9 +143,9 @@ def work_of_a_step(run: Run) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Of a run. rows: figures of steps that may be drawn, shape (steps, figures). steady: mean
-    figures of its steady steps, and steps: how many, of ``whole``. groups: that it launched, of
-    ``size`` rollouts at most. number: of its seed, 0 for the scenario's own."""
+    """A run's steps. rows: figures of drawable steps, shape (steps, figures). steady: mean figures
+    of its ``steps`` steady steps, of ``whole``. groups: launched, of up to ``size`` rollouts.
+    number: of its seed."""
 
     rows: FloatArray
     steady: FloatArray
@@ -174,8 +171,7 @@ class _Seen:
 
 
 class _Budget:
-    """Makes further runs of a scenario: each kind of them as far as a quarter of the run's own work
-    goes, or `LEAST_ROLLOUTS`."""
+    """Makes further runs; each kind costs up to a quarter of the run, or `LEAST_ROLLOUTS`."""
 
     def __init__(
         self, scenario: Scenario, kind: Kind, per_run: int, steps: int, on_step: OnStep
@@ -191,7 +187,7 @@ class _Budget:
 
 
 def _others(budget: _Budget, known: int) -> list[_Seen]:
-    """A run with another seed, so long that many steps are known; none where it cannot be made."""
+    """A run with another seed; none if it cannot be made."""
     least = LEAST_STEPS[budget.kind]
     steps = min(MANY_STEPS - known, budget.steps)
     if steps < least:
@@ -209,8 +205,8 @@ def _others(budget: _Budget, known: int) -> list[_Seen]:
 def _unmet(
     budget: _Budget, seen: Sequence[_Seen], counted: int, rng: np.random.Generator
 ) -> FloatArray | float:
-    """What groups whose longest rollout is longer than any that was met add to the mean of a step,
-    shape (DRAWS, figures); 0 where that is next to nothing, or where lengths are not drawn."""
+    """What groups longer than all observed add to a mean step, shape (DRAWS, figures); 0 if
+    negligible or if lengths are not drawn."""
     scenario, of_run = budget.scenario, seen[0]
     met = 0
     for one in seen:
@@ -236,7 +232,7 @@ def _longest(workload: SyntheticWorkload, groups: int, size: int) -> int:
 
 
 def _probed(budget: _Budget, per_step: float, tokens: int) -> FloatArray | None:
-    """What one rollout of so many tokens adds to a run, by figure; None where it cannot be run."""
+    """What one rollout of ``tokens`` adds to a run, by figure; None if it cannot run."""
     scenario = budget.scenario
     steps = 1 if budget.kind == "alone" else min(_PROBED, budget.steps // 2)
     if steps < LEAST_STEPS[budget.kind]:

@@ -1,7 +1,4 @@
-"""How a run's figures answer to its inputs, by short runs of it: as ratios against the same short
-run as it stands, under common random numbers (the same prompts, lengths and rewards but for what an
-input changes), so that a few steps say what many would.
-"""
+"""Responses of a run's figures to its inputs, by short runs under common random numbers."""
 
 from __future__ import annotations
 
@@ -26,20 +23,20 @@ FloatArray = NDArray[np.float64]
 OnStep = Callable[[StepRecord], None] | None
 
 LEVEL = 1.5
-"""At which an input of the lengths is tried, in standard deviations, above and below."""
+"""Standard deviations by which an input of the lengths is varied."""
 
 Kind = Literal["alone", "carried", "beside"]
-"""Of steps: each by itself; each with what the ones before it left; or one beside the next."""
+"""Of steps: independent; carrying work over; or overlapping."""
 
 LEAST_STEPS: Mapping[Kind, int] = {"alone": 1, "carried": 4, "beside": 5}
-"""Of a short run: fewer say more of how it begins than of how it goes on."""
+"""Steps of a short run."""
 
 _SETTLES = 2  # the first steps of a run that carries or overlaps, which are unlike the others
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Of some steps: seconds of steps, of rollout phases and of the trainer, and tokens."""
+    """Totals over some steps: seconds of steps, rollout phases and trainer; tokens."""
 
     step_s: float
     rollout_s: float
@@ -47,7 +44,7 @@ class Sums:
     tokens: float
 
     def over(self, base: Sums) -> Sums:
-        """Each figure as a ratio; 1 where there is none."""
+        """Each figure as a ratio; 1 for zeros."""
         return Sums(
             *(
                 _ratio(getattr(self, figure.name), getattr(base, figure.name))
@@ -74,8 +71,8 @@ def _ratio(value: float, base: float) -> float:
 
 
 def settled(records: Sequence[StepRecord], kind: Kind) -> Sequence[StepRecord]:
-    """Those that are like the ones to come: not the first ones of a run whose steps hang on one
-    another, nor the last one where nothing goes on beside it as beside the others."""
+    """The steps that are like later ones: without the first of a run that carries over, and the
+    last of an overlapping one."""
     count = len(records)
     first = min(_SETTLES, count // 2) if kind != "alone" else 0
     last = count - 1 if kind == "beside" and count > first + 1 else count
@@ -91,12 +88,12 @@ def kind_of(records: Sequence[StepRecord]) -> Kind:
 
 
 def widest(kinds: Iterable[Kind]) -> Kind:
-    """The kind of which the fewest steps count, for runs that are to be drawn alike."""
+    """The kind with the fewest settled steps."""
     return max(kinds, key=list(LEAST_STEPS).index)
 
 
 def in_turns(records: Sequence[StepRecord]) -> bool:
-    """Whether rollouts, updates, syncs and switches follow one another, nothing beside anything."""
+    """Whether rollouts, updates, syncs and switches follow one another."""
     whole = sum(record.step_s for record in records)
     parts = sum(
         record.rollout_s + record.train_s + record.sync_s + record.switch_s for record in records
@@ -129,8 +126,8 @@ class Quadratic:
 
     @classmethod
     def through(cls, low: Sums | None, high: Sums | None) -> Quadratic:
-        """Through 1 at 0 and what was found at -`LEVEL` and `LEVEL`; straight where one of them is
-        missing, flat where both are."""
+        """The quadratic through 1 at 0 and through the ratios at -`LEVEL` and `LEVEL`; linear if
+        one is missing, flat without both."""
         slope, bend = {}, {}
         for figure in FIGURES:
             down, up = (
@@ -148,7 +145,7 @@ class Quadratic:
 
 @dataclass(frozen=True, slots=True)
 class Responses:
-    """What is found of a run. lengths: by input. left_out: inputs that could not be tried."""
+    """Quadratics by input. left_out: inputs that could not be varied."""
 
     lengths: Mapping[str, Quadratic]
     left_out: tuple[str, ...] = ()
@@ -161,11 +158,10 @@ def respond(
     on_step: OnStep = None,
     alike: Kind | None = None,
 ) -> Responses:
-    """Tries what a run's figures hang on.
+    """Varies the length inputs of a run.
 
-    records: of the run's own steps, the first of which are what the short runs are held against.
-    rollouts: that the short runs may take together, about. alike: the kind of run whose steps
-    count, its own where None. What cannot be run is left out.
+    records: of the run. rollouts: budget of the short runs. alike: kind of steps to count; the
+    run's by default. Leaves out what cannot run.
     """
     inputs = length_inputs(scenario)
     kind = alike or kind_of(records)
@@ -201,13 +197,13 @@ def respond(
 
 
 def least_work(records: Sequence[StepRecord], inputs: Sequence[str], kind: Kind) -> int:
-    """Rollouts that `respond` takes at least."""
+    """The least rollouts that `respond` takes."""
     tries = len(inputs) + (kind == "beside" and bool(inputs))
     return rollouts_of(records) * LEAST_STEPS[kind] * tries
 
 
 def rollouts_of(records: Sequence[StepRecord]) -> int:
-    """Rollouts that a step launches or takes up again, on average."""
+    """Mean rollouts that a step launches or resumes."""
     count = sum(
         (record.launched_groups + record.resumed_groups) * record.group_size for record in records
     )
@@ -215,8 +211,7 @@ def rollouts_of(records: Sequence[StepRecord]) -> int:
 
 
 def longer(scenario: Scenario, name: str, z: float) -> Scenario:
-    """With an input of the lengths at a level; a drift, which a few steps do not show, as what it
-    adds to the lengths of the whole run on average."""
+    """The scenario with a length input at level z; a drift as its mean effect over the run."""
     raw = lengths_drawn(scenario.raw, Levels({name: z}))
     workload = scenario.workload
     if name == DRIFT and isinstance(workload, SyntheticWorkload):

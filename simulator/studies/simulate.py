@@ -28,9 +28,8 @@ class Result:
 def load(
     path: str | Path, *settings: str, seed: int | None = None, trust_modules: Trust = False
 ) -> Scenario:
-    """The scenario in a file, with ``key=value`` settings applied. trust_modules: whether policies
-    of one's own that the file names may be imported, which runs their code. Raises ScenarioError.
-    """
+    """The scenario in a file, with ``key=value`` settings. trust_modules: whether to import
+    policies that the file names, which runs their code. Raises ScenarioError."""
     return from_raw(read_scenario(Path(path), trust_modules), *settings, seed=seed)
 
 
@@ -42,7 +41,7 @@ def from_raw(raw: RawScenario, *settings: str, seed: int | None = None) -> Scena
 def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = None) -> Result:
     """Runs a scenario on a fresh simulated cluster.
 
-    Raises ScenarioError or RunError where it cannot be run to its end.
+    Raises ScenarioError or RunError if it cannot run to its end.
     """
     world = scenario.world()
     try:

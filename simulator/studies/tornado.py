@@ -1,13 +1,9 @@
-"""What moves a run most: each uncertain input alone at its 5 % and its 95 %, all else as it is.
+"""A tornado: each uncertain input alone at its 5 % and its 95 %.
 
-Inputs are what the costs and a length preset say of themselves, by the same draws as intervals are
-(`simulator.values.chance`); what a scenario gives exactly and nobody knows the error of is taken to
-be known within `ASSUMED`, and marked; any other key of the scenario can be asked for. Each setting
-is simulated, for a few steps, and its figures are the run's own times the ratio to the same steps
-of the run as it stands, under common random numbers.
-
-A tornado's bars are one at a time: shares of variance (``share``) are those of a straight line
-through either end, and leave out what inputs do together.
+Inputs are those that costs and length presets draw (`simulator.values.chance`), values given
+exactly (within `ASSUMED`), and keys that the user names. Each setting is simulated for a few steps
+under common random numbers. Shares of variance are of a line through both ends, without
+interactions.
 """
 
 from __future__ import annotations
@@ -35,13 +31,13 @@ Z = 1.6448536269514722
 """Standard deviations of a normal at `QUANTILE`."""
 
 ASSUMED = 0.10
-"""By which an input that is given exactly is moved down and up."""
+"""Relative error of a value that is given exactly."""
 
 MOST_STEPS = 8
-"""Of each simulation, where not said."""
+"""Default length of each simulation."""
 
 LEAST_EFFECT = 5e-4
-"""Inputs that move a step by a smaller share either way are left out."""
+"""Relative change of a step below which an input is left out."""
 
 MOST_DRAWN = 16
 """Bars in the picture."""
@@ -51,11 +47,10 @@ _EXACT_LENGTHS = ("median_tokens", "between_sd", "within_sd", "runaway")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One input. source: to which its uncertainty belongs (`Uncertainty.shares`). low, high: its
-    settings, in words. step_s: seconds of a step of the run as it stands; step_s_low, step_s_high:
-    at them; hours_low, hours_high: of the run; usd_low, usd_high: its cost, None without a price.
-    share: of the variance of the step times that all bars stand for. assumed: whether the settings
-    are `ASSUMED` or were asked for, and not what is known of the input."""
+    """One input. source: of its uncertainty (`Uncertainty.shares`). low, high: its settings.
+    step_s: of the run; step_s_low, step_s_high, hours_low, hours_high, usd_low, usd_high: at the
+    settings. share: of all bars' variance. assumed: whether the settings are `ASSUMED` or the
+    user's."""
 
     input: str
     source: str
@@ -73,13 +68,13 @@ class Bar:
 
     @property
     def spread_s(self) -> float:
-        """Between both ends, seconds of a step."""
+        """Seconds of a step between both ends."""
         return abs(self.step_s_high - self.step_s_low)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A key of the scenario and the values at either end of its bar."""
+    """A key that the user names and its two values."""
 
     key: str
     low: Any
@@ -97,10 +92,10 @@ class _Input:
 
 
 def parse_keys(scenario: Scenario, texts: Sequence[str]) -> list[Asked]:
-    """``key=20%`` (or ``key=±20%``) and ``key=LOW,HIGH``, of any number of a scenario.
+    """``key=20%``, ``key=±20%`` and ``key=LOW,HIGH``.
 
-    Raises ScenarioError (``--tornado-key``) for another form, a key that is given twice, and a
-    share of what is no number.
+    Raises ScenarioError (``--tornado-key``) for another form, a key given twice, and a share of
+    what is no number.
     """
     inputs: dict[str, Asked] = {}
     for text in texts:
@@ -147,7 +142,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _given(scenario: Scenario, key: str) -> Any:
-    """What a scenario's file says of a key; None where it does not."""
+    """The value of a key in a scenario's file; None if absent."""
     place: Any = scenario.raw.data
     for part in key.split("."):
         place = place.get(part) if isinstance(place, dict) else None
@@ -164,12 +159,10 @@ def tornado(
 ) -> list[Bar]:
     """The bars of a scenario, longest first.
 
-    asked: keys beside the uncertain inputs. result: the scenario's finished run, where there is
-    one; else it is made. steps: of each simulation (default: as many as the run has, `MOST_STEPS`
-    at most).
+    asked: further keys. result: the finished run; made by default. steps: of each simulation.
 
-    Raises ScenarioError or RunError where the scenario itself, or an asked key's setting, cannot
-    be run; an uncertain input that cannot is left out.
+    Raises ScenarioError or RunError if the scenario or the setting of an asked key cannot run;
+    leaves out an uncertain input that cannot.
     """
     run = simulate(scenario, on_step) if result is None else result
     records = run.run.steps
@@ -222,7 +215,7 @@ def _with_shares(bars: Sequence[Bar]) -> list[Bar]:
 
 
 def _uncertain(scenario: Scenario) -> Iterator[_Input]:
-    """What the costs and a length preset say of themselves."""
+    """Inputs that costs and length presets draw."""
     raw = scenario.raw
     asked = Levels()
     lengths_drawn(raw, asked)
@@ -247,7 +240,7 @@ def _as_is(scenario: Scenario) -> Callable[[], Scenario]:
 
 
 def _exact(scenario: Scenario) -> Iterator[_Input]:
-    """What is given exactly: lengths in full, and the coefficients of linear costs."""
+    """Inputs that are given exactly: lengths in full, coefficients of linear costs."""
     raw = scenario.raw
     keys = []
     lengths = raw.data["workload"].get("lengths")
@@ -284,8 +277,7 @@ def _of_key(scenario: Scenario, asked: Asked, source: str) -> _Input:
 
 
 def _at(scenario: Scenario, key: str, value: Any) -> Scenario:
-    """The scenario with a key at a value, under its own policy unless that is what the key is of.
-    Raises ScenarioError for what cannot be set."""
+    """The scenario with a key at a value, under its own policy. Raises ScenarioError."""
     text = value if isinstance(value, str) else repr(value)
     changed = from_raw(override(scenario.raw, [f"{key}={text}"], option="--tornado-key"))
     return changed if key.split(".")[0] == "policy" else changed.with_policy(scenario.policy)
@@ -296,8 +288,7 @@ def _short(value: Any) -> str:
 
 
 def write_tornado(folder: Path, bars: Sequence[Bar], plot: bool = True) -> None:
-    """Writes tornado.csv and, unless ``plot`` is False, tornado.png; nothing where there are no
-    bars."""
+    """Writes tornado.csv and tornado.png; nothing without bars."""
     if not bars:
         return
     write_rows(folder, schema.TORNADO_CSV, None, [asdict(bar) for bar in bars])
@@ -309,5 +300,5 @@ def write_tornado(folder: Path, bars: Sequence[Bar], plot: bool = True) -> None:
 
 
 def label(bar: Bar) -> str:
-    """What a bar is called: its input, and both settings."""
+    """The name of a bar, with both settings."""
     return f"{bar.input} ({bar.low} to {bar.high})"

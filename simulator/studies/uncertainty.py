@@ -1,14 +1,10 @@
-"""How sure a run's figures are, and what of it comes from where, for about the price of the run.
+"""The uncertainty of a run's figures and its sources, for about the cost of the run.
 
-Four things are drawn: the costs, by what they say of themselves (`CostModel.drawn`, which the
-validation suite counts its coverage with); the lengths, by a preset's
-standard errors; their drift; and the sampling error of a finite run. None of the draws is a run:
-costs are put on what the run did (`simulator.studies.work`), the lengths act as in a few short runs
-(`simulator.studies.short_runs`), and sampling error is what the run's own steps differ by. Draws
-of the costs are a Latin hypercube (McKay, Beckman and Conover, Technometrics 21, 1979).
-
-``--draws N`` makes whole runs in place of this; `benchmarks/interval_quality.py` holds the two
-against each other.
+Drawn are the costs (`CostModel.drawn`, a Latin hypercube: McKay, Beckman and Conover, Technometrics
+21, 1979), the lengths within a preset's errors, their drift, and the sampling error. No draw is a
+run: costs reprice the run's work (`simulator.studies.work`), lengths respond as in a few short runs
+(`simulator.studies.short_runs`), sampling error is a bootstrap. ``--draws N`` makes whole runs
+instead; `benchmarks/interval_quality.py` compares both.
 """
 
 from __future__ import annotations
@@ -52,14 +48,14 @@ IntArray = NDArray[np.int64]
 OnStep = Callable[[StepRecord], None] | None
 
 COST_DRAWS = 64
-"""Of the costs; each meets `DRAWS` / `COST_DRAWS` draws of all else."""
+"""Each meets `DRAWS` / `COST_DRAWS` draws of the rest."""
 
 MODEST_ROLLOUTS = 12_000
-"""A second's work: lengths are tried by short runs where those take less, however short the run."""
+"""Budget of short runs for the response to lengths: a second's work."""
 
 SEEDS = "seeds"
 SAID, MOST_SAID = 0.05, 3
-"""Shares below are not said, nor are more than so many."""
+"""Least share and number of sources in the note."""
 
 _GAUSS = 3.0**0.5  # nodes of Gauss-Hermite of three points: 0 and these, at 2/3 and 1/6 each
 _NOTHING = 1e-9  # of a variance: rounding
@@ -67,10 +63,9 @@ _NOTHING = 1e-9  # of a variance: rounding
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Of one run. draws: its figures (`redrawn.UNCERTAIN`, those that it has) by draw, shape
-    (draws,); runs made for the same ``costs`` and seed are drawn alike. shares: of the variance of
-    the log of its step time, by source, most first; they sum to 1 at most. left_out: inputs that
-    could not be tried. figures: as the run had them. sampling_error: of so many steps."""
+    """Of one run. draws: `redrawn.UNCERTAIN` figures by draw, shape (draws,); equal ``costs`` and
+    seeds are drawn alike. shares: of the variance of the log step time by source, largest first.
+    left_out: inputs that could not be varied. figures: of the run."""
 
     draws: Mapping[str, FloatArray]
     shares: Mapping[str, float]
@@ -79,7 +74,7 @@ class Uncertainty:
     sampling_error: SamplingError = field(default_factory=SamplingError)
 
     def note(self, scenario: Scenario) -> str:
-        """The sources that matter most, in a line."""
+        """The largest sources, in a line."""
         most = [pair for pair in self.shares.items() if pair[1] >= SAID][:MOST_SAID]
         parts = [f"{100 * share:.0f} % {source_name(source, scenario)}" for source, share in most]
         return (
@@ -88,8 +83,7 @@ class Uncertainty:
 
     @property
     def intervals(self) -> dict[str, list[float]]:
-        """The 90 % interval of each figure, the run's own included: sampling error may have put
-        that beyond what other seeds say."""
+        """90 % intervals that include the run's own figures."""
         intervals = {}
         for key, values in self.draws.items():
             low, high = ends(values).tolist()
@@ -105,11 +99,10 @@ def uncertainty(
     alike: Kind | None = None,
     steps: int | None = None,
 ) -> Uncertainty:
-    """Of a finished run.
+    """The uncertainty of a finished run.
 
-    For runs to be drawn alike, costs: draws of them (`cost_draws`), and alike: the kind of run of
-    which steps are taken (`widest`); its own where None. steps: of the whole run, where that is
-    another than what was simulated of it: its sampling error is that of the fewer.
+    costs, alike: draws of the costs (`cost_draws`) and kind of steps (`widest`) for runs that are
+    drawn alike. steps: of the whole run, if longer than simulated.
     """
     scenario, records = result.scenario, result.run.steps
     if not records:
@@ -154,15 +147,13 @@ def add_intervals(
     costs: Sequence[CostModel] | None = None,
     alike: Kind | None = None,
 ) -> Uncertainty:
-    """Puts into a run's summary its 90 % ``intervals``, what they are of (``intervals_from``),
-    ``interval_shares`` by source and a line about them, ``interval_note``; and its ``luck``: by
-    which share sampling error alone may move a mean step (``off``), and of how many steps by no
-    more than `sampling_error.CLOSE` (``enough_steps``).
+    """Adds to a run's summary its 90 % ``intervals``, ``intervals_from``, ``interval_shares`` by
+    source, ``interval_note``; ``luck``: the sampling error of a mean step (``off``) and the steps
+    for an error of `sampling_error.CLOSE` (``enough_steps``).
 
-    draws: whole runs to take the intervals from, or None for short ones; the shares are of short
-    ones. on_step, on_short_step: called after each step of a whole run, of a short one. costs,
-    alike: as of `uncertainty`, which is returned. Raises ScenarioError or RunError where a whole
-    run cannot be made.
+    draws: whole runs for the intervals; None for short ones. on_step, on_short_step: called after
+    each of their steps. costs, alike: see `uncertainty`, which is returned. Raises ScenarioError or
+    RunError for a whole run that cannot be made.
     """
     summary, quick = result.summary, uncertainty(result, on_short_step, costs, alike)
     summary["intervals_from"] = "whole runs" if draws else "short runs"
@@ -193,8 +184,7 @@ def source_name(source: str, scenario: Scenario) -> str:
 
 
 def cost_draws(scenario: Scenario, draws: int = COST_DRAWS) -> list[CostModel]:
-    """Costs drawn anew, each input in as many layers as there are draws; none where the costs do
-    not say how sure they are."""
+    """Draws of the costs, stratified by input; none without uncertain inputs."""
     asked = Levels()
     scenario.cost.drawn(asked)
     names = list(asked.names)
@@ -207,9 +197,7 @@ def cost_draws(scenario: Scenario, draws: int = COST_DRAWS) -> list[CostModel]:
 
 
 def _column(name: str, seed: int, draws: int) -> FloatArray:
-    """Normals of an input, one in each of ``draws`` equal layers, in an order of its own: together
-    a Latin hypercube, in which an input has the same draws whatever stands beside it; shape
-    (draws,)."""
+    """Stratified normals of an input, shape (draws,), independent of other inputs."""
     from scipy.special import ndtri
 
     rng = np.random.default_rng([seed, *name.encode()])
@@ -230,7 +218,7 @@ def _table(prices: Sequence[Prices]) -> FloatArray:
 
 
 class _Surrogate:
-    """A run's figures as functions of prices, of levels of the lengths and of sampling error."""
+    """Figures of a run as functions of prices, levels of the lengths and sampling error."""
 
     def __init__(
         self, records: Sequence[StepRecord], responses: Responses, sides: Sides, flows: bool
@@ -310,9 +298,8 @@ class _Surrogate:
 def _shares(
     scenario: Scenario, work: Work, run: _Surrogate, errors: FloatArray, step_s: FloatArray
 ) -> dict[str, float]:
-    """First-order shares of the variance of the log of the step time (Sobol', Mathematics and
-    Computers in Simulation 55, 2001): that of each input alone, by Gauss-Hermite quadrature of
-    three points, over that of all together, summed by source."""
+    """First-order shares of the variance of the log step time (Sobol', Mathematics and Computers in
+    Simulation 55, 2001) by source, by three-point Gauss-Hermite quadrature."""
     still = np.ones((1, len(FIGURES)))
     nothing: dict[str, FloatArray] = {}
     variances: dict[str, float] = {}

@@ -1,9 +1,7 @@
-"""What a finished run had done, in short, so that other prices can be put on it without running it
-again.
+"""A finished run's work in short, to be repriced without another run.
 
-The rollout phases of a replica are a few points (rollouts running, context, how many iterations)
-and the tokens that it prefilled; the trainer's are the batch of one step. A cost model's *prices*
-are the seconds that these take by it over what they take by the run's own.
+Rollout phases are a few points (rollouts, context, iterations) and prefilled tokens, training is
+the batch of one step. *Prices* are seconds under a cost model over those under the run's own.
 """
 
 from __future__ import annotations
@@ -23,11 +21,10 @@ from rollcast.simulator.spans import TRAINED, Run
 FloatArray = NDArray[np.float64]
 
 POINTS = 10
-"""Of decoding: rollouts running from the fewest to the most, each for as much of the time."""
+"""Of decoding, each of equal time, by rising number of rollouts."""
 
 MOST_ROLLOUTS = 96
-"""Of the batch that the trainer is asked about; what an update costs beside its rollouts is told
-apart by its phases."""
+"""Of the batch whose training is priced."""
 
 _MOST_REPLICAS = 3
 _NOT_TRAINING = frozenset({"rollout", "sync", "switch"})
@@ -35,7 +32,7 @@ _NOT_TRAINING = frozenset({"rollout", "sync", "switch"})
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Seconds over those of the run's own costs: of rollouts, updates, syncs and switches."""
+    """Seconds over those under the run's costs, by kind of work."""
 
     rollout: float = 1.0
     train: float = 1.0
@@ -45,7 +42,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Decoding of so many rollouts over so many tokens of context, for so many iterations."""
+    """Decoding of ``rollouts`` over ``context_tokens`` for ``iterations``."""
 
     rollouts: int
     context_tokens: int
@@ -53,7 +50,7 @@ class Point:
 
 
 class Work:
-    """What ``run`` did, priced by ``cost``; see the module."""
+    """The work of ``run``, priced by ``cost``."""
 
     def __init__(self, scenario: Scenario, run: Run) -> None:
         cost = self._cost = scenario.cost
@@ -86,7 +83,7 @@ class Work:
         )
 
     def at_context(self, factor: float) -> float:
-        """The time of an iteration where contexts are ``factor`` times as long, as a ratio."""
+        """Iteration time with contexts ``factor`` times as long, as a ratio."""
         return _ratio(self._decoding_s(self._cost, factor), self._decode_s)
 
     def _decoding_s(self, cost: CostModel, factor: float = 1.0) -> float:
@@ -161,7 +158,7 @@ def _points(run: Run, cost: CostModel) -> list[Point]:
 
 
 def _waited_for(run: Run) -> list[int]:
-    """The replicas that ended the most steps, most often first; a few of them."""
+    """The replicas that ended the most steps, most often first."""
     step, replica, end = (run.segments[name] for name in ("step", "replica", "end_s"))
     order = np.lexsort((end, step))
     last = order[np.append(np.diff(step[order]) > 0, True)] if len(order) else order
@@ -171,7 +168,7 @@ def _waited_for(run: Run) -> list[int]:
 def _prefill(
     run: Run, cost: CostModel, points: list[Point], scenario: Scenario
 ) -> tuple[Iteration | None, float]:
-    """A typical chunk of prompts, and the share of the replicas' time that all of them take."""
+    """A typical prefill chunk, and the share of the replicas' time that prefill takes."""
     segments = run.segments
     tokens = segments["prefill_tokens"]
     some = tokens > 0
@@ -198,7 +195,7 @@ def _prefill(
 
 
 def _load(run: Run) -> TrainLoad | None:
-    """What the step in the middle trained on, or as many groups of it as `MOST_ROLLOUTS` allow."""
+    """The batch of the middle step, up to `MOST_ROLLOUTS`."""
     segments = run.segments
     trained = (segments["outcome"] == TRAINED) & (segments["finished"] == 1)
     steps = np.unique(segments["trained_step"][trained])

@@ -228,7 +228,7 @@ def _covered(
         measured, trained = [samples, probed.iterations], [done, probed.updates]
     names = ("rollouts", "context_tokens", "prefill_tokens")
     ranges = {n: np.concatenate([sample.counts[n] for sample in measured]) for n in names}
-    ranges["train_tokens"] = np.concatenate([sample.computed for sample in trained])
+    ranges["train_tokens"] = np.concatenate([sample["computed"] for sample in trained])
     ranges["rollout_tokens"] = collected.contexts
     return {name: [int(values.min()), int(values.max())] for name, values in ranges.items()}
 
@@ -258,9 +258,9 @@ def _step_ratios(
 ) -> FloatArray:
     """Measured over typical time of each step in order, at the reference speed: rollout, update,
     and all the rest; then the number of its run. Shape (steps, 4)."""
-    update = np.ones(len(done.train_s))
+    update = np.ones(len(done))
     for layout, fit in ((False, dense), (True, shared)):
-        mine = done.shared == layout
+        mine = done["shared"] == layout
         if fit is not None and mine.sum() == len(fit.ratios):
             update[mine] = fit.ratios
     others = rest["sync"] + rest["to_train"] + rest["to_rollout"]

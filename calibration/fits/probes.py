@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from rollcast.calibration.fits.actors import slowdowns
 from rollcast.calibration.fits.iterations import COUNTS, Samples
 from rollcast.calibration.fits.machine_speed import MachineSpeed
 from rollcast.calibration.fits.robust import FloatArray
-from rollcast.calibration.fits.updates import MIN_UPDATES, Update, Updates, packing
+from rollcast.calibration.fits.updates import MIN_UPDATES, Updates, packing
 from rollcast.calibration.folder import RunFolder, check_same
 from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.costs.fitted import Packing
@@ -66,7 +67,7 @@ def read_probe(path: Path, run: RunFolder, speed: MachineSpeed | None) -> Probed
             raise ScenarioError(FIELD, f"{path} has fewer than {MIN_UPDATES} {key}")
     columns = [_burst(f"{path}, bursts[{i}]", row, speed) for i, row in enumerate(bursts)]
     rows = [_update(row, packed, speed) for row in updates]
-    trained = Updates.of(rows, skips_equal_rewards=False, padded=True)
+    trained = Updates(pd.DataFrame(rows), skips_equal_rewards=False, padded=True)
     return Probed(trained, _samples(columns), slower)
 
 
@@ -79,19 +80,21 @@ def _slower(row: Mapping[str, Any], speed: MachineSpeed | None) -> tuple[float, 
     return float(short), float(long)
 
 
-def _update(row: Mapping[str, Any], packed: Packing, speed: MachineSpeed | None) -> Update:
+def _update(
+    row: Mapping[str, Any], packed: Packing, speed: MachineSpeed | None
+) -> dict[str, float]:
     shared = row["layout"] == "shared_prefix"
     _, slower = _slower(row, speed)
-    return Update(
-        tokens=row["computed_tokens"] + row["padding_tokens"],
-        computed=row["computed_tokens"],
-        pairs=packed.fed(TrainLoad(row["groups"], shared)).pairs,
-        rollouts=row["rollouts"],
-        microbatches=row["microbatches"],
-        train_s=(row["total_s"] - row["log_prob_s"]) / slower,
-        log_prob_s=row["log_prob_s"] / slower,
-        shared=shared,
-    )
+    return {
+        "tokens": row["computed_tokens"] + row["padding_tokens"],
+        "computed": row["computed_tokens"],
+        "pairs": packed.fed(TrainLoad(row["groups"], shared)).pairs,
+        "rollouts": row["rollouts"],
+        "microbatches": row["microbatches"],
+        "train_s": (row["total_s"] - row["log_prob_s"]) / slower,
+        "log_prob_s": row["log_prob_s"] / slower,
+        "shared": shared,
+    }
 
 
 def _burst(at: str, row: Mapping[str, Any], speed: MachineSpeed | None) -> dict[str, FloatArray]:

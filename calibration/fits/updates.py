@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from rollcast.calibration.fits.robust import Fit, FloatArray, fit, needed, quantiles
 from rollcast.calibration.folder import RunFolder
@@ -19,72 +20,32 @@ MIN_UPDATES = 5
 _MICROBATCH_TOKENS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """One update, its times at the reference speed.
-
-    tokens: fed to the model, padding included where the run says. computed: without padding.
-    pairs: as `simulator.costs.fitted.Fed` counts them, 0 where the packing is not known.
-    rollouts: trained on. microbatches: 0 where the run does not say. train_s: without log_prob_s,
-    which its log-prob passes took. shared: in the layout with a shared prefix.
-    """
-
-    tokens: float
-    computed: float
-    pairs: float
-    rollouts: float
-    microbatches: float
-    train_s: float
-    log_prob_s: float
-    shared: bool
-
-
 @dataclass(frozen=True)
 class Updates:
-    """Updates of several runs: arrays of what an `Update` has, shape (updates,).
+    """Updates of several runs.
 
+    table: one row an update, times at the reference speed. tokens: fed to the model, padding
+        included where the run tells it; computed: without padding. pairs: as
+        `simulator.costs.fitted.Fed` counts them, 0 where the packing is not known. rollouts:
+        trained on. microbatches: 0 where the run does not say. train_s: without log_prob_s, the
+        seconds of its log-prob passes. shared: whether in the layout with a shared prefix.
     skips_equal_rewards: whether the trainer left out rollouts that it was given. padded: whether
-    the runs tell padding.
+        the runs tell padding.
     """
 
-    tokens: FloatArray
-    computed: FloatArray
-    pairs: FloatArray
-    rollouts: FloatArray
-    microbatches: FloatArray
-    train_s: FloatArray
-    log_prob_s: FloatArray
-    shared: np.ndarray[Any, np.dtype[np.bool_]]
+    table: pd.DataFrame
     skips_equal_rewards: bool
     padded: bool
 
-    @classmethod
-    def of(cls, rows: Sequence[Update], *, skips_equal_rewards: bool, padded: bool) -> Updates:
-        """A table of them."""
-        return cls(
-            tokens=np.array([row.tokens for row in rows], dtype=float),
-            computed=np.array([row.computed for row in rows], dtype=float),
-            pairs=np.array([row.pairs for row in rows], dtype=float),
-            rollouts=np.array([row.rollouts for row in rows], dtype=float),
-            microbatches=np.array([row.microbatches for row in rows], dtype=float),
-            train_s=np.array([row.train_s for row in rows], dtype=float),
-            log_prob_s=np.array([row.log_prob_s for row in rows], dtype=float),
-            shared=np.array([row.shared for row in rows], dtype=bool),
-            skips_equal_rewards=skips_equal_rewards,
-            padded=padded,
-        )
-
     def __len__(self) -> int:
-        return len(self.train_s)
+        return len(self.table)
 
-    def chosen(self, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Updates:
-        """The updates that ``mask`` is true for."""
-        kept = {
-            f.name: getattr(self, f.name)[mask]
-            for f in fields(self)
-            if f.name not in ("skips_equal_rewards", "padded")
-        }
-        return replace(self, **kept)
+    def __getitem__(self, name: str) -> FloatArray:
+        return self.table[name].to_numpy(dtype=float)
+
+    def of_layout(self, shared: bool) -> Updates:
+        """Those with a shared prefix, or without."""
+        return replace(self, table=self.table[self.table["shared"] == shared])
 
 
 @dataclass(frozen=True)
@@ -114,102 +75,75 @@ def collect(runs: Sequence[RunFolder], pulses: Sequence[FloatArray]) -> Updates:
     pulses: of each run, over the reference; shape (steps, 2). Raises ScenarioError (``RUN_DIR``)
     where tables disagree.
     """
-    rows: list[Update] = []
-    skips = False
     padded = all(run.updates is not None for run in runs)
-    for run, pulse in zip(runs, pulses, strict=True):
-        steps, updates, layouts = run.steps, run.updates, run.layouts
-        count = len(steps["step"])
-        slower = pulse[:, 1].tolist()
-        packed = packing(run, padded)
-        batches_trained = loads(run, skips=_skips(run)) if packed is not None else {}
-        for file, by_run in (("updates.jsonl", updates), ("decisions.jsonl", layouts)):
-            if by_run is not None and len(by_run) != count:
-                raise ScenarioError(
-                    "RUN_DIR", f"{run.path}/{file} holds {len(by_run)} steps, steps.csv {count}"
-                )
-        for i in range(count):
-            trained, train_s = float(steps["trained_rollouts"][i]), float(steps["train_s"][i])
-            shared, by = layouts[i] == "shared_prefix", slower[i]
-            if updates is None:
-                tokens, log_prob_s = _from_spans(run, int(steps["step"][i]))
-                rows.append(
-                    Update(
-                        tokens=tokens,
-                        computed=tokens,
-                        pairs=0.0,
-                        rollouts=trained,
-                        microbatches=0.0,
-                        train_s=(train_s - log_prob_s) / by,
-                        log_prob_s=log_prob_s / by,
-                        shared=shared,
-                    )
-                )
-                continue
+    rows = [
+        row for run, pulse in zip(runs, pulses, strict=True) for row in _rows(run, pulse, padded)
+    ]
+    if len(rows) < MIN_UPDATES:
+        raise ScenarioError("RUN_DIR", f"{len(rows)} updates are too few; at least {MIN_UPDATES}")
+    return Updates(pd.DataFrame(rows), any(map(_skips, runs)), padded)
+
+
+def _rows(run: RunFolder, pulse: FloatArray, padded: bool) -> Iterator[dict[str, float]]:
+    """The updates of one run. padded: whether all runs tell padding."""
+    steps, updates, layouts = run.steps, run.updates, run.layouts
+    count = len(steps["step"])
+    for file, by_run in (("updates.jsonl", updates), ("decisions.jsonl", layouts)):
+        if by_run is not None and len(by_run) != count:
+            raise ScenarioError(
+                "RUN_DIR", f"{run.path}/{file} holds {len(by_run)} steps, steps.csv {count}"
+            )
+    packed = packing(run, padded)
+    batches = {} if packed is None else loads(run, skips=_skips(run))
+    for i in range(count):
+        step, slower = int(steps["step"][i]), float(pulse[i, 1])
+        row = {"pairs": 0.0, "microbatches": 0.0, "shared": layouts[i] == "shared_prefix"}
+        if updates is None:
+            tokens, log_prob_s = _from_spans(run, step)
+            row |= {"tokens": tokens, "computed": tokens, "rollouts": steps["trained_rollouts"][i]}
+        else:
             update = updates[i]
-            skips = skips or update["rollouts"] < trained
             if update["updates"] == 0:  # nothing was left to train on
                 continue
             log_prob_s, computed = float(update["log_prob_s"]), float(update["computed_tokens"])
-            load = batches_trained.get(int(steps["step"][i]))
-            rows.append(
-                Update(
-                    tokens=computed + update["padding_tokens"] if padded else computed,
-                    computed=computed,
-                    pairs=0.0 if load is None or packed is None else packed.fed(load).pairs,
-                    rollouts=update["rollouts"],
-                    microbatches=update["microbatches"] if padded else 0.0,
-                    train_s=(train_s - log_prob_s) / by,
-                    log_prob_s=log_prob_s / by,
-                    shared=shared,
-                )
-            )
-    if len(rows) < MIN_UPDATES:
-        raise ScenarioError("RUN_DIR", f"{len(rows)} updates are too few; at least {MIN_UPDATES}")
-    return Updates.of(rows, skips_equal_rewards=skips, padded=padded)
+            row |= {"tokens": computed, "computed": computed, "rollouts": update["rollouts"]}
+            if padded:
+                row["tokens"] = computed + update["padding_tokens"]
+                row["microbatches"] = update["microbatches"]
+            if packed is not None and step in batches:
+                row["pairs"] = packed.fed(batches[step]).pairs
+        row["train_s"] = (float(steps["train_s"][i]) - log_prob_s) / slower
+        yield {**row, "log_prob_s": log_prob_s / slower}
 
 
 def loads(run: RunFolder, skips: bool) -> dict[int, TrainLoad]:
     """What each update of a run trained on, by step; without groups of equal rewards if ``skips``.
-    Of a rollout's segments, one a turn and one a resume, the last says what it came to.
 
-    The order of groups is that of their numbers, which may not be the run's.
+    Of a rollout's segments, one a turn and one a resume, the last counts. Groups are in the order
+    of their numbers, which may not be the run's.
     """
     table = run.rollouts
     there = table["trained"] > 0
-    fed = table["total_tokens"] + table.get("observation_tokens", 0)
-    columns = (
-        table["trained_step"],
-        table["group"],
-        table["index"],
-        table["attempt"],
-        fed,
-        table["prompt_tokens"],
-        table["reward"],
+    tokens = table["total_tokens"] + table.get("observation_tokens", 0)
+    names = ("trained_step", "group", "index", "attempt", "prompt_tokens", "reward")
+    rows = zip(
+        *(column[there].tolist() for column in (tokens, *map(table.get, names))), strict=True
     )
     last: dict[tuple[int, int, int], tuple[int, int, int, float]] = {}
-    for step, group, index, *segment in zip(
-        *(column[there].tolist() for column in columns), strict=True
-    ):
-        key, found_segment = (int(step), int(group), int(index)), tuple(segment)
-        if key not in last or found_segment[:2] >= last[key][:2]:
-            last[key] = found_segment
+    for total, step, group, index, attempt, prompt, reward in rows:
+        key, segment = (int(step), int(group), int(index)), (attempt, total, prompt, reward)
+        if key not in last or segment[:2] >= last[key][:2]:
+            last[key] = segment
     batches: dict[int, dict[int, list[tuple[int, int, float]]]] = {}
-    for (step, group, _), (_, tokens, prompt, reward) in last.items():
-        batches.setdefault(step, {}).setdefault(group, []).append(
-            (int(prompt), int(tokens), reward)
-        )
+    for (step, group, _), (_, total, prompt, reward) in last.items():
+        rollouts = batches.setdefault(step, {}).setdefault(group, [])
+        rollouts.append((int(prompt), int(total), reward))
     layouts = dict(zip(run.steps["step"].tolist(), run.layouts, strict=False))
     by_step = {}
     for step, by_group in batches.items():
-        groups = [
-            (rollouts[0][0], [n for _, n, _ in rollouts])
-            for _, rollouts in sorted(by_group.items())
-        ]
-        equal = [
-            len({reward for *_, reward in rollouts}) == 1
-            for _, rollouts in sorted(by_group.items())
-        ]
+        made = [by_group[group] for group in sorted(by_group)]
+        groups = [(rollouts[0][0], [n for _, n, _ in rollouts]) for rollouts in made]
+        equal = [len({reward for *_, reward in rollouts}) == 1 for rollouts in made]
         load = TrainLoad(groups, layouts.get(step) == "shared_prefix", equal)
         by_step[step] = load.that_teaches() if skips else load
     return by_step
@@ -239,11 +173,11 @@ def fit_updates(
     updates give their level, as they meet the caches and the memory that rollouts leave. level:
     what to take where the runs have too few of this layout.
     """
-    chosen = updates.chosen(updates.shared == shared)
-    shapes = chosen if probed is None else probed.chosen(probed.shared == shared)
+    chosen = updates.of_layout(shared)
+    shapes = chosen if probed is None else probed.of_layout(shared)
     if len(shapes) < MIN_UPDATES:
         return None
-    seconds = np.maximum(shapes.train_s, 1e-9)
+    seconds = np.maximum(shapes["train_s"], 1e-9)
     terms = _terms(shapes)
     if probed is None:
         kept = needed(terms, seconds, ("fixed", "rollout", "microbatch", "pair"))
@@ -253,21 +187,21 @@ def fit_updates(
         kept = ("token", "fixed")
     solution = fit({name: terms[name] for name in kept}, seconds, np.arange(len(seconds)))
     judged = chosen if len(chosen) >= MIN_UPDATES else shapes
-    passes = judged.log_prob_s / np.maximum(judged.computed, 1.0)
+    passes = judged["log_prob_s"] / np.maximum(judged["computed"], 1.0)
     own_terms = _terms(judged)
     fitted = sum(solution[name] * own_terms[name] for name in kept)
-    ratios = np.maximum(judged.train_s, 1e-9) / np.maximum(fitted, 1e-9)
+    ratios = np.maximum(judged["train_s"], 1e-9) / np.maximum(fitted, 1e-9)
     ratio = float(np.median(ratios)) if judged is chosen else level
     return UpdateFit(solution, float(np.median(passes)), ratio, ratios / float(np.median(ratios)))
 
 
 def _terms(updates: Updates) -> dict[str, FloatArray]:
     return {
-        "token": updates.tokens,
+        "token": updates["tokens"],
         "fixed": np.ones(len(updates)),
-        "rollout": updates.rollouts,
-        "microbatch": updates.microbatches,
-        "pair": updates.pairs,
+        "rollout": updates["rollouts"],
+        "microbatch": updates["microbatches"],
+        "pair": updates["pairs"],
     }
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from rollcast.calibration.calibrate import calibrate
@@ -108,25 +109,24 @@ def made_up(count: int, seed: int, shared: bool, slow: float = 1.0, alike: bool 
     microbatches = np.full(count, 5.0) if alike else rng.integers(1, 60, count).astype(float)
     seconds = slow * (6e-5 * tokens + 4e-8 * pairs + 0.005 * microbatches)
     seconds *= np.exp(0.03 * rng.normal(size=count))
-    nothing = np.zeros(count)
-    return Updates(
-        tokens,
-        tokens,
-        pairs,
-        nothing + 64,
-        microbatches,
-        seconds,
-        nothing,
-        np.full(count, shared),
-        False,
-        True,
-    )
+    table = {
+        "tokens": tokens,
+        "computed": tokens,
+        "pairs": pairs,
+        "rollouts": 64.0,
+        "microbatches": microbatches,
+        "train_s": seconds,
+        "log_prob_s": 0.0,
+        "shared": shared,
+    }
+    return Updates(pd.DataFrame(table), skips_equal_rewards=False, padded=True)
 
 
 def test_shapes_tell_apart_what_a_run_leaves_together() -> None:
     """Tokens, pairs and microbatches, at the level of the run; the other layout at that level."""
     run = made_up(60, 0, shared=False, slow=1.2, alike=True)
-    probe = join(made_up(60, 1, shared=False), made_up(60, 2, shared=True))
+    both = [made_up(60, 1, shared=False).table, made_up(60, 2, shared=True).table]
+    probe = replace(run, table=pd.concat(both))
     dense = fit_updates(run, False, probe)
     assert dense is not None
     assert dense.ratio == pytest.approx(1.2, rel=0.03)
@@ -139,10 +139,6 @@ def test_shapes_tell_apart_what_a_run_leaves_together() -> None:
     assert fit_updates(run, True) is None
 
 
-def join(one: Updates, other: Updates) -> Updates:
-    names = {f.name for f in fields(Updates)} - {"skips_equal_rewards", "padded"}
-    columns = {n: np.concatenate([getattr(one, n), getattr(other, n)]) for n in names}
-    return replace(one, **columns)
 
 
 def test_the_runs_give_the_level(run: Path, tmp_path: Path) -> None:

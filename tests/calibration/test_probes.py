@@ -139,8 +139,6 @@ def test_shapes_tell_apart_what_a_run_leaves_together() -> None:
     assert fit_updates(run, True) is None
 
 
-
-
 def test_the_runs_give_the_level(run: Path, tmp_path: Path) -> None:
     """A machine that was slower while it was probed is not slower in the forecast."""
     load = TrainLoad([(20, [40] * 6)] * 8)

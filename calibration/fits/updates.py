@@ -127,7 +127,7 @@ def loads(run: RunFolder, skips: bool) -> dict[int, TrainLoad]:
     tokens = table["total_tokens"] + table.get("observation_tokens", 0)
     names = ("trained_step", "group", "index", "attempt", "prompt_tokens", "reward")
     rows = zip(
-        *(column[there].tolist() for column in (tokens, *map(table.get, names))), strict=True
+        *(column[there].tolist() for column in (tokens, *(table[n] for n in names))), strict=True
     )
     last: dict[tuple[int, int, int], tuple[int, int, int, float]] = {}
     for total, step, group, index, attempt, prompt, reward in rows:

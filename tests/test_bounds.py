@@ -19,7 +19,7 @@ from rollcast.simulator.policies import check_policy, parse_policy
 from rollcast.simulator.policy import Policy
 from rollcast.simulator.results.metrics import run_summary
 from rollcast.simulator.spans import DROPPED
-from rollcast.simulator.testing import Trial, bound_holds, conserves, never_on_two_replicas
+from rollcast.simulator.testing import Monitor, Trial, bound_holds, conserves, never_on_two_replicas
 from rollcast.simulator.testing.listed import ListedWorkload
 from rollcast.simulator.testing.strategies import (
     Cycle,
@@ -40,7 +40,12 @@ checked = settings(
 
 
 def trial(scenario: Scenario) -> Trial:
-    seen = Watched(scenario.world())
+    """Of the scenario's plans, every call of the loop and every answer of the world checked."""
+    block = scenario.engine.block_tokens if scenario.engine.prefix_caching else None
+    # Who finds another's keys in the cache cannot be told apart where prompts begin alike.
+    alike = scenario.workload.openings or scenario.workload.beginnings
+    cap = scenario.workload.max_new_tokens
+    seen = Watched(scenario.world()) if alike else Monitor(scenario.world(), cap, block)
     return Trial(Cycle(scenario.plans), run_scenario(scenario, seen), seen)
 
 
@@ -59,8 +64,12 @@ def segments_within(tried: Trial) -> None:
 def test_whatever_the_plans_nothing_older_than_the_bound_is_trained_on(scenario: Scenario) -> None:
     tried = trial(scenario)
     conserves(tried)
+    never_on_two_replicas(tried)
     segments_within(tried)
     assert len(tried.steps) == scenario.steps
+    ledger = tried.run.ledger
+    for name in ("generated_tokens", "trained_tokens", "masked_tokens", "dropped_tokens"):
+        assert sum(getattr(step, name) for step in tried.steps) == getattr(ledger, name)
 
 
 RUNNING_ON = (

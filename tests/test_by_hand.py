@@ -94,14 +94,6 @@ def test_one_rollout(tmp_path: Path) -> None:
     assert result.summary["bubble_fraction"] == exactly(0.0)
 
 
-def test_two_rollouts_share_the_iterations_until_one_ends(tmp_path: Path) -> None:
-    result = played(tmp_path, prompt=10, lengths=[[3, 5]])
-    together = seconds((2, 20, 20), (2, 22, 0), (2, 24, 0))
-    alone = seconds((1, 13, 0), (1, 14, 0))
-    assert result.run.segments["end_s"].tolist() == [exactly(together), exactly(together + alone)]
-    assert result.summary["generated_tokens"] == result.summary["trained_tokens"] == 8
-
-
 def test_two_replicas_run_side_by_side_and_one_waits(tmp_path: Path) -> None:
     result = played(tmp_path, prompt=10, lengths=[[3, 5]], replicas=2)
     short = seconds((1, 10, 10), (1, 11, 0), (1, 12, 0))
@@ -113,13 +105,6 @@ def test_two_replicas_run_side_by_side_and_one_waits(tmp_path: Path) -> None:
     assert result.summary["makespan_s"] == exactly(total)
     causes = result.summary["bubble_by_cause"]
     assert causes["stragglers"] == exactly((long - short) / (2 * total))
-
-
-def test_a_full_batch_makes_the_second_wait(tmp_path: Path) -> None:
-    result = played(tmp_path, prompt=10, lengths=[[2, 2]], max_seqs=1)
-    each = seconds((1, 10, 10), (1, 11, 0))
-    assert result.run.segments["start_s"].tolist() == [0.0, exactly(each)]
-    assert result.run.segments["end_s"].tolist() == [exactly(each), exactly(2 * each)]
 
 
 def test_a_long_prompt_is_computed_in_chunks(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from rollcast.simulator.loop import run
 from rollcast.simulator.plan import Prompts
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.scenario.file import RawScenario
-from rollcast.simulator.spans import DROPPED, TRAINED, Run
+from rollcast.simulator.spans import TRAINED, Run
 from rollcast.simulator.studies.simulate import from_raw
 
 BATCH, SIZE, STEPS = 8, 4, 12
@@ -60,12 +60,6 @@ def ran(policy: str, apart: bool = False, prompts: int | None = None, seqs: int 
     )
     plan = replace(scenario.plan, prompts=Prompts(dataset=prompts))
     return run(scenario.world(), parse_policy(policy, seed=1), plan, STEPS)
-
-
-def wall_s(policy: str, **world: Any) -> float:
-    """Seconds from the first step's start to the last one's end."""
-    result = ran(policy, **world)
-    return result.end_s - result.start_s
 
 
 def rollout_s(result: Run, steps: range) -> float:
@@ -176,14 +170,3 @@ def test_streaming_trains_on_the_same_sooner() -> None:
     assert batches[0] == batches[1]
     whole = ran(f"streaming(groups={BATCH})", apart=True)
     assert whole.end_s == base.end_s
-
-
-def test_colocate_async_pays_in_versions_for_time() -> None:
-    base, several = ran("sync"), ran("colocate_async")
-    assert several.end_s < base.end_s
-    assert staleness(several) > 0
-    assert several.ledger.dropped_tokens == 0
-    for bound in (0, 1, 2):
-        waits = ran(f"colocate_async(max_staleness={bound}, exceeded=wait)")
-        assert staleness(waits) <= bound
-        assert DROPPED not in waits.segments["outcome"]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop import Loop, run
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld, UnderWay, read_entry
 from rollcast.simulator.plan import (
@@ -27,7 +27,6 @@ from rollcast.simulator.plan import (
     Launch,
     Layout,
     Oracle,
-    Placement,
     Progress,
     Staleness,
     StepPlan,
@@ -35,19 +34,26 @@ from rollcast.simulator.plan import (
 )
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.policy import chain
-from rollcast.simulator.rollout import Key, Rollout, Segment
+from rollcast.simulator.rollout import Key, Segment
 from rollcast.simulator.spans import DROPPED, Run
 from rollcast.simulator.testing.strategies import (
     Cycle,
-    HasVariance,
-    KeepFirst,
     Scenario,
     TableCost,
     TableWorkload,
     run_scenario,
     scenarios,
 )
-from rollcast.simulator.world import ClusterShape, Ended, Event, TrainBatch, Trained, TrainGroup
+from rollcast.simulator.testing.watched import Watched
+from rollcast.simulator.world import (
+    ClusterShape,
+    Ended,
+    Event,
+    TrainBatch,
+    Trained,
+    TrainGroup,
+    World,
+)
 from tests.laws import examples
 
 checked = settings(
@@ -57,67 +63,25 @@ checked = settings(
 )
 
 
-class Watched:
-    """A world that notes what is submitted, what ends, and what is trained on."""
+class Noted(Watched):
+    """Keeps the whole batches that the trainer got."""
 
-    def __init__(self, world: SimulatedCluster) -> None:
-        self.inner = world
-        self.name, self.shape = world.name, world.shape
-        self.in_flight: set[tuple[int, int]] = set()
-        self.submitted = 0
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
         self.batches: list[TrainBatch] = []
         self.parts: list[TrainGroup] = []
 
-    @property
-    def now_s(self) -> float:
-        return self.inner.now_s
-
-    def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
-        for rollout in rollouts:
-            assert rollout.key not in self.in_flight, "a rollout on two replicas at once"
-            assert not rollout.finished
-            self.in_flight.add(rollout.key)
-        self.submitted += len(rollouts)
-        self.inner.submit(rollouts, placement)
-
-    def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
-        stopped = self.inner.abort(keys, for_good)
-        self.in_flight -= {segment.key for segment in stopped}
-        return stopped
-
     def train(self, batch: TrainBatch, layout: Layout) -> None:
-        if self.shape.colocated:
-            assert not self.in_flight
         self.parts += batch.groups
         if batch.final:
             self.batches.append(replace(batch, groups=tuple(self.parts)))
             self.parts = []
-        self.inner.train(batch, layout)
-
-    def sync_weights(self) -> None:
-        assert not (self.in_flight and self.shape.colocated)
-        self.inner.sync_weights()
-
-    def wait(self, until_s: float | None = None) -> list[Event]:
-        events = self.inner.wait(until_s)
-        self.in_flight -= {event.segment.key for event in events if isinstance(event, Ended)}
-        return events
-
-    def oracle_tokens(self, rollout: Rollout) -> int:
-        return self.inner.oracle_tokens(rollout)
+        super().train(batch, layout)
 
 
-def cluster(scenario: Scenario) -> SimulatedCluster:
-    parts = (scenario.shape, scenario.engine, scenario.cost, scenario.workload, scenario.routing)
-    return SimulatedCluster(*parts)
-
-
-def watched(scenario: Scenario) -> tuple[Run, Watched]:
-    world = Watched(cluster(scenario))
-    result = run_scenario(scenario, world)
-    assume(result is not None)
-    assert result is not None
-    return result, world
+def watched(scenario: Scenario) -> tuple[Run, Noted]:
+    world = Noted(scenario.world())
+    return run_scenario(scenario, world), world
 
 
 @given(scenarios())
@@ -247,7 +211,7 @@ def test_a_run_that_follows_its_record_goes_on_as_if_it_had_not_been_stopped(
     assume(not any(isinstance(plan.dispatch.predictor, Oracle) for plan in scenario.plans))
     whole, _ = watched(scenario)
     stop = data.draw(st.integers(0, scenario.steps))
-    world, plan = cluster(scenario), scenario.plans[0]
+    world, plan = scenario.world(), scenario.plans[0]
     under_way: list[object] = []
 
     def loop(entries: list[Entry]) -> Loop:
@@ -266,32 +230,6 @@ def test_a_run_that_follows_its_record_goes_on_as_if_it_had_not_been_stopped(
     assert result.ledger == whole.ledger
     for column in result.segments.columns:
         np.testing.assert_array_equal(result.segments[column], whole.segments[column], column)
-
-
-def test_a_rollout_resumed_elsewhere_waits_until_it_has_left() -> None:
-    """Aborted in the middle of an iteration, it still belongs to its replica until the boundary;
-    the next step begins at once, and round robin sends it to the other replica."""
-    plan = replace(
-        APRIL_PLAN,
-        batch=Batch(2, 1),
-        launch=Launch(over_sampling=2, run_ahead=1),
-    )
-    workload = TableWorkload((8,), (3, 17, 5, 40), (1.0, 0.0), 40)
-    cost = TableCost(per_rollout_s=0.37, phases=(("train", 60.0, 0.0),))
-    world = SimulatedCluster(APART, ENGINE, cost, workload, "round_robin")
-    result = run(world, chain(), plan, 6)
-    moved = waited = 0
-    last: dict[int, tuple[int, float]] = {}
-    for group, replica, submitted_s, start_s, end_s in rows(
-        result, "group", "replica", "submitted_s", "start_s", "end_s"
-    ):
-        if group in last:
-            moved += last[group][0] != replica
-            waited += submitted_s < last[group][1]
-            assert start_s >= last[group][1]
-        last[group] = replica, end_s
-    assert moved
-    assert waited
 
 
 # The empty chain is synchronous RL
@@ -340,50 +278,10 @@ def test_a_filter_that_accepts_nothing_ends_the_run_with_the_reason(when: Any, r
         run(fresh(), chain(), plan, 1)
 
 
-def test_a_filter_refills_until_the_batch_is_full() -> None:
-    workload = replace(WORKLOAD, rewards=(0.0, 0.0, 1.0))
-    plan = replace(PLAN, filter=Filter(HasVariance(), refill_groups=1))
-    result = run(fresh(workload), chain(), plan, 4)
-    for record, decision in zip(result.steps, result.decisions, strict=True):
-        assert record.trained_groups == 3
-        assert record.rejected_groups == len(decision["rejected"])
-        assert record.launched_groups == len(decision["launched"])
-    assert sum(record.rejected_groups for record in result.steps) > 0
-    assert result.ledger.dropped_tokens > 0
-
-
-def test_restart_begins_again_with_other_draws_and_discard_with_other_prompts() -> None:
-    april = replace(PLAN, launch=Launch(over_sampling=2), stop=EnoughGroups())
-    for kind in ("discard", "restart", "resume"):
-        result = run(fresh(), chain(), replace(april, unfinished=kind), 3)
-        again = [
-            group
-            for before, after in zip(result.decisions, result.decisions[1:], strict=False)
-            for group, _ in before["unfinished"]
-            if group in after["launched"]
-        ]
-        assert bool(again) == (kind != "discard")
-        assert any(result.segments["attempt"]) == (kind == "restart")
-        assert any(result.segments["resumed"]) == (kind == "resume")
-        assert (result.ledger.dropped_tokens > 0) == (kind != "resume")
-
-
-def test_a_plan_that_contradicts_itself_is_refused_before_anything_runs() -> None:
-    for plan in (
-        replace(PLAN, launch=Launch(over_sampling=0.5)),
-        replace(PLAN, select=(KeepFirst(3),)),
-        StepPlan(Batch(0, 2)),
-    ):
-        world = fresh()
-        with pytest.raises(ScenarioError):
-            run(world, chain(), plan, 1)
-        assert world.now_s == 0.0
-
-
 # Worlds that misbehave
 
 
-class Misbehaving(Watched):
+class Misbehaving(Noted):
     """A world with one fault."""
 
     def __init__(self, fault: str) -> None:
@@ -433,36 +331,6 @@ def test_a_world_that_loses_something_ends_the_run(fault: str, said: str) -> Non
 
 # One rollout a group and two in flight for a batch of one: a long one is stopped and resumed.
 
-APRIL_PLAN = StepPlan(
-    Batch(1, 1), launch=Launch(over_sampling=2), stop=EnoughGroups(), unfinished="resume"
-)
-
-
-@pytest.mark.parametrize("bound", [0, 1, 2, 3])
-@pytest.mark.parametrize("exceeded", ["restart", "drop"])
-def test_a_group_is_resumed_up_to_the_bound_on_staleness_and_no_further(
-    bound: int, exceeded: Any
-) -> None:
-    workload = TableWorkload((8,), (2,) * 7 + (40,), (1.0,), 40)  # only group 1 is long
-    plan = replace(APRIL_PLAN, staleness=Staleness(bound, exceeded))
-    result = run(fresh(workload), chain(), plan, 6)
-    of_group_1 = [row for row in rows(result, "step", "attempt", "group") if row[2] == 1]
-    first_try = [step for step, attempt, _ in of_group_1 if attempt == 0]
-    second_try = [step for step, attempt, _ in of_group_1 if attempt == 1]
-    assert first_try == list(range(bound + 1))
-    assert second_try[:1] == ([bound + 1] if exceeded == "restart" else [])
-    assert result.ledger.dropped_tokens > 0
-
-
-@pytest.mark.parametrize("mask", [False, True])
-def test_tokens_of_an_earlier_version_are_masked_if_asked_for(mask: bool) -> None:
-    workload = TableWorkload((8,), (4, 6), (1.0,), 6)
-    plan = replace(APRIL_PLAN, staleness=Staleness(mask_off_policy=mask))
-    first, second = run(fresh(workload), chain(), plan, 2).steps
-    assert (first.trained_tokens, first.masked_tokens) == (4, 0)
-    assert (second.trained_tokens, second.masked_tokens) == ((2, 4) if mask else (6, 0))
-    assert second.staleness == {0: 2, 1: 4}
-
 
 def test_a_policy_may_stop_running_ahead() -> None:
     """The update that is under way is finished before on-policy rollouts begin."""
@@ -511,24 +379,6 @@ def test_rollouts_of_one_length_are_trained_on_within_the_bound(eta: int, in_fli
     assert groups == list(range(36))  # none is passed over
     for record in result.steps[2:]:  # the trainer never waits
         assert record.step_s == pytest.approx(60.5, abs=1.0)
-
-
-def test_new_weights_interrupt_what_is_in_flight_and_it_goes_on() -> None:
-    """Rollouts far longer than an update are made by many versions, and lose no token."""
-    cost = TableCost(phases=(("train", 3.0, 0.0),), sync_s=0.25)
-    workload = TableWorkload((8,), (2, 2, 40), (1.0, 0.0), 40)
-    world = SimulatedCluster(APART, ENGINE, cost, workload)
-    plan = StepPlan(Batch(1, 1))
-    result = run(world, parse_policy("fully_async(max_staleness=3, in_flight=4)"), plan, 40)
-    segments = result.segments
-    finished = segments["finished"].astype(bool)
-    assert segments["versions"][finished].max() >= 4
-    assert set(segments["total_tokens"][finished].tolist()) == {2, 40}
-    assert result.ledger.balance == 0
-    assert result.ledger.reprefilled_tokens > 0
-    interrupted = segments["end_s"][~finished]
-    syncs = [phase.start_s for phase in result.phases if phase.kind == "sync"]
-    assert set(interrupted.tolist()) <= {*syncs, *segments["end_s"][-8:].tolist()}
 
 
 def test_a_policy_may_stop_keeping_rollouts() -> None:

@@ -220,17 +220,6 @@ def test_an_error_of_another_place_keeps_its_name() -> None:
         read(Other, {}, "here")
 
 
-def test_annotations_that_cannot_be_read_are_left_to_their_class() -> None:
-    @dataclass(frozen=True)
-    class Odd(Options):
-        call: "NotImported | None" = None  # type: ignore[name-defined]  # noqa: F821, UP037
-        share: float = 1.0
-
-    assert Odd(call=3).call == 3
-    with pytest.raises(ScenarioError, match="share: must be a number"):
-        Odd(share="x")  # type: ignore[arg-type]
-
-
 def test_declared_options_have_units_and_meanings() -> None:
     options = {option.key: option for option in declared(Top)}
     assert options["count"].required

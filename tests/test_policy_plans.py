@@ -23,16 +23,13 @@ from rollcast.simulator.loop.selection import (
 from rollcast.simulator.plan import (
     AllDone,
     Batch,
-    Dispatch,
     EnoughGroups,
     Filter,
     GroupProbe,
     History,
     Launch,
     Oracle,
-    Progress,
     Prompts,
-    Staleness,
     StepPlan,
     describe,
 )
@@ -56,17 +53,10 @@ from rollcast.simulator.policies import (
     TailBatching,
     TokenBudget,
     check_policy,
+    parse_policy,
 )
+from rollcast.simulator.policies.decisions import changed, value
 from rollcast.simulator.policy import Chain, GroupOutcome, Policy, StepOutcome, chain
-
-
-@dataclass(frozen=True)
-class Never:
-    """A stop rule of nobody's."""
-
-    def __call__(self, progress: Progress) -> bool:
-        return False
-
 
 BASE = StepPlan(Batch(8, 8), step=3)
 EVERY: tuple[Policy, ...] = (
@@ -104,14 +94,6 @@ LAUNCHERS = (
 )
 AHEAD = (OneStepOff, FullyAsync, PipelineRL)
 ORDERS = (Seer, LongestFirst, RhymeRL)
-COMPATIBLE: tuple[Policy, ...] = (
-    APRIL(surplus="drop", mask_off_policy=True),
-    SAGC(first=4),
-    PODS(keep=4),
-    PrefixReuse(),
-    DynamicSampling(),
-    OneStepOff(),
-)
 PAIRS = [
     pair
     for pair in itertools.permutations(EVERY, 2)
@@ -133,51 +115,123 @@ def outcome(plan: StepPlan, buffered: int = 0) -> StepOutcome:
     return StepOutcome(plan, groups, buffered, 0)
 
 
-def changed(before: StepPlan, after: StepPlan) -> dict[str, Any]:
-    """The fields in which two plans differ, its parts field by field."""
-    names: dict[str, Any] = {}
-    for name in StepPlan.__dataclass_fields__:
-        old, new = getattr(before, name), getattr(after, name)
-        if isinstance(old, Launch | Staleness | Dispatch | Prompts):
-            for inner in old.__dataclass_fields__:
-                if getattr(old, inner) != getattr(new, inner):
-                    names[f"{name}.{inner}"] = getattr(new, inner)
-        elif old != new:
-            names[name] = new
-    return names
-
-
-def test_april_over_provisions_stops_early_and_resumes() -> None:
-    plan = planned(APRIL(over_sampling=1.5))
-    assert changed(BASE, plan) == {
-        "launch.over_sampling": 1.5,
-        "stop": EnoughGroups(),
-        "unfinished": "resume",
-    }
-    assert plan.launch.groups_in_wave(plan.batch) == 12
-    assert changed(BASE, planned(APRIL(surplus="drop", mask_off_policy=True))) == {
+RESUMES = {"stop": EnoughGroups(), "unfinished": "resume"}
+CONTINUOUS = RESUMES | {"launch.refill": "rollout", "take": "oldest"}
+DECIDED: dict[str, dict[str, Any]] = {
+    "sync": {},
+    "april(over_sampling=1.5)": {"launch.over_sampling": 1.5, **RESUMES},
+    "april(surplus=drop, mask_off_policy=true)": {
         "launch.over_sampling": 2.0,
-        "stop": EnoughGroups(),
-        "unfinished": "resume",
         "surplus": "drop",
         "staleness.mask_off_policy": True,
-    }
+        **RESUMES,
+    },
+    "pods(keep=4)": {"select": (MaxVariance(4),)},
+    "pods(keep=4, rule=max_reward)": {"select": (MaxReward(4),)},
+    "pods(keep=4, rule=percentile)": {"select": (Percentile(4),)},
+    "pods(keep=4, rule=random, seed=7)": {"select": (RandomSubset(4, 7, step=3),)},
+    "pods(keep=4, advantages=before_selection)": {
+        "select": (MaxVariance(4),),
+        "advantages": "before_selection",
+    },
+    "pods(keep=6)+pods(keep=2)": {"select": (MaxVariance(6), MaxVariance(2))},
+    "prefix_reuse": {"layout": "shared_prefix"},
+    "one_step_off(steps=3)": {"launch.run_ahead": 3},
+    "dynamic_sampling": {"filter": Filter(ZeroVariance()), "stop": EnoughGroups()},
+    "dynamic_sampling(refill_groups=3, refill_when=drained)": {
+        "filter": Filter(ZeroVariance(), 3, "drained"),
+        "surplus": "drop",
+    },
+    "dynamic_sampling(surplus=train)": {
+        "filter": Filter(ZeroVariance()),
+        "stop": EnoughGroups(),
+        "surplus": "train",
+    },
+    "partial_rollout(in_flight=1.5)": {
+        "launch.over_sampling": 1.5,
+        "launch.refill": "rollout",
+        **RESUMES,
+    },
+    "fully_async(max_staleness=2, in_flight=1.5)": {
+        "launch.over_sampling": 1.5,
+        "launch.run_ahead": 2,
+        "interrupt": "for_weights",
+        "staleness.max_versions": 2,
+        "staleness.exceeded": "wait",
+        **CONTINUOUS,
+    },
+    "pipeline_rl(in_flight=0.5, queue=2)": {
+        "launch.over_sampling": 0.5,
+        "launch.run_ahead": 1,
+        "launch.queue": 2.0,
+        "interrupt": "never",
+        **CONTINUOUS,
+    },
+    "longest_first": {
+        "dispatch.order": "longest_first",
+        "dispatch.predictor": Oracle(),
+        "dispatch.placement": "balanced",
+    },
+    "seer(window=0.5)": {
+        "dispatch.order": "longest_first",
+        "dispatch.predictor": GroupProbe(),
+        "dispatch.window": 0.5,
+    },
+    "rhyme_rl": {},  # no prompt has come yet
+    "sorted_rl(load=3)": {
+        "launch.over_sampling": 3.0,
+        "stop": EnoughGroups(),
+        "unfinished": "restart",
+        "surplus": "restart",
+        "take": "shortest",
+    },
+    "token_budget(tokens=500)": {
+        "launch.over_sampling": 2.0,
+        "unfinished": "resume",
+        "budget_tokens": 500,
+        "take": "oldest",
+    },
+    "streaming(groups=2)": {"stream_groups": 2},
+    "colocate_async(warmup=0.5, max_staleness=2, exceeded=wait)": {
+        "launch.over_sampling": 1.5,
+        "take": "oldest",
+        "staleness.max_versions": 2,
+        "staleness.exceeded": "wait",
+        **RESUMES,
+    },
+    "tail_batching": {
+        "launch.over_sampling": 1.25,
+        "launch.rollouts": 1.25,
+        "launch.source": "fresh",
+        "stop": EnoughGroups(),
+        "unfinished": "restart",
+        "surplus": "restart",
+    },
+}
+
+
+@pytest.mark.parametrize("spelt", DECIDED)
+def test_a_policy_decides_this_and_nothing_else(spelt: str) -> None:
+    plan = planned(parse_policy(spelt))
+    assert {path: value(plan, path) for path in changed(BASE, plan)} == DECIDED[spelt]
+
+
+def test_fully_async_bounds_by_fractions_and_by_rare_syncs() -> None:
+    assert planned(FullyAsync()).keeps_running
+    assert not planned(FullyAsync(max_staleness=0)).keeps_running
+    half = planned(FullyAsync(max_staleness=0.5))
+    assert (half.launch.run_ahead, half.staleness.max_versions) == (1, 0.5)
+    assert half.may_start(version=3) == 12  # a batch and a half of 8
+    rare = planned(FullyAsync(max_staleness=5, sync_every=4))  # verl's s = 0.5 at 4 updates a sync
+    assert replace(rare, step=4).may_start(version=4) == 1.5 * 4 * 8
+    rejected(lambda: FullyAsync(max_staleness=2, sync_every=4), "policy.fully_async.max_staleness")
+    with pytest.raises(ScenarioError, match="on-policy"):
+        check_policy(chain(Streaming(), OneStepOff()), BASE)
 
 
 def test_april_scales_with_the_batch_that_a_later_policy_sets() -> None:
     plan = planned(chain(APRIL(2.0), SAGC(first=4)))
     assert (plan.batch, plan.launch.groups_in_wave(plan.batch)) == (Batch(16, 4), 32)
-
-
-def test_pods_adds_a_stage() -> None:
-    assert changed(BASE, planned(PODS(4))) == {"select": (MaxVariance(4),)}
-    assert planned(PODS(4, "max_reward")).select == (MaxReward(4),)
-    assert planned(PODS(4, "percentile")).select == (Percentile(4),)
-    assert planned(PODS(4, "random", seed=7)).select == (RandomSubset(4, 7, step=3),)
-    ablation = planned(PODS(4, advantages="before_selection"))
-    assert ablation.advantages == "before_selection"
-    twice = planned(chain(PODS(6, "random"), PODS(2)))
-    assert twice.select == (RandomSubset(6, 0, 3), MaxVariance(2))
 
 
 def test_pods_cannot_keep_more_than_the_group_has() -> None:
@@ -203,102 +257,10 @@ def test_a_selector_from_elsewhere_is_blamed_by_its_name() -> None:
     assert caught.value.field == "policy"
 
 
-def test_prefix_reuse_and_one_step_off_take_one_decision_each() -> None:
-    assert changed(BASE, planned(PrefixReuse())) == {"layout": "shared_prefix"}
-    assert changed(BASE, planned(OneStepOff())) == {"launch.run_ahead": 1}
-
-
-def test_dynamic_sampling_filters_and_refills() -> None:
-    assert changed(BASE, planned(DynamicSampling())) == {
-        "filter": Filter(ZeroVariance(), None, "short"),
-        "stop": EnoughGroups(),
-    }
-    assert changed(BASE, planned(DynamicSampling(3, "drained"))) == {
-        "filter": Filter(ZeroVariance(), 3, "drained"),
-        "surplus": "drop",
-    }
-    assert planned(DynamicSampling(refill_when="drained", surplus="carry")).surplus == "carry"
-    assert planned(DynamicSampling(surplus="train")).surplus == "train"
-
-
-def test_dynamic_sampling_keeps_another_rule_of_when_to_stop() -> None:
-    base = StepPlan(Batch(8, 8), stop=Never())
-    assert planned(DynamicSampling(), base).stop == Never()
-
-
-def test_partial_rollout_keeps_rollouts_in_flight() -> None:
-    assert changed(BASE, planned(PartialRollout(in_flight=1.5))) == {
-        "launch.over_sampling": 1.5,
-        "launch.refill": "rollout",
-        "stop": EnoughGroups(),
-        "unfinished": "resume",
-    }
-
-
-def test_fully_async_keeps_everything_running() -> None:
-    assert changed(BASE, planned(FullyAsync(max_staleness=2, in_flight=1.5))) == {
-        "launch.over_sampling": 1.5,
-        "launch.refill": "rollout",
-        "launch.run_ahead": 2,
-        "stop": EnoughGroups(),
-        "interrupt": "for_weights",
-        "unfinished": "resume",
-        "take": "oldest",
-        "staleness.max_versions": 2,
-        "staleness.exceeded": "wait",
-    }
-    assert planned(FullyAsync()).keeps_running
-    assert not planned(FullyAsync(max_staleness=0)).keeps_running
-    half = planned(FullyAsync(max_staleness=0.5))
-    assert (half.launch.run_ahead, half.staleness.max_versions) == (1, 0.5)
-    assert half.may_start(version=3) == 12  # a batch and a half of 8
-    assert isinstance(planned(FullyAsync(max_staleness=2)).staleness.max_versions, int)
-    rare = planned(FullyAsync(max_staleness=5, sync_every=4))  # verl's s = 0.5 at 4 updates a sync
-    assert rare.sync_every == 4
-    assert replace(rare, step=4).may_start(version=4) == 1.5 * 4 * 8
-    rejected(lambda: FullyAsync(max_staleness=2, sync_every=4), "policy.fully_async.max_staleness")
-
-
 def rejected(call: Callable[[], object], field: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         call()
     assert caught.value.field == field
-
-
-def test_pipeline_rl_never_interrupts() -> None:
-    plan = planned(PipelineRL(in_flight=0.5, queue=2))
-    assert changed(BASE, plan) == {
-        "launch.over_sampling": 0.5,
-        "launch.refill": "rollout",
-        "launch.run_ahead": 1,
-        "launch.queue": 2.0,
-        "stop": EnoughGroups(),
-        "interrupt": "never",
-        "unfinished": "resume",
-        "take": "oldest",
-    }
-    assert plan.keeps_running
-    assert plan.overlaps
-
-
-def test_one_step_off_may_be_several() -> None:
-    assert changed(BASE, planned(OneStepOff(3))) == {"launch.run_ahead": 3}
-
-
-def test_orders_of_dispatch() -> None:
-    assert planned(LongestFirst()).dispatch == Dispatch("longest_first", Oracle(), "balanced")
-    assert changed(BASE, planned(Seer(0.5))) == {
-        "dispatch.order": "longest_first",
-        "dispatch.predictor": GroupProbe(),
-        "dispatch.window": 0.5,
-    }
-    assert planned(LongestFirst("probe", "router", 0.5)) == planned(Seer(0.5))
-    assert planned(RhymeRL()) == BASE  # nothing to go by yet
-    assert changed(BASE, RhymeRL().plan(BASE, {3: 20.0})) == {
-        "dispatch.order": "longest_first",
-        "dispatch.predictor": History({3: 20.0}, otherwise=20.0),
-        "dispatch.placement": "balanced",
-    }
 
 
 def test_rhyme_rl_remembers_how_long_a_prompts_responses_were() -> None:
@@ -322,13 +284,6 @@ def test_rhyme_rl_remembers_how_long_a_prompts_responses_were() -> None:
 
 def test_sorted_rl_loads_once_and_uses_it_up() -> None:
     policy = SortedRL(load=3)
-    assert changed(BASE, planned(policy)) == {
-        "launch.over_sampling": 3.0,
-        "stop": EnoughGroups(),
-        "unfinished": "restart",
-        "surplus": "restart",
-        "take": "shortest",
-    }
     state, waves = policy.init(), []
     for left in (16, 8, 0, 16, 5):  # after the fifth a filter has left less than a batch
         plan = policy.plan(BASE, state)
@@ -341,35 +296,6 @@ def test_sorted_rl_loads_once_and_uses_it_up() -> None:
     assert policy.plan(BASE, state).launch.groups_in_wave(BASE.batch) == 24
     partial = planned(SortedRL(mode="partial"))
     assert (partial.unfinished, partial.surplus) == ("resume", "carry")
-
-
-def test_token_budget_ends_a_step_when_all_have_had_theirs() -> None:
-    assert changed(BASE, planned(TokenBudget(tokens=500))) == {
-        "launch.over_sampling": 2.0,
-        "unfinished": "resume",
-        "budget_tokens": 500,
-        "take": "oldest",
-    }
-    assert planned(TokenBudget(mask_off_policy=True)).staleness.mask_off_policy
-
-
-def test_streaming_takes_groups_as_they_come() -> None:
-    assert changed(BASE, planned(Streaming(2))) == {"stream_groups": 2}
-    with pytest.raises(ScenarioError, match="on-policy"):
-        check_policy(chain(Streaming(), OneStepOff()), BASE)
-
-
-def test_colocate_async_keeps_batches_outstanding() -> None:
-    plan = planned(ColocateAsync(warmup=0.5, max_staleness=2, exceeded="wait"))
-    assert changed(BASE, plan) == {
-        "launch.over_sampling": 1.5,
-        "stop": EnoughGroups(),
-        "unfinished": "resume",
-        "take": "oldest",
-        "staleness.max_versions": 2,
-        "staleness.exceeded": "wait",
-    }
-    assert not plan.overlaps
 
 
 def solved(prompt: int, *rewards: float) -> GroupOutcome:
@@ -413,37 +339,14 @@ def test_tail_batching_runs_a_long_round_once_a_batch_is_queued() -> None:
         state = policy.observe(state, outcome(plan, buffered=queued))
         assert policy.describe_state(state) == {"queued_prompts": queued}
     assert rounds == ["fresh", "fresh", "fresh", "buffer", "fresh"]
-
-    short, long = policy.plan(BASE, 7), policy.plan(BASE, 8)
-    assert short.launch == Launch(over_sampling=1.25, rollouts=1.25, source="fresh")
-    assert short.launch.groups_in_wave(short.batch) == 10
-    assert short.launch.rollouts_per_group(8) == 10
-    assert short.stop == EnoughGroups()
+    long = policy.plan(BASE, 8)
     assert long.launch == Launch(source="buffer")
     assert long.stop == AllDone()
-    assert short.unfinished == long.unfinished == "restart"
-    assert short.surplus == long.surplus == "restart"
+    assert long.unfinished == long.surplus == "restart"
 
 
 def test_tail_batching_ends_the_multiples_of_a_policy_before_it() -> None:
     assert chain(APRIL(3.0), TailBatching()).plan(BASE, (None, 8)).launch.over_sampling == 1.0
-
-
-def test_all_compatible_policies_at_once_keep_every_decision() -> None:
-    expected = {
-        "batch": Batch(16, 4),
-        "launch.over_sampling": 2.0,
-        "launch.run_ahead": 1,
-        "stop": EnoughGroups(),
-        "unfinished": "resume",
-        "surplus": "drop",
-        "filter": Filter(ZeroVariance()),
-        "select": (MaxVariance(4),),
-        "layout": "shared_prefix",
-        "staleness.mask_off_policy": True,
-    }
-    for order in itertools.permutations(COMPATIBLE):
-        assert changed(BASE, planned(chain(*order))) == expected
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=lambda policy: type(policy).__name__)

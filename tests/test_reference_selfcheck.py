@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -80,33 +78,6 @@ def works(world: ReferenceCluster) -> list[Iteration]:
     return [one.work for one in world.passes]
 
 
-def test_one_rollout_alone() -> None:
-    cost = TableCost(1.0, per_rollout_s=0.5, per_context_token_s=0.25, per_prefill_token_s=2.0)
-    world = cluster((3,), (5,), cost=cost, caching=False)
-    launch(world, (0, 0))
-    done = finish(world)[0, 0]
-    assert works(world) == [Iteration(1, 5, 5, 15, 1, 5), Iteration(1, 6), Iteration(1, 7)]
-    prefill_s = 1 + 0.5 + 5 * 0.25 + 5 * 2.0
-    decode_s = (1 + 0.5 + 6 * 0.25) + (1 + 0.5 + 7 * 0.25)
-    assert (done.start_s, done.end_s) == (0.0, prefill_s + decode_s)
-    assert (done.new_tokens, done.prefill_tokens, done.prompt_tokens) == (3, 5, 5)
-    assert done.finished
-    assert done.ending == "stop"
-    assert done.reward == 0.0
-
-
-def test_a_prompt_in_chunks() -> None:
-    world = cluster((1,), (10,), budget=4, max_seqs=4, caching=False)
-    launch(world, (0, 0))
-    done = finish(world)[0, 0]
-    assert works(world) == [
-        Iteration(1, 4, 4, 1 + 2 + 3 + 4, 1, 4),
-        Iteration(1, 8, 4, 5 + 6 + 7 + 8, 1, 8),
-        Iteration(1, 10, 2, 9 + 10, 1, 10),
-    ]
-    assert (done.prefill_tokens, done.end_s) == (10, 3.0)
-
-
 def test_the_last_token_of_a_prompt_is_prefilled_where_its_chunks_leave_one() -> None:
     cost = TableCost(1.0, per_prefill_token_s=1.0)
     world = cluster((1,), (9,), budget=4, max_seqs=4, caching=False, cost=cost)
@@ -114,20 +85,6 @@ def test_the_last_token_of_a_prompt_is_prefilled_where_its_chunks_leave_one() ->
     done = finish(world)[0, 0]
     assert works(world)[2] == Iteration(1, 9, 1, 9, 1, 9)
     assert (done.prefill_tokens, done.end_s) == (9, 5.0 + 5.0 + 2.0)
-
-
-def test_decoding_comes_first_and_the_rest_of_the_budget_goes_to_prompts() -> None:
-    world = cluster((6, 2), (5, 11), budget=6, max_seqs=2, caching=False)
-    launch(world, (0, 0), (1, 0))  # prompts 5 and 11; lengths 6 and 2
-    finish(world)
-    assert [dict(one.scheduled) for one in world.passes] == [
-        {(0, 0): 5, (1, 0): 1},
-        {(0, 0): 1, (1, 0): 5},
-        {(0, 0): 1, (1, 0): 5},
-        {(0, 0): 1, (1, 0): 1},
-        {(0, 0): 1},
-        {(0, 0): 1},
-    ]
 
 
 def test_a_sibling_hits_the_prompt_in_the_same_pass() -> None:
@@ -342,44 +299,6 @@ def test_an_update_on_shared_gpus_waits_for_the_replicas() -> None:
     train_s = 1.0 + 0.25 * 9
     spans = (Phase("switch", 2.0, 2.5), Phase("train", 2.5, 2.5 + train_s, 9))
     assert world.wait() == [Trained(7, spans)]
-
-
-def test_an_update_elsewhere_starts_at_once_and_events_of_an_instant_come_together() -> None:
-    world = cluster((2,), colocated=False, cost=TableCost(1.0, phases=(("train", 1.0, 0.0),)))
-    rollouts = launch(world, (0, 0), (0, 1))
-    world.wait(1.0)
-    world.train(TrainBatch(0, (TrainGroup(0, tuple(rollouts), ()),)), "dense")
-    events = world.wait()
-    assert finished_keys(events) == [(0, 0), (0, 1)]
-    assert events[2:] == [Trained(0, (Phase("train", 1.0, 2.0, 0),))]
-
-
-@given(scenarios())
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_floats_add_up_to_the_ticks(scenario: Scenario) -> None:
-    """The plain sum of seconds, iteration by iteration, stays within 1e-9 of the exact clock."""
-    world = ReferenceCluster(
-        scenario.shape, scenario.engine, scenario.cost, scenario.workload, scenario.routing
-    )
-    run_scenario(scenario, world)
-    cost = scenario.cost
-    sums: dict[int, float] = defaultdict(float)
-    ticks: dict[int, int] = defaultdict(int)
-    for one in world.passes:
-        work = one.work
-        if work.rollouts == 0:
-            seconds = 0.0
-        elif work.prefill_tokens:
-            seconds = cost.mixed_iteration_s(work)
-        else:
-            below = [knot for knot in cost.knots if knot[0] <= work.context_tokens]
-            start, jump, slope = below[-1] if below else (0, 0.0, cost.per_context_token_s)
-            fixed = cost.iteration_s + cost.per_rollout_s * work.rollouts + jump
-            seconds = fixed + slope * (work.context_tokens - start)
-        sums[one.replica] += seconds
-        ticks[one.replica] += one.end - one.start
-    for replica, total in sums.items():
-        assert ticks[replica] / 2**80 == pytest.approx(total, rel=1e-9)
 
 
 @given(scenarios())

@@ -165,6 +165,12 @@ def test_a_scenario_uses_them(tmp_path: Path) -> None:
     assert set(result.run.segments["prompt_tokens"].tolist()) <= set(range(3, 9))
 
 
+def one(**changes: Any) -> dict[str, Any]:
+    """A file's mapping of one group of one rollout, with changes."""
+    whole = {"version": [0], "prompt_tokens": [1], "new_tokens": [[1]], "rewards": [[1.0]]}
+    return {**whole, "max_new_tokens": 4, **changes}
+
+
 @pytest.mark.parametrize(
     ("groups_changed", "said"),
     [
@@ -173,56 +179,11 @@ def test_a_scenario_uses_them(tmp_path: Path) -> None:
         ({**MEASURED.to_mapping(), "version": 3}, "groups.version"),
         ({**MEASURED.to_mapping(), "version": [1]}, "differ in length"),
         ({**MEASURED.to_mapping(), "vers": [1]}, "groups.vers"),
-        (
-            {
-                "version": [],
-                "prompt_tokens": [],
-                "new_tokens": [],
-                "rewards": [],
-                "max_new_tokens": 4,
-            },
-            "there are none",
-        ),
-        (
-            {
-                "version": [0],
-                "prompt_tokens": [1],
-                "new_tokens": [[0]],
-                "rewards": [[1.0]],
-                "max_new_tokens": 4,
-            },
-            "groups.new_tokens[0][0]",
-        ),
-        (
-            {
-                "version": [0],
-                "prompt_tokens": [1],
-                "new_tokens": [[1]],
-                "rewards": [[1.0, 2.0]],
-                "max_new_tokens": 4,
-            },
-            "1 lengths and 2 rewards",
-        ),
-        (
-            {
-                "version": [0],
-                "prompt_tokens": [1],
-                "new_tokens": [[1]],
-                "rewards": [["x"]],
-                "max_new_tokens": 4,
-            },
-            "groups.rewards[0][0]",
-        ),
-        (
-            {
-                "version": [0],
-                "prompt_tokens": [1],
-                "new_tokens": [1],
-                "rewards": [[1.0]],
-                "max_new_tokens": 4,
-            },
-            "groups.new_tokens[0]: must be a list",
-        ),
+        (one(version=[], prompt_tokens=[], new_tokens=[], rewards=[]), "there are none"),
+        (one(new_tokens=[[0]]), "groups.new_tokens[0][0]"),
+        (one(rewards=[[1.0, 2.0]]), "1 lengths and 2 rewards"),
+        (one(rewards=[["x"]]), "groups.rewards[0][0]"),
+        (one(new_tokens=[1]), "groups.new_tokens[0]: must be a list"),
     ],
 )
 def test_bad_groups_are_named(tmp_path: Path, groups_changed: Any, said: str) -> None:

@@ -109,13 +109,6 @@ def test_numbers_are_read_as_they_are_written(text: str, value: object) -> None:
     assert type(raw.data["steps"]) is type(value)
 
 
-@pytest.mark.parametrize("value", ["8", "8.0", "8e0", "0x8", "0.8e1"])
-def test_a_whole_number_may_be_written_as_a_float(value: str) -> None:
-    raw = parse_scenario(f"cluster: {{replicas: {value}}}\nworkload: {{}}")
-    assert override(raw, []).data["cluster"]["replicas"] == 8
-    assert built(f"cluster.replicas={value}").shape.replicas == 8
-
-
 def test_disaggregated_trainers_have_gpus_of_their_own() -> None:
     shape = built("cluster={replicas: 3, tensor_parallel: 2, placement: disaggregated}").shape
     assert (shape.gpus, shape.trainer_gpus, shape.colocated) == (12, 6, False)
@@ -310,10 +303,3 @@ def test_a_policy_may_be_an_object_of_any_class(policy: Policy, name: str) -> No
     with pytest.raises(ScenarioError, match="overlaps training") as caught:
         built().with_policy(chain(policy, Ahead()))
     assert caught.value.field == "policy.Ahead"
-
-
-def test_the_runs_seed_reaches_a_policy_that_draws() -> None:
-    [sagc] = built("seed=7", "policy=[sagc]").policy.policies
-    assert sagc.seed == 7  # type: ignore[attr-defined]
-    [own] = built("seed=7", "policy=[{sagc: {seed: 3}}]").policy.policies
-    assert own.seed == 3  # type: ignore[attr-defined]

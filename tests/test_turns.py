@@ -106,13 +106,6 @@ def test_affinity_finds_again_what_another_replica_does_not_have() -> None:
     assert again["session_affinity"] < 0.5 * again["round_robin"]
 
 
-def test_blocks_of_who_is_away_are_taken_by_who_is_not() -> None:
-    workload = InTurns(ListedWorkload(((60, 44, 52, 36),), prompt_tokens=(64,)), 4, 16)
-    roomy = simulate(workload)
-    tight = simulate(workload, engine=EngineSpec(64, 4096, 1200, 16))
-    assert tight.ledger.reprefilled_tokens > 3 * roomy.ledger.reprefilled_tokens
-
-
 # Ways to end, and what is booked
 
 
@@ -231,20 +224,3 @@ def test_a_turn_budget_puts_rollouts_off_to_the_next_step() -> None:
         assert had[group, index] <= 2
         if ending == budget or finished:
             had[group, index] = 0
-
-
-@pytest.mark.parametrize("policy", ["april(over_sampling=2)", "partial_rollout", "tail_batching"])
-def test_policies_stop_rollouts_in_their_environments_too(policy: str) -> None:
-    workload = table(counts=(4, 1, 2, 6), seconds=(5.0, 0.0, 11.0), observations=(2, 9))
-    found = simulate(workload, policy=policy, steps=5)
-    segments = found.segments
-    away = (segments["replica"] == -1) & (segments["ending"] == ENDINGS.index("aborted"))
-    assert away.any()
-    assert found.ledger.balance == 0
-
-
-def test_a_launch_may_be_larger_than_the_pool() -> None:
-    spec = EnvironmentSpec(slots=1, held="rollout", put_away="close")
-    workload = table(counts=(3, 1), seconds=(2.0,), boots=(1.0,))
-    found = simulate(workload, environment=spec, policy="april(over_sampling=2)", steps=3)
-    assert [record.trained_rollouts for record in found.steps] == [16, 16, 16]

@@ -142,8 +142,8 @@ def passes_only(model: Any, plan: Plan, shape: Shape) -> Trainer:
     """A trainer that computes gradients and leaves the weights alone."""
     trainer = Trainer(model, plan.config(*shape[:2]))
     if plan.shared:
-        trainer._prefix_reuse()  # its check on a few tokens is not part of a step
-    trainer._apply = lambda clock, sums: None  # type: ignore[method-assign]
+        trainer._passes.prefix_reuse()  # its check on a few tokens is not part of a step
+    trainer._apply = lambda work: None  # type: ignore[method-assign]
     return trainer
 
 

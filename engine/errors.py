@@ -1,8 +1,8 @@
-"""How a real run fails: the engine's error, and another library's error in one sentence."""
+"""The errors of a real run, and another library's error in one sentence."""
 
 from __future__ import annotations
 
-from rollcast.simulator.errors import RunError
+from rollcast.simulator.errors import RunError, ScenarioError
 
 
 class EngineError(RunError):
@@ -16,5 +16,16 @@ def sentence(error: BaseException) -> str:
 
 
 class RankLostError(Exception):
-    """One of a trainer's ranks is lost, or in another state than the others: they cannot go on, and
-    the trainer has to be started anew from its last state."""
+    """A rank of the trainer is lost or differs from the others: the trainer has to be started again
+    from its last state."""
+
+
+class NonFiniteLoss(RunError):  # noqa: N818 - the loss is the event, not a mistake of the caller
+    """The loss or the gradient of an update was not finite; the weights are those before it."""
+
+
+class UnsupportedModelError(ScenarioError):
+    """A model that the trainer, or its shared-prefix layout, cannot compute exactly."""
+
+    def __init__(self, message: str, field: str = "engine.model") -> None:
+        super().__init__(field, message)

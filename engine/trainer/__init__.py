@@ -2,6 +2,7 @@
 a group computed once."""
 
 from rollcast.engine.edges import SampledGroup, SampledRollout, TrainMetrics
+from rollcast.engine.errors import NonFiniteLoss, UnsupportedModelError
 from rollcast.engine.options import (
     DAPO,
     GRPO,
@@ -16,7 +17,6 @@ from rollcast.engine.trainer.advantages import (
     group_advantages,
     overlong_penalty,
 )
-from rollcast.engine.trainer.errors import NonFiniteLoss, UnsupportedModelError
 from rollcast.engine.trainer.losses import IMPORTANCE_CAP
 from rollcast.engine.trainer.trainer import Trainer
 

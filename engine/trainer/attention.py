@@ -20,8 +20,8 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from rollcast.engine.trainer.errors import UnsupportedModelError
-from rollcast.engine.trainer.kernels import AttentionKernel, kernel_for
+from rollcast.engine.errors import UnsupportedModelError
+from rollcast.engine.trainer.kernels import AttentionKernel, Scores, kernel_for
 
 NAME = "rollcast_shared_prefix"
 """The name under which transformers knows :func:`shared_prefix_attention`."""
@@ -122,12 +122,10 @@ class _MergedAttention(torch.autograd.Function):
     ) -> Tensor:
         kernel, kv_heads = kernel_for(query), key.shape[1]
         with torch.autocast(query.device.type, enabled=False):
-            suffix, own_lse = kernel.forward(
-                query, _repeat(key, query), _repeat(value, query), scale, True
-            )
-            folded, folded_lse = kernel.forward(
-                _fold(query, kv_heads), prefix_key, prefix_value, scale, False
-            )
+            own = Scores(query, _repeat(key, query), _repeat(value, query), scale, True)
+            suffix, own_lse = kernel.forward(own)
+            to_prefix = Scores(_fold(query, kv_heads), prefix_key, prefix_value, scale, False)
+            folded, folded_lse = kernel.forward(to_prefix)
             shared = _unfold(folded, query)
             shared_lse = _unfold(folded_lse[..., None], query)[..., 0]
             lse = torch.logaddexp(own_lse, shared_lse)
@@ -147,19 +145,13 @@ class _MergedAttention(torch.autograd.Function):
         kernel: AttentionKernel = ctx.kernel
         grad, out = grads[0].transpose(1, 2), merged.transpose(1, 2)
         with torch.autocast(query.device.type, enabled=False):
-            dq, dk, dv = kernel.backward(
-                grad, query, _repeat(key, query), _repeat(value, query), out, lse, scale, True
-            )
+            own = Scores(query, _repeat(key, query), _repeat(value, query), scale, True)
+            dq, dk, dv = kernel.backward(own, grad, out, lse)
             dk, dv = (torch.unflatten(x, 1, (kv_heads, -1)).sum(2) for x in (dk, dv))
+            to_prefix = Scores(_fold(query, kv_heads), prefix_key, prefix_value, scale, False)
+            folded_lse = _fold(lse[..., None], kv_heads)[..., 0]
             dq_shared, dk_prefix, dv_prefix = kernel.backward(
-                _fold(grad, kv_heads),
-                _fold(query, kv_heads),
-                prefix_key,
-                prefix_value,
-                _fold(out, kv_heads),
-                _fold(lse[..., None], kv_heads)[..., 0],
-                scale,
-                False,
+                to_prefix, _fold(grad, kv_heads), _fold(out, kv_heads), folded_lse
             )
             dq = dq + _unfold(dq_shared, query)
         return dq, dk, dv, dk_prefix, dv_prefix, None

@@ -1,16 +1,15 @@
-"""Attention kernels that tell the log-sum-exp, which is what lets two parts of one softmax be
-computed apart and merged.
+"""Attention kernels that return the log-sum-exp, by which two parts of one softmax can be computed
+apart and merged.
 
-PyTorch's public attention hides it, so the fast kernels here call private operators. None is
-trusted before it has agreed with :class:`PlainKernel` on a small input, on the device and in the
-type at hand; otherwise the plain one takes its place.
+PyTorch's public attention hides it, so the fast kernels call private operators. Each is used only
+after it has agreed with `PlainKernel` on a small input, on the same device and in the same type.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from math import inf
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,117 +18,95 @@ from torch.nn import functional
 _aten = torch.ops.aten
 
 
+class Scores(NamedTuple):
+    """What is attended to: queries, keys and values, [batch, heads, tokens, head_dim] with the same
+    number of heads. causal: query i sees keys up to i; needs as many keys as queries."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale: float
+    causal: bool
+
+
 class AttentionKernel(Protocol):
-    """Softmax attention over one set of keys.
+    """Softmax attention over one set of keys."""
 
-    Queries, keys and values are [batch, heads, tokens, head_dim] with the same number of heads.
-    """
-
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, a: Scores) -> tuple[Tensor, Tensor]:
         """The output, like ``q``, and the log-sum-exp of each query's scores, [batch, heads,
-        tokens] in at least float32. ``causal`` needs as many keys as queries."""
+        tokens] in at least float32."""
         ...
 
     def backward(
-        self,
-        grad: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        scale: float,
-        causal: bool,
+        self, a: Scores, grad: Tensor, out: Tensor, lse: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of ``q``, ``k`` and ``v``, where ``out`` and ``lse`` may belong to a softmax
-        over more keys than these: the probabilities are ``exp(scores - lse)``."""
+        """Gradients of ``q``, ``k`` and ``v``. ``out`` and ``lse`` may be those of a softmax over
+        more keys than these: the probabilities are ``exp(scores - lse)``."""
         ...
 
 
 class PlainKernel:
-    """Matrix products in any type on any device, some queries at a time to bound the memory."""
+    """Matrix products in any type on any device. max_scores: computed at a time."""
 
     def __init__(self, max_scores: int = 1 << 25) -> None:
         self.max_scores = max_scores
 
-    def _chunks(self, q: Tensor, k: Tensor) -> list[slice]:
-        rows = max(1, self.max_scores // max(1, q.shape[0] * q.shape[1] * k.shape[2]))
-        return [slice(i, min(i + rows, q.shape[2])) for i in range(0, q.shape[2], rows)]
+    def _chunks(self, a: Scores) -> list[slice]:
+        batch, heads, queries, _ = a.q.shape
+        rows = max(1, self.max_scores // max(1, batch * heads * a.k.shape[2]))
+        return [slice(i, min(i + rows, queries)) for i in range(0, queries, rows)]
 
-    def _scores(self, q: Tensor, k: Tensor, rows: slice, scale: float, causal: bool) -> Tensor:
-        scores = (_wide(q[:, :, rows]) @ _wide(k).transpose(-1, -2)) * scale
-        if causal:
-            query = torch.arange(rows.start, rows.stop, device=q.device)
-            key = torch.arange(k.shape[2], device=q.device)
+    def _scores(self, a: Scores, rows: slice) -> Tensor:
+        scores = (_wide(a.q[:, :, rows]) @ _wide(a.k).transpose(-1, -2)) * a.scale
+        if a.causal:
+            query = torch.arange(rows.start, rows.stop, device=a.q.device)
+            key = torch.arange(a.k.shape[2], device=a.q.device)
             scores = scores.masked_fill(key[None, :] > query[:, None], -inf)
         return scores
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool
-    ) -> tuple[Tensor, Tensor]:
-        """See :class:`AttentionKernel`."""
-        out, lse = torch.empty_like(q), _wide(q.new_empty(q.shape[:3]))
-        for rows in self._chunks(q, k):
-            scores = self._scores(q, k, rows, scale, causal)
+    def forward(self, a: Scores) -> tuple[Tensor, Tensor]:
+        """See `AttentionKernel`."""
+        out, lse = torch.empty_like(a.q), _wide(a.q.new_empty(a.q.shape[:3]))
+        for rows in self._chunks(a):
+            scores = self._scores(a, rows)
             lse[:, :, rows] = scores.logsumexp(-1)
             probabilities = (scores - lse[:, :, rows, None]).exp()
-            out[:, :, rows] = (probabilities @ _wide(v)).to(out.dtype)
+            out[:, :, rows] = (probabilities @ _wide(a.v)).to(out.dtype)
         return out, lse
 
     def backward(
-        self,
-        grad: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        scale: float,
-        causal: bool,
+        self, a: Scores, grad: Tensor, out: Tensor, lse: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See :class:`AttentionKernel`; FlashAttention-2's equations (arXiv 2307.08691)."""
-        dq = torch.empty_like(q)
-        dk, dv = torch.zeros_like(_wide(k)), torch.zeros_like(_wide(v))
-        for rows in self._chunks(q, k):
-            scores = self._scores(q, k, rows, scale, causal)
-            probabilities = (scores - lse[:, :, rows, None]).exp()
+        """See `AttentionKernel`; FlashAttention-2's equations (arXiv 2307.08691)."""
+        dq = torch.empty_like(a.q)
+        dk, dv = torch.zeros_like(_wide(a.k)), torch.zeros_like(_wide(a.v))
+        for rows in self._chunks(a):
+            probabilities = (self._scores(a, rows) - lse[:, :, rows, None]).exp()
             g = _wide(grad[:, :, rows])
             dv += probabilities.transpose(-1, -2) @ g
             delta = (g * _wide(out[:, :, rows])).sum(-1, keepdim=True)
-            ds = probabilities * (g @ _wide(v).transpose(-1, -2) - delta) * scale
-            dq[:, :, rows] = (ds @ _wide(k)).to(dq.dtype)
-            dk += ds.transpose(-1, -2) @ _wide(q[:, :, rows])
-        return dq, dk.to(k.dtype), dv.to(v.dtype)
+            ds = probabilities * (g @ _wide(a.v).transpose(-1, -2) - delta) * a.scale
+            dq[:, :, rows] = (ds @ _wide(a.k)).to(dq.dtype)
+            dk += ds.transpose(-1, -2) @ _wide(a.q[:, :, rows])
+        return dq, dk.to(a.k.dtype), dv.to(a.v.dtype)
 
 
 class CpuFlashKernel:
     """PyTorch's flash attention for CPUs."""
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool
-    ) -> tuple[Tensor, Tensor]:
-        """See :class:`AttentionKernel`."""
+    def forward(self, a: Scores) -> tuple[Tensor, Tensor]:
+        """See `AttentionKernel`."""
         out, lse = _aten._scaled_dot_product_flash_attention_for_cpu(
-            q, k, v, 0.0, causal, scale=scale
+            a.q, a.k, a.v, 0.0, a.causal, scale=a.scale
         )
         return out, lse
 
     def backward(
-        self,
-        grad: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        scale: float,
-        causal: bool,
+        self, a: Scores, grad: Tensor, out: Tensor, lse: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See :class:`AttentionKernel`."""
+        """See `AttentionKernel`."""
         dq, dk, dv = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad, q, k, v, out, lse, 0.0, causal, scale=scale
+            grad, a.q, a.k, a.v, out, lse, 0.0, a.causal, scale=a.scale
         )
         return dq, dk, dv
 
@@ -137,42 +114,22 @@ class CpuFlashKernel:
 class CudaFlashKernel:
     """FlashAttention-2 as PyTorch ships it: float16 and bfloat16 on CUDA."""
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool
-    ) -> tuple[Tensor, Tensor]:
-        """See :class:`AttentionKernel`."""
-        result = _aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=scale)
+    def forward(self, a: Scores) -> tuple[Tensor, Tensor]:
+        """See `AttentionKernel`."""
+        result = _aten._scaled_dot_product_flash_attention(
+            a.q, a.k, a.v, 0.0, a.causal, scale=a.scale
+        )
         return result[0], result[1]
 
     def backward(
-        self,
-        grad: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        scale: float,
-        causal: bool,
+        self, a: Scores, grad: Tensor, out: Tensor, lse: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See :class:`AttentionKernel`."""
-        seed = torch.zeros(2, dtype=torch.uint64, device=q.device)  # unread: there is no dropout
+        """See `AttentionKernel`."""
+        saved = (grad, a.q, a.k, a.v, out, lse.contiguous())
+        lengths = (None, None, a.q.shape[2], a.k.shape[2])
+        seed = torch.zeros(2, dtype=torch.uint64, device=a.q.device)  # unread: no dropout
         dq, dk, dv = _aten._scaled_dot_product_flash_attention_backward(
-            grad,
-            q,
-            k,
-            v,
-            out,
-            lse.contiguous(),
-            None,
-            None,
-            q.shape[2],
-            k.shape[2],
-            0.0,
-            causal,
-            seed,
-            seed[0],
-            scale=scale,
+            *saved, *lengths, 0.0, a.causal, seed, seed[0], scale=a.scale
         )
         return dq, dk, dv
 
@@ -180,43 +137,23 @@ class CudaFlashKernel:
 class CudaEfficientKernel:
     """The memory-efficient kernel: float32 on CUDA. Its log-sum-exp is padded to 32 queries."""
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool
-    ) -> tuple[Tensor, Tensor]:
-        """See :class:`AttentionKernel`."""
+    def forward(self, a: Scores) -> tuple[Tensor, Tensor]:
+        """See `AttentionKernel`."""
         result = _aten._scaled_dot_product_efficient_attention(
-            q, k, v, None, True, 0.0, causal, scale=scale
+            a.q, a.k, a.v, None, True, 0.0, a.causal, scale=a.scale
         )
-        return result[0], result[1][..., : q.shape[2]]
+        return result[0], result[1][..., : a.q.shape[2]]
 
     def backward(
-        self,
-        grad: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        scale: float,
-        causal: bool,
+        self, a: Scores, grad: Tensor, out: Tensor, lse: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See :class:`AttentionKernel`."""
-        lse = functional.pad(lse, (0, -q.shape[2] % 32), value=inf).contiguous()
-        seed = torch.zeros((), dtype=torch.int64, device=q.device)
+        """See `AttentionKernel`."""
+        lse = functional.pad(lse, (0, -a.q.shape[2] % 32), value=inf).contiguous()
+        saved = (grad, a.q, a.k, a.v, None, out, lse)
+        seed = torch.zeros((), dtype=torch.int64, device=a.q.device)  # unread: no dropout
+        wanted = [True, True, True, False]
         dq, dk, dv, _ = _aten._scaled_dot_product_efficient_attention_backward(
-            grad,
-            q,
-            k,
-            v,
-            None,
-            out,
-            lse,
-            seed,
-            seed,
-            0.0,
-            [True, True, True, False],
-            causal,
-            scale=scale,
+            *saved, seed, seed, 0.0, wanted, a.causal, scale=a.scale
         )
         return dq, dk, dv
 
@@ -246,8 +183,8 @@ _TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 def agrees_with_plain(
     kernel: AttentionKernel, device: torch.device, dtype: torch.dtype, head_dim: int
 ) -> bool:
-    """Whether ``kernel`` does what :class:`PlainKernel` does, on a small input: also where output
-    and log-sum-exp belong to a larger softmax, which merging relies on."""
+    """Whether ``kernel`` agrees with `PlainKernel` on a small input, also where output and
+    log-sum-exp belong to a larger softmax."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
@@ -258,13 +195,13 @@ def agrees_with_plain(
         with torch.no_grad():
             for queries, keys, causal in ((37, 37, True), (70, 21, False)):
                 q, k, v = (draw(2, 2, n, head_dim) for n in (queries, keys, keys))
-                scale = head_dim**-0.5
-                out, lse = kernel.forward(q, k, v, scale, causal)
-                expected, expected_lse = plain.forward(q, k, v, scale, causal)
+                a = Scores(q, k, v, head_dim**-0.5, causal)
+                out, lse = kernel.forward(a)
+                expected, expected_lse = plain.forward(a)
                 grad, merged = draw(2, 2, queries, head_dim), expected_lse + 0.5
-                arguments = (grad, q, k, v, 0.5 * expected, merged, scale, causal)
+                given = (a, grad, 0.5 * expected, merged)
                 pairs = [(out, expected), (lse, expected_lse)]
-                pairs += zip(kernel.backward(*arguments), plain.backward(*arguments), strict=True)
+                pairs += zip(kernel.backward(*given), plain.backward(*given), strict=True)
                 for got, wanted in pairs:
                     if got.shape != wanted.shape:
                         return False

@@ -1,7 +1,6 @@
-"""Packing rollouts into microbatches, for either layout.
+"""Packing rollouts into microbatches, and dealing them to ranks, for either layout.
 
-The loss of a rollout does not depend on what it is packed with, so any packing gives the same
-update; it decides speed and memory alone.
+Any packing gives the same update: it decides only speed and memory.
 """
 
 from __future__ import annotations
@@ -122,3 +121,34 @@ def plan_packing(
         prefix = members[0].prompt[:-1]
         shared.append(SharedGroup(prefix, pack(members, suffix_width, suffix_budget_tokens)))
     return Packing(pack(dense, dense_width, budget_tokens), shared)
+
+
+def shares(examples: Sequence[Example], ranks: int, *, shared_prefix: bool) -> list[list[Example]]:
+    """Each rank's rollouts, in their order; a rank may have none.
+
+    Greedy: the longest first, each to the rank with the fewest tokens. With ``shared_prefix`` a
+    group stays on one rank, which computes its prompt once.
+    """
+    if ranks == 1:
+        return [[*examples]]
+    units: dict[int, list[int]] = {}
+    for place, example in enumerate(examples):
+        units.setdefault(example.group if shared_prefix else place, []).append(place)
+    costs = {
+        unit: _tokens([examples[place] for place in places], shared_prefix)
+        for unit, places in units.items()
+    }
+    taken: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for unit in sorted(units, key=lambda unit: -costs[unit]):
+        rank = loads.index(min(loads))
+        taken[rank] += units[unit]
+        loads[rank] += costs[unit]
+    return [[examples[place] for place in sorted(places)] for places in taken]
+
+
+def _tokens(examples: Sequence[Example], shared_prefix: bool) -> int:
+    """Tokens fed to the model; with ``shared_prefix`` the examples are one group."""
+    if not shared_prefix or len(examples) < 2:
+        return sum(map(dense_width, examples))
+    return len(examples[0].prompt) - 1 + sum(map(suffix_width, examples))

@@ -14,8 +14,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from rollcast.engine.errors import UnsupportedModelError
 from rollcast.engine.trainer.batch import Example
-from rollcast.engine.trainer.errors import UnsupportedModelError
 from rollcast.engine.trainer.mode import in_mode
 from rollcast.engine.trainer.moe import Router, RouterSums
 

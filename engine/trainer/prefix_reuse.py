@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from rollcast.engine.errors import UnsupportedModelError
 from rollcast.engine.options import Backend, Checkpoint
 from rollcast.engine.trainer import attention
 from rollcast.engine.trainer.batch import Example
-from rollcast.engine.trainer.errors import UnsupportedModelError
 from rollcast.engine.trainer.mode import in_mode
 from rollcast.engine.trainer.model import Forward, LogProbModel, Rows
 from rollcast.engine.trainer.moe import RouterSums

@@ -1,12 +1,11 @@
-"""A trainer over several ranks: weights, gradients and the optimiser's moments split by torch's
+"""A trainer over several ranks: weights, gradients and the optimiser's moments sharded by torch's
 FSDP2 (`torch.distributed.fsdp.fully_shard`), over gloo on CPUs and NCCL on GPUs.
 
-Between updates a rank holds its part of the weights alone. For an update they are gathered once,
-each rank adds up the gradients of its share of the batch without a word to the others, and then
-they are reduced once, on which clipping and the optimiser work on parts again. So ranks may have
-as many microbatches as their shares need, or none, and a prompt that is computed once for its group
-needs nothing of the others. It costs memory for whole weights and gradients while an update lasts;
-the moments, which are twice the weights in AdamW, are never whole.
+Between updates a rank holds only its shard of the weights. An update gathers them once, accumulates
+the gradients of each rank's share of the batch without communication, and reduces them once;
+clipping and optimiser then work on shards. So ranks may have different numbers of microbatches, or
+none. The cost is memory for whole weights and gradients during an update; AdamW's moments are never
+whole.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from rollcast.engine.errors import RankLostError, sentence
 from rollcast.engine.trainer.mode import in_mode
+from rollcast.engine.trainer.ranks import Ranks
 from rollcast.simulator.errors import RunError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE_S = 1800.0
-"""That a rank waits for the others. A driver that hears no sign of life ends them sooner."""
+"""Seconds that a rank waits for the others; the driver's heartbeat usually ends them sooner."""
 
 LOOPBACK = "127.0.0.1"
 
@@ -47,7 +47,7 @@ class Place:
 
 
 class Meeting:
-    """What rank 0 opens for the others to find each other, and keeps until they are done."""
+    """Rank 0's TCP store, open while the ranks run. place: where the others reach it."""
 
     def __init__(self) -> None:
         patience = timedelta(seconds=PATIENCE_S)
@@ -71,8 +71,8 @@ def join(place: Place, number: int, count: int, device: str) -> None:
         raise RankLostError(f"rank {number} cannot meet the others: {sentence(error)}") from None
 
 
-class Joined:
-    """The ranks that have joined, without a model: what they tell each other."""
+class Joined(Ranks):
+    """The ranks that have joined, without a model."""
 
     def __init__(self) -> None:
         self.number, self.count = dist.get_rank(), dist.get_world_size()
@@ -86,7 +86,7 @@ class Joined:
 
     @contextmanager
     def together(self, waiting: AbstractContextManager[None] | None = None) -> Iterator[None]:
-        """What fails in one rank fails in all, with the same words: those of the first."""
+        """An exception of one rank is raised by all, with the message of the first."""
         failed: Exception | None = None
         failure: tuple[type[RunError], str] | None = None
         try:
@@ -106,7 +106,7 @@ class Joined:
 
     @contextmanager
     def bound(self) -> Iterator[None]:
-        """What fails within is a RankLostError."""
+        """An exception within is a RankLostError."""
         try:
             yield
         except RankLostError:
@@ -118,8 +118,7 @@ class Joined:
 
 
 class Sharded(Joined):
-    """The ranks of a model that is split among all processes which have joined; it is a
-    `engine.trainer.ranks.Ranks`. The model is changed in place. A collective call."""
+    """Shards a model, in place, among all ranks that have joined. A collective call."""
 
     def __init__(self, model: PreTrainedModel, device: str) -> None:
         super().__init__()
@@ -150,13 +149,13 @@ class Sharded(Joined):
                 module.unshard()
 
     def scatter(self) -> None:
-        """Leaves each rank its part of them."""
+        """Leaves each rank its shard."""
         for module in self._modules:
             module.reshard()
 
     def reduce(self) -> None:
-        """Adds up the gradients, by a backward pass that adds nothing to them: FSDP reduces them in
-        one, and where a rank has no microbatch there has been none."""
+        """Reduces the gradients by a backward pass of zeros: FSDP reduces in a backward pass only,
+        and a rank without microbatches had none."""
         with self.bound():
             self._model.set_requires_gradient_sync(True)
             logits = self._nothing()
@@ -164,14 +163,13 @@ class Sharded(Joined):
             self._model.set_requires_gradient_sync(False)
 
     def drop(self) -> None:
-        """Forgets gradients that were not reduced, and what a pass left that did not come to its
-        end."""
+        """Deletes gradients that were not reduced, and the state of an unfinished pass."""
         for parameter in self._whole:
             parameter.grad = None
         self._model.reset_iter_state()
 
     def _nothing(self) -> torch.Tensor:
-        """A forward pass of the whole model on one token, without its randomness."""
+        """Logits of a forward pass on one token, without dropout."""
         ids = torch.zeros((1, 1), dtype=torch.long, device=self._model.device)
         with in_mode(self._model, training=False):
             logits: torch.Tensor = self._model(input_ids=ids, use_cache=False).logits
@@ -179,7 +177,7 @@ class Sharded(Joined):
 
 
 def _address() -> str:
-    """This machine's, as others reach it; where it has no network, its own."""
+    """This machine's address for others; loopback without a network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("10.255.255.255", 1))  # chooses an interface; nothing is sent

@@ -320,10 +320,11 @@ def test_plain_kernel_in_chunks_is_softmax_attention():
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     grad = torch.randn_like(expected)
     expected.backward(grad)
+    scores = kernels.Scores(q, k, v, 8**-0.5, True)
     for kernel in (kernels.PlainKernel(), kernels.PlainKernel(max_scores=2 * 3 * 11 * 4)):
         with torch.no_grad():
-            out, lse = kernel.forward(q, k, v, 8**-0.5, True)
-            found = kernel.backward(grad, q, k, v, out, lse, 8**-0.5, True)
+            out, lse = kernel.forward(scores)
+            found = kernel.backward(scores, grad, out, lse)
         assert torch.allclose(out, expected, atol=1e-12)
         for got, leaf in zip(found, (q, k, v), strict=True):
             assert torch.allclose(got, leaf.grad, atol=1e-12)
@@ -332,13 +333,12 @@ def test_plain_kernel_in_chunks_is_softmax_attention():
 class _ForgetsTheMerge(kernels.PlainKernel):
     """A backward that computes its own log-sum-exp: right alone, wrong for merged parts."""
 
-    def backward(self, grad, q, k, v, out, lse, scale, causal):
-        out, lse = self.forward(q, k, v, scale, causal)
-        return super().backward(grad, q, k, v, out, lse, scale, causal)
+    def backward(self, a, grad, out, lse):
+        return super().backward(a, grad, *self.forward(a))
 
 
 class _Absent(kernels.PlainKernel):
-    def forward(self, q, k, v, scale, causal):
+    def forward(self, a):
         raise AttributeError("no such operator")
 
 

@@ -22,7 +22,7 @@ from rank_processes import RankProcesses  # noqa: E402
 from rollcast.engine.edges import TrainerState  # noqa: E402
 from rollcast.engine.options import DAPO, GRPO, GSPO, TrainerConfig  # noqa: E402
 from rollcast.engine.trainer.batch import Example  # noqa: E402
-from rollcast.engine.trainer.shares import shares  # noqa: E402
+from rollcast.engine.trainer.microbatch import shares  # noqa: E402
 from tests.laws import examples  # noqa: E402
 
 torch.set_num_threads(1)

@@ -1,0 +1,230 @@
+"""The forward and backward passes of an update over its microbatches, in either layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rollcast.engine.errors import NonFiniteLoss
+from rollcast.engine.options import TrainerConfig
+from rollcast.engine.trainer.batch import Example
+from rollcast.engine.trainer.clock import Clock
+from rollcast.engine.trainer.losses import ONE, LossTotals, importance_weights, policy_loss
+from rollcast.engine.trainer.microbatch import Packing, SharedGroup, plan_packing, shares
+from rollcast.engine.trainer.mode import in_mode
+from rollcast.engine.trainer.model import Forward, LogProbModel
+from rollcast.engine.trainer.moe import Router, RouterBalance, RouterSums
+from rollcast.engine.trainer.prefix_reuse import PrefixReuse
+from rollcast.engine.trainer.ranks import Ranks
+
+
+@dataclass(slots=True)
+class Sums:
+    """Sums over the microbatches of a step."""
+
+    loss: float = 0.0
+    aux_loss: float = 0.0
+    grad_norm: float = 0.0
+    ratio: float = 0.0
+    clipped: float = 0.0
+    tokens: int = 0
+    computed_tokens: int = 0
+    padding_tokens: int = 0
+    microbatches: int = 0
+    updates: int = 0
+
+    def add(self, other: Sums) -> None:
+        """Adds another's."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+
+@dataclass(slots=True)
+class Work:
+    """A step while its passes run.
+
+    old: the trainer's log-probabilities before the first update, by example; empty where the
+    sampled ones are the ratio's denominator. totals: what the loss averages over. balance: expert
+    counts of the update; None without the routers' loss.
+    """
+
+    shared_prefix: bool
+    clock: Clock
+    sums: Sums = field(default_factory=Sums)
+    old: dict[Example, Tensor] = field(default_factory=dict)
+    totals: LossTotals = ONE
+    balance: RouterBalance | None = None
+
+
+class Passes:
+    """Computes this rank's share of a batch. See `engine.trainer.trainer.Trainer`."""
+
+    def __init__(self, model: PreTrainedModel, config: TrainerConfig, ranks: Ranks) -> None:
+        self._model, self._config, self._ranks = model, config, ranks
+        self._reuse: PrefixReuse | None = None
+        with self.gathered():
+            self._runner = LogProbModel(
+                model,
+                temperature=config.temperature,
+                autocast=config.autocast,
+                head_chunk_tokens=config.head_chunk_tokens,
+                router=Router.of(model.config.get_text_config(), config.router_aux_coefficient),
+            )
+
+    @property
+    def router(self) -> Router | None:
+        """The model's routers, where their loss counts."""
+        return self._runner.router
+
+    @contextmanager
+    def gathered(self, clock: Clock | None = None) -> Iterator[None]:
+        """Whole weights within; the enclosed code does not change them."""
+        with nullcontext() if clock is None else clock("forward"):
+            self._ranks.gather()
+        try:
+            yield
+        finally:
+            self._ranks.scatter()
+
+    def prefix_reuse(self) -> PrefixReuse:
+        """Made on first use: a model without a shared prefix can be trained dense."""
+        if self._reuse is None:
+            self._reuse = PrefixReuse(
+                self._runner,
+                backend=self._config.prefix_backend,
+                checkpoint=self._config.checkpoint,
+                offload=self._config.offload_prefix,
+            )
+        return self._reuse
+
+    def accumulate(self, examples: Sequence[Example], work: Work) -> None:
+        """Adds the gradients of this rank's share of the loss, and the sums of all ranks."""
+        packing = self._packing(examples, work)
+        sums = Sums(
+            computed_tokens=packing.tokens,
+            padding_tokens=packing.padding_tokens,
+            microbatches=packing.microbatches,
+        )
+        mine = replace(work, sums=sums)
+        with self._ranks.together(waiting=work.clock("gradient")):
+            for batch in packing.dense:
+                with self._runner.checkpointed(self._config.checkpoint == "all"):
+                    self._train(batch, partial(self._runner.dense, batch), mine)
+            for group in packing.shared:
+                self._train_shared(group, mine)
+        for counted in self._ranks.exchange(sums):
+            work.sums.add(counted)
+
+    def _train_shared(self, group: SharedGroup, work: Work) -> None:
+        """Phases A, B and C of one group."""
+        reuse = self.prefix_reuse()
+        with reuse.engaged():
+            with work.clock("forward"):
+                prefix = reuse.begin(group.prefix)
+            for batch in group.microbatches:
+                self._train(batch, partial(reuse.suffix, prefix, batch), work)
+            own_loss = None
+            if work.balance is not None and prefix.router is not None:
+                own_loss = work.balance.loss(prefix.router, times=group.rollouts)
+                work.sums.aux_loss += float(own_loss.detach())
+            with work.clock("backward"):
+                reuse.finish(prefix, own_loss)
+
+    def _train(self, batch: Sequence[Example], run: Callable[[], Forward], work: Work) -> None:
+        """Forward, loss and backward of a microbatch."""
+        sums = work.sums
+        with work.clock("forward"):
+            forward = run()
+            log_probs = forward.log_probs
+            sampled = torch.cat([torch.tensor(e.sampled, dtype=log_probs.dtype) for e in batch])
+            sampled = sampled.to(log_probs.device)
+            old, correction = sampled, None
+            if work.old:
+                old = torch.cat([work.old[e] for e in batch])
+                cap = self._config.loss.importance_cap
+                if cap is not None:
+                    correction = importance_weights(old, sampled, cap)
+            parts = policy_loss(self._config.loss, work.totals, batch, log_probs, old, correction)
+            loss = parts.loss
+            if work.balance is not None and forward.router is not None:
+                aux_loss = work.balance.loss(forward.router)
+                sums.aux_loss += float(aux_loss.detach())
+                loss = loss + aux_loss
+            if not torch.isfinite(loss):
+                raise NonFiniteLoss(
+                    f"the loss of a microbatch of {len(batch)} rollouts is {loss.item()}; the "
+                    "weights are those from before this step"
+                )
+        with work.clock("backward"):
+            loss.backward()  # type: ignore[no-untyped-call]
+        sums.loss += float(parts.loss.detach())
+        sums.ratio += float(parts.ratio_sum)
+        sums.clipped += float(parts.clipped)
+        sums.tokens += parts.trained_tokens
+
+    def observe(
+        self, examples: Sequence[Example], work: Work, *, keep: bool
+    ) -> RouterBalance | None:
+        """Expert counts of a pass without gradient; ``keep`` puts the log-probabilities into
+        ``work.old``."""
+        balance = RouterBalance(self.router) if self.router else None
+
+        def note(batch: Sequence[Example], forward: Forward) -> None:
+            if keep:
+                lengths = [len(e.response) for e in batch]
+                work.old.update(zip(batch, torch.split(forward.log_probs, lengths), strict=True))
+            count(forward.router)
+
+        def count(router: RouterSums | None, times: int = 1) -> None:
+            if balance is not None and router is not None:
+                balance.count(router, times)
+
+        packing = self._packing(examples, work)
+        with in_mode(self._model, training=False), torch.no_grad(), work.clock("log_prob"):
+            with self.gathered(), self._ranks.together():
+                for batch in packing.dense:
+                    note(batch, self._runner.dense(batch))
+                for group in packing.shared:
+                    reuse = self.prefix_reuse()
+                    with reuse.engaged():
+                        prefix = reuse.begin(group.prefix)
+                        count(prefix.router, group.rollouts)
+                        for batch in group.microbatches:
+                            note(batch, reuse.suffix(prefix, batch))
+            if self._ranks.count > 1:
+                self._pool(examples, work.old if keep else None, balance)
+        return balance
+
+    def _pool(
+        self,
+        examples: Sequence[Example],
+        log_probs: dict[Example, Tensor] | None,
+        balance: RouterBalance | None,
+    ) -> None:
+        """Shares the results among the ranks: a later update may deal the examples differently."""
+        device = self._model.device
+        if log_probs is not None:
+            by_place = {
+                place: log_probs[e].cpu() for place, e in enumerate(examples) if e in log_probs
+            }
+            for theirs in self._ranks.exchange(by_place):
+                log_probs |= {examples[place]: row.to(device) for place, row in theirs.items()}
+        if balance is not None:
+            balance.count_all(self._ranks.exchange(balance.counted()), device)
+
+    def _packing(self, examples: Sequence[Example], work: Work) -> Packing:
+        """The microbatches of this rank's share."""
+        every = shares(examples, self._ranks.count, shared_prefix=work.shared_prefix)
+        budget_tokens = self._config.microbatch_tokens
+        return plan_packing(
+            every[self._ranks.number],
+            shared_prefix=work.shared_prefix,
+            budget_tokens=budget_tokens,
+            suffix_budget_tokens=self._config.suffix_microbatch_tokens or budget_tokens,
+        )

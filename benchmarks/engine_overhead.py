@@ -106,16 +106,17 @@ def measure(requests: int, repeats: int) -> dict[str, Any]:
     from rollcast.engine.tasks.warm_start import warm_start
     from rollcast.engine.vllm.environment import vllm_version
     from rollcast.engine.vllm.replica import VllmReplica
+    from rollcast.engine.vllm.start import ReplicaOptions
 
     task, model = CollatzTask(), warm_start()
     prompts = [task.prompt(group, 0).token_ids for group in range(requests)]
-    replica = VllmReplica(
-        model,
+    options = ReplicaOptions(
         max_seqs=MAX_SEQS,
         max_batched_tokens=MAX_BATCHED_TOKENS,
         kv_tokens=KV_TOKENS,
         block_tokens=BLOCK_TOKENS,
     )
+    replica = VllmReplica(model, options)
     as_it_comes, matched = bare_llm(model), bare_llm(model, async_scheduling=False)
     contenders: dict[str, Callable[[], Tokens]] = {
         "adapter": lambda: drive(replica, prompts, task.max_new_tokens),

@@ -29,10 +29,10 @@ def check(section: EngineSection) -> None:
 def start(asked: Asked) -> Engine:
     """A replica."""
     from rollcast.engine.vllm.replica import VllmReplica
+    from rollcast.engine.vllm.start import ReplicaOptions
 
     section = asked.section
-    return VllmReplica(
-        asked.model,
+    options = ReplicaOptions(
         max_seqs=section.max_seqs,
         max_batched_tokens=section.max_batched_tokens,
         kv_tokens=section.kv_tokens,
@@ -41,12 +41,13 @@ def start(asked: Asked) -> Engine:
         dtype=section.dtype,
         seed=asked.seed,
         sampling=asked.sampling,
-        device=section.device,
         memory_fraction=asked.memory_share,
         tensor_parallel=asked.width,
         sleeps=section.sleep,
         transfer="nccl" if section.weights_by == "nccl" else None,
+        device=section.device,
     )
+    return VllmReplica(asked.model, options)
 
 
 def wire() -> Channel:

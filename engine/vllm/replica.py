@@ -13,23 +13,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollcast.engine.edges import EngineIteration, Limits, OnWire, Response, Sampling
+from rollcast.engine.edges import EngineIteration, Limits, OnWire, Response
 from rollcast.engine.errors import EngineError, sentence
 from rollcast.engine.in_flight import InFlight, stream_seed
 from rollcast.engine.quiet import quiet
 from rollcast.engine.time_limit import time_limit
 from rollcast.engine.vllm.environment import prepare, require_calls, threads_kept
-from rollcast.engine.vllm.start import (
-    check_shape,
-    end_tokens,
-    engine_options,
-    hold_generators_back,
-    start,
-)
+from rollcast.engine.vllm.start import ReplicaOptions, end_tokens, hold_generators_back, start
 from rollcast.engine.work_meter import WorkMeter
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+STALL_ITERATIONS = 16
+"""Iterations without work, while rollouts wait, after which the engine has failed."""
+
+STEP_TIMEOUT_S = 600.0
+"""Seconds after which an iteration counts as hung (in the main thread only)."""
 
 _SCHEDULER = "engine_core.engine_core.scheduler"
 _NEEDED = (
@@ -41,64 +41,23 @@ _NEEDED = (
 
 
 class VllmReplica:
-    """One vLLM engine: submit, step, abort, load weights. It is an `engine.edges.Engine`.
-
-    model_path: a Hugging Face model folder (or name, with ``local_files=False``).
-    max_seqs, max_batched_tokens: rollouts and tokens in one iteration.
-    kv_tokens: KV pool, in tokens, rounded down to whole blocks; None leaves it to vLLM, from
-        ``memory_fraction`` of the device.
-    block_tokens: tokens of a KV block; a multiple of 32 on a CPU.
-    max_model_len: longest prompt + response; None is the model's context, or the KV pool if that
-        is smaller.
-    dtype: ``float32``, ``bfloat16``, ... (``auto`` turns a float32 checkpoint into bfloat16).
-    stop_token_ids: what ends a response; None takes the model's own end tokens.
-    enforce_eager: None compiles on a GPU, and not on a CPU.
-    memory_fraction: share of the GPU's memory that vLLM may take, weights included.
-    tensor_parallel: devices that the model is spread over, the first ones that this process sees,
-        each with a worker process of its own.
-    sleeps: whether `sleep` is to free the GPU's memory. transfer: vLLM's name of the way on which
-        weights come from a trainer that it is connected to, such as ``nccl``.
-    device: ``cuda:1`` for that GPU; None or one without a number is the first.
-    stall_iterations: iterations without work, while rollouts wait, after which to give up.
-    step_timeout_s: seconds after which a single iteration counts as hung (main thread only).
+    """One vLLM engine, an `engine.edges.Engine`. model_path: a Hugging Face model folder.
 
     Raises EngineError when vLLM is missing, too old or cannot start, or when the KV pool cannot
     hold one rollout of ``max_model_len``.
     """
 
-    def __init__(
-        self,
-        model_path: str | Path,
-        *,
-        max_seqs: int = 64,
-        max_batched_tokens: int = 2048,
-        kv_tokens: int | None = None,
-        block_tokens: int = 32,
-        prefix_caching: bool = True,
-        max_model_len: int | None = None,
-        dtype: str = "float32",
-        seed: int = 0,
-        sampling: Sampling | None = None,
-        stop_token_ids: Sequence[int] | None = None,
-        enforce_eager: bool | None = None,
-        memory_fraction: float = 0.3,
-        tensor_parallel: int = 1,
-        sleeps: bool = False,
-        transfer: str | None = None,
-        device: str | None = None,
-        local_files: bool = True,
-        stall_iterations: int = 16,
-        step_timeout_s: float | None = 600.0,
-    ) -> None:
-        on_cpu = prepare(local_files=local_files)
-        check_shape(max_seqs, max_batched_tokens, block_tokens, on_cpu)
-        self.sampling = sampling or Sampling()
-        self.block_tokens = block_tokens
-        self.dtype = dtype
+    def __init__(self, model_path: str | Path, options: ReplicaOptions | None = None) -> None:
+        options = options or ReplicaOptions()
+        on_cpu = prepare()
+        options.check(on_cpu)
+        self.sampling = options.sampling
+        self.block_tokens = options.block_tokens
+        self.dtype = options.dtype
         self.version = 0
         self.last_iteration: EngineIteration | None = None
-        self._stall_iterations, self._idle_iterations = stall_iterations, 0
-        self._step_timeout_s = step_timeout_s
+        self._stall_iterations, self._idle_iterations = STALL_ITERATIONS, 0
+        self._step_timeout_s = STEP_TIMEOUT_S
         self._failure: str | None = None
         self._ended = False
         self._live: dict[str, InFlight] = {}  # by request id, in the order of submission
@@ -106,30 +65,13 @@ class VllmReplica:
         self._meter = WorkMeter()
         self._swept: set[str] = set()  # gave up their KV blocks for new weights, not for room
         self._observed: EngineIteration | None = None
-        options = engine_options(
-            str(model_path),
-            on_cpu=on_cpu,
-            max_seqs=max_seqs,
-            max_batched_tokens=max_batched_tokens,
-            kv_tokens=kv_tokens,
-            block_tokens=block_tokens,
-            prefix_caching=prefix_caching,
-            max_model_len=max_model_len,
-            dtype=dtype,
-            seed=seed,
-            enforce_eager=on_cpu if enforce_eager is None else enforce_eager,
-            memory_fraction=memory_fraction,
-            tensor_parallel=tensor_parallel,
-            sleeps=sleeps,
-            transfer=transfer,
-        )
         with threads_kept(), quiet():
-            self._engine = start(options, device)
-        self._adopt(on_cpu, stop_token_ids)
+            self._engine = start(options.arguments(str(model_path), on_cpu), options.device)
+        self._adopt(on_cpu)
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """Request ids that are running or waiting, in the order of submission."""
+        """See `engine.edges.Engine`."""
         return tuple(self._live)
 
     def submit(
@@ -143,15 +85,8 @@ class VllmReplica:
         seed: int,
         ignore_eos: bool = False,
     ) -> None:
-        """Queue a rollout, from nothing or from the tokens it already has.
-
-        A resumed one is prefilled with prompt + partial, and its response goes on up to
-        ``max_new_tokens`` in all; its random stream is derived from ``seed`` and from how many
-        tokens it has. The same seed, tokens and weights draw the same response whatever runs
-        beside it (up to rounding in the forward pass). Raises EngineError for tokens that are not
-        in the vocabulary, a rollout that does not fit into the model's context or the KV pool, or
-        an id that is already in use.
-        """
+        """See `engine.edges.Engine`. A resumed rollout is prefilled with prompt + partial; its
+        random stream derives from ``seed`` and its number of tokens."""
         self._check_alive()
         if request_id in self._live:
             raise EngineError(f"Rollout {request_id} is already running.")
@@ -167,10 +102,8 @@ class VllmReplica:
         self._add(live, [*prompt_token_ids, *partial], params)
 
     def abort(self, request_ids: Iterable[str] | None = None) -> list[Response]:
-        """Stop rollouts (None: all) where they are, between two iterations, in the given order.
-
-        Raises EngineError for an id that is neither running nor waiting.
-        """
+        """See `engine.edges.Engine`. Raises EngineError for an id that is neither running nor
+        waiting."""
         self._check_alive()
         wanted = list(dict.fromkeys(self._live if request_ids is None else request_ids))
         for request_id in wanted:
@@ -186,12 +119,8 @@ class VllmReplica:
         return partials
 
     def step(self) -> list[Response]:
-        """Run one iteration; returns the responses that it finished, in the engine's order.
-
-        ``last_iteration`` then says what it did. Without any rollout it does nothing. Raises
-        EngineError when vLLM fails, hangs for ``step_timeout_s``, or finds no work for
-        ``stall_iterations`` iterations though rollouts wait.
-        """
+        """See `engine.edges.Engine`. Raises EngineError when vLLM fails, hangs for
+        `STEP_TIMEOUT_S`, or finds no work for `STALL_ITERATIONS` though rollouts wait."""
         self._check_alive()
         self.last_iteration = self._observed = None
         if not self._live:
@@ -214,13 +143,8 @@ class VllmReplica:
         *,
         keep_keys: bool = False,
     ) -> None:
-        """Replace the weights (a Hugging Face state dict), empty the cache, set ``version``.
-
-        version: None is one more than before. Rollouts in flight stay: they give up their KV blocks
-        and are prefilled again with the new weights, so that no token attends to keys of an older
-        version. keep_keys: they go on with the keys that they have instead, which no other rollout
-        finds any more. Raises EngineError when vLLM refuses the weights.
-        """
+        """See `engine.edges.Engine`. Without ``keep_keys`` rollouts in flight give up their KV
+        blocks and are prefilled again. Raises EngineError when vLLM refuses the weights."""
         self._check_alive()
         with quiet():
             self._guarded(lambda: self._replace(weights), "loading weights")
@@ -248,8 +172,7 @@ class VllmReplica:
         call("finish_weight_update")
 
     def connect(self, where: Mapping[str, Any]) -> None:
-        """Have every worker meet the trainer, which waits for them there (what vLLM's
-        ``init_weight_transfer_engine`` takes)."""
+        """See `engine.edges.Engine`. where: what vLLM's ``init_weight_transfer_engine`` takes."""
         self._check_alive()
         call = self._engine.collective_rpc
         self._guarded(
@@ -258,8 +181,7 @@ class VllmReplica:
 
     @contextmanager
     def _taken_for_free(self) -> Iterator[None]:
-        """Has vLLM forget what its blocks hold though some are in use, which it refuses otherwise;
-        who uses them keeps them."""
+        """Lets vLLM empty its cache while blocks are in use; their users keep them."""
         blocks = self._blocks
         blocks.get_num_free_blocks = lambda: blocks.num_gpu_blocks - 1  # all but the null block
         try:
@@ -273,11 +195,8 @@ class VllmReplica:
         return 1e-4 if self.dtype == "float32" else 0.25
 
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The engine's log-probability of each token but the first, at temperature 1.
-
-        sequences: token ids, each of at least two and at most ``limits.max_model_len`` - 1; one
-        forward pass of each. Raises EngineError while rollouts are in flight.
-        """
+        """See `engine.edges.Engine`. sequences: of 2 to ``limits.max_model_len`` - 1 tokens. Raises
+        EngineError while rollouts are in flight."""
         self._check_alive()
         if self._live:
             raise EngineError("log_probs needs an idle engine, but rollouts are in flight.")
@@ -289,26 +208,25 @@ class VllmReplica:
         return by_request
 
     def sleep(self) -> None:
-        """Free the GPU's memory until `wake`: the weights wait in host memory, what is cached is
-        forgotten. Raises EngineError while rollouts are in flight."""
+        """Moves the weights to host memory and drops the cache, until `wake`. Raises EngineError
+        while rollouts are in flight."""
         self._check_alive()
         if self._live:
             raise EngineError("sleep needs an idle engine, but rollouts are in flight.")
         self._guarded(lambda: self._engine.sleep(level=1), "falling asleep")
 
     def wake(self) -> None:
-        """Take the memory back, weights included."""
+        """See `engine.edges.Engine`."""
         self._check_alive()
         self._guarded(self._engine.wake_up, "waking up")
 
     def shutdown(self) -> None:
-        """End the engine and free its memory; the replica is of no use afterwards."""
+        """See `engine.edges.Engine`."""
         if not self._ended:
             self._ended, self._failure, self._live = True, "The replica was shut down.", {}
             self._engine.engine_core.shutdown()
 
-    def _adopt(self, on_cpu: bool, stop_token_ids: Sequence[int] | None) -> None:
-        """Take hold of what is needed of a started engine."""
+    def _adopt(self, on_cpu: bool) -> None:
         require_calls(self._engine, "LLMEngine", _NEEDED)
         core = self._engine.engine_core.engine_core
         self._scheduler = core.scheduler
@@ -321,8 +239,8 @@ class VllmReplica:
             model.get_vocab_size(),
             self._engine.vllm_config.scheduler_config.max_num_seqs,
         )
-        ends = end_tokens(model.try_get_generation_config() or {}, model.hf_config)
-        self.stop_token_ids = ends if stop_token_ids is None else [*stop_token_ids]
+        generation = model.try_get_generation_config() or {}
+        self.stop_token_ids = end_tokens(generation, model.hf_config)
         self._observe_schedule()
         if on_cpu:
             hold_generators_back(core)
@@ -378,14 +296,14 @@ class VllmReplica:
         self._meter.leaves([internal_id])
 
     def _so_far(self, live: InFlight) -> Any:
-        """What vLLM holds of an unfinished response, in the form of a finished one."""
+        """An unfinished response in the form of a finished one."""
         from vllm.v1.engine import FinishReason
 
         state = self._engine.output_processor.request_states[live.internal_id]
         return state.make_request_output([], None, FinishReason.ABORT, None).outputs[0]
 
     def _observe_schedule(self) -> None:
-        """Look at each scheduling decision when the scheduler has just made it."""
+        """Notes each scheduling decision."""
         schedule = self._scheduler.schedule
 
         def observed(*args: Any, **kwargs: Any) -> Any:
@@ -422,7 +340,6 @@ class VllmReplica:
         )
 
     def _names(self, internal_ids: Iterable[str]) -> tuple[str, ...]:
-        """Their request ids."""
         return tuple(self._by_internal[internal_id].request_id for internal_id in internal_ids)
 
     def _measure(self, seconds: float) -> None:
@@ -438,7 +355,6 @@ class VllmReplica:
             )
 
     def _prompt_log_probs(self, sample: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The engine's log-probability (temperature 1) of each token but the first."""
         by_request: dict[str, list[float]] = {}
         names = [f"check-{i}" for i in range(len(sample))]
         for name, tokens in zip(names, sample, strict=True):

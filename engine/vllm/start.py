@@ -1,69 +1,101 @@
-"""Starting vLLM: what it is asked for, and what has to be mended in it."""
+"""Starting vLLM: its arguments, and workarounds for what it lacks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from rollcast.engine.edges import Sampling
 from rollcast.engine.errors import EngineError, sentence
 
 
-def engine_options(
-    model: str,
-    *,
-    on_cpu: bool,
-    max_seqs: int,
-    max_batched_tokens: int,
-    kv_tokens: int | None,
-    block_tokens: int,
-    prefix_caching: bool,
-    max_model_len: int | None,
-    dtype: str,
-    seed: int,
-    enforce_eager: bool,
-    memory_fraction: float,
-    tensor_parallel: int = 1,
-    sleeps: bool = False,
-    transfer: str | None = None,
-) -> dict[str, Any]:
-    """The arguments of vLLM's ``EngineArgs``; see `engine.vllm.replica.VllmReplica`."""
-    options: dict[str, Any] = {
-        "model": model,
-        "trust_remote_code": False,
-        "skip_tokenizer_init": True,
-        "dtype": dtype,
-        "seed": seed,
-        "max_num_seqs": max_seqs,
-        "max_num_batched_tokens": max_batched_tokens,
-        "enable_chunked_prefill": True,
-        "enable_prefix_caching": prefix_caching,
-        "block_size": block_tokens,
-        "max_model_len": max_model_len,
-        "enforce_eager": enforce_eager,
-        "gpu_memory_utilization": memory_fraction,
-        "async_scheduling": False,
-        "disable_log_stats": True,
-        "logprobs_mode": "processed_logprobs",
-        "use_tqdm_on_load": False,
-    }
-    if tensor_parallel > 1:  # its workers are processes of this one, which has all of its devices
-        options["tensor_parallel_size"] = tensor_parallel
-        options["distributed_executor_backend"] = "mp"
-    if transfer is not None:
-        options["weight_transfer_config"] = {"backend": transfer}
-    if sleeps:
-        options["enable_sleep_mode"] = True
-    if kv_tokens is not None:
-        options["num_gpu_blocks_override"] = kv_tokens // block_tokens + 1  # one is a null block
-        if on_cpu:  # the number of blocks decides; this only skips measuring the memory
-            options["kv_cache_memory_bytes"] = 1 << 28
-    return options
+@dataclass(frozen=True, kw_only=True)
+class ReplicaOptions:
+    """How a replica of vLLM is started.
+
+    max_seqs, max_batched_tokens: rollouts and tokens in one iteration.
+    kv_tokens: KV pool, in tokens, rounded down to whole blocks; None leaves it to vLLM, from
+        ``memory_fraction`` of the device.
+    block_tokens: tokens of a KV block; a multiple of 32 on a CPU.
+    max_model_len: longest prompt + response; None is the model's context, or the KV pool if that
+        is smaller.
+    dtype: ``float32``, ``bfloat16``, ... (``auto`` turns a float32 checkpoint into bfloat16).
+    memory_fraction: share of the GPU's memory that vLLM may take, weights included.
+    tensor_parallel: devices that the model is spread over, the first ones that this process sees,
+        each with a worker process of its own.
+    sleeps: whether `VllmReplica.sleep` frees the GPU's memory.
+    transfer: vLLM's name of its weight transfer from a connected trainer, such as ``nccl``.
+    device: ``cuda:1`` for that GPU; None or one without a number is the first.
+    """
+
+    max_seqs: int = 64
+    max_batched_tokens: int = 2048
+    kv_tokens: int | None = None
+    block_tokens: int = 32
+    prefix_caching: bool = True
+    max_model_len: int | None = None
+    dtype: str = "float32"
+    seed: int = 0
+    sampling: Sampling = field(default_factory=Sampling)
+    memory_fraction: float = 0.3
+    tensor_parallel: int = 1
+    sleeps: bool = False
+    transfer: str | None = None
+    device: str | None = None
+
+    def check(self, on_cpu: bool) -> None:
+        """Raises EngineError for sizes with which no engine starts."""
+        if self.block_tokens <= 0 or (on_cpu and self.block_tokens % 32):
+            raise EngineError(
+                f"block_tokens is {self.block_tokens}; it is positive, and a multiple of 32 on a "
+                "CPU."
+            )
+        if not 0 < self.max_seqs <= self.max_batched_tokens:
+            raise EngineError(
+                f"max_batched_tokens ({self.max_batched_tokens}) is at least max_seqs "
+                f"({self.max_seqs}), which is at least 1."
+            )
+
+    def arguments(self, model: str, on_cpu: bool) -> dict[str, Any]:
+        """The arguments of vLLM's ``EngineArgs``."""
+        arguments: dict[str, Any] = {
+            "model": model,
+            "trust_remote_code": False,
+            "skip_tokenizer_init": True,
+            "dtype": self.dtype,
+            "seed": self.seed,
+            "max_num_seqs": self.max_seqs,
+            "max_num_batched_tokens": self.max_batched_tokens,
+            "enable_chunked_prefill": True,
+            "enable_prefix_caching": self.prefix_caching,
+            "block_size": self.block_tokens,
+            "max_model_len": self.max_model_len,
+            "enforce_eager": on_cpu,  # compiles on a GPU
+            "gpu_memory_utilization": self.memory_fraction,
+            "async_scheduling": False,
+            "disable_log_stats": True,
+            "logprobs_mode": "processed_logprobs",
+            "use_tqdm_on_load": False,
+        }
+        if self.tensor_parallel > 1:  # its workers are processes of this one, which sees all GPUs
+            arguments["tensor_parallel_size"] = self.tensor_parallel
+            arguments["distributed_executor_backend"] = "mp"
+        if self.transfer is not None:
+            arguments["weight_transfer_config"] = {"backend": self.transfer}
+        if self.sleeps:
+            arguments["enable_sleep_mode"] = True
+        if self.kv_tokens is not None:
+            blocks = self.kv_tokens // self.block_tokens
+            arguments["num_gpu_blocks_override"] = blocks + 1  # one is a null block
+            if on_cpu:  # the number of blocks decides; this only skips measuring the memory
+                arguments["kv_cache_memory_bytes"] = 1 << 28
+        return arguments
 
 
 def start(options: Mapping[str, Any], device: str | None = None) -> Any:
-    """A started ``LLMEngine`` with `engine_options`, on ``device``. Raises EngineError in one
-    sentence where vLLM cannot be had or does not start, or where the KV pool cannot hold one
-    rollout."""
+    """A started ``LLMEngine``. options: `ReplicaOptions.arguments`. Raises EngineError where vLLM
+    cannot be imported or start, or where the KV pool cannot hold one rollout."""
     try:
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
@@ -87,8 +119,7 @@ def start(options: Mapping[str, Any], device: str | None = None) -> Any:
 
 
 def put_on(config: Any, device: str | None) -> None:
-    """Has vLLM take the GPU of that number: an engine in this process takes the number of its
-    device for its rank among the GPUs, and has no argument for it."""
+    """Puts vLLM on the GPU of that number, for which it has no argument in one process."""
     import torch
 
     wanted = None if device is None else torch.device(device)
@@ -97,18 +128,16 @@ def put_on(config: Any, device: str | None) -> None:
 
 
 def hold_generators_back(core: Any) -> None:
-    """Keep vLLM from winding back a CPU random generator, which PyTorch does not support, in every
-    worker of an engine.
+    """Keeps vLLM's workers from rewinding a CPU random generator, which PyTorch does not support.
 
-    A chunk that does not complete a prefill samples a token that is thrown away, and vLLM undoes
-    the draw through the generator's offset; that raises on a CPU. Such rollouts hide their
-    generator for the iteration instead: nothing is drawn, so nothing has to be undone.
+    After a chunk that does not complete a prefill, vLLM undoes the draw of a discarded token by the
+    generator's offset, which raises on a CPU. Such rollouts hide their generator for the iteration
+    instead, so that nothing is drawn.
     """
     core.model_executor.collective_rpc(_hold_back)
 
 
 def _hold_back(worker: Any) -> None:
-    """In the worker's own process."""
     runner = worker.model_runner
     sample_tokens = runner.sample_tokens
 
@@ -124,21 +153,7 @@ def _hold_back(worker: Any) -> None:
     runner.sample_tokens = without_unfinished_prefills
 
 
-def check_shape(max_seqs: int, max_batched_tokens: int, block_tokens: int, on_cpu: bool) -> None:
-    """Raises EngineError for sizes with which no engine starts."""
-    if block_tokens <= 0 or (on_cpu and block_tokens % 32):
-        raise EngineError(
-            f"block_tokens is {block_tokens}; it is positive, and a multiple of 32 on a CPU."
-        )
-    if not 0 < max_seqs <= max_batched_tokens:
-        raise EngineError(
-            f"max_batched_tokens ({max_batched_tokens}) is at least max_seqs ({max_seqs}), "
-            "which is at least 1."
-        )
-
-
 def _pool_too_small(pool_tokens: int, rollout_tokens: int) -> EngineError:
-    """The error for a KV pool that cannot hold one rollout."""
     return EngineError(
         f"The KV pool of {pool_tokens} tokens is too small for one rollout of {rollout_tokens} "
         "tokens: raise kv_tokens or lower max_model_len."

@@ -1,4 +1,4 @@
-"""A driver that is killed by SIGKILL: nothing of it stays, and another one goes on."""
+"""A driver that is stopped: nothing of it stays, and another one goes on."""
 
 from __future__ import annotations
 
@@ -56,30 +56,31 @@ def steps_saved(folder: Path) -> int:
         return -1
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_driver_that_is_stopped_is_resumed_by_another(
-    tmp_path: Path, ray_folders: Path, number: signal.Signals
-) -> None:
+def test_a_driver_that_is_stopped_is_resumed_by_another(tmp_path: Path, ray_folders: Path) -> None:
+    """Once by SIGTERM, as Slurm preempts, and once by SIGKILL, after which its folder is removed by
+    the next one."""
     text = SCENARIO.replace("POLICY", "fully_async").replace("steps: 5", f"steps: {STEPS}")
     text = text.replace("replicas: 2", "replicas: 1")
     (tmp_path / "scenario.yaml").write_text(text)
-    driver = begin(tmp_path, ray_folders)
-    deadline = time.monotonic() + PATIENCE_S
-    while steps_saved(tmp_path) < 2:
-        assert driver.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    driver.send_signal(number)
-    if number == signal.SIGTERM:  # as Slurm preempts
-        assert driver.wait(PATIENCE_S) == 128 + signal.SIGTERM
-        assert "SIGTERM received" not in (tmp_path / "stderr.txt").read_text()
-        assert not [*ray_folders.iterdir()]
-    else:
-        assert driver.wait(PATIENCE_S) == -signal.SIGKILL
-        assert len([*ray_folders.iterdir()]) == 1
-    done = steps_saved(tmp_path)
-    assert 2 <= done < STEPS
-    assert begin(tmp_path, ray_folders, "--resume").wait(PATIENCE_S) == 0
+    options: tuple[str, ...] = ()
+    for number, steps in ((signal.SIGTERM, 2), (signal.SIGKILL, 4)):
+        driver = begin(tmp_path, ray_folders, *options)
+        deadline = time.monotonic() + PATIENCE_S
+        while steps_saved(tmp_path) < steps:
+            assert driver.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        driver.send_signal(number)
+        code = driver.wait(PATIENCE_S)
+        left = len([*ray_folders.iterdir()])
+        if number == signal.SIGTERM:
+            assert (code, left) == (128 + signal.SIGTERM, 0)
+            assert "SIGTERM received" not in (tmp_path / "stderr.txt").read_text()
+        else:
+            assert (code, left) == (-signal.SIGKILL, 1)
+        assert steps <= steps_saved(tmp_path) < STEPS
+        options = ("--resume",)
+    assert begin(tmp_path, ray_folders, *options).wait(PATIENCE_S) == 0
     assert not [*ray_folders.iterdir()]
     found = replay(tmp_path / "out")
     assert found.differs is None

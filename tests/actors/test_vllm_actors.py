@@ -1,12 +1,13 @@
-"""Real vLLM and torch in processes of their own, on Ray: every policy, above all those that train
-while they sample, with a tiny random model.
-
-What was recorded is then carried out by the simulator, which takes the same decisions.
-"""
+"""Real vLLM and torch in processes of their own, on Ray, with a tiny random model: policies that
+train while they sample, whose record the simulator follows with the same decisions, and a
+tensor-parallel replica that sleeps while two ranks train."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -27,7 +28,7 @@ from rollcast.engine.config import build_run
 from rollcast.engine.errors import EngineError
 from rollcast.engine.log import EngineLog
 from rollcast.engine.start import start_actors
-from rollcast.engine.world import EngineWorld, WorldState
+from rollcast.engine.world import EngineWorld, Recipes, WorldState
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.costs import LinearCost
@@ -55,8 +56,6 @@ POLICIES = [
     "sync",
     "april(over_sampling=2)",
     "one_step_off",
-    "one_step_off(steps=2)",
-    "fully_async(max_staleness=1)",
     "fully_async(max_staleness=2)",
     "pipeline_rl",
     "streaming(groups=2)",
@@ -84,16 +83,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def start(home: Path, transport: Any, text: str, keep: bool = False) -> EngineWorld:
+    with pytest.MonkeyPatch.context() as patch:
+        lent = Lent(transport, keep)
+        patch.setattr("rollcast.engine.actors.on_ray.RayTransport", lambda *args, **options: lent)
+        return start_actors(build_run(parse_scenario(text, "scenario.yaml", home)))
+
+
 @pytest.fixture(scope="module")
 def started(home: Path, ray_transport: Any) -> Iterator[tuple[EngineWorld, WorldState]]:
-    """A world of one replica and a trainer, and how it stood when it had started."""
-    with pytest.MonkeyPatch.context() as patch:
-        lent = Lent(ray_transport)
-        patch.setattr("rollcast.engine.actors.on_ray.RayTransport", lambda *args, **options: lent)
-        spec = build_run(parse_scenario(SCENARIO, "scenario.yaml", home))
-        world = start_actors(spec)
-        yield world, world.state()
-        world.close()
+    """A world of one replica and a trainer, and its state at the start."""
+    world = start(home, ray_transport, SCENARIO)
+    yield world, world.state()
+    world.close()
 
 
 def real_run(started: tuple[EngineWorld, WorldState], policy: str) -> tuple[Run, RecordedWorld]:
@@ -129,6 +131,25 @@ def test_real_and_simulated_decisions_are_identical(
     if policy == "sync":  # nothing is decided by time: lengths and rewards alone will do
         free = SimulatedCluster(result.shape, spec, COST, recorded)
         assert run(free, chain, PLAN, STEPS).decisions == result.decisions
+    if policy.startswith("fully_async"):
+        overlaps(result)
+    if policy == "pipeline_rl":
+        mixes_versions(record)
+
+
+def overlaps(result: Run) -> None:
+    """Rollouts run beside updates."""
+    updates = [p for p in result.phases if p.track == "trainer" and p.kind == "backward"]
+    segments = list(zip(result.segments["start_s"], result.segments["end_s"], strict=True))
+    assert any(start < p.end_s and end > p.start_s for p in updates for start, end in segments)
+
+
+def mixes_versions(record: RecordedWorld) -> None:
+    """Weights come in while rollouts run, and nothing is computed again."""
+    segments = [segment for entry in record.entries for segment in entry.segments]
+    mixed = [s for s in segments if len({part.version for part in s.tokens_by_version}) > 1]
+    assert mixed
+    assert all(segment.prefill_tokens == segment.prompt_tokens for segment in mixed)
 
 
 def test_each_replica_and_each_rank_asks_for_a_device(
@@ -179,54 +200,78 @@ def test_each_replica_and_each_rank_asks_for_a_device(
     ]
 
 
-def test_two_ranks_train_as_one(
-    started: tuple[EngineWorld, WorldState], home: Path, ray_transport: Any
+def processes() -> dict[int, tuple[str, int]]:
+    """Name and parent by process number; without zombies."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            stat = (entry / "stat").read_text() if entry.name.isdigit() else ""
+        except OSError:
+            continue
+        if stat:
+            name, _, rest = stat.partition("(")[2].rpartition(")")
+            state, parent = rest.split()[:2]
+            if state != "Z":
+                found[int(entry.name)] = (name, int(parent))
+    return found
+
+
+def workers() -> dict[int, int]:
+    """The parents of vLLM's workers that descend from this process, by their numbers."""
+    every = processes()
+    found = {}
+    for number, (name, parent) in every.items():
+        above = number
+        while above in every and above != os.getpid():
+            above = every[above][1]
+        if name.startswith("VLLM::Worker") and above == os.getpid():
+            found[number] = parent
+    return found
+
+
+def test_a_wide_replica_that_sleeps_and_two_ranks_run_as_one_of_each(
+    started: tuple[EngineWorld, WorldState],
+    home: Path,
+    ray_transport: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The same scenario with a trainer over two ranks: the same decisions, and the same weights."""
-    world, fresh = started
+    """The same decisions and weights; and no worker outlives its actor. On a CPU there is no memory
+    to give up, for which a scenario is refused; the calls are the same."""
     alone, _ = real_run(started, "sync")
-    after = world.state().trainer
-    with pytest.MonkeyPatch.context() as patch:
-        lent = Lent(ray_transport, keep=True)
-        patch.setattr("rollcast.engine.actors.on_ray.RayTransport", lambda *args, **options: lent)
-        two = SCENARIO.replace("trainer_gpus: 1", "trainer_gpus: 2")
-        ranked = start_actors(build_run(parse_scenario(two, "scenario.yaml", home)))
+    (one, fresh), kept = started, started[0].state().trainer
+    assert not one.log.faults
+    monkeypatch.setattr(
+        "rollcast.engine.start.Recipes",
+        lambda replicas, trainer, channel, sleeps: Recipes(replicas, trainer, channel, True),
+    )
+    apart, together = "disaggregated, replicas: 1, trainer_gpus: 1", "colocated, tensor_parallel: 2"
+    world = start(home, ray_transport, SCENARIO.replace(apart, together), keep=True)
     try:
-        assert ranked.shape.trainer_gpus == 2
-        ranked.load_state(fresh, EngineLog())  # of one rank
-        record = RecordedWorld([], ranked, ranked.shape, ranked.name)
-        result = run(record, parse_policy("sync", seed=5), PLAN, STEPS)
+        shape = world.shape
+        assert (shape.gpus_per_replica, shape.trainer_gpus, shape.gpus) == (2, 2, 2)
+        world.load_state(fresh, EngineLog())  # of one rank
+        result = run(world, parse_policy("sync", seed=5), PLAN, STEPS)
         assert result.decisions == alone.decisions
         assert result.ledger.balance == 0
-        assert max(ranked.log.sync_differences) < 1e-4
-        ours = ranked.state().trainer
-        assert ours.tensors.keys() == after.tensors.keys()
-        assert ours.plain == after.plain
-        for name, tensor in after.tensors.items():
+        assert not world.log.faults
+        assert max(world.log.sync_differences) < 1e-4  # the weights are in both halves
+        kinds = [phase.kind for phase in sorted(result.phases, key=lambda one: one.start_s)]
+        assert kinds.count("switch") == 2 * STEPS
+        expected = ["switch", "switch", "sync"]
+        assert [kind for kind in kinds if kind in ("switch", "sync")][:3] == expected
+        ours = world.state().trainer
+        assert ours.tensors.keys() == kept.tensors.keys()
+        assert ours.plain == kept.plain
+        for name, tensor in kept.tensors.items():
             if name.startswith("model/"):  # within a tenth of one step of AdamW
                 assert float((ours.tensors[name] - tensor).abs().max()) < 1e-4
+        begun = workers()
+        assert len(begun) == 2
+        (actor,) = set(begun.values())
+        os.kill(actor, signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while begun.keys() & processes().keys() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not begun.keys() & processes().keys()
     finally:
-        ranked.close()
-
-
-def test_rollouts_run_beside_updates(started: tuple[EngineWorld, WorldState]) -> None:
-    result, _ = real_run(started, "fully_async(max_staleness=2)")
-    updates = [p for p in result.phases if p.track == "trainer" and p.kind == "backward"]
-    segments = list(zip(result.segments["start_s"], result.segments["end_s"], strict=True))
-    assert updates
-    assert any(start < p.end_s and end > p.start_s for p in updates for start, end in segments)
-
-
-def test_weights_come_in_while_rollouts_run(started: tuple[EngineWorld, WorldState]) -> None:
-    """A response that new weights came into has tokens of both versions, each with the
-    log-probability that its own version gave it."""
-    result, record = real_run(started, "pipeline_rl")
-    segments = [segment for entry in record.entries for segment in entry.segments]
-    mixed = [
-        segment for segment in segments if len({s.version for s in segment.tokens_by_version}) > 1
-    ]
-    assert mixed
-    assert all(
-        segment.prefill_tokens == segment.prompt_tokens for segment in mixed
-    )  # nothing computed anew
-    assert result.ledger.balance == 0
+        world.close()

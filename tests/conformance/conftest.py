@@ -29,6 +29,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
     if not HAVE_VLLM:
         pytest.skip("vLLM is not installed (engine-cpu.lock)")
     from rollcast.engine.vllm.replica import VllmReplica
+    from rollcast.engine.vllm.start import ReplicaOptions
     from tests.engine.conftest import build_tiny
 
     path = tmp_path_factory.mktemp("conformance-model")
@@ -38,7 +39,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
     def start(**options: Any) -> VllmReplica:
         if repr(options) not in started:
             usual = {"max_seqs": MAX_SEQS, "max_batched_tokens": BUDGET, "kv_tokens": KV_TOKENS}
-            started[repr(options)] = VllmReplica(path, **(usual | options))
+            started[repr(options)] = VllmReplica(path, ReplicaOptions(**(usual | options)))
         return started[repr(options)]
 
     yield start

@@ -72,12 +72,13 @@ def make_replica(tiny_path: Path) -> Iterator[Callable[..., VllmReplica]]:
     from vllm.distributed import cleanup_dist_env_and_memory
 
     from rollcast.engine.vllm.replica import VllmReplica
+    from rollcast.engine.vllm.start import ReplicaOptions
 
     started: list[VllmReplica] = []
 
     def make(**options: Any) -> VllmReplica:
         options = {"max_seqs": 8, "max_batched_tokens": 512, "kv_tokens": 8192} | options
-        started.append(VllmReplica(tiny_path, **options))
+        started.append(VllmReplica(tiny_path, ReplicaOptions(**options)))
         return started[-1]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -54,7 +54,7 @@ class Home:
     def saved(self) -> Path:
         return self.folder / "out.running" / "checkpoint.json"
 
-    def run(self, *options: str) -> int:
+    def run(self, *options: str, scenario: Path | None = None) -> int:
         """``rollcast run scenario.yaml --out out --no-plot``; returns the exit code."""
         from rollcast.engine.cli import register, run
         from rollcast.simulator.cli import app as cli
@@ -62,10 +62,10 @@ class Home:
         known = [command.callback for command in cli.app.registered_commands]
         if run not in known:
             register(cli.app)
-        scenario, out = str(self.folder / "scenario.yaml"), str(self.out)
+        scenario = scenario or self.folder / "scenario.yaml"
         self.trained.clear()
         with pytest.raises(SystemExit) as stopped:
-            cli.main(["run", scenario, "--out", out, "--no-plot", *options])
+            cli.main(["run", str(scenario), "--out", str(self.out), "--no-plot", *options])
         return int(stopped.value.code or 0)
 
     def in_child(self, *options: str, before: Callable[[], None] | None = None) -> tuple[int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +40,7 @@ workload: {batch_groups: 3, group_size: 4, prompt_tokens: 5, max_new_tokens: 50,
 cost: {linear: {iteration_s: 1.0e-3, per_rollout_s: 0, per_context_token_s: 0,
                 per_prefill_token_s: 0, train_per_token_s: 1.0e-5, train_fixed_s: 0, sync_s: 0}}
 """
+W = torch.arange(6.0).reshape(2, 3)
 POLICY = parse_policy("sagc(candidates=[2, 4], first=4)+april(over_sampling=2)", seed=1)
 KNOWN = {"scenario": {"seed": 1}, "prompts": None}
 TOKENS = {(3, 0): Tokens(1, (5, 6), (-0.1, -2.5), (0, 1)), (4, 1): Tokens()}
@@ -64,9 +66,7 @@ class Saveable:
         self.log = EngineLog()
 
     def state(self) -> WorldState:
-        trainer = TrainerState(
-            {"model/w": torch.arange(6.0).reshape(2, 3)}, {"shuffle": [3, [1], None]}
-        )
+        trainer = TrainerState({"model/w": W}, {"shuffle": [3, [1], None]})
         return WorldState(1.5, 3, 3, {3: 7}, TOKENS, trainer)
 
 
@@ -131,7 +131,65 @@ def test_it_comes_back(good: Path) -> None:
     assert (world.clock_s, world.version, world.updates, world.asked) == (1.5, 3, 3, {3: 7})
     assert resumed.log.sync_check_s == [0.25] * 4
     assert sum(len(entry.segments) for entry in resumed.entries) > 30
-    assert torch.equal(resumed.saved.trainer()["model/w"], torch.arange(6.0).reshape(2, 3))
+    assert torch.equal(resumed.saved.trainer()["model/w"], W)
+
+
+def half_journal(patch: pytest.MonkeyPatch) -> None:
+    append = checkpoint.Writer._append
+
+    def dying(self: checkpoint.Writer, path: Path, added: Any) -> Any:
+        before, done = self.journal.bytes, append(self, path, added)
+        os.truncate(path, before + (done.bytes - before) // 2)
+        raise Died
+
+    patch.setattr(checkpoint.Writer, "_append", dying)
+
+
+def half_tensors(patch: pytest.MonkeyPatch) -> None:
+    write = checkpoint._write_tensors
+
+    def dying(path: Path, tensors: Any) -> Any:
+        os.truncate(path, write(path, tensors).bytes // 2)
+        raise Died
+
+    patch.setattr(checkpoint, "_write_tensors", dying)
+
+
+def before_manifest(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Path, "replace", die)
+
+
+def after_manifest(patch: pytest.MonkeyPatch) -> None:
+    """Before the files of the save before are gone."""
+    patch.setattr(checkpoint, "_sync_folder", die)
+
+
+def die(*arguments: Any) -> Any:
+    raise Died
+
+
+class Died(BaseException):
+    """As if the process had been killed: nothing cleans up."""
+
+
+@pytest.mark.parametrize(
+    ("arm", "number"),
+    [(half_journal, 4), (half_tensors, 4), (before_manifest, 4), (after_manifest, 5)],
+)
+def test_a_save_that_is_killed_is_whole_or_the_one_before_stays(
+    out: Path, arm: Callable[[pytest.MonkeyPatch], None], number: int
+) -> None:
+    saved = resume(out).saved
+    trainer, tokens = saved.trainer(), saved.tokens()
+    with pytest.MonkeyPatch.context() as patch:
+        arm(patch)
+        with pytest.raises(Died):
+            saved.writer.save(saved.state, {"events": []}, trainer, tokens)
+    again = checkpoint.load(out, KNOWN["scenario"])  # type: ignore[arg-type]
+    assert (again.writer.number, len(again.journal)) == (number, number)
+    assert torch.equal(again.trainer()["model/w"], W)
+    again.writer.save(again.state, {"events": "more"}, {"model/w": W}, again.tokens())
+    assert checkpoint.load(out, KNOWN["scenario"]).journal[-1] == {"events": "more"}  # type: ignore[arg-type]
 
 
 def test_each_save_writes_what_is_new_alone(good: Path) -> None:

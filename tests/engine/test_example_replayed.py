@@ -28,12 +28,7 @@ from rollcast.simulator.workload.recorded import RecordedWorkload
 from rollcast.simulator.world import ClusterShape
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "engine.yaml"
-POLICIES = [
-    "[april: {over_sampling: 2.0}]",
-    "[sagc: {candidates: [2, 4, 8], first: 4, eta: 2.0}]",
-    "[partial_rollout]",
-    "[tail_batching]",
-]
+POLICIES = ["[april: {over_sampling: 2.0}]", "[partial_rollout]"]
 COLUMNS = (
     *("step", "group", "index", "attempt", "version", "versions", "new_tokens", "finished"),
     *("prefill_tokens", "recomputed_tokens", "preemptions", "outcome", "trained_step"),
@@ -51,7 +46,7 @@ def scenario(policy: str, model: Path) -> RunSpec:
     options = [
         f"engine.model={model}",
         "engine.sampling.temperature=0.02",
-        "workload.max_new_tokens=160",
+        "workload.max_new_tokens=128",
         f"policy={policy}",
         "steps=3",
     ]

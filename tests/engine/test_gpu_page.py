@@ -50,7 +50,7 @@ def test_the_scenario_takes_the_gpus_that_the_page_says() -> None:
 def test_devices_and_shares_reach_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr(
-        "rollcast.engine.vllm.replica.VllmReplica", lambda path, **given: asked.update(given)
+        "rollcast.engine.vllm.replica.VllmReplica", lambda path, given: asked.update(vars(given))
     )
     said = spec("engine.weights_by=nccl", "engine.gpu_memory_utilization=0.8")
     EngineStart(

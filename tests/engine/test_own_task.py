@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
+
+from running import Home, lend
 
 from rollcast.calibration.logs.formats.events import events
 from rollcast.engine.config import build_run
@@ -41,20 +42,17 @@ def model(tiny_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_runs(model: Path, tmp_path: Path) -> None:
+def test_it_runs(
+    model: Path, tmp_path: Path, tiny_model: Any, replica: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From another folder: the reward function is found beside the scenario."""
-    out = tmp_path / "run"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the run adds the scenario's folder
+    home, out = Home(tmp_path, replica), tmp_path / "out"
+    lend(home, tiny_model, monkeypatch)
     sizes = ("workload.max_new_tokens=24", "workload.batch_groups=2", f"steps={STEPS}")
     settings = [f"--set={one}" for one in (*sizes, f"engine.model={model}")]
-    command = [sys.executable, "-m", "rollcast", "run", str(EXAMPLE / "own_task.yaml"), *settings]
-    done = subprocess.run(
-        [*command, "--out", str(out), "--no-plot"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    assert home.run(*settings, scenario=EXAMPLE / "own_task.yaml") == 0
     with (out / "rollouts.csv").open() as file:
         rewards = [float(row["reward"]) for row in csv.DictReader(file)]
     assert len(rewards) == STEPS * 2 * 4

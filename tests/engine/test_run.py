@@ -178,56 +178,6 @@ def in_sync(home: Home, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(home.replica, "load_weights", dying)
 
 
-def in_journal(home: Home, patch: pytest.MonkeyPatch) -> None:
-    """With half a line of it on the disk."""
-    calls = count()
-    append = checkpoint.Writer._append
-
-    def dying(self: checkpoint.Writer, path: Path, added: Any) -> Any:
-        before = self.journal.bytes
-        done = append(self, path, added)
-        if next(calls) == 3:
-            os.truncate(path, before + (done.bytes - before) // 2)
-            kill_myself()
-        return done
-
-    patch.setattr("rollcast.engine.checkpoint.Writer._append", dying)
-
-
-def in_tensors(home: Home, patch: pytest.MonkeyPatch) -> None:
-    """With half of the weights on the disk."""
-    calls, write = count(), checkpoint._write_tensors
-
-    def dying(path: Path, tensors: Any) -> Any:
-        done = write(path, tensors)
-        if next(calls) == 3:
-            os.truncate(path, done.bytes // 2)
-            kill_myself()
-        return done
-
-    patch.setattr("rollcast.engine.checkpoint._write_tensors", dying)
-
-
-def before_manifest(home: Home, patch: pytest.MonkeyPatch) -> None:
-    """With every file of the save on the disk, but for the one that says so."""
-    calls, replace = count(), Path.replace
-
-    def dying(self: Path, target: Path) -> Any:
-        if target.name == "checkpoint.json" and next(calls) == 3:
-            kill_myself()
-        return replace(self, target)
-
-    patch.setattr(Path, "replace", dying)
-
-
-def after_manifest(home: Home, patch: pytest.MonkeyPatch) -> None:
-    """Before the files of the save before are gone."""
-    calls = count()
-    patch.setattr(
-        "rollcast.engine.checkpoint._sync_folder", lambda folder: next(calls) == 3 and kill_myself()
-    )
-
-
 def in_first_step(home: Home, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(home.replica, "step", kill_myself)
 
@@ -242,10 +192,6 @@ KILLS = [
     (in_rollout, 2),
     (in_update, 2),
     (in_sync, 2),
-    (in_journal, 2),
-    (in_tensors, 2),
-    (before_manifest, 2),
-    (after_manifest, 3),
     (in_results, STEPS),
 ]
 

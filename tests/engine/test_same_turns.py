@@ -13,8 +13,6 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
-from conftest import CONTEXT_TOKENS, build_tiny
-
 from rollcast.engine.trainer import Trainer, TrainerConfig
 from rollcast.engine.world import in_process
 from rollcast.simulator.cluster.replica import EngineSpec
@@ -25,6 +23,7 @@ from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.spans import Run
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from rollcast.simulator.world import ClusterShape
+from tests.engine.conftest import CONTEXT_TOKENS, build_tiny
 from tests.turns.oracle import CAP, CASES, FIRST_WORD, MAX_CONTEXT, MAX_TURNS, TurnTask, rules
 from tests.turns.test_both_worlds import COST, ITERATION_S, TRAIN_S, require_same
 from tests.turns.virtual import Inline, TimedEngine, TimedTrainer, VirtualClock
@@ -35,8 +34,9 @@ STEPS = 3
 @pytest.fixture(scope="module")
 def shared_replica(make_replica: Callable[..., Any]) -> Any:
     """Whose turns end soon: of its 96 tokens, 13 are end tokens."""
-    ends = list(range(1, FIRST_WORD))
-    return make_replica(max_seqs=8, max_batched_tokens=64, kv_tokens=2048, stop_token_ids=ends)
+    replica = make_replica(max_seqs=8, max_batched_tokens=64, kv_tokens=2048)
+    replica.stop_token_ids = list(range(1, FIRST_WORD))
+    return replica
 
 
 def real_run(replica: Any, policy: str, turns: Any, failed: Any) -> Run:

@@ -27,14 +27,12 @@ from rollcast.engine.tasks import collatz, named, tokenizer, warm_start
 from rollcast.engine.tasks.base import Prompt, Task
 from rollcast.engine.tasks.collatz import CollatzTask
 from rollcast.engine.tasks.custom import FileTask
-from rollcast.engine.tasks.evaluation import Evaluation, evaluate
 from rollcast.engine.tasks.model import build_model
 from rollcast.engine.tasks.rewards import RewardCaller, load_reward
 from rollcast.engine.tasks.warm_start import Lesson, Recipe
-from rollcast.engine.vllm.start import engine_options
+from rollcast.engine.vllm.start import ReplicaOptions
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.sections import EngineSection
-from tests.laws import examples
 
 SHORT = Recipe(steps=8, warmup_steps=2, batch_tokens=512, adaptation_steps=3)
 
@@ -437,23 +435,7 @@ def test_code_in_a_models_folder_is_not_run(
         FileTask(tmp_path / "p.jsonl", "", tmp_path, max_new_tokens=1)
     with pytest.raises(ScenarioError, match="cannot be loaded"):
         TrainerStart(tmp_path, EngineSection(), TrainerConfig(), 0)()
-    assert (
-        engine_options(
-            "m",
-            on_cpu=True,
-            max_seqs=1,
-            max_batched_tokens=1,
-            kv_tokens=None,
-            block_tokens=16,
-            prefix_caching=False,
-            max_model_len=None,
-            dtype="float32",
-            seed=0,
-            enforce_eager=True,
-            memory_fraction=0.3,
-        )["trust_remote_code"]
-        is False
-    )
+    assert ReplicaOptions().arguments("m", on_cpu=True)["trust_remote_code"] is False
     assert not (tmp_path / "was_run").exists()
 
 
@@ -487,37 +469,3 @@ def test_other_settings_that_cannot_be_used(
         make_task(chat=True)
     with pytest.raises(ScenarioError, match=r"engine.model: .* has no tokenizer"):
         FileTask("prompts.jsonl", f"{rewards}:length", tmp_path / "none", max_new_tokens=4)
-
-
-# With the engine
-
-
-def test_evaluation_with_the_engine_counts_what_the_task_says(short_start: Path) -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
-    from rollcast.engine.vllm.replica import VllmReplica
-
-    replica = VllmReplica(short_start, kv_tokens=8192, max_seqs=16)
-    assert replica.stop_token_ids == [tokenizer.END_ID]
-    task = CollatzTask(max_new_tokens=24)
-    prompts = task.held_out(6)
-    result = evaluate(replica, task, prompts, rollouts=3, seed=1)
-    assert result.rewards.shape == result.lengths_tokens.shape == (6, 3)
-    assert 1 <= result.lengths_tokens.min() <= result.lengths_tokens.max() <= 24
-    assert result.truncated == (result.lengths_tokens == 24).sum()  # an early end is unlikely there
-    again = evaluate(replica, task, prompts, rollouts=3, seed=1)
-    assert np.array_equal(again.lengths_tokens, result.lengths_tokens)
-    assert len(np.unique(result.lengths_tokens)) > 1 or result.truncated == 18
-    assert replica.unfinished == ()
-
-
-@settings(max_examples=examples(5), deadline=None)
-@given(seed=st.integers(0, 100))
-def test_spreads_are_told_apart(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    logs = 5 + rng.normal(0, 0.6, (4000, 1)) + rng.normal(0, 0.3, (4000, 4))
-    lengths = np.exp(logs).round().astype(int)
-    result = Evaluation(np.ones((4000, 4)), lengths, 0)
-    assert result.between_sd == pytest.approx(0.6, rel=0.05)
-    assert result.within_sd == pytest.approx(0.3, rel=0.05)
-    assert result.length_quantile_tokens(0.5) == np.median(lengths)
-    assert Evaluation(np.ones((3, 1)), lengths[:3, :1], 0).within_sd == 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,8 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
-from conftest import build_tiny
-
-from rollcast.engine.vllm.start import engine_options
+from rollcast.engine.vllm.start import ReplicaOptions
+from tests.engine.conftest import build_tiny
 
 if TYPE_CHECKING:
     from rollcast.engine.vllm.replica import VllmReplica
@@ -23,11 +22,15 @@ if TYPE_CHECKING:
 SEQUENCES = [[5, 9, 33, 60, 2, 7], [44, 3, 8, 90, 11, 12, 13]]
 
 
+_workers: set[int] = set()
+
+
 @pytest.fixture(scope="module")
-def wide(make_replica: Callable[..., VllmReplica]) -> Iterator[VllmReplica]:
+def wide(make_replica: Callable[..., VllmReplica]) -> VllmReplica:
+    before = children()
     replica = make_replica(tensor_parallel=2, max_batched_tokens=32)
-    yield replica
-    replica.shutdown()
+    _workers.update(children() - before)
+    return replica
 
 
 def responses(replica: VllmReplica, seed: int) -> dict[str, tuple[int, ...]]:
@@ -74,16 +77,13 @@ def test_new_weights_reach_every_worker(
     wide.load_weights(tiny_model.state_dict())
 
 
-def test_its_workers_end_with_it(make_replica: Callable[..., VllmReplica]) -> None:
-    before = children()
-    replica = make_replica(tensor_parallel=2)
-    workers = children() - before
-    assert len(workers) >= 2
-    replica.shutdown()
+def test_its_workers_end_with_it(wide: VllmReplica) -> None:
+    assert len(_workers) >= 2
+    wide.shutdown()
     deadline = time.monotonic() + 60
-    while workers & children() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not workers & children()
+    while _workers & children() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _workers & children()
 
 
 def test_an_engine_that_sleeps_goes_on_after_it(replica: VllmReplica) -> None:
@@ -95,24 +95,12 @@ def test_an_engine_that_sleeps_goes_on_after_it(replica: VllmReplica) -> None:
 
 
 def test_what_vllm_is_asked_for() -> None:
-    asked: dict[str, Any] = {
-        "on_cpu": False,
-        "max_seqs": 8,
-        "max_batched_tokens": 64,
-        "kv_tokens": None,
-        "block_tokens": 16,
-        "prefix_caching": True,
-        "max_model_len": None,
-        "dtype": "bfloat16",
-        "seed": 0,
-        "enforce_eager": False,
-        "memory_fraction": 0.9,
-    }
-    alone = engine_options("m", **asked)
+    alone = ReplicaOptions(dtype="bfloat16", memory_fraction=0.9).arguments("m", on_cpu=False)
     assert not {"tensor_parallel_size", "enable_sleep_mode"} & alone.keys()
     assert (alone["dtype"], alone["gpu_memory_utilization"]) == ("bfloat16", 0.9)
-    wide = engine_options("m", **asked, tensor_parallel=4)
+    assert not alone["enforce_eager"]
+    wide = ReplicaOptions(tensor_parallel=4, sleeps=True).arguments("m", on_cpu=False)
     # Its workers are processes of the actor's, which has all of its GPUs: one machine's.
     assert wide["tensor_parallel_size"] == 4
     assert wide["distributed_executor_backend"] == "mp"
-    assert engine_options("m", **asked, sleeps=True)["enable_sleep_mode"] is True
+    assert wide["enable_sleep_mode"] is True

@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
 import torch
-from conftest import CONTEXT_TOKENS, END_TOKEN, VOCABULARY, build_tiny
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vllm_trace import reference_iterations, run_requests, trace_iterations
@@ -23,8 +22,9 @@ from rollcast.engine.sync_check import largest_difference, require_close
 from rollcast.engine.trainer import Trainer
 from rollcast.engine.vllm import environment
 from rollcast.engine.vllm.replica import VllmReplica
-from rollcast.engine.vllm.start import engine_options, put_on
+from rollcast.engine.vllm.start import ReplicaOptions, put_on
 from rollcast.simulator.errors import ScenarioError
+from tests.engine.conftest import CONTEXT_TOKENS, END_TOKEN, VOCABULARY, build_tiny
 from tests.laws import examples
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ def test_an_end_token_ends_a_response_and_is_its_last(
     replica.submit("free", PROMPT, max_new_tokens=60, seed=3, ignore_eos=True)
     tokens = finish(replica)["free"].token_ids
     stop = tokens[20]
-    stopping = make_replica(stop_token_ids=[stop])
+    stopping = make_replica()
+    stopping.stop_token_ids = [stop]
     stopping.submit("cut", PROMPT, max_new_tokens=60, seed=3)
     response = finish(stopping)["cut"]
     assert response.token_ids == tokens[: tokens.index(stop) + 1]
@@ -551,21 +552,7 @@ def test_the_device_is_the_one_that_vllm_takes(
     from vllm import EngineArgs
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-    options = engine_options(
-        str(tiny_path),
-        on_cpu=True,
-        max_seqs=4,
-        max_batched_tokens=64,
-        kv_tokens=256,
-        block_tokens=32,
-        prefix_caching=True,
-        max_model_len=None,
-        dtype="float32",
-        seed=0,
-        enforce_eager=True,
-        memory_fraction=0.7,
-    )
-    assert options["gpu_memory_utilization"] == 0.7
+    options = ReplicaOptions(kv_tokens=256).arguments(str(tiny_path), on_cpu=True)
     config = EngineArgs(**options).create_engine_config()
     put_on(config, device)
     executor = UniProcExecutor.__new__(UniProcExecutor)
@@ -574,7 +561,8 @@ def test_the_device_is_the_one_that_vllm_takes(
 
 
 def test_a_stall_names_the_rollout_that_waits(make_replica: MakeReplica) -> None:
-    engine = make_replica(stall_iterations=5)
+    engine = make_replica()
+    engine._stall_iterations = 5
     pool = engine._blocks
     pool.get_new_blocks(pool.get_num_free_blocks() - 1)  # as if they had leaked
     engine.submit("stuck", [2] * 100, max_new_tokens=5, seed=0)
@@ -607,7 +595,8 @@ def test_vllm_raising_in_an_iteration(
 def test_vllm_hanging_in_an_iteration(
     make_replica: MakeReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = make_replica(step_timeout_s=0.2)
+    engine = make_replica()
+    engine._step_timeout_s = 0.2
     monkeypatch.setattr(engine._engine, "step", lambda: time.sleep(30))
     engine.submit("x", PROMPT, max_new_tokens=5, seed=0)
     with pytest.raises(EngineError, match=r"did not return from an iteration within 0.2 s"):

@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
-from conftest import build_tiny
 from vllm.distributed.utils import StatelessProcessGroup
 from vllm.distributed.weight_transfer.base import (
     TrainerInitInfo,
@@ -28,6 +27,7 @@ from vllm.distributed.weight_transfer.factory import (
 from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferUpdateInfo
 
 from rollcast.engine.vllm.wire import ByVllm
+from tests.engine.conftest import build_tiny
 
 if TYPE_CHECKING:
     from rollcast.engine.vllm.replica import VllmReplica

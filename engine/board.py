@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from rollcast.engine.edges import TrainMetrics
 from rollcast.engine.log import EngineLog, Iterations
 from rollcast.simulator.results.metrics import step_columns
 from rollcast.simulator.results.schema import BOARD
@@ -58,7 +57,8 @@ def curves(run: Run, log: EngineLog, first: int = 0) -> list[dict[str, float]]:
         figures["staleness/mean"] = derived["mean_staleness"][step]
         figures["tokens/truncated_share"] = derived["truncated_share"][step]
         if step in updates:
-            figures |= _of_update(updates[step])
+            update = updates[step]
+            figures |= {f"train/{name}": getattr(update, name) for name in _UPDATE}
         figures |= iterations
         result.append({tag: float(v) for tag, v in figures.items() if math.isfinite(v)})
     return result
@@ -73,10 +73,6 @@ def _of_step(record: StepRecord) -> dict[str, float]:
     return figures
 
 
-def _of_update(metrics: TrainMetrics) -> dict[str, float]:
-    return {f"train/{name}": getattr(metrics, name) for name in _UPDATE}
-
-
 def _of_engine(iterations: Iterations, run: Run, first: int) -> list[dict[str, float]]:
     ends = [record.end_s for record in run.steps]
     start_s = iterations["start_s"]
@@ -88,11 +84,9 @@ def _of_engine(iterations: Iterations, run: Run, first: int) -> list[dict[str, f
     result: list[dict[str, float]] = []
     for number in range(first, len(ends)):
         mine = {name: values[step == number] for name, values in columns.items()}
-        if not len(mine["seconds"]):
-            result.append({})
-            continue
-        result.append(
-            {
+        figures = {}
+        if len(mine["seconds"]):
+            figures = {
                 "engine/iterations": float(len(mine["seconds"])),
                 "engine/iteration_s": float(mine["seconds"].mean()),
                 "engine/rollouts": float(mine["rollouts"].mean()),
@@ -100,7 +94,7 @@ def _of_engine(iterations: Iterations, run: Run, first: int) -> list[dict[str, f
                 "engine/kv_blocks": float(mine["kv_blocks"].max()),
                 "engine/preemptions": float(mine["preemptions"].sum()),
             }
-        )
+        result.append(figures)
     return result
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.results.locks import locked
+from rollcast.simulator.values.plain import from_plain
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +39,6 @@ _NUMBERED = {
     "trainer": "trainer-{}.safetensors",
     "tokens": "tokens-{}.safetensors",
 }
-_BLOCK_BYTES = 1 << 20
 
 
 def place(out: Path) -> Path:
@@ -223,7 +223,7 @@ def _load(out: Path, folder: Path) -> Saved:
     number, given = manifest.get("number"), manifest.get("parts")
     if type(number) is not int or not isinstance(given, dict):
         raise ValueError(f"{_MANIFEST} names no files")
-    parts = {name: _part(given.get(name), name) for name in ("journal", *_NUMBERED)}
+    parts = {name: from_plain(given.get(name), Part, name) for name in ("journal", *_NUMBERED)}
     contents = {"journal": _read(folder / _JOURNAL, parts["journal"])}
     for name in ("trainer", "tokens"):
         _check(folder / _NUMBERED[name].format(number), parts[name])
@@ -236,24 +236,9 @@ def _load(out: Path, folder: Path) -> Saved:
     return Saved(state, lines, writer)
 
 
-def _part(given: Any, name: str) -> Part:
-    if (
-        not isinstance(given, dict)
-        or given.keys() != {"bytes", "sha256"}
-        or type(given["bytes"]) is not int
-        or type(given["sha256"]) is not str
-        or given["bytes"] < 0
-    ):
-        raise ValueError(f"{_MANIFEST} does not say what {name} is")
-    return Part(**given)
-
-
 def _read(path: Path, part: Part) -> bytes:
     """A file as far as the manifest knows it. Raises ValueError where it is not that file."""
-    if path.stat().st_size < part.bytes:
-        raise ValueError(f"{path.name} is shorter than it was")
-    with path.open("rb") as file:
-        content = file.read(part.bytes)
+    content = path.read_bytes()[: part.bytes]
     if len(content) != part.bytes or hashlib.sha256(content).hexdigest() != part.sha256:
         raise ValueError(f"{path.name} does not match its checksum")
     return content
@@ -266,11 +251,8 @@ def _check(path: Path, part: Part) -> None:
 
 
 def _hash_file(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_json(content: bytes, name: str) -> dict[str, Any]:

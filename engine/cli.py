@@ -19,6 +19,7 @@ from rollcast.simulator.stacks.stack import exporters
 
 if TYPE_CHECKING:
     from rollcast.engine.run import Progress
+    from rollcast.simulator.scenario.file import RawScenario
 
 
 def register(app: typer.Typer) -> None:
@@ -57,16 +58,10 @@ def run(
     and curves for TensorBoard (tensorboard --logdir DIR). Until it is finished, the run is saved
     after every step in DIR.running, from where --resume goes on, and the curves so far are there.
     """
-    from rollcast.engine.hub import asks_the_hub
-    from rollcast.engine.vllm.environment import prepare
-    from rollcast.simulator.cli import tables
-    from rollcast.simulator.scenario.file import override, read_scenario
-
-    raw = override(read_scenario(scenario, trust(trust_modules)), settings or (), seed)
-    # Before torch and the hub's client, which read their environment when they are imported.
-    prepare(local_files=not asks_the_hub(raw.data, raw.folder))
+    raw = _read(scenario, settings, seed, trust_modules)
     from rollcast.engine.config import build_run
     from rollcast.engine.run import run_scenario
+    from rollcast.simulator.cli import tables
 
     spec = build_run(raw, elsewhere=ray not in (None, "local"))
     with _notes_shown(), _progress(spec.steps) as advance:
@@ -128,17 +123,11 @@ def probe(
     lengths. Takes three minutes or so. calibrate --probe FILE uses it, to tell apart what a
     synchronous run leaves together, and to price layouts and prompts that it never had.
     """
-    from rollcast.engine.hub import asks_the_hub
-    from rollcast.engine.vllm.environment import prepare
-    from rollcast.simulator.cli.progress import progress_bar
-    from rollcast.simulator.results.write import write_json_file
-    from rollcast.simulator.scenario.file import override, read_scenario
-
-    raw = override(read_scenario(scenario, trust(trust_modules)), settings or (), seed)
-    # Before torch and the hub's client, which read their environment when they are imported.
-    prepare(local_files=not asks_the_hub(raw.data, raw.folder))
+    raw = _read(scenario, settings, seed, trust_modules)
     from rollcast.engine.config import build_run
     from rollcast.engine.probe import probe as measure
+    from rollcast.simulator.cli.progress import progress_bar
+    from rollcast.simulator.results.write import write_json_file
 
     spec = build_run(raw)
     with progress_bar("batches", None) as update:
@@ -178,6 +167,20 @@ def export(
         checked = replace(checked.with_policy(policy), raw=raw)
     names = write(checked, to, out)
     print(f"wrote {out}/: {', '.join(names)}", file=sys.stderr)
+
+
+def _read(
+    scenario: Path, settings: list[str] | None, seed: int | None, trust_modules: bool
+) -> RawScenario:
+    """The scenario, and the environment prepared for it: torch and the hub's client read that when
+    they are imported."""
+    from rollcast.engine.hub import asks_the_hub
+    from rollcast.engine.vllm.environment import prepare
+    from rollcast.simulator.scenario.file import override, read_scenario
+
+    raw = override(read_scenario(scenario, trust(trust_modules)), settings or (), seed)
+    prepare(local_files=not asks_the_hub(raw.data, raw.folder))
+    return raw
 
 
 @contextmanager

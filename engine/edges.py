@@ -1,8 +1,8 @@
-"""The two edges of a real run: the engine that samples and the trainer that updates.
+"""The two interfaces of a real run: the engine that samples and the trainer that updates.
 
-`engine.world.EngineWorld` drives any `Engine` and any `Trainer`, and knows neither vLLM nor torch:
-another of either is a new file that keeps these promises. `engine.vllm.replica.VllmReplica` is the
-engine that there is, `engine.trainer.trainer.Trainer` the trainer.
+`engine.world.EngineWorld` drives any `Engine` and any `Trainer`, and imports neither vLLM nor
+torch. The implementations are `engine.vllm.replica.VllmReplica` and
+`engine.trainer.trainer.Trainer`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sampling(Options):
-    """How tokens are drawn.
-
-    Log-probabilities are those of the distribution that was sampled from: after the temperature
-    and after ``top_p`` and ``top_k``.
-    """
+    """How tokens are drawn. Log-probabilities are of the distribution sampled from: after
+    temperature, ``top_p`` and ``top_k``."""
 
     FIELD = "engine.sampling"
 
@@ -51,13 +48,11 @@ class Sampling(Options):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A rollout's response, whole or, when aborted, as far as it got.
+    """A rollout's response, or as much of it as there was when it was aborted.
 
-    token_ids, log_probs: the whole response, the tokens it was resumed from included.
-    finish_reason: ``stop`` (an end token, which is the last of ``token_ids``), ``length``, or None
-        for an aborted one.
-    tokens_by_version: ``(version, tokens)`` of the tokens made since it was submitted, oldest
-    first.
+    token_ids, log_probs: of the whole response, including the tokens it was resumed from.
+    finish_reason: ``stop`` (the last of ``token_ids`` is an end token), ``length``, or None when
+    aborted. tokens_by_version: ``(version, tokens)`` sampled since it was submitted, oldest first.
     """
 
     request_id: str
@@ -69,16 +64,11 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class EngineIteration:
-    """What one iteration of the real engine did, and how long it took.
-
-    work: its work in the vocabulary of the cost models.
-    waiting: rollouts that it left waiting.
-    kv_blocks: KV blocks held while it ran.
-    preempted: the request ids that it threw out of the KV pool, to be recomputed.
-    admitted: the request ids that it ran for the first time since they were submitted.
-    prefilled: request ids and how many tokens it prefilled of each.
-    seconds: from before the scheduler ran until its outputs were processed.
-    """
+    """One iteration of the real engine. work: in the vocabulary of the cost models. waiting:
+    rollouts left waiting. kv_blocks: KV blocks held. preempted: request ids whose KV blocks were
+    taken, to be recomputed. admitted: request ids that ran for the first time since they were
+    submitted. prefilled: tokens by request id. seconds: from before scheduling to after processing
+    the outputs."""
 
     work: Iteration
     waiting: int
@@ -90,13 +80,13 @@ class EngineIteration:
 
     @property
     def preemptions(self) -> int:
-        """How many it threw out."""
+        """Number of preempted rollouts."""
         return len(self.preempted)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an engine can take: longest rollout and KV pool in tokens, its vocabulary, and rollouts
+    """What an engine can take: tokens of a rollout, tokens of its KV pool, vocabulary, and rollouts
     at once."""
 
     max_model_len: int
@@ -139,8 +129,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class OnWire:
-    """Weights that the trainer keeps until an engine that is connected to it takes them: which, and
-    of each tensor name, type (as torch calls it) and shape, in the order in which they come."""
+    """Weights that the trainer keeps until a connected engine takes them; of each tensor name, type
+    (as torch calls it) and shape, in the order of transfer."""
 
     number: int
     names: tuple[str, ...]
@@ -149,34 +139,32 @@ class OnWire:
 
 
 class Engine(Protocol):
-    """Samples responses, one iteration of continuous batching at a time.
-
-    Every method raises EngineError when the engine fails; it is then of no further use.
-    """
+    """Samples responses, one iteration of continuous batching at a time. Every method raises
+    EngineError when the engine fails; it is then of no further use."""
 
     @property
     def version(self) -> int:
-        """The version of the weights that it samples with."""
+        """The version of its weights."""
         ...
 
     @property
     def limits(self) -> Limits:
-        """What it can take."""
+        """Its limits."""
         ...
 
     @property
     def last_iteration(self) -> EngineIteration | None:
-        """What the last `step` did and measured; None where there was nothing to do."""
+        """What the last `step` measured; None where there was nothing to do."""
         ...
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """Request ids that are running or waiting, in the order of submission."""
+        """Request ids that run or wait, in the order of submission."""
         ...
 
     @property
     def log_prob_tolerance(self) -> float:
-        """How far its log-probabilities may be from a trainer's of the same weights, in nats."""
+        """Allowed difference to a trainer's log-probabilities with the same weights, nats."""
         ...
 
     def submit(
@@ -193,18 +181,17 @@ class Engine(Protocol):
         """Queues a rollout, from nothing or from the tokens that it already has.
 
         max_new_tokens: of the whole response, those included. The same seed, tokens and weights
-        draw the same response whatever runs beside it (up to rounding in the forward pass). Raises
-        EngineError for a rollout that `limits` forbid or an id in use; the engine then goes on.
+        draw the same response whatever runs beside it (up to rounding). Raises EngineError for a
+        rollout beyond `limits` or an id in use; the engine then goes on.
         """
         ...
 
     def abort(self, request_ids: Iterable[str] | None = None) -> list[Response]:
-        """Stops rollouts (None: all) where they are, between two iterations, in the given order."""
+        """Stops rollouts (None: all) between two iterations, in the given order."""
         ...
 
     def step(self) -> list[Response]:
-        """Runs one iteration; returns the responses that it finished. Without any rollout it does
-        nothing."""
+        """Runs one iteration, if there is any rollout; returns the responses that it finished."""
         ...
 
     def load_weights(
@@ -214,31 +201,31 @@ class Engine(Protocol):
         *,
         keep_keys: bool = False,
     ) -> None:
-        """Replaces the weights, named as Hugging Face does, and forgets what it cached under the
-        old ones. Those that are on a wire it takes from there, once it is connected.
+        """Replaces the weights, named as in Hugging Face, and empties the prefix cache. `OnWire`
+        ones are received from the connected trainer.
 
-        version: of the new weights; None is one more than before. Rollouts in flight stay.
-        keep_keys: they go on with the keys and values that they have; else these are computed
-        again, so that no token attends to ones of an older version.
+        version: of the new weights; None: one more than before. Rollouts in flight stay. keep_keys:
+        with their keys and values; else these are recomputed, so that no token attends to those of
+        older weights.
         """
         ...
 
     def connect(self, where: Mapping[str, Any]) -> None:
-        """Connects it to the trainer that is found there, for weights to come from its device."""
+        """Connects it to the trainer at ``where``, for weights from its device."""
         ...
 
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Its log-probability (temperature 1, in nats) of each token but the first, per sequence.
-        Needs an idle engine."""
+        """Log-probability (temperature 1, nats) of each token but the first, per sequence. Needs an
+        idle engine."""
         ...
 
     def sleep(self) -> None:
-        """Gives the memory of its device to others until `wake`; needs an idle engine, which keeps
-        its weights. Only of one that was started for it."""
+        """Frees its device's memory until `wake`; needs an idle engine that was started for it, and
+        keeps the weights."""
         ...
 
     def wake(self) -> None:
-        """Takes its memory back."""
+        """Takes its memory back, weights included."""
         ...
 
     def shutdown(self) -> None:
@@ -251,15 +238,9 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SampledRollout:
-    """One sampled response, possibly made by several weight versions.
-
-    response: its token ids.
-    log_probs: the log-probability with which each token was sampled, by the version that did it.
-    versions: the weight version that made each token, never falling.
-    reward: its (shaped) reward.
-    observed: whether each token was put there by the rollout's environment, and not sampled; such
-        tokens do not count in the loss. Empty where none was.
-    """
+    """One response. log_probs: of each token, by the version that sampled it. versions: of each
+    token's weights, never falling. reward: after shaping. observed: whether each token came from
+    the environment, and does not count in the loss; empty where none did."""
 
     response: Sequence[int]
     log_probs: Sequence[float]
@@ -270,11 +251,9 @@ class SampledRollout:
 
 @dataclass(frozen=True, slots=True)
 class SampledGroup:
-    """The rollouts of one prompt that are trained on.
-
-    baseline_rewards: the rewards that the advantages' mean and standard deviation come from: those
-        of ``rollouts`` where advantages come after selection, of the whole group where before.
-    """
+    """The rollouts of one prompt that are trained on. baseline_rewards: those behind the
+    advantages' mean and standard deviation: of ``rollouts``, or of the whole group where advantages
+    come before selection."""
 
     prompt: Sequence[int]
     rollouts: Sequence[SampledRollout]
@@ -285,19 +264,14 @@ class SampledGroup:
 class TrainMetrics:
     """What one step did. Means are over its updates, or over their trained tokens.
 
-    log_prob_s: passes without gradient (the trainer's old log-probabilities, expert counts).
-    forward_s, backward_s: of all microbatches; phases A and C count as one of each.
-    gradient_s: gradient norm and clipping. optimizer_s: the weight update.
-    loss: the policy loss; aux_loss: the weighted load-balancing loss.
-    grad_norm: before clipping.
-    clip_fraction: trained tokens whose clipped term is the binding one.
-    mean_ratio: importance ratio (new over old probability) of trained tokens.
-    rollouts: those trained on, without the groups that the loss leaves out.
-    masked_tokens: response tokens that were too old to count in the loss; what environments said is
-        not among them.
-    computed_tokens, padding_tokens: fed to the model with gradient in one pass over the batch.
-    updates: optimiser steps; 0 where no token was left to train on.
-    peak_bytes: of the CUDA device during the step; None elsewhere.
+    log_prob_s: passes without gradient. forward_s, backward_s: of all microbatches; phases A and C
+    count as one of each. gradient_s: gradient norm and clipping. optimizer_s: the weight update.
+    loss: the policy loss; aux_loss: the weighted load-balancing loss. grad_norm: before clipping.
+    clip_fraction: of trained tokens, those whose clipped term binds. mean_ratio: new over old
+    probability of trained tokens. rollouts: trained on. masked_tokens: response tokens too old for
+    the loss, without observations. computed_tokens, padding_tokens: fed to the model with gradient
+    in one pass over the batch. updates: optimiser steps; 0 without trained tokens. peak_bytes: of
+    the CUDA device during the step; None elsewhere.
     """
 
     log_prob_s: float
@@ -328,11 +302,9 @@ class TrainMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """How fast the trainer's device is just now, by two computations that never change. Seconds.
-
-    short_s: a forward pass so small that launching it takes longest, as an engine's iteration.
-    long_s: one bound by arithmetic, as an update.
-    """
+    """The speed probe of the trainer's device, by two fixed computations, seconds. short_s: a
+    forward pass bound by launches, like an engine's iteration. long_s: one bound by arithmetic,
+    like an update."""
 
     short_s: float
     long_s: float
@@ -340,12 +312,8 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """All that a trainer needs to go on in another process.
-
-    tensors: weights, optimiser and whatever else is large, by name, on any device.
-    plain: the rest, as JSON holds it: None, truth values, numbers, texts, lists, and mappings with
-        texts as keys.
-    """
+    """What a trainer needs to go on in another process. tensors: weights, optimiser and whatever
+    else is large, by name, on any device. plain: the rest, as JSON has it."""
 
     tensors: Mapping[str, Tensor]
     plain: Mapping[str, Any]
@@ -356,12 +324,12 @@ class Trainer(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Tokens that its model knows."""
+        """Tokens of its model's vocabulary."""
         ...
 
     @property
     def context_tokens(self) -> int | None:
-        """The longest prompt with its response; None where the model sets no bound."""
+        """The longest prompt with its response; None: unbounded."""
         ...
 
     def step(
@@ -376,24 +344,23 @@ class Trainer(Protocol):
         """Trains on ``groups`` with the weights of ``version``.
 
         shared_prefix: the layout; the update is the same. mask_before_version: tokens of earlier
-        versions are left out of the loss. final: False for a part of the batch, whose gradients are
-        kept until the part that is. Raises RunError, RuntimeError or ValueError with the
-        weights, the optimiser and every random state as they were; any method of a trainer over
-        several ranks RankLostError, after which it is of no further use.
+        versions do not count in the loss. final: False for a part of the batch, whose gradients are
+        kept until the final part. Raises RunError, RuntimeError or ValueError with weights,
+        optimiser and random states unchanged; any method of a trainer over several ranks
+        RankLostError, after which it is of no further use.
         """
         ...
 
     def weights(self) -> Mapping[str, Tensor]:
-        """The weights, named as Hugging Face does; valid until the next `step`."""
+        """The weights, named as in Hugging Face; valid until the next `step`."""
         ...
 
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The weights' log-probability (temperature 1, in nats) of each token but the first, per
-        sequence."""
+        """Log-probability (temperature 1, nats) of each token but the first, per sequence."""
         ...
 
     def pulse(self) -> Beat:
-        """How fast its device is just now. Leaves weights and random states alone."""
+        """The speed probe; leaves weights and random states alone."""
         ...
 
     def state(self) -> TrainerState:
@@ -401,6 +368,6 @@ class Trainer(Protocol):
         ...
 
     def load_state(self, state: TrainerState) -> None:
-        """Goes on from a `state`, which it leaves as it is. Raises ValueError for one of another
-        model or optimiser."""
+        """Takes up a `state`, which stays as it is. Raises ValueError for another model or
+        optimiser."""
         ...

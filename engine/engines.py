@@ -6,13 +6,15 @@ line here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
 from rollcast.engine.actors.weights import Channel
 from rollcast.engine.edges import Engine, Sampling
+from rollcast.engine.hub import folder_of
+from rollcast.engine.vllm.environment import prepare
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.sections import EngineSection
 
@@ -21,16 +23,22 @@ ENGINES = {"vllm": "rollcast.engine.vllm.adapter"}
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What an engine is started with. model: its folder. memory_share: of each GPU, what the engine
-    takes. width: devices that the model is spread over."""
+class EngineStart:
+    """Starts an engine, in whatever process. model: its folder, or its name on the hub.
+    memory_share: of each GPU, for the engine. width: devices that the model is spread over."""
 
-    model: Path
+    model: Path | str
     section: EngineSection
     sampling: Sampling
     seed: int
     memory_share: float
     width: int = 1
+
+    def __call__(self) -> Engine:
+        """The engine. Raises EngineError where it cannot start."""
+        prepare(local_files=not isinstance(self.model, str))
+        asked = replace(self, model=folder_of(self.model))
+        return adapter(self.section.name).start(asked)
 
 
 class Adapter(Protocol):
@@ -45,7 +53,7 @@ class Adapter(Protocol):
         """Raises ScenarioError for what this engine can be known not to take."""
         ...
 
-    def start(self, asked: Asked) -> Engine:
+    def start(self, asked: EngineStart) -> Engine:
         """The engine. Raises EngineError where it cannot start."""
         ...
 

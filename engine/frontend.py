@@ -1,8 +1,5 @@
-"""One engine and what is in flight on it: what its iterations did is booked to each rollout.
-
-A front end stands beside its engine, in a replica's own process (`engine.actors.replica`) or in the
-driver's (`engine.actors.local`). What reaches it and what it hands out may cross between processes.
-"""
+"""One engine and its rollouts in flight: books its iterations to each rollout. It stands beside its
+engine, in a replica's process (`engine.actors.replica`) or the driver's (`engine.actors.local`)."""
 
 from __future__ import annotations
 
@@ -21,13 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A rollout that an engine is to sample, from nothing or from the tokens that it has.
-
-    prompt, ids: token ids; log_probs: one for each of ``ids``. max_new_tokens: of the whole
-    response, those included. seed: of its random stream. turn_below_tokens: a response that ends by
-    itself with fewer tokens ends a turn after which the rollout stays in flight; 0 for one of a
-    single turn.
-    """
+    """A rollout to be sampled, from nothing or from the tokens that it has. ids, log_probs: of
+    those tokens. max_new_tokens: of the whole response, those included. seed: of its random stream.
+    turn_below_tokens: a response that stops with fewer tokens ends a turn, after which the rollout
+    stays in flight; 0 for a single turn."""
 
     key: Key
     attempt: int
@@ -40,7 +34,7 @@ class Order:
 
     @property
     def name(self) -> str:
-        """What the engine calls it."""
+        """The engine's request id."""
         return request_name(self.key)
 
     def ends_turn(self, response: Response) -> bool:
@@ -55,7 +49,7 @@ NO_BUDGET = math.inf
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A rollout that has left an engine, by itself or stopped: its response, and the figures of
+    """A rollout that has left an engine, finished or aborted: its response, and the figures of
     `simulator.rollout.Segment`, times by the front end's clock."""
 
     key: Key
@@ -70,8 +64,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class TimedIteration:
-    """One iteration of an engine: the version that it sampled with, when it began by the front
-    end's clock, and what it did."""
+    """One iteration: the version of the weights, when it began by the front end's clock, and what
+    it did."""
 
     version: int
     start_s: float
@@ -88,7 +82,7 @@ class _InFlight:
 
 
 class EngineFrontend:
-    """clock: what it stamps with, in seconds. Its methods raise EngineError as the engine's do."""
+    """clock: seconds. Raises EngineError as the engine does."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self.engine = engine
@@ -99,11 +93,11 @@ class EngineFrontend:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is in flight."""
+        """Whether any rollout is in flight."""
         return bool(self._in_flight)
 
     def submit(self, order: Order) -> None:
-        """Queues a rollout; the next iteration sees it."""
+        """Queues a rollout before the next iteration."""
         self.engine.submit(
             order.name,
             order.prompt,
@@ -115,13 +109,13 @@ class EngineFrontend:
         self._in_flight[order.name] = _InFlight(order)
 
     def abort(self, keys: Collection[Key]) -> list[Finished]:
-        """Stops those of these rollouts that are in flight, between two iterations; by key."""
+        """Stops those of these rollouts that are in flight; by key."""
         names = [name for name in map(request_name, keys) if name in self._in_flight]
         return self._finish(self.engine.abort(names))
 
     def iterate(self) -> tuple[TimedIteration | None, list[Finished]]:
-        """One iteration: what it did (None where there was nothing to do), and what it finished:
-        rollouts that stay in flight after a turn first, each kind by key."""
+        """One iteration (None without any work), and the rollouts it finished: those that stay in
+        flight after a turn first, each kind by key."""
         start_s = self._clock()
         responses = self.engine.step()
         measured = self.engine.last_iteration
@@ -132,13 +126,13 @@ class EngineFrontend:
         return iteration, self._finish(responses)
 
     def load(self, weights: Mapping[str, Tensor] | OnWire, version: int) -> None:
-        """Replaces the engine's weights, and forgets what it had cached under the old ones. What
-        is in flight goes on with the keys and values that it has."""
+        """Replaces the weights and empties the cache; rollouts in flight keep their keys and
+        values."""
         self.engine.load_weights(weights, version, keep_keys=True)
         self._common = CommonTokens()
 
     def sleep(self) -> bool:
-        """Has an idle engine give its device's memory to others; whether it was awake."""
+        """Frees an idle engine's memory; returns whether it was awake."""
         if self._asleep:
             return False
         self.engine.sleep()
@@ -146,7 +140,7 @@ class EngineFrontend:
         return True
 
     def wake(self) -> bool:
-        """The way back; whether it slept. Before anything is submitted or loaded."""
+        """Takes the memory back, before any submit or load; returns whether it slept."""
         if not self._asleep:
             return False
         self.engine.wake()
@@ -174,7 +168,6 @@ class EngineFrontend:
         )
 
     def _book(self, measured: EngineIteration, start_s: float) -> None:
-        """Books what an iteration did to each rollout."""
         for name in measured.admitted:
             self._in_flight[name].start_s = start_s
         for name in measured.preempted:
@@ -187,5 +180,5 @@ class EngineFrontend:
 
 
 def request_name(key: Key) -> str:
-    """What an engine calls a rollout."""
+    """The engine's request id of a rollout."""
     return f"{key[0]}/{key[1]}"

@@ -62,3 +62,8 @@ def fetch(name: str) -> Path:
             f"downloaded: {sentence(failed)}"
         )
     raise ScenarioError("engine.model", message) from failed
+
+
+def folder_of(model: Path | str) -> Path:
+    """A model's folder, by its path or its name on the hub. Raises ScenarioError."""
+    return fetch(model) if isinstance(model, str) else model

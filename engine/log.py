@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,14 +133,7 @@ class EngineLog:
 
 
 _LISTS: Mapping[str, Any] = {
-    "updates": list[tuple[int, TrainMetrics]],
-    "sync_differences": list[float],
-    "sync_check_s": list[float],
-    "pulses": list[tuple[int, Beat]],
-    "arrivals": list[Arrival],
-    "saving_s": list[float],
-    "faults": list[Fault],
-    "failures": list[Failure],
+    name: hint for name, hint in get_type_hints(EngineLog).items() if name != "iterations"
 }
 
 

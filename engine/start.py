@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollcast.engine.config import RunSpec, TurnSpec
-from rollcast.engine.edges import Engine, Limits, Sampling, Trainer
-from rollcast.engine.engines import Asked, adapter
+from rollcast.engine.edges import Engine, Limits, Trainer
+from rollcast.engine.engines import EngineStart, adapter
 from rollcast.engine.environments.sandbox import Patience
 from rollcast.engine.errors import sentence
-from rollcast.engine.hub import fetch
+from rollcast.engine.hub import folder_of
 from rollcast.engine.options import TaskSpec, TrainerConfig
+from rollcast.engine.quiet import no_bars
 from rollcast.engine.room import Devices, parameters, require_room
 from rollcast.engine.sessions import TurnRules
 from rollcast.engine.tasks.base import FirstTurns, Task
@@ -147,7 +148,7 @@ def channel(spec: RunSpec) -> Channel | None:
 def start_task(spec: RunSpec) -> tuple[Task, Path]:
     """The task, and the folder of the model that it is for."""
     task = spec.task
-    model = fetch(spec.model) if isinstance(spec.model, str) else spec.model
+    model = None if spec.model is None else folder_of(spec.model)
     if task.prompts is not None:
         from rollcast.engine.tasks.custom import FileTask
 
@@ -250,51 +251,21 @@ class TrainerStart:
         prepare(local_files=not isinstance(self.model, str))
         import torch
         from transformers import AutoModelForCausalLM
-        from transformers.utils import logging as transformers_logging
 
-        path = _folder(self.model)
+        path = folder_of(self.model)
         torch.manual_seed(self.seed)
         model: Any  # transformers' own types of ``to`` are of no use
-        bars: Any = transformers_logging
-        shown = bars.is_progress_bar_enabled()
-        bars.disable_progress_bar()
         try:
-            dtype = getattr(torch, self.engine.dtype)
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, trust_remote_code=False)
+            with no_bars():
+                dtype = getattr(torch, self.engine.dtype)
+                model = AutoModelForCausalLM.from_pretrained(
+                    path, dtype=dtype, trust_remote_code=False
+                )
             model.to(self.engine.device)
         except Exception as error:  # of several libraries, each with a base of its own
             message = f"the model in {path.name} cannot be loaded: {sentence(error)}"
             raise ScenarioError("engine.model", message) from error
-        finally:
-            if shown:
-                bars.enable_progress_bar()
         return model
-
-
-@dataclass(frozen=True)
-class EngineStart:
-    """What makes an engine, in whatever process. model: its folder, or its name on the hub. The
-    rest: see `engine.engines.Asked`."""
-
-    model: Path | str
-    engine: EngineSection
-    sampling: Sampling
-    seed: int
-    memory_share: float
-    width: int = 1
-
-    def __call__(self) -> Engine:
-        """The engine. Raises EngineError where it cannot start."""
-        prepare(local_files=not isinstance(self.model, str))
-        asked = Asked(
-            _folder(self.model),
-            self.engine,
-            self.sampling,
-            self.seed,
-            self.memory_share,
-            self.width,
-        )
-        return adapter(self.engine.name).start(asked)
 
 
 def require_fit(spec: RunSpec, path: Path) -> None:
@@ -319,7 +290,3 @@ def _gpus_here() -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
-def _folder(model: Path | str) -> Path:
-    return fetch(model) if isinstance(model, str) else model

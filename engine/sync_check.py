@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from rollcast.engine.errors import EngineError
 
@@ -24,10 +25,5 @@ def require_close(
 
 def largest_difference(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> float:
     """The largest absolute difference of two tables of one shape; not a number if any is."""
-    gaps = (abs(x - y) for p, q in zip(a, b, strict=True) for x, y in zip(p, q, strict=True))
-    worst = 0.0
-    for gap in gaps:
-        worst = gap if gap > worst or math.isnan(gap) else worst
-        if math.isnan(worst):
-            break
-    return worst
+    rows = (np.abs(np.subtract(p, q)).max(initial=0.0) for p, q in zip(a, b, strict=True))
+    return float(np.max([*rows], initial=0.0))

@@ -1,14 +1,10 @@
-"""The real world: engines sample, a trainer trains, and the loop cannot tell it from the simulated
-one.
+"""The real world: replicas sample, a trainer trains, and the loop sees a `simulator.world.World`.
 
 Replicas and trainer are actors behind a transport: in processes of their own, where rollout and
-training take place at the same time (`engine.actors.on_ray`), or in this one, where they take turns
-and the loop hears of each iteration before the next (`engine.actors.local`).
-
-Replicas of other processes iterate by themselves, and what happens there is news by the time it
-gets here. The loop sees none of it before a verb returns it: what a rollout became is taken in when
-`EngineWorld.wait` or `EngineWorld.abort` hands it out, so that the loop's decisions follow from
-what it was told alone.
+training overlap (`engine.actors.on_ray`), or in this one, where they take turns
+(`engine.actors.local`). Replicas in other processes iterate by themselves. The loop learns of a
+result only when `EngineWorld.wait` or `EngineWorld.abort` returns it, so that its decisions follow
+from what was returned to it alone.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -31,7 +27,6 @@ from rollcast.engine.actors.messages import (
     Notice,
     Ready,
     Slept,
-    Submit,
 )
 from rollcast.engine.actors.sleep import Sleepers
 from rollcast.engine.actors.trainer import Part, Updated
@@ -40,13 +35,13 @@ from rollcast.engine.actors.updates import Updates, Weights
 from rollcast.engine.actors.weights import ByStore, Channel, InPlace, unpack
 from rollcast.engine.edges import Engine, Limits, Trainer, TrainerState, TrainMetrics
 from rollcast.engine.environments.threads import Runner, Threads
-from rollcast.engine.frontend import Finished, Order
-from rollcast.engine.log import Arrival, EngineLog, Fault
+from rollcast.engine.flights import Flight, Flights
+from rollcast.engine.frontend import Finished
+from rollcast.engine.log import EngineLog, Fault
 from rollcast.engine.responses import Responses, Tokens
 from rollcast.engine.sessions import Sessions, TurnRules
-from rollcast.engine.sync_check import require_close
 from rollcast.engine.tasks.base import Task
-from rollcast.simulator.cluster.routing import ROUTINGS, Balance, Router
+from rollcast.engine.weight_syncs import WeightSyncs
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop.recorded import UnderWay
 from rollcast.simulator.plan import Layout, Placement
@@ -68,17 +63,17 @@ SHAPE = ClusterShape(1, 1, 1, colocated=True)
 """Of a world in this process: one replica and the trainer, which take turns."""
 
 PULSE_SHARE = 0.02
-"""Of a run's time that its trainer takes the machine's pulse, at the most."""
-_SHORT_PASSES = 5  # of a pulse
-_LOOK_S = 1e-3  # environments are looked at no more often than that
+"""Largest share of a run's time that its trainer spends on the speed probe."""
+_SHORT_PASSES = 5  # of the speed probe
+_LOOK_S = 1e-3  # between two looks at the environments, at least
 _PHASES = ("log_prob", "forward", "backward", "gradient", "optimizer")
 
 
 @dataclass(frozen=True, slots=True)
 class Recipes:
     """How the actors are made. trainer: of each rank. channel: how weights leave the trainer; None
-    is the object store. sleeps: whether the replicas give up their devices' memory while the
-    trainer works."""
+    is the object store. sleeps: whether the replicas free their devices' memory while the trainer
+    works."""
 
     replicas: Sequence[Recipe]
     trainer: Sequence[Recipe]
@@ -87,17 +82,17 @@ class Recipes:
 
     @property
     def shares_devices(self) -> bool:
-        """Whether the trainer's GPUs are the replicas', too."""
+        """Whether the trainer uses the replicas' GPUs."""
         return any(recipe.need.sharing is not None for recipe in self.trainer)
 
 
 @dataclass(frozen=True, slots=True)
 class WorldState:
-    """All that another world needs to go on from here, but for the log and what is in flight.
+    """What another world needs to go on, but for the log and the rollouts in flight.
 
-    clock_s: of this world's clock. version: of the replicas' weights; updates: that the trainer's
-    have had. asked: the prompt's number by group. tokens: by (group, index). trainer: after those
-    updates, without parts of the next one. weights: the replicas', where they are other ones.
+    clock_s: this world's clock. version: of the replicas' weights; updates: of the trainer's.
+    asked: the prompt's number by group. tokens: by (group, index). trainer: its state after those
+    updates, without parts of the next one. weights: the replicas', where they are older.
     """
 
     clock_s: float
@@ -109,59 +104,16 @@ class WorldState:
     weights: Mapping[str, Tensor] | None = None
 
 
-@dataclass(eq=False, slots=True)
-class _InFlight:
-    """A rollout that the loop thinks in flight. replica: where it is; None while there is none to
-    take it. finished: what became of it, once that is known here."""
-
-    rollout: Rollout
-    order: Order
-    placement: Placement
-    replica: Replica | None = None
-    finished: Finished | None = None
-    zero_s: float = 0.0
-
-
-@dataclass(slots=True)
-class _Sync:
-    token: int
-    weights: Weights
-    start_s: float
-    waiting: set[int]
-    done: int = 0
-    woken_s: float = 0.0  # when the last one that slept was awake; 0 where none did
-    end_s: float = 0.0
-
-
-@dataclass(slots=True)
-class _Mail:
-    """Events that have not been handed out, by their instants."""
-
-    ended: list[tuple[float, _InFlight]] = field(default_factory=list)
-    others: list[tuple[float, Event]] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.ended or self.others)
-
-    @property
-    def first_s(self) -> float:
-        """The earliest instant."""
-        return min(at_s for at_s, _ in (*self.ended, *self.others))
-
-
 class EngineWorld:
     """A `simulator.world.World` of replicas and a trainer, actors of a transport.
 
     shape: how many, and whether trainer and replicas take turns. task, seed: see
-    `engine.responses.Responses`. routing: which replica a rollout goes to, by the simulator's own
-    rules (`simulator.cluster.routing`). heartbeat_s: without a sign of life after which an actor is
-    replaced. turns: of rollouts that have several, by the engines' limits; None where they have
-    one. Their environments work here, beside the driver; runner: does what they have to do, None
-    is threads.
+    `engine.responses.Responses`. routing: a rule of `simulator.cluster.routing`. heartbeat_s:
+    silence after which an actor is replaced. turns: rules of rollouts with several turns, by the
+    engines' limits; None: one turn. runner: runs the environments beside the driver; None: threads.
 
     Raises EngineError where an actor cannot start or is lost again and again, or a reward function
-    fails; RunError where the trainer refuses an update, or where a verb is called that the state of
-    the world forbids.
+    fails; RunError where the trainer refuses an update, or a verb is not allowed now.
     """
 
     name = "engine"
@@ -183,27 +135,24 @@ class EngineWorld:
         self._transport = transport
         self._timer = transport.timer
         self._responses = Responses(task, seed)
-        self._mail = _Mail()
-        self._in_flight: dict[Key, _InFlight] = {}
-        self._homeless: list[Key] = []  # with no replica to take them
+        self._mail: list[tuple[float, Flight | Event]] = []  # not handed out yet, by instant
         self._stopping: dict[int, tuple[Replica, set[Key]]] = {}  # aborts under way, by token
         self._tokens = count(1)
-        self._sync: _Sync | None = None
-        self._serving: Weights | None = None  # what the replicas have; None is how they started
         self._zero = self._timer()
         self._reported: dict[tuple[int, int, int], int] = {}  # tokens, by version, group and index
         self._next_pulse_s = 0.0  # on this world's clock
-        self._parts = 0  # groups of the parts of the batch that the trainer has had
-        self._rests = False  # between two steps, as far as was seen
+        self._parts = 0  # groups that the trainer has of the batch under way
+        self._rests = False  # nothing was under way between the last two steps
         self._updates = Updates(transport, recipes.trainer, recipes.channel, heartbeat_s)
         self._sleeps = recipes.sleeps
         self._sleepers = Sleepers(self._updates, self._timer)
-        if recipes.shares_devices:  # an engine counts what others hold of its memory as it starts
+        if recipes.shares_devices:  # an engine measures free memory when it starts
             self._updates.require_started()
         self._fleet = Fleet(transport, recipes.replicas, heartbeat_s)
+        self._flights = Flights(self._fleet, routing)
+        workers, apart = shape.gpus_per_replica, transport.processes
+        self._syncs = WeightSyncs(self._fleet, self._updates, workers, self._timer, apart)
         self._require_started()
-        self._router: Router = ROUTINGS[routing](self._fleet.replicas)
-        self._balance = Balance(shape.replicas)
         self._sessions, environments = None, None
         if turns is not None:
             rules = turns(self._fleet.limits)
@@ -226,12 +175,12 @@ class EngineWorld:
 
     @property
     def now_s(self) -> float:
-        """Wall-clock seconds since the run began; interruptions and saving at rest left out."""
+        """Wall-clock seconds since the run began, without interruptions and saving at rest."""
         return self._timer() - self._zero
 
     @contextmanager
     def clock_stopped(self) -> Iterator[None]:
-        """The enclosed code takes no time of the run, where nothing is under way that does."""
+        """Stops the clock within, if nothing is under way."""
         began, quiet = self._timer(), self.quiet
         try:
             yield
@@ -240,13 +189,13 @@ class EngineWorld:
                 self._zero += self._timer() - began
 
     def tokens(self, rollout: Rollout) -> Tokens:
-        """What a rollout that is neither in flight nor trained is made of. Raises KeyError."""
+        """The tokens of a rollout that is neither in flight nor trained. Raises KeyError."""
         return self._responses.tokens[rollout.key]
 
     @property
     def quiet(self) -> bool:
         """Whether nothing is under way."""
-        return not (self._flying or self._training or self._sync or self._mail)
+        return not (self._flying or self._training or self._syncs.busy or self._mail)
 
     @property
     def _training(self) -> bool:
@@ -256,66 +205,42 @@ class EngineWorld:
     @property
     def _flying(self) -> bool:
         """Whether any rollout is in flight."""
-        return bool(self._in_flight or (self._sessions is not None and self._sessions.flying))
+        away = self._sessions is not None and self._sessions.flying
+        return bool(self._flights.by_key or away)
 
     # Rollouts
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
-        """Sends rollouts to their replicas, each of which sees all of its own at once."""
+        """Sends rollouts to their replicas."""
         fresh = []
         if self._sessions is not None:
             self._sessions.catch_up()
         for rollout in rollouts:
-            if rollout.key in self._in_flight or self._away(rollout.key):
+            if rollout.key in self._flights.by_key or self._away(rollout.key):
                 raise RunError(f"{rollout} is already in flight")
             if self._sessions is None:
-                fresh.append(self._fly(rollout, self._responses.order(rollout), placement))
+                order = self._responses.order(rollout)
+                fresh.append(self._flights.start(rollout, order, placement))
                 continue
             session = self._sessions.open(rollout, placement)
             if self._sessions.next_stage(session) == "model":
-                fresh.append(self._fly(rollout, self._sessions.order(session), placement))
-        self._place(fresh)
-
-    def _fly(self, rollout: Rollout, order: Order, placement: Placement) -> _InFlight:
-        flight = self._in_flight[rollout.key] = _InFlight(rollout, order, placement)
-        return flight
+                order = self._sessions.order(session)
+                fresh.append(self._flights.start(rollout, order, placement))
+        self._flights.place(fresh)
 
     def _away(self, key: Key) -> bool:
-        """Whether a rollout is in flight away from the replicas."""
+        """Whether a rollout is in flight, but not on a replica."""
         away = self._sessions is not None and self._sessions.flies(key)
-        return away and key not in self._in_flight
-
-    def _place(self, flights: Iterable[_InFlight]) -> None:
-        """Sends rollouts to replicas that live; where none does, they wait for one."""
-        replicas = self._fleet.replicas
-        queues: list[list[_InFlight]] = [[] for _ in replicas]
-        live = self._fleet.live
-        for flight in flights:
-            if not live:
-                self._homeless.append(flight.rollout.key)
-                continue
-            if flight.placement == "balanced":
-                number = self._balance.home(flight.rollout)
-            else:
-                number = self._router.route(flight.rollout, queues)
-            if not replicas[number].live:
-                number = min(live, key=lambda one: one.load + len(queues[one.number])).number
-            queues[number].append(flight)
-        for home, queue in zip(replicas, queues, strict=True):
-            if queue:
-                for flight in queue:
-                    flight.replica = home
-                    home.flying.add(flight.rollout.key)
-                home.post(Submit(tuple(flight.order for flight in queue)))
+        return away and key not in self._flights.by_key
 
     def oracle_tokens(self, rollout: Rollout) -> None:
-        """Nobody knows here."""
+        """None: nobody knows."""
         return None
 
     def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
-        """Stops rollouts wherever they are, and waits for what each became: a replica answers
-        between two iterations."""
-        flying = set(self._in_flight)
+        """Stops rollouts and waits for their results: a replica answers between two iterations."""
+        flights = self._flights.by_key
+        flying = set(flights)
         if self._sessions is not None:
             flying |= self._sessions.flying
         wanted = sorted(flying if keys is None else keys)
@@ -324,7 +249,7 @@ class EngineWorld:
                 raise RunError(f"rollout {key} is not in flight and cannot be aborted")
         by_replica: dict[int, list[Key]] = {}
         for key in wanted:
-            flight = self._in_flight.get(key)
+            flight = flights.get(key)
             if flight is not None and flight.finished is None and flight.replica is not None:
                 by_replica.setdefault(flight.replica.number, []).append(key)
         for number, there in by_replica.items():
@@ -333,26 +258,27 @@ class EngineWorld:
             home.post(Abort(token, tuple(there)))
         while self._stopping:
             self._receive(1.0)
-        gone = set(wanted)
-        self._mail.ended = [(at, f) for at, f in self._mail.ended if f.rollout.key not in gone]
-        self._homeless = [key for key in self._homeless if key not in gone]
+        gone = {flights[key] for key in wanted if key in flights}
+        self._mail = [
+            (at_s, item)
+            for at_s, item in self._mail
+            if not (isinstance(item, Flight) and item in gone)
+        ]
+        self._flights.stop_waiting(wanted)
         return [self._stopped(key, for_good) for key in wanted]
 
     def _stopped(self, key: Key, for_good: bool) -> Segment:
-        """The segment of a rollout that was aborted, and has left where it was."""
-        if key in self._in_flight:
-            return self._hand_out(self._in_flight[key], for_good, aborted=True)
+        if key in self._flights.by_key:
+            return self._hand_out(self._flights.by_key[key], for_good, aborted=True)
         assert self._sessions is not None
-        self._balance.left(key)
+        self._flights.balance.left(key)
         return self._sessions.stop(key, for_good)
 
-    def _hand_out(
-        self, flight: _InFlight, for_good: bool = False, aborted: bool = False
-    ) -> Segment:
-        """The segment of a rollout that the loop is told of now. for_good: of one that was aborted,
-        whether it is never submitted again."""
+    def _hand_out(self, flight: Flight, for_good: bool = False, aborted: bool = False) -> Segment:
+        """The segment of a rollout, for the loop. for_good: an aborted one is never submitted
+        again."""
         rollout, sessions = flight.rollout, self._sessions
-        del self._in_flight[rollout.key]
+        del self._flights.by_key[rollout.key]
         number = 0 if flight.replica is None else flight.replica.number
         zero_s = flight.zero_s + self._zero
         if sessions is None:
@@ -368,29 +294,27 @@ class EngineWorld:
                 sessions.suspend(sessions[rollout.key], for_good)
                 segment = segment._replace(ending="aborted")
         if segment.ending != "turn":
-            self._balance.left(rollout.key)
+            self._flights.balance.left(rollout.key)
         return segment if flight.finished is None else self._shared_with_reported(segment)
 
     def _settle(self) -> list[Event]:
-        """Goes on with what has happened away from the replicas; the rollouts that came to their
-        end there."""
+        """Continues rollouts whose environments answered; returns the ends of rollouts."""
         if self._sessions is None:
             return []
         take_turns, ended = self._sessions.settle()
-        self._place(
-            self._fly(session.rollout, self._sessions.order(session), session.placement)
+        self._flights.place(
+            self._flights.start(session.rollout, self._sessions.order(session), session.placement)
             for session in take_turns
         )
         for segment in ended:
-            self._balance.left(segment.key)
+            self._flights.balance.left(segment.key)
         return [Ended(segment) for segment in ended]
 
     def _shared_with_reported(self, segment: Segment) -> Segment:
-        """The segment with what its tokens have in common with one of its version of which the loop
-        was told before; a replica compares with whatever ended there before it."""
-        version = (
-            segment.tokens_by_version[0].version if segment.tokens_by_version else self._version
-        )
+        """The segment, its shared tokens kept only if the loop knows the other segment: a replica
+        compares with all that ended there before."""
+        parts = segment.tokens_by_version
+        version = parts[0].version if parts else self._syncs.version
         shared = segment.shared
         if self._reported.get((version, shared.group, shared.index), 0) < shared.tokens:
             segment = segment._replace(shared=UNSHARED)
@@ -398,20 +322,12 @@ class EngineWorld:
         self._reported[version, segment.group, segment.index] = segment.prompt_tokens + len(ids)
         return segment
 
-    @property
-    def _version(self) -> int:
-        """Of the replicas' weights."""
-        return 0 if self._serving is None else self._serving.version
-
     def _finished(self, home: Replica, finished: Iterable[Finished], mail: bool) -> None:
-        """Notes what left a replica; ``mail``: as an event to come."""
+        """Notes results of a replica; ``mail``: as events to come."""
         for one in finished:
-            home.flying.discard(one.key)
-            home.losses = 0
-            flight = self._in_flight[one.key]
-            flight.finished, flight.zero_s = one, home.zero_s
+            flight = self._flights.finish(home, one)
             if mail:
-                self._mail.ended.append((one.end_s - home.zero_s, flight))
+                self._mail.append((one.end_s - home.zero_s, flight))
 
     # Updates
 
@@ -440,30 +356,16 @@ class EngineWorld:
         )
 
     def sync_weights(self) -> None:
-        """Sends the newest weights to every replica, which takes them in between two iterations and
-        goes on with what is in flight."""
+        """Sends the newest weights to every replica, which loads them between two iterations and
+        continues its rollouts."""
         self._require_free("sync")
-        weights = self._updates.latest
-        if weights is None:
-            raise RunError("a sync was asked for before the first update")
-        live = {home.number for home in self._fleet.live}
-        self._sync = _Sync(next(self._tokens), weights, self._timer(), live)
-        self._serving = weights
-        for home in self._fleet.live:
-            self._load(home, self._sync.token)
+        self._syncs.start()
         overlaps = self._transport.processes and not self._rests
         if overlaps and self.now_s >= self._next_pulse_s:
-            self._updates.ask_for_pulse()  # the trainer has nothing else to do just now
-
-    def _load(self, home: Replica, token: int) -> None:
-        weights = self._serving
-        if weights is not None:
-            home.actor.call("load", token, weights.ref, weights.version, weights.sample)
-            if self._updates.wired:
-                self._updates.send(home.number, weights.ref)
+            self._updates.ask_for_pulse()  # the trainer is idle
 
     def _require_free(self, what: str) -> None:
-        busy = "an update" if self._training else "a sync" if self._sync else None
+        busy = "an update" if self._training else "a sync" if self._syncs.busy else None
         if busy is not None:
             raise RunError(f"{what} asked for while {busy} is under way")
         if self.shape.colocated and self._flying:
@@ -472,7 +374,7 @@ class EngineWorld:
     # What happens
 
     def wait(self, until_s: float | None = None) -> list[Event]:
-        """The events of the earliest instant that is known of; waits for one where none is."""
+        """The events of the earliest known instant; waits for one where there is none."""
         if self.quiet:
             raise RunError("the loop waits, but no rollout, update or sync is under way")
         while not self._mail:
@@ -487,22 +389,21 @@ class EngineWorld:
                     continue
                 left_s = min(left_s, max(self._sessions.next_s, _LOOK_S))
             self._receive(min(left_s, 1.0))
-        instant = self._mail.first_s
-        ended = [flight for at_s, flight in self._mail.ended if at_s == instant]
-        others = [event for at_s, event in self._mail.others if at_s == instant]
-        self._mail.ended = [pair for pair in self._mail.ended if pair[0] != instant]
-        self._mail.others = [pair for pair in self._mail.others if pair[0] != instant]
+        instant = min(at_s for at_s, _ in self._mail)
+        items = [item for at_s, item in self._mail if at_s == instant]
+        self._mail = [(at_s, item) for at_s, item in self._mail if at_s != instant]
+        ended = [Ended(self._hand_out(item)) for item in items if isinstance(item, Flight)]
+        others = [item for item in items if not isinstance(item, Flight)]
         others.sort(key=lambda event: isinstance(event, Synced))
-        events = [*(Ended(self._hand_out(flight)) for flight in ended), *self._settle()]
-        return [*sorted(events, key=_order), *others]
+        return [*sorted([*ended, *self._settle()], key=_order), *others]
 
     @property
     def _only_environments_work(self) -> bool:
-        """Whether there is nothing to wait for but environments; not known of other processes."""
-        return not self._transport.processes and self._flying and not self._in_flight
+        """Whether there is nothing else to wait for; in one process only."""
+        return not self._transport.processes and self._flying and not self._flights.by_key
 
     def _receive(self, timeout_s: float) -> None:
-        """Takes in what the actors have to say, waiting for it for at most ``timeout_s``."""
+        """Handles the actors' messages, waiting at most ``timeout_s`` for them."""
         ready = self._transport.wait([*self._fleet.polls, *self._updates.refs], timeout_s)
         for home, notice in self._fleet.receive(ready):
             self._notice(home, notice)
@@ -514,8 +415,7 @@ class EngineWorld:
             self._updated(*news)
 
     def _note_pulses(self) -> None:
-        """Logs the machine's pulse, and when it may be taken again: how long it takes is known
-        then."""
+        """Logs the speed probe, and decides by its duration when it may run again."""
         for beat in self._updates.pulses:
             self.log.pulses.append((self._updates.version, beat))
             took_s = beat.long_s + _SHORT_PASSES * beat.short_s
@@ -535,9 +435,10 @@ class EngineWorld:
         elif isinstance(notice, Slept):
             self._sleepers.sleeps(home, notice)
         elif isinstance(notice, Loaded):
-            self._has_weights(home, notice)
+            self._synced(self._syncs.loaded(home, notice, self.log, self._zero))
         elif isinstance(notice, Ready):
-            self._welcome(home)
+            self._syncs.welcome(home)
+            self._flights.place_waiting()
         elif isinstance(notice, Loss):
             self._lose(home, notice.cause)
 
@@ -549,48 +450,17 @@ class EngineWorld:
             self.log.updates.append((part.version, updated.metrics))
         switch = self._sleepers.switch(self._zero)
         event = Trained(part.version, (*switch, *phases(updated.metrics, start_s, end_s)))
-        self._mail.others.append((updated.end_s - self._updates.zero_s, event))
+        self._mail.append((updated.end_s - self._updates.zero_s, event))
 
-    def _has_weights(self, home: Replica, loaded: Loaded) -> None:
-        sync = self._sync
-        if sync is None or loaded.token != sync.token:
-            return
-        end_s, trainers = loaded.end_s, sync.weights.log_probs
-        if self._transport.processes:
-            ours = (at_s - home.zero_s for at_s in (loaded.start_s, loaded.loaded_s, end_s))
-            times = (at_s - self._zero for at_s in (sync.start_s, *ours))
-            self.log.arrivals.append(Arrival(sync.weights.version, home.number, *times))
-        elif loaded.log_probs is not None:
-            trainers, end_s = self._updates.log_probs(sync.weights.sample), self._timer()
-        if loaded.log_probs is not None:
-            difference = require_close(loaded.log_probs, trainers, self._fleet.tolerance)
-            self.log.sync_differences.append(difference)
-            self.log.sync_check_s.append(end_s - loaded.loaded_s)
-        sync.waiting.discard(home.number)
-        sync.done += 1
-        if loaded.woke:
-            sync.woken_s = max(sync.woken_s, loaded.start_s - home.zero_s)
-        sync.end_s = max(sync.end_s, end_s - home.zero_s)
-        self._end_sync()
+    def _synced(self, ended: tuple[float, Synced] | None) -> None:
+        if ended is not None:
+            self._flights.router.new_weights()
+            self._mail.append(ended)
 
-    def _end_sync(self) -> None:
-        sync = self._sync
-        if sync is None or sync.waiting or not sync.done:
-            return
-        self._sync = None
-        self._router.new_weights()
-        loads_s = sync.start_s - self._zero
-        switch = []
-        if sync.woken_s:
-            switch = [Phase("switch", loads_s, sync.woken_s - self._zero)]
-            loads_s = sync.woken_s - self._zero
-        phase = Phase("sync", loads_s, sync.end_s - self._zero)
-        self._mail.others.append((sync.end_s, Synced((*switch, phase))))
-
-    # Losing a replica, and going on
+    # Lost actors
 
     def _lose_trainer(self, cause: str, at_fault: bool = True) -> None:
-        """Replaces the trainer, which then finds out by itself where this one was."""
+        """Replaces the trainer, whose successor catches up by itself."""
         began = self._timer()
         stuck = [home for home in self._fleet.live if self._updates.sending_to(home.number)]
         self._updates.replace(cause, at_fault)
@@ -598,17 +468,10 @@ class EngineWorld:
         for home in stuck:
             self._lose(home, "the trainer was lost that sent it weights")
         for home in self._fleet.live:
-            self._connect(home)
-
-    def _connect(self, home: Replica) -> None:
-        """Has a replica and the trainer meet, where weights go by wire."""
-        if self._updates.wired:
-            where = self._updates.connect(home.number, self.shape.gpus_per_replica)
-            home.actor.call("connect", where)
+            self._syncs.connect(home)
 
     def _lose(self, home: Replica, cause: str) -> None:
-        """Replaces a replica. What was in flight there begins again from the tokens that are known
-        here: those that it had when it was submitted."""
+        """Replaces a replica. Its rollouts begin again from the tokens they were submitted with."""
         began = self._timer()
         lost = self._fleet.replace(home, cause)
         if self._updates.sending_to(home.number):  # it would wait there for ever
@@ -617,27 +480,10 @@ class EngineWorld:
         self._fault(f"replica {home.number}", cause, len(lost), began)
         for token in [t for t, (there, _) in self._stopping.items() if there is home]:
             _, keys = self._stopping.pop(token)
-            lost -= keys  # they were to stop anyhow, and have nothing to show
-        if self._sync is not None:
-            self._sync.waiting.discard(home.number)
-            self._end_sync()
+            lost -= keys  # they were being aborted, and have no result
+        self._synced(self._syncs.lost(home, self._zero))
         self._sleepers.lost(home)
-        flights = [self._in_flight[key] for key in sorted(lost)]
-        for flight in flights:
-            flight.replica = None
-        self._place(flights)
-
-    def _welcome(self, home: Replica) -> None:
-        """A replica has started: it gets the weights that the others have, then what waits."""
-        self._connect(home)
-        if self._serving is not None:
-            token = 0
-            if self._sync is not None:
-                token = self._sync.token
-                self._sync.waiting.add(home.number)
-            self._load(home, token)
-        waiting, self._homeless = self._homeless, []
-        self._place(self._in_flight[key] for key in waiting)
+        self._flights.place_again(lost)
 
     def _fault(self, actor: str, cause: str, rollouts: int, began: float) -> None:
         self.log.faults.append(Fault(began - self._zero, actor, cause, rollouts))
@@ -645,9 +491,8 @@ class EngineWorld:
     # Between two steps
 
     def take_pulse(self, step: int) -> None:
-        """Logs the machine's pulse where nothing is under way, not more often than its time allows.
-        Where something always is, it is taken while new weights are on their way: then the trainer
-        is idle, whatever the policy, but replicas are not."""
+        """Runs the speed probe if nothing is under way, within `PULSE_SHARE` of the time. Where
+        something always is, `sync_weights` runs it, when at least the trainer is idle."""
         self._rests = self.quiet
         early = self._transport.processes and self.now_s < self._next_pulse_s
         if not self._rests or early:
@@ -655,7 +500,7 @@ class EngineWorld:
         try:
             self._updates.pulses.append(self._updates.pulse())
         except ActorLostError:
-            return  # the next update says so
+            return  # the next update reports it
         self._note_pulses()
 
     def keep_only(self, groups: Collection[int]) -> None:
@@ -667,20 +512,19 @@ class EngineWorld:
         self._reported = {
             key: tokens
             for key, tokens in self._reported.items()
-            if key[1] in kept or key[0] == self._version
+            if key[1] in kept or key[0] == self._syncs.version
         }
 
     # Saving and going on
 
     def state(self) -> WorldState:
-        """Where it stands, as far as the loop has been told. Raises ActorLostError where the
-        trainer is lost just then."""
+        """The state as the loop knows it. Raises ActorLostError where the trainer is lost."""
         if not self._transport.processes:
             if not self.quiet:
                 raise RunError("a run can only be saved between two steps")
-            if self._version != self._updates.version:
+            if self._syncs.version != self._updates.version:
                 raise RunError("a run can only be saved once its newest weights are in the engine")
-        serving, kept, version = self._serving, self._responses, self._version
+        serving, kept, version = self._syncs.serving, self._responses, self._syncs.version
         weights = None
         if serving is not None and version != self._updates.version:
             weights = unpack(self._updates.tensors(serving.ref))
@@ -696,17 +540,15 @@ class EngineWorld:
         )
 
     def load_state(self, state: WorldState, log: EngineLog) -> None:
-        """Goes on from a `state` and its log; `go_on` then has what was under way be under way
-        again. Raises ValueError for the state of another trainer."""
+        """Takes up a `state` and its log; `go_on` then restarts what was under way. Raises
+        ValueError for the state of another trainer."""
         self._updates.load_state(state.trainer, state.updates)
         self._responses.load(state.asked, state.tokens)
         ref = self._updates.weights()
         if state.weights is not None:
             ref = self._transport.put(ByStore().pack(state.weights))
-        self._serving = Weights(state.version, ref, [], [])
         self._reported = {}
-        for home in self._fleet.live:
-            self._load(home, 0)
+        self._syncs.serve(Weights(state.version, ref, [], []))
         self.log = log
         self._zero = self._timer() - state.clock_s
 
@@ -720,7 +562,7 @@ class EngineWorld:
             self.sync_weights()
 
     def close(self) -> None:
-        """Ends the actors, and whatever environments there are."""
+        """Ends the actors and the environments."""
         if self._sessions is not None:
             self._sessions.close()
         try:
@@ -755,8 +597,7 @@ def _order(event: Event) -> tuple[bool, Key]:
 
 
 def phases(metrics: TrainMetrics, start_s: float, end_s: float) -> tuple[Phase, ...]:
-    """What an update was made of, one after another; what is left of it (batching, bookkeeping) is
-    ``train``."""
+    """The phases of an update, one after another; the rest (batching, bookkeeping) is ``train``."""
     made_of, at_s = [], start_s
     for name in _PHASES:
         seconds = getattr(metrics, f"{name}_s")

@@ -1,9 +1,7 @@
-"""The replicas as the driver sees them: what is in flight on each, its news, and what becomes of it
-when it is lost.
+"""The driver's view of the replicas: rollouts in flight, messages, and replacement.
 
-A replica is lost when its process ends, when its engine fails, and when it shows no sign of life
-for too long. Another takes its place under the same number; what was in flight there is the world's
-to place anew.
+A replica is lost when its process ends, its engine fails, or it gives no sign of life for too long.
+Another one replaces it under the same number; the world places its rollouts again.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ _PINGS = 20
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How an actor is made, here or on another machine: ``start`` makes its engine or trainer
+    """How an actor is made, here or on another machine. start: makes its engine or trainer
     there."""
 
     start: Callable[[], Any]
@@ -43,9 +41,9 @@ class Recipe:
 
 @dataclass(eq=False, slots=True)
 class Replica:
-    """One replica. live: whether its engine has started. flying: keys in flight there. zero_s: what
-    its clock showed when the driver's stood at 0. losses: in a row, without a rollout that came to
-    its end. signed_s: when it last gave a sign of life, by the driver's clock."""
+    """One replica. live: its engine has started. flying: keys in flight. zero_s: its clock at the
+    driver's 0. losses: in a row, without a finished rollout. signed_s: its last sign of life, by
+    the driver's clock."""
 
     number: int
     actor: Actor
@@ -63,23 +61,21 @@ class Replica:
         return len(self.flying)
 
     def post(self, *commands: Command) -> None:
-        """Has it carry these out before its next iteration."""
+        """Sends commands, which are carried out before its next iteration."""
         self.actor.call("post", *commands)
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A replica that was lost, and why."""
+    """A lost replica, and why."""
 
     replica: Replica
     cause: str
 
 
 class Fleet:
-    """recipes: of each replica. heartbeat_s: without a sign of life after which one is lost.
-
-    Raises EngineError where an engine cannot start at all.
-    """
+    """recipes: of each replica. heartbeat_s: silence after which a replica is lost. Raises
+    EngineError where an engine cannot start at all."""
 
     def __init__(
         self, transport: Transport, recipes: Sequence[Recipe], heartbeat_s: float = 60.0
@@ -94,24 +90,24 @@ class Fleet:
 
     @property
     def limits(self) -> Limits:
-        """Of every engine; known once one has started."""
+        """Of every engine. Raises EngineError before one has started."""
         if self._limits is None:
             raise EngineError("no engine has started")
         return self._limits
 
     @property
     def live(self) -> list[Replica]:
-        """Those whose engine has started."""
+        """Replicas whose engine has started."""
         return [replica for replica in self.replicas if replica.live]
 
     @property
     def polls(self) -> list[Ref]:
-        """What to wait for."""
+        """References to wait for."""
         return [replica.poll for replica in self.replicas]
 
     def receive(self, ready: Sequence[Ref]) -> Iterator[tuple[Replica, Notice | Loss]]:
-        """The news in these, each in its replica's order; then what is lost, which is replaced
-        when the next one is asked for."""
+        """The notices in these, in each replica's order, then the losses; a replica polls again
+        when the next notice is asked for."""
         there = set(ready)
         for replica in self.replicas:
             if replica.poll not in there:
@@ -142,8 +138,8 @@ class Fleet:
                 yield replica, Loss(replica, f"no sign of life for {patience_s:g} s")
 
     def replace(self, lost: Replica, cause: str) -> set[Key]:
-        """Ends a replica and starts another in its place; what was in flight there. Raises
-        EngineError where that has been tried too often."""
+        """Ends a replica and starts another in its place; returns the keys in flight there. Raises
+        EngineError after too many losses in a row."""
         self._transport.kill(lost.actor)
         if lost.losses + 1 > MOST_LOSSES:
             raise EngineError(
@@ -156,7 +152,7 @@ class Fleet:
         return flying
 
     def close(self) -> None:
-        """Has the engines end by themselves, those that do so soon."""
+        """Lets the engines end by themselves, for `END_S` at most."""
         ends = [replica.actor.call("finish", END_S, lane="watch") for replica in self.live]
         for replica in self.live:
             replica.post(End())
@@ -174,7 +170,7 @@ class Fleet:
         return Replica(number, actor, poll, time.perf_counter())
 
     def _signed(self, replica: Replica, report: Report) -> None:
-        """Notes a sign of life: of the process, but not of an engine that is stuck."""
+        """Notes a sign of life: of the process, not of a stuck engine."""
         replica.processor_s = report.processor_s
         replica.signed_s = time.perf_counter() - report.working_s
 
@@ -192,8 +188,8 @@ class Fleet:
 
 
 def clock_offset(transport: Transport, actor: Actor) -> float:
-    """What an actor's clock shows when the driver's stands at 0: at the fastest of some calls, good
-    to half its time."""
+    """An actor's clock at the driver's 0, seconds: from the fastest of some calls, good to half its
+    time."""
     best = (float("inf"), 0.0)
     for _ in range(_PINGS):
         sent_s = time.perf_counter()

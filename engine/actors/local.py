@@ -1,8 +1,7 @@
 """A transport within one process: one replica and a trainer, which work while the driver waits.
 
-Nothing overlaps, and nothing happens between two calls of `LocalTransport.wait`: each carries out
-what was asked of an actor, or runs one iteration of the engine. So the loop hears of every
-iteration before the next one begins, and a run takes the same course each time.
+Each call of `LocalTransport.wait` carries out what was asked of an actor, or runs one iteration of
+the engine. So the loop learns of every iteration before the next one, and a run is deterministic.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from rollcast.engine.frontend import EngineFrontend
 
 
 class LocalTransport:
-    """timer: the clock of the run, in seconds from any moment on."""
+    """timer: the run's clock, in seconds from any moment on."""
 
     processes = False
 
@@ -29,14 +28,13 @@ class LocalTransport:
         self.timer = timer
 
     def start(self, kind: type, arguments: Sequence[Any], need: Need, name: str) -> _LocalActor:
-        """An object of class ``kind``; a replica's without a thread of its own."""
+        """An object of class ``kind``; a replica's has no thread."""
         if kind is ReplicaActor:
             kind = _LocalReplica
         return _LocalActor(kind(*arguments, timer=self.timer))
 
     def wait(self, refs: Sequence[_LocalRef], timeout_s: float) -> list[_LocalRef]:
-        """Those that are there, once the actors that are to bring them have done their work; where
-        none is, what is polled."""
+        """The references that are done after the actors' work; without any, polls are answered."""
         for ref in refs:
             ref.actor.catch_up()
         ready = [ref for ref in refs if ref.done]
@@ -59,14 +57,14 @@ class LocalTransport:
         return ref
 
     def kill(self, actor: Any) -> None:
-        """Never asked: such an actor is not lost."""
+        """Does nothing: such an actor is not lost."""
 
     def close(self) -> None:
-        """Nothing was started that has to be ended."""
+        """Does nothing."""
 
 
 class _LocalRef:
-    """What a call will return. done: whether it was carried out."""
+    """The result of a call."""
 
     __slots__ = ("actor", "done", "error", "job", "value")
 
@@ -78,14 +76,14 @@ class _LocalRef:
         self.job: Callable[[], None] | None = None  # of a call of ``watch``
 
     def bring(self) -> None:
-        """Has its call carried out, after those of ``work`` that were made before it."""
+        """Carries out its call, after earlier calls of ``work``."""
         self.actor.catch_up()
         if not self.done and self.job is not None:
             self.job()
 
 
 class _LocalActor:
-    """Calls of ``work`` are carried out in their order, those of ``watch`` when asked for."""
+    """Carries out calls of ``work`` in their order, those of ``watch`` when asked for."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -131,8 +129,8 @@ def _value(argument: Any) -> Any:
 
 
 class _LocalReplica:
-    """A `engine.actors.replica.ReplicaActor` that works when it is polled. An engine that fails is
-    not replaced here: its error is the poll's."""
+    """An `engine.actors.replica.ReplicaActor` that works when polled. A failing engine is not
+    replaced: the poll raises its error."""
 
     def __init__(
         self, start: Callable[[], Engine], cores: tuple[int, ...], timer: Callable[[], float]
@@ -151,7 +149,7 @@ class _LocalReplica:
         self.post(Load(token, weights, version, sample))
 
     def poll(self, timeout_s: float) -> Report:
-        """What its commands came to; where there were none, one iteration."""
+        """Carries out the commands; without any, one iteration."""
         notices, self._notices = self._notices, []
         while self._inbox:
             notice = carry_out(self._frontend, self._inbox.popleft(), self._timer)
@@ -163,6 +161,5 @@ class _LocalReplica:
         return Report(tuple(notices), 0.0)
 
     def finish(self, timeout_s: float) -> None:
-        """Ends the engine."""
         if any(isinstance(command, End) for command in self._inbox):
             self._frontend.engine.shutdown()

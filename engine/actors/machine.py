@@ -1,9 +1,11 @@
-"""The machine that an actor is on: which one, with which versions, and pinned to which cores."""
+"""An actor's machine: its name, versions of packages, and cores."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -20,18 +22,20 @@ def machine_name() -> str:
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """Of what has to be the same in every process of a run, where it is installed."""
-    installed = []
-    for name in _SAME_EVERYWHERE:
-        try:
-            installed.append((name, metadata.version(name)))
-        except metadata.PackageNotFoundError:
-            continue
-    return tuple(installed)
+    """Of packages that must be the same in every process of a run, where installed."""
+    return tuple(installed(_SAME_EVERYWHERE))
+
+
+def installed(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Name and version of those packages that are installed."""
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            yield name, metadata.version(name)
 
 
 def pin(cores: tuple[int, ...]) -> None:
-    """Keeps the calling thread, and those that it starts, on these cores, where the system can."""
+    """Keeps the calling thread, and threads that it starts, on these cores, where the system
+    can."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
 
@@ -44,8 +48,7 @@ def cores_here() -> tuple[int, ...]:
 
 
 def shares(cores: tuple[int, ...], actors: int) -> list[tuple[int, ...]]:
-    """Cores for each of so many actors, none shared; empty ones, for any core, where there are too
-    few for that."""
+    """Disjoint cores for each actor; empty ones, for any core, where there are too few."""
     share = len(cores) // actors
     if share == 0:
         return [()] * actors

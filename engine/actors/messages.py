@@ -1,8 +1,7 @@
-"""What passes between the driver and a replica's actor.
+"""Messages between the driver and a replica's actor.
 
 Commands are carried out between two iterations, in order. Notices come back in one ordered stream,
-acknowledgements among them: whatever a replica did before a command stands before its answer.
-Times are of the actor's own clock, ``time.perf_counter`` of its machine.
+with the answers to commands. Times are of the actor's clock, ``time.perf_counter``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Stop those of these that are still in flight; `Aborted` answers."""
+    """Stop those of these that are in flight; answered by `Aborted`."""
 
     token: int
     keys: tuple[Key, ...]
@@ -38,15 +37,15 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Give the device's memory to others until there is work again; `Slept` answers."""
+    """Free the device's memory until there is work; answered by `Slept`."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Take these weights; `Loaded` answers. sample: sequences to compare engine and trainer on,
-    where the engine is idle."""
+    """Load these weights; answered by `Loaded`. sample: sequences to check the weights on, if the
+    engine is idle."""
 
     token: int
     weights: Any
@@ -56,7 +55,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Connect to the trainer that is found there."""
+    """Connect to the trainer at this place."""
 
     where: Any
 
@@ -73,8 +72,7 @@ Command = Submit | Abort | Sleep | Load | Connect | End
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The engine has started. machine: tells machines apart. versions: of what has to be the same
-    everywhere."""
+    """The engine has started. versions: of packages that must be the same everywhere."""
 
     limits: Limits
     log_prob_tolerance: float
@@ -84,7 +82,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Iterated:
-    """One iteration, and what it finished."""
+    """One iteration, and the rollouts that it finished."""
 
     iteration: TimedIteration | None
     finished: tuple[Finished, ...]
@@ -92,7 +90,7 @@ class Iterated:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """What was in flight of those that were to stop."""
+    """Results of the aborted rollouts that were in flight."""
 
     token: int
     finished: tuple[Finished, ...]
@@ -108,9 +106,9 @@ class Slept:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The weights are in place. log_probs: the engine's, of the sample; None where it was not
-    idle. woke: whether it slept before, and ``start_s`` is when it had woken. loaded_s: before the
-    log-probabilities were computed."""
+    """The weights are loaded. log_probs: the engine's of the sample; None where it was not idle.
+    woke: it slept before, and was awake at ``start_s``. loaded_s: before the log-probabilities were
+    computed."""
 
     token: int
     woke: bool
@@ -122,8 +120,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Nothing more comes. theirs: whether the command was wrong, and another engine would fail as
-    well."""
+    """The engine has failed. theirs: the command was wrong, and another engine would fail too."""
 
     message: str
     theirs: bool = False
@@ -134,8 +131,8 @@ Notice = Ready | Iterated | Aborted | Slept | Loaded | Failed
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The notices since the last one. working_s: for how long the engine has been at what it is
-    doing now, 0 where it waits. processor_s: that the process has used so far."""
+    """The notices since the last report. working_s: of the engine's current action; 0 when it
+    waits. processor_s: CPU seconds of the process so far."""
 
     notices: tuple[Notice, ...]
     working_s: float

@@ -23,7 +23,6 @@ from rollcast.engine.actors.transport import (
     Lane,
     Need,
     Ref,
-    Sharing,
     places,
     without_place,
 )
@@ -49,11 +48,9 @@ _SLOTS = 64  # actors say where they run by themselves; Ray only counts
 
 
 class RayTransport:
-    """address: of a cluster that runs, ``auto`` for the one that this machine belongs to, `LOCAL`
-    or None for one that is started here and ends with the run. gpus: what a local one has.
-
-    Raises EngineError where Ray is missing, or the cluster cannot be reached.
-    """
+    """address: of a running cluster; ``auto``: the one that this machine belongs to; `LOCAL` or
+    None: one that is started here and ends with the run. gpus: of a local one. Raises EngineError
+    where Ray is missing or the cluster cannot be reached."""
 
     processes = True
     timer = staticmethod(time.perf_counter)
@@ -108,7 +105,7 @@ class RayTransport:
         self._places: list[_Place] = []  # of the group, in its order
 
     def require(self, needs: Sequence[Need]) -> None:
-        """Raises EngineError where the cluster has not what these actors need all together."""
+        """Raises EngineError where the cluster lacks what these actors need together."""
         have, needs = self._ray.cluster_resources(), places(needs)
         for name, asked in (
             ("GPU", sum(n.gpus for n in needs)),
@@ -129,10 +126,9 @@ class RayTransport:
             )
 
     def reserve(self, needs: Sequence[Need], within_s: float = _ROOM_S) -> None:
-        """Holds a place for each of these actors, all or none, until this closes: those that start
-        from here on, and those that replace them, take these places. One place is on one machine,
-        and few machines are taken. Raises EngineError where others hold too much for ``within_s``.
-        """
+        """Reserves a place, on one machine, for each of these actors, all or none, until this
+        closes; actors and their replacements start there. Raises EngineError where others hold too
+        much for ``within_s``."""
         needs = places(needs)
         bundles = [
             {name: float(count) for name, count in (("CPU", n.cpus), ("GPU", n.gpus)) if count}
@@ -148,14 +144,13 @@ class RayTransport:
                 f"{free.get('GPU', 0):g} GPUs and {free.get('CPU', 0):g} CPUs are free"
             )
         self._group = group
-        self._places = [_Place(n.cpus, n.gpus, n.sharing) for n in needs]
+        self._places = [_Place(need) for need in needs]
         for number, place in enumerate(self._places):
-            if place.sharing is not None:
-                place.devices = self._devices(number, place.gpus, within_s)
+            if place.need.sharing is not None:
+                place.devices = self._devices(number, place.need.gpus, within_s)
 
     def _devices(self, number: int, gpus: int, within_s: float) -> list[str]:
-        """What a reserved place's GPUs are called on its machine. Ray tells those that hold them,
-        and gives no more than one actor a whole GPU: one asks, and the others go by its answer."""
+        """Names of a reserved place's GPUs. Ray tells them only to a holder: a task asks."""
         asks = self._ray.remote(
             num_cpus=0, num_gpus=gpus, max_retries=0, scheduling_strategy=self._at(number)
         )(_visible_devices)
@@ -170,14 +165,14 @@ class RayTransport:
         return named
 
     def _at(self, number: int) -> Any:
-        """A reserved place as Ray is told of it."""
+        """Ray's name of a reserved place."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
 
     def start(self, kind: type, arguments: Sequence[Any], need: Need, name: str) -> Actor:
-        """An actor; it waits for its turn where others have what it needs. Raises EngineError
-        where places are reserved, and none that is free is for such an actor."""
+        """An actor; it waits where others hold what it needs. Raises EngineError where places are
+        reserved and none of them is free for it."""
         options: dict[str, Any] = {}
         variables, gpus = dict(need.environment), need.gpus
         place = None
@@ -187,8 +182,8 @@ class RayTransport:
             number = self._free_place(need)
             place = self._places[number]
             options["scheduling_strategy"] = self._at(number)
-            if need.sharing is not None and place.sharing is not None:
-                at = [place.sharing.devices.index(one) for one in need.sharing.devices]
+            if need.sharing is not None and place.need.sharing is not None:
+                at = [place.need.sharing.devices.index(one) for one in need.sharing.devices]
                 variables |= {**_OWN_DEVICES, _DEVICES: ",".join(place.devices[i] for i in at)}
                 gpus = 0  # by Ray's count, which knows of nobody that shares
         if variables:
@@ -208,20 +203,22 @@ class RayTransport:
 
     def _free_place(self, need: Need) -> int:
         for number, place in enumerate(self._places):
+            held = place.need
             if need.sharing is not None:
-                if place.sharing is not None and place.sharing.place == need.sharing.place:
+                if held.sharing is not None and held.sharing.place == need.sharing.place:
                     return number
-                continue
-            if place.sharing is not None or place.handle is not None:
-                continue
-            if (place.cpus, place.gpus) == (need.cpus, need.gpus):
+            elif (
+                held.sharing is None
+                and place.handle is None
+                and ((held.cpus, held.gpus) == (need.cpus, need.gpus))
+            ):
                 return number
         raise EngineError(
             f"no place for an actor of {need.gpus} GPUs and {need.cpus} CPUs is reserved and free"
         )
 
     def wait(self, refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
-        """Those that are there, or have failed."""
+        """References that are done, or have failed."""
         if not refs:
             return []
         ready, rest = self._ray.wait(
@@ -259,7 +256,7 @@ class RayTransport:
         self._ray.kill(actor.handle, no_restart=True)
 
     def end_actors(self) -> None:
-        """Ends the actors; others may be started after that."""
+        """Ends the actors; others may be started afterwards."""
         for handle in self._handles:
             self._ray.kill(handle, no_restart=True)
         self._handles = []
@@ -275,7 +272,6 @@ class RayTransport:
         self._remove_folder()
 
     def _remove_folder(self) -> None:
-        """Removes what a Ray of our own kept in the temporary folder."""
         if self._folder is not None and self._lock is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._lock.close()
@@ -283,18 +279,15 @@ class RayTransport:
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """One that is reserved: what it holds, and by whom it is taken, or what its GPUs are called
-    where several share it."""
+    """A reserved place: the actor in it, or the names of its GPUs where several share it."""
 
-    cpus: int
-    gpus: int
-    sharing: Sharing | None = None
+    need: Need
     handle: Any = None
     devices: list[str] = field(default_factory=list)
 
 
 def _visible_devices() -> list[str]:
-    """The GPUs that whoever calls this is given, by the names that CUDA takes."""
+    """The caller's GPUs, by CUDA's names."""
     return [name for name in os.environ.get(_DEVICES, "").split(",") if name]
 
 
@@ -308,7 +301,7 @@ class _RayActor:
 
 
 def _require_answer(address: str) -> None:
-    """Raises EngineError where nothing listens there: Ray itself would try for minutes."""
+    """Raises EngineError where nothing listens there: Ray would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         raise EngineError(f"{address!r} is no address of Ray: give host:port, auto or {LOCAL}")
@@ -319,7 +312,7 @@ def _require_answer(address: str) -> None:
 
 
 def _silence() -> None:
-    """Keeps Ray from printing a page about each process that ends; the run says it in a line."""
+    """Keeps Ray from printing a page about each process that ends."""
     with suppress(Exception):  # it has no public switch for it
         from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
 
@@ -327,15 +320,14 @@ def _silence() -> None:
 
 
 def _require_token() -> None:
-    """Has a Ray of our own, which listens on every interface of the machine, ask whoever connects
-    for a token that its processes alone are given. Ray reads this when it is imported."""
+    """Has our own Ray, which listens on every interface, ask for a token that only its processes
+    get. Ray reads this when it is imported."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def _own_folder() -> tuple[str, IO[bytes]]:
-    """A folder for a Ray of our own, and the file in it that stays locked as long as this process
-    lives."""
+    """A folder for our own Ray, and a file in it that stays locked while this process lives."""
     import fcntl
 
     folder = tempfile.mkdtemp(prefix=_FOLDER, dir=TEMPORARY if os.path.isdir(TEMPORARY) else None)
@@ -347,7 +339,7 @@ def _own_folder() -> tuple[str, IO[bytes]]:
 
 
 def _remove_leftovers() -> None:
-    """Removes the folders of drivers that were killed: their locks are free."""
+    """Removes the folders of killed drivers: their locks are free."""
     import fcntl
 
     for path in Path(TEMPORARY).glob(f"{_FOLDER}*/{_LOCK}"):

@@ -1,4 +1,4 @@
-"""The ranks of one trainer as the driver sees them: called as one, and lost as one."""
+"""The ranks of one trainer, called and replaced together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollcast.engine.actors.weights import Channel
 
 
 class Call:
-    """One call of every rank. refs: the results of each, by rank; those of rank 0 count."""
+    """One call of every rank. refs: the results of each, by rank; rank 0's count."""
 
     def __init__(self, transport: Transport, refs: Sequence[Sequence[Ref]]) -> None:
         self._transport = transport
@@ -23,12 +23,12 @@ class Call:
 
     @property
     def waiting(self) -> list[Ref]:
-        """What has not come yet."""
+        """References that have not come."""
         return [*self._waiting]
 
     def take(self, ready: Collection[Ref]) -> bool:
-        """Takes in what is there; whether that is all now. Raises ActorLostError where a rank is
-        lost, or what its method raised."""
+        """Takes in what is there; returns whether that is all. Raises ActorLostError where a rank
+        is lost, or what its method raised."""
         for ref in [ref for ref in self._waiting if ref in ready]:
             rank = self._waiting[ref]
             try:
@@ -39,20 +39,19 @@ class Call:
         return not self._waiting
 
     def wait(self) -> Any:
-        """Waits for every rank; what rank 0 returned. Raises as `take` does, and as soon: the
-        others of a lost one may never answer."""
+        """Waits for every rank; returns rank 0's value. Raises as `take`, as soon as one fails."""
         while self._waiting:
             self.take(self._transport.wait(self.waiting, 1.0))
         return self.value
 
     @property
     def value(self) -> Any:
-        """What rank 0 returned."""
+        """Rank 0's value."""
         return self._values[0]
 
     @property
     def values(self) -> list[Any]:
-        """What each returned."""
+        """Each rank's value."""
         return [self._values[rank] for rank in sorted(self._values)]
 
     def _named(self, rank: int, error: ActorLostError) -> str:
@@ -60,7 +59,7 @@ class Call:
 
 
 class TrainerRanks:
-    """Starts an actor for each rank. recipes: one of each."""
+    """Starts an actor for each rank. recipes: of each."""
 
     def __init__(
         self, transport: Transport, recipes: Sequence[Recipe], channel: Channel | None
@@ -85,13 +84,13 @@ class TrainerRanks:
         return self._actors[0]
 
     def call(self, method: str, *arguments: Any, lane: Lane = "work", results: int = 1) -> Call:
-        """Calls a method of every rank, each with the same arguments."""
+        """Calls a method of every rank with the same arguments."""
         refs = [
             actor.call(method, *arguments, lane=lane, results=results) for actor in self._actors
         ]
         return Call(self._transport, [of_rank if results > 1 else [of_rank] for of_rank in refs])
 
     def kill(self) -> None:
-        """Ends them at once: without one, the others wait for it for ever."""
+        """Ends them at once: without one, the others would wait for ever."""
         for actor in self._actors:
             self._transport.kill(actor)

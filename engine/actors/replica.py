@@ -1,4 +1,4 @@
-"""A replica in a process of its own: an engine that iterates by itself, and takes commands between
+"""A replica in a process of its own: an engine that iterates by itself and takes commands between
 two iterations."""
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ MOST_ITERATIONS = 4096
 
 
 class ReplicaActor:
-    """start: makes the engine, in the thread that will run it. cores: what that thread is pinned
-    to, if any. Its process ends with the thread's engine in whatever state it is."""
+    """start: makes the engine, in the thread that runs it. cores: that thread is pinned to them, if
+    any."""
 
     def __init__(self, start: Callable[[], Engine], cores: tuple[int, ...] = ()) -> None:
         self._inbox: SimpleQueue[Command] = SimpleQueue()
@@ -49,12 +49,12 @@ class ReplicaActor:
         self._thread.start()
 
     def post(self, *commands: Command) -> None:
-        """Has commands carried out before the next iteration."""
+        """Queues commands, carried out before the next iteration."""
         for command in commands:
             self._inbox.put(command)
 
     def load(self, token: int, weights: object, version: int, sample: list[list[int]]) -> None:
-        """`Load`, whose weights come as an argument of their own."""
+        """`Load`, with its weights as an argument."""
         self.post(Load(token, weights, version, sample))
 
     def connect(self, where: object) -> None:
@@ -62,7 +62,7 @@ class ReplicaActor:
         self.post(Connect(where))
 
     def poll(self, timeout_s: float) -> Report:
-        """What happened since the last poll, as soon as there is news."""
+        """The notices since the last poll, as soon as there are any."""
         notices = self._outbox.take(timeout_s)
         since_s = self._since_s
         working_s = 0.0 if since_s is None else time.perf_counter() - since_s
@@ -129,8 +129,8 @@ class ReplicaActor:
 def carry_out(
     frontend: EngineFrontend, command: Command, clock: Callable[[], float]
 ) -> Notice | None:
-    """Carries out a command between two iterations, and says what came of it. clock: seconds.
-    Raises EngineError."""
+    """Carries out a command between two iterations; returns its answer. clock: seconds. Raises
+    EngineError."""
     if isinstance(command, Submit):
         frontend.wake()
         for order in command.orders:
@@ -160,7 +160,7 @@ def _load(frontend: EngineFrontend, command: Load, clock: Callable[[], float]) -
 
 
 class _Outbox:
-    """Notices on their way. Iterations without news wait for the next one with."""
+    """Notices on their way. Iterations without finished rollouts wait for the next notice."""
 
     def __init__(self) -> None:
         self._notices: deque[Notice] = deque()

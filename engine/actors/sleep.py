@@ -1,7 +1,5 @@
-"""Replicas that give up their devices' memory before an update, which begins once they all sleep.
-
-They wake by themselves, for new weights or for work (`engine.actors.replica`).
-"""
+"""Replicas that free their devices' memory before an update, which begins once all sleep. They wake
+by themselves, for weights or rollouts (`engine.actors.replica`)."""
 
 from __future__ import annotations
 
@@ -17,8 +15,7 @@ from rollcast.simulator.world import Phase
 
 @dataclass(slots=True)
 class _Waiting:
-    """An update that waits. until_s: when the last of those that sleep did, by the driver's
-    clock."""
+    """An update that waits. until_s: when the last one fell asleep, by the driver's clock."""
 
     token: int
     part: Part
@@ -28,7 +25,7 @@ class _Waiting:
 
 
 class Sleepers:
-    """updates: the trainer that they make room for. timer: the driver's clock, seconds."""
+    """updates: the trainer. timer: the driver's clock, seconds."""
 
     def __init__(self, updates: Updates, timer: Callable[[], float]) -> None:
         self._timer = timer
@@ -52,7 +49,7 @@ class Sleepers:
         self._begin_in_room()
 
     def sleeps(self, home: Replica, slept: Slept) -> None:
-        """One says that it does."""
+        """Notes that one sleeps."""
         waiting = self._waiting
         if waiting is not None and slept.token == waiting.token:
             waiting.awake.discard(home.number)
@@ -60,14 +57,14 @@ class Sleepers:
             self._begin_in_room()
 
     def lost(self, home: Replica) -> None:
-        """One is not to be waited for."""
+        """Does not wait for one."""
         if self._waiting is not None:
             self._waiting.awake.discard(home.number)
             self._begin_in_room()
 
     def switch(self, zero_s: float) -> tuple[Phase, ...]:
-        """What falling asleep took before the update that has ended now; none where nobody did.
-        zero_s: where the run's clock began."""
+        """The phase of falling asleep before the update that has ended; none without sleepers.
+        zero_s: the driver's clock at the run's 0."""
         slept, self._slept = self._slept, None
         if slept is None:
             return ()

@@ -1,5 +1,5 @@
-"""The trainer in a process of its own, or in one for each of its ranks: one call an update, weights
-among what it returns."""
+"""The trainer in a process of its own, or one for each rank: one call an update, which returns the
+weights."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class TrainerReady:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one call trains on: an update, or, where it is not ``final``, a part of it whose
-    gradients are kept. sample: sequences whose log-probabilities are wanted of the new weights."""
+    """What one call trains on: an update, or a part of one whose gradients are kept unless
+    ``final``. sample: sequences to compute the new weights' log-probabilities of."""
 
     groups: tuple[SampledGroup, ...]
     shared_prefix: bool
@@ -42,22 +42,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """A call's outcome; times of the actor's clock. Where the trainer refused, ``error`` says why,
-    and there are no metrics."""
+    """The result of a call; times of the actor's clock. error: why the trainer refused, in which
+    case there are no metrics."""
 
     start_s: float
     end_s: float
     metrics: TrainMetrics | None
     log_probs: list[list[float]]
     error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PackedState:
-    """A `engine.edges.TrainerState` on its way."""
-
-    tensors: Any
-    plain: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +64,18 @@ class RankStart(Protocol):
     """Makes a trainer of several ranks, each in its own process."""
 
     def meet(self) -> Any:
-        """What rank 0 keeps for the ranks to find each other; its ``place`` tells the others where
-        that is."""
+        """Rank 0's meeting point; its ``place`` is its address for the others."""
         ...
 
     def join(self, rank: Rank, place: Any) -> Trainer:
-        """One rank. Returns when all are there. Raises RankLostError where one is not."""
+        """One rank, once all have joined. Raises RankLostError where one does not."""
         ...
 
 
 class TrainerActor:
-    """start: makes the trainer; a `RankStart` where there are several ranks. cores: what its
-    process is pinned to, if any. channel: how weights leave it, from rank 0. timer: its clock,
-    seconds.
-
-    Every rank is called alike. Every method raises ActorLostError where another one is lost.
-    """
+    """start: makes the trainer; a `RankStart` for several ranks. cores: its process is pinned to
+    them, if any. channel: how weights leave rank 0. timer: its clock, seconds. All ranks are called
+    alike. Every method raises ActorLostError where another rank is lost."""
 
     def __init__(
         self,
@@ -106,13 +94,12 @@ class TrainerActor:
         self._meeting: Any = None
 
     def meet(self) -> Any:
-        """Where the ranks meet; asked of rank 0, before they begin."""
+        """Rank 0's address for the others, asked for before they begin."""
         self._meeting = self._start.meet()
         return self._meeting.place
 
     def begin(self, place: Any = None) -> TrainerReady:
-        """Starts it, in the thread that its updates run in. Raises EngineError where that cannot
-        be."""
+        """Starts it, in the thread of its updates. Raises EngineError where that fails."""
         if self._cores:
             pin(self._cores)
         alone = self._rank.count == 1
@@ -126,8 +113,7 @@ class TrainerActor:
         return TrainerReady(self._trainer.context_tokens, machine_name(), versions())
 
     def step(self, part: Part) -> tuple[Updated, Any]:
-        """One `Part`; the new weights are the second result, None after a part that is not
-        final."""
+        """One `Part`, and the new weights; None for weights of a part that is not final."""
         trainer, start_s = self._mine, self._timer()
         try:
             with _others_there():
@@ -149,19 +135,19 @@ class TrainerActor:
         return Updated(start_s, end_s, metrics, log_probs), self.weights()
 
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The weights' log-probability of each token but the first, per sequence."""
+        """See `engine.edges.Trainer.log_probs`."""
         with _others_there():
             return self._mine.log_probs(sequences)
 
     def weights(self) -> Any:
-        """The weights as they are, of rank 0; the others help to put them together."""
+        """The weights, of rank 0; all ranks gather them."""
         with _others_there():
             weights = self._mine.weights()
         return self._channel.pack(weights) if self._rank.number == 0 else None
 
     def invite(self, replica: int, workers: int) -> dict[str, Any]:
-        """Where a replica of so many workers finds the trainer; then `join` waits for it there.
-        This and what follows is for weights that go by wire (`engine.actors.wire`)."""
+        """Where a replica of so many workers connects; `join` waits there. For weights that go by
+        wire (`engine.actors.wire`), as the next three."""
         return self._wire.meet(replica, workers)
 
     def join(self, replica: int) -> None:
@@ -169,7 +155,7 @@ class TrainerActor:
         self._wire.join(replica)
 
     def send(self, replica: int, weights: OnWire) -> None:
-        """Sends weights to a replica that takes them at the same time."""
+        """Sends weights to a replica that receives them at the same time."""
         if isinstance(weights, OnWire):  # what came from a checkpoint is in the store
             self._wire.send(replica, weights)
 
@@ -182,24 +168,23 @@ class TrainerActor:
         assert isinstance(self._channel, ByWire)
         return self._channel
 
-    def state(self) -> PackedState:
-        """All that another trainer needs to go on from here, of rank 0."""
+    def state(self) -> TrainerState:
+        """The trainer's state, its tensors packed; of rank 0."""
         with _others_there():
             state = self._mine.state()
-        channel = self._channel if isinstance(self._channel, InPlace) else ByStore()
-        return PackedState(channel.pack(state.tensors), dict(state.plain))
+        return packed(state, self._channel if isinstance(self._channel, InPlace) else ByStore())
 
-    def load_state(self, state: PackedState) -> None:
-        """Goes on from a `state`. Raises ValueError for one of another model."""
-        self._mine.load_state(unpack_state(state))
+    def load_state(self, state: TrainerState) -> None:
+        """Takes up a `state`. Raises ValueError for one of another model."""
+        self._mine.load_state(unpacked(state))
 
     def pulse(self) -> Beat:
-        """How fast its device is just now."""
+        """The speed probe."""
         with _others_there():
             return self._mine.pulse()
 
     def beat(self, pause_s: float) -> None:
-        """A sign of life, after a pause: asked for without one, it would keep both sides busy."""
+        """A sign of life, after a pause."""
         time.sleep(pause_s)
 
     def clock(self) -> float:
@@ -215,18 +200,18 @@ class TrainerActor:
 
 @contextmanager
 def _others_there() -> Iterator[None]:
-    """Without another rank this one is of no use: for the driver both are lost."""
+    """Without another rank this one is of no use: the driver loses both."""
     try:
         yield
     except RankLostError as error:
         raise ActorLostError(str(error)) from None
 
 
-def pack_state(state: TrainerState) -> PackedState:
-    """A state that was read from a file, on its way to an actor."""
-    return PackedState(ByStore().pack(state.tensors), dict(state.plain))
+def packed(state: TrainerState, channel: Channel) -> TrainerState:
+    """A state on its way between processes."""
+    return TrainerState(channel.pack(state.tensors), dict(state.plain))
 
 
-def unpack_state(state: PackedState) -> TrainerState:
-    """A state that came from an actor; its tensors may be read and not written."""
+def unpacked(state: TrainerState) -> TrainerState:
+    """A state that arrived; its tensors are read-only."""
     return TrainerState(unpack(state.tensors), state.plain)

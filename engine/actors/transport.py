@@ -1,8 +1,7 @@
-"""What carries between the driver and its actors: the seam between the world and Ray.
+"""The interface between the world and Ray: starts actors and carries calls.
 
-An actor is an object of a plain class in a process of its own. It has lanes: calls of ``work``
-run one after another in the order in which they were made, and beside them those of ``watch``,
-and those of ``wire``.
+An actor is an object in a process of its own. Its calls of lane ``work`` run one after another in
+the order in which they were made; those of ``watch`` and of ``wire`` run beside them.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ class ActorLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Of the GPUs that several actors use, those that one of them sees. place: tells such GPUs
-    apart, which are of one machine. devices: counted from 0 there."""
+    """The GPUs that an actor sees of those that several share. place: tells such GPUs apart, on one
+    machine. devices: numbered from 0 there."""
 
     place: int
     devices: tuple[int, ...]
@@ -33,9 +32,8 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What an actor takes of a machine: CPUs and GPUs (all of one machine), cores that it is pinned
-    to (of the driver's machine; none for any), and environment variables. sharing: its GPUs, where
-    others use them too; ``gpus`` is how many they are."""
+    """What an actor takes of one machine. cores: of the driver's machine, to be pinned to; none for
+    any. sharing: its GPUs, if others use them too; ``gpus`` is their number."""
 
     cpus: int = 1
     gpus: int = 0
@@ -45,8 +43,8 @@ class Need:
 
 
 def places(needs: Sequence[Need]) -> list[Need]:
-    """What these actors take all together: of each that shares nothing its own need, after one for
-    each place that is shared, by its number, with the CPUs of all that are there."""
+    """The places that these actors need: one for each shared set of GPUs, by its number, with the
+    CPUs of all there; then one for each other actor."""
     shared = sorted(
         ((need.sharing, need.cpus) for need in needs if need.sharing is not None),
         key=lambda pair: pair[0].place,
@@ -61,8 +59,8 @@ def places(needs: Sequence[Need]) -> list[Need]:
 
 
 def without_place(needs: Sequence[Need], machines: Sequence[tuple[float, float]]) -> Need | None:
-    """An actor that finds no machine when all are there at once; None where each does. machines:
-    GPUs and CPUs of each. The largest choose first, and take the first machine with room."""
+    """The need of an actor that finds no machine when all start at once; None if each finds one.
+    machines: GPUs and CPUs. The largest first, each to the first machine with room."""
     free = [list(machine) for machine in machines]
     for need in sorted(needs, key=lambda one: (-one.gpus, -one.cpus)):
         for machine in free:
@@ -79,31 +77,28 @@ class Actor(Protocol):
     """A started actor, by which it is called."""
 
     def call(self, method: str, *arguments: Any, lane: Lane = "work", results: int = 1) -> Any:
-        """Calls a method without waiting for it: a `Ref`, or as many as ``results`` in a list.
-        Never raises: what goes wrong is raised by `Transport.get`."""
+        """Calls a method without waiting: returns a `Ref`, or a list of ``results`` of them. Never
+        raises; `Transport.get` does."""
         ...
 
 
 class Transport(Protocol):
-    """Starts actors, and waits for what they return.
-
-    processes: whether actors work by themselves, in processes that can be lost; else they work
-    while somebody waits here. timer: the driver's clock, in seconds from any moment on.
-    """
+    """Starts actors, and waits for their results. processes: whether actors work by themselves, in
+    processes that can be lost; else they work during `wait`."""
 
     processes: bool
 
     @property
     def timer(self) -> Callable[[], float]:
-        """The driver's clock."""
+        """The driver's clock, in seconds from any moment on."""
         ...
 
     def start(self, kind: type, arguments: Sequence[Any], need: Need, name: str) -> Actor:
-        """An actor of class ``kind``; returns before it is there."""
+        """An actor of class ``kind``; returns before it has started."""
         ...
 
     def wait(self, refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
-        """Those that are there, or have failed; none where that takes longer."""
+        """References that are done, or have failed, within ``timeout_s``."""
         ...
 
     def get(self, ref: Ref) -> Any:
@@ -111,13 +106,13 @@ class Transport(Protocol):
         ...
 
     def put(self, value: Any) -> Ref:
-        """A value that many calls may have for an argument."""
+        """A value to be the argument of many calls."""
         ...
 
     def kill(self, actor: Actor) -> None:
-        """Ends an actor at once, whatever it does; one that has ended already is left alone."""
+        """Ends an actor at once, if it has not ended."""
         ...
 
     def close(self) -> None:
-        """Ends all actors, and what this transport started for them."""
+        """Ends all actors, and what this transport started."""
         ...

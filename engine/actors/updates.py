@@ -1,5 +1,5 @@
-"""The trainer as the driver sees it: the update under way, the weights it left, and how to go on
-without it when it is lost."""
+"""The driver's view of the trainer: the update under way, its weights, and its replacement when it
+is lost."""
 
 from __future__ import annotations
 
@@ -11,16 +11,9 @@ from typing import Any
 from rollcast.engine.actors.fleet import MOST_LOSSES, POLL_S, START_S, Recipe, clock_offset
 from rollcast.engine.actors.machine import machine_name, versions
 from rollcast.engine.actors.ranks import Call, TrainerRanks
-from rollcast.engine.actors.trainer import (
-    PackedState,
-    Part,
-    TrainerReady,
-    Updated,
-    pack_state,
-    unpack_state,
-)
+from rollcast.engine.actors.trainer import Part, TrainerReady, Updated, packed, unpacked
 from rollcast.engine.actors.transport import ActorLostError, Ref, Transport
-from rollcast.engine.actors.weights import Channel
+from rollcast.engine.actors.weights import ByStore, Channel, InPlace
 from rollcast.engine.actors.wire import ByWire
 from rollcast.engine.edges import Beat, OnWire, TrainerState
 from rollcast.engine.errors import EngineError
@@ -29,8 +22,8 @@ from rollcast.simulator.errors import RunError
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights that an update left: their version, where they are, and sequences with the trainer's
-    log-probabilities of them, to hold an engine against."""
+    """Weights after an update: where they are, and sequences with the trainer's log-probabilities
+    of them, to check an engine."""
 
     version: int
     ref: Ref
@@ -40,19 +33,18 @@ class Weights:
 
 @dataclass(slots=True)
 class _Saved:
-    """A state of the trainer (None is how it starts), and what it was given since."""
+    """A state of the trainer (None: its start), and the parts given since."""
 
     state: Call | None
     since: list[Part] = field(default_factory=list)
 
 
 class Updates:
-    """The trainer, of one actor a rank. ``latest``: the weights after its last update, None before
-    the first. recipes: one for each rank.
+    """The trainer, with one actor a rank. ``latest``: the weights after its last update, None
+    before the first. recipes: of each rank.
 
-    When it is lost, which it is with any rank, another takes up the last state that is known, is
-    given again what came after it, and ends with the same weights. Raises EngineError where it
-    cannot start at all.
+    When any rank is lost, new ones take up the last known state, repeat the parts since, and end
+    with the same weights. Raises EngineError where it cannot start at all.
     """
 
     def __init__(
@@ -84,8 +76,8 @@ class Updates:
     # Starting
 
     def require_started(self) -> TrainerReady:
-        """Waits until it has started. Raises EngineError where it has not, or with other versions
-        than this process."""
+        """Waits until it has started. Raises EngineError where it cannot, or has other versions of
+        packages."""
         try:
             self._ranks.started.wait()
         except ActorLostError as error:
@@ -114,12 +106,12 @@ class Updates:
 
     @property
     def version(self) -> int:
-        """Updates that its weights have had, as far as it has told."""
+        """The number of updates known here."""
         return 0 if self.latest is None else self.latest.version
 
     @property
     def refs(self) -> list[Ref]:
-        """What to wait for."""
+        """References to wait for."""
         if self._starting:
             return self._ranks.started.waiting
         if self._beat is None and self._transport.processes:
@@ -131,8 +123,8 @@ class Updates:
         return [*(ref for call in calls for ref in call.waiting), *sends]
 
     def begin(self, part: Part) -> None:
-        """Starts an update, or a part of one. What the trainer is before the first part is kept
-        until its update is done."""
+        """Starts an update, or a part of one. The state before its first part is kept until it is
+        done."""
         if self._part is not None:
             raise RunError("an update asked for while another is under way")
         if self._transport.processes:
@@ -149,8 +141,8 @@ class Updates:
         self._done = self._ranks.call("step", part, results=2)
 
     def receive(self, ready: Sequence[Ref]) -> tuple[Part, Updated] | str | None:
-        """What these bring: a part that is done, or why the trainer is lost. Raises RunError where
-        it refused the part."""
+        """A part that is done, or why the trainer is lost. Raises RunError where it refused the
+        part."""
         there = set(ready)
         try:
             if self._starting:
@@ -194,9 +186,8 @@ class Updates:
     # Losing it, and going on
 
     def replace(self, cause: str, at_fault: bool = True) -> None:
-        """Ends what is left of the trainer, starts another, and brings it to where this one was;
-        what was under way is under way again. at_fault: whether the trainer itself failed. Raises
-        EngineError where that was tried too often."""
+        """Replaces the trainer and restarts what was under way. at_fault: the trainer itself
+        failed. Raises EngineError after too many losses in a row."""
         self._ranks.kill()
         self._sends = {}
         self._losses += at_fault
@@ -214,7 +205,7 @@ class Updates:
             self._issue(under_way)
 
     def _last_known(self) -> _Saved:
-        """The last state that was told; what came since the others comes after it."""
+        """The last state that arrived, with all parts since."""
         while len(self._states) > 1 and not self._told(self._states[-1].state):
             lost = self._states.pop()
             self._states[-1].since += lost.since
@@ -235,78 +226,74 @@ class Updates:
     # Between two steps
 
     def state(self) -> TrainerState:
-        """What the trainer is after all the updates that it has told of, without any part of the
-        next one. Raises ActorLostError where it is lost just then."""
+        """The state after all known updates, without parts of the next one. Raises
+        ActorLostError."""
         last = self._states[-1]
         if last.since and last.since[-1].final and self._part is None:
             self._states.append(_Saved(self._ranks.call("state")))
             last = self._states[-1]
         call = self._ranks.call("state") if last.state is None else last.state
-        packed: PackedState = call.wait()
-        return unpack_state(packed)
+        return unpacked(call.wait())
 
     def load_state(self, state: TrainerState, updates: int) -> None:
-        """Goes on from a `state`, after that many updates. Raises ValueError for one of another
-        model."""
-        if self._transport.processes:
-            ref = self._transport.put(pack_state(state))
+        """Takes up a `state`, after that many updates. Raises ValueError for another model."""
+        apart = self._transport.processes
+        ref = self._transport.put(packed(state, ByStore() if apart else InPlace()))
+        if apart:
             self._states = [_Saved(Call(self._transport, [[ref]]))]
-        else:
-            ref = self._transport.put(PackedState(state.tensors, dict(state.plain)))
         self._ranks.call("load_state", ref).wait()
         self.latest = Weights(updates, self.weights(), [], []) if updates else None
 
     def weights(self) -> Any:
-        """The weights as they are; a `Ref`."""
+        """The weights; a `Ref`."""
         return self._ranks.call("weights").results[0]
 
     # Weights by wire
 
     @property
     def wired(self) -> bool:
-        """Whether weights go from the trainer's device to the replicas' without a copy between."""
+        """Whether weights go from device to device."""
         return isinstance(self._channel, ByWire)
 
     def connect(self, replica: int, workers: int) -> Ref:
-        """Where a replica of so many workers finds the trainer, which waits for it there."""
+        """Where a replica of so many workers connects to the trainer, which waits for it."""
         where = self._ranks.first.call("invite", replica, workers, lane="wire")
         self._sends[replica] = [self._ranks.first.call("join", replica, lane="wire")]
         return where
 
     def send(self, replica: int, weights: Ref) -> None:
-        """Sends weights to a replica that is told to take them."""
+        """Sends weights to a replica that receives them at the same time."""
         self._sends[replica].append(self._ranks.first.call("send", replica, weights, lane="wire"))
 
     def sending_to(self, replica: int) -> bool:
-        """Whether something on its way there has not arrived."""
+        """Whether anything is on its way there."""
         return bool(self._sends.get(replica))
 
     def tensors(self, weights: Ref) -> Any:
-        """Weights that `unpack` makes tensors of, wherever they are. Raises ActorLostError."""
-        packed = self._transport.get(weights)
-        if isinstance(packed, OnWire):
-            packed = self._transport.get(self._ranks.first.call("packed", weights, lane="wire"))
-        return packed
+        """Weights for `unpack`, wherever they are. Raises ActorLostError."""
+        tensors = self._transport.get(weights)
+        if isinstance(tensors, OnWire):
+            tensors = self._transport.get(self._ranks.first.call("packed", weights, lane="wire"))
+        return tensors
 
     def _arrived(self, there: set[Ref]) -> None:
-        """Takes in what has reached its replica. Raises EngineError where it could not."""
+        """Notes sent weights. Raises EngineError where sending failed."""
         for refs in self._sends.values():
             for ref in [ref for ref in refs if ref in there]:
                 self._transport.get(ref)
                 refs.remove(ref)
 
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The newest weights' log-probabilities; the trainer must be idle. Raises
-        ActorLostError."""
+        """The newest weights' log-probabilities, from the idle trainer. Raises ActorLostError."""
         log_probs: list[list[float]] = self._ranks.call("log_probs", sequences).wait()
         return log_probs
 
     def pulse(self) -> Beat:
-        """How fast its device is just now; it must be idle. Raises ActorLostError."""
+        """The speed probe on the idle trainer's device. Raises ActorLostError."""
         beat: Beat = self._ranks.call("pulse").wait()
         return beat
 
     def ask_for_pulse(self) -> None:
-        """Has the pulse taken before whatever the trainer is asked next; ``pulses`` has it then."""
+        """Starts the speed probe before the next call; ``pulses`` gets its result."""
         if self._pulse is None:
             self._pulse = self._ranks.call("pulse")

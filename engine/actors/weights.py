@@ -1,8 +1,5 @@
-"""Weights, and a trainer's state, as what crosses between processes.
-
-Packed, tensors are numpy arrays, which an object store hands to every process of a machine without
-a copy, or a file in a folder that all machines share.
-"""
+"""Weights, and a trainer's state, between processes: as numpy arrays, which an object store shares
+within a machine without a copy, or in files that all machines see."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """One tensor as an array that numpy has (its bytes where numpy lacks the type), and torch's
-    name of its type; None for one that was an array before."""
+    """One tensor as an array (of bytes where numpy lacks its type), and torch's name of its type;
+    None for an array."""
 
     array: np.ndarray[Any, Any]
     dtype: str | None = None
@@ -36,10 +33,10 @@ class InFile:
 
 
 class Channel(Protocol):
-    """How tensors leave a process; `unpack` takes them in, whichever it was."""
+    """How tensors leave a process; `unpack` takes them in."""
 
     def pack(self, tensors: Mapping[str, Tensor]) -> Any:
-        """What crosses in their place."""
+        """What is sent in their place."""
         ...
 
 
@@ -48,13 +45,13 @@ class ByStore:
     """Through the transport's object store."""
 
     def pack(self, tensors: Mapping[str, Tensor]) -> dict[str, Packed]:
-        """Copies, which later updates leave alone."""
+        """Copies, which later updates do not change."""
         return {name: _packed(tensor) for name, tensor in tensors.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """Nowhere: whoever takes them is in the same process."""
+    """Within one process."""
 
     def pack(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The tensors themselves, which the next update changes."""
@@ -63,13 +60,13 @@ class InPlace:
 
 @dataclass(frozen=True, slots=True)
 class ByFiles:
-    """Through a folder that every machine sees; the last ``keep`` files stay there."""
+    """Through a folder that every machine sees; the last ``keep`` files stay."""
 
     folder: Path
     keep: int = 4
 
     def pack(self, tensors: Mapping[str, Tensor]) -> InFile:
-        """A file of its own, which appears whole."""
+        """A file of its own, renamed into place."""
         import torch
         from safetensors.torch import save_file
 
@@ -88,7 +85,7 @@ class ByFiles:
 
 
 def unpack(packed: Any) -> Mapping[str, Tensor]:
-    """The tensors; they may be read and not written."""
+    """The tensors, read-only."""
     if isinstance(packed, InFile):
         from safetensors.torch import load_file
 

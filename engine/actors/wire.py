@@ -1,8 +1,8 @@
-"""Weights from the trainer's device to those of the replicas, with no process between them.
+"""Weights from the trainer's device to the replicas', with no process between them.
 
-Each replica has a connection of its own, to the trainer. So a replica takes its weights between two
-of its own iterations, whatever the others do, and where one is lost no other has to meet anew.
-`engine.vllm.wire` is the one that there is; it lives in the trainer's process.
+Each replica has its own connection to the trainer. So it loads weights between two of its own
+iterations, whatever the others do, and its loss does not concern them. `engine.vllm.wire`
+implements it, in the trainer's process.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ if TYPE_CHECKING:
 
 
 class ByWire:
-    """A `engine.actors.weights.Channel` that keeps a copy of the weights on the trainer's device,
-    until a replica is told to take it. What connects and sends is another's to say."""
+    """A `engine.actors.weights.Channel` that keeps a copy of the weights on the trainer's device
+    until a replica receives it. Subclasses connect and transmit."""
 
     def __init__(self) -> None:
         self._kept: dict[int, dict[str, Tensor]] = {}
         self._packed = self._sent = 0
 
     def pack(self, tensors: Mapping[str, Tensor]) -> OnWire:
-        """A copy, which later updates leave alone. What was sent last is kept as well: a new
-        replica has to have it."""
+        """A copy. The one sent last is kept as well, for a new replica."""
         self._packed += 1
         copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         self._kept = {number: kept for number, kept in self._kept.items() if number >= self._sent}
@@ -41,20 +40,20 @@ class ByWire:
         )
 
     def meet(self, replica: int, workers: int) -> dict[str, Any]:
-        """Where a replica of so many workers finds the trainer: what `engine.edges.Engine.connect`
-        takes. An older connection of that replica is given up."""
+        """Where a replica of so many workers finds the trainer, for `engine.edges.Engine.connect`;
+        ends that replica's older connection."""
         raise NotImplementedError
 
     def join(self, replica: int) -> None:
-        """Returns once the replica's workers are there too."""
+        """Returns once the replica's workers have connected."""
         raise NotImplementedError
 
     def transmit(self, replica: int, tensors: Mapping[str, Tensor]) -> None:
-        """Returns once the replica's workers have them."""
+        """Returns once the replica's workers have the tensors."""
         raise NotImplementedError
 
     def send(self, replica: int, weights: OnWire) -> None:
-        """Sends weights to a replica that takes them at the same time. Raises EngineError where
+        """Sends weights to a replica that receives them at the same time. Raises EngineError where
         they are gone."""
         tensors = self._tensors(weights)
         self._sent = max(self._sent, weights.number)

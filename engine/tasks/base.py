@@ -32,34 +32,19 @@ class Task(Protocol):
         """The reward of a response, without its end token. Raises EngineError if it cannot tell."""
         ...
 
-    def held_out(self, count: int) -> Sequence[Prompt]:
-        """The first ``count`` prompts of a fixed list that ``prompt`` never draws from."""
-        ...
-
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of a response, without its end token."""
         ...
 
 
 class FirstTurns:
-    """A task of several turns, as if each rollout had its first one alone, which earns nothing."""
+    """A task of several turns whose rollouts end with their first turn, which earns nothing."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self.max_new_tokens = task.max_new_tokens
-
-    def prompt(self, group: int, seed: int) -> Prompt:
-        """The task's."""
-        return self._task.prompt(group, seed)
+        self.prompt, self.decode = task.prompt, task.decode
 
     def reward(self, prompt: Prompt, response_text: str) -> float:
         """0."""
         return 0.0
-
-    def held_out(self, count: int) -> Sequence[Prompt]:
-        """The task's."""
-        return self._task.held_out(count)
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The task's."""
-        return self._task.decode(token_ids)

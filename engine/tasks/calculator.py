@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rollcast.engine.environments.base import Answer, CallError, Environment, Episode, Said
 from rollcast.engine.tasks import tokenizer
@@ -27,6 +27,9 @@ from rollcast.engine.tasks.collatz import (
     following,
     wrong_digit,
 )
+
+if TYPE_CHECKING:
+    from rollcast.engine.environments.delays import DrawnDelays
 
 LARGEST_RESULT = 10**12
 MOST_TOKENS = 900
@@ -58,23 +61,10 @@ def _product(term: str) -> int:
     return value
 
 
-class Delays(Protocol):
-    """How long an environment takes, for who makes one up."""
-
-    def boot_s(self, episode: Episode) -> float:
-        """Of its boot, seconds."""
-        ...
-
-    def turn(self, episode: Episode, turn: int) -> tuple[float, int]:
-        """Of the answer to a turn: seconds of a call, and how many calls fail before one does
-        not."""
-        ...
-
-
 class Calculator:
     """Answers one rollout. delays: None is at once."""
 
-    def __init__(self, delays: Delays | None = None) -> None:
+    def __init__(self, delays: DrawnDelays | None = None) -> None:
         self._delays = delays
         self._episode: Episode | None = None
         self._turn = -1
@@ -110,7 +100,7 @@ class CalculatorTask(CollatzTask):
     """The task: prompts of `CollatzTask`, answered in turns. max_new_tokens: of a turn."""
 
     def __init__(
-        self, max_new_tokens: int = 64, log_sd: float = LOG_SD, delays: Delays | None = None
+        self, max_new_tokens: int = 64, log_sd: float = LOG_SD, delays: DrawnDelays | None = None
     ) -> None:
         super().__init__("bare", max_new_tokens, log_sd)
         self._delays = delays

@@ -10,7 +10,8 @@ from typing import Any
 
 from rollcast.engine.errors import EngineError
 from rollcast.engine.tasks.base import Prompt
-from rollcast.engine.tasks.rewards import RewardCaller, load_reward
+from rollcast.engine.tasks.named import load_named
+from rollcast.engine.tasks.rewards import RewardCaller
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.read import NotJsonError, parse_json
 
@@ -50,9 +51,8 @@ class FileTask:
         self._chat = chat
         self._reward = None
         if reward:
-            self._reward = RewardCaller(
-                load_reward(reward, folder=folder), reward, reward_timeout_s
-            )
+            function = load_named(reward, "engine.task.reward", folder=folder)
+            self._reward = RewardCaller(function, reward, reward_timeout_s)
         self._tokenizer = _load_tokenizer(tokenizer)
         if chat and not self._tokenizer.chat_template:
             raise ScenarioError("engine.task.chat", f"{tokenizer} has no chat template.")

@@ -6,23 +6,13 @@ import math
 import queue
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rollcast.engine.errors import EngineError
 from rollcast.engine.tasks.base import Prompt
-from rollcast.engine.tasks.named import load_named
 
 RewardFunction = Callable[[str, str, Any], float]
 """``(prompt text, response text, answer) -> reward``"""
-
-
-def load_reward(
-    path: str, field: str = "engine.task.reward", folder: Path | None = None
-) -> RewardFunction:
-    """The function that ``package.module:function`` names; see `engine.tasks.named.load_named`."""
-    function: RewardFunction = load_named(path, field, folder=folder)
-    return function
 
 
 class RewardCaller:

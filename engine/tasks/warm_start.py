@@ -12,7 +12,6 @@ import json
 import math
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,8 +21,10 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rollcast.engine.quiet import no_bars
 from rollcast.engine.tasks import calculator, collatz, tokenizer
 from rollcast.engine.tasks.model import build_model
+from rollcast.simulator.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     import torch
@@ -114,7 +115,7 @@ def warm_start(
         began = time.perf_counter()
         with _threads(threads), _reporting(recipe, progress) as report:
             model, losses = _train(recipe, base, report)
-        with _no_bars():
+        with no_bars():
             model.save_pretrained(draft)
         tokenizer.build_tokenizer().save_pretrained(draft)
         record = asdict(recipe) | {
@@ -139,7 +140,7 @@ def _train(recipe: Recipe, base: Path | None, report: Progress) -> tuple[Any, li
 
     adapting = base is not None
     model: Any
-    with _no_bars():
+    with no_bars():
         model = Qwen3ForCausalLM.from_pretrained(base) if adapting else build_model(recipe.seed)
     model.train()
     steps = recipe.adaptation_steps if adapting else recipe.steps
@@ -242,35 +243,15 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _no_bars() -> Iterator[None]:
-    """Saving so small a model needs no progress bar of its own."""
-    from transformers import utils
-
-    logging: Any = utils.logging
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
-@contextmanager
 def _reporting(recipe: Recipe, progress: Progress | None) -> Iterator[Progress]:
-    if progress is not None or not sys.stderr.isatty():
-        yield progress or (lambda step, steps, loss: None)
+    if progress is not None:
+        yield progress
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("warm start", total=None)
+    with progress_bar("", None, elapsed=False, left=True, text="warm start") as update:
 
         def show(step: int, steps: int, loss: float) -> None:
-            text = f"warm start ({recipe.style}), loss {loss:.2f}"
-            bar.update(task, completed=step, total=steps, description=text)
+            if update is not None:
+                said = f"warm start ({recipe.style}), loss {loss:.2f}"
+                update(completed=step, total=steps, said=said)
 
         yield show

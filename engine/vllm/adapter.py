@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollcast.engine.actors.weights import Channel
 from rollcast.engine.edges import Engine
-from rollcast.engine.engines import Asked
+from rollcast.engine.engines import EngineStart
 from rollcast.engine.vllm.environment import vllm_version
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.sections import EngineSection
@@ -26,7 +26,7 @@ def check(section: EngineSection) -> None:
         )
 
 
-def start(asked: Asked) -> Engine:
+def start(asked: EngineStart) -> Engine:
     """A replica."""
     from rollcast.engine.vllm.replica import VllmReplica
     from rollcast.engine.vllm.start import ReplicaOptions

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
 from rollcast.engine.config import RunSpec, build_run
-from rollcast.engine.engines import ENGINES, Asked
+from rollcast.engine.engines import ENGINES, EngineStart
 from rollcast.engine.start import channel, start_replica
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import parse_scenario
@@ -29,7 +29,7 @@ def spec(text: str = SCENARIO) -> RunSpec:
 
 
 def test_another_engine_is_a_module_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Asked] = []
+    asked: list[EngineStart] = []
     checked: list[Any] = []
     module = SimpleNamespace(
         on_cpu=lambda: True, check=checked.append, start=asked.append, wire=lambda: "beads"

@@ -15,7 +15,8 @@ import torch
 
 from rollcast.engine.actors.weights import ByFiles
 from rollcast.engine.config import RunSpec, build_run
-from rollcast.engine.start import EngineStart, channel
+from rollcast.engine.engines import EngineStart
+from rollcast.engine.start import channel
 from rollcast.engine.vllm.wire import ByVllm
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import override, parse_scenario

@@ -28,7 +28,7 @@ from rollcast.engine.tasks.base import Prompt, Task
 from rollcast.engine.tasks.collatz import CollatzTask
 from rollcast.engine.tasks.custom import FileTask
 from rollcast.engine.tasks.model import build_model
-from rollcast.engine.tasks.rewards import RewardCaller, load_reward
+from rollcast.engine.tasks.rewards import RewardCaller
 from rollcast.engine.tasks.warm_start import Lesson, Recipe
 from rollcast.engine.vllm.start import ReplicaOptions
 from rollcast.simulator.errors import ScenarioError
@@ -398,7 +398,7 @@ def test_a_reward_caller_gets_over_a_call_that_hung() -> None:
 )
 def test_reward_paths_that_lead_nowhere(rewards: str, path: str, message: str) -> None:
     with pytest.raises(ScenarioError, match=f"engine.task.reward: .*{message}"):
-        load_reward(path)
+        named.load_named(path, "engine.task.reward")
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,7 @@ def test_reward_modules_whose_import_does_not_end_well(
     monkeypatch.setattr(named, "IMPORT_LIMIT_S", 0.3)
     (tmp_path / f"reward_that_{name}.py").write_text(body)
     with pytest.raises(ScenarioError, match=message):
-        load_reward(f"reward_that_{name}:reward", folder=tmp_path)
+        named.load_named(f"reward_that_{name}:reward", "f", folder=tmp_path)
 
 
 def test_code_in_a_models_folder_is_not_run(

@@ -13,7 +13,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -253,27 +253,11 @@ class FakeTrainer:
             self._weight = zlib.crc32(f"{self._weight} {self._gradient} {version}".encode())
             self._gradient = 0
         seconds = time.perf_counter() - began
-        rollouts = sum(len(g.rollouts) for g in groups)
-        return TrainMetrics(
-            0.0,
-            seconds / 2,
-            seconds / 2,
-            0.0,
-            0.0,
-            0.0,
-            0.0,
-            0.0,
-            0.0,
-            1.0,
-            rollouts,
-            tokens,
-            0,
-            tokens,
-            0,
-            1,
-            int(final),
-            None,
-        )
+        counted = {"rollouts": sum(len(g.rollouts) for g in groups), "updates": int(final)}
+        counted |= {"trained_tokens": tokens, "computed_tokens": tokens, "microbatches": 1}
+        times = {"forward_s": seconds / 2, "backward_s": seconds / 2, "mean_ratio": 1.0}
+        nothing: dict[str, Any] = {one.name: 0 for one in fields(TrainMetrics)}
+        return TrainMetrics(**(nothing | counted | times | {"peak_bytes": None}))
 
     def weights(self) -> Mapping[str, Any]:
         return {"w": self._tensor(float(self._weight))}
@@ -464,9 +448,6 @@ class FakeTask:
 
     def reward(self, prompt: Prompt, response_text: str) -> float:
         return float(sum(map(int, response_text.split())) % 2 == 0)
-
-    def held_out(self, count: int) -> list[Prompt]:
-        return []
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return " ".join(map(str, token_ids))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from actor_fakes import FakeTask, StartEngine, StartRank, StartTrainer, Trouble
+from actor_fakes import FakeTask, FakeTrainer, StartEngine, StartRank, StartTrainer, Trouble
 from actor_threads import ThreadTransport
 
 from rollcast.engine.actors.fleet import Recipe
+from rollcast.engine.actors.trainer import Part
+from rollcast.engine.actors.weights import unpack
 from rollcast.engine.world import EngineWorld, Recipes
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld
@@ -43,7 +46,6 @@ EVERY = [
     "streaming(groups=3)+april(over_sampling=2)+prefix_reuse",
 ]
 """Each policy that there is, and chains of those that overlap."""
-OVERLAPPING = ("one_step_off", "fully_async", "pipeline_rl", "streaming", "colocate_async")
 
 
 @dataclass
@@ -99,3 +101,27 @@ def rows(result: Run) -> Any:
         repr(result.phases),
         result.decisions,
     )
+
+
+def trained_on(parts: Iterable[Part]) -> float:
+    """The weight of a trainer that was given these, once each."""
+    trainer = FakeTrainer()
+    for part in parts:
+        trainer.step(
+            part.groups, shared_prefix=part.shared_prefix, version=part.version, final=part.final
+        )
+    return float(trainer.weights()["w"][0])
+
+
+def weight_of(home: Home) -> float:
+    """The trainer's newest weight."""
+    latest = home.world._updates.latest
+    assert latest is not None
+    return float(unpack(home.transport.get(latest.ref))["w"][0])
+
+
+def made(result: Run) -> list[tuple[Any, ...]]:
+    """The finished rollouts, whatever replica they were on."""
+    columns = ("group", "index", "attempt", "total_tokens", "reward", "trained_step")
+    finished = result.segments["finished"].astype(bool)
+    return sorted(zip(*(result.segments[name][finished].tolist() for name in columns), strict=True))

@@ -25,8 +25,7 @@ from actor_fakes import (
     signed,
 )
 from actor_threads import FOLDERS
-from running_actors import CAP, PLAN, STEPS, drive, make, rows
-from test_actor_faults import made
+from running_actors import CAP, PLAN, STEPS, drive, made, make, rows
 
 from rollcast.engine.actors.fleet import Recipe
 from rollcast.engine.actors.transport import ActorLostError, Need, Sharing

@@ -76,6 +76,11 @@ def test_closing_carries_out_nothing_that_was_asked_before() -> None:
     assert trainer._steps == 0
 
 
+def test_there_is_no_sync_before_the_first_update() -> None:
+    with pytest.raises(RunError, match="before the first update"):
+        world().sync_weights()
+
+
 def test_a_run_is_saved_between_two_steps_alone() -> None:
     ours = world()
     ours.submit([Rollout(0, 0)])

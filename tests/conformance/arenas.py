@@ -78,9 +78,6 @@ class EvenTask:
     def reward(self, prompt: Any, response_text: str) -> float:
         return float(sum(map(int, response_text.split())) % 2 == 0)
 
-    def held_out(self, count: int) -> list[Any]:
-        return []
-
     def decode(self, token_ids: Any) -> str:
         return " ".join(map(str, token_ids))
 

@@ -32,9 +32,6 @@ class TurnTask:
     def reward(self, prompt: Prompt, response_text: str) -> float:
         raise AssertionError("its environment says what it earned")
 
-    def held_out(self, count: int) -> list[Prompt]:
-        return []
-
     def decode(self, token_ids: Sequence[int]) -> str:
         return " ".join(map(str, token_ids))
 

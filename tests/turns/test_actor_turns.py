@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from actor_fakes import StartEngine, StartTrainer, Trouble
-from actor_threads import ThreadTransport
 
 from rollcast.engine.actors.fleet import Recipe
 from rollcast.engine.actors.trainer import Part
@@ -26,25 +24,12 @@ from rollcast.simulator.rollout import ENDINGS
 from rollcast.simulator.spans import Run
 from rollcast.simulator.values.plain import to_plain
 from rollcast.simulator.world import ClusterShape
-from tests.actors import actor_fakes as fakes
+from tests.actors.actor_fakes import StartEngine, StartTrainer, Trouble
+from tests.actors.actor_threads import ThreadTransport
 from tests.turns.oracle import MAX_TURNS, Oracle, TurnTask, rules
 
 STEPS = 4
 PLAN = StepPlan(Batch(3, 4))
-
-
-@pytest.fixture(autouse=True)
-def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn ends after a few tokens, wherever it begins."""
-    import actor_fakes
-
-    token_at = actor_fakes.token_at
-
-    def ends(seed: int, place: int) -> int:
-        token = token_at(seed, place)
-        return fakes.END if token % 5 == 0 else token % 90 + 2
-
-    monkeypatch.setattr(actor_fakes, "token_at", ends)
 
 
 def make(

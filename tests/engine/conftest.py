@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from running import Home, Outcome
+
     from rollcast.engine.vllm.replica import VllmReplica
 
 HAVE_VLLM = importlib.util.find_spec("vllm") is not None
@@ -102,3 +104,35 @@ def replica(shared_replica: VllmReplica, tiny_model: Any) -> Iterator[VllmReplic
     yield shared_replica
     if shared_replica.unfinished:
         shared_replica.abort()
+
+
+@pytest.fixture
+def home(
+    tmp_path: Path, tiny_path: Path, tiny_model: Any, replica: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Home]:
+    """A scenario in a folder, whose runs get the shared replica."""
+    import run_rewards
+    from running import Home, lend, revive, set_up
+
+    set_up(tmp_path, tiny_path)
+    run_rewards.arm(None)
+    home = Home(tmp_path, replica)
+    lend(home, tiny_model, monkeypatch)
+    yield home
+    run_rewards.arm(None)
+    revive(replica)
+
+
+_whole: list[Outcome] = []
+
+
+@pytest.fixture
+def whole(home: Home) -> Outcome:
+    """The run that nothing interrupts."""
+    from running import outcome
+
+    if not _whole:
+        assert home.run() == 0
+        _whole.append(outcome(home))
+        home.out.rename(home.folder / "whole")
+    return _whole[0]

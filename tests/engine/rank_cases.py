@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from rollcast.engine.edges import SampledGroup, TrainerState
 from rollcast.engine.errors import RankLostError
-from rollcast.engine.trainer import NonFiniteLoss, Trainer, TrainerConfig
+from rollcast.engine.trainer import Trainer, TrainerConfig
 from rollcast.engine.trainer.sharded import Sharded
 from rollcast.engine.trainer.shards import held, whole
 from rollcast.simulator.errors import RunError
@@ -100,68 +101,42 @@ def looks(case: Case, sequences: Sequence[Sequence[int]], ranks: bool = True) ->
     )
 
 
-def stumble(case: Case, bad: int) -> tuple[str, str, bool]:
-    """An update in which rollout ``bad`` has no probability: what was raised, and whether the next
-    one is as if nothing had happened."""
-    _, trainer = make(case, True)
-    _, twin = make(case, True)
-    good = groups_of(case.steps[0][0], 0)
-    rollouts = [rollout for group in good for rollout in group.rollouts]
-    nan = float("nan")
-    saved = rollouts[bad].log_probs
-    object.__setattr__(rollouts[bad], "log_probs", [nan] * len(saved))
-    kind = said = ""
-    try:
-        trainer.step(good, shared_prefix=case.shared, version=0)
-    except RunError as error:
-        kind, said = type(error).__name__, str(error)
-    object.__setattr__(rollouts[bad], "log_probs", saved)
-    for one in (trainer, twin):
-        one.step(good, shared_prefix=case.shared, version=0)
-    a, b = trainer.weights(), twin.weights()
-    return kind, said, all(torch.equal(a[name], b[name]) for name in a)
-
-
-def tear(case: Case, where: str) -> tuple[str, float]:
-    """An update in which the last rank fails within a layer, forward or backward: what was raised,
-    and how far the next one is from what it would have been."""
+def fail(case: Case, how: str) -> tuple[str, str, float]:
+    """An update that fails: at a rollout without a probability (``how`` is its number), or in the
+    last rank alone, within a layer (``forward``, ``backward``) or in its gradient. What was raised,
+    and how far the next update is from what it would have been."""
     model, trainer = make(case, True)
     _, twin = make(case, True)
     groups = groups_of(case.steps[0][0], 0)
-    layer = model.model.layers[0]
-
-    def fail(*_: Any) -> None:
-        raise RuntimeError("no memory left")
-
-    handles = []
-    if trainer._ranks.number == trainer._ranks.count - 1:
-        name = "forward_pre" if where == "forward" else "full_backward"
-        handles.append(getattr(layer.mlp, f"register_{name}_hook")(fail))
-    said = ""
+    bad, handle = groups, None
+    if how.isdecimal():
+        bad = copy.deepcopy(groups)
+        rollout = [rollout for group in bad for rollout in group.rollouts][int(how)]
+        object.__setattr__(rollout, "log_probs", [float("nan")] * len(rollout.response))
+    last = trainer._ranks.number == trainer._ranks.count - 1
+    if how == "gradient":
+        trainer._ranks.gather()
+        if last:
+            handle = model.lm_head.weight.register_hook(lambda grad: grad * float("inf"))
+        trainer._ranks.scatter()
+    elif last and how in ("forward", "backward"):
+        name = "forward_pre" if how == "forward" else "full_backward"
+        handle = getattr(model.model.layers[0].mlp, f"register_{name}_hook")(_tear)
+    kind = said = ""
     try:
-        trainer.step(groups, shared_prefix=case.shared, version=0)
+        trainer.step(bad, shared_prefix=case.shared, version=0)
     except RunError as error:
-        said = str(error)
-    for handle in handles:
+        kind, said = type(error).__name__, str(error)
+    if handle is not None:
         handle.remove()
     for one in (trainer, twin):
         one.step(groups, shared_prefix=case.shared, version=0)
     a, b = trainer.weights(), twin.weights()
-    return said, max((float((a[name] - b[name]).abs().max()) for name in a), default=0.0)
+    return kind, said, max((float((a[name] - b[name]).abs().max()) for name in a), default=0.0)
 
 
-def overflow(case: Case) -> str:
-    """A gradient that is not finite, in one rank alone."""
-    model, trainer = make(case, True)
-    trainer._ranks.gather()
-    if trainer._ranks.number == trainer._ranks.count - 1:
-        model.lm_head.weight.register_hook(lambda grad: grad * float("inf"))
-    trainer._ranks.scatter()
-    try:
-        trainer.step(groups_of(case.steps[0][0], 0), shared_prefix=case.shared, version=0)
-    except NonFiniteLoss as error:
-        return str(error)
-    return ""
+def _tear(*_: Any) -> None:
+    raise RuntimeError("no memory left")
 
 
 def lose(case: Case) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 FAULT: str | None = None
-"""``raise``, ``hang`` or ``nan``, once `AFTER` calls have gone well."""
+"""``raise``, once `AFTER` calls have gone well."""
 AFTER = 0
 _calls = 0
 
@@ -25,9 +25,5 @@ def even(prompt: str, response: str, answer: Any) -> float:
         Path(mark).touch()
         time.sleep(60)
     if FAULT and _calls > AFTER:
-        if FAULT == "raise":
-            raise KeyError("the judge is out")
-        if FAULT == "hang":
-            time.sleep(30)
-        return float("nan")
+        raise KeyError("the judge is out")
     return float(sum(map(ord, response)) % 2 == 0)

@@ -57,24 +57,9 @@ def test_devices_and_shares_reach_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     EngineStart(
         Path("m"), said.engine, said.sampling, 0, said.memory_share, said.shape.gpus_per_replica
     )()
-    assert {
-        key: asked[key]
-        for key in (
-            "device",
-            "dtype",
-            "memory_fraction",
-            "tensor_parallel",
-            "transfer",
-            "kv_tokens",
-        )
-    } == {
-        "device": "cuda",
-        "dtype": "bfloat16",
-        "memory_fraction": 0.8,
-        "tensor_parallel": 2,
-        "transfer": "nccl",
-        "kv_tokens": None,
-    }
+    expected = {"device": "cuda", "dtype": "bfloat16", "memory_fraction": 0.8}
+    expected |= {"tensor_parallel": 2, "transfer": "nccl", "kv_tokens": None}
+    assert expected.items() <= asked.items()
 
 
 def test_how_weights_leave_the_trainer(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from rank_cases import Case, Found, looks, lose, overflow, stumble, tear, train  # noqa: E402
+from rank_cases import Case, Found, fail, looks, lose, train  # noqa: E402
 from rank_processes import RankProcesses  # noqa: E402
 
 from rollcast.engine.edges import TrainerState  # noqa: E402
@@ -152,30 +152,32 @@ def test_what_is_asked_without_an_update(ranks: RankProcesses) -> None:
         assert others == [([], responses)]
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("bad", [0, 8])
-def test_what_fails_in_one_rank_fails_in_all(ranks: RankProcesses, shared: bool, bad: int) -> None:
-    config = TrainerConfig(learning_rate=1e-2, minibatches=2, epochs=2)
-    found = ranks.run(3, stumble, Case([STEP], shared=shared, config=config), bad)
-    kinds, said, untouched = zip(*found, strict=True)
-    assert set(kinds) == {"NonFiniteLoss"}
-    assert len(set(said)) == 1
-    assert "is nan" in said[0]
-    assert all(untouched)
+TORN = "RuntimeError: no memory left"
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_pass_that_is_torn_leaves_nothing(ranks: RankProcesses, shared: bool, where: str) -> None:
-    case = Case([STEP], shared=shared, config=TrainerConfig(learning_rate=1e-2))
-    found = ranks.run(2, tear, case, where)
-    assert found == [("RuntimeError: no memory left", 0.0)] * 2
-
-
-def test_a_gradient_that_is_not_finite_in_one_rank_stops_all(ranks: RankProcesses) -> None:
-    said = ranks.run(2, overflow, Case([STEP]))
-    assert len(set(said)) == 1
-    assert "the norm of the gradient is" in said[0]
+@pytest.mark.parametrize(
+    ("how", "shared", "count", "kind", "message"),
+    [
+        ("0", False, 3, "NonFiniteLoss", "is nan"),
+        ("8", True, 3, "NonFiniteLoss", "is nan"),
+        ("forward", True, 2, "RunError", TORN),
+        ("backward", False, 2, "RunError", TORN),
+        ("backward", True, 2, "RunError", TORN),
+        ("gradient", False, 2, "NonFiniteLoss", "the norm of the gradient is"),
+    ],
+)
+def test_what_fails_in_one_rank_fails_in_all_and_leaves_nothing(
+    ranks: RankProcesses, how: str, shared: bool, count: int, kind: str, message: str
+) -> None:
+    config = TrainerConfig(learning_rate=1e-2)
+    if how.isdecimal():
+        config = dataclasses.replace(config, minibatches=2, epochs=2)
+    found = ranks.run(count, fail, Case([STEP], shared=shared, config=config), how)
+    raised, said, off = found[0]
+    assert {(kind_, said_) for kind_, said_, _ in found} == {(kind, said)}
+    assert raised == kind
+    assert message in said
+    assert off == 0.0
 
 
 def example(group: int, prompt: int, response: int) -> Example:

@@ -99,16 +99,6 @@ def test_equal_seeds_give_equal_weights_and_others_do_not():
     assert not same(run(0), run(1))
 
 
-def test_the_layouts_give_the_same_weights():
-    start = build("qwen3")
-    models = [copy.deepcopy(start) for _ in range(2)]
-    config = TrainerConfig(learning_rate=1e-3, microbatch_tokens=20, old_log_probs="trainer")
-    for model, layout in zip(models, (False, True), strict=True):
-        trainer = Trainer(model, dataclasses.replace(config, epochs=2))
-        trainer.step(GROUPS, shared_prefix=layout, version=0)
-    assert relative_error(weights(models[0]), weights(models[1])) < 1e-11
-
-
 def test_a_step_is_undone_when_its_last_loss_is_not_finite():
     nan = [math.nan] * len(GROUPS[-1].rollouts[0].response)
     bad = with_rollout(GROUPS, log_probs=nan)
@@ -391,11 +381,6 @@ def test_packing_keeps_every_rollout_within_the_budget():
             assert len(batch) == 1 or width * len(batch) <= budget
     plan = plan_packing(examples, shared_prefix=True, budget_tokens=25, suffix_budget_tokens=10)
     assert [len(g.prefix) for g in plan.shared] == [5, 10, 2]
-    assert plan.padding_tokens == 5 * 0 + sum(
-        max(map(len, (e.response for e in b))) * len(b) - sum(len(e.response) for e in b)
-        for g in plan.shared
-        for b in g.microbatches
-    )
 
 
 BAD_GROUPS = [
@@ -422,28 +407,6 @@ def test_refuses_a_rollout_beyond_the_models_context():
     trainer = Trainer(build("qwen3", torch.float32))
     with pytest.raises(ScenarioError, match="context of 128 tokens"):
         trainer.step(make_groups([(120, [9, 9])]), shared_prefix=True, version=0)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"learning_rate": 0.0},
-        {"learning_rate": math.nan},
-        {"max_grad_norm": -1.0},
-        {"weight_decay": -0.1},
-        {"betas": (0.9, 1.0)},
-        {"microbatch_tokens": 0},
-        {"head_chunk_tokens": 0},
-        {"minibatches": 0},
-        {"old_log_probs": "engine"},
-        {"checkpoint": "some"},
-        {"prefix_backend": "none"},
-        {"temperature": 0.0},
-    ],
-)
-def test_config_refuses(changes):
-    with pytest.raises(ScenarioError, match=f"engine.trainer.{next(iter(changes))}"):
-        TrainerConfig(**changes)
 
 
 def test_importance_weights_need_the_trainers_own_log_probabilities():

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
-import run_rewards
-from running import Home, kill_myself, lend, revive, set_up
+from running import Home, kill_myself
 
 from rollcast.engine.config import build_run
 from rollcast.engine.tasks.tokenizer import END_ID, encode
@@ -50,17 +48,10 @@ seed: 7
 
 
 @pytest.fixture
-def home(
-    tmp_path: Path, tiny_path: Path, tiny_model: Any, replica: Any, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Home]:
-    set_up(tmp_path, tiny_path)
-    (tmp_path / "scenario.yaml").write_text(SCENARIO)
-    run_rewards.arm(None)
-    home = Home(tmp_path, replica)
-    lend(home, tiny_model, monkeypatch)
-    monkeypatch.setattr(replica, "stop_token_ids", ENDS)
-    yield home
-    revive(replica)
+def home(home: Home, monkeypatch: pytest.MonkeyPatch) -> Home:
+    (home.folder / "scenario.yaml").write_text(SCENARIO)
+    monkeypatch.setattr(home.replica, "stop_token_ids", ENDS)
+    return home
 
 
 def table(home: Home, name: str) -> list[dict[str, str]]:

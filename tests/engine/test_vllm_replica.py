@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from vllm_trace import reference_iterations, run_requests, trace_iterations
+from vllm_trace import reference_iterations, run_requests
 
 from rollcast.engine.edges import Response, Sampling
 from rollcast.engine.errors import EngineError
@@ -139,27 +138,6 @@ def test_responses_of_one_token_and_of_the_cap(replica: VllmReplica) -> None:
     assert found["full"].finish_reason == "length"
 
 
-def test_everything_at_the_cap_ends_together_in_order(replica: VllmReplica) -> None:
-    names = [f"r{i}" for i in range(6)]
-    for i, name in enumerate(names):
-        replica.submit(name, [*PROMPT, i + 2], max_new_tokens=12, seed=i, ignore_eos=True)
-    finished: list[list[str]] = []
-    while replica.unfinished:
-        finished.append([response.request_id for response in replica.step()])
-    assert finished[-1] == names
-    assert not any(finished[:-1])
-
-
-def test_completions_come_in_the_order_of_their_lengths(replica: VllmReplica) -> None:
-    lengths = {"a": 9, "b": 3, "c": 6, "d": 3}
-    for name, tokens in lengths.items():
-        replica.submit(name, PROMPT, max_new_tokens=tokens, seed=0, ignore_eos=True)
-    order: list[str] = []
-    while replica.unfinished:
-        order += [response.request_id for response in replica.step()]
-    assert order == ["b", "d", "c", "a"]
-
-
 def test_a_seed_draws_the_same_whatever_runs_beside_it(replica: VllmReplica) -> None:
     replica.submit("alone", PROMPT, max_new_tokens=25, seed=7, ignore_eos=True)
     alone = finish(replica)["alone"]
@@ -226,22 +204,6 @@ def test_abort_and_resume_keep_tokens_and_log_probs(replica: VllmReplica, tiny_m
         assert whole.tokens_by_version == ((replica.version, 30),)
 
 
-def test_a_greedy_response_does_not_notice_an_abort(
-    greedy_replica: VllmReplica, tiny_model: Any
-) -> None:
-    tokens: tuple[int, ...] = ()
-    log_probs: tuple[float, ...] = ()
-    for pause in (1, 5, 0):
-        greedy_replica.submit(
-            "x", PROMPT, tokens, log_probs, max_new_tokens=30, seed=0, ignore_eos=True
-        )
-        if pause:
-            steps(greedy_replica, pause)
-            [partial] = greedy_replica.abort()
-            tokens, log_probs = partial.token_ids, partial.log_probs
-    assert list(finish(greedy_replica)["x"].token_ids) == greedy(tiny_model, PROMPT, 30)
-
-
 def test_an_abort_before_any_token_and_amid_a_prefill(small_replica: VllmReplica) -> None:
     small_replica.submit("long", [4] * 100, max_new_tokens=5, seed=0)
     small_replica.submit("queued", [5] * 10, max_new_tokens=5, seed=0)
@@ -306,7 +268,6 @@ CONFIGURATIONS = [
     {"kv_tokens": 256, "max_seqs": 4, "max_batched_tokens": 64},
     {"kv_tokens": 320, "max_seqs": 6, "max_batched_tokens": 48},
     {"kv_tokens": 256, "max_seqs": 8, "max_batched_tokens": 8},
-    {"kv_tokens": 8192, "max_seqs": 8, "max_batched_tokens": 512},
 ]
 
 
@@ -338,17 +299,6 @@ def test_iterations_are_those_of_vllms_rules(
 ) -> None:
     replica, rules = traced
     assert run_requests(replica, requests) == reference_iterations(requests, **rules)
-
-
-def test_a_trace_shows_chunks_and_preemption(small_replica: VllmReplica) -> None:
-    requests = [(60, 80), (50, 80), (40, 80)]
-    rows, preemptions, order = run_requests(small_replica, requests)
-    assert trace_iterations(small_replica, requests) == rows
-    assert rows[:3] == [(24, 1, 24), (24, 1, 48), (24, 2, 72)]
-    assert preemptions >= 1
-    assert sorted(order) == [0, 1, 2]
-    # Each rollout's last token is sampled, and never computed; preemption computes some twice.
-    assert sum(prefill for prefill, _, _ in rows) > sum(prompt for prompt, _ in requests)
 
 
 # Weights
@@ -527,12 +477,8 @@ def test_replicas_that_cannot_start(
     with pytest.raises(EngineError, match=message) as caught:
         make_replica(**options)
     assert "\n" not in str(caught.value)
-
-
-def test_a_model_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="vLLM could not start") as caught:
-        VllmReplica(tmp_path / "nothing")
-    assert "\n" not in str(caught.value)
+    with pytest.raises(EngineError, match="vLLM could not start"):
+        VllmReplica("no such folder")
 
 
 def test_a_kv_pool_smaller_than_the_context_shortens_rollouts(make_replica: MakeReplica) -> None:
@@ -560,19 +506,6 @@ def test_the_device_is_the_one_that_vllm_takes(
     assert executor._distributed_args()[2] == number
 
 
-def test_a_stall_names_the_rollout_that_waits(make_replica: MakeReplica) -> None:
-    engine = make_replica()
-    engine._stall_iterations = 5
-    pool = engine._blocks
-    pool.get_new_blocks(pool.get_num_free_blocks() - 1)  # as if they had leaked
-    engine.submit("stuck", [2] * 100, max_new_tokens=5, seed=0)
-    steps(engine, 4)
-    with pytest.raises(EngineError, match="rollout stuck waits, but 5 iterations in a row"):
-        engine.step()
-    with pytest.raises(EngineError, match="stalled"):
-        engine.submit("y", PROMPT, max_new_tokens=1, seed=0)
-
-
 def test_vllm_raising_in_an_iteration(
     make_replica: MakeReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -590,17 +523,6 @@ def test_vllm_raising_in_an_iteration(
         engine.step()
     with pytest.raises(EngineError, match=r"out of memory$"):
         engine.abort()
-
-
-def test_vllm_hanging_in_an_iteration(
-    make_replica: MakeReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_replica()
-    engine._step_timeout_s = 0.2
-    monkeypatch.setattr(engine._engine, "step", lambda: time.sleep(30))
-    engine.submit("x", PROMPT, max_new_tokens=5, seed=0)
-    with pytest.raises(EngineError, match=r"did not return from an iteration within 0.2 s"):
-        engine.step()
 
 
 def test_a_replica_that_was_shut_down(make_replica: MakeReplica) -> None:

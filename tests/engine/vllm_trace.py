@@ -1,8 +1,7 @@
 """What vLLM's scheduler really does, iteration by iteration, and its rules written down plainly.
 
-``trace_iterations`` runs requests of forced lengths on a real replica; ``reference_iterations``
-plays the same requests by the rules of vLLM's scheduler, one token at a time, for configurations
-without prefix caching. The two agree, so either can judge a simulator of a replica.
+``run_requests`` runs requests of forced lengths on a real replica; ``reference_iterations`` plays
+the same requests by the rules of vLLM's scheduler, one token at a time, without prefix caching.
 """
 
 from __future__ import annotations
@@ -21,16 +20,11 @@ Row = tuple[int, int, int]
 
 
 def run_requests(
-    replica: VllmReplica, requests: Sequence[Request], groups: Sequence[int] | None = None
+    replica: VllmReplica, requests: Sequence[Request]
 ) -> tuple[list[Row], int, list[int]]:
-    """The real rows, preemptions in all, and the requests' numbers in the order they finished.
-
-    groups: the group of each request; prompts differ from their first token on between groups and
-        are the same (up to their length) within one. None gives every request one of its own.
-    """
-    groups = range(len(requests)) if groups is None else groups
+    """The real rows, preemptions in all, and the requests' numbers in the order they finished."""
     for i, (prompt_tokens, new_tokens) in enumerate(requests):
-        prompt = [2 + groups[i]] + [3 + k % 50 for k in range(prompt_tokens - 1)]
+        prompt = [2 + i] + [3 + k % 50 for k in range(prompt_tokens - 1)]
         replica.submit(str(i), prompt, max_new_tokens=new_tokens, seed=i, ignore_eos=True)
     rows, preemptions, order = [], 0, []
     while replica.unfinished:
@@ -42,13 +36,6 @@ def run_requests(
         preemptions += done.preemptions
         order += [int(response.request_id) for response in finished]
     return rows, preemptions, order
-
-
-def trace_iterations(
-    replica: VllmReplica, requests: Sequence[Request], groups: Sequence[int] | None = None
-) -> list[Row]:
-    """Per iteration of the real vLLM: (prefill tokens, rollouts, context tokens)."""
-    return run_requests(replica, requests, groups)[0]
 
 
 class _Rollout:

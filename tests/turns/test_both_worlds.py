@@ -40,22 +40,25 @@ COST = LinearCost(
 )
 
 
-def real_run(policy: str, turns: Any, failed: Any) -> Run:
+def real_run(
+    engine: Any, trainer: Any, policy: str, turns: Any, failed: Any, steps: int = STEPS
+) -> Run:
     clock = VirtualClock()
-    engine: Any = TimedEngine(FakeEngine(8), clock, ITERATION_S)
-    trainer: Any = TimedTrainer(FakeTrainer(), clock, TRAIN_S)
+    timed: Any = TimedEngine(engine, clock, ITERATION_S)
+    trainer = TimedTrainer(trainer, clock, TRAIN_S)
     world = in_process(
-        engine, trainer, TurnTask(), 3, turns=turns, runner=Inline(clock), timer=clock.timer
+        timed, trainer, TurnTask(), 3, turns=turns, runner=Inline(clock), timer=clock.timer
     )
-    return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4), failed=failed), STEPS)
+    return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4), failed=failed), steps)
 
 
-def replay(real: Run, policy: str, turns: Any, failed: Any) -> Run:
-    spec = EngineSpec(8, 4096, 65_536, block_tokens=16, prefix_caching=False)
+def replay(
+    engine: EngineSpec, real: Run, policy: str, turns: Any, failed: Any, steps: int = STEPS
+) -> Run:
     recorded = RecordedWorkload(real.segments, CAP, calls=real.calls, environments=turns.spec)
     shape = ClusterShape(1, 1, 1, colocated=True)
-    world = SimulatedCluster(shape, spec, COST, recorded, environment=turns.spec)
-    return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4), failed=failed), STEPS)
+    world = SimulatedCluster(shape, engine, COST, recorded, environment=turns.spec)
+    return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4), failed=failed), steps)
 
 
 @pytest.mark.parametrize(("policy", "spec", "failed"), [*CASES, *MORE_CASES])
@@ -63,8 +66,9 @@ def test_turns_take_the_same_course_in_both_worlds(
     policy: str, spec: dict[str, Any], failed: str
 ) -> None:
     turns = rules(**spec)
-    real = real_run(policy, turns, failed)
-    simulated = replay(real, policy, turns, failed)
+    real = real_run(FakeEngine(8), FakeTrainer(), policy, turns, failed)
+    engine = EngineSpec(8, 4096, 65_536, block_tokens=16, prefix_caching=False)
+    simulated = replay(engine, real, policy, turns, failed)
     require_same(real, simulated)
     for column in ("start_s", "end_s"):
         assert np.allclose(real.segments[column], simulated.segments[column], atol=1e-9, rtol=0), (

@@ -14,7 +14,6 @@ from typing import Protocol, cast
 from rollcast.engine.actors.weights import Channel
 from rollcast.engine.edges import Engine, Sampling
 from rollcast.engine.hub import folder_of
-from rollcast.engine.vllm.environment import prepare
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.sections import EngineSection
 
@@ -36,7 +35,6 @@ class EngineStart:
 
     def __call__(self) -> Engine:
         """The engine. Raises EngineError where it cannot start."""
-        prepare(local_files=not isinstance(self.model, str))
         asked = replace(self, model=folder_of(self.model))
         return adapter(self.section.name).start(asked)
 

@@ -65,8 +65,7 @@ check: $(VENV)/.installed  ## Types, lint, formatting, import contracts
 	$(VENV)/bin/lint-imports
 
 bench: $(VENV)/.installed  ## Speed and memory of the simulator and of imports
-	$(VENV)/bin/python benchmarks/speed.py
-	$(VENV)/bin/python benchmarks/import_logs.py
+	$(VENV)/bin/python -m benchmarks.speed
 
 evidence: $(VENV)/.installed  ## Forecasts against published measurements, into the documents
 	$(VENV)/bin/python -m benchmarks.validation

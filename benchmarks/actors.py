@@ -15,20 +15,22 @@ Every figure is a ratio of runs of one round, or of one run; medians over rounds
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent
-RESULTS = HERE / "results"
+from benchmarks.runner import (
+    RESULTS,
+    ROOT,
+    in_process,
+    parser,
+    progress,
+    read_json,
+    write_json,
+    write_text,
+)
+
 STEPS, SETTLED = 14, 3
 
 # 1,024 rollouts a step: two replicas that share nothing are then 1.79 times one (by `rollcast
@@ -80,17 +82,6 @@ def run(case: str) -> dict[str, Any]:
     }
 
 
-def measure(case: str) -> dict[str, Any]:
-    """The same in a process of its own."""
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    asked = [sys.executable, "-m", "benchmarks.actors", "--one", case]
-    done = subprocess.run(asked, env=environment, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"error: {case} failed: {done.stderr.strip().splitlines()[-1]}")
-    round_figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return round_figures
-
-
 Round = Mapping[str, dict[str, Any]]
 
 
@@ -102,12 +93,12 @@ def slower(one_round: Round) -> float:
 def one_off(one_round: Round) -> float:
     """A step over the longer of its two sides, as they are beside each other."""
     run = one_round["one step off"]
-    return _mean(run["step_s"]) / max(_mean(run["rollout_s"]), _mean(run["train_s"]))
+    return fmean(run["step_s"]) / max(fmean(run["rollout_s"]), fmean(run["train_s"]))
 
 
 def beside(key: str) -> Callable[[Round], float]:
     """How much longer rollouts or updates take beside each other than one after the other."""
-    return lambda one_round: _mean(one_round["one step off"][key]) / _mean(one_round["actors"][key])
+    return lambda one_round: fmean(one_round["one step off"][key]) / fmean(one_round["actors"][key])
 
 
 FIGURES: Sequence[tuple[str, str, str, Callable[[Round], float]]] = (
@@ -132,14 +123,10 @@ FIGURES: Sequence[tuple[str, str, str, Callable[[Round], float]]] = (
         "one step off over synchronous, step",
         "",
         "{:.3f}",
-        lambda f: _mean(f["one step off"]["step_s"]) / _mean(f["actors"]["step_s"]),
+        lambda f: fmean(f["one step off"]["step_s"]) / fmean(f["actors"]["step_s"]),
     ),
 )
 """What is reported: its name, the target, its format, and how a round gives it."""
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def table(rounds: Sequence[Round]) -> list[str]:
@@ -162,26 +149,22 @@ def table(rounds: Sequence[Round]) -> list[str]:
 
 def main() -> None:
     """Measures, adds to what there is, and prints."""
-    parser = argparse.ArgumentParser(prog="benchmarks.actors", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=1, help="five minutes each; 0 only reports")
-    parser.add_argument("--fresh", action="store_true", help="forget the rounds there are")
-    parser.add_argument("--one", choices=CASES, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        print(json.dumps(run(options.one)))
-        return
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=1, help="five minutes each; 0 only reports")
+    options.add_argument("--fresh", action="store_true", help="forget the rounds there are")
+    given = options.parse_args()
     kept = RESULTS / "actors.json"
-    rounds = json.loads(kept.read_text()) if kept.is_file() and not options.fresh else []
-    for _ in range(options.rounds):
+    rounds = [] if given.fresh else read_json(kept, [])
+    for _ in range(given.rounds):
         results = {}
         for case in CASES:
-            print(case, file=sys.stderr, flush=True)
-            results[case] = measure(case)
+            progress(case)
+            results[case] = in_process("benchmarks.actors:run", case)
         rounds.append(results)
-        kept.write_text(json.dumps(rounds) + "\n")
-    lines = table(rounds)
-    (RESULTS / "actors.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+        write_json(kept, rounds)
+    lines = "\n".join(table(rounds)) + "\n"
+    write_text(RESULTS / "actors.md", lines)
+    print(lines)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ and a probe of trainer and engine.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
@@ -24,7 +23,8 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from rollcast.simulator.errors import RollcastError, ScenarioError
+from benchmarks.runner import fails_in_words, parser, progress
+from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results import schema
 from rollcast.simulator.values import AtLeast, check_unknown_keys, flag, whole
 
@@ -194,28 +194,25 @@ def _compress(content: bytes, path: Path) -> None:
     path.with_name(f"{path.name}{schema.PACKED}").write_bytes(gzip.compress(content, mtime=0))
 
 
+@fails_in_words
 def main() -> int:
     """Measures a campaign; exit code 2 with one sentence where it cannot."""
-    parser = argparse.ArgumentParser(prog="benchmarks.measure", description=__doc__)
-    parser.add_argument("campaign", nargs="?", type=Path, default=CAMPAIGN)
-    parser.add_argument("--work", type=Path, default=Path("measured"), help="whole run folders")
-    parser.add_argument("--out", type=Path, help="where the compressed runs go")
-    options = parser.parse_args()
-    try:
-        campaign = Campaign.read(options.campaign)
-        print("probing the trainer", file=sys.stderr, flush=True)
-        probed = probe(campaign, options.work)
-        if options.out is not None:
-            options.out.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(probed, options.out / schema.PROBE_FILE)
-        for number, run in enumerate(campaign.runs, 1):
-            print(f"{number}/{len(campaign.runs)} {run.name}", file=sys.stderr, flush=True)
-            folder = measure(campaign, run, options.work)
-            if options.out is not None:
-                keep(folder, options.out / run.name, run.iterations)
-    except RollcastError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    options = parser(__doc__)
+    options.add_argument("campaign", nargs="?", type=Path, default=CAMPAIGN)
+    options.add_argument("--work", type=Path, default=Path("measured"), help="whole run folders")
+    options.add_argument("--out", type=Path, help="where the compressed runs go")
+    given = options.parse_args()
+    campaign = Campaign.read(given.campaign)
+    progress("probing the trainer")
+    probed = probe(campaign, given.work)
+    if given.out is not None:
+        given.out.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(probed, given.out / schema.PROBE_FILE)
+    for number, run in enumerate(campaign.runs, 1):
+        progress(f"{number}/{len(campaign.runs)} {run.name}")
+        folder = measure(campaign, run, given.work)
+        if given.out is not None:
+            keep(folder, given.out / run.name, run.iterations)
     return 0
 
 

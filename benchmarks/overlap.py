@@ -8,10 +8,7 @@ off, and fully asynchronous. ``rollcast calibrate`` is given the synchronous run
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +17,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rollcast.simulator.errors import RollcastError, RunError, ScenarioError
+from benchmarks.runner import ROOT, fails_in_words, parser, progress, rollcast, write_text
+from rollcast.simulator.errors import ScenarioError
 
-ROOT = Path(__file__).parent.parent
 SCENARIO = ROOT / "examples" / "overlap.yaml"
 POLICIES = {
     "synchronous": "[]",
@@ -71,38 +68,26 @@ class Ran:
         return f"{self.step_s:.2f} ± {steps.std(ddof=1) / len(steps) ** 0.5:.2f}"
 
 
-def call(*words: object) -> str:
-    """What ``rollcast`` prints. Raises RunError with its reason where it fails."""
-    # One thread: a second one waits for the first, and on a shared machine for everyone else.
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    asked = [sys.executable, "-m", "rollcast", *map(str, words)]
-    done = subprocess.run(asked, env=environment, capture_output=True, text=True, cwd=ROOT)
-    if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("error")]
-        raise RunError(f"rollcast {words[0]} failed: {(errors or ['no reason given'])[-1]}")
-    return done.stdout
-
-
 def measure(out: Path, steps: int) -> None:
     """The three runs, each in a folder of its own below ``out``."""
     for number, (name, policy) in enumerate(POLICIES.items(), 1):
         folder = out / "measured" / slug(name)
-        print(f"{number}/{len(POLICIES)} {name}, for real", file=sys.stderr, flush=True)
+        progress(f"{number}/{len(POLICIES)} {name}, for real")
         sets = ("--set", f"policy={policy}", "--set", f"steps={steps}")
-        call("run", SCENARIO, *sets, "--out", folder, "--no-plot", "--force")
+        rollcast("run", SCENARIO, *sets, "--out", folder, "--no-plot", "--force")
 
 
 def forecast(out: Path, steps: int) -> None:
     """The same three from the synchronous one alone."""
     fitted = (out / "fitted.json").resolve()
-    call("calibrate", out / "measured" / slug("synchronous"), "-o", fitted)
+    rollcast("calibrate", out / "measured" / slug("synchronous"), "-o", fitted)
     for name, policy in POLICIES.items():
         file = f"{{file: '{fitted}'}}"
         sets = [f"policy={policy}", f"steps={steps}", f"cost={file}", f"workload.lengths={file}"]
         sets.append("workload.prompt_tokens=null")  # the fitted file has its own
         words = [word for one in sets for word in ("--set", one)]
         folder = out / "forecast" / slug(name)
-        call("simulate", SCENARIO, *words, "--out", folder, "--no-plot", "--force")
+        rollcast("simulate", SCENARIO, *words, "--out", folder, "--no-plot", "--force")
 
 
 def table(out: Path) -> list[str]:
@@ -191,26 +176,23 @@ def slug(name: str) -> str:
     return name.replace(" ", "_")
 
 
+@fails_in_words
 def main() -> int:
     """Measures, forecasts, prints; exit code 2 with one sentence where it cannot."""
-    parser = argparse.ArgumentParser(prog="benchmarks.overlap", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("demo-overlap"))
-    parser.add_argument("--steps", type=int, default=STEPS)
-    options = parser.parse_args()
-    try:
-        if options.steps < (least := SETTLED + DRAINED + 2):
-            raise ScenarioError("--steps", f"is {options.steps}; give at least {least}")
-        out = options.out.resolve()
-        measure(out, options.steps)
-        forecast(out, options.steps)
-        lines = [*table(out), "", NOISE]
-        (out / "overlap.md").write_text("\n".join(lines) + "\n")
-        picture(out)
-    except RollcastError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print("\n".join(lines))
-    print(f"wrote {options.out}/: overlap.md, overlap.png, and the runs", file=sys.stderr)
+    options = parser(__doc__)
+    options.add_argument("--out", type=Path, default=Path("demo-overlap"))
+    options.add_argument("--steps", type=int, default=STEPS)
+    given = options.parse_args()
+    if given.steps < (least := SETTLED + DRAINED + 2):
+        raise ScenarioError("--steps", f"is {given.steps}; give at least {least}")
+    out = given.out.resolve()
+    measure(out, given.steps)
+    forecast(out, given.steps)
+    lines = "\n".join([*table(out), "", NOISE])
+    write_text(out / "overlap.md", lines + "\n")
+    picture(out)
+    print(lines)
+    progress(f"wrote {given.out}/: overlap.md, overlap.png, and the runs")
     return 0
 
 

@@ -12,17 +12,17 @@ Writes ``benchmarks/results/pearl.md``.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-from pathlib import Path
+from collections.abc import Mapping
+from itertools import product
 from typing import Any, NamedTuple
 
+from benchmarks.runner import RESULTS, parser, read_json, write_json, write_text
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import build_scenario
 from rollcast.simulator.studies.simulate import simulate
 
-PAGE = Path(__file__).parent / "results" / "pearl.md"
+PAGE = RESULTS / "pearl.md"
 KEPT = PAGE.with_suffix(".json")
 MODELS = {"qwen3-8b": 1, "qwen3-14b": 1, "qwen3-32b": 4}
 """Models, and the tensor-parallel degree of a replica."""
@@ -91,29 +91,32 @@ def measured(model: str, gpus: int, groups: int, answers: Any) -> Found:
 
 def main() -> None:
     """Runs what is asked for, keeps it beside what was run before, and writes the page of all."""
-    options = argparse.ArgumentParser(description=__doc__)
+    options = parser(__doc__)
     options.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     options.add_argument("--batches", nargs="+", default=list(BATCHES), choices=list(BATCHES))
-    chosen = options.parse_args()
-    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    for batch in chosen.batches:
-        for answers, turn_s in ANSWERS.items():
-            for model in chosen.models:
-                by_gpus = {g: measured(model, g, BATCHES[batch], turn_s) for g in GPUS}
-                kept[f"{batch}, {answers}, {model}"] = {g: list(f) for g, f in by_gpus.items()}
-                print(batch, answers, _row(model, by_gpus), flush=True)
-                KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+    given = options.parse_args()
+    kept = read_json(KEPT, {})
+    for batch, (answers, turn_s), model in product(given.batches, ANSWERS.items(), given.models):
+        by_gpus = {g: measured(model, g, BATCHES[batch], turn_s) for g in GPUS}
+        kept[f"{batch}, {answers}, {model}"] = {str(g): list(f) for g, f in by_gpus.items()}
+        print(batch, answers, _row(model, by_gpus), flush=True)
+        write_json(KEPT, kept)
+    write_text(PAGE, page(kept))
+
+
+def page(kept: Mapping[str, Any]) -> str:
+    """The results in tables, one a reading of the set-up that was run."""
     lines = [_HEAD]
-    for batch in BATCHES:
-        for answers in ANSWERS:
-            lines += [f"\n## 64 {batch}; {_ANSWERS[answers]}\n", *_TABLE]
-            for model in MODELS:
-                rows = kept.get(f"{batch}, {answers}, {model}")
-                if rows:
-                    lines.append(
-                        _row(model, {int(g): Found(*figures) for g, figures in rows.items()})
-                    )
-    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for batch, answers in product(BATCHES, ANSWERS):
+        known = {model: kept.get(f"{batch}, {answers}, {model}") for model in MODELS}
+        rows = [
+            _row(model, {int(g): Found(*figures) for g, figures in by_gpus.items()})
+            for model, by_gpus in known.items()
+            if by_gpus
+        ]
+        if rows:
+            lines += [f"\n## 64 {batch}; {_ANSWERS[answers]}\n", *_TABLE, *rows]
+    return "\n".join(lines) + "\n"
 
 
 _ANSWERS = {

@@ -13,19 +13,20 @@ worker and with one a core; brute force is not run, its steps are known.
 
 from __future__ import annotations
 
-import argparse
-import time
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from benchmarks.runner import ROOT, parser, timed
 from rollcast.simulator.planner.choices import Choice, enumerated
 from rollcast.simulator.planner.measure import Measured, Task
 from rollcast.simulator.planner.planner import Question, answer, question, work_for
 from rollcast.simulator.planner.whole_run import quality_of, run_cost
 from rollcast.simulator.planner.workers import cores, local
-from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.file import RawScenario, read_scenario
 
+LARGE = ROOT / "benchmarks" / "data" / "plans" / "large.yaml"
 POLICIES = (
     "sync",
     "april(over_sampling=1.5)",
@@ -122,9 +123,7 @@ def small(first: int, problems: int, workers: int) -> None:
     for number in range(first, first + problems):
         data = problem(number)
         asked = question(RawScenario(data, name=f"problem {number}"), intervals=False)
-        start = time.perf_counter()
-        planned = answer(asked, workers)
-        spent = time.perf_counter() - start
+        planned, spent, _ = timed(partial(answer, asked, workers))
         values, steps = brute_force(asked, workers)
         best = min(values, key=lambda name: values[name])
         row = planned.recommended
@@ -146,43 +145,12 @@ def small(first: int, problems: int, workers: int) -> None:
 
 
 def large() -> None:
-    data = {
-        "model": "qwen3-32b",
-        "gpu": "h100-sxm",
-        "cluster": {"replicas": 8, "tensor_parallel": 4, "trainer_gpus": 32},
-        "workload": {
-            "batch_groups": 64,
-            "group_size": 8,
-            "prompt_tokens": 512,
-            "max_new_tokens": 16384,
-            "lengths": {"preset": "qwen3-30b-a3b-thinking"},
-        },
-        "plan": {
-            "run": {"steps": 500},
-            "choose": {
-                "gpu": ["h100-sxm", "h200-sxm"],
-                "gpus": [16, 24, 32, 40, 48, 56, 64],
-                "placement": ["colocated", "disaggregated"],
-                "tensor_parallel": [1, 2, 4, 8],
-                "engine.max_seqs": [64, 256],
-                "policy": [
-                    "sync",
-                    "april(over_sampling=1.5)",
-                    "april(over_sampling=2)",
-                    "one_step_off",
-                    "fully_async(max_staleness=2)",
-                ],
-            },
-            "limits": {"hours": 120, "gpus": 64, "staleness": 4},
-        },
-    }
-    asked = question(RawScenario(data, name="large"))
+    """One problem, with one worker a core and with one."""
+    asked = question(read_scenario(LARGE))
     every = enumerated(asked.cluster, asked.choose, asked.policies, asked.apart)
     seconds = {}
     for workers in (cores(), 1):
-        start = time.perf_counter()
-        planned = answer(asked, workers)
-        seconds[workers] = time.perf_counter() - start
+        planned, seconds[workers], _ = timed(partial(answer, asked, workers))
         share = planned.simulated_steps / planned.brute_force_steps
         print(
             f"{len(every)} choices, {workers} workers: {seconds[workers]:.1f} s; "
@@ -194,14 +162,19 @@ def large() -> None:
     print(f"speed-up of workers: {seconds[1] / seconds[cores()]:.2f}x")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--problems", type=int, default=20)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=cores())
-    parser.add_argument("--large", action="store_true")
-    given = parser.parse_args()
+def main() -> None:
+    """Prints the tables."""
+    options = parser(__doc__)
+    options.add_argument("--problems", type=int, default=20)
+    options.add_argument("--first", type=int, default=0)
+    options.add_argument("--workers", type=int, default=cores())
+    options.add_argument("--large", action="store_true")
+    given = options.parse_args()
     if given.large:
         large()
     else:
         small(given.first, given.problems, given.workers)
+
+
+if __name__ == "__main__":
+    main()

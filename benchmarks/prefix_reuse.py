@@ -16,9 +16,7 @@ of each counts. Dense microbatches may mix groups, suffix microbatches cannot. W
 
 from __future__ import annotations
 
-import argparse
 import datetime
-import json
 import os
 import time
 import weakref
@@ -33,6 +31,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.runner import parser, write_json
 from rollcast.engine.options import Checkpoint
 from rollcast.engine.trainer import SampledGroup, SampledRollout, Trainer, TrainerConfig
 
@@ -275,41 +274,38 @@ def provenance(repeats: int) -> dict[str, Any]:
     }
 
 
-def show(point: dict[str, Any]) -> None:
-    line = (
-        "P {prompt_tokens:5d}  S {response_tokens:4d}  N {rollouts:3d}  x {groups:2d}   "
-        "dense {dense_s:8.3f} s ({dense_rows:3d} rows)   "
-        "reuse {reuse_s:7.3f} s ({reuse_rows:2d} rows)   {ratio:5.2f}x "
-        "of {token_bound:5.2f}x = {share_of_token_bound:4.0%}   (work bound {work_bound:.2f}x)"
-    )
-    print(line.format(**point), flush=True)
+POINT = (
+    "P {prompt_tokens:5d}  S {response_tokens:4d}  N {rollouts:3d}  x {groups:2d}   "
+    "dense {dense_s:8.3f} s ({dense_rows:3d} rows)   "
+    "reuse {reuse_s:7.3f} s ({reuse_rows:2d} rows)   {ratio:5.2f}x "
+    "of {token_bound:5.2f}x = {share_of_token_bound:4.0%}   (work bound {work_bound:.2f}x)"
+)
+PLAN = (
+    "{layout:6s} {rows:3d} rows  checkpoint {checkpoint:7s} {seconds:8.3f} s  {peak_mib:8.1f} MiB"
+)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer points, one repeat")
-    parser.add_argument("--repeats", type=int, help="passes of each plan (2; quick: 1)")
-    parser.add_argument("--out", type=Path, help="write the results there as JSON")
-    arguments = parser.parse_args()
-    repeats = arguments.repeats or (1 if arguments.quick else 2)
+    """Measures, prints, and writes what ``--out`` asks for."""
+    options = parser(__doc__)
+    options.add_argument("--quick", action="store_true", help="fewer points, one repeat")
+    options.add_argument("--repeats", type=int, help="passes of each plan (2; quick: 1)")
+    options.add_argument("--out", type=Path, help="write the results there as JSON")
+    given = options.parse_args()
+    repeats = given.repeats or (1 if given.quick else 2)
     torch.set_num_threads(1)
     model = build()
-    started = provenance(repeats)
-    points = []
-    for shape in [TARGET, *(QUICK_CURVE if arguments.quick else CURVE)]:
-        points.append(compare(model, shape, max(repeats, 2) if shape == TARGET else repeats))
-        show(points[-1])
+    content: dict[str, Any] = {"provenance": provenance(repeats), "curve": [], "memory": []}
+    for shape in [TARGET, *(QUICK_CURVE if given.quick else CURVE)]:
+        passes = max(repeats, 2) if shape == TARGET else repeats
+        content["curve"].append(compare(model, shape, passes))
+        print(POINT.format(**content["curve"][-1]), flush=True)
     print(f"\nMemory at P, S, N = {TARGET[:3]}: peak beyond weights and their gradients")
-    plans = memory(model, TARGET, repeats)
-    for plan in plans:
-        print(
-            "{layout:6s} {rows:3d} rows  checkpoint {checkpoint:7s} {seconds:8.3f} s  "
-            "{peak_mib:8.1f} MiB".format(**plan)
-        )
-    if arguments.out:
-        result = {"provenance": started, "curve": points, "memory": plans}
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    content["memory"] = memory(model, TARGET, repeats)
+    for plan in content["memory"]:
+        print(PLAN.format(**plan))
+    if given.out:
+        write_json(given.out, content)
 
 
 if __name__ == "__main__":

@@ -10,19 +10,16 @@ look better than they are.
 
 from __future__ import annotations
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import measured
+from benchmarks.runner import RESULTS, parser, write_json, write_text
 from rollcast.calibration.folder import RunFolder
 
-HERE = Path(__file__).parent
 MEASURED = "real/runs"
-RESULTS = HERE / "results"
 WINDOW = 8
 LEVEL = 0.70
 ENTRIES = {
@@ -133,21 +130,21 @@ def draw(runs: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=Path, help="folders of runs (default: the committed ones)")
-    parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
-    folder = options.runs or measured.runs(MEASURED)
+    """Reads the runs and writes the results."""
+    options = parser(__doc__)
+    options.add_argument("--runs", type=Path, help="folders of runs (default: the committed ones)")
+    options.add_argument("--seeds", type=int, default=3)
+    given = options.parse_args()
+    folder = given.runs or measured.runs(MEASURED)
     runs = {
-        name: [read(folder / f"{entry}-{seed}") for seed in range(options.seeds)]
+        name: [read(folder / f"{entry}-{seed}") for seed in range(given.seeds)]
         for name, entry in ENTRIES.items()
     }
-    RESULTS.mkdir(exist_ok=True)
     made_on = RunFolder.open(folder / "sync-0").provenance
     content = {"steps": len(runs["synchronous"][0]["end_s"]), "provenance": made_on, "runs": runs}
-    (RESULTS / "real_policies.json").write_text(json.dumps(content, indent=1) + "\n")
+    write_json(RESULTS / "real_policies.json", content)
     text = table(runs)
-    (RESULTS / "real_policies.md").write_text(text + "\n")
+    write_text(RESULTS / "real_policies.md", text + "\n")
     draw(runs, RESULTS / "real_policies.png")
     print(text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -34,6 +35,12 @@ def fails_in_words(main: Callable[..., int]) -> Callable[..., int]:
         return 2
 
     return guarded
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """A parser that shows a module's head."""
+    form = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(description=doc, formatter_class=form)
 
 
 def progress(text: str) -> None:
@@ -97,11 +104,11 @@ def in_process(function: str, *arguments: object) -> Any:
     return json.loads(python("-c", code, json.dumps(arguments)).splitlines()[-1])
 
 
-def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """What ``call`` returns, and the wall seconds that it takes."""
-    start = time.perf_counter()
+def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
+    """What ``call`` returns, and the wall and CPU seconds that it takes."""
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
     made = call()
-    return made, time.perf_counter() - start
+    return made, time.perf_counter() - wall_s, time.process_time() - cpu_s
 
 
 def peak_mb(who: int = resource.RUSAGE_SELF) -> float:

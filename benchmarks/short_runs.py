@@ -16,19 +16,17 @@ made of that.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.runner import RESULTS, parser, read_json, write_json, write_text
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from rollcast.simulator.studies.uncertainty import uncertainty
 
-RESULTS = Path(__file__).parent / "results" / "short_runs.json"
+PATH = RESULTS / "short_runs.json"
 SHORT, LONG = 10, 500
 
 SCENARIO = """
@@ -178,22 +176,22 @@ def page(results: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Adds what it finds to the results; 1 where a policy is more than 2 % off by token."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--policy", action="append")
-    parser.add_argument("--seeds", type=int, default=0, help="of the intervals; 0 for none")
-    given = parser.parse_args()
+    """Adds what it measures to the results; 1 where a policy is more than 2 % off by token."""
+    options = parser(__doc__)
+    options.add_argument("--policy", action="append")
+    options.add_argument("--seeds", type=int, default=0, help="of the intervals; 0 for none")
+    given = options.parse_args()
     worst = 0.0
     for policy in given.policy or POLICIES:
-        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        results = read_json(PATH, {})
         entry = results.setdefault(policy, {})
         if given.seeds:
             entry["coverage"] = {name: coverage(policy, name, given.seeds) for name in LENGTHS}
         else:
             entry["run"] = row(policy)
             worst = max(worst, abs(entry["run"]["by_token"]))
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-        RESULTS.with_suffix(".md").write_text(page(results))
+        write_json(PATH, results)
+        write_text(PATH.with_suffix(".md"), page(results))
         print(policy, entry, flush=True)
     return int(worst > 0.02)
 

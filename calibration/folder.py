@@ -72,13 +72,12 @@ class RunFolder:
     def policy(self) -> str:
         """The policy, as the command line spells it; a seed that follows the run's is no part of
         it, so that runs of one policy are known as such."""
-        from rollcast.simulator.policies import spell
-        from rollcast.simulator.scenario.scenario import build_policies
+        from rollcast.simulator.policies import build_chain, spell
 
         if named_modules(self.scenario):  # which are not imported for a name
             return str(self.description.get("policy_spelt", self.scenario["policy"]))
         try:
-            return spell(build_policies(self.scenario.get("policy") or [], 0))
+            return spell(build_chain(self.scenario.get("policy")))
         except ScenarioError as error:
             raise self.bad_scenario(error) from None
 

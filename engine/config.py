@@ -17,18 +17,17 @@ from rollcast.engine.tasks.named import load_named
 from rollcast.engine.world import SHAPE
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.plan import StepPlan
-from rollcast.simulator.policies import check_policy, spell
+from rollcast.simulator.policies import build_chain, check_policy, spell
 from rollcast.simulator.policy import Chain
-from rollcast.simulator.scenario.base_plan import base_plan
 from rollcast.simulator.scenario.file import RawScenario
-from rollcast.simulator.scenario.scenario import (
+from rollcast.simulator.scenario.scenario import cluster_shape, overlapping
+from rollcast.simulator.scenario.sections import (
+    ClusterSection,
     EngineSection,
-    build_policies,
-    cluster_shape,
-    overlapping,
+    ScenarioModel,
+    base_plan,
     validate,
 )
-from rollcast.simulator.scenario.sections import ClusterSection, ScenarioModel
 from rollcast.simulator.values import read
 from rollcast.simulator.workload.environment import EnvironmentSection
 from rollcast.simulator.world import ClusterShape
@@ -122,7 +121,7 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
             "what its rollouts have done; leave it out",
         )
     plan = base_plan(model)
-    policy = build_policies(model.policy, model.seed, raw.modules)
+    policy = build_chain(model.policy, seed=model.seed, folder=raw.modules)
     warnings = check_policy(policy, plan)
     sampling = _sampling(engine.sampling)
     colocated = model.cluster.placement == "colocated"
@@ -149,7 +148,7 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
         model.name or raw.name.removesuffix(".yaml").removesuffix(".yml"),
         policy,
         spell(
-            build_policies(model.policy, 0, raw.modules)
+            build_chain(model.policy, folder=raw.modules)
         ),  # a seed that follows the run's is not spelt
         plan,
         model.steps,

@@ -91,21 +91,17 @@ class Known(Protocol):
     @property
     def prompt(self) -> int:
         """Which prompt it answers."""
-        ...
 
     @property
     def new_tokens(self) -> int:
         """Tokens that it has already."""
-        ...
 
     @property
     def siblings_tokens(self) -> Sequence[int]:
         """Response lengths of the rollouts of its group that have finished."""
-        ...
 
     def oracle_tokens(self) -> int:
         """The truth, where the world can tell. Raises RunError where it cannot."""
-        ...
 
 
 class Predictor(Protocol):
@@ -113,7 +109,6 @@ class Predictor(Protocol):
 
     def __call__(self, known: Known) -> float | None:
         """The expected tokens of the whole response."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +205,6 @@ class Stop(Protocol):
 
     def __call__(self, progress: Progress) -> bool:
         """Whether to end the phase now."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,12 +247,10 @@ class Selector(Protocol):
     @property
     def keep(self) -> int:
         """How many it keeps."""
-        ...
 
     def __call__(self, rewards: Sequence[float], group: int) -> list[int]:
         """The positions kept of these rewards of group number ``group``, rising. Raises
         ScenarioError where ``keep`` exceeds the group."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,35 +442,3 @@ def describe(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [describe(item) for item in value]
     return value
-
-
-__all__ = [
-    "Advantages",
-    "AllDone",
-    "Batch",
-    "Dispatch",
-    "EnoughGroups",
-    "Exceeded",
-    "Failed",
-    "Filter",
-    "GroupProbe",
-    "History",
-    "Interrupt",
-    "Known",
-    "Launch",
-    "Layout",
-    "Oracle",
-    "Order",
-    "Placement",
-    "Predictor",
-    "Progress",
-    "Prompts",
-    "Selector",
-    "Staleness",
-    "StepPlan",
-    "Stop",
-    "Surplus",
-    "Take",
-    "Unfinished",
-    "describe",
-]

@@ -118,7 +118,6 @@ class World(Protocol):
     @property
     def now_s(self) -> float:
         """This world's own clock."""
-        ...
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
         """Starts rollouts, or resumes them from the ``new_tokens`` already there, for as many
@@ -126,7 +125,6 @@ class World(Protocol):
         given; placement: which replica each goes to, by the world's own router, or to the one with
         the fewest expected tokens outstanding. Raises RunError for one that is in flight
         already."""
-        ...
 
     def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
         """Stops these (all in flight if None) at their replica's next iteration boundary; at once
@@ -136,12 +134,10 @@ class World(Protocol):
         Returns their segments as they end there, by key; one whose last token falls into that
         iteration is finished. No event follows for any of them. Raises RunError for one that is
         not in flight."""
-        ...
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
         """Starts an update, or a part of it; `Trained` follows. On shared GPUs it begins when the
         replicas are idle."""
-        ...
 
     def sync_weights(self) -> None:
         """Starts to bring the weights of all updates so far to the replicas; `Synced` follows, and
@@ -150,15 +146,12 @@ class World(Protocol):
 
         Empties the prefix caches. Rollouts in flight, where the trainer has GPUs of its own, pause
         at their replica's next iteration boundary and go on with the keys and values they have."""
-        ...
 
     def wait(self, until_s: float | None = None) -> list[Event]:
         """The events of the next instant at which there are any, in order of (kind, group, index),
         ends of turns first; none if ``until_s`` comes first. Raises RunError where nothing is under
         way; a simulated world, whose clock can be moved on, only without ``until_s``."""
-        ...
 
     def oracle_tokens(self, rollout: Rollout) -> int | None:
         """How many tokens the rollout's response will have, where this world knows it beforehand;
         None where it cannot. For policies that ask what perfect knowledge would be worth."""
-        ...

@@ -151,7 +151,7 @@ def test_a_seed_reaches_the_policies_that_draw() -> None:
     )
 
 
-@pytest.mark.parametrize("spec", ["april", {"april": {}}, 5, True])
+@pytest.mark.parametrize("spec", [{"april": {}}, 5, True])
 def test_a_chain_is_a_list(spec: Any) -> None:
     rejected(lambda: build_chain(spec), "policy", "must be a list")
 

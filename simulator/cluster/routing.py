@@ -17,7 +17,6 @@ class Loaded(Protocol):
     @property
     def load(self) -> int:
         """Rollouts running or waiting there."""
-        ...
 
 
 class Router(Protocol):
@@ -25,11 +24,9 @@ class Router(Protocol):
 
     def route(self, rollout: Rollout, queues: Queues) -> int:
         """The replica's number."""
-        ...
 
     def new_weights(self) -> None:
         """Their caches are empty."""
-        ...
 
 
 class RoundRobin:

@@ -121,56 +121,53 @@ def is_straggler(new_tokens: Sequence[int], ratio: float = STRAGGLER_RATIO) -> b
 
 
 @dataclass(frozen=True, slots=True)
-class MaxVariance:
-    """`max_variance` as a stage of ``StepPlan.select``."""
+class _Stage:
+    """A stage of ``StepPlan.select``; ``keep`` rollouts remain of a group."""
 
     FIELD: ClassVar = "policy.pods.keep"
 
     keep: int
+
+
+class MaxVariance(_Stage):
+    """`max_variance` as a stage."""
+
+    __slots__ = ()
 
     def __call__(self, rewards: Sequence[float], group: int) -> list[int]:
         """The positions kept, rising. Raises ScenarioError where ``keep`` exceeds the group."""
         return max_variance(rewards, self.keep)
 
 
-@dataclass(frozen=True, slots=True)
-class MaxReward:
-    """`max_reward` as a stage of ``StepPlan.select``."""
+class MaxReward(_Stage):
+    """`max_reward` as a stage."""
 
-    FIELD: ClassVar = "policy.pods.keep"
-
-    keep: int
+    __slots__ = ()
 
     def __call__(self, rewards: Sequence[float], group: int) -> list[int]:
-        """The positions kept, rising. Raises ScenarioError where ``keep`` exceeds the group."""
+        """See `MaxVariance`."""
         return max_reward(rewards, self.keep)
 
 
-@dataclass(frozen=True, slots=True)
-class Percentile:
-    """`percentile` as a stage of ``StepPlan.select``."""
+class Percentile(_Stage):
+    """`percentile` as a stage."""
 
-    FIELD: ClassVar = "policy.pods.keep"
-
-    keep: int
+    __slots__ = ()
 
     def __call__(self, rewards: Sequence[float], group: int) -> list[int]:
-        """The positions kept, rising. Raises ScenarioError where ``keep`` exceeds the group."""
+        """See `MaxVariance`."""
         return percentile(rewards, self.keep)
 
 
 @dataclass(frozen=True, slots=True)
-class RandomSubset:
-    """`random_subset` as a stage of ``StepPlan.select``, keyed by (seed, step, group)."""
+class RandomSubset(_Stage):
+    """`random_subset` as a stage, keyed by (seed, step, group)."""
 
-    FIELD: ClassVar = "policy.pods.keep"
-
-    keep: int
     seed: int
     step: int
 
     def __call__(self, rewards: Sequence[float], group: int) -> list[int]:
-        """The positions kept, rising. Raises ScenarioError where ``keep`` exceeds the group."""
+        """See `MaxVariance`."""
         return random_subset(rewards, self.keep, (self.seed, self.step, group))
 
 
@@ -184,17 +181,3 @@ class ZeroVariance:
     def __call__(self, rewards: Sequence[float]) -> bool:
         """Whether to keep a group with these rewards."""
         return len(rewards) == 1 or any(reward != rewards[0] for reward in rewards)
-
-
-__all__ = [
-    "MaxReward",
-    "MaxVariance",
-    "Percentile",
-    "RandomSubset",
-    "ZeroVariance",
-    "is_straggler",
-    "max_reward",
-    "max_variance",
-    "percentile",
-    "random_subset",
-]

@@ -9,10 +9,17 @@ from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.planner.choices import Choice, Cluster, enumerated
 from rollcast.simulator.planner.estimate import estimate
 from rollcast.simulator.planner.measure import Failure
-from rollcast.simulator.policies import check_policy, decisions, name_of, parse_policy, spell
+from rollcast.simulator.policies import (
+    build_chain,
+    check_policy,
+    decisions,
+    name_of,
+    parse_policy,
+    spell,
+)
 from rollcast.simulator.policy import chain
 from rollcast.simulator.scenario.file import RawScenario
-from rollcast.simulator.scenario.scenario import Outline, build_policies
+from rollcast.simulator.scenario.scenario import Outline
 
 MOST_GPUS = 4096
 TIMES_THE_LEAST = 8
@@ -96,7 +103,7 @@ def policies(outline: Outline, staleness: float | None) -> list[str]:
 
 def own_policy(outline: Outline) -> str:
     """The scenario's own chain, spelt with its `TELLING` parameters."""
-    return spell(build_policies(outline.sections.policy, 0, outline.raw.modules), TELLING)
+    return spell(build_chain(outline.sections.policy, folder=outline.raw.modules), TELLING)
 
 
 def _joined(schedule: str, rest: str) -> list[str]:

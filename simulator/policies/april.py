@@ -27,8 +27,6 @@ class APRIL(Policy):
     - one wave at the start of a step, oldest buffered groups first; completions refill nothing (c)
     - no bound on staleness (c)
     - advantages over the whole group, whichever versions made it (c)
-
-    Raises ScenarioError (``policy.april.*``) for values out of range.
     """
 
     NAME = "april"

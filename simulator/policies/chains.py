@@ -57,18 +57,23 @@ def build_policy(
     return outside.make(kind, name, given, where, seed)
 
 
-def build_chain(spec: Sequence[Any] | None, *, seed: int = 0, folder: Path | None = None) -> Chain:
-    """The chain that a scenario's ``policy`` list spells; None and the empty list are synchronous.
+def build_chain(
+    spec: str | Sequence[Any] | None, *, seed: int = 0, folder: Path | None = None
+) -> Chain:
+    """The chain of a scenario's ``policy``: a list, or text for `parse_policy`; None and the empty
+    list are synchronous.
 
-    Each item is a name, a mapping of one name to its parameters, or either as `parse_policy` reads
-    it. seed: for policies that draw and are given none of their own. folder: as in `build_policy`.
+    Each item is a name, a mapping of one name to its parameters, or text. seed: for policies that
+    draw and have no seed of their own. folder: as in `build_policy`.
 
     Raises ScenarioError (``policy.*``) for what `build_policy` rejects, for a list of another
-    shape, and for policies that make no sense together, by what they declare that they decide.
+    shape, and for policies whose declared decisions contradict one another.
     """
     if spec is None:
         return chain()
-    if isinstance(spec, str | Mapping) or not isinstance(spec, Sequence):
+    if isinstance(spec, str):
+        return parse_policy(spec, seed=seed, folder=folder)
+    if isinstance(spec, Mapping) or not isinstance(spec, Sequence):
         raise ScenarioError(
             _FIELD,
             f"must be a list such as [{{april: {{over_sampling: 2}}}}, sagc], got {short(spec)}",

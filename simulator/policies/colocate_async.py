@@ -25,8 +25,6 @@ class ColocateAsync(Policy):
     - the oldest complete groups are trained on first, the surplus is kept (c)
     - groups whose oldest token is more than ``max_staleness`` versions old are dropped, or waited
       for (c); complete ones too, as nothing older is ever trained on (i)
-
-    Raises ScenarioError (``policy.colocate_async.*``) for values out of range.
     """
 
     NAME = "colocate_async"

@@ -40,8 +40,6 @@ class Difficulty(Policy):
 
     Needs prompts that come again: ``workload.prompts`` says how many there are, and without it
     nothing is ever passed over. Rewards are taken to lie between 0 and 1.
-
-    Raises ScenarioError (``policy.difficulty.*``) for values out of range.
     """
 
     NAME = "difficulty"

@@ -24,8 +24,6 @@ class DynamicSampling(Policy):
       batch, and the step ends once the batch is full (c)
     - ``drained``, as in verl: a wave runs to its end, and while the batch is not full another
       follows; groups beyond the batch are cut off (c)
-
-    Raises ScenarioError (``policy.dynamic_sampling.*``) for values out of range.
     """
 
     NAME = "dynamic_sampling"

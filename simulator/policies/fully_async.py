@@ -36,8 +36,7 @@ class FullyAsync(Policy):
     - new weights interrupt what is in flight, which goes on under them from the tokens it has, its
       KV cache computed anew (c); complete groups keep their tokens of several versions
 
-    Needs replicas and trainer on GPUs of their own unless ``max_staleness`` is 0. Raises
-    ScenarioError (``policy.fully_async.*``) for values out of range.
+    Needs replicas and trainer on GPUs of their own unless ``max_staleness`` is 0.
     """
 
     NAME = "fully_async"

@@ -43,8 +43,6 @@ class LongestFirst(Policy):
 
     The order tells only where rollouts wait: more of them than the replicas' slots, or a KV pool
     that is full. The state is what is known of each prompt, under ``history``.
-
-    Raises ScenarioError (``policy.longest_first.*``) for values out of range.
     """
 
     NAME = "longest_first"

@@ -19,8 +19,6 @@ class OneStepOff(Policy):
     trainer in order: what one wave generates is at most so many versions old when it is trained on.
     Beside a policy that resumes rollouts in later steps (april, partial_rollout) their tokens are
     older than that. Worth the staleness only where rollouts and trainer have GPUs of their own.
-
-    Raises ScenarioError (``policy.one_step_off.*``) for values out of range.
     """
 
     NAME = "one_step_off"

@@ -23,8 +23,6 @@ class PartialRollout(Policy):
     - the step ends with the first B groups by completion; the others are cancelled and resumed in
       the next step, and groups complete beyond the batch are kept for it (c)
     - no bound on staleness (c)
-
-    Raises ScenarioError (``policy.partial_rollout.*``) for values out of range.
     """
 
     NAME = "partial_rollout"

@@ -28,8 +28,7 @@ class PipelineRL(Policy):
     - where the trainer is the slower side, groups wait in a queue: the released code replaces the
       oldest of them (c, ``pop_old_data``), here nothing more is launched until there is room (i)
 
-    Needs replicas and trainer on GPUs of their own. Raises ScenarioError (``policy.pipeline_rl.*``)
-    for values out of range.
+    Needs replicas and trainer on GPUs of their own.
     """
 
     NAME = "pipeline_rl"

@@ -28,8 +28,7 @@ class PODS(Policy):
       paper's ablation (p)
     - of equal rewards the earliest in the group are kept; percentile rounds down (i)
 
-    Listed twice, the second selects from what the first kept. Raises ScenarioError
-    (``policy.pods.*``) for values out of range.
+    Listed twice, the second selects from what the first kept.
     """
 
     NAME = "pods"

@@ -30,8 +30,6 @@ class RhymeRL(Policy):
     Needs prompts that come again: ``workload.prompts`` says how many there are, and without it
     nothing is ever learnt. Not modelled: its drafts from a prompt's last responses (HistoSpec), and
     its alternation of long and short work between two steps in flight.
-
-    Raises ScenarioError (``policy.rhyme_rl.*``) for values out of range.
     """
 
     NAME = "rhyme_rl"

@@ -28,8 +28,6 @@ class Seer(Policy):
     Not modelled: its cutting of responses into chunks that move between replicas over a global KV
     pool, and its drafts from a group's shared suffix tree. By its ablation these two bring the
     greater part (chunks 42 %, order 14 %, drafts 26 to 48 %).
-
-    Raises ScenarioError (``policy.seer.*``) for values out of range.
     """
 
     NAME = "seer"

@@ -28,8 +28,6 @@ class SortedRL(Policy):
       keeps them (i)
 
     The state is the number of groups of the load that have not been trained on.
-
-    Raises ScenarioError (``policy.sorted_rl.*``) for values out of range.
     """
 
     NAME = "sorted_rl"

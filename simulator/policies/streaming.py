@@ -26,8 +26,6 @@ class Streaming(Policy):
     Needs replicas and trainer on GPUs of their own, and rollouts that do not run ahead of the
     weights. Not modelled: its ranker of output lengths and the dispatch by it (``longest_first``
     with this one is its bound), its asynchronous form (``one_step_off``).
-
-    Raises ScenarioError (``policy.streaming.*``) for values out of range.
     """
 
     NAME = "streaming"

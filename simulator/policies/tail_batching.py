@@ -27,8 +27,6 @@ class TailBatching(Policy):
     - launches round up where the code rounds down (i)
 
     The state is the number of prompts queued.
-
-    Raises ScenarioError (``policy.tail_batching.*``) for values out of range.
     """
 
     NAME = "tail_batching"

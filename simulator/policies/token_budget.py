@@ -29,8 +29,6 @@ class TokenBudget(Policy):
     - tokens of earlier iterations may be left out of the loss (p)
 
     Not modelled: its end of responses that repeat themselves.
-
-    Raises ScenarioError (``policy.token_budget.*``) for values out of range.
     """
 
     NAME = "token_budget"

@@ -9,12 +9,13 @@ from typing import Any
 
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld, read_entry
+from rollcast.simulator.policies import build_chain
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.read import place, read_document, read_lines
 from rollcast.simulator.results.write import plain
 from rollcast.simulator.runs.drive import Parts, drive
-from rollcast.simulator.scenario.base_plan import base_plan
-from rollcast.simulator.scenario.scenario import build_policies, cluster_shape, validate
+from rollcast.simulator.scenario.scenario import cluster_shape
+from rollcast.simulator.scenario.sections import base_plan, validate
 from rollcast.simulator.scenario.trust import Trust, kept_modules, require_trust
 from rollcast.simulator.spans import Run
 
@@ -41,7 +42,8 @@ def replay(folder: Path, trust_modules: Trust = False) -> Replayed:
     described = read_document(folder, schema.SCENARIO, FIELD)
     model = validate(described["scenario"])
     require_trust(described["scenario"], trust_modules, str(folder), FIELD)
-    policy = build_policies(model.policy, model.seed, kept_modules(described["scenario"]))
+    folder_of_modules = kept_modules(described["scenario"])
+    policy = build_chain(model.policy, seed=model.seed, folder=folder_of_modules)
     slots = model.cluster.replicas * model.engine.max_seqs
     shape = replace(cluster_shape(model.cluster), slots=slots)
     job = Parts(policy, base_plan(model), model.poll_s)

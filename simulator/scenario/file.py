@@ -1,9 +1,10 @@
-"""Reading a scenario's YAML: where each key stands, and ``--set`` overrides."""
+"""Reads a scenario's YAML with the line of each key, and applies ``--set``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,9 @@ _Loader.add_implicit_resolver(
 class RawScenario:
     """A scenario before it is checked: its mapping, and the line of each dotted key.
 
-    folder: what relative paths inside it start from. overridden: the option behind each key that
-    the command line set. modules: where modules of policies are looked for, if not on the Python
-    path alone: the folder of a scenario's file, or what its key ``modules`` says, but nothing of a
-    run, which runs no code.
+    folder: start of relative paths. overridden: the option behind each key set on the command line.
+    modules: where modules of policies are looked for beside the Python path: the folder of the
+    file, or its key ``modules``; None for a run's folder, which runs no code.
     """
 
     data: dict[str, Any]
@@ -68,6 +68,14 @@ class RawScenario:
     folder: Path = Path()
     overridden: Mapping[str, str] = field(default_factory=dict)
     modules: Path | None = None
+
+    @contextmanager
+    def locating(self) -> Iterator[None]:
+        """Adds file and line (`locate`) to a ScenarioError raised inside."""
+        try:
+            yield
+        except ScenarioError as error:
+            raise self.locate(error) from None
 
     def locate(self, error: ScenarioError) -> ScenarioError:
         """The same error with the file and line of its key, or of the nearest key above it."""
@@ -85,9 +93,8 @@ class RawScenario:
 def read_scenario(path: Path, trust_modules: Trust = False) -> RawScenario:
     """Reads a scenario file.
 
-    trust_modules: whether policies of one's own that the file names may be imported. Raises
-    ScenarioError where there is no such file, it is not a mapping, or it names modules that are not
-    trusted.
+    trust_modules: whether modules named in the file may be imported. Raises ScenarioError for a
+    missing file, one that is no mapping, or one that names untrusted modules.
     """
     try:
         if path.is_dir():
@@ -102,10 +109,8 @@ def read_scenario(path: Path, trust_modules: Trust = False) -> RawScenario:
     except UnicodeDecodeError:
         raise ScenarioError("", f"{path} is not a text file in UTF-8") from None
     raw = parse_scenario(text, path.name, path.parent)
-    try:
+    with raw.locating():
         require_trust(raw.data, trust_modules, path.name)
-    except ScenarioError as error:
-        raise raw.locate(error) from None
     return raw
 
 
@@ -118,19 +123,17 @@ def parse_scenario(text: str, name: str = "scenario", folder: Path = Path()) -> 
 
 
 def _modules(data: Mapping[str, Any], folder: Path) -> Path:
-    """Where a scenario says that modules of policies are, its own folder where it does not."""
     modules = data.get("modules")
     return folder / modules if isinstance(modules, str) else folder
 
 
 def read_value(text: str, name: str) -> Any:
-    """The value that a text on the command line spells. Raises ScenarioError; name: of the text,
-    for errors."""
+    """The YAML value of a text on the command line. name: for errors. Raises ScenarioError."""
     return _parse(text, name)[0]
 
 
 def _parse(text: str, name: str) -> tuple[Any, dict[str, int]]:
-    """What a YAML text says, and the line of each dotted key. Raises ScenarioError."""
+    """A YAML text's value, and the line of each dotted key."""
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
@@ -153,8 +156,7 @@ def _parse(text: str, name: str) -> tuple[Any, dict[str, int]]:
 
 
 class _Walk:
-    """Notes the line of every key. A policy's parameters, which stand in a list, are
-    ``policy.NAME.KEY``.
+    """Collects the line of every key. A policy's parameters, in a list, are ``policy.NAME.KEY``.
 
     Raises ScenarioError for a key given twice (YAML would keep the last in silence), for one that
     is not text, and for anchors that refer to themselves or multiply beyond reason.
@@ -167,7 +169,7 @@ class _Walk:
         self._values = 0
 
     def visit(self, node: yaml.Node, prefix: str) -> None:
-        """Everything below ``node``, whose own dotted key is ``prefix``."""
+        """Visits ``node``, whose dotted key is ``prefix``, and everything below it."""
         self._values += 1
         if self._values > _MAX_VALUES:
             raise ScenarioError(prefix, f"more than {_MAX_VALUES} values in {self._name}")
@@ -284,8 +286,7 @@ def _put_into_list(items: list[Any], path: Sequence[str], value: Any, key: str) 
 
 
 def _copy(value: Any) -> Any:
+    """A copy in which what an anchor repeats is no longer one object."""
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_copy(item) for item in value]
-    return value
+    return [_copy(item) for item in value] if isinstance(value, list) else value

@@ -173,13 +173,3 @@ def check_cluster_choice(choose: Mapping[str, Any]) -> None:
                     f"plan.choose.{long}",
                     "follows from gpus, whose split is found; leave one of them out",
                 )
-
-
-__all__ = [
-    "CLUSTER_KEYS",
-    "LimitSection",
-    "ObjectiveName",
-    "PlanSection",
-    "RunSection",
-    "check_cluster_choice",
-]

@@ -188,6 +188,3 @@ def _shown(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_shown, value))}]"
     return str(value) if isinstance(value, int | str) else "its keys' defaults"
-
-
-__all__ = ["FIRST", "Entry", "below", "find", "reference"]

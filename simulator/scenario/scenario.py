@@ -1,10 +1,9 @@
-"""A scenario: what to simulate, checked, and built into a world, a policy and a plan."""
+"""A checked scenario, built into a world, a policy and a plan."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
@@ -18,11 +17,9 @@ from rollcast.simulator.policies import (
     label,
     name_of,
     parse_labelled,
-    parse_policy,
     spell,
 )
 from rollcast.simulator.policy import Chain, Policy, chain
-from rollcast.simulator.scenario.base_plan import base_plan
 from rollcast.simulator.scenario.cost import build_cost, build_model
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.memory import check_memory
@@ -30,6 +27,7 @@ from rollcast.simulator.scenario.sections import (
     ClusterSection,
     EngineSection,
     ScenarioModel,
+    base_plan,
     validate,
 )
 from rollcast.simulator.values.visible import visible
@@ -42,16 +40,6 @@ from rollcast.simulator.world import ClusterShape
 if TYPE_CHECKING:
     from rollcast.simulator.costs.presets.gpus import Gpu
     from rollcast.simulator.costs.presets.models import Model
-
-__all__ = [
-    "ClusterSection",
-    "EngineSection",
-    "Scenario",
-    "ScenarioModel",
-    "build_policies",
-    "build_scenario",
-    "validate",
-]
 
 
 @dataclass(frozen=True)
@@ -77,47 +65,33 @@ class Scenario:
     whatever: tuple[str, ...] = ()  # the warnings that it has under any policy
 
     def check_memory(self) -> None:
-        """Raises ScenarioError where the longest rollout that there may be, with the longest prompt
-        and a response at the cap, does not fit into a replica's KV pool or the trainer's GPUs. The
-        same for every number of steps; costs next to nothing."""
+        """Raises ScenarioError where the longest possible rollout does not fit into a replica's KV
+        pool or the trainer's GPUs, whatever the number of steps. Runs nothing."""
         layout = self.policy.plan(self.plan, self.policy.init()).layout
-        try:
+        with self.raw.locating():
             check_memory(self.engine, self.cost, self.workload, layout)
-        except ScenarioError as error:
-            raise self.raw.locate(error) from None
 
     def world(self) -> SimulatedCluster:
-        """A fresh cluster at time 0. Raises ScenarioError where a rollout could never fit
-        (`check_memory`)."""
+        """A fresh cluster at time 0. Raises ScenarioError as `check_memory` does."""
         self.check_memory()
-        try:
-            return SimulatedCluster(
-                self.shape,
-                self.engine,
-                self.cost,
-                self.workload,
-                self.routing,
-                self.environment,
-            )
-        except ScenarioError as error:
-            raise self.raw.locate(error) from None
+        parts = (self.shape, self.engine, self.cost, self.workload, self.routing, self.environment)
+        with self.raw.locating():
+            return SimulatedCluster(*parts)
 
     def with_policy(self, policy: str | Policy) -> Scenario:
-        """The same scenario under another policy: an object, or its spelling on the command line,
-        with a label of its own before it if wanted (``all = april+sagc``). Raises ScenarioError."""
+        """The same scenario under another policy: an object, or its spelling on the command line
+        with an optional label (``all = april+sagc``). Raises ScenarioError."""
         if isinstance(policy, Policy):
-            return self._under(chain(policy), label(policy))
-        name, parsed = parse_labelled(policy, seed=self.seed, folder=self.raw.modules)
-        return self._under(parsed, name)
-
-    def _under(self, policy: Chain, name: str) -> Scenario:
-        warnings = (*self.whatever, *_check_policy(policy, self.plan, self.shape))
-        return replace(self, policy=policy, policy_name=visible(name), warnings=warnings)
+            name, parsed = label(policy), chain(policy)
+        else:
+            name, parsed = parse_labelled(policy, seed=self.seed, folder=self.raw.modules)
+        warnings = (*self.whatever, *_check_policy(parsed, self.plan, self.shape))
+        return replace(self, policy=parsed, policy_name=visible(name), warnings=warnings)
 
 
 @dataclass(frozen=True)
 class Outline:
-    """What a scenario says, read but not built: whether it fits its GPUs is another question."""
+    """A scenario's sections, read but not built: whether it fits its GPUs is not checked."""
 
     name: str
     sections: ScenarioModel
@@ -130,24 +104,18 @@ class Outline:
 
 def outline(raw: RawScenario) -> Outline:
     """A scenario's outline. Raises ScenarioError as `build_scenario` does."""
-    try:
-        return _outline(raw)
-    except ScenarioError as error:
-        raise raw.locate(error) from None
-
-
-def _outline(raw: RawScenario) -> Outline:
-    model = validate(raw.data)
-    return Outline(
-        visible(model.name or raw.name.removesuffix(".yaml").removesuffix(".yml")),
-        model,
-        replace(cluster_shape(model.cluster), other_gpus=_other_gpus(model.cost)),
-        base_plan(model),
-        build_policies(model.policy, model.seed, raw.modules),
-        # a seed that follows the run's is not spelt
-        spell(build_policies(model.policy, 0, raw.modules)),
-        raw,
-    )
+    with raw.locating():
+        model = validate(raw.data)
+        return Outline(
+            visible(model.name or raw.name.removesuffix(".yaml").removesuffix(".yml")),
+            model,
+            replace(cluster_shape(model.cluster), other_gpus=_other_gpus(model.cost)),
+            base_plan(model),
+            build_chain(model.policy, seed=model.seed, folder=raw.modules),
+            # a seed that follows the run's is not spelt
+            spell(build_chain(model.policy, folder=raw.modules)),
+            raw,
+        )
 
 
 def build_scenario(raw: RawScenario) -> Scenario:
@@ -155,67 +123,51 @@ def build_scenario(raw: RawScenario) -> Scenario:
 
     Raises ScenarioError that names the key, its line, and the nearest valid name or value.
     """
-    try:
-        return _build(raw)
-    except ScenarioError as error:
-        raise raw.locate(error) from None
+    read = outline(raw)
+    with raw.locating():
+        return _build(read)
 
 
-def _build(raw: RawScenario) -> Scenario:
-    outline = _outline(raw)
-    model, shape, plan = outline.sections, outline.shape, outline.plan
-    cluster, counts, gpu = model.cluster, model.workload, model.gpu
-    network = None if model.model is None else build_model(model.model, raw.folder)
-    cost = build_cost(model.cost, network, gpu, shape, raw.folder, stages=cluster.pipeline_parallel)
-    away = model.environment
-    workload = build_workload(counts, model.seed, raw.folder, away, model.reward)
+def _build(read: Outline) -> Scenario:
+    model, shape, plan, folder = read.sections, read.shape, read.plan, read.raw.folder
+    cluster, gpu = model.cluster, model.gpu
+    network = None if model.model is None else build_model(model.model, folder)
+    cost = build_cost(model.cost, network, gpu, shape, folder, stages=cluster.pipeline_parallel)
+    workload = build_workload(model.workload, model.seed, folder, model.environment, model.reward)
     engine = _engine(model.engine, cost, network, gpu, cluster)
-    _check_length(model.steps, plan.batch)
-    _check_sizes(plan.batch, workload, engine, shape, cluster.routing)
-    whatever = _check_context(counts, network, workload)
-    warnings = _check_policy(outline.policy, plan, shape)
+    _check_sizes(model.steps, plan.batch, workload, engine, shape, cluster.routing)
+    whatever = _check_context(model.workload, network, workload)
+    environment = UNLIMITED
+    if model.environment is not None or model.reward is not None:
+        from rollcast.simulator.workload.environment import environment_spec
+
+        environment = environment_spec(model.environment, model.reward)
     return Scenario(
-        outline.name,
+        read.name,
         shape,
         engine,
         cost,
         workload,
-        outline.policy,
+        read.policy,
         plan,
         model.steps,
         model.seed,
         gpu,
-        raw,
+        read.raw,
         cluster.routing,
-        outline.policy_name,
-        (*whatever, *warnings),
-        _pools(model),
+        read.policy_name,
+        (*whatever, *_check_policy(read.policy, plan, shape)),
+        environment,
         model.poll_s,
         whatever,
     )
 
 
-def _pools(model: ScenarioModel) -> EnvironmentSpec:
-    """The slots of environments and judges."""
-    if model.environment is None and model.reward is None:
-        return UNLIMITED
-    from rollcast.simulator.workload.environment import environment_spec
-
-    return environment_spec(model.environment, model.reward)
-
-
-def build_policies(spec: Any, seed: int, folder: Path | None = None) -> Chain:
-    """The chain that ``policy`` spells, as a list or in one line of text. folder: the scenario's,
-    where modules of policies are looked for too. Raises ScenarioError."""
-    build = parse_policy if isinstance(spec, str) else build_chain
-    return build(spec, seed=seed, folder=folder)
-
-
 def _check_context(
     counts: WorkloadSection, network: Model | None, workload: Workload
 ) -> tuple[str, ...]:
-    """What is worth a warning about contexts that the model cannot take. Raises ScenarioError for
-    prompts, and for a cap on contexts, that are longer than that."""
+    """A warning about contexts beyond the model's positions. Raises ScenarioError for prompts, and
+    for a cap on contexts, beyond them."""
     most = None if network is None else network.max_positions
     if network is None or most is None:
         return ()
@@ -239,11 +191,27 @@ def _check_context(
     return ()
 
 
+MOST_IN_A_RUN = 1_000_000_000
+BYTES_PER_ROLLOUT, SECONDS_PER_ROLLOUT = 750, 5e-5
+"""Measured on 256,000 rollouts of APRIL on 8 replicas: benchmarks/results/speed.json."""
+
+
 def _check_policy(policy: Chain, plan: StepPlan, shape: ClusterShape) -> list[str]:
-    """What is worth a warning about a policy. Raises ScenarioError for one that this cluster or
-    workload cannot carry out."""
+    """Warnings about a policy. Raises ScenarioError for one that launches more than can be
+    simulated, or that this cluster cannot carry out."""
     warnings = check_policy(policy, plan)
-    _check_launches(policy.plan(plan, policy.init()))
+    first = policy.plan(plan, policy.init())
+    for key, groups in (
+        ("policy", first.launch.groups_in_wave(first.batch)),
+        ("policy.dynamic_sampling.refill_groups", first.filter and first.filter.refill_groups),
+    ):
+        rollouts = (groups or 0) * first.launch.rollouts_per_group(first.batch.group_size)
+        if rollouts > MAX_ROLLOUTS:
+            raise ScenarioError(
+                key,
+                f"launches {rollouts:,} rollouts at once, which are more than {MAX_ROLLOUTS:,}; "
+                "launch fewer groups",
+            )
     name = overlapping(policy, plan)
     if shape.colocated and name is not None:
         raise ScenarioError(
@@ -253,43 +221,8 @@ def _check_policy(policy: Chain, plan: StepPlan, shape: ClusterShape) -> list[st
     return warnings
 
 
-MOST_IN_A_RUN = 1_000_000_000
-BYTES_PER_ROLLOUT, SECONDS_PER_ROLLOUT = 750, 5e-5
-"""Measured on 256,000 rollouts of APRIL on 8 replicas: benchmarks/results/speed.json."""
-
-
-def _check_launches(plan: StepPlan) -> None:
-    """Raises ScenarioError for a plan that launches more at once than can be simulated."""
-    refill = 0 if plan.filter is None else plan.filter.refill_groups or 0
-    for key, groups in (
-        ("policy", plan.launch.groups_in_wave(plan.batch)),
-        ("policy.dynamic_sampling.refill_groups", refill),
-    ):
-        rollouts = groups * plan.launch.rollouts_per_group(plan.batch.group_size)
-        if rollouts > MAX_ROLLOUTS:
-            raise ScenarioError(
-                key,
-                f"launches {rollouts:,} rollouts at once, which are more than {MAX_ROLLOUTS:,}; "
-                "launch fewer groups",
-            )
-
-
-def _check_length(steps: int, batch: Batch) -> None:
-    """Raises ScenarioError for a run too long to be kept in memory."""
-    rollouts = steps * batch.rollouts
-    if rollouts > MOST_IN_A_RUN:
-        raise ScenarioError(
-            "steps",
-            f"{steps:,} steps of {batch.rollouts:,} rollouts take about "
-            f"{rollouts * SECONDS_PER_ROLLOUT / 3600:,.0f} h and "
-            f"{rollouts * BYTES_PER_ROLLOUT / 1e9:,.0f} GB of memory; simulate fewer steps, "
-            "whose mean is known as well",
-        )
-
-
 def overlapping(policy: Chain, plan: StepPlan) -> str | None:
-    """The name of the first policy in the chain that lets training overlap with rollout, if any
-    does."""
+    """The name of the chain's first policy that overlaps training with rollout; None for none."""
     for member in policy.policies:
         if member.plan(plan, member.init()).overlaps:
             return name_of(member)
@@ -297,7 +230,7 @@ def overlapping(policy: Chain, plan: StepPlan) -> str | None:
 
 
 def cluster_shape(cluster: ClusterSection) -> ClusterShape:
-    """Its GPUs. Raises ScenarioError where the trainer has more than it shares."""
+    """The cluster's GPUs. Raises ScenarioError for a colocated trainer with more than it shares."""
     colocated = cluster.placement == "colocated"
     replica_gpus = cluster.tensor_parallel * cluster.pipeline_parallel
     rollout_gpus = cluster.replicas * replica_gpus
@@ -353,9 +286,24 @@ def _engine(
 
 
 def _check_sizes(
-    batch: Batch, workload: Workload, engine: EngineSpec, shape: ClusterShape, routing: str
+    steps: int,
+    batch: Batch,
+    workload: Workload,
+    engine: EngineSpec,
+    shape: ClusterShape,
+    routing: str,
 ) -> None:
-    """A group must fit into the KV pools that it is spread over, at the very least at its start."""
+    """Raises ScenarioError for a run too long for memory, too large a batch, and a group whose
+    beginning does not fit into the KV pools that it is spread over."""
+    rollouts = steps * batch.rollouts
+    if rollouts > MOST_IN_A_RUN:
+        raise ScenarioError(
+            "steps",
+            f"{steps:,} steps of {batch.rollouts:,} rollouts take about "
+            f"{rollouts * SECONDS_PER_ROLLOUT / 3600:,.0f} h and "
+            f"{rollouts * BYTES_PER_ROLLOUT / 1e9:,.0f} GB of memory; simulate fewer steps, "
+            "whose mean is known as well",
+        )
     if batch.rollouts > MAX_ROLLOUTS:
         raise ScenarioError(
             "workload.group_size", f"{batch.rollouts} rollouts a step are more than {MAX_ROLLOUTS}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rollcast.simulator.costs.section import CostSection
+from rollcast.simulator.plan import Batch, Prompts, StepPlan
 from rollcast.simulator.values import Above, Between, Doc, Options, read
 from rollcast.simulator.values.later import Later
 from rollcast.simulator.workload.section import WorkloadSection
@@ -223,3 +224,13 @@ def validate(data: Mapping[str, Any]) -> ScenarioModel:
     Raises ScenarioError for an unknown key, if there is one, else for the first that is wrong.
     """
     return read(ScenarioModel, data)
+
+
+def base_plan(model: ScenarioModel) -> StepPlan:
+    """The plan that policies rewrite, in simulated, real and replayed runs alike."""
+    counts, environment = model.workload, model.environment
+    return StepPlan(
+        Batch(counts.batch_groups, counts.group_size),
+        prompts=Prompts(dataset=counts.prompts),
+        failed="keep" if environment is None else environment.failed,
+    )

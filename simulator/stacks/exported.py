@@ -46,7 +46,7 @@ class Exported(Options):
 
     @property
     def base(self) -> StepPlan:
-        """The plan that the policies rewrite, equal to `simulator.scenario.base_plan` of the
+        """The plan that the policies rewrite, as `simulator.scenario.sections.base_plan` of the
         scenario: a stack's process has no scenario."""
         batch = Batch(self.batch_groups, self.group_size)
         return StepPlan(batch, prompts=Prompts(dataset=self.prompts), failed=self.failed)

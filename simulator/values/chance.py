@@ -20,15 +20,12 @@ class Chance(Protocol):
 
     def normal(self, name: str) -> float:
         """A standard normal; 0 is the input as it is taken to be."""
-        ...
 
     def factor(self, name: str, low: float, high: float) -> float:
         """From ``low`` to ``high``, its logarithm uniform; 1 is the input as it is taken to be."""
-        ...
 
     def normals(self, name: str, covariance: NDArray[np.float64]) -> NDArray[np.float64]:
         """Jointly normal with mean 0, shape (n,); covariance: shape (n, n)."""
-        ...
 
 
 class Drawn:

@@ -13,17 +13,14 @@ class Workload(Protocol):
     @property
     def max_new_tokens(self) -> int:
         """The cap on a response, tokens."""
-        ...
 
     @property
     def max_prompt_tokens(self) -> int:
         """The longest prompt, tokens."""
-        ...
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """One sentence for each change made to the given data, for the run's result."""
-        ...
 
     def draw(
         self,
@@ -40,7 +37,6 @@ class Workload(Protocol):
         attempt: 0 for the first try; a restart keeps the prompt and draws its responses afresh.
         version: updates that the weights had had when the group was first launched.
         """
-        ...
 
 
 class AddressedWorkload:
@@ -93,7 +89,6 @@ class WorkloadOfTurns(Workload, Protocol):
     @property
     def max_context_tokens(self) -> int:
         """The longest context, tokens."""
-        ...
 
 
 @runtime_checkable
@@ -103,7 +98,6 @@ class TracedWorkload(Workload, Protocol):
     @property
     def longest(self) -> tuple[int, int]:
         """(prompt, new tokens) of its longest rollout."""
-        ...
 
 
 def longest_context(workload: Workload) -> int:

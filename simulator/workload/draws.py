@@ -39,7 +39,6 @@ class Sharing(Protocol):
     def path(self, index: int, version: int) -> Path:
         """The path of a rollout among those that run while the replicas have this version of the
         weights; at least its group's prompt is on it."""
-        ...
 
 
 class Turn(NamedTuple):

@@ -122,6 +122,3 @@ def environment_spec(
     return EnvironmentSpec(
         given.slots, given.held, given.put_away, None if reward is None else reward.slots
     )
-
-
-__all__ = ["EnvironmentSection", "RewardSection", "environment_spec"]

@@ -89,15 +89,12 @@ class WithinEffect(Protocol):
 
     def ppf(self, u: FloatArray) -> FloatArray:
         """Quantile function."""
-        ...
 
     def sf(self, w: FloatArray) -> FloatArray:
         """``P(W > w)``."""
-        ...
 
     def pdf(self, w: FloatArray) -> FloatArray:
         """Density."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

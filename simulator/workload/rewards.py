@@ -39,25 +39,20 @@ class RewardModel(Protocol):
     @property
     def length_correlation(self) -> float:
         """Correlation of a rollout's error with its length effect within the prompt."""
-        ...
 
     @property
     def difficulty_length_correlation(self) -> float:
         """Correlation of a prompt's difficulty with its length effect."""
-        ...
 
     def prompt_level(self, difficulty: FloatArray) -> FloatArray:
         """What the difficulty means: the expected reward of each prompt."""
-        ...
 
     def rewards(self, level: FloatArray, error: FloatArray) -> FloatArray:
         """Reward of each rollout; ``level`` broadcasts against ``error``."""
-        ...
 
     def graded(self, rewards: Sequence[float], tokens: Sequence[int], cap: int) -> Sequence[float]:
         """The rewards of responses of so many tokens, once those that the cap cut short are graded
         as what they are."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

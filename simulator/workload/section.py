@@ -114,6 +114,3 @@ class WorkloadSection(Options):
         if isinstance(given, DrawnPrompts):
             return PromptTokens(given.median_tokens, given.sd, given.max_tokens)
         return None if given is None else PromptTokens(given)
-
-
-__all__ = ["MAX_ROLLOUTS", "DrawnPrompts", "WorkloadSection"]

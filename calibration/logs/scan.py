@@ -141,7 +141,7 @@ class _Events(Reader):
         with self.scanned.file.open() as file:
             if since.offset:
                 file.seek(since.offset)
-            end = since.offset
+            end, count = since.offset, since.count
             try:
                 for event in events.events(file, since.count):
                     if event.record > self._last:
@@ -149,9 +149,9 @@ class _Events(Reader):
                         self._last = event.record
                         tally.used += 1
                     if whole:  # up to the record before, since this one may turn out damaged
-                        if event.record > since.count + 1:
-                            since.offset, since.count = end, event.record - 1
-                        end = file.tell()
+                        if event.record > count:
+                            since.offset, since.count = end, count
+                        end, count = file.tell(), event.record
                     if isinstance(event.value, str):
                         self.scanned.settings.extend(_settings(event.value))
                         continue

@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import json
 import random
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,15 @@ class Truth:
         return [n for group in self.lengths for n in group]
 
     @property
+    def each(self) -> list[tuple[int, int, int, float]]:
+        """(group, index, length, reward) of every rollout."""
+        return [
+            (g, i, n, self.rewards[g][i])
+            for g, lengths in enumerate(self.lengths)
+            for i, n in enumerate(lengths)
+        ]
+
+    @property
     def mean(self) -> float:
         return sum(self.flat) / len(self.flat)
 
@@ -63,18 +73,21 @@ class Truth:
 def run(first: int = 1, seed: int = 0) -> list[Truth]:
     """The run, with steps from ``first``."""
     rng = random.Random(seed)
-    found = []
+    steps = []
+    each = range(SIZE)
     for step in range(first, first + STEPS):
         lengths = tuple(
-            tuple(min(rng.randrange(20, 230), CAP) for _ in range(SIZE)) for _ in range(GROUPS)
+            tuple(min(rng.randrange(20, 230), CAP) for _ in each) for _ in range(GROUPS)
         )
-        rewards = tuple(
-            tuple(float(rng.random() < 0.5) for _ in range(SIZE)) for _ in range(GROUPS)
-        )
-        made, prob, update, sync = (round(rng.uniform(1, 9), 3) for _ in range(4))
-        step_s = made + prob + update + sync + 0.25
-        found.append(Truth(step, lengths, rewards, made, prob, update, sync, step_s))
-    return found
+        rewards = tuple(tuple(float(rng.random() < 0.5) for _ in each) for _ in range(GROUPS))
+        phases = [round(rng.uniform(1, 9), 3) for _ in range(4)]
+        steps.append(Truth(step, lengths, rewards, *phases, sum(phases) + 0.25))
+    return steps
+
+
+def rows(values: Callable[[Truth], dict[str, float]], truth: list[Truth]) -> list[dict[str, Any]]:
+    """An exported Weights & Biases history."""
+    return [{"_step": t.step, **values(t)} for t in truth]
 
 
 def lines(path: Path, rows: Iterable[Any]) -> Path:
@@ -151,15 +164,10 @@ def verl_dump(folder: Path, truth: list[Truth], v1: bool = True, order: int | No
     for t in truth:
         rows = [
             {
-                "input": f"prompt {t.step} {g}",
-                "output": "x" * n,
-                "gts": "1",
-                "score": r,
-                "step": t.step,
-                **({"uid": f"u{t.step}-{g}_{i}_0"} if v1 else {"acc": r}),
+                **{"input": f"prompt {t.step} {g}", "output": "x" * n, "gts": "1", "score": r},
+                **{"step": t.step, **({"uid": f"u{t.step}-{g}_{i}_0"} if v1 else {"acc": r})},
             }
-            for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
-            for i, (n, r) in enumerate(zip(ns, rs, strict=True))
+            for g, i, n, r in t.each
         ]
         if order is not None:
             rng.shuffle(rows)
@@ -196,13 +204,8 @@ def trl_state(path: Path, truth: list[Truth]) -> Path:
         total += t.tokens
         entry["num_tokens"] = total
     history.append({"step": truth[-1].step, "train_runtime": 9.0, "epoch": 1.0})
-    state = {
-        "global_step": truth[-1].step,
-        "log_history": history,
-        "logging_steps": 1,
-        "max_steps": truth[-1].step,
-        "train_batch_size": 8,
-    }
+    last = truth[-1].step
+    state = {"global_step": last, "log_history": history, "logging_steps": 1, "max_steps": last}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(state, indent=2, sort_keys=True) + "\n")
     return path
@@ -214,11 +217,7 @@ def trl_completions(folder: Path, truth: list[Truth]) -> Path:
 
     folder.mkdir(parents=True, exist_ok=True)
     for t in truth:
-        rows = [
-            (t.step, f"p{t.step}-{g}", "x" * n, r, 0.0)
-            for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
-            for n, r in zip(ns, rs, strict=True)
-        ]
+        rows = [(t.step, f"p{t.step}-{g}", "x" * n, r, 0.0) for g, _, n, r in t.each]
         columns = ["step", "prompt", "completion", "right", "advantage"]
         table = pd.DataFrame(rows, columns=columns)
         table.to_parquet(folder / f"completions_{t.step:05d}.parquet")
@@ -277,13 +276,10 @@ def slime_lines(t: Truth) -> list[str]:
         "perf/actor_train_time": t.update_s,
         "perf/train_time": t.log_prob_s + t.update_s,
         "perf/update_weights_time": t.moved_s,
-        **(
-            {"perf/sleep_time": t.switch_s / 2, "perf/wake_up_time": t.switch_s / 2}
-            if t.switch_s is not None
-            else {}
-        ),
         "perf/step_time": t.generation_s + 0.25 + t.log_prob_s + t.update_s,
     }
+    if t.switch_s is not None:
+        trained |= {"perf/sleep_time": t.switch_s / 2, "perf/wake_up_time": t.switch_s / 2}
     share = {
         "rollout/response_lengths": t.mean,
         "rollout/total_lengths": t.mean + PROMPT,
@@ -303,41 +299,29 @@ def slime_lines(t: Truth) -> list[str]:
 def slime_samples(t: Truth, tool: int = 0) -> dict[str, Any]:
     """utils/types.py Sample.to_dict, with a trace of one generation (utils/trace_utils.py)."""
     samples = []
-    for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True)):
-        for i, (n, r) in enumerate(zip(ns, rs, strict=True)):
-            mask = [1] * n + [0] * tool
-            span = {"name": "sglang_generate", "span_id": "s", "trace_id": "t"}
-            samples.append(
-                {
-                    "group_index": g,
-                    "index": g * SIZE + i,
-                    "prompt": f"p{g}",
-                    "tokens": [1] * (PROMPT + n + tool),
-                    "response": "x",
-                    "response_length": n + tool,
-                    "loss_mask": mask,
-                    "reward": {"score": r},
-                    "status": "truncated" if n == CAP else "completed",
-                    "weight_versions": [str(t.step)],
-                    "trace": {
-                        "version": 1,
-                        "events": [
-                            {"type": "span_start", "ts": 1000.0 * t.step + i, **span},
-                            {
-                                "type": "span_end",
-                                "ts": 1000.0 * t.step + i + n / 10,
-                                **span,
-                                "attrs": {
-                                    "prompt_tokens": PROMPT,
-                                    "completion_tokens": n,
-                                    "queue_time": 0.5,
-                                    "cached_tokens": 0,
-                                },
-                            },
-                        ],
-                    },
-                }
-            )
+    for g, i, n, r in t.each:
+        span = {"name": "sglang_generate", "span_id": "s", "trace_id": "t"}
+        start = 1000.0 * t.step + i
+        counts = {"prompt_tokens": PROMPT, "completion_tokens": n, "cached_tokens": 0}
+        events = [
+            {"type": "span_start", "ts": start, **span},
+            {
+                **{"type": "span_end", "ts": start + n / 10, **span},
+                "attrs": {**counts, "queue_time": 0.5},
+            },
+        ]
+        samples.append(
+            {
+                **{"group_index": g, "index": g * SIZE + i, "prompt": f"p{g}", "response": "x"},
+                "tokens": [1] * (PROMPT + n + tool),
+                "response_length": n + tool,
+                "loss_mask": [1] * n + [0] * tool,
+                "reward": {"score": r},
+                "status": "truncated" if n == CAP else "completed",
+                "weight_versions": [str(t.step)],
+                "trace": {"version": 1, "events": events},
+            }
+        )
     return {"rollout_id": t.step, "samples": samples}
 
 
@@ -393,22 +377,17 @@ def nemo_console(t: Truth) -> str:
 def nemo_dump(folder: Path, truth: list[Truth], tool: int = 0) -> Path:
     """train_data_step{N}.jsonl: microbatches of one, so lists of length one."""
     for t in truth:
-        rows = []
-        for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True)):
-            for n, r in zip(ns, rs, strict=True):
-                prompt = [100 + g] * PROMPT
-                mask = [0] * PROMPT + [1] * n + [0] * tool
-                rows.append(
-                    {
-                        "content": ["text"],
-                        "rewards": [r],
-                        "idx": [len(rows)],
-                        "input_lengths": [PROMPT + n + tool],
-                        "token_loss_mask": [mask],
-                        "token_ids": [prompt + [7] * (n + tool)],
-                        "sample_loss_mask": [1.0],
-                    }
-                )
+        rows = [
+            {
+                "content": ["text"],
+                "rewards": [r],
+                "input_lengths": [PROMPT + n + tool],
+                "token_loss_mask": [[0] * PROMPT + [1] * n + [0] * tool],
+                "token_ids": [[100 + g] * PROMPT + [7] * (n + tool)],
+                "sample_loss_mask": [1.0],
+            }
+            for g, _, n, r in t.each
+        ]
         lines(folder / f"train_data_step{t.step}.jsonl", rows)
     return folder
 
@@ -419,31 +398,28 @@ def nemo_dump(folder: Path, truth: list[Truth], tool: int = 0) -> Path:
 def prime_metrics(path: Path, truth: list[Truth]) -> Path:
     """monitors/file.py: trainer and orchestrator append to one file, both with time/step."""
     rows: list[dict[str, Any]] = []
+    tokens = "train/agg/effective/num_output_tokens"
     for t in truth:
+        common = {"step": t.step, "time": 1e9 + t.step}
         rows.append(
             {
-                "step": t.step,
-                "time": 1e9 + t.step,
+                **common,
                 "time/step": t.step_s + 3,
-                "time/pack": 0.1,
-                "time/wait_for_policy": 0.2,
-                "off_policy/mean": 1.0,
-                "off_policy/max": 2.0,
-                "train/agg/effective/num_output_tokens/mean": t.mean,
-                "train/agg/effective/num_output_tokens/max": max(t.flat),
-                "train/agg/effective/num_output_tokens/min": min(t.flat),
+                **{"time/pack": 0.1, "time/wait_for_policy": 0.2},
+                **{"off_policy/mean": 1.0, "off_policy/max": 2.0},
+                f"{tokens}/mean": t.mean,
+                f"{tokens}/max": max(t.flat),
+                f"{tokens}/min": min(t.flat),
             }
         )
         rows.append(
             {
-                "step": t.step,
-                "time": 1e9 + t.step,
+                **common,
                 "time/step": t.step_s,
                 "time/wait_for_batch": t.wait_s or t.generation_s,
                 "time/forward_backward": t.update_s,
                 "time/broadcast_weights": t.sync_s,
-                "perf/mfu": 30.0,
-                "perf/throughput": 1.0,
+                **{"perf/mfu": 30.0, "perf/throughput": 1.0},
             }
         )
     return lines(path, rows)
@@ -453,40 +429,24 @@ def prime_traces(folder: Path, truth: list[Truth], episodes: bool = True) -> Pat
     """rollouts/step_N/train/{all,effective}/traces.jsonl: all holds one rollout more a step."""
     for t in truth:
         rows = []
-        for g, ns in enumerate(t.lengths):
-            for i, n in enumerate(ns):
-                start = 1000.0 * t.step + i
-                calls = [
-                    {
-                        "node": k,
-                        "finish_reason": "stop",
-                        "policy": t.step,
-                        "time": {"start": start + 10 * k, "end": start + 10 * k + 4},
-                        "usage": {
-                            "prompt_tokens": PROMPT if k == 0 else 5,
-                            "cached_input_tokens": 0 if k == 0 else PROMPT + n // 2,
-                            "completion_tokens": (n // 2, n - n // 2)[k],
-                        },
-                    }
-                    for k in range(2)
-                ]
-                trace = {
-                    "id": f"{t.step}-{g}-{i}",
-                    "calls": calls,
-                    "nodes": [],
-                    "rewards": {"ok": {"score": t.rewards[g][i], "weight": 1.0}},
+        for g, i, n, r in t.each:
+            start = 1000.0 * t.step + i
+            usage = ((PROMPT, 0, n // 2), (5, PROMPT + n // 2, n - n // 2))
+            keys = ("prompt_tokens", "cached_input_tokens", "completion_tokens")
+            calls = [
+                {
+                    **{"node": k, "finish_reason": "stop", "policy": t.step},
+                    "time": {"start": start + 10 * k, "end": start + 10 * k + 4},
+                    "usage": dict(zip(keys, usage[k], strict=True)),
                 }
-                work = {"work": {"type": "train", "step": t.step}}
-                rows.append(
-                    {
-                        "id": f"e{t.step}-{g}-{i}",
-                        "group": {"id": f"g{t.step}-{g}"},
-                        "run": work,
-                        "traces": [trace],
-                    }
-                    if episodes
-                    else {**trace, "group": {"id": f"g{t.step}-{g}"}, "run": work}
-                )
+                for k in range(2)
+            ]
+            rewards = {"ok": {"score": r, "weight": 1.0}}
+            trace = {"id": f"{t.step}-{g}-{i}", "calls": calls, "nodes": [], "rewards": rewards}
+            work = {"work": {"type": "train", "step": t.step}}
+            beside = {"group": {"id": f"g{t.step}-{g}"}, "run": work}
+            episode = {"id": f"e{t.step}-{g}-{i}", "traces": [trace]}
+            rows.append({**(episode if episodes else trace), **beside})
         base = folder / "rollouts" / f"step_{t.step}" / "train"
         lines(base / "effective" / "traces.jsonl", rows[1:])
         lines(base / "all" / "traces.jsonl", rows)
@@ -529,39 +489,24 @@ def areal_dump(folder: Path, truth: list[Truth]) -> Path:
     """infra/workflow_executor.py: a file a task, and utils/perf_tracer.py's sessions."""
     sessions = []
     for t in truth:
-        for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True)):
+        dumped: dict[int, list[dict[str, Any]]] = {}
+        for g, i, n, r in t.each:
             task = t.step * 100 + g
-            rows = [
-                {
-                    "task_id": task,
-                    "sample_idx": i,
-                    "seqlen": PROMPT + n,
-                    "prompt_len": PROMPT,
-                    "head_version": -1,
-                    "tail_version": t.step,
-                    "reward": r,
-                    "prompt": f"p{task}",
-                    "completion": "x",
-                }
-                for i, (n, r) in enumerate(zip(ns, rs, strict=True))
-            ]
+            lengths = {"seqlen": PROMPT + n, "prompt_len": PROMPT}
+            versions = {"head_version": -1, "tail_version": t.step}
+            texts = {"prompt": f"p{task}", "completion": "x"}
+            row = {"task_id": task, "sample_idx": i, "reward": r, **lengths, **versions, **texts}
+            dumped.setdefault(task, []).append(row)
+            at = 1000.0 * t.step + i
+            phases = {
+                "generate": [{"start_ts": at, "end_ts": at + n / 10}],
+                "toolcall": [{"start_ts": at + 1, "end_ts": at + 1.5}],
+            }
+            session = {"task_id": task, "session_id": task * 10 + i, "status": "accepted"}
+            times = {"submit_ts": at, "finalized_ts": at + n, "total_s": n}
+            sessions.append({**session, **times, "phases": phases})
+        for task, rows in dumped.items():
             lines(folder / "rollout" / str(t.step) / f"{task}.jsonl", rows)
-            for i, n in enumerate(ns):
-                at = 1000.0 * t.step + i
-                sessions.append(
-                    {
-                        "task_id": task,
-                        "session_id": task * 10 + i,
-                        "status": "accepted",
-                        "submit_ts": at,
-                        "finalized_ts": at + n,
-                        "total_s": n,
-                        "phases": {
-                            "generate": [{"start_ts": at, "end_ts": at + n / 10}],
-                            "toolcall": [{"start_ts": at + 1, "end_ts": at + 1.5}],
-                        },
-                    }
-                )
     lines(folder / "session_tracer" / "sessions-r0.jsonl", sessions)
     return folder
 
@@ -638,16 +583,11 @@ def roll_values(t: Truth) -> dict[str, float]:
 def roll_dump(folder: Path, truth: list[Truth]) -> Path:
     """pipeline/rlvr/utils.py: one line of columns a step."""
     for t in truth:
-        pairs = [
-            (g, n, r)
-            for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
-            for n, r in zip(ns, rs, strict=True)
-        ]
         row = {
-            "global_step": [t.step] * len(pairs),
-            "prompt": [f"p{g}" for g, _, _ in pairs],
-            "responses": ["x" * n for _, n, _ in pairs],
-            "scores": [r for _, _, r in pairs],
+            "global_step": [t.step] * len(t.each),
+            "prompt": [f"p{g}" for g, *_ in t.each],
+            "responses": ["x" * n for _, _, n, _ in t.each],
+            "scores": [r for *_, r in t.each],
         }
         lines(folder / f"rollout_dump_data.step_{t.step}.jsonl", [row])
     return folder
@@ -662,3 +602,73 @@ def tensorboard(folder: Path, rows: Mapping[int, Mapping[str, float]]) -> Path:
             for key, value in values.items():
                 writer.add_scalar(key, value, step)
     return folder
+
+
+# A run's files, by stack
+
+
+def _verl(folder: Path, truth: list[Truth]) -> None:
+    verl_file(folder / "run.jsonl", truth)
+    said = "\n".join(f"(TaskRunner pid=7) {verl_line(t)}" for t in truth)
+    start = "python -m verl.trainer.main_ppo trainer.nnodes=1"
+    (folder / "console.log").write_text(f"{start}\n{VERL_CONFIG}\nnoise\n{said}\n")
+    verl_dump(folder / "dump", truth)
+
+
+def _trl(folder: Path, truth: list[Truth]) -> None:
+    trl_state(folder / "trainer_state.json", truth)
+    trl_trackio(folder / "trl.db", truth, {"num_generations": SIZE})
+
+
+def _prime(folder: Path, truth: list[Truth]) -> None:
+    prime_metrics(folder / "metrics.jsonl", truth)
+    prime_traces(folder, truth)
+
+
+def _roll(folder: Path, truth: list[Truth]) -> None:
+    lines(folder / "metrics.jsonl", rows(roll_values, truth))
+    roll_dump(folder / "dump", truth)
+
+
+def _table(folder: Path, truth: list[Truth]) -> None:
+    each = [{"step": t.step, "step_s": t.step_s, "mean_new_tokens": t.mean} for t in truth]
+    table(folder / "steps.csv", each)
+
+
+def _nemo(folder: Path, truth: list[Truth]) -> None:
+    tensorboard(folder / "tb", {t.step: nemo_values(t) for t in truth})
+    nemo_dump(folder, truth)
+
+
+def _areal(folder: Path, truth: list[Truth]) -> None:
+    console(areal_console)(folder, truth)
+    areal_dump(folder, truth)
+
+
+def console(one: Callable[[Truth], str]) -> Callable[[Path, list[Truth]], Path]:
+    """A writer of consoles with other lines between the steps."""
+
+    def write(folder: Path, truth: list[Truth]) -> Path:
+        path = folder / "console.log"
+        path.write_text("starting\n" + "".join(f"{one(t)}\nother words\n" for t in truth))
+        return path
+
+    return write
+
+
+slime_console = console(lambda t: "\n".join(slime_lines(t)))
+FILES: dict[str, Callable[[Path, list[Truth]], object]] = {
+    **{"verl": _verl, "trl": _trl, "prime_rl": _prime, "roll": _roll, "table": _table},
+    **{"nemo_rl": _nemo, "slime": slime_console, "areal": _areal},
+    **{"skyrl": console(skyrl_console), "openrlhf": console(openrlhf_console)},
+}
+"""Writers of all files of a run into a folder."""
+
+
+def files(stack: str) -> dict[str, bytes]:
+    """A run's files by name."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        FILES[stack](folder, run())
+        paths = (path for path in folder.rglob("*") if path.is_file())
+        return {str(path.relative_to(folder)): path.read_bytes() for path in paths}

@@ -48,7 +48,7 @@ def scenario(policy: str = "sync", **given: Any) -> Scenario:
     }
     for key, value in given.items():
         merged = isinstance(value, dict) and key != "cost"
-        data[key] = {**data[key], **value} if merged else value
+        data[key] = {**data.get(key, {}), **value} if merged else value
     return build_scenario(RawScenario(data))
 
 

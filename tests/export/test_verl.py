@@ -82,30 +82,16 @@ def in_common(decision: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
+@pytest.mark.parametrize("buffer", ["fake", "genuine"])
 @pytest.mark.parametrize(("policy", "warmup"), RUNS)
 def test_decides_as_the_simulator_does(
-    policy: str, warmup: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: str, warmup: int, buffer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _same_decisions(policy, warmup, None, tmp_path, monkeypatch)
-
-
-@pytest.mark.skipif(genuine_source() is None, reason="verl is not installed")
-@pytest.mark.parametrize(("policy", "warmup"), RUNS)
-def test_decides_so_over_verls_own_replay_buffer(
-    policy: str, warmup: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _same_decisions(policy, warmup, genuine_source(), tmp_path, monkeypatch)
-
-
-def _same_decisions(
-    policy: str,
-    warmup: int,
-    genuine: Path | None,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    genuine = genuine_source() if buffer == "genuine" else None
+    if buffer == "genuine" and genuine is None:
+        pytest.skip("verl is not installed")
     checked = scenario(policy)
-    run = Run(checked, folder, monkeypatch, genuine)
+    run = Run(checked, tmp_path, monkeypatch, genuine)
     run.verl.begin(warmup)
     batches = [run.step() for _ in range(checked.steps)]
     for ours, theirs in zip(run.decisions, simulated(checked), strict=True):
@@ -142,47 +128,35 @@ def test_a_prompt_that_fails_is_replaced(tmp_path: Path, monkeypatch: pytest.Mon
     assert not {"uid-1", "uid-3"} & set(run.verl.queue.tags["train"])
 
 
-def test_a_trainer_that_gives_no_refill_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("given", "state", "said"),
+    [
+        ({"refill_fn": None}, {}, "gives its sampler no refill_fn"),
+        (
+            {"refill_fn": lambda count: 0},
+            {},
+            "launched 0 prompts of 4; data.gen_batch_size must be 1",
+        ),
+        ({}, {"own_rewards": False}, "no rm_scores"),
+        ({}, {"size": 3}, "rollout.n must be 4"),
+        ({}, {"groups": 5}, "data.train_batch_size is 5, and the plan was made for 4"),
+        ({"trainer_mode": "sync"}, {}, "trainer_mode is sync, and the plan was made for colocate"),
+    ],
+)
+def test_what_contradicts_the_plan_is_refused(
+    given: dict[str, Any],
+    state: dict[str, Any],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = Run(scenario("april"), tmp_path, monkeypatch, refill_fn=None)
-    with pytest.raises(RunError, match="gives its sampler no refill_fn"):
+    def step() -> None:
+        run = Run(scenario("april"), tmp_path, monkeypatch, **given)
+        run.verl.__dict__.update(state)
         run.step()
 
-
-def test_a_refill_that_launches_too_few_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Run(scenario("april"), tmp_path, monkeypatch, refill_fn=lambda count: 0)
-    with pytest.raises(RunError, match=r"launched 0 prompts of 4; data.gen_batch_size must be 1"):
-        run.step()
-
-
-def test_rewards_of_a_colocated_reward_model_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Run(scenario("april"), tmp_path, monkeypatch)
-    run.verl.own_rewards = False
-    with pytest.raises(RunError, match="no rm_scores"):
-        run.step()
-
-
-def test_groups_of_another_size_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Run(scenario("april"), tmp_path, monkeypatch)
-    run.verl.size = 3
-    with pytest.raises(RunError, match=r"rollout.n must be 4"):
-        run.step()
-
-
-def test_a_batch_of_another_size_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Run(scenario("april"), tmp_path, monkeypatch)
-    run.verl.groups = 5
-    with pytest.raises(RunError, match=r"data.train_batch_size is 5, and the plan was made for 4"):
-        run.step()
+    with pytest.raises(RunError, match=said):
+        step()
 
 
 def test_ages_are_counted_from_the_weights_that_a_rollout_began_with(
@@ -195,11 +169,6 @@ def test_ages_are_counted_from_the_weights_that_a_rollout_began_with(
         ages.append(run.metrics["rollcast/max_staleness"])
     assert ages[0] == 0
     assert 1 <= max(ages[1:]) < 15
-
-
-def test_another_trainer_mode_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RunError, match="trainer_mode is sync, and the plan was made for colocate"):
-        Run(scenario("april"), tmp_path, monkeypatch, trainer_mode="sync")
 
 
 def test_validation_is_verls_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,7 +217,7 @@ def test_code_in_a_file_of_torch_is_not_run(
 
 def test_bombs_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opened, "ALWAYS_FINE", 2**20)
-    text = b"step: of a bomb\n" * 2**20
+    text = b"step: of a bomb\n" * 2**18
     (tmp_path / "a.log.gz").write_bytes(gzip.compress(text))
     _refused(tmp_path / "a.log.gz", said=r"a\.log\.gz unpacks to more than 100 times its size")
     for end, pack in (("bz2", bz2.compress), ("xz", lzma.compress)):
@@ -305,70 +305,17 @@ def test_dumps_that_are_not_what_they_promise(tmp_path: Path) -> None:
     assert tally.lines == tally.used + tally.other + tally.unread == len(rows)
 
 
+KEYS = """
+step data metrics timing_s/step timing_s/gen input output score uid rollout_id samples tokens
+response_length loss_mask trace events traces calls nodes usage time start end task_id seqlen
+prompt_len tail_version session_id submit_ts phases generate responses scores global_step
+input_lengths rewards token_loss_mask token_ids group index turn start_s end_s new_tokens
+log_history step_time completion prompt run work id
+"""
+KEY = st.sampled_from(KEYS.split())
 RECORDS = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    "step",
-                    "data",
-                    "metrics",
-                    "timing_s/step",
-                    "timing_s/gen",
-                    "input",
-                    "output",
-                    "score",
-                    "uid",
-                    "rollout_id",
-                    "samples",
-                    "tokens",
-                    "response_length",
-                    "loss_mask",
-                    "trace",
-                    "events",
-                    "traces",
-                    "calls",
-                    "nodes",
-                    "usage",
-                    "time",
-                    "start",
-                    "end",
-                    "task_id",
-                    "seqlen",
-                    "prompt_len",
-                    "tail_version",
-                    "session_id",
-                    "submit_ts",
-                    "phases",
-                    "generate",
-                    "responses",
-                    "scores",
-                    "global_step",
-                    "input_lengths",
-                    "rewards",
-                    "token_loss_mask",
-                    "token_ids",
-                    "group",
-                    "index",
-                    "turn",
-                    "start_s",
-                    "end_s",
-                    "new_tokens",
-                    "log_history",
-                    "step_time",
-                    "completion",
-                    "prompt",
-                    "run",
-                    "work",
-                    "id",
-                ]
-            ),
-            inner,
-            max_size=6,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEY, inner, max_size=6),
     max_leaves=12,
 )
 
@@ -393,7 +340,7 @@ def _survives(path: Path) -> None:
 
 
 @given(st.lists(RECORDS, max_size=6), st.sampled_from(["a.jsonl", "a.json", "step_3.jsonl"]))
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(200))
 def test_any_json(rows: list[object], name: str) -> None:
     import tempfile
 
@@ -404,20 +351,7 @@ def test_any_json(rows: list[object], name: str) -> None:
         _survives(path)
 
 
-NAMES = [
-    "a.log",
-    "a.jsonl",
-    "a.csv",
-    "a.json",
-    "a.yaml",
-    "a.toml",
-    "a.pt",
-    "a.parquet",
-    "a.zip",
-    "a.gz",
-    "events.out.tfevents.1",
-    "a.db",
-]
+ENDS = ("log", "jsonl", "csv", "json", "yaml", "toml", "pt", "parquet", "zip", "gz", "db")
 STARTS = [
     b"",
     b"PAR1",
@@ -438,41 +372,14 @@ STARTS = [
 ]
 
 
-@given(st.sampled_from(NAMES), st.sampled_from(STARTS), st.binary(max_size=200))
-@settings(max_examples=examples(300))
-def test_any_bytes(name: str, start: bytes, content: bytes) -> None:
+@given(st.sampled_from(ENDS), st.sampled_from(STARTS), st.binary(max_size=200))
+@settings(max_examples=examples(200))
+def test_any_bytes(end: str, start: bytes, content: bytes) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, name)
+        path = Path(folder, f"a.{end}")
         path.write_bytes(start + content)
-        _survives(path)
-
-
-@given(st.data())
-@settings(max_examples=examples(150))
-def test_a_console_cut_and_spoilt_anywhere(data: st.DataObject) -> None:
-    import tempfile
-
-    truth = written.run()
-    line = data.draw(
-        st.sampled_from(
-            [
-                written.verl_line,
-                lambda t: "\n".join(written.slime_lines(t)),
-                written.nemo_console,
-                written.areal_console,
-                written.skyrl_console,
-            ]
-        )
-    )
-    content = bytearray("".join(f"{line(t)}\n" for t in truth).encode())
-    for _ in range(data.draw(st.integers(0, 6))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    end = data.draw(st.integers(0, len(content)))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "console.log")
-        path.write_bytes(bytes(content[:end]))
         _survives(path)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 
 import pandas as pd
@@ -19,21 +19,6 @@ from tests.logs.written import CAP, GROUPS, PROMPT, SIZE, Truth
 Write = Callable[[Path, list[Truth]], Path]
 
 
-def _console(line: Callable[[Truth], str]) -> Write:
-    def write(folder: Path, truth: list[Truth]) -> Path:
-        path = folder / "console.log"
-        path.write_text("starting\n" + "".join(f"{line(t)}\nother words\n" for t in truth))
-        return path
-
-    return write
-
-
-def _json(values: Callable[[Truth], dict[str, float]]) -> Write:
-    return lambda folder, truth: written.lines(
-        folder / "history.jsonl", ({"_step": t.step, **values(t)} for t in truth)
-    )
-
-
 def _board(values: Callable[[Truth], dict[str, float]], prefix: str = "") -> Write:
     def write(folder: Path, truth: list[Truth]) -> Path:
         pytest.importorskip("tensorboardX", reason="TensorBoard's writer is not installed")
@@ -44,22 +29,15 @@ def _board(values: Callable[[Truth], dict[str, float]], prefix: str = "") -> Wri
     return write
 
 
-def _slime(folder: Path, truth: list[Truth]) -> Path:
-    return _console(lambda t: "\n".join(written.slime_lines(t)))(folder, truth)
-
-
 def _roll(t: Truth) -> str:
     said = json.dumps({"step": t.step, "metrics": written.roll_values(t)})
     return f"[2026-08-01 10:00:00] [tracking.py (98)] [INFO] metrics_tag: {said}"
 
 
 def _ours(t: Truth) -> dict[str, float]:
+    names = ("step_s", "generation_s", "log_prob_s", "update_s", "sync_s")
     return {
-        "step_s": t.step_s,
-        "generation_s": t.generation_s,
-        "log_prob_s": t.log_prob_s,
-        "update_s": t.update_s,
-        "sync_s": t.sync_s,
+        **{name: getattr(t, name) for name in names},
         "mean_new_tokens": t.mean,
         "max_new_tokens": max(t.flat),
         "min_new_tokens": min(t.flat),
@@ -68,78 +46,38 @@ def _ours(t: Truth) -> dict[str, float]:
     }
 
 
+def _own(truth: list[Truth]) -> list[dict[str, float]]:
+    return [{"step": t.step, **_ours(t)} for t in truth]
+
+
+def _history(folder: Path, truth: list[Truth]) -> Path:
+    return written.table(folder / "wandb.csv", written.rows(written.openrlhf_values, truth))
+
+
 PHASES = ("generation_s", "log_prob_s", "update_s", "sync_s")
+MIN, MAX, CUT, MADE = "min_new_tokens", "max_new_tokens", "truncated_share", "generation_s"
+console = written.console
 SINKS: list[tuple[str, str, Write, tuple[str, ...], float]] = [
     # stack, sink, writer, columns that it does not have, precision
     ("verl", "file", lambda p, t: written.verl_file(p / "a.jsonl", t), (), 1e-9),
-    ("verl", "console", _console(written.verl_line), (), 1e-9),
+    ("verl", "console", console(written.verl_line), (), 1e-9),
     ("verl", "tensorboard", _board(written.verl_values), (), 1e-6),
     ("trl", "state", lambda p, t: written.trl_state(p / "trainer_state.json", t), PHASES, 1e-9),
     ("trl", "tensorboard", _board(written.trl_entry, "train/"), PHASES, 1e-6),
-    ("slime", "console", _slime, (), 1e-9),
-    ("nemo_rl", "tensorboard", _board(written.nemo_values), ("min_new_tokens",), 1e-6),
-    (
-        "nemo_rl",
-        "console",
-        _console(written.nemo_console),
-        ("min_new_tokens", "max_new_tokens", "truncated_share"),
-        6e-3,
-    ),
-    (
-        "areal",
-        "console",
-        _console(written.areal_console),
-        ("max_new_tokens", "min_new_tokens", "truncated_share", "generation_s"),
-        1e-4,
-    ),
-    (
-        "areal",
-        "tensorboard",
-        _board(written.areal_values),
-        ("max_new_tokens", "min_new_tokens", "truncated_share", "generation_s"),
-        1e-6,
-    ),
-    ("skyrl", "console", _console(written.skyrl_console), ("truncated_share",), 1e-4),
-    ("skyrl", "tensorboard", _board(written.skyrl_values), ("truncated_share",), 1e-6),
-    (
-        "openrlhf",
-        "console",
-        _console(lambda t: f"INFO trainer.py: Global step {t.step}: {written.openrlhf_values(t)}"),
-        ("max_new_tokens", "min_new_tokens"),
-        1e-9,
-    ),
-    (
-        "openrlhf",
-        "tensorboard",
-        _board(written.openrlhf_values, "train/"),
-        ("max_new_tokens", "min_new_tokens"),
-        1e-6,
-    ),
-    ("roll", "console", _console(_roll), ("truncated_share",), 1e-9),
-    ("roll", "tensorboard", _board(written.roll_values), ("truncated_share",), 1e-6),
-    (
-        "table",
-        "csv",
-        lambda p, t: written.table(p / "a.csv", [{"step": x.step, **_ours(x)} for x in t]),
-        (),
-        1e-9,
-    ),
-    (
-        "table",
-        "jsonl",
-        lambda p, t: written.lines(p / "a.jsonl", ({"step": x.step, **_ours(x)} for x in t)),
-        (),
-        1e-9,
-    ),
-    (
-        "openrlhf",
-        "exported csv",
-        lambda p, t: written.table(
-            p / "wandb.csv", [{"_step": x.step, **written.openrlhf_values(x)} for x in t]
-        ),
-        ("max_new_tokens", "min_new_tokens"),
-        1e-9,
-    ),
+    ("slime", "console", written.slime_console, (), 1e-9),
+    ("nemo_rl", "tensorboard", _board(written.nemo_values), (MIN,), 1e-6),
+    ("nemo_rl", "console", console(written.nemo_console), (MIN, MAX, CUT), 6e-3),
+    ("areal", "console", console(written.areal_console), (MIN, MAX, CUT, MADE), 1e-4),
+    ("areal", "tensorboard", _board(written.areal_values), (MIN, MAX, CUT, MADE), 1e-6),
+    ("skyrl", "console", console(written.skyrl_console), (CUT,), 1e-4),
+    ("skyrl", "tensorboard", _board(written.skyrl_values), (CUT,), 1e-6),
+    ("openrlhf", "console", console(written.openrlhf_console), (MIN, MAX), 1e-9),
+    ("openrlhf", "tensorboard", _board(written.openrlhf_values, "train/"), (MIN, MAX), 1e-6),
+    ("openrlhf", "exported csv", _history, (MIN, MAX), 1e-9),
+    ("roll", "console", console(_roll), (CUT,), 1e-9),
+    ("roll", "tensorboard", _board(written.roll_values), (CUT,), 1e-6),
+    ("table", "csv", lambda p, t: written.table(p / "a.csv", _own(t)), (), 1e-9),
+    ("table", "jsonl", lambda p, t: written.lines(p / "a.jsonl", _own(t)), (), 1e-9),
 ]
 
 
@@ -201,8 +139,7 @@ def _true(truth: list[Truth]) -> dict[int, list[list[float]]]:
     return {t.step: sorted(sorted(map(float, group)) for group in t.lengths) for t in truth}
 
 
-@pytest.mark.parametrize("v1", [True, False])
-@pytest.mark.parametrize("order", [0, 1, None])
+@pytest.mark.parametrize(("v1", "order"), [(True, 0), (True, None), (False, 1)])
 def test_verl_dump_in_any_order(tmp_path: Path, v1: bool, order: int | None) -> None:
     truth = written.run()
     written.verl_file(tmp_path / "run.jsonl", truth)
@@ -231,18 +168,18 @@ def test_nemo_dump_of_length_one_lists(tmp_path: Path) -> None:
     assert log.steps["mean_new_tokens"].tolist() == pytest.approx([t.mean for t in truth])
 
 
-def test_nemo_dump_before_masks(tmp_path: Path) -> None:
-    rows = [
-        {
-            "content": ["x"],
-            "rewards": [1.0],
-            "input_lengths": [8],
-            "generation_logprobs": [[0.0] * 5 + [-0.5] * 3],
-        }
-    ]
-    written.lines(tmp_path / "train_data_step3.jsonl", rows * 4)
-    written.lines(tmp_path / "config.json", [{}])
-    log = read_log([tmp_path])
+def test_nemo_dump_before_masks_and_without_a_single_token(tmp_path: Path) -> None:
+    masked = {"token_loss_mask": [[0] * 6], "token_ids": [[1] * 6]}
+    written.lines(
+        tmp_path / "b" / "train_data_step1.jsonl",
+        [{"rewards": [0.0], "input_lengths": [6], **masked}],
+    )
+    row = read_log([tmp_path / "b"]).rollouts.iloc[0]
+    assert (row["new_tokens"], row["prompt_tokens"], row["tool_tokens"]) == (0, 6, 0)
+    probs = {"generation_logprobs": [[0.0] * 5 + [-0.5] * 3]}
+    rows = [{"content": ["x"], "rewards": [1.0], "input_lengths": [8], **probs}]
+    written.lines(tmp_path / "a" / "train_data_step3.jsonl", rows * 4)
+    log = read_log([tmp_path / "a"])
     assert log.rollouts["new_tokens"].tolist() == [3] * 4
     assert set(log.rollouts["prompt_tokens"]) == {5}
     assert any(gap.column == "group" for gap in log.gaps)  # nothing tells one group from another
@@ -275,8 +212,7 @@ def test_prime_rl(tmp_path: Path, episodes: bool) -> None:
 
 def test_areal(tmp_path: Path) -> None:
     truth = written.run(first=0)
-    (tmp_path / "main.log").write_text("\n".join(map(written.areal_console, truth)) + "\n")
-    written.areal_dump(tmp_path, truth)
+    written.FILES["areal"](tmp_path, truth)
     log = read_log([tmp_path])
     assert (log.stack, log.level) == ("areal", 3)
     assert _lengths(log) == _true(truth)
@@ -289,7 +225,7 @@ def test_areal(tmp_path: Path) -> None:
 
 def test_areal_says_what_the_log_does_not(tmp_path: Path) -> None:
     truth = written.run()
-    (tmp_path / "main.log").write_text("\n".join(map(written.areal_console, truth)) + "\n")
+    written.console(written.areal_console)(tmp_path, truth)
     log = read_log([tmp_path])
     assert log.overlapped
     assert any("does not say" in note for note in log.notes)
@@ -311,9 +247,7 @@ def test_roll_dump_of_columns(tmp_path: Path) -> None:
 def test_slime_dump(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="slime's dumps are written by torch")
     truth = written.run()
-    (tmp_path / "train.log").write_text(
-        "\n".join(chain.from_iterable(map(written.slime_lines, truth))) + "\n"
-    )
+    written.slime_console(tmp_path, truth)
     for t in truth:
         torch.save(written.slime_samples(t, tool=3), tmp_path / f"{t.step}.pt")
     torch.save(written.slime_samples(truth[0]), tmp_path / "eval_1.pt")
@@ -328,39 +262,44 @@ def test_slime_dump(tmp_path: Path) -> None:
     assert log.requests["start_s"].min() == 0
 
 
-def test_slime_dump_without_torch_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "torch", None)
-    truth = written.run()
-    (tmp_path / "train.log").write_text(
-        "\n".join(chain.from_iterable(map(written.slime_lines, truth))) + "\n"
-    )
-    (tmp_path / "1.pt").write_bytes(b"PK\x03\x04 whatever")
+@pytest.mark.parametrize(
+    ("modules", "name", "content", "said"),
+    [
+        (("torch",), "1.pt", b"PK\x03\x04 whatever", "torch is installed"),
+        (
+            ("pyarrow", "pyarrow.parquet"),
+            "completions_00001.parquet",
+            b"PAR1 whatever PAR1",
+            "needs pyarrow",
+        ),
+    ],
+)
+def test_a_dump_whose_library_is_missing_is_counted(
+    modules: tuple[str, ...],
+    name: str,
+    content: bytes,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+    written.trl_state(tmp_path / "trainer_state.json", written.run())
+    (tmp_path / name).write_bytes(content)
     log = read_log([tmp_path])
     assert (log.level, log.unread) == (1, 1)
-    assert "torch is installed" in log.tallies[0].examples[0].why
+    assert said in next(e.why for t in log.tallies for e in t.examples)
 
 
 def test_trl_completions(tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
-    from pyarrow import parquet
-
+    pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
     truth = written.run()
     written.trl_state(tmp_path / "trainer_state.json", truth)
-    for t in truth:
-        rows = [
-            {"step": t.step, "prompt": f"p{g}", "completion": "x" * n, "exact": r, "advantage": 0.0}
-            for g, (ns, rs) in enumerate(zip(t.lengths, t.rewards, strict=True))
-            for n, r in zip(ns, rs, strict=True)
-        ]
-        (tmp_path / "completions").mkdir(exist_ok=True)
-        name = tmp_path / "completions" / f"completions_{t.step:05d}.parquet"
-        parquet.write_table(pa.Table.from_pylist(rows), name)
-        if t is truth[-1]:  # two updates on the same rollouts: written again
-            again = [{**row, "step": t.step + 1} for row in rows]
-            name = tmp_path / "completions" / f"completions_{t.step + 1:05d}.parquet"
-            parquet.write_table(pa.Table.from_pylist(again), name)
+    written.trl_completions(tmp_path / "completions", truth)
+    last = truth[-1].step  # two updates on the same rollouts: written again
+    again = pd.read_parquet(tmp_path / "completions" / f"completions_{last:05d}.parquet")
+    again["step"] += 1
+    again.to_parquet(tmp_path / "completions" / f"completions_{last + 1:05d}.parquet")
     log = read_log([tmp_path])
     assert (log.stack, log.level) == ("trl", 2)
     assert _lengths(log, "characters") == _true(truth)
@@ -368,20 +307,6 @@ def test_trl_completions(tmp_path: Path) -> None:
     prompts = log.steps["mean_prompt_tokens"].tolist()  # from num_tokens, summed over the run
     assert prompts == pytest.approx([PROMPT] * 5)
     assert log.steps["rollouts"].tolist() == [GROUPS * SIZE] * 5
-
-
-def test_trl_parquet_without_pyarrow_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import sys
-
-    for name in ("pyarrow", "pyarrow.parquet"):
-        monkeypatch.setitem(sys.modules, name, None)
-    written.trl_state(tmp_path / "trainer_state.json", written.run())
-    (tmp_path / "completions_00001.parquet").write_bytes(b"PAR1 whatever PAR1")
-    log = read_log([tmp_path])
-    assert (log.level, log.unread) == (1, 1)
-    assert "needs pyarrow" in next(e.why for t in log.tallies for e in t.examples)
 
 
 def test_our_own_tables_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -399,15 +324,3 @@ def test_our_own_tables_come_back_as_they_were_written(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(again.steps.drop(columns=beside), log.steps.drop(columns=beside))
     pd.testing.assert_frame_equal(again.rollouts, log.rollouts)
     pd.testing.assert_frame_equal(again.requests, log.requests)
-
-
-def test_nemo_rollouts_without_a_single_token(tmp_path: Path) -> None:
-    row = {
-        "rewards": [0.0],
-        "input_lengths": [6],
-        "token_loss_mask": [[0] * 6],
-        "token_ids": [[1] * 6],
-    }
-    written.lines(tmp_path / "train_data_step1.jsonl", [row])
-    found = read_log([tmp_path]).rollouts.iloc[0]
-    assert (found["new_tokens"], found["prompt_tokens"], found["tool_tokens"]) == (0, 6, 0)

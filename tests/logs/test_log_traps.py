@@ -6,7 +6,9 @@ import bz2
 import gzip
 import json
 import lzma
+import sqlite3
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
@@ -69,7 +71,7 @@ def test_verls_mode_counts_only_where_its_trainer_ran(
 
 def test_nemo_rl_exposed_generation_is_a_wait(tmp_path: Path) -> None:
     truth = written.run()
-    rows = ({"step": t.step, **written.nemo_values(t, asynchronous=True)} for t in truth)
+    rows = written.rows(lambda t: written.nemo_values(t, asynchronous=True), truth)
     log = read_log([written.lines(tmp_path / "a.jsonl", rows)])
     assert log.overlapped
     assert log.steps["wait_s"].tolist() == [t.generation_s for t in truth]
@@ -95,21 +97,19 @@ def test_slime_waits_for_less_than_rollouts_take(tmp_path: Path) -> None:
         assert log.steps["wait_s"].notna().all() == overlapped
 
 
-def test_roll_and_skyrl(tmp_path: Path) -> None:
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_generation_of_roll_and_skyrl_may_be_a_wait(overlapped: bool, tmp_path: Path) -> None:
     truth = written.run()
-    path = written.lines(
-        tmp_path / "a.jsonl",
-        ({"step": t.step, "async/staleness_mean": 1.0, **written.skyrl_values(t)} for t in truth),
+    more = {"async/staleness_mean": 1.0} if overlapped else {}
+    rows = [{**more, **row} for row in written.rows(written.skyrl_values, truth)]
+    skyrl = written.lines(tmp_path / "a.jsonl", rows)
+    roll = tmp_path / "roll"
+    written.lines(roll / "a.jsonl", written.rows(written.roll_values, truth))
+    (roll / "config.yaml").write_text(
+        f"async_generation_ratio: {int(overlapped)}\nrollout_batch_size: 4\nresponse_length: 200\n"
     )
-    log = read_log([path])
-    assert log.overlapped
-    assert log.steps["generation_s"].isna().all()
-    folder = tmp_path / "roll"
-    written.lines(folder / "a.jsonl", ({"step": t.step, **written.roll_values(t)} for t in truth))
-    config = "async_generation_ratio: {}\nrollout_batch_size: 4\nresponse_length: 200\n"
-    for ratio, overlapped in ((0, False), (1, True)):
-        (folder / "config.yaml").write_text(config.format(ratio))
-        log = read_log([folder])
+    for path in (skyrl, roll):
+        log = read_log([path])
         assert log.overlapped is overlapped
         held, empty = ("wait_s", "generation_s") if overlapped else ("generation_s", "wait_s")
         assert log.steps[held].tolist() == [t.generation_s for t in truth]
@@ -213,54 +213,30 @@ def test_trl_windows_and_a_console_that_counts(tmp_path: Path) -> None:
     assert alone.steps["step_s"].tolist() == [t.step_s for t in truth]
 
 
-def test_the_console_of_an_older_trl(tmp_path: Path) -> None:
-    lines = [
-        f"{{'loss': 0.0, 'grad_norm': 0.3, 'completion_length': {90.5 + s}, 'reward': 0.5}}"
-        for s in range(4)
-    ]
-    log = read_log([_console(tmp_path / "a.log", lines)])
-    assert (log.stack, log.level) == ("trl", 0)
-    assert log.steps["mean_new_tokens"].tolist() == [90.5, 91.5, 92.5, 93.5]
-    assert log.gaps[0].column == "step_s"
-
-
 def test_trackio_phases_are_taken_apart_and_belong_to_the_next_update(tmp_path: Path) -> None:
-    import sqlite3
-
-    base = sqlite3.connect(tmp_path / "run.db")
-    base.execute("CREATE TABLE metrics (run_name TEXT, step INT, timestamp TEXT, metrics TEXT)")
-    base.execute("CREATE TABLE configs (run_name TEXT, config TEXT)")
+    truth = written.run()
     config = {"num_generations": 8, "generation_batch_size": 64, "logging_steps": 1}
-    base.execute("INSERT INTO configs VALUES ('r', ?)", [json.dumps(config)])
-
-    def add(step: int, values: dict[str, float]) -> None:
-        base.execute("INSERT INTO metrics VALUES ('r', ?, '', ?)", [step, json.dumps(values)])
-
-    at = "profiling/Time taken: GRPOTrainer."
-    for step in range(3):
-        for _ in range(2):  # two microbatches of one update
-            add(step, {f"{at}compute_loss": 0.5})
-        add(step, {f"{at}vLLM.generate": 3.0})
-        add(step, {f"{at}_calculate_rewards": 0.25})
-        add(step, {f"{at}_prepare_inputs": 4.0})
-        entry = {"train/step_time": 9.0, "train/completions/mean_length": 50.0}
-        add(100 + step, {**entry, "train/global_step": step + 1})
-    base.commit()
-    base.close()
-    log = read_log([tmp_path / "run.db"])
-    assert log.steps["step"].tolist() == [1, 2, 3]
-    assert log.steps["generation_s"].tolist() == [3.0] * 3
-    assert log.steps["reward_s"].tolist() == [0.25] * 3
-    assert log.steps["log_prob_s"].tolist() == [0.75] * 3
-    assert log.steps["update_s"].tolist() == [5.0] * 3
-    assert log.steps["rest_s"].tolist() == [0.0] * 3
-    assert log.steps["rollouts"].tolist() == [64] * 3
-    base = sqlite3.connect(tmp_path / "run.db")
-    base.execute("INSERT INTO metrics VALUES ('other', 1, '', '{}')")
-    base.commit()
-    base.close()
+    path = written.trl_trackio(tmp_path / "run.db", truth, config)
+    log = read_log([path])
+    assert log.steps["step"].tolist() == [t.step for t in truth]
+    for column in ("generation_s", "sync_s", "log_prob_s"):
+        assert log.steps[column].tolist() == pytest.approx([getattr(t, column) for t in truth])
+    prepared = [t.generation_s + t.sync_s + t.log_prob_s for t in truth]
+    assert log.steps["update_s"].tolist() == pytest.approx(
+        [t.step_s - p for t, p in zip(truth, prepared, strict=True)]
+    )
+    assert log.steps["rest_s"].tolist() == pytest.approx([0.0] * 5, abs=1e-9)
+    assert log.steps["rollouts"].tolist() == [64] * 5
+    with closing(sqlite3.connect(path)) as base:
+        microbatch = json.dumps({"profiling/Time taken: GRPOTrainer.vLLM.generate": 1.0})
+        base.execute("INSERT INTO metrics VALUES ('r', 0, '', ?)", [microbatch])
+        base.commit()
+    assert read_log([path]).steps["generation_s"][0] == pytest.approx(truth[0].generation_s + 1)
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("INSERT INTO metrics VALUES ('other', 1, '', '{}')")
+        base.commit()
     with pytest.raises(Exception, match=r"holds 2 runs \(other, r\): two runs are mixed"):
-        read_log([tmp_path / "run.db"])
+        read_log([path])
 
 
 # Consoles
@@ -302,15 +278,28 @@ def test_numpys_spelling_and_old_decimals(tmp_path: Path) -> None:
     assert (row["mean_new_tokens"], row["generation_s"], row["update_s"]) == (157.25, 45.9, 15.0)
 
 
-def test_the_oldest_verl_counts_from_zero_and_has_no_step_time(tmp_path: Path) -> None:
-    lines = [
-        f"step:{s} - timing/gen:3.0 - timing/update_actor:2.0 - response_length/mean:9.0"
-        for s in range(3)
-    ]
-    log = read_log([_console(tmp_path / "a.log", lines)])
-    assert log.steps["step"].tolist() == [0, 1, 2]
-    assert log.steps["generation_s"].tolist() == [3.0] * 3
-    assert log.level == 0
+@pytest.mark.parametrize(
+    ("stack", "line", "steps"),
+    [
+        (
+            "verl",  # counts from 0
+            "step:{} - timing/gen:3.0 - timing/update_actor:2.0 - response_length/mean:9.0",
+            [0, 1, 2],
+        ),
+        (
+            "trl",
+            "{{'loss': 0.0, 'grad_norm': 0.{}, 'completion_length': 9.0, 'reward': 0.5}}",
+            [1, 2, 3],
+        ),
+    ],
+)
+def test_consoles_before_steps_were_timed(
+    stack: str, line: str, steps: list[int], tmp_path: Path
+) -> None:
+    log = read_log([_console(tmp_path / "a.log", [line.format(step) for step in range(3)])])
+    assert (log.stack, log.level) == (stack, 0)
+    assert log.steps["step"].tolist() == steps
+    assert log.steps["mean_new_tokens"].tolist() == [9.0] * 3
     assert log.gaps[0].column == "step_s"
 
 
@@ -329,16 +318,30 @@ def test_sinks_of_one_run_are_laid_over_each_other(tmp_path: Path) -> None:
     assert set(log.steps["file"]) == {str(tmp_path / "run.jsonl")}  # the exact one leads
 
 
-def test_a_resumed_run_that_appends(tmp_path: Path) -> None:
+def _resumed(path: Path, how: str, first: list[Truth], again: list[Truth]) -> list[Path]:
+    """The log of a run that went on from step 3."""
+    if how == "appends":
+        lines = [*map(written.verl_line, first), "resuming", *map(written.verl_line, again)]
+        return [_console(path / "console.log", lines)]
+    if how == "overwrites":  # the file logger; the console of both starts is kept
+        written.verl_file(path / "run.jsonl", again)
+        lines = [*map(written.verl_line, first[:4]), *map(written.verl_line, again)]
+        _console(path / "console.log", lines)
+        return [path]
+    files = [written.verl_file(path / "1.jsonl", first), written.verl_file(path / "2.jsonl", again)]
+    return files if how == "beside" else files[::-1]
+
+
+@pytest.mark.parametrize("how", ["appends", "overwrites", "beside", "beside, named first"])
+def test_a_resumed_run(how: str, tmp_path: Path) -> None:
     first, again = written.run(seed=0), written.run(first=3, seed=1)
-    lines = [*map(written.verl_line, first), "resuming", *map(written.verl_line, again)]
-    log = read_log([_console(tmp_path / "console.log", lines)])
+    log = read_log(_resumed(tmp_path, how, first, again))
     assert log.steps["step"].tolist() == [1, 2, 3, 4, 5, 6, 7]
-    expected = [t.step_s for t in (*first[:2], *again)]
-    assert log.steps["step_s"].tolist() == expected
+    assert log.steps["step_s"].tolist() == [t.step_s for t in (*first[:2], *again)]
     assert log.steps["step"][log.steps["first"] == 1].tolist() == [1, 3]
-    assert log.place(3).line == 7
-    assert any("more than once" in note for note in log.notes)
+    if how == "appends":
+        assert log.place(3).line == 7
+        assert any("more than once" in note for note in log.notes)
 
 
 def test_a_resumed_run_goes_back_further_than_it_comes_again(tmp_path: Path) -> None:
@@ -349,50 +352,11 @@ def test_a_resumed_run_goes_back_further_than_it_comes_again(tmp_path: Path) -> 
     assert log.steps["step_s"].tolist() == [t.step_s for t in (first[0], *again)]
 
 
-def test_a_resumed_run_that_overwrites_one_of_its_files(tmp_path: Path) -> None:
-    """The file logger opens anew; the console of both starts is kept."""
-    first, again = written.run(seed=0), written.run(first=3, seed=1)
-    written.verl_file(tmp_path / "run.jsonl", again)
-    _console(
-        tmp_path / "console.log",
-        [*map(written.verl_line, first[:4]), *map(written.verl_line, again)],
-    )
-    log = read_log([tmp_path])
-    assert log.steps["step_s"].tolist() == [t.step_s for t in (*first[:2], *again)]
-    assert log.steps["step"][log.steps["first"] == 1].tolist() == [1, 3]
-
-
-def test_a_resumed_run_in_a_file_of_its_own(tmp_path: Path) -> None:
-    first, again = written.run(seed=0), written.run(first=3, seed=1)
-    written.verl_file(tmp_path / "1.jsonl", first)
-    written.verl_file(tmp_path / "2.jsonl", again)
-    log = read_log([tmp_path])
-    assert log.steps["step_s"].tolist() == [t.step_s for t in (*first[:2], *again)]
-    assert log.steps["step"][log.steps["first"] == 1].tolist() == [1, 3]
-    log = read_log([tmp_path / "2.jsonl", tmp_path / "1.jsonl"])
-    assert log.steps["step_s"].tolist() == [t.step_s for t in (*first[:2], *again)]
-
-
 def test_slimes_two_writers_in_any_order(tmp_path: Path) -> None:
     truth = written.run()
     made, trained, share = zip(*map(written.slime_lines, truth), strict=True)
-    order = [
-        made[0],
-        made[1],
-        trained[0],
-        made[2],
-        trained[1],
-        made[3],
-        trained[2],
-        made[4],
-        trained[3],
-        share[0],
-        share[1],
-        share[3],
-        share[2],
-        trained[4],
-        share[4],
-    ]
+    order = [*made[:2], trained[0], made[2], trained[1], made[3], trained[2], made[4], trained[3]]
+    order += [share[0], share[1], share[3], share[2], trained[4], share[4]]
     log = read_log([_console(tmp_path / "a.log", order)])
     assert log.steps["mean_prompt_tokens"].tolist() == pytest.approx([written.PROMPT] * 5)
     assert log.steps["update_s"].tolist() == [t.update_s for t in truth]
